@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .base import Operator, Stage, parameter
 from .batch import I64, Batch, Samples, host_empty
 from .errors import Reject, RejectCode
-from .interfaces import Isolation, Lane, Lender
+from .interfaces import Isolation, Lane, Lender, Remembered
 from .streams import Streams
 
 NO_LANE = cast("Lane", None)
@@ -73,6 +73,8 @@ class Context:
     """Callback for the report: a decoder, how many images it took, and seconds of a CPU thread."""
     waited: Callable[[str, float], None] | None = None
     """Callback for the report: the decoder that a batch waited for, and seconds."""
+    remembered: Remembered | None = None
+    """Facts that are kept of records from one epoch to the next; None where they come once."""
     begun: Any = None
     """The result of `Operator.begin` for these samples."""
     part: str = ""

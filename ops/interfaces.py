@@ -7,6 +7,7 @@ emulated lanes have the same methods over host memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -17,6 +18,16 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from .batch import Batch
     from .errors import SampleError
+
+
+@dataclass
+class Remembered:
+    """Facts that operators keep about the records of a data set that is read again and again."""
+
+    budget: int
+    """Bytes of host memory that an operator may keep."""
+    kept: dict[Any, Any] = field(default_factory=dict)
+    """By operator and data set, in whatever form it likes."""
 
 
 class DeviceArray(Protocol):

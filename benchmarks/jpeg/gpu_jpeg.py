@@ -44,6 +44,7 @@ from benchmarks.jpeg.photos import write_photos
 from benchmarks.jpeg.small_pictures import mutated, small_pictures
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
+from dali_run.ops.codecs.jpeg.boundaries import Boundaries
 from dali_run.ops.gpu import lane as device
 from dali_run.ops.images.resampling import resample
 from dali_run.ops.types import DALIInterpType
@@ -64,11 +65,18 @@ class Batch:
         self.host = np.frombuffer(self.pinned, np.uint8, self.bytes)
         for start, file in zip(self.offsets, files, strict=True):
             self.host[start : start + len(file)] = np.frombuffer(file, np.uint8)
+        self.boundaries: Boundaries | None = None  # what is known of these files, or is to be learned
         self.mirror = np.random.default_rng(0).integers(0, 2, len(files)).astype(np.bool_)
 
     def plan(self, job: str) -> tuple[jpeg_gpu.DecodePlan, jpeg_gpu.Output]:
         headers, scans = jpeg_header.read_scans(self.host, self.offsets, self.sizes)
-        plan = jpeg_gpu.plan_decode(headers, self.offsets, self.sizes, scans=scans, stage=device.pinned_empty)
+        index = np.arange(len(headers))
+        known = None if self.boundaries is None else self.boundaries.counts(index, self.sizes)
+        plan = jpeg_gpu.plan_decode(
+            headers, self.offsets, self.sizes, scans=scans, stage=device.pinned_empty, known=known
+        )
+        if self.boundaries is not None and known is not None:
+            self.boundaries.fill(index, known, plan.known)
         if job in ("rgb", "stored"):
             return plan, jpeg_gpu.pixel_output(plan, orient=job == "rgb")
         n = len(headers)
@@ -100,8 +108,19 @@ class Lane:
         self.upload()
         self.words = self.enqueue()
         self.lane.synchronize()
+        if batch.boundaries is not None:
+            self._learn(batch.boundaries)
         self.done = cupy.cuda.Event(disable_timing=True)
         self.done.record(self.stream)
+
+    def _learn(self, boundaries: Boundaries) -> None:
+        found: list[Any] = []
+        words = self.decoder.decode(self.raw.data.ptr, self.plan, self.output, self.out.data.ptr, found=found)
+        self.lane.synchronize()
+        boundaries.learn(np.arange(len(words)), words == 0, self.plan, found)
+        self.plan, self.output = self.batch.plan(self.job)
+        self.words = self.enqueue()
+        self.lane.synchronize()
 
     def upload(self) -> None:
         self.lane.copy_in(self.lane.address(self.raw), self.batch.host)
@@ -211,6 +230,7 @@ def needed_bytes(lane: Lane) -> dict[str, int]:
         "jpeg_unstuff": 2 * scan,
         "jpeg_states": scan,
         "jpeg_coefficients": scan + coefficients + 8 * plan.blocks,
+        "jpeg_known_coefficients": scan + coefficients + 8 * plan.blocks,
         "jpeg_dc": 16 * plan.blocks,
         "jpeg_idct": 8 * computed + round(share * coefficients) + planes,
         "jpeg_pixels": planes + out,
@@ -301,6 +321,7 @@ def main() -> None:
     parser.add_argument("--bad", type=Path, metavar="FOLDER", help="check the files of another folder, damaged ones")
     parser.add_argument("--apart", action="store_true", help="each buffer in an allocation of its own, not for timing")
     parser.add_argument("--mutate", type=int, default=0)
+    parser.add_argument("--known", action="store_true", help="decode by boundaries that were learned before")
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--define", action="append", default=[], help="compile-time size, e.g. SUBSEQUENCE_BITS=2048")
     arguments = parser.parse_args()
@@ -337,7 +358,9 @@ def main() -> None:
     copies = [files[i % len(files)] for i in range(max(len(files), arguments.batch))]
 
     def draw() -> Batch:
-        return Batch([copies[i] for i in rng.permutation(len(copies))[: arguments.batch]])
+        batch = Batch([copies[i] for i in rng.permutation(len(copies))[: arguments.batch]])
+        batch.boundaries = Boundaries() if arguments.known else None
+        return batch
 
     if arguments.once:
         print("status", np.unique(Lane(defines, draw(), arguments.once).status(), return_counts=True))

@@ -19,6 +19,7 @@ from ..gpu.lane import Lane
 from ..types import DALIImageType
 from .jpeg import cuda as jpeg_gpu
 from .jpeg import header as jpeg_header
+from .jpeg.boundaries import Boundaries
 from .on_host import Headers, Rules
 
 Mask = npt.NDArray[np.bool_]
@@ -46,28 +47,56 @@ class CudaDecoder:
         """Give back the memory that is kept between batches."""
         self._decoder.workspace.release()
 
-    def plan(self, headers: Headers, files: Batch, which: Mask, *, limited: bool = True) -> jpeg_gpu.DecodePlan:
+    def plan(
+        self, ctx: Context, headers: Headers, files: Batch, which: Mask, *, limited: bool = True
+    ) -> jpeg_gpu.DecodePlan:
         """Plan the images ``which`` of ``files``, which `Lane.to_device` has taken to the device; the others are left
         out. ``limited``: all blocks of an image are wanted, or, where false, those that the caller will name by
         `jpeg_gpu.limit`."""
-        return jpeg_gpu.plan_decode(
+        boundaries, known = remembered(ctx), None
+        if boundaries is not None:
+            known = np.where(which, boundaries.counts(files.samples.index, files.sizes), 0)
+        plan = jpeg_gpu.plan_decode(
             headers.jpeg, files.offsets, files.sizes, scans=headers.scans, which=which, orientation=headers.orientation,
-            limited=limited, stage=self._lane.pinned,
+            limited=limited, known=known, stage=self._lane.pinned,
         )  # fmt: skip
+        if boundaries is not None and known is not None and len(plan.known):
+            boundaries.fill(files.samples.index, known, plan.known)
+        return plan
 
     def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.DecodePlan, output: jpeg_gpu.Output, out: Any) -> None:
         """Enqueue all kernels; what fails a check is run again by the engine."""
         lane = self._lane
         taken = plan.status == 0
-        status = self._decoder.decode(lane.address(files.data), plan, output, lane.address(out))
+        boundaries, index, found = remembered(ctx), files.samples.index, None
+        if boundaries is not None and plan.unknowns and not boundaries.full:
+            found = list[Any]()
+        status = self._decoder.decode(lane.address(files.data), plan, output, lane.address(out), found=found)
 
         def wrong() -> I64:
             # counting is the cheapest way to learn that all is well, as it nearly always is
-            found = np.flatnonzero(taken & (status != 0)) if np.count_nonzero(status) else _NOBODY
-            ctx.decoded_by("cuda", int(np.count_nonzero(taken)) - len(found))
-            return found
+            found_wrong = np.flatnonzero(taken & (status != 0)) if np.count_nonzero(status) else _NOBODY
+            if boundaries is not None and len(found_wrong):
+                stale = found_wrong[status[found_wrong] & jpeg_gpu.STALE != 0]
+                boundaries.forget(index[stale])
+            if boundaries is not None and found is not None:
+                boundaries.learn(index, taken & (status == 0), plan, found)
+            ctx.decoded_by("cuda", int(np.count_nonzero(taken)) - len(found_wrong))
+            return found_wrong
 
         ctx.check_later(wrong)
+
+
+def remembered(ctx: Context) -> Boundaries | None:
+    """The facts that this operator knows of its samples' data set, where they are whole records of one."""
+    if ctx.remembered is None or ctx.samples.part is not None or ctx.attempt:
+        return None
+    key = id(ctx.op), id(ctx.samples.origins)
+    found = ctx.remembered.kept.get(key)
+    if found is None:  # with the data set itself, so that no other one has its id
+        found = ctx.remembered.kept.setdefault(key, (ctx.samples.origins, Boundaries(ctx.remembered.budget)))
+    boundaries: Boundaries = found[1]
+    return boundaries
 
 
 def cuda_decoder(lane: Lane) -> CudaDecoder:
@@ -109,7 +138,7 @@ def plan_pixels(
         ends = corners + out.shapes[:, :2]
         shown = np.concatenate([corners[:, ::-1], ends[:, ::-1]], axis=1).astype(np.int32)
         stored = _stored(shown, headers)
-    plan = decoder.plan(headers, files, which, limited=stored is None)
+    plan = decoder.plan(ctx, headers, files, which, limited=stored is None)
     if stored is not None:
         jpeg_gpu.limit(plan, stored)
     taken: Mask = plan.status == 0

@@ -1,5 +1,8 @@
 // Coefficients: every thread decodes the blocks that begin in its subsequence, from the state that jpeg_states found, and
 // stores them one after the other.
+//
+// The host may know the states from an earlier time. Such threads write down where their own blocks begin and where they
+// end; jpeg_dc sees whether each ends where the next one begins. If so, the blocks are those of the scan, whatever was known.
 #include "jpeg_states.cu"
 
 #ifndef COEFFICIENT_BLOCKS
@@ -26,17 +29,35 @@ DEVICE int coefficient_value(u32 bits, u32 entry) {
     return (int)behind < 0 ? value : value - shift_right(~0u, unused);
 }
 
+// Where one block ends and the next one begins: bits after the start of a subsequence (0..15), block within the MCU
+// (16..19), blocks before (32..63).
+#define SCAN_OVER (~0ull)
+DEVICE u64 pack_joint(int position, int block, u32 index, u32 block_count) {
+    return index >= block_count ? SCAN_OVER : (u32)position | (u32)block << 16 | (u64)index << 32;
+}
+
+// Where threads note their joints: the beginnings in place of the states, the ends where those would be that were found.
+DEVICE u64 *beginnings(const Batch *batch, const Image &image) { return batch->known + image.known; }
+DEVICE u64 *ends(const Batch *batch, const Image &image) { return batch->starts + image.entries / ENTRIES_EACH; }
+
 // Stores the blocks that begin in the nth subsequence of image `at`, entered in `state` after `index` finished blocks.
 // What is seldom needed is read again then, so that it takes no registers.
+template <bool KNOWN>
 DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const SharedRing &ring, int nth, u32 state,
                         u32 index) {
     const u32 block_count = arrived(batch->images[at].block_count);
-    if (state == STATE_DEAD || index >= block_count) return 0;
+    auto note_beginning = [&](u64 joint) { beginnings(batch, batch->images[at])[nth] = joint; };
+    auto note_end = [&](u64 joint) { ends(batch, batch->images[at])[nth] = joint; };
+    if (state == STATE_DEAD || index >= block_count) {
+        if (KNOWN) note_beginning(SCAN_OVER), note_end(SCAN_OVER);
+        return 0;
+    }
     u64 *blocks = kept(batch->blocks + batch->images[at].blocks);
     const i64 entries_at = batch->images[at].entries + (i64)nth * ENTRIES_EACH;
     u32 *entries = kept(batch->entries + entries_at);
     u32 s = state & 0xff00ffu, flags = s < INDEX_ONE ? 0 : NOT_MINE;
     int block = state >> 8 & 15, table = codes.table(s < INDEX_ONE, block);
+    if (KNOWN && !(flags & NOT_MINE)) note_beginning(pack_joint(s & 0xffff, block, index, block_count));
     u32 used = 0, stored = 0, block_at = 0;  // entries; those after `stored` are in the ring
     // Blocks that ended in this turn, two at most. A store in the middle of it would make everything wait that uses its
     // registers again.
@@ -76,8 +97,9 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
             newer_low = (u32)entries_at + block_at, newer_high = (used - block_at) | (u32)difference << 16;
             finished += !(flags & NOT_MINE);
             index++;
-            flags &= ~NOT_MINE;
             block = codes.after(block);
+            if (KNOWN && flags & NOT_MINE) note_beginning(pack_joint(s, block, index, block_count));
+            flags &= ~NOT_MINE;
             if ((int)s >= SUBSEQUENCE_BITS || index == block_count) bound = ALL_STORED;
         }
         table = codes.table(ends, block);
@@ -117,7 +139,10 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
             if (index == block_count && stream.bits - (origin + (int)s) >= 8) flags |= EXTRANEOUS;
             break;
         }
-        if (interval.last(stream)) break;  // the count of blocks tells whether any is missing
+        if (interval.last(stream)) {
+            if (KNOWN) flags |= MISSING;  // else their count tells
+            break;
+        }
         u32 expected = (u32)(interval.nth + 1) * batch->images[at].restart * codes.blocks;
         if (s >= INDEX_ONE || block != 0 || index != expected || end - (int)s >= 8) flags |= BAD_RESTART;
         s = end;
@@ -130,23 +155,28 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
         if ((int)s >= SUBSEQUENCE_BITS) break;
     }
     for (; stored < used; stored++) entries[stored] = ring.get(stored);
+    if (KNOWN) note_end(pack_joint((int)(s & 0xffff) - SUBSEQUENCE_BITS, block, index, block_count));
     if (flags & ENTRY_IS_INVALID) flags |= BAD_CODE;
     return flags & STATUS_BITS;
 }
 
-KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_coefficients(const Batch *batch) {
+template <bool KNOWN> DEVICE void store_chunk(const Batch *batch) {
     __shared__ Tables<LOOKUP_BITS> tables;
     __shared__ u32 rings[ENTROPY_THREADS * RING];
     int at = locate(batch->entropy_first, batch->count, blockIdx.x);
-    if (batch->status[at] & BAD_TABLE) return;
+    const Image &image = batch->images[at];
+    if (batch->status[at] & BAD_TABLE || KNOWN != (image.known_count > 0)) return;
     tables.load(batch, at, &HuffmanTable::lookup);
     __syncthreads();
     if (threadIdx.x == 0) return;  // the chunk's first subsequence belongs to the chunk before
     int nth = (blockIdx.x - batch->entropy_first[at]) * (ENTROPY_THREADS - 1) + threadIdx.x - 1;
     if ((i64)nth * SUBSEQUENCE_BITS > (i64)batch->stream[2 * at] * 8) return;
-    const Image &image = batch->images[at];
+    if (KNOWN && image.known_count != (i64)batch->stream[2 * at] * 8 / SUBSEQUENCE_BITS + 1) return mark(batch, image, at, STALE);
     SharedRing ring(rings + (threadIdx.x / 32) * 32 * RING + threadIdx.x % 32);
-    u64 start = batch->starts[image.entries / ENTRIES_EACH + nth];
-    u32 flags = store_blocks(batch, at, codes_of(tables, image), ring, nth, (u32)start, (u32)(start >> 32));
+    u64 start = KNOWN ? beginnings(batch, image)[nth] : batch->starts[image.entries / ENTRIES_EACH + nth];
+    u32 flags = store_blocks<KNOWN>(batch, at, codes_of(tables, image), ring, nth, (u32)start, (u32)(start >> 32));
     if (flags) mark(batch, batch->images[at], at, (int)flags);
 }
+
+KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_coefficients(const Batch *batch) { store_chunk<false>(batch); }
+KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_known_coefficients(const Batch *batch) { store_chunk<true>(batch); }

@@ -32,6 +32,7 @@ enum Status {
     EXTRANEOUS = 16,      // a byte or more is left after the last block, a marker other than EOI follows, or FF FF 00
     BAD_RESTART = 32,     // a restart marker out of order or out of place
     OUT_OF_RANGE = 64,    // coefficients beyond what libjpeg's 16-bit SIMD inverse DCT takes without wrapping
+    STALE = 128,          // the decoder's states that the host knew are not those of this scan
 };
 
 enum Colour { COLOUR_GRAY = 0, COLOUR_YCBCR = 1, COLOUR_RGB = 2 };
@@ -57,6 +58,7 @@ struct Image {
     i64 entries;                  // first coefficient in Batch::entries
     i64 blocks;                   // first block in Batch::blocks
     i64 coefficients;             // of a picture in many scans: first one in Batch::coefficients; else -1
+    i64 known, known_count;       // first state in Batch::known; subsequences whose states the host knows: all, or 0
     i32 raw_size, scan;           // bytes of the file; where its entropy-coded bytes begin
     i32 width, height;
     i32 components, colour;
@@ -124,6 +126,7 @@ struct Batch {
     u32 *stream;                  // per image: bytes of the unstuffed stream, restart markers found
     u32 *tables;                  // four HuffmanTable records an image
     u64 *starts;                  // per subsequence of a scan: the decoder's state there, and the blocks before it
+    u64 *known;                   // the same of scans that were decoded before, from the host
     u64 *blocks;                  // per block: where its AC coefficients are, how many, and its DC
     u32 *entries;                 // AC coefficients: zig-zag position and value
     i16 *coefficients;            // of pictures in many scans

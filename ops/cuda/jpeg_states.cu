@@ -153,7 +153,7 @@ KERNEL __launch_bounds__(ENTROPY_THREADS, STATES_BLOCKS) jpeg_states(const Batch
     int at = locate(batch->entropy_first, batch->count, work);
     int chunk = work - batch->entropy_first[at], chunks = batch->entropy_first[at + 1] - batch->entropy_first[at];
     const Image &image = batch->images[at];
-    if (batch->status[at] & BAD_TABLE) return;  // all chunks of the image do
+    if (batch->status[at] & BAD_TABLE || image.known_count) return;  // all chunks of the image do
     shared.tables.load(batch, at, &HuffmanTable::pairs);
     // The chunk's first subsequence belongs to the chunk before; before the first chunk there is nothing.
     i64 chunk_bit = ((i64)chunk * (ENTROPY_THREADS - 1) - 1) * SUBSEQUENCE_BITS;

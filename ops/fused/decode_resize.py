@@ -132,14 +132,12 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         if headers.bad:
             which = which & headers.good
         decoder = _cuda.cuda_decoder(ctx.device)
-        planned = decoder.plan(headers, files, which, limited=False)
+        planned = decoder.plan(ctx, headers, files, which, limited=False)
         output = _jpeg.resize_output(planned, wanted.plan, domain=domain, **self._finish)
         _jpeg.limit(planned, output.windows)
         out = wanted.allocate(ctx, encoded.samples)
         left = headers.left(planned.status)
-        apart = [
-            (some, self._apart(_some(ctx, some), encoded.take(some), files.take(some))) for some in _begun(ctx, left)
-        ]
+        apart = [(some, self._apart(_some(ctx, some), encoded.take(some))) for some in _begun(ctx, left)]
         decoder.run(ctx, files, planned, output, out.data)
         for some, finish in apart:
             _threads.scatter(ctx.device, finish(), out, some)
@@ -162,12 +160,11 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             "mean": n.mean, "std": n.std, "scale": n.scale, "shift": n.shift,
         }  # fmt: skip
 
-    def _apart(self, ctx: Context, encoded: Batch, files: Batch | None = None) -> Callable[[], Batch]:
+    def _apart(self, ctx: Context, encoded: Batch) -> Callable[[], Batch]:
         """One operator after the other, for what the CUDA decoder does not take. It is started at once; what is
-        returned finishes it. ``files``: the same samples on the device, where they are there."""
+        returned finishes it."""
         decode, first = self.decode, part(ctx, self.decode, DECODE)
-        windows = decode.cuts(first)
-        decoded = _gpu.start(first, encoded, decode.rules, load=decode.hw_decoder_load, windows=windows, files=files)
+        decoded = _gpu.start(first, encoded, decode.rules, load=decode.hw_decoder_load, windows=decode.cuts(first))
 
         def finish() -> Batch:
             second = replace(part(ctx, self.resize, RESIZE), stage="gpu")

@@ -23,7 +23,7 @@ from ...ops.batch import Batch, Origin, Samples, concat
 from ...ops.context import Context, Helpers
 from ...ops.errors import DaliRunError, RejectCode, SpecError
 from ...ops.gpu.repeated import repeats_of
-from ...ops.interfaces import Begun, Copies, Isolation, Lane, Lender
+from ...ops.interfaces import Begun, Copies, Isolation, Lane, Lender, Remembered
 from ...ops.types import to_numpy
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
@@ -80,6 +80,8 @@ class Run:
     """Told which decoder took how many images, in how many seconds."""
     waited: Callable[[str, float], None] | None = None
     """Told which decoder a batch waited for, and how long."""
+    remembered: Remembered | None = None
+    """Facts that are kept of records from one epoch to the next."""
     begun: Mapping[int, Begun] = field(default_factory=dict)
     """Results of `begin`, by the node's id."""
     attempt: int = 0
@@ -214,6 +216,7 @@ def _context(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -> 
         count=run.count,
         decoders=run.decoders,
         waited=run.waited,
+        remembered=run.remembered,
         begun=run.begun.get(node.id),
         attempt=run.attempt,
         allocate=run.allocate if run.allowance is None else run.allowance.empty,

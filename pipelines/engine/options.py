@@ -40,5 +40,7 @@ class Options(RunSettings):
     """Measurements for ``upload: auto`` by other runs of the graph in this process, with which this one goes on."""
     asked: bool = False
     """The schedule has a batch whenever `Engine.ask` says so, before it is taken, and no sooner."""
+    repeats: bool = False
+    """The data set is read again and again: what is found out about its records is kept."""
     inline: bool = False
     """Compute batches that take next to nothing in the thread that asks: it takes less than handing them to another."""

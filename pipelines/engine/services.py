@@ -7,6 +7,7 @@ from typing import Any
 
 from ...ops.codecs.isolation.processes import isolated
 from ...ops.errors import JobError
+from ...ops.interfaces import Remembered
 from ..compile.plan import Plan
 from ..compile.schedule import Step
 from ..graph.nodes import Node
@@ -27,6 +28,9 @@ class Services:
         self.options = options
         self.stats = stats or Stats()
         self.isolation = isolated(options.isolation, options.decode_timeout, self.fell_back)
+        # Several readers, each with epochs of its own: numbers of records are not those of one data set.
+        once = not options.repeats or len(plan.readers) != 1
+        self.remembered = None if once else Remembered(options.memory.host_bytes() // 32)
         self._names = {id(s): f"{i:02d}:{s.name}" for i, s in enumerate(plan.steps)}
 
     def name_of(self, step: Step) -> str:
@@ -41,6 +45,7 @@ class Services:
             rng=self.options.rng,
             states=self.feed.states,
             isolation=self.isolation,
+            remembered=self.remembered,
             count=self.fell_back,
             decoders=self.decoded,
             waited=self.waited_for,

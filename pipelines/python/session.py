@@ -154,6 +154,7 @@ class Session:
                 **self._settings.run.shared(),
                 together=self.self_driven and self._settings.run.rng == "philox",
                 asked=not self.self_driven,
+                repeats=True,
                 inline=True,
             )
             outputs = plan.graph.outputs

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
+from dali_run.ops.codecs.jpeg.boundaries import Boundaries
 
 EMULATOR = Path(__file__).with_name("cuda_emulator.h")
 
@@ -114,17 +115,29 @@ class Harness:
         work.submit()
 
     def decode(
-        self, files: Sequence[bytes], make_output: Any, window: bool = False, **plan_arguments: Any
+        self,
+        files: Sequence[bytes],
+        make_output: Any,
+        window: bool = False,
+        boundaries: Boundaries | None = None,
+        **plan_arguments: Any,
     ) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
         """Status per file, and its output where the status is 0. ``make_output(plan, headers)`` plans the output;
-        with ``window``, only the blocks that the output needs are computed."""
+        with ``window``, only the blocks that the output needs are computed. What ``boundaries`` knows of the files, by
+        their places, is used, and what it does not know is learned."""
         sizes = np.array([len(f) for f in files], np.int64)
         offsets = np.cumsum(sizes + 3) - sizes - 3  # odd offsets too
         buffer = np.full(int(offsets[-1] + sizes[-1]), 0xD7, np.uint8)
         for start, file in zip(offsets, files, strict=True):
             buffer[start : start + len(file)] = np.frombuffer(file, np.uint8)
         headers, scans = jpeg_header.read_scans(buffer, offsets, sizes)
-        plan = jpeg_gpu.plan_decode(headers, offsets, sizes, scans=scans, stage=self.runtime.stage, **plan_arguments)
+        index, found = np.arange(len(files)), None if boundaries is None else list[Any]()
+        known = None if boundaries is None else boundaries.counts(index, sizes)
+        plan = jpeg_gpu.plan_decode(
+            headers, offsets, sizes, scans=scans, stage=self.runtime.stage, known=known, **plan_arguments
+        )
+        if boundaries is not None and known is not None:
+            boundaries.fill(index, known, plan.known)
         output = make_output(plan)
         if window:
             jpeg_gpu.limit(plan, output.windows)
@@ -132,10 +145,12 @@ class Harness:
         self.upload(raw, buffer)
         dtype = jpeg_gpu.DTYPES[output.dtype]
         out_owner, out = self.runtime.allocate(max(output.elements, 1) * dtype.itemsize)
-        status = self.decoder.decode(raw, plan, output, out)
+        status = self.decoder.decode(raw, plan, output, out, found=found)
         whole = self.runtime.read(out, output.elements * dtype.itemsize).view(dtype)
         status = status.copy()
         self.runtime.check_guards()
+        if boundaries is not None and found is not None:
+            boundaries.learn(index, status == 0, plan, found)
         del raw_owner, out_owner
         channels = 1 if output.output_type == jpeg_gpu.GRAY else 3
         results = []

@@ -39,6 +39,7 @@ KERNELS = (
     "jpeg_unstuff",
     "jpeg_states",
     "jpeg_coefficients",
+    "jpeg_known_coefficients",
     "jpeg_dc",
     "jpeg_idct",
     "jpeg_scans",
@@ -50,7 +51,7 @@ KERNELS = (
 )
 
 # Status bits, as in jpeg_common.cuh.
-UNSUPPORTED, BAD_TABLE, BAD_CODE, MISSING, EXTRANEOUS, BAD_RESTART, OUT_OF_RANGE = (1 << i for i in range(7))
+UNSUPPORTED, BAD_TABLE, BAD_CODE, MISSING, EXTRANEOUS, BAD_RESTART, OUT_OF_RANGE, STALE = (1 << i for i in range(8))
 
 RGB, BGR, GRAY, YCBCR = range(4)  # output types
 UINT8, FLOAT16, FLOAT32 = range(3)  # output dtypes
@@ -102,7 +103,7 @@ COMPONENT = np.dtype(
     + _fields(np.int32, "roi_group roi_row roi_groups roi_rows")
 )
 IMAGE = np.dtype(
-    _fields(np.int64, "raw words entries blocks coefficients")
+    _fields(np.int64, "raw words entries blocks coefficients known known_count")
     + _fields(np.int32, "raw_size scan width height components colour mcus_x mcus blocks_in_mcu block_count")
     + _fields(np.int32, "restart segments segment_count dc_slots ac_slots")
     + _fields((np.int32, 2), "dc ac")
@@ -123,7 +124,7 @@ AXIS = np.dtype(
 RESIZE = np.dtype(_fields(np.int64, "out") + _fields((AXIS, 2), "axis") + _fields(np.int32, "stride_c image"))
 PIXELS = np.dtype(_fields(np.int64, "out") + _fields(np.int32, "x y step_x_x step_x_y step_y_x step_y_y width height"))
 _POINTERS = (
-    _fields(np.uint64, "raw words segments stream tables starts blocks entries coefficients progress planes")
+    _fields(np.uint64, "raw words segments stream tables starts known blocks entries coefficients progress planes")
     + _fields(
         np.uint64,
         "weights filters out status tickets unstuff_chain entropy_chain images unstuff_first entropy_first idct_first",
@@ -213,10 +214,17 @@ class Sheet:
     """Host memory for what travels to the kernels in one copy: the batch record, then one array after the
     other. They are planned where they travel from, so that nothing is copied together before."""
 
-    def __init__(self, stage: Callable[[int], U8], pictures: int, records: int, scans: int = 0) -> None:
+    def __init__(
+        self, stage: Callable[[int], U8], pictures: int, records: int, scans: int = 0, states: int = 0
+    ) -> None:
         """Room for a plan of so many ``pictures``, and scans of their own besides (``records`` in all, ``scans`` of
-        them of pictures that have many), and for what is made of them."""
-        arrays = (_TRAVELLING, records), (RESIZE.itemsize + PIXELS.itemsize, pictures), (SCAN.itemsize, scans)
+        them of pictures that have many), for so many known ``states``, and for what is made of them."""
+        arrays = (
+            (_TRAVELLING, records),
+            (RESIZE.itemsize + PIXELS.itemsize, pictures),
+            (SCAN.itemsize, scans),
+            (8, states),
+        )
         self._memory = stage(sum(size * n for size, n in arrays) + _TRAVELLERS * aligned(1))
         self._places: dict[str, slice] = {}
         self._end = aligned(BATCH.itemsize)
@@ -240,7 +248,7 @@ class Sheet:
 _TRAVELLING = IMAGE.itemsize + 12 * 4
 """Bytes of a record in all arrays of a `Sheet` that have as many rows: status, images, seven exclusive sums, of which
 those of the inverse DCTs have three."""
-_TRAVELLERS = 14
+_TRAVELLERS = 15
 """No more arrays than these travel, each to a multiple of 256 bytes."""
 
 
@@ -270,6 +278,11 @@ class DecodePlan:
     entries: int
     coefficients: int
     planes: int
+    known: NDArray[np.uint64]
+    """The decoder's states at the subsequences of pictures that were decoded before, one picture after the other: what
+    `plan_decode` was told that they are is to be put here."""
+    unknowns: int
+    """Streams whose states nobody knows."""
 
     def __len__(self) -> int:
         return len(self.needed)
@@ -306,6 +319,7 @@ def plan_decode(
     orientation: I32 | None = None,
     *,
     limited: bool = True,
+    known: I64 | None = None,
     stage: Callable[[int], U8] = _plain,
 ) -> DecodePlan:
     """Plan a batch of files at ``offsets`` of one buffer.
@@ -314,13 +328,15 @@ def plan_decode(
     default: all; with ``limited`` false, the caller does that by `limit`. ``luma_only``: chroma is not needed (gray
     output). ``scans``: the table that the headers point to; without it, pictures in many scans are UNSUPPORTED.
     ``which``: the images to decode, by default all that can be; ``orientation``: that of the headers, or what stands
-    for it. ``stage``: as of `Runtime`, where what travels is planned. Raises ValueError where the batch is too large.
+    for it. ``known``: how many states of each picture are known, which are put into `DecodePlan.known` then.
+    ``stage``: as of `Runtime`, where what travels is planned. Raises ValueError where the batch is too large.
     """
     n = len(headers)
     heads = n + 3 * int(np.count_nonzero(headers["scans"] == 3))
     table = np.empty(0, _scans.SCAN) if scans is None else scans
     rows = heads + len(table)
-    sheet = Sheet(stage, n, rows, len(table))
+    states = int(known.sum()) if known is not None else 0
+    sheet = Sheet(stage, n, rows, len(table), states)
     status, images, needed = (
         sheet.take("status", rows, np.int32),
         sheet.take("images", rows, IMAGE),
@@ -339,6 +355,7 @@ def plan_decode(
         headers, np.ones(n, np.bool_) if which is None else which, np.asarray(offsets, np.int64),
         np.asarray(sizes, np.int64), luma_only, limits, images, images["component"], status, needed, unstuff_first,
         entropy_first, totals, heads, table, planned, planned["part"], levels,
+        np.empty(0, np.int64) if known is None else known,
     )  # fmt: skip
     if totals[_loops.ENTRIES] >= 1 << 32:
         raise ValueError("the batch has more than a gigabyte of compressed data: split it")
@@ -363,6 +380,8 @@ def plan_decode(
         entries=int(totals[_loops.ENTRIES]),
         coefficients=int(totals[_loops.COEFFICIENTS]),
         planes=int(totals[_loops.PLANES]),
+        known=sheet.take("known", states, np.uint64),
+        unknowns=int(totals[_loops.UNKNOWNS]),
     )
     if limited:
         limit(plan, windows)
@@ -580,10 +599,13 @@ class Decoder:
         work.upload(self._filters, staged)
         work.submit()
 
-    def decode(self, raw: int, plan: DecodePlan, output: Output, out: int, trace: Any = None) -> I32:
+    def decode(
+        self, raw: int, plan: DecodePlan, output: Output, out: int, trace: Any = None, found: list[U8] | None = None
+    ) -> I32:
         """Enqueue a batch: files at address ``raw``, output to address ``out``. Returns the status words, one an image,
         which hold from when the runtime is done with the batch until the decoder is used again. ``trace(name)`` is
-        called after each launch, for measurements."""
+        called after each launch, for measurements. ``found`` gets two arrays that hold as long: the states that were
+        found, uint64 one a subsequence, and of each record the bytes of its stream and its restart markers (uint32)."""
         zeroed, fixed = self._regions(plan, output)
         work, staged = self.runtime.work(), plan.sheet.travelling()
         address, places = self._place(work, len(staged), zeroed, fixed)
@@ -600,6 +622,10 @@ class Decoder:
                 trace(kernel)
         status = self.runtime.stage(4 * len(plan))
         work.download(status, addresses["status"])
+        if found is not None:
+            for name in ("starts", "stream"):
+                found.append(self.runtime.stage(fixed[name]))
+                work.download(found[-1], addresses[name])
         work.submit()
         return status.view(np.int32)
 
@@ -641,12 +667,13 @@ class Decoder:
     def _launches(self, plan: DecodePlan, output: Output) -> list[tuple[str, int, int]]:
         n = plan.heads
         assert output.blocks_first is not None
-        last = int(output.blocks_first[-1])
+        last, chunks = int(output.blocks_first[-1]), int(plan.entropy_first[-1])
         launches = [
             ("jpeg_tables", 4 * n, 128),
             ("jpeg_unstuff", int(plan.unstuff_first[-1]), UNSTUFF_THREADS),
-            ("jpeg_states", int(plan.entropy_first[-1]), ENTROPY_THREADS),
-            ("jpeg_coefficients", int(plan.entropy_first[-1]), ENTROPY_THREADS),
+            ("jpeg_states", chunks if plan.unknowns else 0, ENTROPY_THREADS),
+            ("jpeg_coefficients", chunks if plan.unknowns else 0, ENTROPY_THREADS),
+            ("jpeg_known_coefficients", chunks if len(plan.known) else 0, ENTROPY_THREADS),
             ("jpeg_dc", n, DC_THREADS),
             ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
             ("jpeg_scans", len(plan.records) - n, SCAN_THREADS),

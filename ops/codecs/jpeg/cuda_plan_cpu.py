@@ -11,8 +11,9 @@ import numpy as np
 
 from .header import MANY_SCANS, OK, RGB
 
-WORDS, SEGMENTS, BLOCKS, ENTRIES, COEFFICIENTS, PLANES, UNSTUFFS, ENTROPIES, TOTALS = range(9)
-"""Places in the totals that `plan_images` gives: elements of the device's buffers, and thread blocks of two kernels."""
+WORDS, SEGMENTS, BLOCKS, ENTRIES, COEFFICIENTS, PLANES, UNSTUFFS, ENTROPIES, UNKNOWNS, TOTALS = range(10)
+"""Places in the totals that `plan_images` gives: elements of the device's buffers, thread blocks of two kernels, and
+streams whose states nobody knows."""
 
 
 @numba.njit(inline="always")
@@ -35,16 +36,17 @@ def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: A
 def plan_images(
     headers: Any, which: Any, offsets: Any, sizes: Any, luma_only: Any, limits: Any, images: Any, component: Any,
     status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any, heads: Any, table: Any, scans: Any,
-    parts: Any, levels: Any,
+    parts: Any, levels: Any, known: Any,
 ) -> None:  # fmt: skip
     """Plan the images ``which``; the others are UNSUPPORTED here. Fill ``images`` and ``component`` (those of scans are
     zeros before), ``status``, ``needed``, the exclusive sums of thread blocks and the totals. Behind the rows of all
     pictures come three for each picture that has a scan for each component, up to row ``heads``, and after these the
     streams of ``scans`` (and their ``parts``) of pictures that have a ``table`` of them; ``levels`` counts them.
     ``limits``: status UNSUPPORTED and MISSING, most blocks, bits of a subsequence, entries of one, bytes of an
-    unstuffing block, subsequences of an entropy block, most blocks of a picture in many scans."""
+    unstuffing block, subsequences of an entropy block, most blocks of a picture in many scans. ``known``: of each
+    image, how many of the decoder's states are known; empty where none are."""
     unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk, most_in_scans = limits
-    unstuffs = entropies = 0
+    unstuffs = entropies = states = 0
     extra = len(headers)
     for i in range(len(headers)):
         row, image = headers[i], images[i]
@@ -95,6 +97,9 @@ def plan_images(
         restart = row.restart_interval
         segments = _ceil(mcus_x * mcus_y, restart) - 1 if alone and restart > 0 else 0
         image.owner = i
+        image.known, image.known_count = states, known[i] if alone and len(known) > 0 else 0
+        states += known[i] if len(known) > 0 else 0
+        totals[UNKNOWNS] += alone and image.known_count == 0
         image.coefficients = totals[COEFFICIENTS] if go and many else -1
         image.raw, image.raw_size, image.scan = offsets[i], sizes[i], row.scan_offset
         image.width, image.height, image.components, image.colour = row.width, row.height, components, row.colour
@@ -145,6 +150,7 @@ def plan_images(
             if go:
                 unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)
                 entropies += _ceil(subsequences, entropy_chunk)
+                totals[UNKNOWNS] += 1
             extra += 1
     entropy_first[heads] = entropies
     unstuffs = _plan_scans(headers, status, images, component, table, scans, parts, levels, unstuff_chunk, unstuffs,

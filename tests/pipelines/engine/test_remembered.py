@@ -1,0 +1,121 @@
+"""Facts that a loop over a data set remembers of its JPEGs, on a GPU that is emulated."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_run import Pipeline, fn
+from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
+from dali_run.ops.codecs.jpeg.boundaries import Boundaries
+from dali_run.pipelines.compile.place import resolve_target
+from dali_run.pipelines.compile.plan import compile_graph
+from dali_run.pipelines.engine.engine import Engine, Options
+from dali_run.pipelines.engine.inputs import JobFeed, Sources
+from tests.kit.fake_cupy import faked
+
+from ..compile.test_fuse import graph
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rng, folder = np.random.default_rng(0), tmp_path / "class"
+    folder.mkdir()
+    for i in range(6):
+        stream = io.BytesIO()
+        noise = rng.integers(0, 200, (60 + 10 * i, 70, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(stream, "JPEG", quality=90, progressive=i == 5)
+        (folder / f"{i}.jpg").write_bytes(stream.getvalue())
+    return folder
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Of every batch that the kernels are given: pictures whose states were known, streams whose were not."""
+    batches: list[tuple[int, int]] = []
+    decode = jpeg_gpu.Decoder.decode
+
+    def spy(self: Any, raw: Any, plan: jpeg_gpu.DecodePlan, *args: Any, **how: Any) -> Any:
+        batches.append((int(np.count_nonzero(plan.images["known_count"])), plan.unknowns))
+        return decode(self, raw, plan, *args, **how)
+
+    monkeypatch.setattr(jpeg_gpu.Decoder, "decode", spy)
+    return batches
+
+
+def pipeline(folder: Path, joined: bool = True, readers: int = 1) -> Pipeline:
+    pipe = Pipeline(batch_size=3, num_threads=2, device_id=0)
+    with pipe:
+        files = [fn.readers.file(files=sorted(map(str, folder.glob("*.jpg"))))[0] for _ in range(readers)]
+        images = [fn.decoders.image(f, device="mixed") for f in files]
+        pipe.set_outputs(*(fn.resize(i, size=[20, 24]) if joined else i for i in images))
+    return pipe
+
+
+def epochs(pipe: Pipeline, n: int) -> list[list[np.ndarray]]:
+    found: list[list[np.ndarray]] = []
+    for _ in range(n):
+        found.append([])
+        for _ in range(2):
+            (batch,) = pipe.run()
+            found[-1] += [np.array(batch.as_cpu().at(i)) for i in range(3)]
+    pipe.close()
+    return found
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_second_epoch_knows_what_the_first_found(
+    folder: Path, planned: list[tuple[int, int]], joined: bool
+) -> None:
+    with faked(1, memory=True):
+        first, second, third = epochs(pipeline(folder, joined), 3)
+    for one, other, last in zip(first, second, third, strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(one, last)
+    assert sum(n for n, _ in planned[:2]) == 0
+    assert planned[-1] in ((3, 0), (2, 0)), "all but the progressive picture"
+
+
+def test_what_is_wrong_costs_no_picture(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill = Boundaries.fill
+    spoilt, made = [], []
+
+    def spoil(self: Boundaries, index: Any, counts: Any, states: Any) -> None:
+        made.append(self)
+        fill(self, index, counts, states)
+        if counts[0] > 1:
+            states[1] ^= np.uint64(1 << 32)
+            spoilt.append(index[0])
+
+    monkeypatch.setattr(Boundaries, "fill", spoil)
+    with faked(1, memory=True):
+        first, second, third = epochs(pipeline(folder), 3)
+    assert spoilt
+    assert made[0].wrong
+    for one, other, last in zip(first, second, third, strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(one, last)
+
+
+def test_not_of_two_data_sets(folder: Path, planned: list[tuple[int, int]]) -> None:
+    """Each has epochs of its own: the number of a record of one says nothing about the other."""
+    with faked(1, memory=True):
+        pipe = pipeline(folder, readers=2)
+        for _ in range(6):
+            pipe.run()
+        pipe.close()
+    assert planned
+    assert not any(n for n, _ in planned)
+
+
+def test_not_where_records_come_once(folder: Path) -> None:
+    plan = compile_graph(graph(folder.parent, "decoders.image", {"size": [20, 24]}, None, False), resolve_target("cpu"))
+    with Sources(plan, 2) as sources:
+        feed = JobFeed(sources)
+        assert Engine(plan, feed, feed.requests(2), Options()).services.remembered is None
+        assert Engine(plan, feed, feed.requests(2), Options(repeats=True)).services.remembered is not None
