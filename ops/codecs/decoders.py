@@ -35,7 +35,8 @@ class ImageDecoder(Operator, abstract=True):
 
     decodes = True
     bound = (
-        "JPEG: the CPU and our CUDA decoder are bit-identical to libjpeg-turbo; nvJPEG differs by up to a few levels"
+        "JPEG: the CPU and our CUDA decoder are bit-identical to libjpeg-turbo; nvJPEG differs by up to a few levels. "
+        "WebP: bit-identical to libwebp"
     )
 
     output_type: Annotated[DALIImageType, Arg("colour space: RGB, BGR, GRAY, YCbCr, or ANY_DATA as stored")] = (

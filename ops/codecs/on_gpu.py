@@ -1,7 +1,7 @@
 """Decoding onto the GPU (the mixed stage): a JPEG goes to a decoder that takes its kind, and on failure to the next.
 
 Our CUDA decoder takes the baseline and the progressive images; threads of the CPU take what it leaves or refuses. Both
-are exact: pixels and verdicts do not depend on which of them it was.
+are exact: pixels and verdicts do not depend on which of them it was. Lossy WebPs have a CUDA decoder, too.
 
 Where nvJPEG is asked for, or what is wanted is not what our decoder makes, the engines (or, on a GPU without any,
 nvJPEG's batched decoding on its cores) take baseline images, as one call a batch; nvJPEG's hybrid decoders, on threads,
@@ -28,6 +28,7 @@ from ..context import Context
 from ..errors import DeviceError, Reject
 from ..gpu.lane import Lane
 from ..types import DALIImageType
+from . import webp_on_gpu
 from .jpeg import header as jpeg_header
 from .jpeg import nvjpeg
 from .jpeg.nvjpeg import Backend, Output
@@ -115,6 +116,8 @@ class Prepared:
     rejects: list[Reject]
     jpegs: Mask
     """[N] JPEGs that the threads have begun with."""
+    webps: Mask
+    """[N] WebPs that the GPU decodes."""
 
     @property
     def nbytes(self) -> int:
@@ -129,8 +132,7 @@ class Prepared:
 def prepare(
     ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", windows: Windows | None = None
 ) -> Prepared:
-    """Read the headers, choose the windows, and start the threads on what is no JPEG, and on JPEGs that no decoder of
-    the GPU takes."""
+    """Read the headers, choose the windows, and start the threads on all that no decoder of the GPU takes."""
     headers = read_headers(ctx, batch, rules)
     # What headers say of other formats is believed once: where it turns out wrong, the image is tried again alone.
     others = decode_others(ctx, batch, headers, rules, headers.others, threads().map) if ctx.attempt else {}
@@ -140,16 +142,19 @@ def prepare(
         heights, widths = sizes[:, 0], sizes[:, 1]
     shapes = output_shapes(headers, rules, heights, widths)
     host = HostPart(ctx, batch, headers, rules, anchors, shapes)
+    webps = np.zeros(len(batch), np.bool_)
     if others:
         host.keep(others)
     elif headers.others:
-        host.start_others(straight(batch, headers, rules, ctx.isolation))
+        if not ctx.attempt:
+            webps = webp_on_gpu.takes(batch, headers, rules)
+        host.start_others(straight(batch, headers, rules, ctx.isolation), webps)
     jpegs = np.zeros(len(batch), np.bool_)
     if exactly(rules, decoder) and not ctx.attempt and headers.odd:
         jpegs = headers.good & ~takes(headers, rules)
         jpegs[list(headers.others)] = False
         host.start(np.flatnonzero(jpegs))
-    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects, jpegs)
+    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects, jpegs, webps)
 
 
 def exactly(rules: Rules, decoder: str) -> bool:
@@ -169,10 +174,11 @@ def begin(
 
 
 def start(
-    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", load: float = -1.0, windows: Windows | None = None
-) -> Callable[[], Batch]:
+    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", load: float = -1.0,
+    windows: Windows | None = None, files: Batch | None = None,
+) -> Callable[[], Batch]:  # fmt: skip
     """Start what `decode` does; what is returned does the rest, and may wait for engines and threads. What is launched
-    in between runs on the device at the same time."""
+    in between runs on the device at the same time. ``files``: the same batch on the device, where it is there."""
     lane = cast("Lane", ctx.device)
     ready: Prepared | None = ctx.begun if ctx.begun is not None and not ctx.attempt and ctx.begun.fits(batch) else None
     if ready is None:
@@ -184,9 +190,12 @@ def start(
     out = Batch.allocate(ctx.empty, ready.shapes, rules.dtype, "HWC", batch.samples)
     left = headers.good.copy()
     left[list(headers.others)] = False
-    launch = None
+    launch, webps = None, np.flatnonzero(ready.webps & headers.good)
+    if files is None:
+        files = lane.to_device(batch) if len(webps) else batch
+    webp_on_gpu.decode(ctx, lane, files, headers, rules, webps, anchors, out)
     if decoder != "nvjpeg" and ctx.attempt == 0:
-        ours, launch = plan_pixels(ctx, batch, headers, rules, takes(headers, rules), anchors, out)
+        ours, launch = plan_pixels(ctx, files, headers, rules, takes(headers, rules), anchors, out)
         left &= ~ours
         if ctx.count is not None and left.any():
             for reason, n in jpeg_header.why_not_plain(headers.jpeg[left]).items():

@@ -98,10 +98,11 @@ class HostPart:
         """Decode the JPEGs ``which`` on the threads."""
         self._start(TURBO, which, HostPart._jpegs)
 
-    def start_others(self, straight: Sequence[int]) -> None:
-        """Decode what is no JPEG on the threads; ``straight``: those that `decode_straight` takes."""
+    def start_others(self, straight: Sequence[int], elsewhere: npt.NDArray[np.bool_]) -> None:
+        """Decode what is no JPEG on the threads; ``straight``: those that `decode_straight` takes, ``elsewhere`` [N]:
+        those that the GPU does."""
         ours = np.array(straight, np.int64)
-        rest = [i for i in self._headers.others if self._headers.good[i]]
+        rest = [i for i in self._headers.others if self._headers.good[i] and not elsewhere[i]]
         self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), ours), HostPart._others)
         room = self._room(ours)
         by_gpu = png.takes(self._batch, ours, room)

@@ -42,6 +42,14 @@ def decode(data: memoryview, header: Header) -> Pixels | None:
     return pixels if into(source, size, place, most, header.width * header.channels) else None
 
 
+def is_lossy(data: memoryview) -> bool:
+    """The file, in order as far as its chunks go, is a lossy picture without alpha."""
+    if bytes(data[12:16]) == b"VP8 ":
+        return True
+    image = _image(data) if bytes(data[12:16]) == b"VP8X" else None
+    return image is not None and bytes(image[:4]) == b"VP8 "
+
+
 def _image(data: memoryview) -> memoryview | None:
     """The chunks of the picture, ALPH and VP8 or VP8L, of a file whose chunks follow each other up to the end that it
     names. A decoder that is given more reads on after a picture that is damaged."""

@@ -137,7 +137,9 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         _jpeg.limit(planned, output.windows)
         out = wanted.allocate(ctx, encoded.samples)
         left = headers.left(planned.status)
-        apart = [(some, self._apart(_some(ctx, some), encoded.take(some))) for some in _begun(ctx, left)]
+        apart = [
+            (some, self._apart(_some(ctx, some), encoded.take(some), files.take(some))) for some in _begun(ctx, left)
+        ]
         decoder.run(ctx, files, planned, output, out.data)
         for some, finish in apart:
             _threads.scatter(ctx.device, finish(), out, some)
@@ -160,11 +162,12 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             "mean": n.mean, "std": n.std, "scale": n.scale, "shift": n.shift,
         }  # fmt: skip
 
-    def _apart(self, ctx: Context, encoded: Batch) -> Callable[[], Batch]:
+    def _apart(self, ctx: Context, encoded: Batch, files: Batch | None = None) -> Callable[[], Batch]:
         """One operator after the other, for what the CUDA decoder does not take. It is started at once; what is
-        returned finishes it."""
+        returned finishes it. ``files``: the same samples on the device, where they are there."""
         decode, first = self.decode, part(ctx, self.decode, DECODE)
-        decoded = _gpu.start(first, encoded, decode.rules, load=decode.hw_decoder_load, windows=decode.cuts(first))
+        windows = decode.cuts(first)
+        decoded = _gpu.start(first, encoded, decode.rules, load=decode.hw_decoder_load, windows=windows, files=files)
 
         def finish() -> Batch:
             second = replace(part(ctx, self.resize, RESIZE), stage="gpu")
