@@ -13,7 +13,7 @@ import bisect
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -101,15 +101,16 @@ class Decoders:
         self.kept.pop((codec, bits), None)
 
 
-_idle: dict[int, list[Decoders]] = {}
+_idle: dict[tuple[int, bool], list[Decoders]] = {}
 _lock = threading.Lock()
 
 
 @contextmanager
-def borrowed(index: int) -> Iterator[Decoders]:
-    """Decoders on GPU ``index`` for this thread; there are as many as threads ever decoded at once."""
+def borrowed(index: int, *, on_host: bool = False) -> Iterator[Decoders]:
+    """Decoders on GPU ``index`` for this thread, or only their stream, where the CPU decodes; there are as many as
+    threads ever decoded at once."""
     with _lock:
-        idle = _idle.setdefault(index, [])
+        idle = _idle.setdefault((index, on_host), [])
         decoders = idle.pop() if idle else None
     if decoders is None:
         decoders = Decoders(Lane(index))
@@ -118,7 +119,7 @@ def borrowed(index: int) -> Iterator[Decoders]:
             yield decoders
     finally:
         with _lock:
-            _idle.setdefault(index, []).append(decoders)
+            _idle.setdefault((index, on_host), []).append(decoders)
 
 
 def forget() -> None:
@@ -126,6 +127,7 @@ def forget() -> None:
     with _lock:
         idle = [d for found in _idle.values() for d in found]
         _idle.clear()
+        _unsupported.clear()
     for decoders in idle:
         decoders.kept.clear()
         decoders.lane.close()
@@ -181,7 +183,7 @@ class NvClip(Glance):
         if wanted[:1] == [NO_FRAME]:
             del wanted[0]
         if self.refused:
-            self.runs = [_Run(wanted)]
+            self.runs = [_Run(run) for run in self._cut(wanted)] if self.index[0] else [_Run(wanted)]
         else:
             self.runs = [self._run(run) for run in self._cut(wanted)] or [_Run([])]
         self._packets = None
@@ -255,11 +257,15 @@ class NvClip(Glance):
         if not run.wanted:
             return
         kind = self._name, self._bits
-        kept = kind in decoders.kept
+        kept, known = kind in decoders.kept, _unsupported.get((decoders.lane.index, *kind))
+        if known:
+            raise RefusedError(known)
         try:
             self._shown_by(decoders, run, places)
-        except RefusedError:
+        except RefusedError as e:
             decoders.drop(*kind)
+            if "not supported" in str(e) or "not available" in str(e):
+                _unsupported[decoders.lane.index, *kind] = str(e)
             if not kept:
                 raise
             self._shown_by(decoders, run, places)  # maybe it was not made for this stream
@@ -331,6 +337,8 @@ class _Converter:
             self._work.submit()
 
 
+_unsupported: dict[tuple[int, str, int], str] = {}
+"""Codecs that a GPU has refused with so many bits, and its words: that takes a decoder's time to make."""
 _UNIT = b"\0\0\0\1"
 """Begins a unit in a byte stream (ITU-T H.264 and H.265, annex B)."""
 
@@ -380,48 +388,62 @@ def decode_all(
     """Frames of clips, which were read, at places by their numbers: addresses on GPU ``index``. Each frame is decoded
     once, those without a number are of the value ``fill``; the CPU does what NVDEC refuses. For each clip the reason,
     where it did, or what is wrong with it, and the seconds of the threads."""
-    begun = []
+    begun: list[list[Future[_Found]]] = []
     try:
         for clip, places in jobs:
             begun.append([threads().submit(_decode, index, clip, run, places, fill) for run in clip.runs])
         for parts in begun:
-            found = [p.result() for p in parts]
+            found = [_settled(p) for p in parts]
             bad = [what for what, _ in found if isinstance(what, SampleError)]
             whys = [what for what, _ in found if isinstance(what, str) and what]
             yield (bad or whys or [""])[0], sum(seconds for _, seconds in found)
     finally:
-        wait([p for parts in begun for p in parts])  # they write into memory of the caller's
+        for part in [p for parts in begun for p in parts]:  # they write into memory of the caller's
+            with suppress(Exception):
+                _settled(part)
+
+
+_Outcome = tuple[str | SampleError, float]
+_Found = _Outcome | Future[_Outcome]
+
+
+def _settled(part: Future[_Found]) -> _Outcome:
+    found = part.result()
+    return found.result() if isinstance(found, Future) else found
 
 
 def _decode(
     index: int, clip: NvClip, run: _Run, places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
-) -> tuple[str | SampleError, float]:
-    began, why = time.perf_counter(), ""
+) -> _Found:
+    """One run, by NVDEC; or what a thread of the CPU begins with, and this one does not wait for."""
+    from ..codecs.on_threads import threads as cpu_threads
+
+    began = time.perf_counter()
     with borrowed(index) as decoders:
         try:
             for place in places.get(NO_FRAME, ()) if run is clip.runs[0] else ():
                 _send(decoders.lane, place, np.tile(fill, clip.height * clip.width))
-            try:
-                clip.show(run, decoders, places)
-            except RefusedError as e:  # the CPU has the last word on damage
-                why = str(e)
-                _by_cpu(clip, run, places, decoders.lane)
-        except SampleError as e:
-            return e.bare(), time.perf_counter() - began
+            clip.show(run, decoders, places)
+        except RefusedError as e:  # the CPU has the last word on damage
+            return cpu_threads().submit(_by_cpu, index, clip, run, places, str(e))
         finally:
             decoders.lane.synchronize()
             run.packets, run.data = [], np.zeros(0, np.uint8)
+    return "", time.perf_counter() - began
+
+
+def _by_cpu(index: int, clip: NvClip, run: _Run, places: Mapping[int, Sequence[int]], why: str) -> _Outcome:
+    began, picture = time.perf_counter(), np.empty((clip.height, clip.width, 3), np.uint8)
+    try:
+        with borrowed(index, on_host=True) as decoders, clip.on_host() as other:
+            for n in run.wanted:  # one at a time: the host may not have room for a whole video
+                other.decode([n], lambda _: [picture])
+                for place in places[n]:
+                    _send(decoders.lane, place, picture)
+                decoders.lane.synchronize()
+    except SampleError as e:
+        return e.bare(), time.perf_counter() - began
     return why, time.perf_counter() - began
-
-
-def _by_cpu(clip: NvClip, run: _Run, places: Mapping[int, Sequence[int]], lane: Lane) -> None:
-    picture = np.empty((clip.height, clip.width, 3), np.uint8)
-    with clip.on_host() as other:
-        for n in run.wanted:  # one at a time: the host may not have room for a whole video
-            other.decode([n], lambda _: [picture])
-            for place in places[n]:
-                _send(lane, place, picture)
-            lane.synchronize()
 
 
 def report(ctx: Context, why: str, seconds: float) -> None:

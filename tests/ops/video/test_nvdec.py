@@ -202,6 +202,18 @@ def test_what_nvdec_refuses_is_the_cpus_and_counted(tmp_path: Path) -> None:
             np.testing.assert_array_equal(out.sample(k), wanted)
 
 
+def test_codecs_that_a_gpu_refused_are_not_asked_again(tmp_path: Path) -> None:
+    frames = make_video(tmp_path / "h.mp4", 10, codec="libx265")
+    names = [tmp_path / "h.mp4"] * 30
+    out, rejects, counts, log = decode(names, refused=("HEVC",))
+    assert not rejects
+    assert counts.pop("CPU threads") == 30
+    assert list(counts.values()) == [30]
+    assert 1 <= len(log) <= 8  # threads that asked at the same time
+    for k in range(30):
+        np.testing.assert_array_equal(out.sample(k), frames)
+
+
 def test_damage_and_fill_are_those_of_the_cpu(tmp_path: Path) -> None:
     frames = make_video(tmp_path / "good.mp4", 30)
     whole = (tmp_path / "good.mp4").read_bytes()
