@@ -39,7 +39,7 @@ _FULL = 2
 """The range of values in which black is 0, as FFmpeg numbers it."""
 _BLOCK = 256
 _THREADS, _READERS = 8, 2
-_LEAST = 48
+_LEAST = 96
 """Frames that a thread takes at once, unless there are fewer."""
 
 
