@@ -1,7 +1,8 @@
 """The calls of the CUDA driver that every launch makes, all at once without the GIL.
 
-Each takes some microseconds. CuPy lets go of the GIL around every one of them, and in a busy pipeline the thread that
-launches waits far longer than that to get it back.
+Each takes some microseconds. CuPy lets go of the GIL around most of them, and in a busy pipeline the thread that
+launches waits far longer than that to get it back. Around the calls for events it does not: while another thread
+registers memory, which holds the driver's locks for milliseconds, all threads of Python would wait with it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from ..kernels import Kernels
 from .driver import library
 
 LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async"
+RECORD, ELAPSED = "cuEventRecord", "cuEventElapsedTime"
+_NAMES = (LAUNCH, COPY_IN, COPY_OUT, ZERO, RECORD, ELAPSED)
 _MOST = 32
 _VALUE, _COLUMNS = 12, 14
 """Of a row of `Work`, after a function's address and its arguments: a kernel's argument, and where that is."""
@@ -29,7 +32,7 @@ _loops: Any = Kernels(".driver_calls_cpu", __package__)
 def load() -> Mapping[str, int]:
     """Where the functions of this machine's driver are. Raises OSError where there is none."""
     found = library()
-    return {name: ctypes.cast(found[name], ctypes.c_void_p).value or 0 for name in (LAUNCH, COPY_IN, COPY_OUT, ZERO)}
+    return {name: ctypes.cast(found[name], ctypes.c_void_p).value or 0 for name in _NAMES}
 
 
 def refused(status: int) -> NoReturn:
@@ -37,6 +40,15 @@ def refused(status: int) -> NoReturn:
     from cupy.cuda import driver
 
     raise driver.CUDADriverError(status)
+
+
+def milliseconds(begin: int, end: int) -> float:
+    """Device time between two events that are over. Raises cupy.cuda.driver.CUDADriverError."""
+    found, calls = np.zeros(1, np.float32), np.zeros((1, _COLUMNS), np.int64)
+    calls[0, :4] = load()[ELAPSED], found.ctypes.data, begin, end
+    if status := _loops.call_all(calls, 1):
+        refused(status)
+    return float(found[0])
 
 
 class Work:
@@ -87,6 +99,10 @@ class Work:
         """Fill memory of the device with zeros."""
         if nbytes:
             self._add(ZERO, address, 0, nbytes, self._stream)
+
+    def record(self, event: int) -> None:
+        """Have an event tell when the work before it is done."""
+        self._add(RECORD, event, self._stream)
 
     def submit(self) -> None:
         """Begin everything. Raises cupy.cuda.driver.CUDADriverError for what the driver refuses; nothing is begun

@@ -334,7 +334,8 @@ class Lane:
         import cupy
 
         event = self._idle_events.pop() if self._idle_events else cupy.cuda.Event()
-        event.record(self.stream)
+        self._work.record(event.ptr)
+        self._work.submit()
         return event
 
     def used_again(self, marks: list[Any]) -> None:
@@ -343,9 +344,7 @@ class Lane:
 
     def seconds_since(self, begin: Any, end: Any) -> float:
         """Device time between two marks, once the lane is synchronised."""
-        import cupy
-
-        return float(cupy.cuda.get_elapsed_time(begin, end)) / 1e3
+        return stream_work.milliseconds(begin.ptr, end.ptr) / 1e3
 
 
 def _extent(batch: Batch) -> tuple[int, int]:

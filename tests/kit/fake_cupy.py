@@ -14,6 +14,7 @@ import threading
 import time
 import types
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -262,6 +263,8 @@ class Event:
     def __init__(self, **options: Any) -> None:
         self.at, self.device = time.perf_counter(), _current_device()
         self.stream: Stream | None = None
+        self.ptr = id(self)
+        _events[self.ptr] = self
 
     def record(self, stream: Any = None) -> None:
         assert stream is None or stream.device == self.device, "an event of another GPU than its stream's"
@@ -271,6 +274,14 @@ class Event:
     def synchronize(self) -> None:
         if self.stream is not None:
             self.stream.synchronize(self.place)
+
+
+_events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
+
+
+def _milliseconds(begin: int, end: int) -> float:
+    """dali_run.ops.gpu.driver_calls.milliseconds."""
+    return 1e3 * (_events[end].at - _events[begin].at)
 
 
 def _of_interface(tensor: Any) -> Array:
@@ -350,6 +361,10 @@ class Work:
 
     def zero(self, address: int, nbytes: int) -> None:
         self._calls.append(lambda: self._fake.memset(address, 0, nbytes))
+
+    def record(self, event: int) -> None:
+        self.submit()  # it comes after all that was begun before, whenever that is done
+        _events[event].record(_streams[self._stream] if self._stream else _default_stream())
 
     def submit(self) -> None:
         calls, self._calls = self._calls, []
@@ -488,7 +503,6 @@ class Fake:
         cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]
         cuda.Device, cuda.Stream, cuda.Event = Device, Stream, Event  # type: ignore[attr-defined]
         cuda.ExternalStream = ExternalStream  # type: ignore[attr-defined]
-        cuda.get_elapsed_time = lambda begin, end: 1e3 * (end.at - begin.at)  # type: ignore[attr-defined]
         cuda.alloc, cuda.alloc_pinned_memory = lambda size: self.allocator(size), self.alloc_pinned_memory  # type: ignore[attr-defined]
         cuda.set_allocator = lambda allocator: setattr(self, "allocator", allocator)  # type: ignore[attr-defined]
         runtime.malloc, runtime.free = lambda size: 0, lambda address: None  # type: ignore[attr-defined]
@@ -533,6 +547,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     if late:
         device.Arena.take = noisy  # type: ignore[method-assign]
     work, stream_work.Work = stream_work.Work, lambda stream: Work(fake, stream)  # type: ignore[assignment,misc]
+    milliseconds, stream_work.milliseconds = stream_work.milliseconds, _milliseconds
     before = {name: sys.modules.get(name) for name in _MODULES}
     streams = dict(device._idle_streams)
     device._idle_streams.clear()
@@ -551,6 +566,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         _streams.clear()
         _defaults.clear()
         stream_work.Work = work  # type: ignore[misc]
+        stream_work.milliseconds = milliseconds
         start._start = ahead
         start._started.clear()
         start._started.update(started)

@@ -16,6 +16,8 @@ _KINDS: dict[str, tuple[Any, ...]] = {
     "cuMemcpyHtoDAsync_v2": (_LONG, _POINTER, ctypes.c_size_t, _POINTER),
     "cuMemcpyDtoHAsync_v2": (_POINTER, _LONG, ctypes.c_size_t, _POINTER),
     "cuMemsetD8Async": (_LONG, ctypes.c_ubyte, ctypes.c_size_t, _POINTER),
+    "cuEventRecord": (_POINTER, _POINTER),
+    "cuEventElapsedTime": (_POINTER, _POINTER, _POINTER),
 }
 """The functions' parameters, from the driver's manual."""
 
@@ -35,6 +37,9 @@ class Library:
                 *given, where, extra = given  # type: ignore[assignment]
                 assert extra is None
                 given = (*given, _LONG.from_address(_LONG.from_address(where).value).value)
+            if name == "cuEventElapsedTime":
+                where, *given = given  # type: ignore[assignment]
+                ctypes.c_float.from_address(where).value = 2.5
             self.calls.append((name, *given))
             return 700 if len(self.calls) == fails else 0
 
@@ -47,6 +52,7 @@ def everything(work: stream_work.Work) -> None:
     work.copy_in(2 << 40, 3 << 44, 1000)
     work.launch(0x7F00_1234_5678, (1 << 31) - 1, 1024, 5 << 40)
     work.launch(0x7F00_1234_9999, 1, 32, 6 << 40)
+    work.record(9 << 44)
     work.copy_out(7 << 44, 8 << 40, 4)
 
 
@@ -55,6 +61,7 @@ CALLS = [
     ("cuMemcpyHtoDAsync_v2", 2 << 40, 3 << 44, 1000, 77),
     ("cuLaunchKernel", 0x7F00_1234_5678, (1 << 31) - 1, 1, 1, 1024, 1, 1, 0, 77, 5 << 40),
     ("cuLaunchKernel", 0x7F00_1234_9999, 1, 1, 1, 32, 1, 1, 0, 77, 6 << 40),
+    ("cuEventRecord", 9 << 44, 77),
     ("cuMemcpyDtoHAsync_v2", 7 << 44, 8 << 40, 4, 77),
 ]
 
@@ -76,6 +83,22 @@ def test_as_much_as_one_likes(monkeypatch: pytest.MonkeyPatch) -> None:
         work.launch(k, 1, 32, 2 * k)
     work.submit()
     assert [(call[1], call[-1]) for call in library.calls] == [(k, 2 * k) for k in range(1, 101)]
+
+
+def test_the_time_between_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(monkeypatch)
+    assert stream_work.milliseconds(3 << 44, 4 << 44) == 2.5
+    assert library.calls == [("cuEventElapsedTime", 3 << 44, 4 << 44)]
+
+
+def test_no_time_between_events_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(status: int) -> None:
+        raise RuntimeError(status)
+
+    monkeypatch.setattr(stream_work, "refused", refused)
+    Library(monkeypatch, fails=1)
+    with pytest.raises(RuntimeError, match="700"):
+        stream_work.milliseconds(3 << 44, 4 << 44)
 
 
 @pytest.mark.parametrize("fails", [1, 3])
