@@ -112,6 +112,10 @@ class Lane(Copies, Protocol):
         """Run ``kernel`` of the file ``source`` in ops/cuda."""
         ...
 
+    def launch_all(self, launches: Sequence[tuple[str, str, int, int, tuple[Any, ...]]]) -> None:
+        """Run several kernels (source, kernel, blocks, threads of one, arguments), begun by one call."""
+        ...
+
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         """Run ``kernel`` of the CUDA source ``text``."""
         ...

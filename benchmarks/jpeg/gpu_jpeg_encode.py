@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count, cycle, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,10 @@ class TracingLane(Lane):
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         super().launch(source, kernel, grid, block, *args)
         self.note(kernel)
+
+    def launch_all(self, launches: Sequence[Any]) -> None:
+        for source, kernel, grid, block, args in launches:
+            self.launch(source, kernel, grid, block, *args)
 
     def note(self, name: str) -> None:
         event = cupy.cuda.Event()

@@ -16,10 +16,17 @@ import numpy.typing as npt
 
 from ..batch import I32, I64, Batch
 from ..context import Context
+from ..gpu.lane import Launch
+from ..kernels import Kernels
+from .encoders import LONGEST_SIDE
 from .jpeg import tables as jpeg_standard
 
 if TYPE_CHECKING:
     from .encoders import EncodeImage
+
+_loops: Any = Kernels(".encoders_plan_cpu", __package__)
+
+U8 = npt.NDArray[np.uint8]
 
 SOURCE = "jpeg_encode.cu"
 SAMPLING = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}
@@ -48,13 +55,17 @@ PICTURE = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class EncodePlan:
-    """The plan for encoding a batch. Each ``..._first`` is an exclusive sum over the pictures, then the total."""
+    """The plan for encoding a batch."""
 
+    table: U8
+    """The bytes to upload: ``pictures``, then ``firsts``."""
     pictures: npt.NDArray[Any]
     """PICTURE; those that are left to others have no blocks."""
-    tile_first: I32
-    chunk_first: I32
-    stuff_first: I32
+    firsts: I32
+    """int32[3, N + 1]: exclusive sums over the pictures, then the total, of the thread blocks that transform, code and
+    stuff."""
+    fit: npt.NDArray[np.bool_]
+    """The images that a JPEG can hold."""
     blocks: int
     streams: int
     """Bytes of all slots for coded bits."""
@@ -62,45 +73,21 @@ class EncodePlan:
     """Bytes for all files."""
 
 
-def plan_encode(
-    shapes: I32, offsets: I64, which: npt.NDArray[np.bool_], subsampling: str, quality: int, optimize: bool = False
-) -> EncodePlan:
-    """Plan the pictures ``which`` (H, W, 1 or 3 channels) of ``shapes`` int32[N, 3], at byte ``offsets``."""
+def plan_encode(shapes: I32, offsets: I64, subsampling: str, quality: int, optimize: bool = False) -> EncodePlan:
+    """Plan pictures (H, W, 1 or 3 channels) of ``shapes`` int32[N, 3], at byte ``offsets``; others are left out."""
     n = len(shapes)
-    height, width, channels = (np.where(which, column, 1).astype(np.int64) for column in shapes.T)
-    colour = channels == 3
-    h, v = (np.where(colour, factor, 1) for factor in SAMPLING[subsampling])
-    mcus_x, mcus_y = -(-width // (8 * h)), -(-height // (8 * v))
-    in_mcu = np.where(colour, h * v + 2, 1)
-    taken = which & (mcus_x * mcus_y * in_mcu < MOST_BLOCKS)
-    mcus = np.where(taken, mcus_x * mcus_y, 0)
-    blocks = mcus * in_mcu
-    capacity = -(-blocks * next(room for limit, room in ROOM if quality <= limit) // 16) * 16
-    pictures = np.zeros(n, PICTURE)
-    for name, value in {
-        "pixels": offsets, "stream": _starts(capacity), "first_block": _starts(blocks), "blocks": blocks,
-        "width": width, "height": height, "components": channels, "h": h, "v": v, "mcus_x": mcus_x, "mcus": mcus,
-        "in_mcu": in_mcu, "capacity": capacity,
-        "header": np.arange(n) if optimize else ~colour, "codes": np.arange(n) if optimize else 0,
-    }.items():  # fmt: skip
-        pictures[name] = value
-    return EncodePlan(
-        pictures=pictures,
-        tile_first=_firsts(-(-blocks // TILE)),
-        chunk_first=_firsts(-(-blocks // CODED)),
-        stuff_first=_firsts(-(-capacity // STUFF_CHUNK)),
-        blocks=int(blocks.sum()),
-        streams=int(capacity.sum()),
-        room=int(capacity.sum()) + n * HEADER_ROOM,
-    )
-
-
-def _starts(counts: I64) -> I64:
-    return np.asarray(np.cumsum(counts) - counts, np.int64)
-
-
-def _firsts(counts: I64) -> I32:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    table = np.empty(n * PICTURE.itemsize + 12 * (n + 1), np.uint8)
+    pictures = table[: n * PICTURE.itemsize].view(PICTURE)
+    firsts = table[n * PICTURE.itemsize :].view(np.int32).reshape(3, n + 1)
+    fit, totals = np.empty(n, np.bool_), np.empty(_loops.TOTALS, np.int64)
+    block = next(room for limit, room in ROOM if quality <= limit)
+    sizes = (LONGEST_SIDE["jpeg"], MOST_BLOCKS, block, TILE, CODED, STUFF_CHUNK)
+    _loops.plan_pictures(
+        np.ascontiguousarray(shapes, np.int32), np.ascontiguousarray(offsets, np.int64), SAMPLING[subsampling], sizes,
+        optimize, pictures, firsts, fit, totals,
+    )  # fmt: skip
+    blocks, streams = totals.tolist()
+    return EncodePlan(table, pictures, firsts, fit, blocks, streams, streams + n * HEADER_ROOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +142,13 @@ def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any
 
 def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
     """Launch the encoding of a batch on the device (HWC, uint8); the files are finished later."""
-    shapes = images.shapes
-    fit = (shapes[:, :2] > 0).all(axis=1) & (shapes[:, :2] <= 65500).all(axis=1) & np.isin(shapes[:, 2], (1, 3))
-    for i in np.flatnonzero(~fit).tolist():
-        ctx.reject(i, "encode_failed", op.unfit(tuple(shapes[i].tolist())) or "cannot be encoded")
-    plan = plan_encode(shapes, images.offsets, fit, op.subsampling, op.quality, op.optimize)
+    plan = plan_encode(images.shapes, images.offsets, op.subsampling, op.quality, op.optimize)
+    if np.count_nonzero(plan.fit) < len(images):
+        for i in np.flatnonzero(~plan.fit).tolist():
+            ctx.reject(i, "encode_failed", op.unfit(tuple(images.shapes[i].tolist())) or "cannot be encoded")
     out, sizes = launch(ctx.device, images.data, plan, op)
     sizes = ctx.device.download(sizes)
-    return ctx.finish_later(lambda: _collect(op, ctx, images, fit, out, sizes))
+    return ctx.finish_later(lambda: _collect(op, ctx, images, plan.fit, out, sizes))
 
 
 def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[Any, Any]:
@@ -170,10 +156,11 @@ def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[A
     those that are left to the CPU. Files that would end after the first array are left out as well."""
     n = len(plan.pictures)
     quant, codes, headers, header_sizes, dimensions = _tables(lane, op, plan.pictures)
-    pictures, tile_first, chunk_first, stuff_first = lane.upload(
-        plan.pictures.view(np.uint8), plan.tile_first, plan.chunk_first, plan.stuff_first
+    (pictures,) = lane.upload(plan.table)
+    tile_first, chunk_first, stuff_first = (
+        pictures[n * PICTURE.itemsize + 4 * (n + 1) * k :].view(np.int32) for k in range(3)
     )
-    tiles, chunks, stuffs = int(plan.tile_first[-1]), int(plan.chunk_first[-1]), int(plan.stuff_first[-1])
+    tiles, chunks, stuffs = plan.firsts[:, -1].tolist()
     count = np.int32(n)
     coefficients, masks = lane.empty(64 * plan.blocks, np.int16), lane.empty(plan.blocks, np.uint64)
     places, chunk_bits, chunk_start = (lane.empty(k, np.uint32) for k in (plan.blocks, chunks, chunks))
@@ -184,24 +171,32 @@ def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[A
         lane.empty(plan.room, np.uint8),
     )
 
-    lane.launch(SOURCE, "jpeg_encode_dct", tiles, 8 * TILE,
-                pixels, pictures, tile_first, count, quant, coefficients, masks)  # fmt: skip
+    launches: list[Launch] = [
+        (SOURCE, "jpeg_encode_dct", tiles, 8 * TILE,
+         (pixels, pictures, tile_first, count, quant, coefficients, masks)),
+    ]  # fmt: skip
     if op.optimize:
         codes, frequencies = lane.empty(n * 1024, np.uint32), lane.empty(n * 1024, np.uint32)
         frequencies.fill(0)
-        lane.launch(SOURCE, "jpeg_encode_histogram", chunks, CODED,
-                    pictures, chunk_first, count, coefficients, masks, frequencies)  # fmt: skip
-        lane.launch(SOURCE, "jpeg_encode_tables", n, 128, pictures, frequencies, codes, headers, header_sizes)
-    lane.launch(SOURCE, "jpeg_encode_count", chunks, CODED,
-                pictures, chunk_first, count, codes, coefficients, masks, places, chunk_bits)  # fmt: skip
-    lane.launch(SOURCE, "jpeg_encode_scan", n, 256,
-                pictures, chunk_first, chunk_bits, chunk_start, streams, stream_bytes)  # fmt: skip
-    lane.launch(SOURCE, "jpeg_encode_pack", chunks, CODED, pictures, chunk_first, count, codes, coefficients, masks,
-                places, chunk_bits, chunk_start, stream_bytes, streams)  # fmt: skip
-    lane.launch(SOURCE, "jpeg_encode_measure", n, STUFF_THREADS,
-                pictures, stuff_first, stream_bytes, streams, header_sizes, stuffed_before, sizes)  # fmt: skip
-    lane.launch(SOURCE, "jpeg_encode_stuff", stuffs, STUFF_THREADS, pictures, stuff_first, count, stream_bytes, streams,
-                headers, header_sizes, dimensions, stuffed_before, sizes, out, np.int64(plan.room))  # fmt: skip
+        launches += [
+            (SOURCE, "jpeg_encode_histogram", chunks, CODED,
+             (pictures, chunk_first, count, coefficients, masks, frequencies)),
+            (SOURCE, "jpeg_encode_tables", n, 128, (pictures, frequencies, codes, headers, header_sizes)),
+        ]  # fmt: skip
+    launches += [
+        (SOURCE, "jpeg_encode_count", chunks, CODED,
+         (pictures, chunk_first, count, codes, coefficients, masks, places, chunk_bits)),
+        (SOURCE, "jpeg_encode_scan", n, 256, (pictures, chunk_first, chunk_bits, chunk_start, streams, stream_bytes)),
+        (SOURCE, "jpeg_encode_pack", chunks, CODED,
+         (pictures, chunk_first, count, codes, coefficients, masks, places, chunk_bits, chunk_start, stream_bytes,
+          streams)),
+        (SOURCE, "jpeg_encode_measure", n, STUFF_THREADS,
+         (pictures, stuff_first, stream_bytes, streams, header_sizes, stuffed_before, sizes)),
+        (SOURCE, "jpeg_encode_stuff", stuffs, STUFF_THREADS,
+         (pictures, stuff_first, count, stream_bytes, streams, headers, header_sizes, dimensions, stuffed_before, sizes,
+          out, np.int64(plan.room))),
+    ]  # fmt: skip
+    lane.launch_all(launches)
     return out, sizes
 
 
@@ -209,14 +204,13 @@ def _collect(
     op: EncodeImage, ctx: Context, images: Batch, fit: npt.NDArray[np.bool_], out: Any, sizes: npt.NDArray[np.uint32]
 ) -> Batch:
     """The files on the host, once the device is done; the copy of what the device made is only begun."""
-    lane = ctx.device
-    lengths = sizes.astype(np.int64)
-    starts = _starts(lengths)
-    made = (lengths > 0) & (starts + lengths <= len(out))
-    shapes = np.where(made, lengths, 0).astype(np.int32)[:, None]
-    files: Batch = lane.to_host(Batch(out, np.where(made, starts, 0), shapes, "", images.samples))
-    left = np.flatnonzero(fit & ~made)
-    return files if len(left) == 0 else _with_host_files(op, lane, images, files, left)
+    lane, n = ctx.device, len(sizes)
+    offsets, shapes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
+    end, left = _loops.place_files(sizes, fit, len(out), offsets, shapes)
+    files = Batch(lane.download(out[:end]), offsets, shapes, "", images.samples)
+    if not left:
+        return files
+    return _with_host_files(op, lane, images, files, np.flatnonzero(fit & (shapes[:, 0] == 0)))
 
 
 def _with_host_files(op: EncodeImage, lane: Any, images: Batch, files: Batch, left: I64) -> Batch:
@@ -229,6 +223,6 @@ def _with_host_files(op: EncodeImage, lane: Any, images: Batch, files: Batch, le
     more = [np.frombuffer(ENCODERS["jpeg"](exact, picture), np.uint8) for picture in pictures]
     sizes = np.array([len(m) for m in more], np.int64)
     offsets, shapes = files.offsets.copy(), files.shapes.copy()
-    offsets[left] = len(files.data) + _starts(sizes)
+    offsets[left] = len(files.data) + np.cumsum(sizes) - sizes
     shapes[left, 0] = sizes
     return files.replace(data=np.concatenate([files.data, *more]), offsets=offsets, shapes=shapes)

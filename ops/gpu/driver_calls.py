@@ -21,9 +21,10 @@ from .driver import library
 LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async"
 RECORD, ELAPSED = "cuEventRecord", "cuEventElapsedTime"
 _NAMES = (LAUNCH, COPY_IN, COPY_OUT, ZERO, RECORD, ELAPSED)
-_MOST = 32
-_VALUE, _COLUMNS = 12, 14
-"""Of a row of `Work`, after a function's address and its arguments: a kernel's argument, and where that is."""
+_MOST, _ARGUMENTS = 32, 16
+"""Calls of a table, and arguments of a kernel."""
+_COLUMNS = 12
+"""Of a row: a function's address and its arguments."""
 
 _loops: Any = Kernels(".driver_calls_cpu", __package__)
 
@@ -59,15 +60,19 @@ class Work:
         self._functions = load()
         self._stream = stream
         self._calls = np.zeros((_MOST, _COLUMNS), np.int64)
-        self._at = self._calls.ctypes.data
+        self._values = np.zeros((_MOST, _ARGUMENTS), np.int64)
+        self._where = self._values.ctypes.data + 8 * np.arange(_MOST * _ARGUMENTS)
+        self._at = self._where.ctypes.data
         self._count = 0
 
-    def launch(self, function: int, grid: int, block: int, argument: int) -> None:
-        """Run a kernel that takes one pointer, on one row of blocks. The driver copies the argument at `submit`."""
+    def launch(self, function: int, grid: int, block: int, *arguments: int) -> None:
+        """Run a kernel on one row of blocks. Its parameters are pointers and integers; the driver copies the arguments
+        at `submit`."""
         if self._count == _MOST:
             self.submit()
-        value = self._at + 8 * (_COLUMNS * self._count + _VALUE)
-        self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, value + 8, 0, argument, value)
+        self._values[self._count, : len(arguments)] = arguments
+        where = self._at + 8 * _ARGUMENTS * self._count
+        self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, where, 0)
 
     def launch_with(self, function: int, grid: int, block: int, values: npt.NDArray[Any]) -> None:
         """Run a kernel that takes one structure, ``values``, on one row of blocks. The driver copies it at `submit`."""

@@ -26,6 +26,8 @@ SOURCES = Path(__file__).parents[1] / "cuda"
 
 U8 = npt.NDArray[np.uint8]
 _ALIGNMENT = 256
+Launch = tuple[str, str, int, int, tuple[Any, ...]]
+"""Source, kernel, blocks, threads of one, arguments."""
 
 
 class Arena:
@@ -249,6 +251,16 @@ class Lane:
         grid = (grid,) if isinstance(grid, int) else grid
         if min(grid) > 0:
             self.function(source, kernel)(grid, (block,), args, stream=self.stream)
+
+    def launch_all(self, launches: Sequence[Launch]) -> None:
+        """Run kernels one after the other: arguments as of `launch`, pointers and integers alone, grids of one row.
+        All are begun at once, in one call without the GIL."""
+        for source, kernel, grid, block, args in launches:
+            if grid > 0:
+                function = self.function(source, kernel)
+                values = [int(a) if isinstance(a, np.integer) else self.address(a) for a in args]
+                self._work.launch(getattr(function, "kernel", function).ptr, grid, block, *values)
+        self._work.submit()
 
     def function(self, source: str, kernel: str) -> Any:
         """The compiled ``kernel`` of ``ops/cuda/<source>``."""

@@ -115,6 +115,10 @@ class EmulatedLane:
         launched(source, kernel)
         self._run(kernel, lambda: _compiled(source, kernel), grid, block, args)
 
+    def launch_all(self, launches: Sequence[Any]) -> None:
+        for source, kernel, grid, block, args in launches:
+            self.launch(source, kernel, grid, block, *args)
+
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         self._run(kernel, lambda: compiled(text, kernel), grid, block, args)
 

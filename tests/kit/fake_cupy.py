@@ -341,8 +341,8 @@ class Work:
         self._fake, self._stream = fake, stream
         self._calls: list[Callable[[], None]] = []
 
-    def launch(self, function: int, grid: int, block: int, argument: int) -> None:
-        self._calls.append(lambda: self._fake.launch_kernel(function, grid, block, argument))
+    def launch(self, function: int, grid: int, block: int, *arguments: int) -> None:
+        self._calls.append(lambda: self._fake.launch_kernel(function, grid, block, arguments))
 
     def launch_with(self, function: int, grid: int, block: int, values: np.ndarray) -> None:
         copied = values.copy()  # as the driver does, at the latest when it is submitted
@@ -437,6 +437,7 @@ class Fake:
         def get_function(name: str) -> Any:
             number = len(self._names)
             self._names.append(name)
+            self._codes.append(code)
             self._libraries.append(self._compiled(name) if "jpeg_states" in code else None)
             self._codes.append(code)
             kernel = types.SimpleNamespace(ptr=number)
@@ -466,14 +467,17 @@ class Fake:
 
         return run
 
-    def launch_kernel(self, function: int, grid: int, block: int, argument: int) -> None:
-        """A kernel of one pointer."""
-        self.launched.append((self._names[function], _current_device()))
-        if self.memory:
-            run = self._libraries[function]
-            assert run is not None
+    def launch_kernel(self, function: int, grid: int, block: int, arguments: tuple[int, ...]) -> None:
+        """A kernel of pointers and integers."""
+        name, code, run = self._names[function], self._codes[function], self._libraries[function]
+        self.launched.append((name, _current_device()))
+        if run is None:
+            launched_of(code, name)
+            if self.memory:
+                _run(code, name, (grid,), block, list(map(np.int64, arguments)))
+        elif self.memory:
             with _emulating:
-                run(grid, block, argument)
+                run(grid, block, *arguments)
 
     def launch_structure(self, function: int, grid: int, block: int, values: np.ndarray) -> None:
         """A kernel of one structure."""

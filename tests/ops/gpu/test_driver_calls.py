@@ -33,10 +33,12 @@ class Library:
 
     def _noted(self, name: str, fails: int) -> Callable[..., int]:
         def call(*given: Any) -> int:
-            if name == "cuLaunchKernel":  # the kernel's argument, by the address of its address
+            if name == "cuLaunchKernel":  # the kernel's arguments, by the addresses of their addresses
                 *given, where, extra = given  # type: ignore[assignment]
                 assert extra is None
-                given = (*given, _LONG.from_address(_LONG.from_address(where).value).value)
+                count = 16 if given[1] == 2 else 1
+                places = [_LONG.from_address(where + 8 * k).value for k in range(count)]
+                given = (*given, *(_LONG.from_address(place).value for place in places))
             if name == "cuEventElapsedTime":
                 where, *given = given  # type: ignore[assignment]
                 ctypes.c_float.from_address(where).value = 2.5
@@ -51,7 +53,7 @@ def everything(work: stream_work.Work) -> None:
     work.zero(1 << 40, 0)  # the driver would refuse it
     work.copy_in(2 << 40, 3 << 44, 1000)
     work.launch(0x7F00_1234_5678, (1 << 31) - 1, 1024, 5 << 40)
-    work.launch(0x7F00_1234_9999, 1, 32, 6 << 40)
+    work.launch(0x7F00_1234_9999, 2, 32, *range(6 << 40, (6 << 40) + 16))
     work.record(9 << 44)
     work.copy_out(7 << 44, 8 << 40, 4)
 
@@ -60,7 +62,7 @@ CALLS = [
     ("cuMemsetD8Async", 1 << 40, 0, 1 << 35, 77),
     ("cuMemcpyHtoDAsync_v2", 2 << 40, 3 << 44, 1000, 77),
     ("cuLaunchKernel", 0x7F00_1234_5678, (1 << 31) - 1, 1, 1, 1024, 1, 1, 0, 77, 5 << 40),
-    ("cuLaunchKernel", 0x7F00_1234_9999, 1, 1, 1, 32, 1, 1, 0, 77, 6 << 40),
+    ("cuLaunchKernel", 0x7F00_1234_9999, 2, 1, 1, 32, 1, 1, 0, 77, *range(6 << 40, (6 << 40) + 16)),
     ("cuEventRecord", 9 << 44, 77),
     ("cuMemcpyDtoHAsync_v2", 7 << 44, 8 << 40, 4, 77),
 ]

@@ -1,0 +1,71 @@
+"""The host's share of encoding a batch of JPEGs on a GPU, as loops without the GIL: NumPy would take a hundred calls,
+each of which other threads of a busy pipeline could delay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+BLOCKS, STREAMS, TOTALS = range(3)
+"""Places in the totals that `plan_pictures` gives: coded blocks, and bytes of all slots for coded bits."""
+
+
+@numba.njit(nogil=True, cache=True)
+def plan_pictures(
+    shapes: Any, offsets: Any, subsampling: Any, sizes: Any, each: Any, pictures: Any, firsts: Any, fit: Any,
+    totals: Any,
+) -> None:  # fmt: skip
+    """Fill the records of ``pictures`` for images of ``shapes`` int32[N, 3] at byte ``offsets``; ``fit``, which of them
+    are JPEGs' pictures; ``firsts`` int32[3, N + 1], exclusive sums of thread blocks; and the totals. ``subsampling``:
+    the factors h and v of colour. ``sizes``: longest side, most blocks of a picture, bytes of a block; then, for each
+    row of ``firsts``, the blocks or bytes of a thread block. ``each``: every picture has tables of its own."""
+    longest, most_blocks, room, tile, coded, stuffed = sizes
+    blocks_before = streams_before = np.int64(0)
+    firsts[:, 0] = 0
+    for i in range(len(shapes)):
+        height, width, channels = np.int64(shapes[i, 0]), np.int64(shapes[i, 1]), shapes[i, 2]
+        fit[i] = 0 < height <= longest and 0 < width <= longest and (channels == 1 or channels == 3)
+        if not fit[i]:
+            height = width = np.int64(1)
+            channels = 1
+        colour = channels == 3
+        h, v = subsampling if colour else (1, 1)
+        mcus_x, mcus_y = -(-width // (8 * h)), -(-height // (8 * v))
+        in_mcu = h * v + 2 if colour else 1
+        mcus = mcus_x * mcus_y
+        if not fit[i] or mcus * in_mcu >= most_blocks:
+            mcus = np.int64(0)
+        blocks = mcus * in_mcu
+        capacity = -(-blocks * room // 16) * 16
+        p = pictures[i]
+        p.pixels, p.stream, p.first_block, p.blocks = offsets[i], streams_before, blocks_before, blocks
+        p.width, p.height, p.components, p.h, p.v = width, height, channels, h, v
+        p.mcus_x, p.mcus, p.in_mcu, p.capacity = mcus_x, mcus, in_mcu, capacity
+        p.header, p.codes, p.unused = i if each else np.int64(not colour), i if each else 0, 0
+        firsts[0, i + 1] = firsts[0, i] - (-blocks // tile)
+        firsts[1, i + 1] = firsts[1, i] - (-blocks // coded)
+        firsts[2, i + 1] = firsts[2, i] - (-capacity // stuffed)
+        blocks_before += blocks
+        streams_before += capacity
+    totals[BLOCKS], totals[STREAMS] = blocks_before, streams_before
+
+
+@numba.njit(nogil=True, cache=True)
+def place_files(sizes: Any, fit: Any, room: Any, offsets: Any, shapes: Any) -> Any:
+    """Where the files of ``sizes`` bytes (uint32[N]) lie that fill ``room`` bytes one after the other: ``offsets``, and
+    ``shapes`` int32[N, 1], 0 for those that were not made. Returns the bytes up to the end of the last one, and how
+    many that are ``fit`` were not made."""
+    at, end, left = np.int64(0), np.int64(0), 0
+    for i in range(len(sizes)):
+        size = np.int64(sizes[i])
+        made = size > 0 and at + size <= room
+        offsets[i] = at if made else 0
+        shapes[i, 0] = size if made else 0
+        at += size
+        if made:
+            end = at
+        elif fit[i]:
+            left += 1
+    return end, left
