@@ -174,7 +174,7 @@ class Engine:
                 int(self.budget.host.limit * _REGISTERED),
                 lambda nbytes: self.budget.host.hold(_REGISTERED_FILES, nbytes, wait=False),
                 lambda way, nbytes: self.stats.count(self.stats.uploads, way, nbytes),
-                self.options.choice,
+                self.options.uploads,
             )
         if lanes:
             gil.lower(id(self))

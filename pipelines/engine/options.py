@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...readers.fetch.upload_choice import UploadChoice
+from ...readers.fetch.gpu_reads import KeptUploads
 from ..settings import RunSettings
 
 LANES = 4
@@ -36,8 +36,8 @@ class Options(RunSettings):
     together: bool = False
     """Small batches may go onto a device together: results do not depend on the rest of a batch. They are handed
     out together, too, or, as ``whole_batches``, one by one."""
-    choice: UploadChoice | None = None
-    """Measurements for ``upload: auto`` by other runs of the graph in this process, with which this one goes on."""
+    uploads: KeptUploads | None = None
+    """How other runs of the graph in this process brought the files to the GPU, with which this one goes on."""
     asked: bool = False
     """The schedule has a batch whenever `Engine.ask` says so, before it is taken, and no sooner."""
     repeats: bool = False

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ops.errors import SpecError
-from ...readers.fetch.gpu_reads import FIRST
-from ...readers.fetch.upload_choice import UploadChoice
+from ...readers.fetch.gpu_reads import KeptUploads
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import Budget
@@ -35,8 +34,8 @@ class OpenJob:
         self.sources = sources
         self.who = who
         self._feed = JobFeed(sources, limit)
-        # parts may be too short to find it out: what one has measured the next one goes on with
-        self._choice = UploadChoice(FIRST)
+        # parts may be too short to find out which way is faster, and lie in the same files
+        self._uploads = KeptUploads()
         self._warm = False
 
     @property
@@ -68,7 +67,7 @@ class OpenJob:
                 result = JobResult(CLEAN, "was finished before", {}, config.url or config.path, ran=False)
             else:
                 run = JobRun(self.prepared, feed, output, config, None, progress, command, warm=self._warm,
-                             choice=self._choice)  # fmt: skip
+                             uploads=self._uploads)  # fmt: skip
                 result = run.run()
                 self._warm = True
         return PartResult(result, output.written, output.rejected)

@@ -95,9 +95,12 @@ class RegisteredFiles:
     """
 
     def __init__(
-        self, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None]
-    ) -> None:
+        self, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None],
+        *, kept: bool = False,
+    ) -> None:  # fmt: skip
+        """``kept``: what is registered stays so when a run is over, for the next one."""
         self._device = indices[0]
+        self._kept = kept
         self._limit = limit
         self._account = account
         self._told = told
@@ -109,6 +112,12 @@ class RegisteredFiles:
         self._scattered = False
         """Nothing is given back before the end."""
         self._lock = threading.Lock()
+
+    def begin(self, account: Callable[[int], None], told: Callable[[str, int], None]) -> None:
+        """Another run goes on with what is registered; ``account`` and ``told`` are its own."""
+        with self._lock:
+            self._account, self._told = account, told
+            self._account(self._used)
 
     def of(self, number: int) -> RegisteredFiles:
         """Lends for batch ``number``: all GPUs read the same memory."""
@@ -199,17 +208,75 @@ class RegisteredFiles:
         self._account(self._used)
 
     def close(self) -> None:
-        """Give everything back. The device must be done with all that was lent; the host may still look at it."""
+        """Lend no more, and begin to give everything back, beside whatever comes next (`settle`). The device must be
+        done with all that was lent; the host may still look at it."""
+        if self._kept:
+            return
         with self._lock:
             self._why_not = "the run is over"
-            for area in self._areas.values():
-                for window in area.windows:
-                    if window.registered:
-                        with contextlib.suppress(Exception):  # of a GPU that has failed: it ended the run already
-                            self._give_back(area, window)
-                if area.shared is not None:
-                    area.shared.close()
-            self._areas.clear()
+            areas, self._areas = list(self._areas.values()), {}
+        if areas:
+            _do_beside(lambda: self._give_all_back(areas))
+
+    def _give_all_back(self, areas: Sequence[_Area]) -> None:
+        for area in areas:
+            for window in area.windows:
+                if window.registered:
+                    with contextlib.suppress(Exception):  # of a GPU that has failed: it ended the run already
+                        self._give_back(area, window)
+            if area.shared is not None:
+                area.shared.close()
+
+
+_giving: set[threading.Thread] = set()
+_lock = threading.Lock()
+
+
+def _do_beside(work: Callable[[], None]) -> None:
+    """Do ``work`` in a thread of its own, which the process waits for when it ends. Unregistering and unmapping takes a
+    tenth of a second for some gigabytes."""
+
+    def body() -> None:
+        try:
+            work()
+        finally:
+            with _lock:
+                _giving.discard(thread)
+
+    thread = threading.Thread(target=body, name="give back")
+    with _lock:
+        _giving.add(thread)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter ends, and begins no threads any more
+        body()
+
+
+def settle() -> None:
+    """Wait until all is given back of lenders that were closed."""
+    with _lock:
+        threads = list(_giving)
+    for thread in threads:
+        thread.join()
+
+
+class KeptUploads:
+    """What a run leaves for the next one of the same graph over the same files, in this process: which way is faster,
+    and the files that are registered already. Nothing is given back before the process ends."""
+
+    def __init__(self) -> None:
+        self.choice = UploadChoice(FIRST)
+        self._files: RegisteredFiles | None = None
+
+    def files(
+        self, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None]
+    ) -> RegisteredFiles:
+        """For a run, the only one at the time; the rest is as of `RegisteredFiles`."""
+        if self._files is None:
+            self._files = RegisteredFiles(indices, limit, account, told, kept=True)
+        else:
+            self._files.begin(account, told)
+        return self._files
 
 
 class _Copied:
@@ -230,22 +297,19 @@ class _Copied:
 
 
 class MeasuredFiles:
-    """Lends as `RegisteredFiles`, or lets the host copy, whichever turns out to be faster (`Chooser`)."""
+    """Lends as ``files``, or lets the host copy, whichever turns out to be faster (`Chooser`)."""
 
-    def __init__(
-        self, choice: UploadChoice, indices: Sequence[int], limit: int, account: Callable[[int], None],
-        told: Callable[[str, int], None],
-    ) -> None:  # fmt: skip
-        self._chooser = Chooser(choice, told)
-        self._files = RegisteredFiles(indices, limit, account, self._chooser.told)
-        self._copied = _Copied(self._chooser, told)
+    def __init__(self, chooser: Chooser, files: RegisteredFiles, told: Callable[[str, int], None]) -> None:
+        self._chooser = chooser
+        self._files = files
+        self._copied = _Copied(chooser, told)
 
     def of(self, number: int) -> RegisteredFiles | _Copied:
         """Lends for batch ``number``."""
         return self._files if self._chooser.way() == "registered" else self._copied
 
     def close(self) -> None:
-        """Give everything back."""
+        """As of `RegisteredFiles`."""
         self._files.close()
 
 
@@ -260,15 +324,19 @@ Lending = RegisteredFiles | MeasuredFiles | KvikioFiles
 
 def lender_for(
     upload: Upload, indices: Sequence[int], limit: int, account: Callable[[int], None],
-    told: Callable[[str, int], None], choice: UploadChoice | None = None,
+    told: Callable[[str, int], None], kept: KeptUploads | None = None,
 ) -> Lending | None:  # fmt: skip
-    """The part that lends the GPUs ``indices`` views of containers; None where all is to be copied. ``choice`` is what
-    earlier runs of the graph have measured; the rest is as in `RegisteredFiles`."""
+    """The part that lends the GPUs ``indices`` views of containers; None where all is to be copied. ``kept`` is what
+    earlier runs of the graph have left; the rest is as in `RegisteredFiles`."""
     if upload == "copy":
         return None
-    if upload == "auto":
-        return MeasuredFiles(choice or UploadChoice(FIRST), indices, limit, account, told)
-    return KvikioFiles(indices, told) if upload == "kvikio" else RegisteredFiles(indices, limit, account, told)
+    if upload == "kvikio":
+        return KvikioFiles(indices, told)
+    make = RegisteredFiles if kept is None else kept.files
+    if upload == "registered":
+        return make(indices, limit, account, told)
+    chooser = Chooser(UploadChoice(FIRST) if kept is None else kept.choice, told)
+    return MeasuredFiles(chooser, make(indices, limit, account, chooser.told), told)
 
 
 def describe(upload: Upload, indices: Sequence[int]) -> str:

@@ -539,6 +539,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     out is full of noise, too."""
     from dali_run.ops.gpu import lane as device
     from dali_run.ops.gpu import start
+    from dali_run.readers.fetch import gpu_reads
 
     fake, take = Fake(devices, memory, late), device.Arena.take
 
@@ -564,6 +565,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     try:
         yield fake
     finally:
+        gpu_reads.settle()
         device._idle_streams.clear()
         device._idle_streams.update(streams)
         Stream.late, device.Arena.take = False, take  # type: ignore[method-assign]

@@ -216,6 +216,7 @@ def test_what_cuda_refuses_is_copied_and_said(packed: Path) -> None:
     with refusing(lambda number: number == 2) as fake:
         run = Run(plan)
         run.same(want)
+        lenders.settle()
         assert fake.registered == {}
     assert {way.split(":")[0] for way in run.uploads} == {"registered", "copied"}
 
@@ -248,6 +249,7 @@ def test_registered_bytes_are_on_the_account(packed: Path) -> None:
         run = Run(plan, look=look, memory=Memory(host=192 << 10))
         run.same(want)
         assert max(most) > 0
+        lenders.settle()
         assert fake.registered == {}
         assert run.engine.budget.host.used <= run.engine.budget.host.limit
         few = Run(plan, look=look, memory=Memory(host=20 << 10))

@@ -75,6 +75,7 @@ def test_a_view_shows_the_file_and_says_where_a_device_finds_it(fake: Fake, mapp
     assert not lending.files.holds(mapped, np.array([0, WINDOW]), np.array([1, 1]))
     assert lending.used == 2 * WINDOW
     lending.files.close()
+    lenders.settle()
     assert fake.registered == {}
     assert lending.used == 0
     assert lending.window(1) is None
@@ -219,4 +220,38 @@ def test_threads(fake: Fake, mapped: Mapped) -> None:
     assert problems == []
     assert "registered" in lending.ways
     lending.files.close()
+    lenders.settle()
     assert fake.registered == {}
+
+
+def test_the_next_run_finds_registered_what_the_last_one_has_left(fake: Fake, mapped: Mapped) -> None:
+    kept = lenders.KeptUploads()
+    used: list[list[int]] = [[], []]
+    told: list[list[str]] = [[], []]
+    for run in range(2):
+        lender = lenders.lender_for(
+            "registered", (0,), 1 << 30, used[run].append, lambda way, _, run=run: told[run].append(way), kept
+        )
+        assert lender is not None
+        for k in range(4):
+            assert lender.of(k).lend(mapped, np.array([(k + 2 * run) * WINDOW]), np.array([WINDOW])) is not None
+        lender.close()
+        lenders.settle()
+        assert fake.registrations == len(fake.registered) == 4 + 2 * run
+    assert used == [[WINDOW * n for n in (1, 2, 3, 4)], [WINDOW * n for n in (4, 5, 6)]]
+    assert told == [["registered"] * 4] * 2
+
+
+def test_the_next_run_goes_on_measuring(fake: Fake, mapped: Mapped) -> None:
+    kept = lenders.KeptUploads()
+    told: list[str] = []
+    for k in range(2):
+        lender = lenders.lender_for("auto", (0,), 1 << 30, lambda _: None, lambda way, _: told.append(way), kept)
+        assert lender is not None
+        assert lender.of(0).lend(mapped, np.array([k * WINDOW]), np.array([WINDOW])) is not None
+        lender.close()
+        kept.choice.decided = "copy"
+        assert lender.of(1).lend(mapped, np.array([k * WINDOW]), np.array([WINDOW])) is None
+        kept.choice.decided = None
+    assert told == ["registered", "copied: not slower, as measured"] * 2
+    assert fake.registrations == 2
