@@ -249,7 +249,10 @@ def finish_late(run: Run, env: Env, tried: Callable[[Callable[[], Batch]], Batch
     for edge, batches in parts.items():
         whole = batches[0] if len(batches) == 1 else merge(batches)  # several where the batch was cut
         samples = env[edge].samples
-        env[edge] = whole.take(np.searchsorted(whole.samples.slot, samples.slot), samples)
+        if whole.samples is samples:  # nothing was dropped since, as a rule
+            env[edge] = whole
+        else:
+            env[edge] = whole.take(np.searchsorted(whole.samples.slot, samples.slot), samples)
 
 
 def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: Run) -> Samples:
