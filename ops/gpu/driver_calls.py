@@ -61,7 +61,8 @@ class Work:
         self._stream = stream
         self._calls = np.zeros((_MOST, _COLUMNS), np.int64)
         self._values = np.zeros((_MOST, _ARGUMENTS), np.int64)
-        self._where = self._values.ctypes.data + 8 * np.arange(_MOST * _ARGUMENTS)
+        self._slots = self._values.ctypes.data
+        self._where = self._slots + 8 * np.arange(_MOST * _ARGUMENTS)
         self._at = self._where.ctypes.data
         self._count = 0
 
@@ -78,8 +79,9 @@ class Work:
         """Run a kernel that takes one structure, ``values``, on one row of blocks. The driver copies it at `submit`."""
         if self._count == _MOST:
             self.submit()
-        value = self._at + 8 * (_COLUMNS * self._count + _VALUE)
-        self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, value, 0, values.ctypes.data)
+        self._values[self._count, 0] = values.ctypes.data
+        where = self._slots + 8 * _ARGUMENTS * self._count
+        self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, where, 0)
 
     def copy_in(self, to: int, host: int, nbytes: int) -> None:
         """Copy from the host to the device."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...readers.fetch.gpu_reads import KeptUploads
+from ...readers.fetch.gpu_reads import Uploads
 from ..settings import RunSettings
 
 LANES = 4
@@ -36,8 +36,9 @@ class Options(RunSettings):
     together: bool = False
     """Small batches may go onto a device together: results do not depend on the rest of a batch. They are handed
     out together, too, or, as ``whole_batches``, one by one."""
-    uploads: KeptUploads | None = None
-    """How other runs of the graph in this process brought the files to the GPU, with which this one goes on."""
+    uploads: Uploads | None = None
+    """How other runs of the graph in this process brought the files to the GPU, with which this one goes on; None:
+    there were none, and records may be read again."""
     asked: bool = False
     """The schedule has a batch whenever `Engine.ask` says so, before it is taken, and no sooner."""
     repeats: bool = False

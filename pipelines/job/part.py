@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ops.errors import SpecError
-from ...readers.fetch.gpu_reads import KeptUploads
+from ...readers.fetch.gpu_reads import ONCE, Uploads
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import Budget
@@ -35,7 +35,7 @@ class OpenJob:
         self.who = who
         self._feed = JobFeed(sources, limit)
         # parts may be too short to find out which way is faster, and lie in the same files
-        self._uploads = KeptUploads()
+        self._uploads = Uploads(ONCE, keep=True)
         self._warm = False
 
     @property

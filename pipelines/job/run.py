@@ -21,7 +21,7 @@ from ...ops.gpu.start import start_ahead, start_named
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short
-from ...readers.fetch.gpu_reads import KeptUploads
+from ...readers.fetch.gpu_reads import ONCE, Uploads
 from ...writers.bytes import sidecar
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.config import WriteConfig
@@ -323,7 +323,7 @@ class JobRun:
         trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
         amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report, *, warm: bool = False,
         wanted: frozenset[tuple[int, int]] | None = None, look: Look | None = None,
-        uploads: KeptUploads | None = None,
+        uploads: Uploads | None = None,
     ) -> None:  # fmt: skip
         """``command`` says how the job was started, for its report, which ``amend`` completes. ``warm``: this process
         ran a part of the job before, so everything is compiled. ``wanted``: see `Stretch`. ``look`` keeps a few
@@ -355,7 +355,7 @@ class JobRun:
         stretch = Stretch(
             feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, wanted
         )
-        options = replace(options_of(prepared.spec, prepared.target), uploads=uploads)
+        options = replace(options_of(prepared.spec, prepared.target), uploads=uploads or Uploads(ONCE))
         self.batches: Batches
         if prepared.halves is None:
             self.batches = Batches(prepared.plan, stretch, options)

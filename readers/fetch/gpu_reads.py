@@ -260,20 +260,22 @@ def settle() -> None:
         thread.join()
 
 
-class KeptUploads:
+class Uploads:
     """What a run leaves for the next one of the same graph over the same files, in this process: which way is faster,
-    and the files that are registered already. Nothing is given back before the process ends."""
+    and, with ``keep``, the files that are registered already; then nothing is given back before the process ends."""
 
-    def __init__(self) -> None:
-        self.choice = UploadChoice(FIRST)
+    def __init__(self, first: Way, *, keep: bool = False) -> None:
+        """``first``: the way that ``auto`` begins with."""
+        self.choice = UploadChoice(first)
+        self._keep = keep
         self._files: RegisteredFiles | None = None
 
     def files(
         self, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None]
     ) -> RegisteredFiles:
         """For a run, the only one at the time; the rest is as of `RegisteredFiles`."""
-        if self._files is None:
-            self._files = RegisteredFiles(indices, limit, account, told, kept=True)
+        if self._files is None or not self._keep:
+            self._files = RegisteredFiles(indices, limit, account, told, kept=self._keep)
         else:
             self._files.begin(account, told)
         return self._files
@@ -314,9 +316,13 @@ class MeasuredFiles:
 
 
 FIRST: Way = "registered"
-"""The way that ``auto`` begins with, and stays with unless the other is clearly better. One H200, JPEGs of 2 GB, all
-different, in batches of 1,024, 8 threads: 229,000 a second from TFRecord (162,000 copied), 261,000 from tar (217,000),
-293,000 from LMDB (256,000). Of 0.1 GB that is read again and again, copying is faster: it stays in caches."""
+"""The way that ``auto`` begins with, and stays with unless the other is clearly better, where records may be read again
+and again. One H200, JPEGs of 2 GB, all different and registered once, in batches of 1,024, 8 threads: 229,000 a second
+from TFRecord (162,000 copied), 261,000 from tar (217,000), 293,000 from LMDB (256,000). Of 0.1 GB copying is faster: it
+stays in caches."""
+ONCE: Way = "copy"
+"""The same, where every record is read once: registering a gigabyte takes 55 ms, and the driver keeps all other threads
+waiting meanwhile. On that machine a job from TFRecord to JPEGs made 126,000 a second copied, and 84,000 registered."""
 
 
 Lending = RegisteredFiles | MeasuredFiles | KvikioFiles
@@ -324,19 +330,19 @@ Lending = RegisteredFiles | MeasuredFiles | KvikioFiles
 
 def lender_for(
     upload: Upload, indices: Sequence[int], limit: int, account: Callable[[int], None],
-    told: Callable[[str, int], None], kept: KeptUploads | None = None,
+    told: Callable[[str, int], None], uploads: Uploads | None = None,
 ) -> Lending | None:  # fmt: skip
-    """The part that lends the GPUs ``indices`` views of containers; None where all is to be copied. ``kept`` is what
-    earlier runs of the graph have left; the rest is as in `RegisteredFiles`."""
+    """The part that lends the GPUs ``indices`` views of containers; None where all is to be copied. ``uploads`` has
+    what earlier runs of the graph have left; the rest is as in `RegisteredFiles`."""
     if upload == "copy":
         return None
     if upload == "kvikio":
         return KvikioFiles(indices, told)
-    make = RegisteredFiles if kept is None else kept.files
+    known = uploads or Uploads(FIRST)
     if upload == "registered":
-        return make(indices, limit, account, told)
-    chooser = Chooser(UploadChoice(FIRST) if kept is None else kept.choice, told)
-    return MeasuredFiles(chooser, make(indices, limit, account, chooser.told), told)
+        return known.files(indices, limit, account, told)
+    chooser = Chooser(known.choice, told)
+    return MeasuredFiles(chooser, known.files(indices, limit, account, chooser.told), told)
 
 
 def describe(upload: Upload, indices: Sequence[int]) -> str:

@@ -25,6 +25,8 @@ _TURNS = 3
 """Of each way, in alternation, so that what grows or shrinks meanwhile touches both."""
 _BETTER = 1.05
 """Times the rate of the way that was begun with that the other must reach: for less, nothing is changed."""
+_CLEAR = 1.15
+"""Times the best rate of the other way that every turn of the first one reaches: then there is no need of more turns."""
 _REFUSALS = 3
 """Turns without use, because files could not be registered, before no more are tried."""
 
@@ -74,7 +76,10 @@ class UploadChoice:
             self.rates[self._way].append(self._batches / (now - self._began))
         self._batches, self._to_skip = 0, _SETTLE
         other: Way = "copy" if self._way == "registered" else "registered"
-        if len(self.rates[other]) < _TURNS:
+        mine, theirs = self.rates[self.first], self.rates["copy" if self.first == "registered" else "registered"]
+        if mine and theirs and min(mine) > _CLEAR * max(theirs):
+            self.decided = self.first
+        elif len(self.rates[other]) < _TURNS:
             self._way = other
         elif len(self.rates[self._way]) >= _TURNS:
             self._decide()

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dali_run.ops.gpu import driver_calls as stream_work
@@ -85,6 +86,18 @@ def test_as_much_as_one_likes(monkeypatch: pytest.MonkeyPatch) -> None:
         work.launch(k, 1, 32, 2 * k)
     work.submit()
     assert [(call[1], call[-1]) for call in library.calls] == [(k, 2 * k) for k in range(1, 101)]
+
+
+def test_structures_are_arguments_by_their_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(monkeypatch)
+    work = stream_work.Work(77)
+    work.launch(1, 1, 32, 5)
+    given = np.array([7, 8, 9])
+    work.launch_with(2, 1, 32, given)
+    given[0] = 70  # before it is submitted
+    work.launch(3, 1, 32, 6)
+    work.submit()
+    assert [(call[1], call[-1]) for call in library.calls] == [(1, 5), (2, 70), (3, 6)]
 
 
 def test_the_time_between_two_events(monkeypatch: pytest.MonkeyPatch) -> None:

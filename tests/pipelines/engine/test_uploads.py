@@ -119,7 +119,7 @@ def test_two_gpus_write_what_one_writes(packed: Path, tmp_path: Path) -> None:
     with faked(1, memory=True):
         one, _ = job(packed, "tar", "copy", tmp_path / "one")
     with faked(2, memory=True) as fake:
-        two, _ = job(packed, "tar", "auto", tmp_path / "two")
+        two, _ = job(packed, "tar", "registered", tmp_path / "two")
     assert {device for name, device in fake.launched if name == "gather"} == {0, 1}
     assert one == two
 

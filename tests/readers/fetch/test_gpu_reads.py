@@ -225,7 +225,7 @@ def test_threads(fake: Fake, mapped: Mapped) -> None:
 
 
 def test_the_next_run_finds_registered_what_the_last_one_has_left(fake: Fake, mapped: Mapped) -> None:
-    kept = lenders.KeptUploads()
+    kept = lenders.Uploads("registered", keep=True)
     used: list[list[int]] = [[], []]
     told: list[list[str]] = [[], []]
     for run in range(2):
@@ -243,7 +243,7 @@ def test_the_next_run_finds_registered_what_the_last_one_has_left(fake: Fake, ma
 
 
 def test_the_next_run_goes_on_measuring(fake: Fake, mapped: Mapped) -> None:
-    kept = lenders.KeptUploads()
+    kept = lenders.Uploads("registered", keep=True)
     told: list[str] = []
     for k in range(2):
         lender = lenders.lender_for("auto", (0,), 1 << 30, lambda _: None, lambda way, _: told.append(way), kept)
