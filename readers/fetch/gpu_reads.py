@@ -261,7 +261,7 @@ def settle() -> None:
 
 
 class Uploads:
-    """What a run leaves for the next one of the same graph over the same files, in this process: which way is faster,
+    """Findings of a run for the next one of the same graph over the same files, in this process: which way is faster,
     and, with ``keep``, the files that are registered already; then nothing is given back before the process ends."""
 
     def __init__(self, first: Way, *, keep: bool = False) -> None:

@@ -26,7 +26,7 @@ _TURNS = 3
 _BETTER = 1.05
 """Times the rate of the way that was begun with that the other must reach: for less, nothing is changed."""
 _CLEAR = 1.15
-"""Times the best rate of the other way that every turn of the first one reaches: then there is no need of more turns."""
+"""Times the best rate of the other way that every turn of the first one reaches: then more turns are not needed."""
 _REFUSALS = 3
 """Turns without use, because files could not be registered, before no more are tried."""
 
