@@ -36,6 +36,8 @@ or goes on and is noted in the reject log."""
 
 OURS, TURBO, PNG, OTHERS = "cpu", "libjpeg-turbo", "png", "other formats"
 """The names of the host's decoders in reports."""
+CUDA_PNG = "cuda png"
+"""The same, of PNGs whose streams a GPU inflates."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from ..errors import SampleError
 from ..gpu.lane import Lane, pinned_empty
 from ..types import DALIImageType
 from .on_host import (
+    CUDA_PNG,
     OTHERS,
     PNG,
     TURBO,
@@ -64,9 +65,11 @@ class _Done:
     which: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """The images of `pixels`."""
     rows: Batch | None = None
-    """Filtered rows of PNGs, 1-D uint8."""
+    """Filtered rows of PNGs, or their streams, 1-D uint8."""
     of_rows: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """The images of `rows`."""
+    lengths: I64 | None = None
+    """Bytes of each of `rows` where they are streams."""
     seconds: float = 0.0
 
 
@@ -106,7 +109,11 @@ class HostPart:
         self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), ours), HostPart._others)
         room = self._room(ours)
         by_gpu = png.takes(self._batch, ours, room)
-        self._submit(PNG, ours[by_gpu], room[by_gpu], HostPart._filtered)
+        inflated = by_gpu.copy()
+        inflated[by_gpu] = png.for_warps(room[by_gpu])
+        self._submit(CUDA_PNG, ours[inflated], self._packed_room(ours[inflated]), HostPart._packed)
+        by_thread = by_gpu & ~inflated
+        self._submit(PNG, ours[by_thread], room[by_thread], HostPart._filtered)
         self._start(PNG, ours[~by_gpu], HostPart._straight)
 
     def _start(self, name: str, which: I64, decode: Callable[[HostPart, I64, Batch], list[Odd]]) -> None:
@@ -191,12 +198,29 @@ class HostPart:
         headers = self._headers
         return png.room(headers.height[which], headers.width[which], headers.channels[which])
 
+    def _packed_room(self, which: I64) -> I64:
+        return png.aligned(self._batch.shapes[which, 0].astype(np.int64))
+
     def _filtered(self, which: I64) -> _Done:
         """Rows of PNGs, which the GPU makes pixels of; pixels of those that turn out odd."""
         room = self._room(which)
-        shapes = room.astype(np.int32)[:, None]
-        rows = Batch.allocate(_page_locked, shapes, np.uint8, "", self._batch.samples.take(which))
-        refused = png.inflate(self._batch, which, rows.data, rows.offsets, room)
+        rows = self._flat(which, room)
+        return self._or_others(which, rows, png.inflate(self._batch, which, rows.data, rows.offsets, room))
+
+    def _packed(self, which: I64) -> _Done:
+        """Streams of PNGs, which the GPU inflates; pixels of those that turn out odd."""
+        rows = self._flat(which, self._packed_room(which))
+        lengths = png.gather(self._batch, which, rows.data, rows.offsets, self._room(which))
+        done = self._or_others(which, rows, lengths == 0)
+        done.lengths = lengths[lengths > 0]
+        return done
+
+    def _flat(self, which: I64, sizes: I64) -> Batch:
+        shapes = sizes.astype(np.int32)[:, None]
+        return Batch.allocate(_page_locked, shapes, np.uint8, "", self._batch.samples.take(which))
+
+    def _or_others(self, which: I64, rows: Batch, refused: npt.NDArray[np.bool_]) -> _Done:
+        """``rows`` of the images ``which``; of the ``refused`` ones pixels, by the decoder of all formats."""
         if not refused.any():
             return _Done([], rows=rows, of_rows=which)
         some = which[refused]
@@ -213,7 +237,7 @@ class HostPart:
         again: list[int] = []
         for name, tasks, futures, nbytes in self._parts:
             waited, seconds, odd = 0.0, 0.0, list[Odd]()
-            there, few = Together(lane, nbytes), list[tuple[I64, Batch]]()
+            there, few, lengths = Together(lane, nbytes), list[tuple[I64, Batch]](), list[I64]()
             for future in futures:
                 began = time.perf_counter()
                 done = future.result()
@@ -222,6 +246,7 @@ class HostPart:
                 odd += done.odd
                 if done.rows is not None:
                     there.add(done.rows, done.of_rows)
+                    lengths += [] if done.lengths is None else [done.lengths]
                     few += [(done.which, done.pixels)] if done.pixels is not None and len(done.which) else []
                 elif done.pixels is not None:
                     there.add(done.pixels, done.which)
@@ -239,15 +264,21 @@ class HostPart:
             if futures[0].result().rows is None:
                 there.scatter(out)
                 continue
-            self._restore(ctx, lane, there, out)
+            self._restore(ctx, lane, there, out, name, lengths)
             for which, part in few:
                 scatter(lane, lane.to_device(part), out, which)
         if again:
             ctx.check_later(lambda: np.array(again, np.int64))
 
-    def _restore(self, ctx: Context, lane: Lane, there: Together, out: Batch) -> None:
-        which, starts, _ = there.copy()
-        headers = self._headers
+    def _restore(
+        self, ctx: Context, lane: Lane, there: Together, out: Batch, name: str, lengths: Sequence[I64]
+    ) -> None:
+        """Enqueue what makes pixels of PNGs' filtered rows, or of streams of so many bytes (``lengths``)."""
+        (which, starts, _), headers = there.copy(), self._headers
+        rows, bad = there.data, None
+        if lengths and len(which):
+            room = self._room(which)
+            rows, starts, bad = png.inflate_there(lane, rows, starts, np.concatenate(lengths), room)
         pictures = np.zeros(len(which), png.PICTURE)
         pictures["rows"], pictures["destination"] = starts, out.offsets[which]
         pictures["height"], pictures["width"] = headers.height[which], headers.width[which]
@@ -256,7 +287,7 @@ class HostPart:
             pictures["y"], pictures["x"] = self._anchors[which, 0], self._anchors[which, 1]
         pictures["shown_rows"], pictures["shown_columns"] = out.shapes[which, 0], out.shapes[which, 1]
         pictures["bgr"] = self._rules.output_type is DALIImageType.BGR
-        png.restore(ctx, lane, there.data, pictures, out, which, PNG)
+        png.restore(ctx, lane, rows, pictures, out, which, name, bad)
 
 
 def _page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:

@@ -159,6 +159,14 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
     __syncwarp();
     return bits;
 }
+inline unsigned __match_any_sync(unsigned, unsigned x) {
+    emulator::warp().slot[emulator::lane()] = x;
+    __syncwarp();
+    unsigned bits = 0;
+    for (int i = 0; i < 32; i++) bits |= (emulator::warp().slot[i] == x) << i;
+    __syncwarp();
+    return bits;
+}
 inline int __any_sync(unsigned m, int predicate) { return __ballot_sync(m, predicate) != 0; }
 inline int __all_sync(unsigned m, int predicate) { return __ballot_sync(m, predicate) == ~0u; }
 
@@ -170,6 +178,15 @@ template <class T> T atomicMin(T *at, T x) { T old = *at; *at = std::min(old, x)
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
     shift &= 31;
     return shift ? high << shift | low >> (32 - shift) : high;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    shift &= 31;
+    return shift ? low >> shift | high << (32 - shift) : low;
+}
+inline unsigned __brev(unsigned x) {
+    unsigned result = 0;
+    for (int i = 0; i < 32; i++) result |= (x >> i & 1) << (31 - i);
+    return result;
 }
 inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     uint64_t bytes = (uint64_t)y << 32 | x;

@@ -1,4 +1,9 @@
-"""PNGs whose filters a GPU undoes (cuda/png.cu), after threads of the CPU have inflated them."""
+"""PNGs on a GPU: threads of the CPU look through the files, the GPU inflates (cuda/png_inflate.cu), checks the sum and
+undoes the filters (cuda/png.cu).
+
+A warp inflates a stream, at a third or so of the speed of a core of the CPU, but thousands do at the same time. So what
+is large beside the rest of its batch is inflated by threads, and only its filters are the GPU's.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,15 @@ PICTURE = np.dtype(
     + [("bgr", np.int32), ("unused", np.int32)]
 )
 """A picture, as the kernels read it."""
-_SOURCE = "png.cu"
+STREAM = np.dtype([("source", np.int64), ("rows", np.int64), ("size", np.int32), ("room", np.int32)])
+"""A zlib stream, as the kernels read it."""
+ALIGNMENT = 16
+"""Of streams and of rows on the GPU."""
+SHARE = 16
+"""A stream that is inflated by the GPU has at most this part of what those of its batch hold."""
+LARGEST = 8 << 20
+"""Bytes that it holds at most: a warp takes some 50 ms for them."""
+_SOURCE, _INFLATE = "png.cu", "png_inflate.cu"
 _IHDR = 33
 """Bytes up to the end of the first chunk."""
 
@@ -45,6 +58,44 @@ def room(heights: I64, widths: I64, channels: I64) -> I64:
     return heights * (1 + widths * channels)
 
 
+def for_warps(room: I64) -> npt.NDArray[np.bool_]:
+    """Those of a batch's pictures whose streams the GPU inflates, given the bytes of their filtered rows."""
+    small = room <= LARGEST
+    taken: npt.NDArray[np.bool_] = small & (room * SHARE <= int(room[small].sum()))
+    return taken
+
+
+def aligned(nbytes: I64) -> I64:
+    """``nbytes`` rounded up to where the next stream or rows may begin."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def gather(batch: Batch, which: I64, streams: Any, places: I64, room: I64) -> I64:
+    """The zlib streams of the pictures ``which`` of ``batch``, at ``places`` of ``streams``, where each has as many
+    bytes as its file. ``room``: bytes of the filtered rows. The streams' sizes; 0 for files that the decoder does not
+    take."""
+    encoded = batch.data.view()
+    encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
+    lengths, nbytes = np.empty(len(which), np.int64), batch.shapes[which, 0].astype(np.int64)
+    _rows.gather_streams(libdeflate.functions(), encoded, batch.offsets[which], nbytes, streams, places, room, lengths)
+    return lengths
+
+
+def inflate_there(lane: Lane, packed: Any, starts: I64, sizes: I64, room: I64) -> tuple[Any, I64, Any]:
+    """Enqueue what inflates streams of ``sizes`` bytes, at ``starts`` of ``packed`` on the device. The rows there,
+    where each picture's begin, and, on the device, int32[N], not 0 for a stream that is not in order, or is
+    unusual."""
+    to = aligned(room).cumsum() - aligned(room)
+    table = np.zeros(len(starts), STREAM)
+    table["source"], table["rows"], table["size"], table["room"] = starts, to, sizes, room
+    rows = lane.empty(int(aligned(room).sum()), np.uint8)
+    streams, sums, bad = lane.upload(table.view(np.uint8), np.zeros(len(to), np.uint32), np.zeros(len(to), np.int32))
+    lane.launch(_INFLATE, "inflate_streams", len(to), 32, packed, streams, rows, sums, bad)
+    lane.launch(_INFLATE, "check_sums", len(to), 256, rows, streams, sums, bad)
+    lane.keep(packed, streams)
+    return rows, to, bad
+
+
 def inflate(batch: Batch, which: I64, rows: Any, places: I64, sizes: I64) -> npt.NDArray[np.bool_]:
     """The filtered rows of the pictures ``which`` of ``batch``, of ``sizes`` bytes, at ``places`` of ``rows``. Which of
     them the decoder did not take, bool[len(which)]."""
@@ -58,14 +109,17 @@ def inflate(batch: Batch, which: I64, rows: Any, places: I64, sizes: I64) -> npt
 
 
 def restore(
-    ctx: Context, lane: Lane, rows: Any, pictures: npt.NDArray[Any], out: Batch, which: I64, decoder: str
-) -> None:
+    ctx: Context, lane: Lane, rows: Any, pictures: npt.NDArray[Any], out: Batch, which: I64, decoder: str,
+    bad: Any = None,
+) -> None:  # fmt: skip
     """Enqueue what makes pixels of filtered ``rows`` on the device, in their places in ``out``: of ``pictures``, which
-    are the samples ``which``. Those with a filter that does not exist run again, on the CPU, which says so;
-    ``decoder``, the name in reports that they were counted under, did not decode them."""
+    are the samples ``which``. Those with a filter that does not exist, and those that are ``bad`` already (of
+    `inflate_there`), run again, on the CPU, which says so; ``decoder``, the name in reports that they were counted
+    under, did not decode them."""
     if len(which) == 0:
         return
-    table, bad = lane.upload(pictures.view(np.uint8), np.zeros(len(which), np.int32))
+    table, fine = lane.upload(pictures.view(np.uint8), np.zeros(len(which), np.int32))
+    bad = fine if bad is None else bad
     lane.launch(_SOURCE, "png_unfilter", len(which), 32, rows, table, bad)
     lane.launch(_SOURCE, "png_pixels", (16, len(which)), 256, rows, table, out.data)
     lane.keep(rows, table)

@@ -1,7 +1,9 @@
-"""PNG up to its filtered rows, a whole batch without the GIL: a GPU undoes the filters (cuda/png.cu).
+"""PNG up to its filtered rows, or up to its zlib stream, a whole batch without the GIL: a GPU does the rest
+(cuda/png.cu, cuda/png_inflate.cu).
 
-Everything about a file is checked here, as `decoder_cpu` does, but for the numbers of the filters, which the GPU sees.
-What lies on the GPU has exactly the size that the file's header says.
+Everything about a file is checked here, as `decoder_cpu` does, but for what only the GPU sees: the numbers of the
+filters, and the stream where it is not inflated here. Rows on the GPU have exactly the size that the file's header
+says.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from ..jpeg.simd_cpu import put_u64, u8_at, u64_at
 from .decoder_cpu import (
     _BITS,
     _DATA,
@@ -36,6 +39,16 @@ _MOST = 1032
 
 
 @njit(nogil=True, cache=True)
+def _rows_of(parts: Any) -> Any:
+    """Bytes of a picture's filtered rows; 0 where it is one of another kind, or its stream too short to hold them."""
+    width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
+    if width <= 0 or height <= 0 or bits != 8 or kind == 3 or not _is_pair(bits, kind) or parts[_INTERLACED]:
+        return np.int64(0)
+    whole = height * (1 + width * _channels(kind))
+    return whole if whole <= _MOST * parts[_PACKED] else np.int64(0)
+
+
+@njit(nogil=True, cache=True)
 def inflate_images(
     functions: Any, raw: Any, offsets: Any, sizes: Any, rows: Any, places: Any, room: Any, status: Any
 ) -> None:
@@ -54,11 +67,8 @@ def inflate_images(
         if machine == 0 or not _walk(functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed,
                                      scratch, counts):  # fmt: skip
             continue
-        width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
-        if width <= 0 or height <= 0 or bits != 8 or kind == 3 or not _is_pair(bits, kind) or parts[_INTERLACED]:
-            continue
-        whole = height * (1 + width * _channels(kind))
-        if whole != room[i] or whole > _MOST * parts[_PACKED]:
+        whole = _rows_of(parts)
+        if whole == 0 or whole != room[i]:
             continue
         target = rows.ctypes.data + places[i]
         if _inflate(functions, machine, parts[_DATA], parts[_PACKED], target, whole, counts) == whole:
@@ -66,3 +76,35 @@ def inflate_images(
     if machine:
         call_1(functions[2], (machine,))
     _keep(packed, scratch, rows, rows, raw, rows, counts)
+
+
+@njit(nogil=True, cache=True)
+def gather_streams(
+    functions: Any, raw: Any, offsets: Any, sizes: Any, streams: Any, places: Any, room: Any, lengths: Any
+) -> None:
+    """Copy the zlib streams of N images, which `inflate_images` would take, to streams[places[i] :], where there are as
+    many bytes as the file has. ``lengths[i]`` becomes a stream's bytes, or 0 where the file is not in order as far as
+    this can be seen, is another kind, of another size, or its stream longer than any encoder makes it; then some bytes
+    may have been written."""
+    machine = call_1(functions[0], (0,))
+    scratch = np.empty(_TEXTS, np.uint8)
+    counts, parts = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64)
+    for i in range(len(sizes)):
+        lengths[i] = 0
+        packed = streams[places[i] : places[i] + sizes[i]]
+        if machine == 0 or not _walk(functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed,
+                                     scratch, counts):  # fmt: skip
+            continue
+        whole, size = _rows_of(parts), parts[_PACKED]
+        if whole == 0 or whole != room[i] or size > whole + whole // 16 + 1024:
+            continue
+        source, target = parts[_DATA], packed.ctypes.data
+        if source != target:
+            for k in range(0, size - 7, 8):
+                put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
+            for k in range(size & ~7, size):
+                packed[k] = u8_at(np.uint64(source + k))
+        lengths[i] = size
+    if machine:
+        call_1(functions[2], (machine,))
+    _keep(streams, scratch, streams, streams, raw, streams, counts)

@@ -96,10 +96,13 @@ def written(folder: Path) -> Path:
 @pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
 @pytest.mark.parametrize("output_type", ["RGB", "BGR", "GRAY"])
 @pytest.mark.parametrize("block", [8 << 20, 9000])
+@pytest.mark.parametrize("inflated_by", ["threads", "warps"])
 def test_jobs(
-    tmp_path: Path, decoder: str, output_type: str, block: int, gpu: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path: Path, decoder: str, output_type: str, block: int, inflated_by: str, gpu: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr(on_threads, "BLOCK", block)
+    monkeypatch.setattr(on_gpu, "SHARE", 0 if inflated_by == "warps" else 1 << 30)
     where = written(tmp_path)
     expected, here = results(compile_graph(graph(where, decoder=decoder, output_type=output_type), Target(), 7), 25)
     plan = compile_graph(graph(where, decoder=decoder, output_type=output_type), Target("gpu"), 7)
@@ -110,7 +113,9 @@ def test_jobs(
         np.testing.assert_array_equal(found[key], value, err_msg=key)
     assert report["rejected"] == here["rejected"]
     assert sum(here["rejected"].values()) >= 6
-    assert report["decoders"]["png"] == here["decoders"]["png"]
+    there = report["decoders"]
+    assert there["png"] + there.get("cuda png", 0) == here["decoders"]["png"]
+    assert there.get("cuda png", 0) == (0 if inflated_by == "threads" else 2 if output_type == "GRAY" else 5)
 
 
 def test_who_takes_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +128,7 @@ def test_who_takes_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         restore(ctx, lane, rows, pictures, *args)
 
     monkeypatch.setattr(on_gpu, "restore", noted)
+    monkeypatch.setattr(on_gpu, "SHARE", 1 << 30)
     with faked(memory=True):
         results(compile_graph(graph(written(tmp_path)), Target("gpu"), 7), 25)
     assert launched == [4 + 1 + 3]  # the kinds, the one in pieces, and those whose filters only the GPU sees
