@@ -1,4 +1,5 @@
 """The images of a GPU's batch that the CPU decodes: on threads, into page-locked memory that is copied to the device.
+Of PNGs the threads may do a part only, and the GPU the rest (png/on_gpu.py).
 
 The threads are the process's: images of all batches in flight are in one queue, in the order in which the batches were
 begun, so that no core rests while a batch waits. A task is several images: one request to a decoder's process, one call
