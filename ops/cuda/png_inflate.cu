@@ -25,12 +25,14 @@
 #define ALL 0xffffffffu
 
 // An entry of a table: bits of the code (0 ... 4), extra bits after it (5 ... 8), bytes of literals (9, 10), what it is,
-// and from bit 16 on the literals, or the least length or distance. 0 for longer codes.
+// and from bit 16 on the literals, or the least length or distance.
 #define IS_LENGTH 0x800u
 #define IS_DISTANCE 0x1000u
 #define IS_STOP 0x2000u  // the end of the block, or, without IS_END, no symbol
 #define IS_END 0x4000u
-#define NO_SYMBOL (IS_STOP | 1u)
+#define IS_RARE 0x8000u  // IS_STOP, or a longer code
+#define NO_SYMBOL (IS_RARE | IS_STOP | 1u)
+#define MATCH (1u << 20) // one match, in a register with the bytes of a part: fewer than 32 * PART_WORDS / 2 * 258
 
 // Row names as in ops/codecs/png/on_gpu.py.
 struct Stream {
@@ -112,7 +114,7 @@ __device__ __forceinline__ int symbol_of(const Code &code, unsigned window, int 
 __device__ __forceinline__ unsigned literal_entry(int found) {
     const unsigned bits = found >> 16, symbol = found & 0xffff;
     if (symbol < 256) return bits | 1 << 9 | symbol << 16;
-    if (symbol == 256) return bits | IS_STOP | IS_END;
+    if (symbol == 256) return bits | IS_RARE | IS_STOP | IS_END;
     const unsigned k = symbol - 257;
     if (k > 28) return NO_SYMBOL;
     if (k == 28) return bits | IS_LENGTH | 258u << 16;
@@ -140,11 +142,11 @@ __device__ __noinline__ unsigned longer(const Work &w, unsigned window, bool dis
 __device__ void fill(Work &w, int lane) {
     for (int i = lane; i < 1 << LITERAL_BITS; i += 32) {
         const int found = symbol_of(w.literals, i, w.literals.least, LITERAL_BITS);
-        w.table[i] = found < 0 ? 0 : literal_entry(found);
+        w.table[i] = found < 0 ? IS_RARE : literal_entry(found);
     }
     for (int i = lane; i < 1 << DISTANCE_BITS; i += 32) {
         const int found = symbol_of(w.distances, i, w.distances.least, DISTANCE_BITS);
-        w.table[(1 << LITERAL_BITS) + i] = found < 0 ? 0 : distance_entry(found);
+        w.table[(1 << LITERAL_BITS) + i] = found < 0 ? IS_RARE : distance_entry(found);
     }
     __syncwarp();
     // Two literals in one entry. The second one's entry has a smaller index: those are still to be done.
@@ -208,40 +210,39 @@ struct Part {
 template <bool WRITE>
 __device__ __forceinline__ Part read_part(Work &w, unsigned at, unsigned limit, unsigned char *out, unsigned base,
                                           unsigned queued) {
-    unsigned word = at >> 5, made = 0, matches = 0, length = 0, stop = 0;
-    unsigned low = w.words[word], high = w.words[word + 1], next = w.words[word + 2];
-    bool distance = false;
-    while (at < limit || distance) {
+    unsigned word = at >> 5, sums = 0, length = 0, stop = 0;
+    unsigned low = w.words[word], high = w.words[word + 1];
+    const unsigned *table = w.table;
+    unsigned mask = (1u << LITERAL_BITS) - 1;
+    while (at < limit || table != w.table) {
+        const unsigned next = w.words[word + 2];  // wanted at the end of a turn: nothing waits for it
         const unsigned window = __funnelshift_r(low, high, at);
-        const unsigned index = distance ? (1u << LITERAL_BITS) + (window & ((1u << DISTANCE_BITS) - 1))
-                                        : window & ((1u << LITERAL_BITS) - 1);
-        unsigned entry = w.table[index];
-        if (entry == 0) entry = longer(w, window, distance);
+        unsigned entry = table[window & mask];
+        if (entry & IS_RARE) {
+            if (!(entry & IS_STOP)) entry = longer(w, window, table != w.table);
+            stop = entry & IS_STOP ? entry : 0;
+        }
         const unsigned bits = entry & 31, extra = entry >> 5 & 15;
         const unsigned value = (entry >> 16) + (window >> bits & ((1u << extra) - 1));
         at += bits + extra;
-        if (entry & IS_STOP) {
-            stop = entry;
-            break;
-        }
+        if (stop) break;
+        const bool is_length = entry & IS_LENGTH;
         if (WRITE) {
+            const unsigned made = sums & (MATCH - 1);
             if (entry & 0x600) out[made] = value;
             if (entry & 0x400) out[made + 1] = value >> 8;
-            if (entry & IS_DISTANCE) {
-                w.places[queued + matches] = base + made;
-                w.matches[queued + matches] = length << 16 | (value - 1);
-            }
+            if (is_length) w.places[queued] = base + made, length = value << 16;
+            if (entry & IS_DISTANCE) w.matches[queued] = length | (value - 1), ++queued;
         }
-        distance = entry & IS_LENGTH;
-        made += entry >> 9 & 3;
-        if (entry & IS_DISTANCE) made += length, ++matches;
-        length = value;
+        sums += is_length ? value + MATCH : entry >> 9 & 3;  // all that a match makes, before its distance is read
+        table = is_length ? w.table + (1 << LITERAL_BITS) : w.table;
+        mask = is_length ? (1u << DISTANCE_BITS) - 1 : (1u << LITERAL_BITS) - 1;
         if (at >> 5 != word) {
             ++word;
-            low = high, high = next, next = w.words[word + 2];
+            low = high, high = next;
         }
     }
-    return {at, made, matches, stop};
+    return {at, sums & (MATCH - 1), sums / MATCH, stop};
 }
 
 // Copy `count` matches of the queue; places are from `out` on, before which `made` bytes lie. Returns false where one
