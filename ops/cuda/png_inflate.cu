@@ -20,6 +20,7 @@
 #define DISTANCE_BITS 8
 #define LONGEST 15
 #define QUEUE 512        // matches; a part has fewer than 32 * PART_WORDS / 2 + 1
+static_assert(16 * PART_WORDS < QUEUE, "the matches of one part have to fit");
 #define SHORT 16         // bytes of a match that one lane copies
 #define STAGED (32 * PART_WORDS + 16)
 #define ALL 0xffffffffu
