@@ -138,7 +138,7 @@ class ImageDecoder(Operator, abstract=True):
     def who_decodes(self) -> str:
         """The decoders on a GPU, in words."""
         if self.for_cuda:
-            return "baseline and progressive JPEGs by the CUDA decoder, others by CPU threads"
+            return "baseline and progressive JPEGs by the CUDA decoder, others by other kernels and CPU threads"
         part = "a part" if self.hw_decoder_load < 0 else f"{self.hw_decoder_load:.3g}"
         return f"of baseline JPEGs {part} by the GPU's JPEG engines, the rest by CPU threads"
 

@@ -253,7 +253,7 @@ def test_a_plan_says_who_decodes(folder: Path) -> None:
         plan = compile_graph(graph(folder, fused, **arguments), Target("gpu"), 7)
         return [o["decoders"] for o in plan.describe()["operators"] if o["decoders"]]
 
-    ours = ["baseline and progressive JPEGs by the CUDA decoder, others by CPU threads"]
+    ours = ["baseline and progressive JPEGs by the CUDA decoder, others by other kernels and CPU threads"]
     assert said() == said(fused=False) == said(hw_decoder_load=0.65) == ours
     assert said(jpeg_decoder="nvjpeg", hw_decoder_load=0.7) == [
         "of baseline JPEGs 0.7 by the GPU's JPEG engines, the rest by CPU threads"
