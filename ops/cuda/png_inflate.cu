@@ -17,11 +17,16 @@
 #ifndef GUESS_BITS
 #define GUESS_BITS 320   // by which a lane's first guess lies before the end of its part
 #endif
+#ifndef SECOND
+#define SECOND 512       // entries for literals' codes that are longer: 2 % of a photo's are
+#endif
 #define DISTANCE_BITS 8
 #define LONGEST 15
 #define QUEUE 512        // matches; a part has fewer than 32 * PART_WORDS / 2 + 1
 static_assert(16 * PART_WORDS < QUEUE, "the matches of one part have to fit");
+#ifndef SHORT
 #define SHORT 16         // bytes of a match that one lane copies
+#endif
 #define STAGED (32 * PART_WORDS + 16)
 #define ALL 0xffffffffu
 
@@ -48,12 +53,14 @@ struct Code {
     unsigned first[16];  // of n bits: the first one's place in `sorted`
     unsigned count[16];
     unsigned short sorted[288];
-    unsigned least;      // bits of the shortest
+    unsigned least, most;  // bits of the shortest and of the longest
 };
 
 struct Work {
     unsigned words[STAGED];  // of the stream
     unsigned table[(1 << LITERAL_BITS) + (1 << DISTANCE_BITS)];
+    unsigned second[SECOND];
+    unsigned second_from, second_shift;      // the code of 15 bits that its first entry stands for, and how many do
     unsigned places[QUEUE], matches[QUEUE];  // where a match goes; its length (from bit 16 on) and distance less 1
     Code literals, distances;
     unsigned char lengths[320];
@@ -97,15 +104,16 @@ __device__ int arrange(Code &code, const unsigned char *lengths, int n, int lane
         const unsigned used = __ballot_sync(ALL, mine != 0);
         __syncwarp();
         if (lane < 16) code.limit[lane] = limit, code.first[lane] = code.count[lane] = place - mine;
-        if (lane == 0) code.least = used ? __ffs(used) - 1 : LONGEST;
+        if (lane == 0) code.least = used ? __ffs(used) - 1 : LONGEST, code.most = used ? 31 - __clz(used) : 0;
         __syncwarp();
     }
     return (1 << LONGEST) - static_cast<int>(code.limit[LONGEST]);
 }
 
-// The symbol at the beginning of `window`, if its code has `from` ... `to` bits, and how many (from bit 16 on); -1.
-__device__ __forceinline__ int symbol_of(const Code &code, unsigned window, int from, int to) {
-    const unsigned bits = __brev(window) >> (32 - LONGEST);
+__device__ __forceinline__ unsigned first_bits(unsigned window) { return __brev(window) >> (32 - LONGEST); }
+
+// The symbol whose code begins the 15 bits, if it has `from` ... `to` of them, and how many (from bit 16 on); -1.
+__device__ __forceinline__ int symbol_of(const Code &code, unsigned bits, int from, int to) {
     for (int n = from; n <= to; ++n)
         if (bits < code.limit[n])
             return n << 16 | code.sorted[code.first[n] + ((bits - code.limit[n - 1]) >> (LONGEST - n))];
@@ -132,27 +140,33 @@ __device__ __forceinline__ unsigned distance_entry(int found) {
     return bits | extra << 5 | IS_DISTANCE | (1 + ((2 + (symbol & 1)) << extra)) << 16;
 }
 
-// An entry for a code that is too long for the tables.
+// An entry for a code that is in no table.
 __device__ __noinline__ unsigned longer(const Work &w, unsigned window, bool distance) {
-    const int found = distance ? symbol_of(w.distances, window, DISTANCE_BITS + 1, LONGEST)
-                               : symbol_of(w.literals, window, LITERAL_BITS + 1, LONGEST);
+    const unsigned bits = first_bits(window);
+    const int found = distance ? symbol_of(w.distances, bits, DISTANCE_BITS + 1, LONGEST)
+                               : symbol_of(w.literals, bits, LITERAL_BITS + 1, LONGEST);
     return found < 0 ? NO_SYMBOL : distance ? distance_entry(found) : literal_entry(found);
 }
 
 // The tables of both codes.
 __device__ void fill(Work &w, int lane) {
     for (int i = lane; i < 1 << LITERAL_BITS; i += 32) {
-        const int found = symbol_of(w.literals, i, w.literals.least, LITERAL_BITS);
+        const int found = symbol_of(w.literals, first_bits(i), w.literals.least, LITERAL_BITS);
         w.table[i] = found < 0 ? IS_RARE : literal_entry(found);
     }
     for (int i = lane; i < 1 << DISTANCE_BITS; i += 32) {
-        const int found = symbol_of(w.distances, i, w.distances.least, DISTANCE_BITS);
+        const int found = symbol_of(w.distances, first_bits(i), w.distances.least, DISTANCE_BITS);
         w.table[(1 << LITERAL_BITS) + i] = found < 0 ? IS_RARE : distance_entry(found);
     }
+    // Codes without an entry are the last ones; they go by the bits of the longest.
+    const unsigned from = w.literals.limit[LITERAL_BITS], shift = LONGEST - w.literals.most;
+    for (unsigned i = lane; i < SECOND && from + (i << shift) < 1u << LONGEST; i += 32)
+        w.second[i] = literal_entry(symbol_of(w.literals, from + (i << shift), LITERAL_BITS + 1, LONGEST));
+    if (lane == 0) w.second_from = from, w.second_shift = shift;
     __syncwarp();
     // Two literals in one entry. The second one's entry has a smaller index: those are still to be done.
-    for (int from = (1 << LITERAL_BITS) - 32; from >= 0; from -= 32) {
-        const unsigned i = from + lane, one = w.table[i], bits = one & 31;
+    for (int begin = (1 << LITERAL_BITS) - 32; begin >= 0; begin -= 32) {
+        const unsigned i = begin + lane, one = w.table[i], bits = one & 31;
         const unsigned two = w.table[i >> bits], both = bits + (two & 31);
         const bool pair = (one >> 9 & 3) == 1 && (two >> 9 & 3) == 1 && both <= LITERAL_BITS;
         __syncwarp();
@@ -177,7 +191,7 @@ __device__ unsigned read_lengths(Work &w, unsigned at, int &literals, int &dista
     __syncwarp();
     at += 3 * given;
     if (arrange(w.literals, w.lengths, 19, lane)) return 0;
-    for (int i = lane; i < 128; i += 32) w.table[i] = symbol_of(w.literals, i, 1, 7);
+    for (int i = lane; i < 128; i += 32) w.table[i] = symbol_of(w.literals, first_bits(i), 1, 7);
     __syncwarp();
     const int whole = literals + distances;
     unsigned before = 16;  // none
@@ -220,7 +234,10 @@ __device__ __forceinline__ Part read_part(Work &w, unsigned at, unsigned limit, 
         const unsigned window = __funnelshift_r(low, high, at);
         unsigned entry = table[window & mask];
         if (entry & IS_RARE) {
-            if (!(entry & IS_STOP)) entry = longer(w, window, table != w.table);
+            if (!(entry & IS_STOP)) {
+                const unsigned place = (first_bits(window) - w.second_from) >> w.second_shift;
+                entry = table == w.table && place < SECOND ? w.second[place] : longer(w, window, table != w.table);
+            }
             stop = entry & IS_STOP ? entry : 0;
         }
         const unsigned bits = entry & 31, extra = entry >> 5 & 15;
