@@ -1,13 +1,14 @@
 """Decoding onto the GPU (the mixed stage): a JPEG goes to a decoder that takes its kind, and on failure to the next.
 
 Our CUDA decoder takes the baseline and the progressive images; threads of the CPU take what it leaves or refuses. Both
-are exact: pixels and verdicts do not depend on which of them it was. Lossy WebPs have a CUDA decoder, too.
+are exact: pixels and verdicts do not depend on which of them it was. Lossy WebPs have a CUDA decoder, too, and so have
+PNGs, where a batch holds enough of them.
 
 Where nvJPEG is asked for, or what is wanted is not what our decoder makes, the engines (or, on a GPU without any,
 nvJPEG's batched decoding on its cores) take baseline images, as one call a batch; nvJPEG's hybrid decoders, on threads,
 take progressive and other odd ones; threads of the CPU take the rest, what the others refused, and a share of the load.
 
-The decoder of an image follows from the sample alone. Threads are started first, to work while our kernels do.
+The decoder of a JPEG follows from the sample alone. Threads are started first, to work while our kernels do.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ def start(
     left[list(headers.others)] = False
     launch, webps = None, np.flatnonzero(ready.webps & headers.good)
     if files is None:
-        files = lane.to_device(batch) if len(webps) else batch
+        files = lane.to_device(batch) if len(webps) or host.wants_files else batch
     webp_on_gpu.decode(ctx, lane, files, headers, rules, webps, anchors, out)
     if decoder != "nvjpeg" and ctx.attempt == 0:
         ours, launch = plan_pixels(ctx, files, headers, rules, takes(headers, rules), anchors, out)
@@ -224,7 +225,7 @@ def start(
         placed = by_engine | by_hybrid
         placed[failed] = False
         _place(job, np.flatnonzero(placed))
-        host.finish(ctx, lane, out)
+        host.finish(ctx, lane, out, files)
         lane.keep(batch.data)
         return out
 

@@ -43,6 +43,8 @@ from .png import on_gpu as png
 
 TASK = 8
 """Images of a task, at most: as many as a request to a decoder's process holds."""
+FILES = 32
+"""Images of a task that only looks through files, at most."""
 BLOCK = 8 << 20
 """Bytes of page-locked memory that a task takes, at most, unless one image is larger."""
 _SMALL, _STEP = 1 << 18, 1 << 20
@@ -66,11 +68,13 @@ class _Done:
     which: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """The images of `pixels`."""
     rows: Batch | None = None
-    """Filtered rows of PNGs, or their streams, 1-D uint8."""
+    """Filtered rows of PNGs, 1-D uint8."""
     of_rows: I64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """The images of `rows`."""
-    lengths: I64 | None = None
-    """Bytes of each of `rows` where they are streams."""
+    """The images of `rows`, or of streams."""
+    lengths: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Bytes of PNGs' streams."""
+    pieces: I64 = field(default_factory=lambda: np.empty((0, 4), np.int64))
+    """Where these are, as `png.streams` tells."""
     seconds: float = 0.0
 
 
@@ -87,6 +91,8 @@ class HostPart:
         self._parts: list[tuple[str, list[I64], list[Future[_Done]], int]] = []
         self.nbytes = 0
         """Bytes of page-locked memory, at most."""
+        self.wants_files = False
+        """The device needs the files, too."""
 
     def keep(self, others: dict[int, Any]) -> None:
         """Take whole pictures that are decoded already."""
@@ -112,7 +118,8 @@ class HostPart:
         by_gpu = png.takes(self._batch, ours, room)
         inflated = by_gpu.copy()
         inflated[by_gpu] = png.for_warps(room[by_gpu])
-        self._submit(CUDA_PNG, ours[inflated], self._packed_room(ours[inflated]), HostPart._packed)
+        self.wants_files = bool(inflated.any())
+        self._submit(CUDA_PNG, ours[inflated], np.zeros(np.count_nonzero(inflated), np.int64), HostPart._streams, FILES)
         by_thread = by_gpu & ~inflated
         self._submit(PNG, ours[by_thread], room[by_thread], HostPart._filtered)
         self._start(PNG, ours[~by_gpu], HostPart._straight)
@@ -130,9 +137,9 @@ class HostPart:
         sizes = self._shapes[which].astype(np.int64).prod(axis=1) * self._rules.dtype.itemsize
         self._submit(name, which, sizes, task)
 
-    def _submit(self, name: str, which: I64, sizes: I64, task: Callable[[HostPart, I64], _Done]) -> None:
-        """Give the threads tasks of images ``which``, whose results take ``sizes`` bytes. Those that have not begun
-        when nobody wants the batch any more end at once."""
+    def _submit(self, name: str, which: I64, sizes: I64, task: Callable[[HostPart, I64], _Done], most: int = 0) -> None:
+        """Give the threads tasks of images ``which``, at most so many (`TASK`), whose results take ``sizes`` bytes.
+        Those that have not begun when nobody wants the batch any more end at once."""
         if len(which) == 0:
             return
         wanted = weakref.ref(self)
@@ -145,8 +152,8 @@ class HostPart:
             done.seconds = time.perf_counter() - began
             return done
 
-        cuts = _tasks(sizes)
-        self.nbytes += sum(_block(int(sizes[a:b].sum())) for a, b in cuts)
+        cuts = _tasks(sizes, most or TASK)
+        self.nbytes += sum(_block(int(sizes[a:b].sum())) for a, b in cuts) if sizes.any() else 0
         tasks = [which[a:b] for a, b in cuts]
         self._parts.append((name, tasks, [threads().submit(timed, some) for some in tasks], int(sizes.sum())))
 
@@ -199,58 +206,48 @@ class HostPart:
         headers = self._headers
         return png.room(headers.height[which], headers.width[which], headers.channels[which])
 
-    def _packed_room(self, which: I64) -> I64:
-        return png.aligned(self._batch.shapes[which, 0].astype(np.int64))
-
     def _filtered(self, which: I64) -> _Done:
         """Rows of PNGs, which the GPU makes pixels of; pixels of those that turn out odd."""
         room = self._room(which)
-        rows = self._flat(which, room)
-        return self._or_others(which, rows, png.inflate(self._batch, which, rows.data, rows.offsets, room))
-
-    def _packed(self, which: I64) -> _Done:
-        """Streams of PNGs, which the GPU inflates; pixels of those that turn out odd."""
-        rows = self._flat(which, self._packed_room(which))
-        lengths = png.gather(self._batch, which, rows.data, rows.offsets, self._room(which))
-        done = self._or_others(which, rows, lengths == 0)
-        done.lengths = lengths[lengths > 0]
+        shapes = room.astype(np.int32)[:, None]
+        rows = Batch.allocate(_page_locked, shapes, np.uint8, "", self._batch.samples.take(which))
+        refused = png.inflate(self._batch, which, rows.data, rows.offsets, room)
+        done = self._whole(which[refused])
+        done.rows, done.of_rows = rows.take(~refused) if refused.any() else rows, which[~refused]
         return done
 
-    def _flat(self, which: I64, sizes: I64) -> Batch:
-        shapes = sizes.astype(np.int32)[:, None]
-        return Batch.allocate(_page_locked, shapes, np.uint8, "", self._batch.samples.take(which))
+    def _streams(self, which: I64) -> _Done:
+        """Where the streams of PNGs are, which the GPU inflates; pixels of those that turn out odd."""
+        lengths, pieces = png.streams(self._batch, which, self._room(which))
+        found = lengths > 0
+        done = self._whole(which[~found])
+        done.of_rows, done.lengths, done.pieces = which[found], lengths[found], pieces
+        return done
 
-    def _or_others(self, which: I64, rows: Batch, refused: npt.NDArray[np.bool_]) -> _Done:
-        """``rows`` of the images ``which``; of the ``refused`` ones pixels, by the decoder of all formats."""
-        if not refused.any():
-            return _Done([], rows=rows, of_rows=which)
-        some = which[refused]
-        part = self._stage(some)
-        found = dict(self._others(some, part))
-        kept = np.array([not found.get(i) for i in some.tolist()], np.bool_)
-        odd = [(i, found.get(i, OTHERS)) for i in some.tolist()]
-        return _Done(odd, part.take(kept), some[kept], rows.take(~refused), which[~refused])
+    def _whole(self, which: I64) -> _Done:
+        """Pixels of the images ``which``, by the decoder of all formats."""
+        if not len(which):
+            return _Done([])
+        part = self._stage(which)
+        found = dict(self._others(which, part))
+        kept = np.array([not found.get(i) for i in which.tolist()], np.bool_)
+        return _Done([(i, found.get(i, OTHERS)) for i in which.tolist()], part.take(kept), which[kept])
 
     # -- to the device ---------------------------------------------------------------------------------------------
 
-    def finish(self, ctx: Context, lane: Lane, out: Batch) -> None:
-        """Wait for the threads, report what they refused, and enqueue the copies to the places of ``out``."""
+    def finish(self, ctx: Context, lane: Lane, out: Batch, files: Batch) -> None:
+        """Wait for the threads, report what they refused, and enqueue the copies to the places of ``out``. ``files``:
+        the encoded images, on the device where it `wants_files`."""
         again: list[int] = []
         for name, tasks, futures, nbytes in self._parts:
-            waited, seconds, odd = 0.0, 0.0, list[Odd]()
-            there, few, lengths = Together(lane, nbytes), list[tuple[I64, Batch]](), list[I64]()
+            waited, seconds, odd, parts = 0.0, 0.0, list[Odd](), list[_Done]()
             for future in futures:
                 began = time.perf_counter()
                 done = future.result()
                 waited += time.perf_counter() - began
                 seconds += done.seconds
                 odd += done.odd
-                if done.rows is not None:
-                    there.add(done.rows, done.of_rows)
-                    lengths += [] if done.lengths is None else [done.lengths]
-                    few += [(done.which, done.pixels)] if done.pixels is not None and len(done.which) else []
-                elif done.pixels is not None:
-                    there.add(done.pixels, done.which)
+                parts.append(done)
             ctx.waited_for(name, waited)
             for i, problem in odd:
                 if isinstance(problem, SampleError):
@@ -262,25 +259,40 @@ class HostPart:
                     ctx.decoded_by(problem, 1)
             aside = len(odd) if name != TURBO else 0  # a JPEG counts where it was judged, good or bad
             ctx.decoded_by(name, sum(map(len, tasks)) - aside, seconds)
-            if futures[0].result().rows is None:
+            by_gpu = name == CUDA_PNG or parts[0].rows is not None
+            there = Together(lane, nbytes)
+            for done in parts:
+                if done.rows is not None:
+                    there.add(done.rows, done.of_rows)
+                if done.pixels is not None and not by_gpu:
+                    there.add(done.pixels, done.which)
+                elif done.pixels is not None and len(done.which):
+                    scatter(lane, lane.to_device(done.pixels), out, done.which)
+            if name == CUDA_PNG:
+                self._inflate(ctx, lane, parts, out, files)
+            elif by_gpu:
+                which, starts, _ = there.copy()
+                self._restore(ctx, lane, there.data, which, starts, out, name)
+            else:
                 there.scatter(out)
-                continue
-            self._restore(ctx, lane, there, out, name, lengths)
-            for which, part in few:
-                scatter(lane, lane.to_device(part), out, which)
         if again:
             ctx.check_later(lambda: np.array(again, np.int64))
 
+    def _inflate(self, ctx: Context, lane: Lane, parts: Sequence[_Done], out: Batch, files: Batch) -> None:
+        """Enqueue what makes pixels of PNGs' streams."""
+        which = np.concatenate([done.of_rows for done in parts])
+        if len(which) == 0:
+            return
+        lengths, pieces = (np.concatenate(a) for a in zip(*((d.lengths, d.pieces) for d in parts), strict=True))
+        packed, starts = png.gather_there(lane, files, which, lengths, pieces)
+        rows, starts, bad = png.inflate_there(lane, packed, starts, lengths, self._room(which))
+        self._restore(ctx, lane, rows, which, starts, out, CUDA_PNG, bad)
+
     def _restore(
-        self, ctx: Context, lane: Lane, there: Together, out: Batch, name: str, lengths: Sequence[I64]
+        self, ctx: Context, lane: Lane, rows: Any, which: I64, starts: I64, out: Batch, name: str, bad: Any = None
     ) -> None:
-        """Enqueue what makes pixels of PNGs' filtered rows, or of streams of so many bytes (``lengths``)."""
-        (which, starts, _), headers = there.copy(), self._headers
-        rows, bad = there.data, None
-        if lengths and len(which):
-            room = self._room(which)
-            rows, starts, bad = png.inflate_there(lane, rows, starts, np.concatenate(lengths), room)
-        pictures = np.zeros(len(which), png.PICTURE)
+        """Enqueue what makes pixels of the PNGs ``which``, whose filtered rows begin at ``starts`` of ``rows``."""
+        headers, pictures = self._headers, np.zeros(len(which), png.PICTURE)
         pictures["rows"], pictures["destination"] = starts, out.offsets[which]
         pictures["height"], pictures["width"] = headers.height[which], headers.width[which]
         pictures["stored"], pictures["channels"] = headers.channels[which], out.shapes[which, 2]
@@ -302,11 +314,11 @@ def _block(nbytes: int) -> int:
     return nbytes if nbytes > BLOCK else _SMALL if nbytes <= _SMALL else -(-nbytes // _STEP) * _STEP
 
 
-def _tasks(sizes: I64) -> list[tuple[int, int]]:
-    """Which images [a, b) make a task, given their bytes."""
+def _tasks(sizes: I64, most: int) -> list[tuple[int, int]]:
+    """Which images [a, b) make a task, ``most`` of them at most, given their bytes."""
     found, a, room = [], 0, 0
     for k, nbytes in enumerate(sizes.tolist()):
-        if k > a and (k - a == TASK or room + nbytes > BLOCK):
+        if k > a and (k - a == most or room + nbytes > BLOCK):
             found.append((a, k))
             a, room = k, 0
         room += nbytes

@@ -426,6 +426,18 @@ extern "C" __global__ void __launch_bounds__(32)
         sums[blockIdx.x] = static_cast<unsigned>(bytes[end]) << 24 | bytes[end + 1] << 16 | bytes[end + 2] << 8 | bytes[end + 3];
 }
 
+// -- files -------------------------------------------------------------------------------------------------------------
+
+struct Piece {
+    long long source, destination, size;
+};
+
+// grid (pieces), any number of threads: bytes of files to where the streams are put together.
+extern "C" __global__ void gather_pieces(const unsigned char *files, const Piece *pieces, unsigned char *packed) {
+    const Piece p = pieces[blockIdx.x];
+    for (long long k = threadIdx.x; k < p.size; k += blockDim.x) packed[p.destination + k] = files[p.source + k];
+}
+
 // -- checksums ---------------------------------------------------------------------------------------------------------
 
 #define SUM_THREADS 256

@@ -90,18 +90,20 @@ def _text(functions: Any, machine: Any, tag: Any, at: Any, length: Any, scratch:
 
 
 # What of the file the pixels are made of: fields of `parts`.
-_WIDTH, _HEIGHT, _BITS, _KIND, _INTERLACED, _COLOURS, _PALETTE, _DATA, _PACKED, _N_PARTS = range(10)
+_WIDTH, _HEIGHT, _BITS, _KIND, _INTERLACED, _COLOURS, _PALETTE, _DATA, _PACKED, _PIECES, _N_PARTS = range(11)
 
 
 @njit(nogil=True, cache=True)
 def _walk(
-    functions: Any, machine: Any, start: Any, size: Any, parts: Any, packed: Any, scratch: Any, counts: Any
+    functions: Any, machine: Any, start: Any, size: Any, parts: Any, packed: Any, pieces: Any, scratch: Any, counts: Any
 ) -> Any:
-    """Check all chunks of the file at ``start``; its IDATs become one stream. Returns whether it is in order."""
+    """Check all chunks of the file at ``start``; its IDATs become one stream, or, where there is room for rows in
+    ``pieces``, a row each: where its bytes begin in the file and in the stream, and how many they are. Returns whether
+    the file is in order, and there was room for all."""
     end = start + size
     if size < 57 or _big_32(start) != 0x89504E47 or _big_32(start + 4) != 0x0D0A1A0A:
         return False
-    at, data, n_packed, texts, colours = start + 8, 0, 0, 0, 0
+    at, data, n_packed, texts, colours, n_pieces = start + 8, 0, 0, 0, 0, 0
     while True:
         if end - at < 12:
             return False
@@ -115,7 +117,12 @@ def _walk(
         if tag == _IDAT:
             if at == start + 8 or (data and data != at):  # between IDATs: nothing
                 return False
-            if n_packed == 0 and _big_32(following + 4 if end - following >= 8 else at + 4) != _IDAT:
+            if len(pieces):
+                if n_pieces == len(pieces):
+                    return False
+                pieces[n_pieces, 0], pieces[n_pieces, 1], pieces[n_pieces, 2] = body - start, n_packed, length
+                n_pieces, n_packed = n_pieces + 1, n_packed + length
+            elif n_packed == 0 and _big_32(following + 4 if end - following >= 8 else at + 4) != _IDAT:
                 parts[_DATA], n_packed = body, length  # the only one: no copy
             else:
                 target = packed.ctypes.data + n_packed
@@ -134,7 +141,7 @@ def _walk(
             if tag != _IHDR or length != 13 or ways or parts[_INTERLACED] > 1:
                 return False
         elif tag == _IEND:
-            parts[_COLOURS], parts[_PACKED] = colours, n_packed
+            parts[_COLOURS], parts[_PACKED], parts[_PIECES] = colours, n_packed, n_pieces
             return data and length == 0 and n_packed and following == end and (parts[_KIND] != 3 or colours)
         elif tag == _PLTE:
             if data or colours or length % 3 or not 0 < length <= 768:
@@ -304,11 +311,12 @@ def decode_images(
     packed, scratch = np.empty(most + 16, np.uint8), np.empty(_TEXTS, np.uint8)
     filtered, lines = np.empty(0, np.uint8), np.empty(0, np.uint8)
     counts, parts, window = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64), np.zeros(4, np.int64)
+    pieces = np.empty((0, 3), np.int64)
     for j in range(len(which)):
         i = which[j]
         status[i] = OTHER
         if machine == 0 or not _walk(functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed,
-                                     scratch, counts):  # fmt: skip
+                                     pieces, scratch, counts):  # fmt: skip
             continue
         width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
         if width <= 0 or height <= 0 or not _is_pair(bits, kind):

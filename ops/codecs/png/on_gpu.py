@@ -28,6 +28,10 @@ PICTURE = np.dtype(
 """A picture, as the kernels read it."""
 STREAM = np.dtype([("source", np.int64), ("rows", np.int64), ("size", np.int32), ("room", np.int32)])
 """A zlib stream, as the kernels read it."""
+PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
+"""Bytes of a file that are a part of a stream."""
+_PIECE = 4096
+"""Bytes of a file for each piece, at least; files in more are the CPU's."""
 ALIGNMENT = 16
 """Of streams and of rows on the GPU."""
 SHARE = 16
@@ -70,15 +74,33 @@ def aligned(nbytes: I64) -> I64:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def gather(batch: Batch, which: I64, streams: Any, places: I64, room: I64) -> I64:
-    """The zlib streams of the pictures ``which`` of ``batch``, at ``places`` of ``streams``, where each has as many
-    bytes as its file. ``room``: bytes of the filtered rows. The streams' sizes; 0 for files that the decoder does not
-    take."""
+def streams(batch: Batch, which: I64, room: I64) -> tuple[I64, I64]:
+    """The zlib streams of the pictures ``which`` of ``batch``, whose filtered rows have ``room`` bytes. The streams'
+    sizes, 0 for files that the decoder does not take; and their pieces, [M, 4]: the picture, where bytes begin in its
+    file and in its stream, and how many they are."""
     encoded = batch.data.view()
     encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
-    lengths, nbytes = np.empty(len(which), np.int64), batch.shapes[which, 0].astype(np.int64)
-    _rows.gather_streams(libdeflate.functions(), encoded, batch.offsets[which], nbytes, streams, places, room, lengths)
-    return lengths
+    nbytes = batch.shapes[which, 0].astype(np.int64)
+    lengths, counts = np.empty(len(which), np.int64), np.empty(len(which), np.int64)
+    pieces = np.empty((int((nbytes // _PIECE + 16).sum()), 3), np.int64)
+    _rows.find_streams(libdeflate.functions(), encoded, batch.offsets[which], nbytes, room, pieces, counts, lengths)
+    return lengths, np.column_stack([which.repeat(counts), pieces[: counts.sum()]])
+
+
+def gather_there(lane: Lane, files: Batch, which: I64, lengths: I64, pieces: I64) -> tuple[Any, I64]:
+    """Enqueue what puts the ``pieces`` of `streams` together, of ``files`` on the device: the streams there, and where
+    those of the pictures ``which`` begin."""
+    starts, places = aligned(lengths).cumsum() - aligned(lengths), np.zeros(len(files), np.int64)
+    places[which] = starts
+    table = np.empty(len(pieces), PIECE)
+    table["source"] = files.offsets[pieces[:, 0]] + pieces[:, 1]
+    table["destination"] = places[pieces[:, 0]] + pieces[:, 2]
+    table["size"] = pieces[:, 3]
+    packed = lane.empty(int(aligned(lengths).sum()), np.uint8)
+    (there,) = lane.upload(table.view(np.uint8))
+    lane.launch(_INFLATE, "gather_pieces", len(pieces), 256, files.data, there, packed)
+    lane.keep(files.data, there)
+    return packed, starts
 
 
 def inflate_there(lane: Lane, packed: Any, starts: I64, sizes: I64, room: I64) -> tuple[Any, I64, Any]:

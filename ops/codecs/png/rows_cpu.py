@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..jpeg.simd_cpu import put_u64, u8_at, u64_at
 from .decoder_cpu import (
     _BITS,
     _DATA,
@@ -22,6 +21,7 @@ from .decoder_cpu import (
     _KIND,
     _N_PARTS,
     _PACKED,
+    _PIECES,
     _TEXTS,
     _WIDTH,
     DONE,
@@ -61,11 +61,11 @@ def inflate_images(
         most = max(most, sizes[i])
     machine = call_1(functions[0], (0,))
     packed, scratch = np.empty(most + 16, np.uint8), np.empty(_TEXTS, np.uint8)
-    counts, parts = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64)
+    counts, parts, pieces = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64), np.empty((0, 3), np.int64)
     for i in range(len(sizes)):
         status[i] = OTHER
         if machine == 0 or not _walk(functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed,
-                                     scratch, counts):  # fmt: skip
+                                     pieces, scratch, counts):  # fmt: skip
             continue
         whole = _rows_of(parts)
         if whole == 0 or whole != room[i]:
@@ -79,32 +79,32 @@ def inflate_images(
 
 
 @njit(nogil=True, cache=True)
-def gather_streams(
-    functions: Any, raw: Any, offsets: Any, sizes: Any, streams: Any, places: Any, room: Any, lengths: Any
+def find_streams(
+    functions: Any, raw: Any, offsets: Any, sizes: Any, room: Any, pieces: Any, counts: Any, lengths: Any
 ) -> None:
-    """Copy the zlib streams of N images, which `inflate_images` would take, to streams[places[i] :], where there are as
-    many bytes as the file has. ``lengths[i]`` becomes a stream's bytes, or 0 where the file is not in order as far as
-    this can be seen, is another kind, of another size, or its stream longer than any encoder makes it; then some bytes
-    may have been written."""
+    """Find the zlib streams of N images, which `inflate_images` would take. Those of image i are ``counts[i]`` rows of
+    ``pieces``, after those of the images before it: where bytes begin in the file and in the stream, and how many they
+    are. ``lengths[i]`` becomes the stream's bytes, or 0 where the file is not in order as far as this can be seen, is
+    another kind, of another size, its stream longer than any encoder makes it, or in more pieces than there are rows
+    left."""
     machine = call_1(functions[0], (0,))
-    scratch = np.empty(_TEXTS, np.uint8)
-    counts, parts = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64)
+    packed, scratch = np.empty(0, np.uint8), np.empty(_TEXTS, np.uint8)
+    pair, parts, done = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64), 0
     for i in range(len(sizes)):
-        lengths[i] = 0
-        packed = streams[places[i] : places[i] + sizes[i]]
-        if machine == 0 or not _walk(functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed,
-                                     scratch, counts):  # fmt: skip
+        counts[i] = lengths[i] = 0
+        if (
+            machine == 0
+            or done == len(pieces)
+            or not _walk(
+                functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed, pieces[done:], scratch, pair
+            )
+        ):
             continue
         whole, size = _rows_of(parts), parts[_PACKED]
         if whole == 0 or whole != room[i] or size > whole + whole // 16 + 1024:
             continue
-        source, target = parts[_DATA], packed.ctypes.data
-        if source != target:
-            for k in range(0, size - 7, 8):
-                put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
-            for k in range(size & ~7, size):
-                packed[k] = u8_at(np.uint64(source + k))
-        lengths[i] = size
+        counts[i], lengths[i] = parts[_PIECES], size
+        done += parts[_PIECES]
     if machine:
         call_1(functions[2], (machine,))
-    _keep(streams, scratch, streams, streams, raw, streams, counts)
+    _keep(packed, scratch, raw, raw, raw, raw, pair)

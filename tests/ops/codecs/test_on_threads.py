@@ -28,7 +28,7 @@ def test_tasks_hold_all_images_in_order_and_fit_their_blocks(
     sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_threads, "BLOCK", 10)
-    tasks = on_threads._tasks(np.array(sizes, np.int64))
+    tasks = on_threads._tasks(np.array(sizes, np.int64), on_threads.TASK)
     assert [k for a, b in tasks for k in range(a, b)] == list(range(len(sizes)))
     for a, b in tasks:
         assert 1 <= b - a <= on_threads.TASK
@@ -170,6 +170,7 @@ def test_a_batch_that_nobody_wants_any_more_is_not_decoded(tmp_path: Path, monke
         return pinned_empty(nbytes)
 
     monkeypatch.setattr(on_threads, "threads", Queue)
+    monkeypatch.setattr(on_threads.png, "SHARE", 1 << 30)  # threads inflate, too
     monkeypatch.setattr(on_threads, "pinned_empty", noted)
     with faked():
         ctx = Context(Image_(), "mixed", batch.samples)
