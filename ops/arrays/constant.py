@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
-from ..copies.strided import CopyPlan, affordable, run, whole
+from ..copies.strided import LARGEST, CopyPlan, affordable, run, whole
 from ..errors import SpecError
 from ..types import DALIDataType, from_numpy, to_numpy
 from .cast import cast
@@ -177,9 +178,13 @@ class Constant(Operator, name="constant"):
     def check(self) -> None:
         if (self.idata is None) == (self.fdata is None):
             raise SpecError("needs either idata or fdata")
-        size = int(np.prod(self.shape, dtype=np.int64)) if self.shape is not None else None
-        if size is not None and len(self._data()) not in (1, size):
-            raise SpecError(f"shape {list(self.shape or ())} takes 1 or {size} values, got {len(self._data())}")
+        if self.shape is None:
+            return
+        size = math.prod(self.shape)
+        if not all(0 <= d <= LARGEST for d in (*self.shape, size)):
+            raise SpecError(f"shape {list(self.shape)} must have 0 to {LARGEST} elements")
+        if len(self._data()) not in (1, size):
+            raise SpecError(f"shape {list(self.shape)} takes 1 or {size} values, got {len(self._data())}")
 
     def _data(self) -> tuple[Any, ...]:
         return self.idata if self.idata is not None else self.fdata or ()
@@ -188,9 +193,9 @@ class Constant(Operator, name="constant"):
         exact = np.array(self._data(), np.int64 if self.idata is not None else np.float64)
         natural = np.dtype(np.int32 if self.idata is not None else np.float32)
         values = saturate(exact, natural if self.dtype is None else to_numpy(self.dtype))
-        if self.shape is None or values.size == int(np.prod(self.shape, dtype=np.int64)):
+        if self.shape is None or values.size == math.prod(self.shape):
             return values if self.shape is None else values.reshape(self.shape)
-        return np.full(self.shape, values[0])
+        return np.broadcast_to(values[0], self.shape)
 
     def infer(self, *specs: Spec) -> Spec:
         values = self._values()

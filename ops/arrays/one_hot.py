@@ -10,6 +10,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
 from ..conversion import saturate
+from ..copies.strided import LARGEST, affordable
 from ..errors import SpecError
 from ..types import DALIDataType, to_numpy
 from .join import check_axis_name, with_axis
@@ -26,7 +27,7 @@ class OneHot(Operator, name="one_hot"):
     per_batch = True  # whether samples are scalars is decided over the batch
     example = "{op: one_hot, in: labels, num_classes: 1000, out: targets}"
 
-    num_classes: Annotated[int, Arg("length of the new axis", ge=0)] = 0
+    num_classes: Annotated[int, Arg("length of the new axis", ge=0, le=LARGEST)] = 0
     axis: Annotated[int | None, Arg("where the new axis stands in the output; -1, the default, is last")] = None
     axis_name: Annotated[str | None, Arg("letter of the new axis in the layout; without it the output has none")] = None
     on_value: Annotated[float, Arg("value at the class")] = 1.0
@@ -58,11 +59,13 @@ class OneHot(Operator, name="one_hot"):
         scalars = self.axis is None and bool((data.sizes == 1).all())
         shapes = data.shapes[:, :0] if scalars else data.shapes
         at = self._axis(shapes.shape[1])
-        new = np.insert(shapes, at, self.num_classes, axis=1)
+        new = affordable(ctx, np.insert(shapes.astype(np.int64), at, self.num_classes, axis=1))
+        if shapes.shape[1]:
+            shapes = np.where((np.delete(new, at, axis=1) != shapes).any(axis=1)[:, None], 0, shapes)
         if self.axis_name is not None and not data.layout and shapes.shape[1]:
             raise SpecError(f"axis_name {self.axis_name!r} needs an input with a layout")
         layout = with_axis("" if scalars else data.layout, self.axis_name, at, shapes.shape[1])
-        out = Batch.allocate(ctx.empty, new, to_numpy(self.dtype), layout, data.samples)
+        out = Batch.allocate(ctx.empty, new.astype(np.int32), to_numpy(self.dtype), layout, data.samples)
         values = saturate(np.array([self.off_value, self.on_value]), out.dtype)
         if self.num_classes == 0 or len(data) == 0:
             return out

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
-from ..copies.strided import run, whole
+from ..copies.strided import LARGEST, run, whole
 from ..copies.windows import round_half_away
 from ..errors import SpecError
 from ..types import DALIDataType, to_numpy
@@ -128,7 +128,9 @@ class Reshaping(Operator, abstract=True):
         rest = np.where(free, 1, shape).prod(axis=1)
         fitting = np.where(rest > 0, volume // np.maximum(rest, 1), 0)
         shape = np.where(free, fitting[:, None], shape)
-        wrong = (shape.prod(axis=1) != volume) | (free.sum(axis=1) > 1) | (free.any(axis=1) & (rest == 0))
+        # the product of large extents can come to anything, modulo 2^64
+        overflows = (shape > LARGEST).any(axis=1) | (np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST)
+        wrong = overflows | (shape.prod(axis=1) != volume) | (free.sum(axis=1) > 1) | (free.any(axis=1) & (rest == 0))
         for i in np.flatnonzero(wrong).tolist():
             ctx.reject(
                 i, "bad_shape",

@@ -201,10 +201,11 @@ LARGEST = 2**31 - 1
 
 
 def affordable(ctx: Context, shape: I64) -> I64:
-    """``shape`` [N, D] with zeros for samples of more than LARGEST elements, which are rejected."""
+    """``shape`` [N, D] with zeros for samples of more than LARGEST elements, which are rejected; so are those of none
+    that are longer than that in one dimension."""
     if not _kernels.larger(shape, LARGEST):
         return shape
-    huge = np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST
+    huge = (np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST) | (shape > LARGEST).any(axis=1)
     for i in np.flatnonzero(huge).tolist():
         ctx.reject(i, "too_large", f"the output {shape[i].tolist()} has more than {LARGEST} elements")
     return np.where(huge[:, None], 0, shape)

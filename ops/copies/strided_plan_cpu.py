@@ -61,13 +61,14 @@ def mirror(axis: Any, where: Any, shape: Any, extent: Any, base: Any, stride: An
 
 @numba.njit(types.int64(_GIVEN, types.float64), nogil=True, cache=True)
 def larger(shape: Any, most: Any) -> Any:
-    """How many samples of ``shape`` have more than ``most`` elements."""
+    """How many samples of ``shape`` have more than ``most`` elements, or are longer than that in a dimension."""
     found = 0
     for i in range(shape.shape[0]):
-        elements = 1.0
+        elements, longest = 1.0, np.int64(0)
         for d in range(shape.shape[1]):
             elements *= np.float64(shape[i, d])
-        found += elements > most
+            longest = max(longest, shape[i, d])
+        found += elements > most or longest > most
     return found
 
 

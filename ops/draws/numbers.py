@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays.constant import shape_argument
 from ..base import Arg, Operator, Spec
 from ..batch import I32, I64, Batch
 from ..batch import elements as sizes_of
@@ -125,13 +126,7 @@ def _shapes(ctx: Context, *like: Batch) -> I32:
     """The shapes of the output, [N, ndim]: those of the input, the argument's, or scalars."""
     if like:
         return like[0].shapes
-    if not ctx.op.given("shape"):
-        return np.zeros((len(ctx.samples), 0), np.int32)
-    shapes = ctx.arg("shape", np.int64)
-    if "shape" in ctx.args:
-        for i in np.flatnonzero((shapes < 0).any(axis=1)).tolist():
-            ctx.reject(i, "bad_argument", f"a shape cannot be negative, got {shapes[i].tolist()}")
-    return np.ascontiguousarray(np.maximum(shapes, 0), np.int32)
+    return shape_argument(ctx, ctx.op.given("shape")).astype(np.int32)
 
 
 def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str) -> Batch:

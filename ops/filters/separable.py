@@ -217,7 +217,7 @@ class GaussianBlur(Separable, name="gaussian_blur"):
         for i in np.flatnonzero(bad.any(axis=1)).tolist():
             said = f"sigma {sigma[i].tolist()}, window_size {length[i].tolist()}"
             alone = ", one for both axes," if self.parity == "albumentations" else ""
-            ctx.reject(i, "bad_argument", f"needs a positive sigma{alone} or an odd window_size, got {said}")
+            ctx.reject(i, "bad_argument", f"needs a positive sigma{alone} or an odd window_size, {_LIMITS}, got {said}")
             sigma[i], length[i] = 1, 1
         numbers = np.concatenate([length[:, ::-1], sigma[:, ::-1]], axis=1)
         return presets.run(ctx, images, self.parity, [("gaussian_blur", numbers)])
@@ -237,7 +237,7 @@ class GaussianBlur(Separable, name="gaussian_blur"):
             for m in wrong.tolist():
                 i = m if parts.sample is None else int(parts.sample[m])
                 said = f"sigma {sigma[m].tolist()}, window_size {asked[m].tolist()}"
-                ctx.reject(i, "bad_argument", f"needs a positive sigma or an odd window_size, got {said}")
+                ctx.reject(i, "bad_argument", f"needs a positive sigma or an odd window_size, {_LIMITS}, got {said}")
             length[wrong], deviation[wrong] = 1, 1
             longest = int(length.max())
         windows = np.empty((len(parts), 1, 3, longest), np.float32)
@@ -247,6 +247,7 @@ class GaussianBlur(Separable, name="gaussian_blur"):
 
 
 _WIDEST = 1000.0
+_LIMITS = f"at most {_WIDEST:g} and {6 * _WIDEST:g}"
 """The largest sigma: windows of 6,001."""
 
 
