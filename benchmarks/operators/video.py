@@ -12,6 +12,7 @@ for processor time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -36,16 +37,28 @@ WARM_UP = 12
 
 
 def measured(take: Callable[[], int], seconds: float) -> dict[str, float]:
-    """Frames a second and processor time a frame of ``take``, which says how many frames it made."""
+    """Frames a second and processor time a frame of ``take``, which says how many frames it made; and how many threads
+    ran or waited for a core on average, which other programs on the machine do not change."""
     for _ in range(WARM_UP):
         take()
-    began, busy, frames = time.perf_counter(), time.process_time(), 0
+    began, busy, ready, frames = time.perf_counter(), time.process_time(), _ready(), 0
     while time.perf_counter() - began < seconds:
         frames += take()
+    elapsed = time.perf_counter() - began
     return {
-        "frames_per_second": frames / (time.perf_counter() - began),
+        "frames_per_second": frames / elapsed,
         "cpu_ms_per_frame": 1e3 * (time.process_time() - busy) / frames,
+        "threads_ready": (_ready() - ready) / elapsed,
     }
+
+
+def _ready() -> float:
+    """Seconds that threads of this process have run or waited for a core (Linux; 0 elsewhere)."""
+    nanoseconds = 0
+    for task in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):
+            nanoseconds += sum(map(int, task.read_text().split()[:2]))
+    return nanoseconds / 1e9
 
 
 def ours(root: str, job: str, threads: int, seconds: float) -> dict[str, float]:
@@ -133,7 +146,9 @@ def main() -> None:
         fps = [max(r["frames_per_second"] for r in rows) for rows in (mine, theirs)]
         cost = [median(r["cpu_ms_per_frame"] for r in rows) for rows in (mine, theirs)]
         print(f"{codec:5} {job:7} {cost[0]:6.2f} ms a frame, FFmpeg {cost[1]:6.2f}: {cost[1] / cost[0]:.2f}x;   "
-              f"{fps[0]:6.0f} frames/s, FFmpeg {fps[1]:6.0f}: {fps[0] / fps[1]:.2f}x")  # fmt: skip
+              f"{fps[0]:6.0f} frames/s, FFmpeg {fps[1]:6.0f}: {fps[0] / fps[1]:.2f}x;   "
+              f"threads ready {median(r['threads_ready'] for r in mine):.2f}, "
+              f"{median(r['threads_ready'] for r in theirs):.2f}")  # fmt: skip
     if args.json:
         rows = {" ".join(key): values for key, values in results.items()}
         args.json.write_text(json.dumps({"load": os.getloadavg(), "all": rows}, indent=1))
