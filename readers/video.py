@@ -205,9 +205,9 @@ class _Videos:
 
         def job(clip: nvdec.NvClip, some: Sequence[int]) -> tuple[nvdec.NvClip, dict[int, list[int]]]:
             size, places = clip.height * clip.width * 3, dict[int, list[int]]()
-            for i in some:
+            for i, low in zip(some, out.offsets[some].tolist(), strict=True):
                 for f, n in enumerate(numbers[i]):
-                    places.setdefault(n, []).append(base + int(out.offsets[i]) + f * size)
+                    places.setdefault(n, []).append(base + low + f * size)
             return clip, places
 
         def decoded(tasks: Iterable[tuple[int, list[int], nvdec.NvClip | SampleError]]) -> None:
@@ -226,8 +226,7 @@ class _Videos:
                 if isinstance(why, SampleError):
                     bad.append((file, some, why))
                 else:
-                    for _ in some:
-                        nvdec.report(ctx, why, seconds / len(some))
+                    nvdec.report(ctx, why, seconds, len(some))
             for file, some, problem in bad:
                 if len(some) > 1:  # those before the damage are good
                     decoded((file, [i], read(file, [i])) for i in some)
@@ -242,10 +241,10 @@ class _Videos:
     def _asked(self, ctx: Context) -> tuple[I64, list[list[int]], npt.NDArray[np.int32]]:
         """The sequences of ``ctx``, the numbers of their frames, and their shapes."""
         rows = self._rows[ctx.samples.index]
-        numbers = [self._numbers(*(int(v) for v in row)) for row in rows]
-        shapes = np.zeros((len(rows), 4), np.int32)
-        for i, row in enumerate(rows):
-            shapes[i] = len(numbers[i]), *self._extents[int(row[0])], 3
+        numbers = [self._numbers(*row) for row in rows.tolist()]
+        shapes = np.full((len(rows), 4), 3, np.int32)
+        shapes[:, 0] = [len(own) for own in numbers]
+        shapes[:, 1:3] = np.array(self._extents, np.int32).reshape(-1, 2)[rows[:, 0]]
         return rows, numbers, shapes
 
     def _reject(self, ctx: Context, rows: I64, problems: dict[int, SampleError]) -> None:

@@ -446,11 +446,11 @@ def _by_cpu(index: int, clip: NvClip, run: _Run, places: Mapping[int, Sequence[i
     return why, time.perf_counter() - began
 
 
-def report(ctx: Context, why: str, seconds: float) -> None:
-    """Tell who decoded one sample, and ``why`` it was the CPU."""
-    ctx.decoded_by("CPU threads" if why else "NVDEC", 1, seconds)
+def report(ctx: Context, why: str, seconds: float, count: int = 1) -> None:
+    """Tell who decoded ``count`` samples, and ``why`` it was the CPU."""
+    ctx.decoded_by("CPU threads" if why else "NVDEC", count, seconds)
     if why and ctx.count is not None:
-        ctx.count(f"not for NVDEC: {why}", 1)
+        ctx.count(f"not for NVDEC: {why}", count)
 
 
 @cache
