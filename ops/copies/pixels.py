@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..batch import I64
 from ..context import Context
-from ..gpu.repeated import changing
+from ..gpu.repeated import FIXED, changing
 from ..kernels import Kernels
 
 _loops: Any = Kernels(".pixels_cpu", __package__)
@@ -58,7 +58,8 @@ def launched(
         found = _loops.table(*map(np.ascontiguousarray, (*dims, base, out_base, out_stride)), at, table)
         return (table, _NO_FACTORS if factors is None else factors) if 0 <= found <= most else None
 
-    there, given = changing(ctx.device, other if again is not None else None, table, rows)
+    remade = again if again is None or again is FIXED else other
+    there, given = changing(ctx.device, remade, table, rows)
     name = f"pixels<{_TYPES[out.dtype]}, {str(at == 0).lower()}, {str(factors is not None).lower()}>"
     ctx.device.launch(
         "pixels.cu", name, (-(-int(most) // _THREADS), n), _THREADS, source, out, there, given, np.int32(width),

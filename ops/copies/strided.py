@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
-from ..gpu.repeated import changing, shaped
+from ..gpu.repeated import FIXED, changing, shaped
 from ..kernels import Kernels
 from . import pixels
 
@@ -183,8 +183,8 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], C
     data = ctx.empty(_kernels.packed(shape, shapes, offsets), plan.dtype)
     out = Batch(data, offsets, shapes, plan.layout, batch.samples)
     target = Target(out, offsets, row_major(shape))
-    if again is None or ctx.stage == "cpu":
-        run_into(ctx, plan, batch, target)
+    if again is None or again is FIXED or ctx.stage == "cpu":
+        run_into(ctx, plan, batch, target, again)
         return out
     same, like, make = shape.tobytes(), replace(target, batch=shaped(out)), again
 
@@ -306,7 +306,7 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
     copied = _copied((plan, target))
     assert copied is not None
     dims, base, out_base, out_stride, own = copied
-    pixels_again = None if again is None else lambda c: _copied(again(c))
+    pixels_again = again if again is None or again is FIXED else lambda c: _copied(again(c))
     if pixels.launched(
         ctx, batch.data, base, dims, target.batch.data, out_base, out_stride, own, plan.channel, pixels_again
     ):
@@ -337,7 +337,8 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
         return (loop.dims, plan.base, target.base, _fill(plan).view(fill.dtype), rows) if known else None
 
     arrays = folded.dims, plan.base, target.base, fill, rows
-    dims, base, out_base, fills, factors = changing(ctx.device, None if again is None else other, *arrays)
+    remade = again if again is None or again is FIXED else other
+    dims, base, out_base, fills, factors = changing(ctx.device, remade, *arrays)
     name = f"strided<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[out.dtype]}, {ndim}, {str(affine is not None).lower()}>"
     ctx.device.launch(
         "strided.cu", name, (tiles, n), _THREADS, source, out, dims, base, out_base, np.int32(packed),

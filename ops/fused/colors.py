@@ -84,5 +84,6 @@ class JoinedColors(Operator, name="_fused.colors"):
 def _stacked(steps: list[tuple[Pictures, F32, F32]]) -> tuple[Pictures, F32, F32]:
     """All maps as [M, K, 3, 3] and [M, K, 3]; where an argument differs by frame, the maps of that step alone."""
     by_frame = next((step for step in steps if step[0].sample is not None), None)
-    stacked = (np.stack([step[k] for step in steps], axis=1) for k in (1, 2))
-    return by_frame or (steps[0][0], *stacked)
+    if by_frame is not None:
+        return by_frame
+    return steps[0][0], np.stack([m for _, m, _ in steps], axis=1), np.stack([o for _, _, o in steps], axis=1)

@@ -35,6 +35,11 @@ Again = Callable[[Context], Sequence[npt.NDArray[Any]] | None]
 """The arrays for another call's arguments; None where it would launch something else."""
 
 
+def FIXED(_ctx: Context) -> None:  # noqa: N802  # a constant
+    """For functions that take an `Again`: what they launch follows from the inputs' shapes and from constants."""
+    raise AssertionError("nothing is made again")
+
+
 def fixed(lane: Any, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
     """As ``lane.upload``, of what follows from the inputs' shapes and from constants."""
     there: tuple[Any, ...] = (lane.fixed if isinstance(lane, Recorder) else lane.upload)(*arrays)
@@ -45,6 +50,8 @@ def changing(lane: Any, again: Again | None, *arrays: npt.NDArray[Any]) -> tuple
     """As ``lane.upload``, of what follows from the arguments, too. ``again`` makes arrays of the same types and shapes
     for another call, with inputs of the same shapes; it must hold no data of a batch (see `shaped`). Without it, or
     where it gives None or rejects a sample, the operator is launched as a whole."""
+    if again is FIXED:
+        return fixed(lane, *arrays)
     if isinstance(lane, Recorder):
         return lane.changing(again, arrays)
     there: tuple[Any, ...] = lane.upload(*arrays)

@@ -11,7 +11,6 @@ from ..batch import Batch
 from ..context import Context
 from ..copies.strided import CopyPlan, mirror, run, whole
 from ..copies.windows import image_layout, known_layout
-from ..gpu.repeated import shaped
 
 
 class Flip(Operator, name="flip"):
@@ -29,12 +28,11 @@ class Flip(Operator, name="flip"):
         return Spec(specs[0].shape, specs[0].dtype, image_layout(specs[0].layout, specs[0].ndim, self.layouts))
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
-        like = shaped(images)
-        return run(ctx, self._plan(ctx, like), images, lambda c: self._plan(c, like))
+        everything = whole(images.replace(layout=known_layout(images, self.layouts)))
+        return run(ctx, self._mirrored(ctx, everything), images, lambda c: self._mirrored(c, everything))
 
-    def _plan(self, ctx: Context, images: Batch) -> CopyPlan:
-        layout = known_layout(images, self.layouts)
-        plan = whole(images.replace(layout=layout))
+    def _mirrored(self, ctx: Context, plan: CopyPlan) -> CopyPlan:
+        layout = plan.layout
         for letter, name in (("W", "horizontal"), ("H", "vertical"), ("D", "depthwise")):
             if letter in layout and (name in ctx.args or getattr(self, name)):
                 plan = mirror(plan, layout.index(letter), ctx.arg(name, np.int32) != 0)

@@ -12,9 +12,11 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import CopyPlan, Target, filled, row_major, run, run_into, whole
-from ..copies.windows import integers
 from ..errors import SpecError
-from ..gpu.repeated import shaped
+from ..gpu.repeated import FIXED, shaped
+from ..kernels import Kernels
+
+_kernels: Any = Kernels(".erase_cpu", __package__)
 
 F32 = npt.NDArray[np.float32]
 
@@ -82,7 +84,7 @@ class Erase(Operator, name="erase"):
         if shape.shape[1] == 0 or len(data) == 0:
             return data
         like = shaped(data)
-        out = run(ctx, whole(data), data, lambda _: whole(like))
+        out = run(ctx, whole(data), data, FIXED)
         made = shaped(out)
         plan, at, steps = self._filling(ctx, like, made, shape, count)
         run_into(ctx, plan, data, Target(out, at, steps), lambda c: self._again(c, like, made))
@@ -105,34 +107,21 @@ class Erase(Operator, name="erase"):
         for i in np.flatnonzero(count % len(axes)).tolist():
             ctx.reject(i, "bad_argument", f"shape has {count[i]} numbers, which is not {len(axes)} for each box")
         boxes = shape.shape[1] // len(axes)
-        start, stop = self._boxes(data, axes, *(v[:, : boxes * len(axes)] for v in (anchor, shape)))
-        fill, channel = self._fill(ctx, data)
         steps = row_major(data.shapes.astype(np.int64))
-        at = (out.offsets[:, None] + (start * steps[:, None]).sum(axis=2)).reshape(-1)
-        extent = np.maximum(stop - start, 0).reshape(-1, data.ndim)
+        extent, at = np.empty((len(data) * boxes, data.ndim), np.int64), np.empty(len(data) * boxes, np.int64)
+        _kernels.boxes(
+            data.shapes, np.array(axes), *(np.ascontiguousarray(v[:, : boxes * len(axes)]) for v in (anchor, shape)),
+            self.normalized or self.normalized_anchor, self.normalized or self.normalized_shape, self.centered_anchor,
+            steps, out.offsets, extent, at,
+        )  # fmt: skip
+        fill, channel = self._fill(ctx, data)
         fills = np.repeat(fill, boxes, axis=0) if len(fill) > 1 else fill
-        return filled(extent, data.dtype, data.layout, fills, channel), at, np.repeat(steps, boxes, axis=0)
+        rows = steps if boxes == 1 else np.repeat(steps, boxes, axis=0)
+        return filled(extent, data.dtype, data.layout, fills, channel), at, rows
 
     def _refuse_odd(self, ctx: Context, anchors: I64, shapes: I64) -> None:
         for i in np.flatnonzero(anchors != shapes).tolist():
             ctx.reject(i, "bad_argument", f"anchor has {anchors[i]} numbers, shape {shapes[i]}; boxes need both")
-
-    def _boxes(self, data: Batch, axes: list[int], anchor: F32, shape: F32) -> tuple[I64, I64]:
-        """Start and stop [N, boxes, D] of the boxes inside the samples."""
-        n, ndim = data.shapes.shape
-        whole_extent = data.shapes.astype(np.int64)[:, None]
-        along = whole_extent[:, :, axes].astype(np.float32)
-        at, size = anchor.reshape(n, -1, len(axes)), shape.reshape(n, -1, len(axes))
-        if self.normalized or self.normalized_anchor:
-            at = at * along
-        if self.normalized or self.normalized_shape:
-            size = size * along
-        if self.centered_anchor:
-            at = at - size * np.float32(0.5)
-        start = np.zeros((n, at.shape[1], ndim), np.int64)
-        stop = np.broadcast_to(whole_extent, start.shape).copy()
-        start[:, :, axes], stop[:, :, axes] = integers(at), integers(at + size)
-        return np.clip(start, 0, whole_extent), np.clip(stop, 0, whole_extent)
 
     def _fill(self, ctx: Context, data: Batch) -> tuple[npt.NDArray[np.float64], int]:
         """Values [N or 1, K or 1], and the dimension that they run along."""
