@@ -11,13 +11,12 @@ from ..batch import I64, Batch
 from ..kernels import Kernels
 
 _blurs: Any = Kernels(".torchvision_blur_cpu", __package__)
+_jobs: Any = Kernels(".torchvision_jobs_cpu", __package__)
 
-# As in torchvision.Step, whose module imports this one.
-_CONTRAST, _AUTOCONTRAST, _EQUALIZE, _BLUR = 2, 8, 9, 13
+_BLUR = 13
+"""As in `torchvision.Step`, whose module imports this one."""
 _THREADS, _MOST_TILES = 256, 1024
 _TABLE = 256
-_INPUT, _OUTPUT = 0, 3
-"""Where a step reads and writes; 1 and 2 are memory between steps."""
 
 
 def steps(
@@ -32,55 +31,33 @@ def steps(
     if codes.shape[1] == 0:
         codes, numbers = np.zeros((n, 1), np.int32), np.zeros((n, 1, 16))
         shapes = np.repeat(shapes, 2, axis=1)
-    sizes = shapes.prod(axis=2)
     count = codes.shape[1]
-    last = np.where((codes != 0).any(axis=1), count - 1 - np.argmax(codes[:, ::-1] != 0, axis=1), 0)
-    room = np.where(np.arange(count) < last[:, None], sizes[:, 1:], 0).max(axis=1)
-    between_at = room.cumsum() - room
-    between = lane.empty(2 * int(room.sum()), np.uint8)
-    source, place = np.full(n, _INPUT, np.int64), images.offsets.astype(np.int64)
-    launches: list[tuple[I64, I64]] = []
+    most_channels = int(shapes[:, :, 0].max())
+    rows, entries = np.empty((n * count, 13), np.int64), np.empty((n * count * most_channels, 2), np.int64)
+    counts = np.empty((count, 3), np.int64)
+    size, most = _jobs.jobs(
+        *map(np.ascontiguousarray, (codes, shapes, images.offsets, out.offsets)), rows, entries, counts
+    )
     windows: list[npt.NDArray[np.float32]] = [np.zeros(1, np.float32)]
-    for k in range(count):
-        at = np.flatnonzero((codes[:, k] != 0) | (last == k) & (k == 0))
-        target = np.where(last[at] == k, _OUTPUT, 1 + (source[at] == 1))
-        to = np.where(last[at] == k, out.offsets[at], between_at[at])
-        kinds = codes[at, k].astype(np.int64)
-        table, entries = _tables(kinds, shapes[at, k, 0])
-        for j in np.flatnonzero(kinds == _BLUR).tolist():
-            p = numbers[at[j], k]
-            table[j] = sum(map(len, windows))
-            windows += [_blurs.gaussian(int(p[0]), float(p[2])), _blurs.gaussian(int(p[1]), float(p[3]))]
-        row = at * count + k
-        columns = (place[at], to, source[at], target, kinds, row, *shapes[at, k].T, *shapes[at, k + 1].T, table)
-        launches.append((np.stack(columns, axis=1).astype(np.int64), entries))
-        source[at], place[at] = target, to
-    tables = lane.empty(max(int(entries[:, 2].max(initial=0)) for _, entries in launches) + 8 * _TABLE, np.uint8)
-    uploads = [numbers.reshape(-1, numbers.shape[-1]), np.concatenate(windows).astype(np.float32)]
-    for jobs, entries in launches:
-        uploads += [jobs, np.ascontiguousarray(entries[:, :2])]
-    parameters, weights, *there = lane.upload(*(np.ascontiguousarray(a) for a in uploads))
-    size, flag = np.int64(room.sum()), np.int32(interleaved)
-    for k, (jobs, entries) in enumerate(launches):
-        if len(entries):
-            lane.launch("torchvision.cu", "torchvision_tables", len(entries), 512, images.data, between, size,
+    flat = numbers.reshape(-1, numbers.shape[-1])
+    for j in np.flatnonzero(rows[: counts[:, 0].sum(), 4] == _BLUR).tolist():
+        p = flat[rows[j, 5]]
+        rows[j, 12] = sum(map(len, windows))
+        windows += [_blurs.gaussian(int(p[0]), float(p[2])), _blurs.gaussian(int(p[1]), float(p[3]))]
+    between, tables = lane.empty(2 * size, np.uint8), lane.empty(most + 8 * _TABLE, np.uint8)
+    uploads, at, listed = [flat, np.concatenate(windows)], 0, 0
+    for jobs, tabulated, _ in counts.tolist():
+        uploads += [rows[at : at + jobs], entries[listed : listed + tabulated]]
+        at, listed = at + jobs, listed + tabulated
+    parameters, weights, *there = lane.upload(*uploads)
+    room, flag = np.int64(size), np.int32(interleaved)
+    for k, (jobs, tabulated, pixels) in enumerate(counts.tolist()):
+        if tabulated:
+            lane.launch("torchvision.cu", "torchvision_tables", tabulated, 512, images.data, between, room,
                         there[2 * k], there[2 * k + 1], flag, tables)  # fmt: skip
-        if len(jobs):
-            grid = (_tiles(int((jobs[:, 10] * jobs[:, 11]).max())), len(jobs))
-            lane.launch("torchvision.cu", "torchvision_step", grid, _THREADS, images.data, between, size, out.data,
-                        there[2 * k], parameters, tables, weights, flag)  # fmt: skip
-
-
-def _tables(kinds: I64, channels: I64) -> tuple[I64, I64]:
-    """Where the table of each job begins, and what is to be tabulated: [job, channel (-1: all), place]."""
-    whole, apart = kinds == _CONTRAST, (kinds == _AUTOCONTRAST) | (kinds == _EQUALIZE)
-    wanted = np.where(apart, channels, whole).astype(np.int64)
-    ends = wanted.cumsum()
-    begins = (ends - wanted) * _TABLE
-    job = np.repeat(np.arange(len(kinds)), wanted)
-    channel = np.arange(len(job)) - np.repeat(ends - wanted, wanted)
-    channel = np.where(whole[job], -1, channel)
-    return begins, np.stack([job, channel, begins[job] + channel.clip(0) * _TABLE], axis=1)
+        if jobs:
+            lane.launch("torchvision.cu", "torchvision_step", (_tiles(pixels), jobs), _THREADS, images.data, between,
+                        room, out.data, there[2 * k], parameters, tables, weights, flag)  # fmt: skip
 
 
 def _tiles(elements: int) -> int:
