@@ -8,7 +8,7 @@ registers memory, which holds the driver's locks for milliseconds, all threads o
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
@@ -50,6 +50,51 @@ def milliseconds(begin: int, end: int) -> float:
     if status := _loops.call_all(calls, 1):
         refused(status)
     return float(found[0])
+
+
+class Launches:
+    """Kernels that are launched one after the other, again and again, each time after a copy from the host and with
+    addresses of their own."""
+
+    def __init__(
+        self, stream: int, kernels: Sequence[tuple[Any, tuple[int, ...], int, tuple[Any, ...]]],
+        places: Sequence[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        """``kernels`` are CuPy's functions with grid, block and arguments (NumPy's numbers); ``places`` says which
+        argument of which kernel each address is."""
+        functions = load()
+        firsts = np.cumsum([0, *(len(arguments) for *_, arguments in kernels)])
+        self._values = np.zeros(int(firsts[-1]), np.int64)
+        at = self._values.ctypes.data
+        self._where = np.arange(at, at + self._values.nbytes, 8)
+        """The address of each argument: the driver is told where arguments are."""
+        self._addresses = np.array([firsts[kernel] + k for kernel, k in places], np.int64)
+        self._calls = np.zeros((len(kernels) + 1, _VALUE), np.int64)
+        self._calls[0, 0], self._calls[0, 4] = functions[COPY_IN], stream
+        for k, (function, grid, block, arguments) in enumerate(kernels):
+            wide, high, deep = (*grid, 1, 1)[:3]
+            where = self._where.ctypes.data + 8 * int(firsts[k])
+            self._calls[k + 1, :12] = (functions[LAUNCH], getattr(function, "kernel", function).ptr, wide, high, deep,
+                                       block, 1, 1, 0, stream, where, 0)  # fmt: skip
+            for n, value in enumerate(arguments):
+                raw = np.asarray(value).tobytes()
+                self._values[firsts[k] + n : firsts[k] + n + 1].view(np.uint8)[: len(raw)] = np.frombuffer(
+                    raw, np.uint8
+                )
+        self._functions = [function for function, *_ in kernels]
+        """Each keeps its module."""
+
+    def begin(self, addresses: npt.NDArray[np.int64], to: int, host: npt.NDArray[np.uint8]) -> None:
+        """Copy ``host``, which is page-locked, to the address ``to``, and launch. Raises
+        cupy.cuda.driver.CUDADriverError."""
+        self._values[self._addresses] = addresses
+        calls = self._calls
+        if host.nbytes:
+            calls[0, 1:4] = to, host.__array_interface__["data"][0], host.nbytes
+        else:
+            calls = calls[1:]
+        if status := _loops.call_all(calls, len(calls)):
+            refused(status)
 
 
 class Work:

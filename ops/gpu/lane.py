@@ -129,20 +129,6 @@ class Lane:
         """Host arrays on the device, by one asynchronous copy through pinned memory. The originals may be reused."""
         import cupy
 
-        memory, starts = self._brought(arrays)
-        return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
-
-    def bring(self, arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, list[int]]:
-        """As `upload`: the owner of the arrays' memory, which must live until everything is launched that reads it, and
-        their addresses."""
-        memory, starts = self._brought(arrays)
-        first = int(memory.ptr)
-        return memory, [first + s for s in starts]
-
-    def _brought(self, arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, list[int]]:
-        """Memory of the device, and where in it the arrays begin."""
-        import cupy
-
         starts, at = [], 0
         for a in arrays:
             starts.append(at)
@@ -152,7 +138,7 @@ class Lane:
             staged[s : s + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
         memory = cupy.cuda.alloc(len(staged))
         self.copy_in(memory.ptr, staged)
-        return memory, starts
+        return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
 
     def to_device(self, batch: Batch) -> Batch:
         """A host batch on the device (itself where it is there already). Extents travel as they are, gaps included."""
@@ -236,6 +222,12 @@ class Lane:
             with times.by_nvrtc(names[0]):
                 module = _text_module(text, self.index)
             return {name: module.get_function(name).kernel for name in names}  # each keeps its module
+
+    def launches(
+        self, kernels: Sequence[tuple[Any, tuple[int, ...], int, tuple[Any, ...]]], places: Sequence[tuple[int, int]]
+    ) -> stream_work.Launches:
+        """Launches on this lane that will be repeated, see `driver_calls.Launches`."""
+        return stream_work.Launches(self.stream.ptr, kernels, places)
 
     def work(self) -> stream_work.Work:
         """For what is to be begun all at once on this lane."""

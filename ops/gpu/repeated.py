@@ -12,6 +12,7 @@ nothing of the kind is not repeated with such arguments.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ _KEPT = 4
 _OPERATORS = 256
 """Operators that a lane remembers."""
 _ALIGNMENT = 256
+_NOTHING = np.empty(0, np.uint8)
 KEY = "repeated"
 """In `Lane.cache`."""
 
@@ -35,9 +37,8 @@ Again = Callable[[Context], Sequence[npt.NDArray[Any]] | None]
 """The arrays for another call's arguments; None where it would launch something else."""
 
 
-def FIXED(_ctx: Context) -> None:  # noqa: N802  # a constant
-    """For functions that take an `Again`: what they launch follows from the inputs' shapes and from constants."""
-    raise AssertionError("nothing is made again")
+FIXED: Any = object()
+"""Instead of an `Again`: what is launched follows from the inputs' shapes and from constants."""
 
 
 def fixed(lane: Any, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
@@ -86,11 +87,11 @@ class _Changing:
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    call: Callable[..., None]
+    function: Any
     grid: tuple[int, ...]
     block: int
     arguments: tuple[Any, ...]
-    """As they were given, 0 for addresses in memory that is another one each time."""
+    """NumPy's numbers, addresses among them; 0 for those in memory that is another one each time."""
     places: tuple[tuple[int, int, int], ...]
     """Those: which argument, which memory (inputs first, then what is allocated), and how many bytes from its start."""
 
@@ -106,6 +107,12 @@ class _Output:
     nbytes: int
 
 
+def _bytes(dtype: Any, shape: tuple[int, ...]) -> int:
+    """Bytes of an array, with those up to where another one may begin."""
+    size: int = math.prod(shape) * np.dtype(dtype).itemsize
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
 class Recorder:
     """Stands before a lane while an operator launches for it, and takes down what it does.
 
@@ -117,6 +124,7 @@ class Recorder:
         self._lane = lane
         self._all_fixed = constant
         self._memory: list[Any] = [b.data for b in inputs]
+        self._inputs = len(inputs)
         self._made: list[tuple[int, Any] | _Changing] = []
         self._constant: list[Any] = []
         self._launches: list[_Launch] = []
@@ -193,12 +201,13 @@ class Recorder:
                 continue
             if value.nbytes == 0 or self._within(value, self._constant) is not None:
                 self._constant.append(value)  # which holds its memory
+                given[k] = np.uint64(self._lane.address(value))
                 continue
             found = self._within(value, self._memory)
             if found is None:
                 self._possible = False
                 return
-            given[k] = 0
+            given[k] = np.uint64(0)
             places.append((k, *found))
         self._launches.append(_Launch(function(), grid, block, tuple(given), tuple(places)))
 
@@ -220,19 +229,45 @@ class Recorder:
                 return None
             data = out.data
             found.append(_Output(*place, data.size, data.dtype, out.replace(data=None), out.nbytes))
-        return Recording(tuple(self._made), tuple(self._constant), tuple(self._launches), tuple(found))
+        return Recording(self._lane, self._inputs, self._made, self._constant, self._launches, found)
 
 
-@dataclass(frozen=True, slots=True)
 class Recording:
     """The launches of one operator for batches of some shapes."""
 
-    made: tuple[tuple[int, Any] | _Changing, ...]
-    """Memory that is allocated, and arrays that are made anew, in their order."""
-    constant: tuple[Any, ...]
-    """Device arrays that the kernels read, and that are the same each time."""
-    launches: tuple[_Launch, ...]
-    outputs: tuple[_Output, ...]
+    def __init__(
+        self, lane: Any, inputs: int, made: Sequence[tuple[int, Any] | _Changing], constant: Sequence[Any],
+        launches: Sequence[_Launch], outputs: Sequence[_Output],
+    ) -> None:  # fmt: skip
+        """``made`` is memory that is allocated, and arrays that are made anew, in their order; ``constant`` are device
+        arrays that the kernels read, and that are the same each time."""
+        self._constant, self._outputs = tuple(constant), tuple(outputs)
+        self._changing = [one for one in made if isinstance(one, _Changing)]
+        tables = [_bytes(*kind) for one in self._changing for kind in one.kinds]
+        at = itertools.accumulate(tables, initial=0)
+        self._tables = list(itertools.islice(at, len(tables)))
+        """Where the arrays that are made anew begin, in one block with memory that is no output."""
+        self._uploaded = self._scratch = sum(tables)
+        self._memory: list[int | tuple[int, Any]] = []
+        """The place of each piece of memory in that block, or what to allocate."""
+        results, places, number = {o.memory for o in outputs}, iter(self._tables), inputs
+        for one in made:
+            if isinstance(one, _Changing):
+                self._memory += itertools.islice(places, len(one.kinds))
+                number += len(one.kinds)
+                continue
+            if number in results:
+                self._memory.append(one)
+            else:
+                self._memory.append(self._scratch)
+                self._scratch += _bytes(one[1], (one[0],))
+            number += 1
+        self._launches = lane.launches(
+            [(one.function, one.grid, one.block, one.arguments) for one in launches],
+            [(number, k) for number, one in enumerate(launches) for k, _, _ in one.places],
+        )
+        self._which = np.array([which for one in launches for _, which, _ in one.places], np.int64)
+        self._from = np.array([start for one in launches for _, _, start in one.places], np.int64)
 
     def repeat(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[], Context]
@@ -242,26 +277,24 @@ class Recording:
         changed = self._changed(context)
         if changed is None:
             return None
-        address, stream = lane.address, lane.stream
-        memory = [b.data for b in inputs]
-        starts = [address(data) for data in memory]
-        held, uploaded = lane.bring(changed) if changed else (None, [])
-        places = iter(uploaded)
-        for one in self.made:
-            if isinstance(one, _Changing):
-                memory += [None] * len(one.kinds)
-                starts += itertools.islice(places, len(one.kinds))
+        staged = lane.pinned(self._uploaded) if self._uploaded else _NOTHING
+        for array, at in zip(changed, self._tables, strict=True):
+            staged[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        memory: list[Any] = [b.data for b in inputs]
+        starts = [lane.address(data) for data in memory]
+        # what is done on this lane from here on may have the block again
+        block, first = lane.allocate(self._scratch) if self._scratch else (None, 0)
+        for one in self._memory:
+            if isinstance(one, int):
+                memory.append(None)
+                starts.append(first + one)
             else:
                 memory.append(made := lane.empty(*one))
-                starts.append(address(made))
-        for launch in self.launches:
-            arguments = list(launch.arguments)
-            for k, which, start in launch.places:
-                arguments[k] = np.uint64(starts[which] + start)
-            launch.call(launch.grid, (launch.block,), tuple(arguments), stream=stream)
-        del held  # what is done on this lane from here on may have its memory
+                starts.append(lane.address(made))
+        self._launches.begin(np.array(starts)[self._which] + self._from, first, staged)
+        del block
         found = []
-        for out in self.outputs:
+        for out in self._outputs:
             data = memory[out.memory]
             if out.start or data.size != out.size or data.dtype != out.dtype:
                 itemsize = out.dtype.itemsize
@@ -272,11 +305,10 @@ class Recording:
     def _changed(self, context: Callable[[], Context]) -> list[npt.NDArray[Any]] | None:
         """The arrays of this call's arguments."""
         found: list[npt.NDArray[Any]] = []
-        changing = [one for one in self.made if isinstance(one, _Changing)]
-        if not changing:
+        if not self._changing:
             return found
         ctx = context()
-        for one in changing:
+        for one in self._changing:
             arrays = one.again(ctx)
             if arrays is None or ctx.rejects or tuple((a.dtype, a.shape) for a in arrays) != one.kinds:
                 return None

@@ -18,8 +18,8 @@ def jobs(codes, shapes, offsets, out_offsets, rows, entries, counts):
     """Rows of torchvision.cu, those of each step one after the other, and what is to be tabulated for them: the row
     within the step, and the channel (-1: all).
 
-    ``counts`` [K, 3] become the rows of a step, its tables, and the most pixels of a row. Gives the bytes between steps,
-    and the numbers of a step's tables at most.
+    ``counts`` [K, 3] become the rows of a step, its tables, and the most pixels of a row. Gives the bytes between
+    steps, and the numbers of a step's tables at most.
     """
     n, steps = codes.shape
     last, source = np.zeros(n, np.int64), np.full(n, _INPUT, np.int64)
@@ -29,9 +29,9 @@ def jobs(codes, shapes, offsets, out_offsets, rows, entries, counts):
         for k in range(steps):
             if codes[i, k] != 0:
                 last[i] = k
-        needed = np.int64(0)
+        needed = 0
         for k in range(last[i]):
-            needed = max(needed, np.int64(shapes[i, k + 1, 0]) * shapes[i, k + 1, 1] * shapes[i, k + 1, 2])
+            needed = max(needed, shapes[i, k + 1, 0] * shapes[i, k + 1, 1] * shapes[i, k + 1, 2])
         between[i] = room
         room += needed
     for k in range(steps):
@@ -49,7 +49,7 @@ def jobs(codes, shapes, offsets, out_offsets, rows, entries, counts):
             for d in range(3):
                 row[6 + d], row[9 + d] = shapes[i, k, d], shapes[i, k + 1, d]
             row[12] = tables * _TABLE
-            wanted = shapes[i, k, 0] if kind == _AUTOCONTRAST or kind == _EQUALIZE else int(kind == _CONTRAST)
+            wanted = shapes[i, k, 0] if kind in (_AUTOCONTRAST, _EQUALIZE) else int(kind == _CONTRAST)
             for c in range(wanted):
                 entries[listed, 0], entries[listed, 1] = at - begin, -1 if kind == _CONTRAST else c
                 listed += 1

@@ -62,6 +62,25 @@ def compiled(source: str, kernel: str) -> Any:
     return ctypes.CDLL(str(library)).launch
 
 
+class PlainLaunches:
+    """dali_run.ops.gpu.driver_calls.Launches, of functions that are called as CuPy's are."""
+
+    def __init__(
+        self, kernels: Sequence[Any], places: Sequence[tuple[int, int]], copy: Callable[[int, np.ndarray], Any],
+        stream: Any = None,
+    ) -> None:  # fmt: skip
+        self._kernels, self._places, self._copy, self._stream = list(kernels), list(places), copy, stream
+
+    def begin(self, addresses: np.ndarray, to: int, host: np.ndarray) -> None:
+        if host.nbytes:
+            self._copy(to, host)
+        arguments = [list(given) for *_, given in self._kernels]
+        for (kernel, k), address in zip(self._places, addresses.tolist(), strict=True):
+            arguments[kernel][k] = np.uint64(address)
+        for (function, grid, block, _), given in zip(self._kernels, arguments, strict=True):
+            function(grid, (block,), tuple(given), stream=self._stream)
+
+
 class EmulatedLane:
     """The part of a Lane that kernels use. Arrays are filled with noise first, so that places not written show."""
 
@@ -78,9 +97,15 @@ class EmulatedLane:
     def upload(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(np.array(a, order="C") for a in arrays)
 
-    def bring(self, arrays: Sequence[np.ndarray]) -> tuple[Any, list[int]]:
-        there = self.upload(*arrays)
-        return there, [a.ctypes.data for a in there]
+    def allocate(self, nbytes: int) -> tuple[Any, int]:
+        room = self.empty(nbytes + 256, np.uint8)
+        return room, -(-room.ctypes.data // 256) * 256
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        return self.empty(nbytes, np.uint8)
+
+    def launches(self, kernels: Sequence[Any], places: Sequence[tuple[int, int]]) -> PlainLaunches:
+        return PlainLaunches(kernels, places, lambda to, host: ctypes.memmove(to, host.ctypes.data, host.nbytes))
 
     def download(self, array: np.ndarray) -> np.ndarray:
         return array.copy()

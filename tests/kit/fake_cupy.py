@@ -24,6 +24,7 @@ import numpy as np
 
 from dali_run.ops.gpu import driver_calls as stream_work
 
+from .emulated_lane import PlainLaunches
 from .listed_kernels import launched_of
 
 _MODULES = ("cupy", "cupy.cuda", "cupy.cuda.runtime", "cupy.cuda.driver")
@@ -553,6 +554,10 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         device.Arena.take = noisy  # type: ignore[method-assign]
     work, stream_work.Work = stream_work.Work, lambda stream: Work(fake, stream)  # type: ignore[assignment,misc]
     milliseconds, stream_work.milliseconds = stream_work.milliseconds, _milliseconds
+    launches = stream_work.Launches
+    stream_work.Launches = lambda stream, kernels, places: PlainLaunches(  # type: ignore[assignment,misc]
+        kernels, places, lambda to, host: fake.memcpy_async(to, host.ctypes.data, host.nbytes, 1, stream), stream
+    )
     before = {name: sys.modules.get(name) for name in _MODULES}
     streams = dict(device._idle_streams)
     device._idle_streams.clear()
@@ -571,6 +576,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         Stream.late, device.Arena.take = False, take  # type: ignore[method-assign]
         _streams.clear()
         _defaults.clear()
+        stream_work.Launches = launches  # type: ignore[misc]
         stream_work.Work = work  # type: ignore[misc]
         stream_work.milliseconds = milliseconds
         start._start = ahead

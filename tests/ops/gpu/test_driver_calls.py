@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -130,3 +131,25 @@ def test_nothing_is_begun_behind_what_was_refused(monkeypatch: pytest.MonkeyPatc
     assert library.calls == CALLS[:fails]
     work.submit()
     assert library.calls == CALLS[:fails], "nor later"
+
+
+def test_launches_are_begun_again_with_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, seen = Library(monkeypatch), []
+    functions = [SimpleNamespace(ptr=0x7F00_0001), SimpleNamespace(kernel=SimpleNamespace(ptr=0x7F00_0002))]
+    kernels = [
+        (functions[0], (3, 4), 128, (np.uint64(0), np.int32(-5), np.float32(0.5), np.uint64(0))),
+        (functions[1], (7,), 64, (np.uint64(9 << 40), np.uint64(0))),
+    ]
+    launches = stream_work.Launches(77, kernels, [(0, 0), (0, 3), (1, 1)])
+    host = np.arange(10, dtype=np.uint8)
+    for turn in range(2):
+        launches.begin(np.array([1, 2, 3]) << 40, 5 << 40, host[: 10 * turn])
+        where = launches._where
+        seen.append([_LONG.from_address(int(at)).value for at in where])
+        assert launches._values.view(np.int32)[2] == -5
+        assert launches._values.view(np.float32)[4] == 0.5
+        assert [seen[-1][k] for k in (0, 3, 4, 5)] == [1 << 40, 2 << 40, 9 << 40, 3 << 40]
+    first, second = [("cuLaunchKernel", 0x7F00_0001, 3, 4, 1, 128, 1, 1, 0, 77, 1 << 40),
+                     ("cuLaunchKernel", 0x7F00_0002, 7, 1, 1, 64, 1, 1, 0, 77, 9 << 40)]  # fmt: skip
+    copy = ("cuMemcpyHtoDAsync_v2", 5 << 40, host.ctypes.data, 10, 77)
+    assert library.calls == [first, second, copy, first, second]
