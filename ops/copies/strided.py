@@ -184,7 +184,7 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], C
     out = Batch(data, offsets, shapes, plan.layout, batch.samples)
     target = Target(out, offsets, row_major(shape))
     if again is None or again is FIXED or ctx.stage == "cpu":
-        run_into(ctx, plan, batch, target, again)
+        run_into(ctx, plan, batch, target, FIXED if again is FIXED else None)
         return out
     same, like, make = shape.tobytes(), replace(target, batch=shaped(out)), again
 
