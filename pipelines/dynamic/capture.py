@@ -26,6 +26,7 @@ import numpy as np
 
 from ...ops.batch import Batch as Data
 from ...ops.errors import DaliRunError
+from ..engine import gil
 from . import calls
 from .contexts import EvalContext, ThreadPool
 from .invocation import compute, dispatch, loops
@@ -243,42 +244,48 @@ def run(
         loop.forget()
 
     def workers() -> ThreadPool:
-        """The threads that run ahead: few where they launch."""
-        return _launchers(os.getpid()) if any(c.plan.stage != "cpu" for c in loop.tape) else context.thread_pool
+        """The threads that run ahead: few where they launch, and these are not to wait for the GIL."""
+        if all(c.plan.stage == "cpu" for c in loop.tape):
+            return context.thread_pool
+        gil.lower(id(loop))
+        return _launchers(os.getpid())
 
     def send(number: int, root: Root, ahead: int) -> None:
         future = workers().submit(_ahead, root, list(loop.tape), loop.predicted(ahead), context.device_id)
         waiting.append((number, root, future))
 
     at, ended = start, False
-    while count is None or at < start + count:
-        while not ended and len(waiting) <= workers().num_threads:
-            number = at + len(waiting)
-            root = root_at(number)
-            ended = root is None
-            if root is not None:
-                send(number, root, len(waiting))
-        if not waiting:
-            return
-        outputs, ready = waiting.popleft()[2].result()
-        at += 1
-        step = Step(loop, ready)
-        body = given(outputs)
-        values = body.values() if isinstance(body, dict) else body if isinstance(body, tuple) else (body,)
-        for k, value in enumerate(values):
-            value.trace = step, (_ROOT, k), True
-        loops.steps.append(step)
-        try:
-            yield body
-        finally:
-            loops.steps.remove(step)
-        is_first = not loop.tape
-        step.end()
-        if step.unexpected or is_first:  # what is on its way does not know this body
-            again = list(waiting)
-            loop.forget()
-            for ahead, (number, root, _) in enumerate(again):
-                send(number, root, ahead)
+    try:
+        while count is None or at < start + count:
+            while not ended and len(waiting) <= workers().num_threads:
+                number = at + len(waiting)
+                root = root_at(number)
+                ended = root is None
+                if root is not None:
+                    send(number, root, len(waiting))
+            if not waiting:
+                return
+            outputs, ready = waiting.popleft()[2].result()
+            at += 1
+            step = Step(loop, ready)
+            body = given(outputs)
+            values = body.values() if isinstance(body, dict) else body if isinstance(body, tuple) else (body,)
+            for k, value in enumerate(values):
+                value.trace = step, (_ROOT, k), True
+            loops.steps.append(step)
+            try:
+                yield body
+            finally:
+                loops.steps.remove(step)
+            is_first = not loop.tape
+            step.end()
+            if step.unexpected or is_first:  # what is on its way does not know this body
+                again = list(waiting)
+                loop.forget()
+                for ahead, (number, root, _) in enumerate(again):
+                    send(number, root, ahead)
+    finally:
+        gil.restore(id(loop))
 
 
 def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
