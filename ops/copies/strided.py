@@ -184,7 +184,8 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], C
     out = Batch(data, offsets, shapes, plan.layout, batch.samples)
     target = Target(out, offsets, row_major(shape))
     if again is None or again is FIXED or ctx.stage == "cpu":
-        run_into(ctx, plan, batch, target, FIXED if again is FIXED else None)
+        constant: Any = FIXED if again is FIXED else None
+        run_into(ctx, plan, batch, target, constant)
         return out
     same, like, make = shape.tobytes(), replace(target, batch=shaped(out)), again
 
