@@ -69,12 +69,12 @@ class Launches:
         self._where = np.arange(at, at + self._values.nbytes, 8)
         """The address of each argument: the driver is told where arguments are."""
         self._addresses = np.array([firsts[kernel] + k for kernel, k in places], np.int64)
-        self._calls = np.zeros((len(kernels) + 1, _VALUE), np.int64)
+        self._calls = np.zeros((len(kernels) + 1, _COLUMNS), np.int64)
         self._calls[0, 0], self._calls[0, 4] = functions[COPY_IN], stream
         for k, (function, grid, block, arguments) in enumerate(kernels):
             wide, high, deep = (*grid, 1, 1)[:3]
             where = self._where.ctypes.data + 8 * int(firsts[k])
-            self._calls[k + 1, :12] = (functions[LAUNCH], getattr(function, "kernel", function).ptr, wide, high, deep,
+            self._calls[k + 1] = (functions[LAUNCH], getattr(function, "kernel", function).ptr, wide, high, deep,
                                        block, 1, 1, 0, stream, where, 0)  # fmt: skip
             for n, value in enumerate(arguments):
                 raw = np.asarray(value).tobytes()
