@@ -21,49 +21,91 @@ __device__ __forceinline__ int restored(int filter, int stored, int a, int b, in
     return (stored + guess) & 255;
 }
 
-__device__ __forceinline__ unsigned loaded(const unsigned char *from, int bytes) {
-    unsigned value = from[0];
-    if (bytes > 1) value |= from[1] << 8;
-    if (bytes > 2) value |= from[2] << 16;
-    if (bytes > 3) value |= static_cast<unsigned>(from[3]) << 24;
-    return value;
+#define STEPS 32    // as many as lanes: the loops below count on it
+#define AT_ONCE 16
+#define ROW_BYTES (4 * STEPS + 4)  // of a row in shared memory: lanes are in banks of their own
+
+// Undo the filters of pixels of BYTES bytes, in place: a lane for each of 32 rows. A row lags the one above by a pixel:
+// what is above a pixel, and above to the left, is then what that lane has just found. `tile` holds the pixels of the
+// next STEPS steps, so a row's begin as much further to the left as it lags; `last` is the row above all 32.
+template <int BYTES>
+__device__ __forceinline__ void unfilter(unsigned char *first, int width, int height, int *bad,
+                                         unsigned char (*tile)[ROW_BYTES], unsigned char *last) {
+    const int lane = threadIdx.x, row_bytes = width * BYTES;
+    const long long pitch = 1 + static_cast<long long>(row_bytes);
+    for (int top = 0; top < height; top += 32) {
+        const int count = min(32, height - top);
+        const bool mine = lane < count;
+        unsigned char *rows = first + top * pitch + 1;  // the pixels of the first one
+        const int filter = mine ? rows[lane * pitch - 1] : 0;
+        if (filter > 4) *bad = 1;
+        unsigned left = 0, corner = 0, found = 0;
+        for (int from = 0; from < width + count - 1; from += STEPS) {
+            unsigned char over[BYTES];
+#pragma unroll
+            for (int k = 0; k < BYTES; ++k) {
+                const int at = from * BYTES + 32 * k + lane;
+                over[k] = top && at < row_bytes ? rows[at - pitch] : 0;
+            }
+            for (int r = 0; r < 32; r += AT_ONCE) {
+                unsigned char read[AT_ONCE][BYTES];  // all are on their way before one is waited for
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+                    for (int k = 0; k < BYTES; ++k) {
+                        const int at = (from - r - j) * BYTES + 32 * k + lane;
+                        const bool there = r + j < count && at >= 0 && at < row_bytes;
+                        read[j][k] = there ? rows[(r + j) * pitch + at] : 0;
+                    }
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+                    for (int k = 0; k < BYTES; ++k) tile[r + j][32 * k + lane] = read[j][k];
+            }
+#pragma unroll
+            for (int k = 0; k < BYTES; ++k) last[32 * k + lane] = over[k];
+            __syncwarp();
+            for (int step = 0; step < STEPS; ++step) {
+                unsigned up = __shfl_up_sync(~0u, found, 1);
+                const int x = from + step - lane;
+                if (!mine || x < 0 || x >= width) continue;
+                unsigned char *at = tile[lane] + step * BYTES;
+                if (lane == 0) {
+                    up = 0;
+                    for (int k = 0; k < BYTES; ++k) up |= static_cast<unsigned>(last[step * BYTES + k]) << 8 * k;
+                }
+                found = 0;
+                for (int k = 0; k < BYTES; ++k) {
+                    const int byte = restored(filter, at[k], left >> 8 * k & 255, up >> 8 * k & 255, corner >> 8 * k & 255);
+                    at[k] = byte;
+                    found |= static_cast<unsigned>(byte) << 8 * k;
+                }
+                left = found;
+                corner = up;
+            }
+            __syncwarp();
+#pragma unroll 8
+            for (int r = 0; r < 32; ++r)
+#pragma unroll
+                for (int k = 0; k < BYTES; ++k) {
+                    const int at = (from - r) * BYTES + 32 * k + lane;
+                    if (r < count && at >= 0 && at < row_bytes) rows[r * pitch + at] = tile[r][32 * k + lane];
+                }
+            __syncwarp();
+        }
+    }
 }
 
-// Undo the filters in place: a warp for each picture, a lane for each of 32 rows. A row lags the one above by a pixel:
-// what is above a pixel, and above to the left, is then what that lane has just found. `bad` tells of pictures with a
-// filter that does not exist.
-extern "C" __global__ void png_unfilter(unsigned char *rows, const Picture *pictures, int *bad) {
+// A warp for each picture. `bad` tells of those with a filter that does not exist.
+extern "C" __global__ void __launch_bounds__(32) png_unfilter(unsigned char *rows, const Picture *pictures, int *bad) {
+    __shared__ unsigned char tile[32][ROW_BYTES], last[4 * STEPS];
     const Picture p = pictures[blockIdx.x];
-    const int lane = threadIdx.x, bytes = p.stored;
-    const long long pitch = 1 + static_cast<long long>(p.width) * bytes;
     unsigned char *first = rows + p.rows;
-    for (int top = 0; top < p.height; top += 32) {
-        const int count = min(32, p.height - top);
-        const bool mine = lane < count;
-        unsigned char *row = first + (top + (mine ? lane : 0)) * pitch;
-        const unsigned char *above = first + (top - 1) * pitch + 1;  // of lane 0
-        const int filter = row[0];
-        if (mine && filter > 4) bad[blockIdx.x] = 1;
-        unsigned left = 0, corner = 0, found = 0;
-        for (long long t = 0; t < static_cast<long long>(p.width) + count - 1; ++t) {
-            unsigned up = __shfl_up_sync(~0u, found, 1);
-            const long long x = t - lane;
-            if (!mine || x < 0 || x >= p.width) continue;
-            unsigned char *at = row + 1 + x * bytes;
-            if (lane == 0) up = top ? loaded(above + x * bytes, bytes) : 0;
-            const unsigned stored = loaded(at, bytes);
-            found = 0;
-            for (int k = 0; k < bytes; ++k) {
-                const int byte = restored(filter, stored >> 8 * k & 255, left >> 8 * k & 255, up >> 8 * k & 255,
-                                          corner >> 8 * k & 255);
-                at[k] = byte;
-                found |= static_cast<unsigned>(byte) << 8 * k;
-            }
-            left = found;
-            corner = up;
-        }
-        __syncwarp();  // the last row is there for the next ones
-    }
+    int *wrong = bad + blockIdx.x;
+    if (p.stored == 1) unfilter<1>(first, p.width, p.height, wrong, tile, last);
+    if (p.stored == 2) unfilter<2>(first, p.width, p.height, wrong, tile, last);
+    if (p.stored == 3) unfilter<3>(first, p.width, p.height, wrong, tile, last);
+    if (p.stored == 4) unfilter<4>(first, p.width, p.height, wrong, tile, last);
 }
 
 // Pixels of the windows, from rows without filters. blockIdx.y is the picture.
