@@ -68,7 +68,7 @@ def command(
         files.append(str(beside))
     checked = check_spec(spec)
     if checked["problems"]:
-        raise SpecError(f"{spec} was written, but is not right: {checked['problems'][0]['text']}")
+        raise SpecError(f"{spec} was written, but is not valid: {checked['problems'][0]['text']}")
     if json:
         print_json({"spec": str(spec), "files": files, "kind": seen.kind, "about": seen.about, "task": task})
         return

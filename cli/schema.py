@@ -13,7 +13,7 @@ NAME = "schema"
 
 def _names(incomplete: str) -> list[str]:
     """Completions that the shell offers after ``--of``."""
-    from ..pipelines.tools.json_output import OUTPUTS
+    from ..pipelines.tools.json_output.outputs import OUTPUTS
 
     return [name for name in ("spec", *OUTPUTS) if name.startswith(incomplete)]
 
@@ -33,7 +33,7 @@ def command(
       # yaml-language-server: $schema=./spec.schema.json
     """
     if of != "spec":
-        from ..pipelines.tools.json_output import output_schema
+        from ..pipelines.tools.json_output.schema import output_schema
 
         print_json(output_schema(of))
         return

@@ -12,7 +12,7 @@ from dali_run.pipelines.dynamic.stubs import stub as dynamic_stub
 from dali_run.pipelines.python.stubs import classes_stub, functions_stub
 from dali_run.pipelines.settings import table
 from dali_run.pipelines.spec.json_schema import schema_text, spec_schema
-from dali_run.pipelines.tools.json_output import as_page
+from dali_run.pipelines.tools.json_output.schema import as_page
 from dali_run.pipelines.tools.reference import operators_page
 from docs import operator_pictures
 from docs.commands_page import commands_page

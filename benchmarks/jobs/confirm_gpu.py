@@ -49,7 +49,7 @@ TESTS = ("tests/ops/codecs/jpeg/test_gpu.py", "tests/ops/fused/test_fused.py", "
          "tests/pipelines/engine/test_gpu_engine.py",
          "tests/pipelines/python/test_gpu.py", "tests/ops/gpu/test_gather.py", "tests/pipelines/engine/test_uploads.py",
          "tests/readers/fetch/test_direct_storage.py", "tests/ops/codecs/jpeg/test_nvjpeg.py",
-         "tests/pipelines/engine/test_who_decodes.py")  # fmt: skip
+         "tests/pipelines/engine/test_which_decoder.py")  # fmt: skip
 BEFORE = {("val", 256): 85_000, ("val", 512): 125_000, ("val", 1024): 195_000, ("train", 1024): 125_000}
 """Images a second of one H200 with 16 cores on 2026-11-21, before several batches were read at once."""
 How = Literal["alone", "program", "job"]

@@ -184,7 +184,7 @@ def check_damaged(defines: str, files: list[bytes], what: str, size: int) -> boo
         status = Lane(defines, Batch(files[begin : begin + size]), "train").status() & ~late
         for i, bits in enumerate(status.tolist()):
             name = f"{what} {begin + i}"
-            # Not which bits: behind its end a scan is what memory has left there, and another scan may have been first.
+            # Not which bits: after its end a scan is what memory has left there, and another scan may have been first.
             if bool(bits) != bool(found.get(name, 0) & ~late):
                 result["wrong"].append((name, f"status {bits} where it is resized, {found.get(name, 0)} else"))
     print(

@@ -58,7 +58,7 @@ def _encoded(picture: Image.Image, sampling: str, quality: int, restart: int, **
 def scan_each(
     picture: Image.Image, h: int, v: int, order: tuple[int, ...] = (0, 1, 2), sof: int = 0xC0, **options: Any
 ) -> bytes:
-    """A JPEG with a scan for each component, in this order, each behind its own tables and restart interval; its luma
+    """A JPEG with a scan for each component, in this order, each after its own tables and restart interval; its luma
     is sampled h x v as often as its chroma."""
     width, height = picture.size
     parts = []

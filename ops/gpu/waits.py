@@ -19,7 +19,7 @@ _pause = time.sleep
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """Somebody who wants to know when a wait for one of the GPUs ``indices`` takes more than ``limit`` seconds."""
+    """Something that is told when a wait for one of the GPUs ``indices`` takes more than ``limit`` seconds."""
 
     indices: tuple[int, ...]
     limit: float

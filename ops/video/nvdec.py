@@ -447,7 +447,7 @@ def _by_cpu(index: int, clip: NvClip, run: _Run, places: Mapping[int, Sequence[i
 
 
 def report(ctx: Context, why: str, seconds: float, count: int = 1) -> None:
-    """Tell who decoded ``count`` samples, and ``why`` it was the CPU."""
+    """Tell what decoded ``count`` samples, and ``why`` it was the CPU."""
     ctx.decoded_by("CPU threads" if why else "NVDEC", count, seconds)
     if why and ctx.count is not None:
         ctx.count(f"not for NVDEC: {why}", count)

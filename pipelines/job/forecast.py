@@ -21,7 +21,7 @@ from ..spec.build import load_spec
 from ..spec.model import Spec
 
 PATIENCE = 5.0
-"""Seconds in which a data set must have been listed; who looks at a plan does not wait for more."""
+"""Seconds in which a data set must have been listed: nobody wants to wait longer for a plan."""
 _FEWEST_BATCHES = 2
 
 

@@ -38,7 +38,9 @@ def part_of(text: str, environment: Mapping[str, str]) -> tuple[tuple[int, int],
     else:
         index, where = _index(environment)
     if not 0 <= index < count:
-        raise SpecError(f"--part {text}: {where} is {index}, so there is no such part; parts are counted from 0")
+        there = f"parts are counted from 0, so the last is {count - 1}" if count else "there is at least one part"
+        found_in = "" if where == "--part" else f"{where} is {index}; "
+        raise SpecError(f"--part {text}: {found_in}{there}")
     return (index, count), where
 
 

@@ -69,8 +69,8 @@ def _classes(name: str, facts: Mapping[str, Any]) -> str:
     named = [f"{names.get(k) or k} ({counts[k]:,})" for k in most[:_MOST_CLASSES]]
     more = f", and {len(counts) - _MOST_CLASSES:,} more" if len(counts) > _MOST_CLASSES else ""
     few, many = facts["fewest"], facts["most"]
-    each = f"{few:,}" if few == many else f"{few:,} to {many:,}"
-    return f"{name}: {count(len(counts), 'value')}, {each} times each: {', '.join(named)}{more}"
+    each = f"{few:,} to {many:,} times" if few != many else "once" if few == 1 else f"{few:,} times"
+    return f"{name}: {count(len(counts), 'value')}, {each} each: {', '.join(named)}{more}"
 
 
 def _arrays(name: str, facts: Mapping[str, Any]) -> list[str]:

@@ -76,7 +76,7 @@ def _targets(device: str) -> list[Target]:
 def _summary(built: BuiltSpec) -> str:
     write = built.spec.write
     what = f"{', '.join(built.graph.outputs)} as {write.writer} to {write.path}" if write else "nothing to write"
-    return f"right: {count(len(built.graph.nodes), 'operator')}, {what}"
+    return f"valid: {count(len(built.graph.nodes), 'operator')}, {what}"
 
 
 def describe_job(

@@ -383,7 +383,7 @@ def test_a_terminal_gets_a_bar(spec: Path) -> None:
 
 def test_validate_says_everything_at_once(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate", str(spec), VAL]) == 0
-    assert capsys.readouterr().out.count(": right: ") == 2
+    assert capsys.readouterr().out.count(": valid: ") == 2
     spec.write_text(spec.read_text().replace("op: resize", "op: resiz").replace("in: jpegs", "in: jpgs"))
     assert cli.main(["validate", str(spec), VAL]) == 2
     printed, err = capsys.readouterr()
@@ -415,7 +415,7 @@ def test_validate_notes_what_has_no_effect(spec: Path, capsys: pytest.CaptureFix
     spec.write_text(spec.read_text().replace("name: Reader,", "name: Reader, read_ahead: true,"))
     assert cli.main(["validate", str(spec)]) == 0
     printed, err = capsys.readouterr()
-    assert ": right: " in printed
+    assert ": valid: " in printed
     assert err.startswith(f"{spec}:6:38: note: step 1 (readers.file): argument 'read_ahead' has no effect")
     assert len(err.splitlines()) == 1
     assert cli.main(["run", str(spec), "--limit", "4"]) == 0

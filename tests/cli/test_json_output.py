@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 
 from dali_run.cli import main as cli
-from dali_run.pipelines.tools.json_output import OUTPUTS, as_page, output_schema
+from dali_run.pipelines.tools.json_output.outputs import OUTPUTS
+from dali_run.pipelines.tools.json_output.schema import as_page, output_schema
 from dali_run.pipelines.tools.sample_data import make_sample_data
 
 from ..kit.small_spec import small_spec

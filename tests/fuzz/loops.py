@@ -34,7 +34,7 @@ Bytes = np.ndarray
 
 
 def array(data: bytes) -> Bytes:
-    """Of its own size: a read behind it is a read outside."""
+    """Of its own size: a read after it is a read outside."""
     return np.frombuffer(bytearray(data), np.uint8)
 
 

@@ -22,7 +22,7 @@ _CALLS = "DALI_RUN_TEST_CALLS"
 
 
 def faulty(data: bytes, what: str) -> bytes:
-    """``data`` as a file whose decoder does ``what``; decoders of whole files ignore what comes behind the end."""
+    """``data`` as a file whose decoder does ``what``; decoders of whole files ignore what comes after the end."""
     return data + MARK + what.encode()
 
 

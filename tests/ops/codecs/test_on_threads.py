@@ -20,7 +20,7 @@ from dali_run.ops.context import Context
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.fake_cupy import faked
-from tests.pipelines.engine.test_who_decodes import graph, results
+from tests.pipelines.engine.test_which_decoder import graph, results
 
 
 @pytest.mark.parametrize("sizes", [[5], [1] * 50, [3, 9, 3, 3, 12, 1, 1, 30], [0, 0, 11, 0], list(range(25))])
@@ -104,7 +104,7 @@ def test_isolated_formats_are_asked_for_several_at_a_time(
 
 
 def test_headers_of_a_part_of_a_batch_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches that a GPU takes are cut by who decodes; each header is looked at once all the same."""
+    """Batches that a GPU takes are cut by what decodes them; each header is looked at once all the same."""
     (tmp_path / "a").mkdir()
     for i in range(24):
         picture = Image.new("RGB", (20 + i, 30), (5 * i, 0, 0))

@@ -21,7 +21,7 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.emulated_lane import EmulatedLane
 from tests.kit.fake_cupy import faked
-from tests.pipelines.engine.test_who_decodes import graph, results
+from tests.pipelines.engine.test_which_decoder import graph, results
 
 pytestmark = pytest.mark.skipif(webp._library() is None, reason="no libwebp here")
 

@@ -293,7 +293,7 @@ def test_permute_batch_by_slots() -> None:
     out, _ = apply("permute_batch", [IMAGES], indices=[2, 0, 0])
     for got, source in zip(out, (2, 0, 0), strict=True):
         np.testing.assert_array_equal(got, IMAGES[source])
-    # Sample 1 was dropped before: who wants its data is dropped too.
+    # Sample 1 was dropped before: samples that want its data are dropped too.
     batch = batch_of(IMAGES, "HWC").take(np.array([0, 2]))
     op = operator("permute_batch", indices=[1, 0, 0])
     ctx = Context(op, "cpu", batch.samples)

@@ -137,7 +137,7 @@ def test_a_pool_that_is_dropped_waits_for_nobody() -> None:
 
 
 def test_work_given_while_a_pool_shuts_down_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot come behind what ends the threads: who waits for it would wait for ever."""
+    """It cannot come after what ends the threads: its result would never come."""
     closing: list[threading.Thread] = []
 
     class Tasks:

@@ -20,7 +20,7 @@ from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.engine import device
 from dali_run.pipelines.engine.channel import Channel
 
-from .test_who_decodes import engines, graph, results  # noqa: F401 (a fixture)
+from .test_which_decoder import engines, graph, results  # noqa: F401 (a fixture)
 
 FORMATS = ("jpg", "png", "webp", "bmp", "ppm", "tiff", "jp2")
 

@@ -20,7 +20,7 @@ from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.emulated_lane import EmulatedLane
 from tests.kit.fake_cupy import faked
 from tests.ops.codecs.png.test_decoder import CHANNELS, chunk, encoded, filtered, picture, stored
-from tests.pipelines.engine.test_who_decodes import graph, results
+from tests.pipelines.engine.test_which_decoder import graph, results
 
 pytestmark = pytest.mark.skipif(not png.available(), reason="no libdeflate here")
 

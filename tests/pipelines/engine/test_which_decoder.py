@@ -1,5 +1,5 @@
-"""Decoders of a batch: our CUDA decoder, the GPU's JPEG engines, nvJPEG's hybrid decoders, CPU threads. Who takes an
-image follows from the sample, and reports say how many each of them took."""
+"""Decoders of a batch: our CUDA decoder, the GPU's JPEG engines, nvJPEG's hybrid decoders, CPU threads. Which one
+takes an image follows from the sample, and reports say how many each of them took."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_launch_that_waits_has_another_beside_it(folder: Path) -> None:
         assert launcher_count(step) == count, arguments
 
 
-def test_a_plan_says_who_decodes(folder: Path) -> None:
+def test_a_plan_says_what_decodes(folder: Path) -> None:
     def said(fused: bool = True, **arguments: Any) -> list[str]:
         plan = compile_graph(graph(folder, fused, **arguments), Target("gpu"), 7)
         return [o["decoders"] for o in plan.describe()["operators"] if o["decoders"]]

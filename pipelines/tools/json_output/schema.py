@@ -1,0 +1,120 @@
+"""JSON Schema and documentation of what `OUTPUTS` declares."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, NotRequired, get_args, get_origin, get_type_hints
+
+from ....ops.base import nearest
+from ....ops.errors import SpecError
+from .outputs import OUTPUTS
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def output_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of one of `OUTPUTS`. Raises SpecError with the nearest names."""
+    if name not in OUTPUTS:
+        raise SpecError(f"there is no schema {name!r}{nearest(name, OUTPUTS)} (known: spec, {', '.join(OUTPUTS)})")
+    command, declared = OUTPUTS[name]
+    return {"$schema": DIALECT, "title": f"dali-run {command}", **_schema(declared)}
+
+
+_PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
+
+
+def _schema(declared: Any) -> dict[str, Any]:
+    origin, given = get_origin(declared), get_args(declared)
+    if declared is Any:
+        return {}
+    if declared in _PLAIN:
+        return {"type": _PLAIN[declared]}
+    if origin is Literal:
+        return {"enum": list(given)}
+    if origin in (types.UnionType, typing.Union):
+        return {"anyOf": [_schema(x) for x in given]}
+    if origin is list:
+        return {"type": "array", "items": _schema(given[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _schema(given[1])}
+    if typing.is_typeddict(declared):
+        text = (declared.__doc__ or "").split("\n\n")[0]
+        return {
+            "type": "object",
+            **({"description": text} if text and not text.startswith("dict") else {}),
+            "properties": {name: _schema(tp) for name, tp in get_type_hints(declared).items()},
+            "required": sorted(_required(declared)),
+        }
+    raise AssertionError(f"no schema for {declared}")
+
+
+def _required(declared: Any) -> set[str]:
+    """Fields that are always there. (`__required_keys__` does not see NotRequired in annotations that are text.)"""
+    hints = get_type_hints(declared, include_extras=True)
+    return {name for name, tp in hints.items() if get_origin(tp) is not NotRequired}
+
+
+def as_page() -> str:
+    """docs/json.md."""
+    lines = [
+        "# JSON for programs",
+        "",
+        "Commands print JSON with `--json`: on stdout, and nothing else there. Lines for people stay on stderr; exit",
+        "codes are the same. Fields may be added at any time; those below stay. `dali-run schema --of run` prints the",
+        "JSON Schema of what `run --json` prints; the names are those in the first column. What ends any command",
+        "before it has a result is printed as [Finished](#finished), with an empty report.",
+        "",
+        "```sh",
+        "dali-run schema --of validate",
+        "dali-run validate configs/quickstart.yaml --json",
+        "```",
+        "",
+        "| `--of` | printed by | |",
+        "|---|---|---|",
+    ]
+    for name, (command, declared) in OUTPUTS.items():
+        inner = get_args(declared)[0] if get_origin(declared) is list else declared
+        many = "a list of: " if get_origin(declared) is list else ""
+        by = command if "." in command else f"{command} --json"
+        lines.append(f"| `{name}` | `{by}` | {many}[{inner.__name__}](#{inner.__name__.lower()}) |")
+    for declared in _declared():
+        lines += ["", f"## {declared.__name__}", "", (declared.__doc__ or "").strip(), "", "| field | |", "|---|---|"]
+        for name, tp in get_type_hints(declared).items():
+            known = "" if name in _required(declared) else "; may be missing"
+            lines.append(f"| `{name}` | {_words(tp)}{known} |")
+    return "\n".join(lines) + "\n"
+
+
+def _declared() -> list[Any]:
+    """Every TypedDict, each once, in the order in which they are first named."""
+    found: dict[Any, None] = {}
+
+    def visit(declared: Any) -> None:
+        if typing.is_typeddict(declared) and declared not in found:
+            found[declared] = None
+            for tp in get_type_hints(declared).values():
+                visit(tp)
+        for inner in get_args(declared):
+            visit(inner)
+
+    for _, declared in OUTPUTS.values():
+        visit(declared)
+    return list(found)
+
+
+def _words(declared: Any) -> str:
+    origin, given = get_origin(declared), get_args(declared)
+    if origin is list:
+        return f"list of {_words(given[0])}"
+    if origin is dict:
+        return f"object of {_words(given[1])}"
+    if origin is Literal:
+        return " or ".join(f"`{x}`" for x in given)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_words(x) for x in given)
+    if typing.is_typeddict(declared):
+        return f"[{declared.__name__}](#{declared.__name__.lower()})"
+    words: Mapping[Any, str] = {Any: "anything", str: "text", int: "integer", float: "number", bool: "boolean"}
+    return words.get(declared, "null")
