@@ -6,6 +6,7 @@ in float32 along a row, and so takes the other of two neighbours at some ties.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, Border, affordable
 from ..copies.windows import image_layout, known_layout, refused, round_half_away
 from ..errors import SpecError
+from ..gpu.repeated import Again, changing, fixed, once, shaped
 from ..kernels import Kernels
 from ..libraries import presets
 from ..sequences.unfold import by_frame, largest
@@ -114,10 +116,13 @@ class Warping(Operator, abstract=True):
             ctx.reject(i, "bad_argument", f"size must not be negative, got {size[i].tolist()}")
         return np.maximum(size, 0)
 
-    def warped(self, ctx: Context, images: Batch, sizes: I64, matrices: F64) -> Batch:
+    def warped(
+        self, ctx: Context, images: Batch, sizes: I64, matrices: F64,
+        again: Callable[[Context], tuple[I64, F64]] | None = None,
+    ) -> Batch:  # fmt: skip
         """``images`` sampled at matrices [N, 2, 3] times the output's pixel centres (x, y, 1).
 
-        Volumes take [N, 3, 4] for (x, y, z, 1).
+        Volumes take [N, 3, 4] for (x, y, z, 1). ``again`` gives sizes and matrices for other arguments.
         """
         axes = spatial_axes(images.layout)
         shape = images.shapes.astype(np.int64)
@@ -134,8 +139,18 @@ class Warping(Operator, abstract=True):
         linear = self.interp_type is DALIInterpType.INTERP_LINEAR
         # The fill is a value of the input's type, as in DALI: 300 is 255 among uint8.
         fill = np.float32(saturate(np.array([self.fill_value or 0.0]), images.dtype)[0])
-        run = self._cpu if ctx.stage == "cpu" else self._gpu
-        return run(ctx, images, shape, np.dtype(dtype), geometry, maps, linear, fill)
+        if ctx.stage == "cpu":
+            return self._cpu(ctx, images, shape, np.dtype(dtype), geometry, maps, linear, fill)
+
+        def other(ctx: Context) -> tuple[F64] | None:
+            if again is None or len(ctx.samples) != len(maps):  # there are frames
+                return None
+            found, matrices = again(ctx)
+            same = found.tobytes() == sizes.tobytes() and np.isfinite(matrices).all()
+            return (np.ascontiguousarray(matrices, np.float64),) if same else None
+
+        remade = None if again is None else other
+        return self._gpu(ctx, images, shape, np.dtype(dtype), geometry, maps, linear, fill, remade)
 
     def _cpu(
         self, ctx: Context, images: Batch, shape: I64, dtype: np.dtype[Any], geometry: I64, matrices: Any, linear: bool,
@@ -161,12 +176,13 @@ class Warping(Operator, abstract=True):
 
     def _gpu(
         self, ctx: Context, images: Batch, shape: I64, dtype: np.dtype[Any], geometry: I64, matrices: Any, linear: bool,
-        fill: np.float32,
+        fill: np.float32, again: Again | None,
     ) -> Batch:  # fmt: skip
         out = Batch.allocate(ctx.empty, shape.astype(np.int32), dtype, images.layout, images.samples)
         if out.data.size == 0:
             return out
-        base, sizes, maps, to = ctx.device.upload(images.offsets, geometry, matrices, out.offsets)
+        base, sizes, to = fixed(ctx.device, images.offsets, geometry, out.offsets)
+        (maps,) = changing(ctx.device, again, matrices)
         axes = spatial_axes(images.layout)
         pixels = int((geometry[:, 0] * geometry[:, -axes:].prod(axis=1)).max())
         kernel = f"{'warp' if axes == 2 else 'warp_volumes'}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"
@@ -232,6 +248,13 @@ class Rotate(Warping, name="rotate"):
             return self.preset(ctx, images, "rotate", before, np.zeros((len(images), 0)))
         if spatial_axes(images.layout) == 3:
             return self._volumes(ctx, images)
+        like = shaped(images)
+        return self.warped(ctx, images, *self._maps(ctx, like), lambda c: self._maps(c, like))
+
+    gpu = cpu
+
+    def _maps(self, ctx: Context, images: Batch) -> tuple[I64, F64]:
+        """The sizes of the outputs, and the maps of their pixels."""
         # As DALI, radians in float32: 45 degrees counts as |sin| > |cos|.
         radians = (ctx.arg("angle") * np.float32(np.pi / 180)).astype(np.float64)
         height, width = images.shapes[:, -3].astype(np.int64), images.shapes[:, -2].astype(np.int64)
@@ -241,9 +264,7 @@ class Rotate(Warping, name="rotate"):
             sizes = largest(ctx, canvas(height, width, np.abs(cos), np.abs(sin)))
         x, y = sizes[:, 1] / 2, sizes[:, 0] / 2
         rows = [[cos, -sin, width / 2 - cos * x + sin * y], [sin, cos, height / 2 - sin * x - cos * y]]
-        return self.warped(ctx, images, sizes, np.array(rows).transpose(2, 0, 1))
-
-    gpu = cpu
+        return sizes, np.array(rows).transpose(2, 0, 1)
 
     def infer(self, *specs: Spec) -> Spec:
         known = Warping.infer(self, *specs)
@@ -342,16 +363,11 @@ class WarpAffine(Warping, name="warp_affine"):
         """The images of the batch, sampled along their maps."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if inputs:
+            once(ctx.device)
             rows = inputs[0].dense()
-            values = rows if inputs[0].on_host else rows.get()  # matrices are checked on the host
+            matrices = self._matrices(rows if inputs[0].on_host else rows.get(), images)  # they are checked on the host
         else:
-            values = ctx.arg("matrix", np.float32 if self.parity == "dali" else np.float64)
-        values = values.reshape(len(images), -1)
-        axes = spatial_axes(images.layout)
-        self._check_matrix(values.shape[1], axes)
-        matrices = values.reshape(len(images), axes, axes + 1).astype(np.float64)
-        if not self.inverse_map:
-            matrices = inverted(matrices)
+            matrices = self._given(ctx, images)
         if self.parity != "dali":
             wrong = ~np.isfinite(matrices).all(axis=(1, 2))
             for i in np.flatnonzero(wrong).tolist():
@@ -359,9 +375,23 @@ class WarpAffine(Warping, name="warp_affine"):
             matrices[wrong] = np.eye(2, 3)
             sizes = affordable(ctx, np.column_stack([self.given_sizes(ctx, images), images.shapes[:, -1]]))[:, :2]
             return self.preset(ctx, images, "affine", sizes.astype(np.float64), matrices.reshape(-1, 6))
-        return self.warped(ctx, images, self.given_sizes(ctx, images), matrices)
+        like = shaped(images)
+        return self.warped(ctx, images, self.given_sizes(ctx, images), matrices,
+                           lambda c: (self.given_sizes(c, like), self._given(c, like)))  # fmt: skip
 
     gpu = cpu
+
+    def _given(self, ctx: Context, images: Batch) -> F64:
+        """`_matrices` of the argument."""
+        return self._matrices(ctx.arg("matrix", np.float32 if self.parity == "dali" else np.float64), images)
+
+    def _matrices(self, values: npt.NDArray[Any], images: Batch) -> F64:
+        """[N, 2, 3] maps from outputs to inputs, of volumes [N, 3, 4]."""
+        values = values.reshape(len(images), -1)
+        axes = spatial_axes(images.layout)
+        self._check_matrix(values.shape[1], axes)
+        matrices: F64 = values.reshape(len(images), axes, axes + 1).astype(np.float64)
+        return matrices if self.inverse_map else inverted(matrices)
 
 
 def inverted(matrices: F64) -> F64:

@@ -66,6 +66,12 @@ def lasting(lane: Any, *arrays: Any) -> tuple[Any, ...]:
     return arrays
 
 
+def once(lane: Any) -> None:
+    """What is launched follows from data of the inputs, too, and must not be repeated."""
+    if isinstance(lane, Recorder):
+        lane.give_up()
+
+
 def room(lane: Any, n: int) -> int:
     """Elements to allocate where ``n`` are needed this time, and about as many for other arguments."""
     return n + n // 4 if isinstance(lane, Recorder) else n
@@ -145,6 +151,10 @@ class Recorder:
         """As `Lane.cache`."""
         found: dict[str, Any] = self._lane.cache
         return found
+
+    def give_up(self) -> None:
+        """See `once`."""
+        self._possible = False
 
     def hold(self, arrays: Sequence[Any]) -> None:
         """See `lasting`."""
