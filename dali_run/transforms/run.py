@@ -18,6 +18,7 @@ from ..ops.batch import I32, I64, Batch, Samples, concat, elements, host_empty
 from ..ops.context import Context
 from ..ops.errors import SpecError
 from ..ops.gpu.repeated import repeats_of
+from ..ops.images.resampling.libraries import plan_of_windows
 from ..ops.images.resampling.resample import bounded, preset, preset_on_gpu
 from ..ops.images.resize import Resize
 from ..ops.kernels import Kernels
@@ -394,11 +395,17 @@ class _Resized(_Stage):
     ) -> None:
         """Image i is resized by ``mine[which[i]]``."""
         op = _resize(*mine[0][7:9])
-        corners = np.array([s[1:7] for s in mine], np.float32)[which]
-        args = {"roi_start": corners[:, :2], "roi_end": corners[:, :2] + corners[:, 2:4], "size": corners[:, 4:6]}
-        inputs = {k: Batch.from_dense(np.ascontiguousarray(v), "", samples) for k, v in args.items()}
-        ctx = Context(op, "cpu", samples, inputs)
-        self._plan = op.plan(ctx, shapes.astype(np.int64), (1, 2))
+        numbers = np.array([s[1:7] for s in mine])[which]
+        begin, extent, size = numbers[:, :2], numbers[:, 2:4], numbers[:, 4:]
+        ctx = Context(op, "cpu", samples)
+        if numbers.dtype.kind == "i" and begin.min() >= 0 and min(extent.min(), size.min()) > 0 and (
+            begin + extent <= shapes[:, 1:]
+        ).all():  # fmt: skip
+            self._plan = plan_of_windows(*mine[0][7:9], begin, extent, size, np.zeros(size.shape, np.bool_))
+        else:
+            args = {"roi_start": begin, "roi_end": begin + extent, "size": size}
+            ctx.args = {k: Batch.from_dense(v.astype(np.float32), "", samples) for k, v in args.items()}
+            self._plan = op.plan(ctx, shapes.astype(np.int64), (1, 2))
         if windows is not None:
             self._plan = self._plan.window(windows[:, :2], windows[:, 2:])
         self.shapes, self.dtype, self._before = shapes.copy(), dtype, shapes

@@ -357,9 +357,11 @@ def test_what_follows_from_data_is_not_repeated(name: str) -> None:
         matrices[:, :2] += random.uniform(-0.3, 0.3, (len(images), 2, 3)).astype(np.float32)
         given = [aligned(b, turn) for b in (images, Batch.from_dense(matrices, "", images.samples))]
         want, _ = apply(op, *given, lane=lane)
-        (got,) = repeats.run(
-            lane, 0, given, images.samples, lambda where: ((apply(op, *given, lane=where)[0],), True), None
-        )  # noqa: B023, E501
+
+        def launch(where: Any, given: list[Batch] = given) -> tuple[tuple[Batch], bool]:
+            return (apply(op, *given, lane=where)[0],), True
+
+        (got,) = repeats.run(lane, 0, given, images.samples, launch, None)
         for a, b in zip(want, got, strict=True):
             np.testing.assert_array_equal(a, b)
 

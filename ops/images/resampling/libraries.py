@@ -177,6 +177,22 @@ def plan(
     )  # fmt: skip
 
 
+def plan_of_windows(
+    interpolation: str, antialias: bool, begin: I64, extent: I64, size: I64, flip: npt.NDArray[np.bool_]
+) -> ResamplePlan:
+    """torchvision's `plan` for regions of whole pixels inside of their images, by ``begin`` and ``extent`` [N, 2]."""
+    kind = _NAMES["torchvision"][interpolation]
+    kind = kind if antialias else _FIXED.get(kind, kind)
+    kinds = np.full(size.shape, kind, np.int8)
+    end, widens = begin + extent, Filter.BOX <= kind <= Filter.LANCZOS
+    scale = np.maximum(extent / size, 1) if widens else np.ones(size.shape)
+    return ResamplePlan(
+        begin.astype(np.float32), end.astype(np.float32), size, kinds, (_RADIUS[kind] * 2 * scale).astype(np.float32),
+        np.zeros_like(size), size, flip, np.ones(len(size), np.bool_), np.stack([begin, end], axis=2),
+        np.full(len(size), Arithmetic.BYTES_15, np.int8),
+    )  # fmt: skip
+
+
 _RADIUS: F64 = np.array([0.5, 0.5, 0.5, 1, 1, 2, 3, 1, 2, 4, 1, 1])
 """Of each filter, in source pixels where no axis shrinks."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import io
 from pathlib import Path
@@ -19,6 +20,7 @@ from dali_run.ops.errors import SpecError
 from dali_run.ops.fused.resize_normalize import ResizeCropMirrorNormalize
 from dali_run.ops.images.crop_mirror_normalize import CropMirrorNormalize
 from dali_run.ops.images.random_resized_crop import RandomResizedCrop
+from dali_run.ops.images.resampling import libraries
 from dali_run.ops.types import DALIDataType, DALIImageType
 
 from .test_resize import operator, run, source
@@ -334,3 +336,21 @@ def test_decoded_jpegs_are_those_of_pillow_and_opencv(imagenet: list[Path]) -> N
         np.testing.assert_array_equal(picture, np.asarray(PIL.open(io.BytesIO(data)).convert("RGB")))
         theirs = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
         np.testing.assert_array_equal(picture, theirs[..., ::-1])
+
+
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize("interpolation", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_windows_of_whole_pixels_have_the_plan_of_regions(interpolation: str, antialias: bool) -> None:
+    random = np.random.default_rng(6)
+    extents = random.integers(1, 300, (50, 2))
+    begin = random.integers(0, extents)
+    extent = random.integers(1, extents - begin + 1)
+    size = random.integers(1, 300, (50, 2))
+    names, flip = [interpolation] * 50, np.zeros((50, 2), np.bool_)
+    lo, hi = begin.astype(np.float32), (begin + extent).astype(np.float32)
+    want = libraries.plan("torchvision", names, antialias, lo, hi, size, extents, flip)
+    got = libraries.plan_of_windows(interpolation, antialias, begin, extent, size, flip)
+    for field in dataclasses.fields(want):
+        a, b = getattr(want, field.name), getattr(got, field.name)
+        assert a.dtype == b.dtype, field.name
+        np.testing.assert_array_equal(a, b, field.name)
