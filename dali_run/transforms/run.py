@@ -394,14 +394,15 @@ class _Resized(_Stage):
         self, mine: list[Done], which: I64, windows: I64 | None, shapes: I32, dtype: Any, samples: Samples
     ) -> None:
         """Image i is resized by ``mine[which[i]]``."""
-        op = _resize(*mine[0][7:9])
+        interpolation, antialias = mine[0][7:9]
+        op = _resize(interpolation, antialias)
         numbers = np.array([s[1:7] for s in mine])[which]
         begin, extent, size = numbers[:, :2], numbers[:, 2:4], numbers[:, 4:]
         ctx = Context(op, "cpu", samples)
         if numbers.dtype.kind == "i" and begin.min() >= 0 and min(extent.min(), size.min()) > 0 and (
             begin + extent <= shapes[:, 1:]
         ).all():  # fmt: skip
-            self._plan = plan_of_windows(*mine[0][7:9], begin, extent, size, np.zeros(size.shape, np.bool_))
+            self._plan = plan_of_windows(interpolation, antialias, begin, extent, size, np.zeros(size.shape, np.bool_))
         else:
             args = {"roi_start": begin, "roi_end": begin + extent, "size": size}
             ctx.args = {k: Batch.from_dense(v.astype(np.float32), "", samples) for k, v in args.items()}
