@@ -72,5 +72,10 @@ def apply(src, dims, kept, base, start, mean, factor, shift, out, out_base):
             for r in range(rows):
                 a = at + _offset(r, own, kept, max(ndim - 1, kept), STRIDE)
                 s, o = base[i] + a, out_base[i] + a
+                if step == 1:  # the compiler vectorises it
+                    line, to = src[s : s + width], out[o : o + width]
+                    for x in range(width):
+                        to[x] = (np.float32(line[x]) - m) * f + shift
+                    continue
                 for x in range(width):
                     out[o + x * step] = (np.float32(src[s + x * step]) - m) * f + shift

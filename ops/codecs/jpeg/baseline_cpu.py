@@ -58,8 +58,8 @@ from .simd_cpu import (
 DONE, OTHER = 0, 1
 """Status of an image: its pixels are there; it is one for libjpeg-turbo."""
 
-_ORDER_AT = U(256)
-"""Where that table lies after the block's coefficients."""
+_ORDER_AT, _OTHER_AT = U(256), U(512)
+"""Where that table and a second block lie after the coefficients of a block."""
 
 
 @njit(
@@ -107,7 +107,7 @@ def decode_images(
     for i in range(len(offsets)):
         most = max(most, sizes[i] - headers[i].scan_offset)
     stream = np.empty(max(most, 0) + MCU_BYTES + 128, np.uint8)
-    block = np.zeros(512, np.uint8)
+    block = np.zeros(768, np.uint8)
     block[256:384] = ORDER
     codes, entries = np.empty((4, ENTRIES), np.uint16), np.empty((2, ENTRIES), np.int64)
     factors = np.empty((3, 64), np.int32)
@@ -119,6 +119,7 @@ def decode_images(
             status[i] = OTHER
             continue
         block[:256] = 0
+        block[512:] = 0
         data = raw[offsets[i] : offsets[i] + sizes[i]]
         status[i] = _decode(
             data, row, window, channels[i], bgr, stream, block, codes, entries, factors, dst, origins[i], pitches[i]
@@ -181,7 +182,10 @@ def _decode(
     seen = np.zeros(8, np.int32)
     seen_at = U(seen.ctypes.data)
     here = U(block.ctypes.data)
-    order = here + _ORDER_AT
+    order, other = here + _ORDER_AT, here + _OTHER_AT
+    # A block is transformed when the next one has been read: its coefficients, written one by one, are in the cache by
+    # then, where a vector is read at once, and both take different parts of the processor.
+    waits, its_factors, its_target, its_pitch = False, ZERO, ZERO, ZERO
     start = U(stream.ctypes.data)
     interval, left = 0, (restart if restart > 0 else mcus_x * mcus_y)
     stop = start + U(ends[0] if len(ends) > 0 else length)
@@ -302,10 +306,21 @@ def _decode(
                     value = min(max(((value + 4) >> 3) + 128, 0), 255)
                     for line in range(8):
                         put_u64(now.line + U(mx) * now.step + U(line * part.pitch), U(value * 0x0101010101010101))
+                    zero_block(here)
                 elif wanted:
                     put_i16(here, U(dc))
-                    inverse_dct(here, now.factors, now.line + U(mx) * now.step, U(part.pitch), seen_at)
-                zero_block(here)
+                    if waits:
+                        inverse_dct(other, its_factors, its_target, its_pitch, seen_at)
+                        zero_block(other)
+                    waits, its_factors, its_pitch = True, now.factors, U(part.pitch)
+                    its_target = now.line + U(mx) * now.step
+                    here, other = other, here
+                else:
+                    zero_block(here)
+        if waits:
+            inverse_dct(other, its_factors, its_target, its_pitch, seen_at)
+            zero_block(other)
+            waits = False
         ready = row.height if my == mcus_y - 1 else (my + 1) * 8 * v_max - (v_max > 1)
         ready = min(ready, window[2])
         while done < ready and window[1] < window[3]:
