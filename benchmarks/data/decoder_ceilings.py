@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.jobs.imagenet import processor_seconds
+from benchmarks.jobs.steady import processor_seconds
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs import webp
 from dali_run.ops.codecs.formats import probe

@@ -31,26 +31,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.data.different import data_files
 from benchmarks.data.host_planning import data_set, reader
 from benchmarks.jobs import apart
+from benchmarks.jobs.steady import Rate, steady
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 WARM_UP = 1.5
 """Seconds that a pipeline runs before the clock starts, ours and DALI's: page-locked and GPU memory is made in them."""
-
-
-def processor_seconds() -> float:
-    """Of this process and those below it: decoders may run in processes of their own."""
-    total, parents, spent = time.process_time(), dict[int, int](), dict[int, int]()
-    for stat in Path("/proc").glob("[0-9]*/stat"):  # not every kernel lists a process's children
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        pid = int(stat.parent.name)
-        parents[pid], spent[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
-    below = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in below} - below:
-        below |= more
-    return total + sum(spent[pid] for pid in below - {os.getpid()}) / os.sysconf("SC_CLK_TCK")
 
 
 def measure_ours(
@@ -85,23 +70,14 @@ def measure_ours(
     options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=True,
                       repeats=known)  # fmt: skip
     requests = (Request(k * batch, batch) for k in itertools.count())
-    first = time.perf_counter()
+    began = time.perf_counter()
     with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
-        next(engine)
-        warming = time.perf_counter()
-        first = warming - first
-        left = 2 * len(sources.readers[0][3]) if known else 0  # epochs that find out, and use, what is to be known
-        while time.perf_counter() - warming < WARM_UP or left > 0:
-            left -= len(next(engine).samples)
-        began, busy_before, n = time.perf_counter(), processor_seconds(), 0
-        while time.perf_counter() - began < seconds:
-            n += len(next(engine).samples)
-        taken, processor = time.perf_counter() - began, processor_seconds() - busy_before
-        report = build_report(engine, taken, {"read": n}, sink="take")
+        epochs = 2 * len(sources.readers[0][3]) if known else 0  # those that find out, and use, what is to be known
+        rate = steady(lambda: len(next(engine).samples), began, seconds, WARM_UP, least=epochs)
+        report = build_report(engine, rate.seconds, {"read": rate.samples}, sink="take")
     busy = {s["id"]: round(s["busy_seconds"], 3) for s in report["stages"]}
     gpu = {o["name"]: round(o["gpu_seconds"] or o["cpu_seconds"], 3) for o in report["operators"]}
-    return {"images_per_second": n / taken, "cpu_ms_per_image": 1e3 * processor / n, "first_batch_s": first,
-            "fused": report["fused"], "busy": busy, "operators": gpu, "fallbacks": report["fallbacks"],
+    return {**told(rate), "fused": report["fused"], "busy": busy, "operators": gpu, "fallbacks": report["fallbacks"],
             "decoders": report["decoders"], "decoder_times": report["decoder_times"], "rejected": report["rejected"],
             "memory": report["memory"]}  # fmt: skip
 
@@ -161,19 +137,19 @@ def measure_dali(
         return x, label
 
     p = pipe()
-    first = time.perf_counter()
+
+    def step() -> int:
+        p.run()
+        return batch
+
+    began = time.perf_counter()
     p.build()
-    p.run()
-    warming = time.perf_counter()
-    first = warming - first
-    while time.perf_counter() - warming < WARM_UP:
-        p.run()
-    began, busy_before, n = time.perf_counter(), processor_seconds(), 0
-    while time.perf_counter() - began < seconds:
-        p.run()
-        n += batch
-    taken, processor = time.perf_counter() - began, processor_seconds() - busy_before
-    return {"images_per_second": n / taken, "cpu_ms_per_image": 1e3 * processor / n, "first_batch_s": first}
+    return told(steady(step, began, seconds, WARM_UP))
+
+
+def told(rate: Rate) -> dict[str, Any]:
+    return {"images_per_second": rate.per_second(), "cpu_ms_per_image": rate.cpu_ms(),
+            "first_batch_s": rate.first_batch}  # fmt: skip
 
 
 def run_apart(arguments: dict[str, Any], path: str | None) -> dict[str, Any]:

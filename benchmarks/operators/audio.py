@@ -30,6 +30,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.jobs import apart
+from benchmarks.jobs.steady import Rate, steady
 
 RATE, SECONDS = 16000, 10
 SPECTROGRAM = {"nfft": 512, "window_length": 400, "window_step": 160}
@@ -112,22 +113,13 @@ def measure_ours(
         num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=True, upload=upload
     )
     requests = (Request(k * batch, batch) for k in itertools.count())
-    first = time.perf_counter()
+    began = time.perf_counter()
     with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
-        next(engine)
-        warming = time.perf_counter()
-        first = warming - first
-        while time.perf_counter() - warming < warm_up:
-            next(engine)
-        began, busy_before, n = time.perf_counter(), time.process_time(), 0
-        while time.perf_counter() - began < seconds:
-            n += len(next(engine).samples)
-        taken, processor = time.perf_counter() - began, time.process_time() - busy_before
-        report = build_report(engine, taken, {"read": n}, sink="take")
+        rate = steady(lambda: len(next(engine).samples), began, seconds, warm_up)
+        report = build_report(engine, rate.seconds, {"read": rate.samples}, sink="take")
     busy = {s["id"]: round(s["busy_seconds"], 3) for s in report["stages"]}
     each = {o["name"]: round(o["gpu_seconds"] or o["cpu_seconds"], 3) for o in report["operators"]}
-    return {"clips_per_second": n / taken, "cpu_ms_per_clip": 1e3 * processor / n, "first_batch_s": first, "busy": busy,
-            "operators": each, "rejected": report["rejected"], "uploads": report["uploads"],
+    return {**told(rate), "busy": busy, "operators": each, "rejected": report["rejected"], "uploads": report["uploads"],
             "decoders": report["decoders"], "memory": report["memory"]}  # fmt: skip
 
 
@@ -151,19 +143,18 @@ def measure_dali(
         return fn.to_decibels(fn.mel_filter_bank(x, **MEL), **DECIBELS)
 
     p = pipe()
-    first = time.perf_counter()
+
+    def step() -> int:
+        p.run()
+        return batch
+
+    began = time.perf_counter()
     p.build()
-    p.run()
-    warming = time.perf_counter()
-    first = warming - first
-    while time.perf_counter() - warming < warm_up:
-        p.run()
-    began, busy_before, n = time.perf_counter(), time.process_time(), 0
-    while time.perf_counter() - began < seconds:
-        p.run()
-        n += batch
-    taken, processor = time.perf_counter() - began, time.process_time() - busy_before
-    return {"clips_per_second": n / taken, "cpu_ms_per_clip": 1e3 * processor / n, "first_batch_s": first}
+    return told(steady(step, began, seconds, warm_up))
+
+
+def told(rate: Rate) -> dict[str, Any]:
+    return {"clips_per_second": rate.per_second(), "cpu_ms_per_clip": rate.cpu_ms(), "first_batch_s": rate.first_batch}
 
 
 def main() -> None:
