@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from .draws import Draws
 from .images import is_image, taken
@@ -105,6 +105,9 @@ class Transform:
 class RandomTransform(Transform):
     """Base of transforms that are done with probability ``p``."""
 
+    same: ClassVar[bool] = False
+    """`chosen` gives the same for all images of a shape, and draws nothing."""
+
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
             raise ValueError(f"p must be between 0 and 1, got {p}")
@@ -112,6 +115,12 @@ class RandomTransform(Transform):
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
         return [] if draws.rand() >= self.p else self.chosen(draws, shape)
+
+    def _programs(self, draws: Draws, shapes: list[Shape]) -> list[list[Done]]:
+        if not self.same or shapes.count(shapes[0]) < len(shapes):
+            return super()._programs(draws, shapes)
+        nothing, steps = list[Done](), self.chosen(draws, shapes[0])
+        return [nothing if left else steps for left in (draws.rands(len(shapes)) >= self.p).tolist()]
 
     def chosen(self, draws: Draws, shape: Shape) -> list[Done]:
         """The steps that follow then."""

@@ -68,6 +68,8 @@ class RGB(Transform):
 class RandomGrayscale(RandomTransform):
     """Gray with probability ``p``, of as many channels as before."""
 
+    same = True
+
     def __init__(self, p: float = 0.1, device: Device = "cpu") -> None:
         super().__init__(p)
         self.device = device
@@ -86,12 +88,16 @@ class RandomChannelPermutation(Transform):
 class RandomInvert(RandomTransform):
     """255 minus each value, with probability ``p``."""
 
+    same = True
+
     def chosen(self, draws: Draws, shape: Shape) -> list[Done]:
         return [("invert",)]
 
 
 class RandomPosterize(RandomTransform):
     """Keep the highest ``bits`` of each value, with probability ``p``."""
+
+    same = True
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
         super().__init__(p)
@@ -106,6 +112,8 @@ class RandomPosterize(RandomTransform):
 class RandomSolarize(RandomTransform):
     """Invert values from ``threshold`` on, with probability ``p``."""
 
+    same = True
+
     def __init__(self, threshold: float, p: float = 0.5) -> None:
         super().__init__(p)
         self.threshold = threshold
@@ -117,6 +125,8 @@ class RandomSolarize(RandomTransform):
 class RandomAutocontrast(RandomTransform):
     """Stretch each channel to 0 ... 255, with probability ``p``."""
 
+    same = True
+
     def chosen(self, draws: Draws, shape: Shape) -> list[Done]:
         return [("autocontrast",)]
 
@@ -124,12 +134,16 @@ class RandomAutocontrast(RandomTransform):
 class RandomEqualize(RandomTransform):
     """Equalise the histogram of each channel, with probability ``p``."""
 
+    same = True
+
     def chosen(self, draws: Draws, shape: Shape) -> list[Done]:
         return [("equalize",)]
 
 
 class RandomAdjustSharpness(RandomTransform):
     """0 blurs, 1 leaves the image, 2 doubles its sharpness; with probability ``p``."""
+
+    same = True
 
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
         super().__init__(p)

@@ -147,17 +147,32 @@ class Draws:
         try:
             word = self._words[self._taken]
         except IndexError:
-            self._key = self._begin() if self._key is None else self._key
-            if self._taken >= _KEYS:
-                self._key, self._taken, self._renewed = _next(self._key), 0, True
-                self._temper(self._key)
+            self._more()
             word = self._words[self._taken]
         self._taken += 1
         return word
 
+    def _more(self) -> None:
+        """See to it that there is a word."""
+        self._key = self._begin() if self._key is None else self._key
+        if self._taken >= _KEYS:
+            self._key, self._taken, self._renewed = _next(self._key), 0, True
+            self._temper(self._key)
+
     def rand(self) -> float:
         """``torch.rand(1)``."""
         return (self.word() & 0xFFFFFF) * 2.0**-24
+
+    def rands(self, n: int) -> npt.NDArray[np.float64]:
+        """`rand` of ``n`` calls."""
+        found = np.empty(n, np.uint32)
+        at = 0
+        while at < n:
+            self._more()
+            count = min(n - at, _KEYS - self._taken)
+            found[at : at + count] = self._drawn[self._taken : self._taken + count]
+            self._taken, at = self._taken + count, at + count
+        return (found & np.uint32(0xFFFFFF)) * 2.0**-24
 
     def uniform(self, low: float, high: float) -> float:
         """``torch.empty(1).uniform_(low, high)``."""

@@ -221,6 +221,8 @@ class RandomCrop(Transform):
 class RandomHorizontalFlip(RandomTransform):
     """Mirror left to right with probability ``p``."""
 
+    same = True
+
     def __init__(self, p: float = 0.5, device: Device = "cpu") -> None:
         super().__init__(p)
         self.device = device
@@ -231,6 +233,8 @@ class RandomHorizontalFlip(RandomTransform):
 
 class RandomVerticalFlip(RandomTransform):
     """Turn upside down with probability ``p``, as a mirror does."""
+
+    same = True
 
     def __init__(self, p: float = 0.5, device: Device = "cpu") -> None:
         super().__init__(p)

@@ -90,19 +90,20 @@ class _Plan:
 def _plans(programs: Sequence[Sequence[Done]], shapes: Sequence[Shape]) -> list[_Plan]:
     """The plan of each image. Images whose steps and shapes are the same share one."""
     known: dict[Any, _Plan] = {}
+    seen: dict[tuple[int, int], _Plan] = {}  # by the lists and tuples themselves, which are there all the while
     found: list[_Plan] = []
-    last: tuple[Any, Any, _Plan] | None = None
     for program, shape in zip(programs, shapes, strict=True):
-        if last is not None and program is last[0] and shape is last[1]:
-            found.append(last[2])
+        plan = seen.get((id(program), id(shape)))
+        if plan is not None:
+            found.append(plan)
             continue
         key: Any = (shape, *program)
         try:
             plan = known.get(key) or known.setdefault(key, _Plan(program, shape, key))
         except TypeError:  # a step that holds an array
             plan = _Plan(program, shape, None)
+        seen[id(program), id(shape)] = plan
         found.append(plan)
-        last = program, shape, plan
     return found
 
 
