@@ -27,7 +27,7 @@ def processor_seconds() -> float:
 
 @dataclass(frozen=True)
 class Rate:
-    """What `steady` measured."""
+    """The result of `steady`."""
 
     samples: int
     seconds: float

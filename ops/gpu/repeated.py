@@ -67,7 +67,7 @@ def lasting(lane: Any, *arrays: Any) -> tuple[Any, ...]:
 
 
 def once(lane: Any) -> None:
-    """What is launched follows from data of the inputs, too, and must not be repeated."""
+    """Launches follow from data of the inputs, too, and must not be repeated."""
     if isinstance(lane, Recorder):
         lane.give_up()
 
