@@ -43,10 +43,11 @@ def decode(data: memoryview, header: Header) -> Pixels | None:
 
 
 def is_lossy(data: memoryview) -> bool:
-    """The file, in order as far as its chunks go, is a lossy picture without alpha."""
-    if bytes(data[12:16]) == b"VP8 ":
-        return True
-    image = _image(data) if bytes(data[12:16]) == b"VP8X" else None
+    """The file is a lossy picture without alpha, and no shorter than it says."""
+    name = bytes(data[12:16])
+    if name == b"VP8 ":
+        return 8 + int(struct.unpack_from("<I", data, 4)[0]) <= len(data)
+    image = _image(data) if name == b"VP8X" else None
     return image is not None and bytes(image[:4]) == b"VP8 "
 
 
