@@ -9,7 +9,7 @@
 // complete codes (or one distance of one bit), no symbols without a meaning, all sizes as they should be.
 
 #ifndef LITERAL_BITS
-#define LITERAL_BITS 10  // of a literal's or a length's code, looked up at once
+#define LITERAL_BITS 11  // of a literal's or a length's code, looked up at once
 #endif
 #ifndef PART_WORDS
 #define PART_WORDS 25    // of the stream, for each lane: odd, so that lanes read different banks of shared memory
