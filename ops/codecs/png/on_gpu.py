@@ -1,8 +1,8 @@
 """PNGs on a GPU: threads of the CPU look through the files, the GPU inflates (cuda/png_inflate.cu), checks the sum and
 undoes the filters (cuda/png.cu).
 
-A warp inflates a stream, at a sixth or so of the speed of a core of the CPU (6 to 10 ms for a photo of 0.2 megapixels, on
-an H200), but a thousand take hardly longer than one. So what is large beside the rest of its batch is inflated by
+A warp inflates a stream, at a sixth or so of the speed of a core of the CPU (6 to 10 ms for a photo of 0.2 megapixels,
+on an H200), but a thousand take hardly longer than one. So what is large beside the rest of its batch is inflated by
 threads, and only its filters are the GPU's.
 """
 
