@@ -172,7 +172,7 @@ class Draws:
             count = min(n - at, _KEYS - self._taken)
             found[at : at + count] = self._drawn[self._taken : self._taken + count]
             self._taken, at = self._taken + count, at + count
-        return (found & np.uint32(0xFFFFFF)) * 2.0**-24
+        return (found & np.uint32(0xFFFFFF)).astype(np.float64) * 2.0**-24
 
     def uniform(self, low: float, high: float) -> float:
         """``torch.empty(1).uniform_(low, high)``."""
