@@ -77,7 +77,7 @@ class CudaDecoder:
             # counting is the cheapest way to learn that all is well, as it nearly always is
             found_wrong = np.flatnonzero(taken & (status != 0)) if np.count_nonzero(status) else _NOBODY
             if boundaries is not None and len(found_wrong):
-                stale = found_wrong[status[found_wrong] & jpeg_gpu.STALE != 0]
+                stale = found_wrong[plan.images["known_count"][found_wrong] > 0]
                 boundaries.forget(index[stale])
             if boundaries is not None and found is not None:
                 boundaries.learn(index, taken & (status == 0), plan, found)

@@ -2,7 +2,7 @@
 // stores them one after the other.
 //
 // The host may know the states from an earlier time. Such threads write down where their own blocks begin and where they
-// end; jpeg_dc sees whether each ends where the next one begins. If so, the blocks are those of the scan, whatever was known.
+// end; jpeg_joints sees whether each ends where the next one begins. If so, the blocks are those of the scan, whatever was known.
 #include "jpeg_states.cu"
 
 #ifndef COEFFICIENT_BLOCKS
@@ -75,7 +75,7 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
 
     auto look_up = [&](u32 bits) {
         u32 entry = codes.entry(table, bits);
-        return entry ? entry : long_code(codes.longer[table], bits, table < 2);
+        return entry ? entry : codes.long_entry(table, bits);
     };
     auto take = [&](u32 bits, u32 entry) {
         int value = coefficient_value(bits, entry);
@@ -180,3 +180,15 @@ template <bool KNOWN> DEVICE void store_chunk(const Batch *batch) {
 
 KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_coefficients(const Batch *batch) { store_chunk<false>(batch); }
 KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_known_coefficients(const Batch *batch) { store_chunk<true>(batch); }
+
+// Whether each subsequence's blocks of a scan whose states the host knew end where those of the next one begin.
+KERNEL jpeg_joints(const Batch *batch) {
+    int at = blockIdx.x;
+    const Image &image = batch->images[at];
+    int count = (int)image.known_count;
+    if (count == 0 || batch->status[at]) return;  // what is wrong already is refused
+    const u64 *begin = beginnings(batch, image), *end = ends(batch, image);
+    bool wrong = begin[0] != 0;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) wrong |= end[i] != (i + 1 < count ? begin[i + 1] : SCAN_OVER);
+    if (wrong) mark(batch, image, at, STALE);
+}

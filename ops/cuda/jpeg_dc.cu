@@ -1,5 +1,5 @@
 // DC differences to DC values: sums over all blocks of a component. One block of threads an image; a thread takes some
-// MCUs in a row. Before, where the host knew the states of the scan, whether they were right.
+// MCUs in a row.
 #include "jpeg_coefficients.cu"
 
 #define DC_THREADS 512
@@ -67,24 +67,13 @@ template <int LUMA, int CHROMA, int MCUS> DEVICE void sum_dc(DcShared &shared, u
     }
 }
 
-// Whether each subsequence's blocks of a scan whose states the host knew end where those of the next one begin.
-DEVICE void check_joints(const Batch *batch, const Image &image, int at) {
-    int count = (int)image.known_count;
-    const u64 *begin = beginnings(batch, image), *end = ends(batch, image);
-    bool wrong = false;
-    for (int i = threadIdx.x; i < count; i += DC_THREADS) wrong |= end[i] != (i + 1 < count ? begin[i + 1] : SCAN_OVER);
-    if (threadIdx.x == 0 && count) wrong |= begin[0] != 0;
-    if (wrong) mark(batch, image, at, STALE);
-}
-
 // Without regard to restart intervals: what a component had before an interval is subtracted later (dc_of_block). Sums
 // are modulo 2^16, as libjpeg's are.
 KERNEL __launch_bounds__(DC_THREADS) jpeg_dc(const Batch *batch) {
     __shared__ DcShared shared;
     const Image &image = batch->images[blockIdx.x];
     int blocks = image.block_count, in_mcu = image.blocks_in_mcu;
-    if (blocks == 0 || __syncthreads_or(batch->status[blockIdx.x])) return;
-    check_joints(batch, image, blockIdx.x);
+    if (blocks == 0 || batch->status[blockIdx.x]) return;
     u16 *dc = (u16 *)(batch->blocks + image.blocks) + 3;
     int luma = image.component[0].h * image.component[0].v;
     bool usual = image.components == 3 && in_mcu == luma + 2

@@ -51,7 +51,7 @@ DEVICE u32 follow(const Batch *batch, int at, const Codes &codes, i64 chunk_bit,
         for (int k = 0; k < LOOKUPS_AT_ONCE; k++) {
             if ((int)(s & 0xffff) >= bound) continue;
             u32 bits = reader.peek(s), entry = codes.entry(table, bits);
-            if (entry == 0) entry = long_code(codes.longer[table], bits, table < 2) & ENTRY_MOVE;
+            if (entry == 0) entry = codes.long_entry(table, bits) & ENTRY_MOVE;
             // The second symbol counts only if the first neither ends the block nor leaves the step.
             u32 first = s + (entry >> 8 & PAIR_MOVE);
             s = first & (INDEX_END | STEP_BITS) ? first : s + (entry & PAIR_MOVE);

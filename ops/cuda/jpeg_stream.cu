@@ -86,6 +86,7 @@ struct Interval {
 struct Codes {
     SharedWords entries;      // 1 << bits of each table
     const LongCodes *longer;
+    const u32 *near;          // of the AC tables
     u32 slots;                // bit b: DC table of block b, bit 16 + b: its AC table
     int blocks, bits;
 
@@ -93,6 +94,10 @@ struct Codes {
         return (is_dc ? 0 : 2) + (slots >> (is_dc ? block : block + 16) & 1);
     }
     DEVICE u32 entry(int table, u32 next) const { return entries[(table << bits) + (next >> (32 - bits))]; }
+    DEVICE u32 long_entry(int table, u32 next) const {
+        u32 i = (next >> 16) - longer[table].limit[LONG_LENGTHS];
+        return table >= 2 && i < NEAR_CODES ? near[(table - 2) * NEAR_CODES + i] : long_code(longer[table], next, table < 2);
+    }
     DEVICE int after(int block) const { return block + 1 == blocks ? 0 : block + 1; }
 };
 
@@ -100,6 +105,7 @@ struct Codes {
 template <int BITS> struct __align__(16) Tables {
     u32 entries[4 << BITS];
     LongCodes longer[4];
+    u32 near[2 * NEAR_CODES];
 
     // By a whole block of threads, which has to meet afterwards.
     DEVICE void load(const Batch *batch, int image, const u32 (HuffmanTable::*kind)[1 << BITS]) {
@@ -110,6 +116,8 @@ template <int BITS> struct __align__(16) Tables {
         const int each = sizeof(LongCodes) / 16;
         for (int i = threadIdx.x; i < 4 * each; i += blockDim.x)
             ((uint4 *)longer)[i] = ((const uint4 *)&from[i / each].longer)[i % each];
+        for (int i = threadIdx.x; i < NEAR_CODES / 2; i += blockDim.x)
+            ((uint4 *)near)[i] = ((const uint4 *)from[2 + i / (NEAR_CODES / 4)].near)[i % (NEAR_CODES / 4)];
     }
 };
 
@@ -120,7 +128,7 @@ DEVICE Stream stream_of(const Batch *batch, int at) {
 }
 // To be called when the tables are loaded.
 template <int BITS> DEVICE Codes codes_of(const Tables<BITS> &tables, const Image &image) {
-    return {SharedWords(tables.entries), tables.longer, arrived(image.dc_slots | image.ac_slots << 16),
+    return {SharedWords(tables.entries), tables.longer, tables.near, arrived(image.dc_slots | image.ac_slots << 16),
             (int)arrived(image.blocks_in_mcu), BITS};
 }
 

@@ -2,7 +2,7 @@
 #include "jpeg_common.cuh"
 
 #ifndef LOOKUP_BITS
-#define LOOKUP_BITS 9   // 99.2 % of all codes are no longer
+#define LOOKUP_BITS 10
 #endif
 #ifndef PAIR_BITS
 #define PAIR_BITS 10    // have 1.55 symbols of ImageNet's files, on the average; no fewer than LOOKUP_BITS
@@ -10,6 +10,7 @@
 #define LOOKUPS (1 << LOOKUP_BITS)
 #define PAIRS (1 << PAIR_BITS)
 #define LONG_LENGTHS (16 - LOOKUP_BITS)
+#define NEAR_CODES 512  // 16-bit patterns of longer codes: the usual tables have no more than 323
 
 // What a code does, in one word: bits it takes with its extra bits (0..7), without them (8..12), how far the zig-zag index
 // moves (16..23), 32 less the number of extra bits (24..29). Bit 15 marks a pattern that is no code; it takes more bits
@@ -20,7 +21,7 @@
 
 // Codes longer than LOOKUP_BITS.
 struct __align__(16) LongCodes {
-    u32 limit[LONG_LENGTHS + 2];  // per length: the first 16-bit pattern after its codes
+    u32 limit[LONG_LENGTHS + 2];  // per length: the first 16-bit pattern after its codes; then the first of all these
     i32 delta[LONG_LENGTHS + 2];  // symbol index less code
     u8 symbol[256];
 };
@@ -29,6 +30,7 @@ struct __align__(16) HuffmanTable {
     u32 lookup[LOOKUPS];          // by the next bits: the code that they begin with
     u32 pairs[PAIRS];             // the same and, where its code is among these bits, the symbol after it
     LongCodes longer;
+    u32 near[NEAR_CODES];         // of AC, by the next 16 bits less the first pattern of a longer code: such codes
 };
 
 // Two symbols in one word: how far both move the position (bits 0..7) and the zig-zag index (16..23), and the first by
@@ -100,6 +102,16 @@ KERNEL jpeg_tables(const Batch *batch) {
     for (int i = threadIdx.x; i < LOOKUPS; i += blockDim.x) {
         u32 entry = single[i << (PAIR_BITS - LOOKUP_BITS)];
         table.lookup[i] = (entry >> 8 & 31) <= LOOKUP_BITS ? entry : 0;
+    }
+    u32 begin = (u32)first[LOOKUP_BITS + 1] << (15 - LOOKUP_BITS);  // of the patterns that begin with a longer code
+    if (threadIdx.x == 0) table.longer.limit[LONG_LENGTHS] = begin;
+    for (int i = threadIdx.x; i < NEAR_CODES && !is_dc; i += blockDim.x) {
+        u32 entry = ENTRY_INVALID, pattern = begin + i;
+        for (int length = LOOKUP_BITS + 1; length <= 16; length++) {
+            int nth = (int)(pattern >> (16 - length)) - first[length];
+            if (nth < index[length + 1] - index[length]) { entry = code_entry(symbols[index[length] + nth], length, is_dc); break; }
+        }
+        table.near[i] = entry;
     }
     for (int i = threadIdx.x; i < LONG_LENGTHS; i += blockDim.x) {
         int length = LOOKUP_BITS + 1 + i;

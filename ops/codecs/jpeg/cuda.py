@@ -40,6 +40,7 @@ KERNELS = (
     "jpeg_states",
     "jpeg_coefficients",
     "jpeg_known_coefficients",
+    "jpeg_joints",
     "jpeg_dc",
     "jpeg_idct",
     "jpeg_scans",
@@ -77,13 +78,14 @@ RESIZE_WORK = 1_500_000  # of a block of threads, about, in instructions of one
 RESIZE_BLOCKS = 132 * 4  # about as many as a GPU holds at once
 RESIZE_SEGMENT = 576  # pixels of a row, of four rows, that a block of threads has at a time
 RESIZE_SLOTS = 3  # outputs that it has under way at a time
-LOOKUP_BITS = 9
+LOOKUP_BITS = 10
 PAIR_BITS = 10
+NEAR_CODES = 512
 
 
 def table_bytes(lookup_bits: int, pair_bits: int) -> int:
-    """Size of a HuffmanTable: entries alone and in pairs, 16 - lookup_bits longer lengths, 256 symbols."""
-    return (4 << lookup_bits) + (4 << pair_bits) + -(-(8 * (18 - lookup_bits) + 256) // 16) * 16
+    """Size of a HuffmanTable: entries alone, in pairs, of longer codes; 16 - lookup_bits longer lengths; symbols."""
+    return (4 << lookup_bits) + (4 << pair_bits) + 4 * NEAR_CODES + -(-(8 * (18 - lookup_bits) + 256) // 16) * 16
 
 
 TABLE_BYTES = table_bytes(LOOKUP_BITS, PAIR_BITS)
@@ -674,6 +676,7 @@ class Decoder:
             ("jpeg_states", chunks if plan.unknowns else 0, ENTROPY_THREADS),
             ("jpeg_coefficients", chunks if plan.unknowns else 0, ENTROPY_THREADS),
             ("jpeg_known_coefficients", chunks if len(plan.known) else 0, ENTROPY_THREADS),
+            ("jpeg_joints", n if len(plan.known) else 0, 128),
             ("jpeg_dc", n, DC_THREADS),
             ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
             ("jpeg_scans", len(plan.records) - n, SCAN_THREADS),
