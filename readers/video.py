@@ -198,7 +198,7 @@ class _Videos:
             try:
                 if file in self._problems:
                     raise self._problems[file]
-                with nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file]) as clip:
+                with nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file]) as clip, nvdec.reading:
                     return clip.read(n for i in some for n in numbers[i])
             except SampleError as e:
                 return e.bare()

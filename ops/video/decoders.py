@@ -152,7 +152,7 @@ class Video(Operator, name="decoders.video"):
 
         def read(i: int) -> tuple[nvdec.NvClip, list[int]] | SampleError:
             try:
-                with nvdec.NvClip(encoded.sample(i)) as clip:
+                with nvdec.NvClip(encoded.sample(i)) as clip, nvdec.reading:
                     wanted = self._wanted(clip, *asked(i))
                     return clip.read(wanted), wanted
             except SampleError as e:

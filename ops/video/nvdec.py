@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -38,7 +39,7 @@ _Matrix = tuple[float, float, float, float, float, float, bool]
 _FULL = 2
 """The range of values in which black is 0, as FFmpeg numbers it."""
 _BLOCK = 256
-_THREADS, _READERS = 8, 2
+_THREADS, _READERS = 8, 4
 _LEAST = 96
 """Frames that a thread takes at once, unless there are fewer."""
 
@@ -141,8 +142,7 @@ def _context() -> int:
 
 @dataclass(slots=True)
 class _Run:
-    """Packets that follow each other from a key frame on, as NVDEC takes them, and the frames wanted of them: the work
-    of one thread."""
+    """Packets that follow each other from a key frame on, as NVDEC takes them, and the frames wanted of them."""
 
     wanted: list[int]
     """Numbers of the frames."""
@@ -162,8 +162,8 @@ class NvClip(Glance):
         if index is None and not isinstance(source, str):
             self._packets = []  # the index reads the file once, and once is enough
         self._header = bytes(self.stream.codec_context.extradata or b"")
-        self.runs: list[_Run] = []
-        """The parts that were read."""
+        self.parts: list[list[_Run]] = []
+        """The frames that were read, each part the work of one thread."""
         self._name = self.codec
         self._bits = _BITS.get(self.facts.pixels, 0)
         self._matrix = matrix_of(self.facts.space, self.facts.span, self.facts.pixels)
@@ -183,27 +183,31 @@ class NvClip(Glance):
         if wanted[:1] == [NO_FRAME]:
             del wanted[0]
         if self.refused:
-            self.runs = [_Run(run) for run in self._cut(wanted)] if self.index[0] else [_Run(wanted)]
+            parts = self._cut(wanted) if self.index[0] else [[wanted]]
+            self.parts = [[_Run(run) for run in part] for part in parts]
         else:
-            self.runs = [self._run(run) for run in self._cut(wanted)] or [_Run([])]
+            self.parts = [[self._run(run) for run in part] for part in self._cut(wanted)]
         self._packets = None
         self.close()
         return self
 
-    def _cut(self, wanted: list[int]) -> list[list[int]]:
-        """``wanted`` in parts for several threads, that begin at key frames of their own. Parts are not too short: each
-        ends with an engine that has nothing to do."""
+    def _cut(self, wanted: list[int]) -> list[list[list[int]]]:
+        """``wanted`` in parts for several threads, that begin at key frames of their own; and these where there is much
+        between two frames, and a key frame. Parts are not too short: at its end each leaves an engine idle."""
         times, keys = self.index
-        runs: list[list[int]] = []
-        for number in wanted:
+        parts: list[list[list[int]]] = [[wanted[:1]]]
+        for last, number in pairwise(wanted):
             key = self._numbers.get(keys[max(bisect.bisect_right(keys, times[number]) - 1, 0)], 0)
-            last = runs[-1][-1] if runs else 0
-            if not runs or (key > last and (number - last > FAR or key - runs[-1][0] >= _LEAST)):
-                runs.append([])
-            runs[-1].append(number)
-        return runs
+            if key > last and key - parts[-1][0][0] >= _LEAST:
+                parts.append([[]])
+            elif key > last and number - last > FAR:
+                parts[-1].append([])
+            parts[-1][-1].append(number)
+        return parts
 
     def _run(self, wanted: list[int]) -> _Run:
+        if not wanted:
+            return _Run([])
         times, keys = self.index
         key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
         left = {times[number]: number for number in wanted}
@@ -250,27 +254,27 @@ class NvClip(Glance):
         yield from (p for p in self.container.demux(self.stream) if p.size)
 
     def show(self, run: _Run, decoders: Decoders, places: Mapping[int, Sequence[int]]) -> None:
-        """The frames of one of ``runs`` at their ``places``, addresses on the device, on the stream of ``decoders``.
-        Raises RefusedError."""
+        """The frames of one run at their ``places``, addresses on the device, on the stream of ``decoders``. Raises
+        RefusedError."""
         if self.refused:
             raise RefusedError(self.refused)
         if not run.wanted:
             return
         kind = self._name, self._bits
-        kept, known = kind in decoders.kept, _unsupported.get((decoders.lane.index, *kind))
-        if known:
+        if known := _unsupported.get((decoders.lane.index, *kind)):
             raise RefusedError(known)
         try:
             self._shown_by(decoders, run, places)
         except RefusedError as e:
-            decoders.drop(*kind)
             if "not supported" in str(e) or "not available" in str(e):
                 _unsupported[decoders.lane.index, *kind] = str(e)
-            if not kept:
                 raise
-            self._shown_by(decoders, run, places)  # maybe it was not made for this stream
+            # Maybe it was not made for this stream. A new one that was fed a stream may take one that begins in an open
+            # group; it stays, if it did not fail.
+            self._shown_by(decoders, run, places)
 
     def _shown_by(self, decoders: Decoders, run: _Run, places: Mapping[int, Sequence[int]]) -> None:
+        kept = (self._name, self._bits) in decoders.kept
         decoder = decoders.of(self._name, self._bits, self.height, self.width, self._header)
         left, base, packet = dict(run.times), int(run.data.ctypes.data), module().PacketData()
         converter = _Converter(decoders.lane, self.height, self.width, self._bits, self._matrix)
@@ -290,7 +294,8 @@ class NvClip(Glance):
             decoders.drop(self._name, self._bits)
             raise RefusedError(f"{self._name}: {_reason(e)}") from None
         if left:
-            decoders.drop(self._name, self._bits)
+            if kept:
+                decoders.drop(self._name, self._bits)
             raise RefusedError(f"{self._name}: frames did not come out")
 
     def on_host(self) -> Clip:
@@ -391,7 +396,7 @@ def decode_all(
     begun: list[list[Future[_Found]]] = []
     try:
         for clip, places in jobs:
-            begun.append([threads().submit(_decode, index, clip, run, places, fill) for run in clip.runs])
+            begun.append([threads().submit(_decode, index, clip, part, places, fill) for part in clip.parts])
         for parts in begun:
             found = [_settled(p) for p in parts]
             bad = [what for what, _ in found if isinstance(what, SampleError)]
@@ -413,30 +418,33 @@ def _settled(part: Future[_Found]) -> _Outcome:
 
 
 def _decode(
-    index: int, clip: NvClip, run: _Run, places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
+    index: int, clip: NvClip, part: list[_Run], places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
 ) -> _Found:
-    """One run, by NVDEC; or what a thread of the CPU begins with, and this one does not wait for."""
+    """One part, by NVDEC; or what a thread of the CPU begins with, and this one does not wait for."""
     from ..codecs.on_threads import threads as cpu_threads
 
     began = time.perf_counter()
     with borrowed(index) as decoders:
         try:
-            for place in places.get(NO_FRAME, ()) if run is clip.runs[0] else ():
+            for place in places.get(NO_FRAME, ()) if part is clip.parts[0] else ():
                 _send(decoders.lane, place, np.tile(fill, clip.height * clip.width))
-            clip.show(run, decoders, places)
+            for run in part:
+                clip.show(run, decoders, places)
         except RefusedError as e:  # the CPU has the last word on damage
-            return cpu_threads().submit(_by_cpu, index, clip, run, places, str(e))
+            wanted = [n for run in part for n in run.wanted]
+            return cpu_threads().submit(_by_cpu, index, clip, wanted, places, str(e))
         finally:
             decoders.lane.synchronize()
-            run.packets, run.data = [], np.zeros(0, np.uint8)
+            for run in part:
+                run.packets, run.data = [], np.zeros(0, np.uint8)
     return "", time.perf_counter() - began
 
 
-def _by_cpu(index: int, clip: NvClip, run: _Run, places: Mapping[int, Sequence[int]], why: str) -> _Outcome:
+def _by_cpu(index: int, clip: NvClip, wanted: Sequence[int], places: Mapping[int, Sequence[int]], why: str) -> _Outcome:
     began, picture = time.perf_counter(), np.empty((clip.height, clip.width, 3), np.uint8)
     try:
         with borrowed(index, on_host=True) as decoders, clip.on_host() as other:
-            for n in run.wanted:  # one at a time: the host may not have room for a whole video
+            for n in wanted:  # one at a time: the host may not have room for a whole video
                 other.decode([n], lambda _: [picture])
                 for place in places[n]:
                     _send(decoders.lane, place, picture)
@@ -459,10 +467,14 @@ def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, "nvdec")
 
 
+reading = threading.Lock()
+"""Held while packets are read. That is Python's work more than FFmpeg's: with several at it all wait for the GIL, those
+that drive NVDEC, too."""
+
+
 @cache
 def readers() -> ThreadPoolExecutor:
-    """The threads that read packets for them. It is Python's work more than FFmpeg's: with many of them all wait for
-    the GIL, those that drive NVDEC, too."""
+    """The threads that open files for them, and read packets, one at a time (`reading`)."""
     return ThreadPoolExecutor(_READERS, "packets")
 
 

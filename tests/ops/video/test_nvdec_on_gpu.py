@@ -38,13 +38,14 @@ def test_frames_are_those_of_the_cpu(name: str, codec: str, pixels: str, most: i
     for wanted in (list(range(40)), [39, 0, 3, 3], [5, 6, 2, 20]):
         op = Video(frames=coerce(parameter(Video, "frames"), wanted))
         counts: dict[str, int] = {}
+        reasons: list[str] = []
         with lane:
-            ctx = Context(op, "mixed", batch.samples, device=lane)
+            ctx = Context(op, "mixed", batch.samples, device=lane, count=lambda why, _, told=reasons: told.append(why))
             ctx.decoders = lambda decoder, n, _, counts=counts: counts.update({decoder: n})
             out = lane.to_host(op.mixed(ctx, batch))
             lane.synchronize()
         assert not ctx.rejects
-        assert counts == {"NVDEC": 1}
+        assert counts == {"NVDEC": 1}, (wanted, reasons)
         away = np.abs(out.sample(0).astype(int) - np.array([frames[n] for n in wanted]))
         assert away.max() <= most
         assert away.mean() < 3
