@@ -43,13 +43,18 @@ def refused(status: int) -> NoReturn:
     raise driver.CUDADriverError(status)
 
 
-def milliseconds(begin: int, end: int) -> float:
-    """Device time between two events that are over. Raises cupy.cuda.driver.CUDADriverError."""
-    found, calls = np.zeros(1, np.float32), np.zeros((1, _COLUMNS), np.int64)
-    calls[0, :4] = load()[ELAPSED], found.ctypes.data, begin, end
-    if status := _loops.call_all(calls, 1):
+def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
+    """Device times between pairs of events that are over. Raises cupy.cuda.driver.CUDADriverError."""
+    if not between:
+        return []
+    found, calls = np.zeros(len(between), np.float32), np.zeros((len(between), _COLUMNS), np.int64)
+    first = found.ctypes.data
+    calls[:, 0], calls[:, 1] = load()[ELAPSED], np.arange(first, first + found.nbytes, found.itemsize)
+    calls[:, 2:4] = between
+    if status := _loops.call_all(calls, len(calls)):
         refused(status)
-    return float(found[0])
+    times: list[float] = found.tolist()
+    return times
 
 
 class Launches:

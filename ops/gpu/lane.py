@@ -348,7 +348,11 @@ class Lane:
 
     def seconds_since(self, begin: Any, end: Any) -> float:
         """Device time between two marks, once the lane is synchronised."""
-        return stream_work.milliseconds(begin.ptr, end.ptr) / 1e3
+        return self.seconds_between([(begin, end)])[0]
+
+    def seconds_between(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
+        """`seconds_since` of pairs of marks, in one call."""
+        return [m / 1e3 for m in stream_work.milliseconds([(begin.ptr, end.ptr) for begin, end in marks])]
 
 
 def _extent(batch: Batch) -> tuple[int, int]:

@@ -45,11 +45,15 @@ class DeviceTimer:
     def read(self) -> None:
         """Hand the times to the statistics."""
         start, at, track = self._lane.cache.get(_CLOCK, (None, 0.0, ""))
-        for node, samples, taken, given, begin, end in self._marks:
+        pairs = [(begin, end) for *_, begin, end in self._marks]
+        if start is not None:
+            pairs += [(start, mark) for pair in pairs for mark in pair]
+        times = self._lane.seconds_between(pairs)
+        since = times[len(self._marks) :]
+        for k, (node, samples, taken, given, _, _) in enumerate(self._marks):
             if start is not None:
-                began, ended = (at + self._lane.seconds_since(start, mark) for mark in (begin, end))
-                self._stats.span(node.name, track, began, ended, self._iteration)
-            self._stats.called(node, samples, taken, given, self._lane.seconds_since(begin, end), device=True)
+                self._stats.span(node.name, track, at + since[2 * k], at + since[2 * k + 1], self._iteration)
+            self._stats.called(node, samples, taken, given, times[k], device=True)
         self._marks.clear()
         self._lane.used_again(self._events)
         self._events = []

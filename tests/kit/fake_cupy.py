@@ -16,7 +16,7 @@ import types
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -280,9 +280,9 @@ class Event:
 _events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
 
 
-def _milliseconds(begin: int, end: int) -> float:
+def _milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
     """dali_run.ops.gpu.driver_calls.milliseconds."""
-    return 1e3 * (_events[end].at - _events[begin].at)
+    return [1e3 * (_events[end].at - _events[begin].at) for begin, end in between]
 
 
 def _of_interface(tensor: Any) -> Array:

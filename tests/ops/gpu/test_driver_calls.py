@@ -103,8 +103,9 @@ def test_structures_are_arguments_by_their_address(monkeypatch: pytest.MonkeyPat
 
 def test_the_time_between_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library(monkeypatch)
-    assert stream_work.milliseconds(3 << 44, 4 << 44) == 2.5
-    assert library.calls == [("cuEventElapsedTime", 3 << 44, 4 << 44)]
+    assert stream_work.milliseconds([(3 << 44, 4 << 44), (5 << 44, 6 << 44)]) == [2.5, 2.5]
+    assert library.calls == [("cuEventElapsedTime", 3 << 44, 4 << 44), ("cuEventElapsedTime", 5 << 44, 6 << 44)]
+    assert stream_work.milliseconds([]) == []
 
 
 def test_no_time_between_events_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,7 @@ def test_no_time_between_events_that_the_driver_refuses(monkeypatch: pytest.Monk
     monkeypatch.setattr(stream_work, "refused", refused)
     Library(monkeypatch, fails=1)
     with pytest.raises(RuntimeError, match="700"):
-        stream_work.milliseconds(3 << 44, 4 << 44)
+        stream_work.milliseconds([(3 << 44, 4 << 44)])
 
 
 @pytest.mark.parametrize("fails", [1, 3])
