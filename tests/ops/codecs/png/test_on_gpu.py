@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs import on_threads
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.png import on_gpu
@@ -116,6 +117,24 @@ def test_jobs(
     there = report["decoders"]
     assert there["png"] + there.get("cuda png", 0) == here["decoders"]["png"]
     assert there.get("cuda png", 0) == (0 if inflated_by == "threads" else 2 if output_type == "GRAY" else 5)
+
+
+def test_streams_in_pieces() -> None:
+    """Those of files are found in order, whatever pieces they are in; a file of countless ones is left to the CPU, and
+    the next one is found all the same."""
+    values, _, _ = picture(8, 2, 40, 30)
+    files = [encoded(values, 8, 2, pieces=n) for n in (1, 2, 7, 400, 3, 1)] + [encoded(values, 8, 2, cut=7)[:-13]]
+    batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
+    which = np.array([1, 0, 3, 2, 6, 4, 5])
+    lengths, pieces = on_gpu.streams(batch, which, np.full(len(which), 40 * (1 + 30 * 3)))
+    assert (lengths > 0).tolist() == [True, True, False, True, False, True, True]
+    for i, length in zip(which.tolist(), lengths.tolist(), strict=True):
+        mine = pieces[pieces[:, 0] == i]
+        assert mine[:, 3].sum() == length
+        stream = b"".join(files[i][at : at + n] for _, at, _, n in mine.tolist())
+        assert mine[:, 2].tolist() == (np.cumsum(mine[:, 3]) - mine[:, 3]).tolist()
+        if length:
+            assert len(zlib.decompress(stream)) == 40 * (1 + 30 * 3)
 
 
 def test_who_takes_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
