@@ -440,7 +440,6 @@ class Fake:
             self._names.append(name)
             self._codes.append(code)
             self._libraries.append(self._compiled(name) if "jpeg_states" in code else None)
-            self._codes.append(code)
             kernel = types.SimpleNamespace(ptr=number)
 
             def call(grid: Any, block: Any, args: Any, stream: Any = None) -> None:
