@@ -59,6 +59,31 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
     clip.decode(sorted(places), lambda number: [out[k] for k in places[number]])
 
 
+_looks: dict[tuple[int, bytes, bytes], tuple[int, int, int]] = {}
+"""Frames, height and width of files that were read, for estimates: the thread that launches does not open them."""
+_MOST_LOOKS, _ENDS = 4096, 64
+
+
+def _mark(encoded: npt.NDArray[np.uint8]) -> tuple[int, bytes, bytes]:
+    """Tells files apart, as far as an estimate needs that."""
+    return len(encoded), encoded[:_ENDS].tobytes(), encoded[-_ENDS:].tobytes()
+
+
+def _looked_at(encoded: npt.NDArray[np.uint8]) -> tuple[int, int, int]:
+    """About how many frames a file has, their height and width. Raises SampleError."""
+    if (found := _looks.get(_mark(encoded))) is None:
+        with Glance(encoded) as clip:
+            found = _keep(encoded, clip.guess, clip)
+    return found
+
+
+def _keep(encoded: npt.NDArray[np.uint8], frames: int, clip: Clip) -> tuple[int, int, int]:
+    if len(_looks) >= _MOST_LOOKS:
+        _looks.clear()
+    found = _looks[_mark(encoded)] = frames, clip.height, clip.width
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Ahead:
     """Videos that threads read for NVDEC."""
@@ -122,13 +147,12 @@ class Video(Operator, name="decoders.video"):
         elements = np.zeros(len(inputs[0]), np.int64)
         for i in range(len(inputs[0])):
             try:
-                with Glance(inputs[0].sample(i)) as clip:
-                    frames = clip.guess
-                    if self.given("frames"):
-                        frames = 64 if self.frames is None else len(self.frames)
-                    elif self.sequence_length is not None:
-                        frames = self.sequence_length
-                    elements[i] = min(frames * clip.height * clip.width, self.max_pixels) * 3
+                frames, height, width = _looked_at(inputs[0].sample(i))
+                if self.given("frames"):
+                    frames = 64 if self.frames is None else len(self.frames)
+                elif self.sequence_length is not None:
+                    frames = self.sequence_length
+                elements[i] = min(frames * height * width, self.max_pixels) * 3
             except SampleError:
                 continue
         return elements, np.full(len(elements), 1 << 24, np.int64)  # what a decoder holds of its own
@@ -154,6 +178,7 @@ class Video(Operator, name="decoders.video"):
             try:
                 with nvdec.NvClip(encoded.sample(i)) as clip, nvdec.reading:
                     wanted = self._wanted(clip, *asked(i))
+                    _keep(encoded.sample(i), len(clip), clip)
                     return clip.read(wanted), wanted
             except SampleError as e:
                 return e.bare()

@@ -214,6 +214,23 @@ def test_codecs_that_a_gpu_refused_are_not_asked_again(tmp_path: Path) -> None:
         np.testing.assert_array_equal(out.sample(k), frames)
 
 
+def test_estimates_of_files_that_were_read_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dali_run.ops.video import decoders
+
+    monkeypatch.setattr(decoders, "_looks", {})
+    make_video(tmp_path / "a.mp4", 10)
+    make_video(tmp_path / "b.mp4", 12, size=(32, 48))
+    files = [np.fromfile(tmp_path / name, np.uint8) for name in ("a.mp4", "b.mp4")]
+    encoded = Batch.from_list([*files, np.zeros(100, np.uint8)], "", Samples.numbered(3))
+    op = Video()
+    before, _ = op.foresee("mixed", encoded)
+    assert before.tolist() == [10 * 48 * 64 * 3, 12 * 32 * 48 * 3, 0]
+    monkeypatch.setattr(decoders, "_looks", {})
+    decode([tmp_path / "a.mp4", tmp_path / "b.mp4"])
+    monkeypatch.setattr(decoders, "Glance", None)
+    np.testing.assert_array_equal(op.foresee("mixed", encoded.take(slice(0, 2)))[0], before[:2])
+
+
 def test_damage_and_fill_are_those_of_the_cpu(tmp_path: Path) -> None:
     frames = make_video(tmp_path / "good.mp4", 30)
     whole = (tmp_path / "good.mp4").read_bytes()
