@@ -11,11 +11,15 @@ LANES = 4
 """Batches in flight on a GPU, at the usual prefetch_queue_depth of 2. Two that are computed at once fill each other's
 gaps, while another is uploaded and one is planned; more keep each other's uploads waiting (one H200, 1,024 images a
 launch: 255k images/s with 2, 275k with 3, 290k with 4, 208k with 6; docs/performance.md has the command)."""
+LATE_LANES = 6
+"""At most, where outputs come back late (JPEGs that the GPU encoded): these keep their lane until they are on the host
+(JPEG to JPEG on that machine: 135k images/s with 4, 152k with 6, and more finished batches that may wait)."""
 
 
-def lanes_for(depth: int) -> int:
-    """Batches in flight on a GPU where ``depth`` finished ones may wait after it: a shallow queue holds less."""
-    return min(depth + 2, LANES)
+def lanes_for(depth: int, *, late: bool = False) -> int:
+    """Batches in flight on a GPU where ``depth`` finished ones may wait after it: a shallow queue holds less. ``late``:
+    some outputs are finished after the device is done."""
+    return min(depth + 2, LATE_LANES if late else LANES)
 
 
 @dataclass(frozen=True, kw_only=True)

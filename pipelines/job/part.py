@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ops.errors import SpecError
-from ...readers.fetch.gpu_reads import ONCE, Uploads
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import Budget
 from ..engine.inputs import JobFeed, Sources
-from .run import CLEAN, JobResult, JobRun, Prepared, Progress, write_config
+from .run import CLEAN, JobResult, JobRun, Prepared, Progress, uploads_of, write_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class OpenJob:
         self.who = who
         self._feed = JobFeed(sources, limit)
         # parts may be too short to find out which way is faster, and lie in the same files
-        self._uploads = Uploads(ONCE, keep=True)
+        self._uploads = uploads_of(prepared, keep=True)
         self._warm = False
 
     @property

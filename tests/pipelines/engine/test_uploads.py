@@ -355,3 +355,36 @@ def test_the_python_api_takes_it() -> None:
     assert Pipeline(2, 1, upload="copy").settings.upload == "copy"
     with pytest.raises(ValueError, match="upload must be one of auto, copy, registered, kvikio, got 'dma'"):
         Pipeline(2, 1, upload="dma")
+
+
+@pytest.mark.parametrize("threads", [3, 4])
+def test_jobs_with_threads_enough_copy_without_measuring(packed: Path, tmp_path: Path, threads: int) -> None:
+    spec = tmp_path / "spec.yaml"
+    text = SPEC.replace("READER", READERS["tar"]).replace("IN", str(packed / "tar")).replace("UPLOAD", "auto")
+    spec.write_text(text.replace("OUT", str(tmp_path / "out")))
+    with faked(memory=True) as fake:
+        report = run_job(spec, {"pipeline.num_threads": threads}).report
+    assert fake.registrations == 0  # a short job ends within the first turn, which copies
+    assert set(report["uploads"]) == {"copied: measuring" if threads < 4 else "copied: each record is read once"}
+
+
+@pytest.mark.parametrize(("encode", "depth", "lanes"), [("jpeg", 2, 4), ("jpeg", 4, 6), ("raw", 4, 4)])
+def test_outputs_that_come_late_have_more_lanes(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encode: str, depth: int, lanes: int
+) -> None:
+    found: list[int] = []
+    begin = Engine.start
+
+    def start(self: Engine) -> None:
+        found.append(self.options.lanes)
+        begin(self)
+
+    monkeypatch.setattr(Engine, "start", start)
+    spec = tmp_path / "spec.yaml"
+    text = SPEC.replace("READER", READERS["tar"]).replace("IN", str(packed / "tar")).replace("UPLOAD", "copy")
+    text = text.replace("OUT", str(tmp_path / "out")).replace("{encode: raw}", f"{{encode: {encode}}}")
+    spec.write_text(text)
+    with faked(memory=True):
+        result = run_job(spec, {"pipeline.prefetch_queue_depth": depth})
+    assert result.report["samples"]["written"] > 20, result.message
+    assert set(found) == {lanes}

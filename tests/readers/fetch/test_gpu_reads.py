@@ -253,5 +253,17 @@ def test_the_next_run_goes_on_measuring(fake: Fake, mapped: Mapped) -> None:
         kept.choice.decided = "copy"
         assert lender.of(1).lend(mapped, np.array([k * WINDOW]), np.array([WINDOW])) is None
         kept.choice.decided = None
-    assert told == ["registered", "copied: not slower, as measured"] * 2
+    assert told == ["registered", "copied: each record is read once"] * 2
     assert fake.registrations == 2
+
+
+def test_a_way_that_is_not_measured_is_kept(fake: Fake, mapped: Mapped) -> None:
+    told: list[str] = []
+    uploads = lenders.Uploads("copy", measured=False)
+    lender = lenders.lender_for("auto", (0,), 1 << 30, lambda _: None, lambda way, _: told.append(way), uploads)
+    assert lender is not None
+    for k in range(300):
+        assert lender.of(k).lend(mapped, np.array([0]), np.array([WINDOW])) is None
+    lender.close()
+    assert set(told) == {"copied: each record is read once"}
+    assert fake.registrations == 0
