@@ -21,7 +21,7 @@ from ...ops.gpu.start import start_ahead, start_named
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short
-from ...readers.fetch.gpu_reads import ONCE, Uploads
+from ...readers.fetch.gpu_reads import ONCE, Uploads, worth_measuring
 from ...writers.bytes import sidecar
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.config import WriteConfig
@@ -471,14 +471,10 @@ def options_of(spec: Spec, target: Target) -> Options:
     )
 
 
-_MANY = 4
-"""Threads that copy records as fast as a GPU decodes JPEGs: 1,024 take 30 to 37 ms of a processor core, and 7 a job."""
-
-
 def uploads_of(prepared: Prepared, *, keep: bool = False) -> Uploads:
     """The way of a job's records to its GPU, each of them once: copied, or, with few threads, what turns out to be
     faster. ``keep``: see `Uploads`."""
-    return Uploads(ONCE, keep=keep, measured=threads_of(prepared.spec.pipeline.num_threads) < _MANY)
+    return Uploads(ONCE, keep=keep, measured=worth_measuring(threads_of(prepared.spec.pipeline.num_threads)))
 
 
 def _check_intact(outputs: Mapping[str, Batch]) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import DeviceError, SpecError
-from ...readers.fetch.gpu_reads import describe
+from ...readers.fetch.gpu_reads import describe, worth_measuring
 from ..compile.apart import compile_job
 from ..compile.place import Target, resolve_target
+from ..cores import threads_of
 from ..plugins import NotRunError, running_code
 from ..problems import Problem, SpecErrors
 from ..spec.build import BuiltSpec, load_spec
@@ -96,7 +97,8 @@ def describe_job(
     plan["upload"] = None
     if containers and target.device != "cpu":
         indices = target.indices if target.device == "gpu" else ()
-        plan["upload"] = describe(settings.upload, indices)
+        measured = write is None or worth_measuring(threads_of(settings.num_threads))
+        plan["upload"] = describe(settings.upload, indices, measured=measured)
     decodes = any(n.op.decodes for n in built.graph.nodes)
     plan["isolation"] = {"mode": settings.isolation, "timeout": settings.decode_timeout} if decodes else None
     if write is not None:

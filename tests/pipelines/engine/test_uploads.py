@@ -338,6 +338,8 @@ def test_the_plan_says_how(packed: Path, tmp_path: Path) -> None:
     assert describe_job(spec, few, device="null")["upload"] == measured
     with faked() as fake:
         assert describe_job(spec, few)["upload"] == measured
+        once = describe_job(spec, {"pipeline.num_threads": 4})
+        assert once["upload"] == "copied by the host: each record is read once"
         assert describe_job(spec, {"pipeline.upload": "registered"})["upload"] == gathered
         assert describe_job(spec, {"pipeline.upload": "copy"})["upload"] == "copied by the host (upload: copy)"
         assert "kvikio" in describe_job(spec, {"pipeline.upload": "kvikio"})["upload"]
