@@ -3,7 +3,6 @@ damaged. The engine reads, decodes and reduces whole batches; here their small r
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -106,22 +105,23 @@ def spec_stats(
 
 
 def _looks(found: Found) -> dict[str, str]:
-    """The content of the fields of bytes, by their first records: ``picture``, ``sound``, or nothing known."""
+    """The content of the fields of bytes, as most of some records have it that are spread over the data set:
+    ``picture``, ``sound``, or nothing known."""
     names = [f for f, kind in found.fields.items() if kind == "bytes" and f not in (*found.text, *found.numerals)]
 
     def fields(outputs: list[Any]) -> dict[str, Any]:
         return dict(zip(found.fields, outputs, strict=True))
 
-    looks: dict[str, str] = {}
+    looks = {name: Counter[str]() for name in names}
     if names:
-        data = read_through("", found.step["op"], {k: v for k, v in found.step.items() if k != "op"}, fields)
-        for record in itertools.islice(data.records, PEEK):
+        step = {k: v for k, v in found.step.items() if k != "op"}
+        for record in read_through("", found.step["op"], step, fields, spread=PEEK).records:
             for name in names:
-                if not record.problem and name not in looks and (kind := _look(record.fields[name].tobytes())):
-                    looks[name] = kind
+                if not record.problem and (kind := _look(record.fields[name].tobytes())):
+                    looks[name][kind] += 1
     kinds: dict[str, str] = {}  # the first of each kind is measured
-    for name, kind in looks.items():
-        if kind not in kinds.values():
+    for name, seen in looks.items():
+        if seen and (kind := seen.most_common(1)[0][0]) not in kinds.values():
             kinds[name] = kind
     return kinds
 

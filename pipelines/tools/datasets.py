@@ -12,7 +12,7 @@ import os
 import re
 import tarfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -303,8 +303,11 @@ def _parquet(paths: list[Path]) -> DataSet:
 # -- records through the readers --------------------------------------------------------------------------------------
 
 
-def read_through(kind: str, name: str, arguments: dict[str, Any], take_apart: Any) -> DataSet:
-    """The data set that reader ``name`` opens; ``take_apart`` makes a record's fields of its outputs."""
+def read_through(
+    kind: str, name: str, arguments: dict[str, Any], take_apart: Any, spread: int | None = None
+) -> DataSet:
+    """The data set that reader ``name`` opens; ``take_apart`` makes a record's fields of its outputs. ``spread``: only
+    so many of its records, evenly from all of it."""
     op_class = find(name)
     assert issubclass(op_class, Reader)
     known = parameters(op_class)
@@ -312,12 +315,14 @@ def read_through(kind: str, name: str, arguments: dict[str, Any], take_apart: An
     reader = op_class(**values)
     reader.check()
     source = reader.open()
-    return DataSet(kind, len(source), _through(reader, source, take_apart))
+    n = len(source)
+    which = range(n) if spread is None or n <= spread else [k * n // spread for k in range(spread)]
+    return DataSet(kind, n, _through(reader, source, which, take_apart))
 
 
-def _through(reader: Reader, source: Any, take_apart: Any) -> Iterator[Record]:
+def _through(reader: Reader, source: Any, which: Iterable[int], take_apart: Any) -> Iterator[Record]:
     """One record after the other: a bad one is shown with its reason."""
-    for i in range(len(source)):
+    for i in which:
         at = np.array([i], np.int64)
         samples = Samples(np.zeros(1, np.int32), at, np.zeros(1, np.int64), at, source)
         ctx = Context(op=reader, stage="cpu", samples=samples, source=source)

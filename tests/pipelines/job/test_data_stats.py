@@ -187,6 +187,23 @@ def test_sounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "1.75 s of sound; 2 of 8000 Hz, 1 of 16000 Hz" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("sounds", [1, 70])
+def test_pictures_with_sounds_before_them(sounds: int, tmp_path: Path) -> None:
+    pytest.importorskip("soundfile")
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    for k in range(sounds):  # more of them than are looked at
+        with wave.open(str(tmp_path / "a" / f"{k}.wav"), "wb") as file:
+            file.setparams((1, 2, 8000, 0, "NONE", ""))
+            file.writeframes(bytes(20))
+    pictures = 2 * sounds + 1
+    for k in range(pictures):
+        Image.new("RGB", (4, 3)).save(tmp_path / "b" / f"{k}.png")
+    found = data_stats(tmp_path)
+    assert found["sounds"] is None
+    assert found["corrupt"] == sounds  # each is named: it is no picture
+
+
 def test_wrong_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stats", str(tmp_path / "none")]) == 2
     (tmp_path / "empty").mkdir()
