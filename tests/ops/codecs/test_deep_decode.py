@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import imagecodecs
 import numpy as np
 import pytest
 
@@ -18,6 +17,8 @@ from dali_run.ops.errors import Reject
 from dali_run.ops.types import DALIDataType, DALIImageType
 
 from .test_decoders import run
+
+imagecodecs = pytest.importorskip("imagecodecs")  # extra formats
 
 SHAPE = (5, 7)
 
