@@ -215,6 +215,8 @@ class NvClip(Glance):
         parts, at, unit_of = list[bytes](), 0, self._converter_of_packets()
         with suppress(*self.errors):  # what is missing will not come out, and the CPU has the last word on damage
             for packet in self._from(key):
+                if self._name == "hevc" and packet.pts is not None and packet.pts < key:
+                    continue  # of an open group: NVDEC leaves it out, and gives its time to a later frame
                 left.pop(packet.pts, None)
                 parts.append(unit_of(packet, not parts))
                 run.packets.append((at, len(parts[-1]), packet.pts or 0))
