@@ -341,9 +341,9 @@ def coerce(param: Parameter, value: Any) -> Any:
     for v in _flat(result):
         if isinstance(v, (int, float)) and not isinstance(v, (bool, enum.Enum)):
             if param.arg.ge is not None and not v >= param.arg.ge:
-                raise ValueError(f"must be at least {param.arg.ge:g}, got {v!r}")
+                raise ValueError(f"must be at least {param.arg.ge:.10g}, got {v!r}")
             if param.arg.le is not None and not v <= param.arg.le:
-                raise ValueError(f"must be at most {param.arg.le:g}, got {v!r}")
+                raise ValueError(f"must be at most {param.arg.le:.10g}, got {v!r}")
     return result
 
 

@@ -23,6 +23,9 @@ Convention = Literal["dali", "librosa", "torchaudio", "kaldi"]
 
 _cpu: Any = Kernels(".spectrum_cpu", __package__)
 
+LONGEST = 1 << 24
+"""Samples of a window or a transform: minutes of sound. A longer one is a mistake, and would take all memory."""
+
 _KALDI_EMPHASIS = np.float32(0.97)
 _SHARED = 2048  # complex numbers in a block's shared memory (spectrogram.cu)
 _LARGEST_RADIX = 13  # of spectrogram.cu
@@ -81,8 +84,8 @@ class Spectrogram(Operator, name="spectrogram"):
     bound = "1e-5 of the largest value of a spectrogram"
     example = "{op: spectrogram, in: audio, nfft: 512, window_length: 400, window_step: 160, out: spectrogram}"
 
-    nfft: Annotated[int | None, Arg("size of the transform; by default window_length", ge=1)] = None
-    window_length: Annotated[int, Arg("samples of a window", ge=1)] = 512
+    nfft: Annotated[int | None, Arg("size of the transform; by default window_length", ge=1, le=LONGEST)] = None
+    window_length: Annotated[int, Arg("samples of a window", ge=1, le=LONGEST)] = 512
     window_step: Annotated[int, Arg("samples from one window to the next", ge=1)] = 256
     window_fn: Annotated[tuple[float, ...] | None, Arg("the window: window_length numbers")] = None
     power: Annotated[int, Arg("2: powers, 1: magnitudes", ge=1, le=2)] = 2
@@ -245,7 +248,7 @@ class PowerSpectrum(Operator, name="power_spectrum"):
     example = "{op: power_spectrum, in: audio, out: spectrum}"
 
     axis: Annotated[int, Arg("the axis that is transformed")] = -1
-    nfft: Annotated[int | None, Arg("size of the transform; by default the extent of the axis", ge=1)] = None
+    nfft: Annotated[int | None, Arg("size of the transform; by default the axis's", ge=1, le=LONGEST)] = None
     power: Annotated[int, Arg("2: powers, 1: magnitudes", ge=1, le=2)] = 2
 
     def infer(self, *specs: Spec) -> Spec:

@@ -109,8 +109,8 @@ def _facts(op: type[Operator]) -> dict[str, str]:
 def _argument(p: Parameter) -> dict[str, Any]:
     notes = []
     if p.arg.ge is not None or p.arg.le is not None:
-        low = "" if p.arg.ge is None else f"{p.arg.ge:g} <= "
-        high = "" if p.arg.le is None else f" <= {p.arg.le:g}"
+        low = "" if p.arg.ge is None else f"{p.arg.ge:.10g} <= "
+        high = "" if p.arg.le is None else f" <= {p.arg.le:.10g}"
         notes.append(f"{low}value{high}")
     if p.arg.per_sample:
         notes.append("may differ by sample ($name)")

@@ -72,3 +72,13 @@ def test_classes_are_counted_with_the_elements() -> None:
     out = ctx.op.cpu(ctx, data)
     assert [r.code for r in ctx.rejects] == ["too_large"] * 3
     assert out.sizes.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("extent", [(1 << 24) + 1, *EXTENTS])
+@pytest.mark.parametrize(
+    ("name", "argument"), [("spectrogram", "nfft"), ("spectrogram", "window_length"), ("power_spectrum", "nfft")]
+)
+def test_transforms_longer_than_minutes_are_refused(name: str, argument: str, extent: int) -> None:
+    """They took all memory, or hung."""
+    with pytest.raises(ValueError, match="must be at most 16777216, got"):
+        operator(name, **{argument: extent})
