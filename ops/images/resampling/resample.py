@@ -24,7 +24,6 @@ from ...gpu.repeated import changing, fixed, lasting, room, shaped
 from ...interfaces import Lane
 from ...kernels import Kernels
 from ...types import DALIDataType, DALIInterpType, from_numpy, to_numpy
-from .known_taps import known_taps
 
 F32 = npt.NDArray[np.float32]
 I8 = npt.NDArray[np.int8]
@@ -380,6 +379,8 @@ def _fixed_passes(
 ) -> tuple[list[I64], tuple[Any, Any]]:
     """The two passes [N, 12] in the order of `_Pass.rows`, the last column being the taps and 2^32 times the bits of
     their weights; starts and weights of all, on the device."""
+    from .known_taps import known_taps
+
     assert plan.domain is not None
     assert plan.arithmetic is not None
     frames, channels = _around(batch.shapes, first, 2)

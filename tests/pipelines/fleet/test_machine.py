@@ -164,7 +164,7 @@ def test_parts_go_on_with_what_earlier_ones_measured_of_uploads(
                                 "outputs": {"x": "x"}, "write": write}))  # fmt: skip
     seen = []
     plain = Engine.__init__
-    monkeypatch.setattr(Engine, "__init__", lambda self, *args: (seen.append(args[3].choice), plain(self, *args))[1])
+    monkeypatch.setattr(Engine, "__init__", lambda self, *args: (seen.append(args[3].uploads), plain(self, *args))[1])
     prepared = prepare(file)
     with Sources(prepared.plan, 64) as sources:
         job = OpenJob(prepared, sources, identity(prepared, sources))
