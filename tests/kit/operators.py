@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import yaml
 
-from dali_run.ops.base import Operator, coerce, find, parameter
+from dali_run.ops.base import Operator, coerce, parameter
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.errors import SpecError
+from dali_run.pipelines.plugins import find_operator
 
 
 def operator(name: str, per_sample: Sequence[str] = (), **arguments: Any) -> Any:
     """Operator ``name`` with ``arguments`` as YAML has them; those of ``per_sample`` come as inputs."""
-    cls = find(name)
+    cls = find_operator(name)  # whatever was imported before
     op = cls(per_sample=frozenset(per_sample), **{k: coerce(parameter(cls, k), v) for k, v in arguments.items()})
     op.check()
     return op
