@@ -93,7 +93,8 @@ def regenerate(python: Path, folder: Path) -> dict[str, str]:
     """Run every generator in ``folder``; what went wrong by the generator's name."""
     shutil.copytree(GOLDEN, folder, ignore=shutil.ignore_patterns("*.npz", "*.json", "__pycache__"))
 
-    others = ("make_torchvision", "make_library_presets")  # of parity_presets.py
+    # Those of parity_presets.py, and those that have nothing of DALI's.
+    others = ("make_torchvision", "make_library_presets", "make_outputs_v1", "make_transforms")
     scripts = sorted(p for p in folder.glob("make_*.py") if p.stem not in others)
 
     def run(script: Path) -> tuple[str, str]:
@@ -221,6 +222,8 @@ def as_committed(committed: Path, folder: Path) -> Row:
         a, b = np.load(committed), np.load(fresh)
         row.cases = len(a.files)
         for key in a.files:
+            if key.startswith("file ") or key.endswith("/file"):
+                continue  # an input, in which the time or a path stands
             row.numbers += a[key].size
             if key not in b.files or a[key].tobytes() != b[key].tobytes():
                 row.problems.append(f"{key}: DALI gives something else than {committed.name} holds")
