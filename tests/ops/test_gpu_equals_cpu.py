@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -266,9 +267,8 @@ def test_launches_that_are_repeated_give_what_the_operator_gives(cls: type[Opera
     repeated(cls, EmulatedLane(), lambda b: b, lambda b: b)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("cls", REPEATED, ids=lambda c: c.name)
-def test_launches_that_are_repeated_on_a_gpu(cls: type[Operator]) -> None:
+def on_a_lane(check: Callable[..., None], subject: Any) -> None:
+    """``check`` of ``subject`` on a GPU, with ways there and back."""
     from dali_run.ops.gpu.lane import Lane
 
     with Lane() as lane:
@@ -278,7 +278,13 @@ def test_launches_that_are_repeated_on_a_gpu(cls: type[Operator]) -> None:
             lane.synchronize()
             return host
 
-        repeated(cls, lane, lane.to_device, to_host)
+        check(subject, lane, lane.to_device, to_host)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cls", REPEATED, ids=lambda c: c.name)
+def test_launches_that_are_repeated_on_a_gpu(cls: type[Operator]) -> None:
+    on_a_lane(repeated, cls)
 
 
 CHANGING: list[tuple[str, dict[str, Any], dict[str, tuple[float, float, int]], bool]] = [
@@ -369,16 +375,7 @@ def test_what_follows_from_data_is_not_repeated(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CHANGING, ids=lambda c: "-".join([c[0], *c[2]]))
 def test_launches_are_repeated_with_other_arguments_on_a_gpu(case: tuple[Any, ...]) -> None:
-    from dali_run.ops.gpu.lane import Lane
-
-    with Lane() as lane:
-
-        def to_host(batch: Batch) -> Batch:
-            host = lane.to_host(batch)
-            lane.synchronize()
-            return host
-
-        changing(case, lane, lane.to_device, to_host)
+    on_a_lane(changing, case)
 
 
 def assert_near(expected: Batch, got: Batch, cls: type[Operator]) -> None:

@@ -88,6 +88,15 @@ def compiled(device: str = "cpu", **arguments: Any) -> Plan:
     return compile_graph(b.build({"x": x}), Target(device))  # type: ignore[arg-type]
 
 
+def compiled_with_work() -> Plan:
+    """The reader, and a step for the workers."""
+    load_operators()
+    b = GraphBuilder()
+    (x,) = b.add("testing.memorised")
+    (x,) = b.add("cast", [x], {"dtype": "INT32"})
+    return compile_graph(b.build({"x": x}), Target("cpu"))
+
+
 def collect(engine: Engine) -> tuple[list[int], list[list[int]], list[tuple[int, str]]]:
     """Indices in the order in which they came, their values, and what was dropped."""
     came, values, dropped = [], [], []
@@ -205,11 +214,7 @@ def test_batches_before_one_that_cannot_be_read_are_handed_out(monkeypatch: pyte
             raise JobError("batch 4 is gone")
 
     monkeypatch.setattr(_Records, "during", staticmethod(during))
-    load_operators()
-    b = GraphBuilder()
-    (x,) = b.add("testing.memorised")
-    (x,) = b.add("cast", [x], {"dtype": "INT32"})
-    plan = compile_graph(b.build({"x": x}), Target("cpu"))
+    plan = compiled_with_work()
     with Sources(plan, 1) as sources:
         feed = JobFeed(sources)
         with Engine(plan, feed, feed.requests(10), Options(cpu_queue=6)) as engine:
@@ -236,11 +241,7 @@ def test_slow_readers_read_batches_at_once_whatever_follows(monkeypatch: pytest.
 
     monkeypatch.setattr(_Records, "during", staticmethod(during))
     monkeypatch.setattr(Memorised, "slow", True)
-    load_operators()
-    b = GraphBuilder()
-    (x,) = b.add("testing.memorised")
-    (x,) = b.add("cast", [x], {"dtype": "INT32"})
-    plan = compile_graph(b.build({"x": x}), Target("cpu"))
+    plan = compiled_with_work()
     with Sources(plan, 1) as sources:
         feed = JobFeed(sources)
         with Engine(plan, feed, feed.requests(10), Options(num_threads=2, cpu_queue=2)) as engine:
