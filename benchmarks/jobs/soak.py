@@ -4,9 +4,14 @@
 
 One job after the other in one process, on images of all formats, damaged ones among them. Every job's rate, resident
 memory and GPU memory are written down; the last third is compared with the first third after the warm-up. Prints one
-line a minute, and a JSON with everything. Ends with 1 where memory grew by over 5 %, or the rate fell by over 10 %.
+line a minute, and a JSON with everything. Ends with 1 where memory grew by over 5 %, or the rate fell by over 10 %
+while a sample took over 5 % more CPU time: the rate alone may fall because others use the machine. (CPU time is this
+process's, without that of decoders' processes.)
+
 Memory is the process's own and the GPU's. Page-locked memory (``shared``) is a pool that gives idle blocks back when 4
-GB of new ones were made (`ops.gpu.lane.PINNED_SPARE`): it grows until batches of all sizes have come.
+GB of new ones were made (`ops.gpu.lane.PINNED_SPARE`): it grows until batches of all sizes have come. Rows tell where
+the memory is (`process_memory`); in the end, what is left when all pools were emptied, and which types of objects
+became more. --tracemalloc adds the lines that allocated what grew; jobs take longer.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ import shutil
 import sys
 import tempfile
 import time
+import tracemalloc
+from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +33,8 @@ RESIDENT = {"resident": "VmRSS", "anonymous": "RssAnon", "shared": "RssShmem"}
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
+
+from benchmarks.jobs import process_memory  # noqa: E402, it needs the path
 
 SPEC = """\
 version: 1
@@ -38,6 +47,10 @@ graph:
 outputs: {{image: images, label: label}}
 write: {{writer: tfrecord, path: "{out}", fields: {{image: {{encode: jpeg}}, label: {{}}}}}}
 """
+
+
+WARM = 5
+"""Jobs after which objects are counted for the first time."""
 
 
 def make(folder: Path, count: int) -> None:
@@ -70,56 +83,77 @@ def on_gpu(device: str) -> int:
     return int(whole - free)
 
 
+def one_job(place: Path, device: str, seed: int) -> dict[str, Any]:
+    """Run a job; what it took, and what the process holds after it."""
+    from dali_run.pipelines.job.run import run_job
+
+    spec, out = place / "spec.yaml", place / "out"
+    spec.write_text(SPEC.format(device=device, data=place / "data", out=out, seed=seed))
+    began, worked = time.monotonic(), time.process_time()
+    result = run_job(spec)
+    seconds, worked = time.monotonic() - began, time.process_time() - worked
+    if result.exit_code not in (0, 3):
+        raise RuntimeError(result.message)
+    shutil.rmtree(out)
+    samples = result.report["samples"]
+    return {
+        "per_second": round(samples["read"] / seconds, 1), "cpu_ms_each": round(1e3 * worked / samples["read"], 3),
+        "host_peak": result.report["memory"]["host_peak_bytes"], "rejected": samples["rejected"],
+        **resident(), "gpu": on_gpu(device), **process_memory.now(),
+    }  # fmt: skip
+
+
+def compared(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The median of the last third by that of the first third after the warm-up."""
+    steady = rows[max(1, len(rows) // 10) :]
+    third = max(1, len(steady) // 3)
+    return {
+        key: median(r[key] for r in steady[-third:]) / (median(r[key] for r in steady[:third]) or 1)
+        for key in ("per_second", "cpu_ms_each", "resident", "anonymous", "gpu")
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--out", type=Path, default=Path("soak.json"))
+    parser.add_argument("--tracemalloc", action="store_true", help="which lines allocated what grew")
     asked = parser.parse_args()
-    from dali_run.pipelines.job.run import run_job
-
+    if asked.tracemalloc:
+        tracemalloc.start()
     rows: list[dict[str, Any]] = []
+    kinds: Counter[str] = Counter()
+    lines: tracemalloc.Snapshot | None = None
     with tempfile.TemporaryDirectory() as there:
-        place = Path(there)
-        make(place / "data", asked.images)
-        began, told, seed = time.monotonic(), 0.0, 0
+        make(Path(there) / "data", asked.images)
+        began, told = time.monotonic(), 0.0
         while time.monotonic() - began < asked.seconds:
-            spec, out = place / "spec.yaml", place / "out"
-            spec.write_text(SPEC.format(device=asked.device, data=place / "data", out=out, seed=seed))
-            started = time.monotonic()
-            result = run_job(spec)
-            seconds = time.monotonic() - started
-            if result.exit_code not in (0, 3):
-                sys.stderr.write(result.message + "\n")
-                return 1
-            samples = result.report["samples"]
-            rows.append(
-                {"at": round(started - began, 1), "per_second": round(samples["read"] / seconds, 1),
-                 "rejected": samples["rejected"], **resident(), "gpu": on_gpu(asked.device)}
-            )  # fmt: skip
+            rows.append({"at": round(time.monotonic() - began, 1), **one_job(Path(there), asked.device, len(rows))})
+            if len(rows) == WARM:
+                kinds = process_memory.kinds()
+                lines = tracemalloc.take_snapshot() if asked.tracemalloc else None
             # A soak that is stopped has told so far.
             asked.out.write_text(json.dumps({"jobs": len(rows), "rows": rows}))
-            shutil.rmtree(out)
-            seed += 1
             if time.monotonic() - told > 60:
                 told = time.monotonic()
                 sys.stdout.write(json.dumps(rows[-1]) + "\n")
                 sys.stdout.flush()
-    steady = rows[max(1, len(rows) // 10) :]
-    if len(steady) < 3:
-        sys.stderr.write(f"{len(rows)} jobs tell nothing: it takes four and more (--seconds, --images)\n")
+    if len(rows) <= WARM:
+        sys.stderr.write(f"{len(rows)} jobs tell nothing: it takes {WARM + 1} and more (--seconds, --images)\n")
         return 1
-    third = max(1, len(steady) // 3)
-    ratio = {
-        key: median(r[key] for r in steady[-third:]) / max(1, median(r[key] for r in steady[:third]))
-        for key in ("per_second", "resident", "anonymous", "gpu")
-    }
-    flat = ratio["per_second"] > 0.9 and ratio["anonymous"] < 1.05 and ratio["gpu"] < 1.05
+    more = dict((process_memory.kinds() - kinds).most_common(20))
+    by_line = tracemalloc.take_snapshot().compare_to(lines, "lineno")[:30] if lines is not None else []
+    process_memory.give_back()
+    held = {**resident(), "gpu": on_gpu(asked.device), **process_memory.now()}
+    ratio = compared(rows)
+    slower = ratio["per_second"] < 0.9 and ratio["cpu_ms_each"] > 1.05
+    flat = not slower and ratio["anonymous"] < 1.05 and ratio["gpu"] < 1.05
     equal = len({r["rejected"] for r in rows}) == 1
-    asked.out.write_text(
-        json.dumps({"jobs": len(rows), "last_to_first_third": ratio, "flat": flat, "rows": rows}, indent=1)
-    )
+    found = {"held": held, "more_objects": more, "more_by_line": [str(line) for line in by_line]}
+    whole = {"jobs": len(rows), "last_to_first_third": ratio, "flat": flat, **found, "rows": rows}
+    asked.out.write_text(json.dumps(whole))
     sys.stdout.write(f"{len(rows)} jobs, last third to first: {ratio}; flat: {flat}, the same rejects: {equal}\n")
     return 0 if flat and equal else 1
 

@@ -104,7 +104,7 @@ def _after(crc: int, nbytes: int) -> int:
     return a[crc & 255] ^ b[crc >> 8 & 255] ^ c[crc >> 16 & 255] ^ d[crc >> 24]
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=4)  # 40 kB each; all blocks but the last of a file have one length
 def _zeros(nbytes: int) -> tuple[list[int], ...]:
     """The linear map that ``nbytes`` zero bytes are to a CRC, by each of its four bytes."""
     columns = [1 << bit for bit in range(32)]
