@@ -31,16 +31,17 @@ F32 = npt.NDArray[np.float32]
 
 _INT32 = 2**31 - 1
 _MAX_PIXELS = 1 << 28  # of one mask
+_MAX_SHARED = 1 << 24
+"""Numbers of boxes and polygons that images with one id may be given in all, each of them all of the id's: a file of 40
+MB could ask for terabytes."""
 
 
 @dataclass(slots=True)
-class _Image:
-    """One image of the annotation file, with what is kept of its annotations."""
+class _Objects:
+    """What is kept of the annotations of an image id."""
 
-    id: int
-    name: str
-    extent: tuple[float, float] | None
-    """Width and height, where they are given."""
+    images: int = 0
+    """How many images have the id; each has all of its objects, as in DALI."""
     boxes: list[list[float]] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     polygons: list[tuple[int, list[float]]] = field(default_factory=list)
@@ -48,7 +49,25 @@ class _Image:
     runs: list[tuple[int, list[int]]] = field(default_factory=list)
     """Number of the box, and lengths of runs outside, inside, outside, ... of its pixels, column by column."""
     problem: str = ""
+    """Why its images are refused."""
+
+    @property
+    def shared(self) -> int:
+        """Numbers that all images of the id are given, where there are several."""
+        return self.images * (4 * len(self.boxes) + sum(len(xy) for _, xy in self.polygons)) if self.images > 1 else 0
+
+
+@dataclass(slots=True)
+class _Image:
+    """One image of the annotation file."""
+
+    id: int
+    name: str
+    extent: tuple[float, float] | None
+    """Width and height, where they are given."""
+    problem: str = ""
     """Why the image is refused."""
+    objects: _Objects = field(default_factory=_Objects)
 
 
 class _RefusedError(ValueError):
@@ -105,7 +124,7 @@ class _Annotated:
                 raise JobError(f"{path} does not name the image {unknown[0]!r}, which is in images")
             listed = [by_name[name] for name in reader.images]
         if reader.skip_empty:
-            listed = [image for image in listed if image.boxes or image.problem]
+            listed = [image for image in listed if image.objects.boxes or image.problem]
         self._problems = {i: image.problem for i, image in enumerate(listed) if image.problem}
         # a refused image may have any name: it is not looked for
         names = [b"." if image.problem else os.fsencode(image.name) for image in listed]
@@ -113,10 +132,10 @@ class _Annotated:
         self._named = [image.name for image in listed]
         self._reader = reader
         self._ids = np.array([image.id for image in listed], np.int32)
-        self._counts = np.array([len(image.boxes) for image in listed], np.int64)
+        self._counts = np.array([len(image.objects.boxes) for image in listed], np.int64)
         self._first = np.cumsum(self._counts) - self._counts
-        self._labels = np.array([label for image in listed for label in image.labels], np.int32)
-        self._boxes = np.array([b for image in listed for b in image.boxes], np.float32).reshape(-1, 4)
+        self._labels = np.array([label for image in listed for label in image.objects.labels], np.int32)
+        self._boxes = np.array([b for image in listed for b in image.objects.boxes], np.float32).reshape(-1, 4)
         extents = np.array([image.extent or (1, 1) for image in listed], np.float32).reshape(-1, 2)
         if reader.ltrb:
             self._boxes[:, 2:] += self._boxes[:, :2]
@@ -129,16 +148,17 @@ class _Annotated:
         rows, points, counts, vertex_counts = [], [], [], []
         for image in listed:
             vertex = 0
-            for box, xy in image.polygons:
+            for box, xy in image.objects.polygons:
                 rows.append((box, vertex, vertex + len(xy) // 2))
                 vertex += len(xy) // 2
                 points += xy
-            counts.append(len(image.polygons))
+            counts.append(len(image.objects.polygons))
             vertex_counts.append(vertex)
         self._polygons = np.array(rows, np.int32).reshape(-1, 3)
         self._polygon_counts = np.array(counts, np.int64)
         self._vertices = np.array(points, np.float32).reshape(-1, 2)
         self._vertex_counts = np.array(vertex_counts, np.int64)
+        self._first_vertex = np.cumsum(self._vertex_counts) - self._vertex_counts
         if self._reader.ratio:
             self._vertices /= np.repeat(extents, self._vertex_counts, axis=0)
 
@@ -170,17 +190,27 @@ class _Annotated:
                 categories.setdefault(_integer(entry, "id"), number + 1)
             except _RefusedError as e:
                 raise JobError(f"{path}: category {number}: {e}") from None
-        by_id: dict[int, list[_Image]] = {}
+        by_id: dict[int, _Objects] = {}
         for image in images:
             if not image.problem:
-                by_id.setdefault(image.id, []).append(image)
+                image.objects = by_id.setdefault(image.id, image.objects)
+                image.objects.images += 1
         for number, entry in enumerate(_entries(path, document, "annotations")):
             of = entry.get("image_id")
-            for image in by_id.get(of, []) if isinstance(of, int) else []:
+            objects = by_id.get(of) if isinstance(of, int) else None
+            if objects is not None:
                 try:
-                    _annotation(entry, image, categories, reader)
+                    _annotation(entry, objects, categories, reader)
                 except _RefusedError as e:
-                    image.problem = image.problem or f"{path}: annotation {number}: {e}"
+                    objects.problem = objects.problem or f"{path}: annotation {number}: {e}"
+        if sum(objects.shared for objects in by_id.values()) > _MAX_SHARED:
+            most = max(by_id, key=lambda id: by_id[id].shared)
+            raise JobError(
+                f"{path}: {by_id[most].images} images have the id {most}, and each would be given all of its "
+                f"{len(by_id[most].boxes)} boxes: more than memory should be spent on; give each image an id of its own"
+            )
+        for image in images:
+            image.problem = image.problem or image.objects.problem
         if reader.ratio or reader.pixelwise_masks:
             for image in images:
                 if image.extent is None:
@@ -206,7 +236,7 @@ class _Annotated:
 
     def _told(self, i: int) -> tuple[list[object], ...]:
         """The annotations of image ``i``."""
-        box, vertex = int(self._first[i]), int(self._vertex_counts[:i].sum()) if len(self._vertices) else 0
+        box, vertex = int(self._first[i]), int(self._first_vertex[i])
         boxes, vertices = slice(box, box + int(self._counts[i])), slice(vertex, vertex + int(self._vertex_counts[i]))
         return ([int(self._ids[i])], self._labels[boxes].tolist(), self._boxes[boxes].tolist(),
                 self._vertices[vertices].tolist())  # fmt: skip
@@ -241,6 +271,7 @@ class _Annotated:
         masks: list[I32] = []
         for i, index in enumerate(which.tolist()):
             image = self._images_of_masks[index]
+            objects = image.objects
             width, height = (int(v) for v in image.extent or (0, 0))
             if image.problem or width * height > _MAX_PIXELS:
                 if not image.problem:
@@ -248,13 +279,13 @@ class _Annotated:
                 width = height = 0
             mask = np.zeros((height, width), np.int32)
             try:
-                parts = [(box, polygon_mask(xy, height, width)) for box, xy in image.polygons if mask.size]
-                parts += [(box, runs_mask(runs, height, width)) for box, runs in image.runs if mask.size]
+                parts = [(box, polygon_mask(xy, height, width)) for box, xy in objects.polygons if mask.size]
+                parts += [(box, runs_mask(runs, height, width)) for box, runs in objects.runs if mask.size]
             except ValueError as e:
                 ctx.reject(i, "corrupt_record", f"{self._reader.annotations_file}: image {image.id}: {e}")
                 parts = []
-            for box, inside in sorted(parts, key=lambda part: image.labels[part[0]]):
-                mask[inside] = image.labels[box]
+            for box, inside in sorted(parts, key=lambda part: objects.labels[part[0]]):
+                mask[inside] = objects.labels[box]
             masks.append(mask.reshape(-1))
             shapes[i, :2] = mask.shape
         ends = np.cumsum(shapes.prod(axis=1, dtype=np.int64))
@@ -262,8 +293,8 @@ class _Annotated:
         return Batch(data, ends - shapes.prod(axis=1, dtype=np.int64), shapes, "HWC", ctx.samples)
 
 
-def _annotation(entry: dict[str, Any], image: _Image, categories: dict[int, int], reader: Coco) -> None:
-    """Add an annotation to its image, where it is to be kept. Raises _RefusedError."""
+def _annotation(entry: dict[str, Any], objects: _Objects, categories: dict[int, int], reader: Coco) -> None:
+    """Add an annotation to those of its image id, where it is to be kept. Raises _RefusedError."""
     box = entry.get("bbox")
     if box is None or (entry.get("iscrowd") and not reader.include_iscrowd):
         return
@@ -279,15 +310,15 @@ def _annotation(entry: dict[str, Any], image: _Image, categories: dict[int, int]
     segmentation = entry.get("segmentation") if reader.polygon_masks or reader.pixelwise_masks else None
     if isinstance(segmentation, dict) and reader.pixelwise_masks:
         try:
-            image.runs.append((len(image.boxes), runs_of(segmentation.get("counts"))))
+            objects.runs.append((len(objects.boxes), runs_of(segmentation.get("counts"))))
         except ValueError as e:
             raise _RefusedError(f"its segmentation: {e}") from None
     for xy in segmentation if isinstance(segmentation, list) else []:
         if not isinstance(xy, list) or len(xy) % 2 or not all(map(_is_number, xy)):
             raise _RefusedError("its segmentation must be lists of x, y, x, y, ...")
-        image.polygons.append((len(image.boxes), xy))
-    image.boxes.append(box)
-    image.labels.append(category if reader.avoid_class_remapping else categories[category])
+        objects.polygons.append((len(objects.boxes), xy))
+    objects.boxes.append(box)
+    objects.labels.append(category if reader.avoid_class_remapping else categories[category])
 
 
 def _rows(ctx: Context, table: npt.NDArray[Any], counts: I64, which: I64) -> Batch:

@@ -53,6 +53,9 @@ BOMB_RATIO, BOMB_UNPACKED = 500, 1 << 24
 """Above so many bytes a file that is packed more than so many times is a bomb: runs of a byte shrink 1,030 times."""
 FREE_RECORDS = 1 << 20
 """Records that a gzip'ed file may hold whatever its size; from there on one for each packed byte."""
+FREE_MEMBERS, MEMBER_BYTES = 1 << 16, 1 << 10
+"""Gzip members that a file may hold whatever its size; from there on one for so many of its bytes. An empty one has 20
+bytes and takes as long as unpacking thousands; bgzip's have about 16,000."""
 _COPY = 1 << 16  # bytes unpacked at a time, and what damage may cost
 
 
@@ -128,7 +131,7 @@ class Mapped:
             except (EOFError, zlib.error) as e:
                 self.damage[i] = f"its gzip packing is damaged after the first {out.tell()} bytes: {e}"
             except OverflowError as e:
-                self.damage[i] = f"unpacks to more than {e}; if it is no bomb, unpack it yourself (gunzip)"
+                self.damage[i] = f"{e}; if it is no bomb, unpack it yourself (gunzip)"
             out.flush()
             return os.dup(out.fileno())
 
@@ -283,20 +286,24 @@ class Shared:
 
 def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
     """Unpack all gzip members. What comes before damage has been written when EOFError or zlib.error is raised, or
-    OverflowError: more than ``limit`` bytes, or too many for what was packed."""
+    OverflowError: more than ``limit`` bytes, or too many bytes or members for what was packed."""
     gzip_header = 16 + zlib.MAX_WBITS
     decoder = zlib.decompressobj(gzip_header)
+    members = 1
     while chunk := packed.read(_COPY):
         while chunk:
             if decoder.eof:
+                members += 1
+                if members > max(FREE_MEMBERS, packed.tell() // MEMBER_BYTES):
+                    raise OverflowError(f"is packed in more than {members - 1} parts, each next to nothing")
                 decoder = zlib.decompressobj(gzip_header)
             out.write(decoder.decompress(chunk, 16 * _COPY))
             if out.tell() > limit:
-                raise OverflowError(f"{limit} bytes")
+                raise OverflowError(f"unpacks to more than {limit} bytes")
             if out.tell() > max(BOMB_UNPACKED, BOMB_RATIO * packed.tell()):
-                raise OverflowError(f"{BOMB_RATIO} times its size")
+                raise OverflowError(f"unpacks to more than {BOMB_RATIO} times its size")
             if out.tell() > max(FREE_UNPACKED, MAX_RATIO * packed.tell()):
-                raise OverflowError(f"{MAX_RATIO} times its size")
+                raise OverflowError(f"unpacks to more than {MAX_RATIO} times its size")
             chunk = decoder.unused_data.lstrip(b"\0") if decoder.eof else decoder.unconsumed_tail
     out.write(decoder.flush())
     if not decoder.eof:

@@ -184,3 +184,31 @@ def test_a_mask_of_a_huge_image_is_refused(root: Path) -> None:
     r = reader(root, changed(("images", 1, "width"), 2**30), pixelwise_masks=True)
     _, rejects = fetch(r, open_reader(r), range(3))
     assert [(x.slot, x.code) for x in rejects] == [(0, "too_large")]
+
+
+def test_images_that_share_an_id_have_all_of_its_annotations(root: Path) -> None:
+    """As in DALI (2.4.0, the same file): none of them is left without."""
+    document = copy.deepcopy(GOOD)
+    document["images"][0]["id"] = 2
+    r = reader(root, document)
+    (_, boxes, _), rejected = fetch(r, open_reader(r), [0, 1, 2])
+    assert not rejected
+    assert [b.tolist() for b in boxes] == [[[1, 1, 2, 2]], 2 * [[2, 1, 2, 2]], 2 * [[2, 1, 2, 2]]]
+    document["annotations"][1]["bbox"] = "x"
+    r = reader(root, document)
+    _, rejected = fetch(r, open_reader(r), [0, 1, 2])
+    assert len(rejected) == 2
+
+
+@pytest.mark.parametrize("what", ["boxes", "polygons"])
+def test_shared_ids_that_ask_for_all_memory_are_refused(root: Path, what: str) -> None:
+    """5,000 images and 5,000 boxes with one id would be 25 million boxes."""
+    count = 5000 if what == "boxes" else 100
+    entry: dict[str, Any] = {"image_id": 1, "category_id": 7, "bbox": [1, 1, 2, 2]}
+    entry["segmentation"] = [[0.0] * (4 if what == "boxes" else 5000)]
+    document = {
+        "images": [{"id": 1, "width": 8, "height": 4, "file_name": "1.jpg"}] * count,
+        "categories": [{"id": 7}], "annotations": [entry] * count,
+    }  # fmt: skip
+    with pytest.raises(JobError, match=f"{count} images have the id 1, .* give each image an id of its own"):
+        open_reader(reader(root, document, polygon_masks=what == "polygons"))

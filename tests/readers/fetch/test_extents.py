@@ -41,3 +41,16 @@ def test_gzip_bombs_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert mapped.sizes[1] == len(records)
     limited = extents.Mapped([str(honest)], max_unpacked=1 << 20)
     assert "more than 1048576 bytes" in limited.damage[0]
+
+
+def test_many_empty_gzip_members_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes are bounded by the limits above, and so must be what costs time without giving any."""
+    monkeypatch.setattr(extents, "FREE_MEMBERS", 100)
+    data = np.random.default_rng(1).integers(0, 256, 5000, np.uint8).tobytes()
+    empties, honest = tmp_path / "empties.gz", tmp_path / "honest.gz"
+    empties.write_bytes(gzip.compress(data) + gzip.compress(b"") * 1000)
+    honest.write_bytes(gzip.compress(data) * 200)
+    mapped = extents.Mapped([str(empties), str(honest)])
+    assert list(mapped.damage) == [0]
+    assert "more than 100 parts" in mapped.damage[0]
+    assert mapped.sizes.tolist() == [len(data), 200 * len(data)]

@@ -169,6 +169,9 @@ def test_lists_of_inputs_unpack_to_what_they_promise() -> None:
         told = {**head, "readers": [{**head["readers"][0], key: value}]}
         with pytest.raises(ValueError, match="no list of inputs"):
             Inputs.decode(gzip.compress(json.dumps(told).encode() + b"\n" + bytes(100)))
+    for bad in (gzip.compress(b"") * 3 + good, good + gzip.compress(b""), good[:-1], good[:-8] + bytes(8), b""):
+        with pytest.raises(ValueError, match="no list of inputs"):  # ours are one member, whole
+            Inputs.decode(bad)
     bomb = gzip.compress(bytes(1 << 28), 9)  # 260 kB; without a bound 256 MiB are unpacked and searched
     tracemalloc.start()
     try:
