@@ -1,14 +1,21 @@
 """JPEGs into shards by `dali-run run`, start to end: rates of whole jobs, by source, writer and number of GPUs.
 
     python benchmarks/jobs/shards.py FOLDER [--gigabytes 4] [--times 8] [--jobs jpeg,mean] [--sources files,tfrecord]
-        [--writers tfrecord,webdataset] [--devices gpu:0 gpu:all] [--set KEY=VALUE ...] [--json out.json]
+        [--writers tfrecord,webdataset] [--devices gpu:0 gpu:all apart:2] [--gpus 2] [--variants "KEY=VALUE ..." ...]
+        [--json out.json]
 
 ``jpeg``: decode, shorter side 256, JPEG of quality 90. ``mean``: decode, shorter side 256, crop 224, normalise, and of
 each picture one number is written, so that nothing but reading and the GPUs counts. The data set has --gigabytes of
-different files, made of those in FOLDER, and --times as many names: each name is read once, as in a real job, and what
-is read is never in a processor's cache. It lies in --scratch, in memory by default, and so does the output. Every job
-is a process of its own. ``whole`` is the rate that its report tells, ``middle`` the one between a fifth and nine tenths
-of its samples, without the start and the end.
+different files, made of those in FOLDER, and --times as many names for each GPU: each name is read once, as in a real
+job, and what is read is never in a processor's cache. It lies in --scratch, in memory by default, and so does the
+output. Every job is a process of its own. ``whole`` is the rate that its report tells, ``middle`` the one between a
+fifth and nine tenths of its samples, without the start and the end.
+
+Devices are those of `dali-run run`; ``gpu:0@16`` is held to 16 cores; ``gpu:0/2`` is one GPU and two processes;
+``apart:2`` are two jobs at the same time that know nothing of each other, each with a GPU, half of the cores and half
+of the data: what one job on both can reach at most. ``gpu:all`` stands for --gpus GPUs. Every job runs with each of the
+--variants, which are settings; where one has the word ``trace``, it is told for which part of the time between a fifth
+and nine tenths of the batches each thread and each lane of the GPU worked.
 """
 
 from __future__ import annotations
@@ -96,44 +103,118 @@ def middle(over_time: dict[str, Any]) -> float | None:
     return float((inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0]))
 
 
-def run(text: dict[str, Any], scratch: Path, device: str, settings: list[str]) -> dict[str, Any]:
-    """One job, in a process of its own; its output is removed."""
-    file, told = scratch / "spec.json", scratch / "told.json"
-    file.write_text(json.dumps(text))
-    told.unlink(missing_ok=True)
+def start(text: dict[str, Any], folder: Path, device: str, more: list[str]) -> subprocess.Popen[str]:
+    """One job, in a process of its own."""
+    folder.mkdir(exist_ok=True)
+    (folder / "spec.json").write_text(json.dumps(text))
+    (folder / "told.json").unlink(missing_ok=True)
     where, _, processes = device.partition("/")
-    command = [sys.executable, "-m", "dali_run.cli.main", "run", str(file), "--device", where, "--quiet",
-               "--report", str(told), *(w for s in settings for w in ("--set", s)),
-               *(["--on", f"processes:{processes}"] if processes else [])]  # fmt: skip
+    where, _, cores = where.partition("@")
+    command = [sys.executable, "-m", "dali_run.cli.main", "run", "spec.json", "--device", where, "--quiet",
+               "--report", "told.json", *more, *(["--on", f"processes:{processes}"] if processes else [])]  # fmt: skip
+    if cores:
+        command = ["taskset", "-c", _cores(*map(int, cores.split("+"))), *command]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    began = time.perf_counter()
-    done = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True, check=False)
+    return subprocess.Popen(
+        command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _cores(count: int, first: int = 0) -> str:
+    return ",".join(str(c) for c in sorted(os.sched_getaffinity(0))[first : first + count])
+
+
+def told(process: subprocess.Popen[str], folder: Path, began: float) -> dict[str, Any]:
+    """How the job went; ``error`` for one that failed."""
+    said, _ = process.communicate()
     wall = time.perf_counter() - began
-    shutil.rmtree(text["write"]["path"], ignore_errors=True)
-    if done.returncode or not told.exists():
-        return {"error": (done.stderr or done.stdout).strip()[-2000:], "code": done.returncode}
-    report = json.loads(told.read_text())
+    if process.returncode or not (folder / "told.json").exists():
+        return {"error": said.strip()[-2000:], "code": process.returncode}
+    report = json.loads((folder / "told.json").read_text())
     kept = ("start_seconds", "uploads", "decoders", "fallbacks", "workers", "memory", "bottleneck", "compiling_seconds",
-            "stages", "queues")  # fmt: skip
+            "stages", "queues", "over_time")  # fmt: skip
     return {
         "whole": report["samples_per_second"], "middle": middle(report["over_time"]), "wall": wall,
         "samples": report["samples"], "seconds": report["seconds"], **{k: report[k] for k in kept if k in report},
     }  # fmt: skip
 
 
+def run(text: dict[str, Any], scratch: Path, device: str, variant: str, each: int, gpus: int) -> dict[str, Any]:
+    """One job, of ``each`` samples for a GPU, or several ``apart`` at the same time; the output is removed."""
+    words = variant.split()
+    more = [w for s in words if s != "trace" for w in ("--set", s)]
+    began = time.perf_counter()
+    out = Path(text["write"]["path"])
+    if not device.startswith("apart:"):
+        more += ["--limit", str(each * (gpus if device == "gpu:all" else 1))]
+        process = start(text, scratch / "job", device, more + ["--trace", "trace.json"] * ("trace" in words))
+        found = told(process, scratch / "job", began)
+        if "trace" in words and "error" not in found:
+            found["busy"] = busy(json.loads((scratch / "job" / "trace.json").read_text())["traceEvents"])
+        shutil.rmtree(out, ignore_errors=True)
+        return found
+    n = int(device.partition(":")[2])
+    share = len(os.sched_getaffinity(0)) // n
+    jobs = []
+    for i in range(n):
+        own = json.loads(json.dumps(text))
+        own["graph"][0] |= {"shard_id": i, "num_shards": n}
+        own["write"]["path"] = str(out / str(i))
+        at = f"gpu:{i}@{share}+{i * share}"
+        jobs.append(start(own, scratch / f"job{i}", at, [*more, "--limit", str(each)]))
+    ended = [told(process, scratch / f"job{i}", began) for i, process in enumerate(jobs)]
+    shutil.rmtree(out, ignore_errors=True)
+    wrong = [e["error"] for e in ended if "error" in e]
+    if wrong:
+        return {"error": wrong[0]}
+    return {"whole": sum(e["whole"] for e in ended), "middle": sum(e["middle"] or 0 for e in ended),
+            "wall": max(e["wall"] for e in ended), "each": ended, "bottleneck": {}}  # fmt: skip
+
+
+def busy(events: list[dict[str, Any]]) -> dict[str, float]:
+    """Of the time between a fifth and nine tenths of the batches: the part in which each thread did each of its works,
+    each GPU any, and how many lanes of it were at work at once on average."""
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    spans = [(tracks[e["tid"]], e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
+    written = sorted(end for track, _, _, end in spans if track == "write")
+    if len(written) < 10:
+        return {}
+    low, high = written[len(written) // 5], written[len(written) * 9 // 10]
+    found: dict[str, float] = {}
+    lanes: dict[str, list[tuple[float, float]]] = {}
+    for track, name, begin, end in spans:
+        begin, end = max(begin, low), min(end, high)
+        if end <= begin:
+            continue
+        gpu, _, lane = track.partition(", lane")
+        who = gpu if lane else "workers" if track.startswith("worker") else track
+        found[f"{who}: {name}"] = found.get(f"{who}: {name}", 0) + (end - begin) / (high - low)
+        if lane:
+            lanes.setdefault(gpu, []).append((begin, end))
+    for gpu, parts in lanes.items():
+        covered, at = 0.0, 0.0
+        for begin, end in sorted(parts):
+            covered += max(0.0, end - max(begin, at))
+            at = max(at, end)
+        found[f"{gpu}: any"] = covered / (high - low)
+        found[f"{gpu}: lanes"] = sum(end - begin for begin, end in parts) / (high - low)
+    return {name: round(part, 3) for name, part in sorted(found.items())}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gigabytes", type=float, default=4, help="of different files; 0: those of FOLDER")
-    parser.add_argument("--times", type=int, default=8)
+    parser.add_argument("--times", type=int, default=8, help="names of each file for each GPU")
+    parser.add_argument("--gpus", type=int, default=1, help="that gpu:all has")
     parser.add_argument("--jobs", default="jpeg,mean")
     parser.add_argument("--sources", default="files,tfrecord")
     parser.add_argument("--writers", default="tfrecord,webdataset", help="of jpeg; mean is written as TFRecord")
-    parser.add_argument("--devices", nargs="+", default=["gpu:0", "gpu:all"], help="gpu:0/2: by two processes")
+    parser.add_argument("--devices", nargs="+", default=["gpu:0", "gpu:all"])
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--shard", type=int, default=10000)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--variants", nargs="+", default=[""], metavar="SETTINGS")
     parser.add_argument("--seconds", type=float, default=1e9, help="no job is begun after them")
     parser.add_argument("--scratch", type=Path, default=Path("/dev/shm"))
     parser.add_argument("--json", type=Path)
@@ -147,26 +228,27 @@ def main() -> None:
         for source in args.sources.split(","):
             (scratch / source).mkdir()
             host_planning.data_set(source, files, 1, scratch / source)
-            readers[source] = linked(source, scratch / source, args.times)
+            readers[source] = linked(source, scratch / source, args.times * args.gpus)
         print(f"{len(files):,} different files, ready after {time.perf_counter() - began:.1f} s", flush=True)
         print(f"{'job, source, writer, device':52}{'whole':>10}{'middle':>10}{'wall':>7}", flush=True)
         for _, job, source in itertools.product(range(args.repeats), args.jobs.split(","), readers):
             writers = args.writers.split(",") if job == "jpeg" else ["tfrecord"]
-            for writer, device in itertools.product(writers, args.devices):
+            for writer, device, variant in itertools.product(writers, args.devices, args.variants):
                 if time.perf_counter() - began > args.seconds:
                     continue
-                what = f"{job}, {source}, {writer}, {device}"
+                what = ", ".join(filter(None, (job, source, writer, device, variant)))
                 text = spec(job, readers[source], writer, args.batch, args.shard, scratch / "out")
-                found = run(text, scratch, device, args.settings)
-                results.append(
-                    {"what": what, "job": job, "source": source, "writer": writer, "device": device, **found}
-                )
+                found = run(text, scratch, device, variant, len(files) * args.times, args.gpus)
+                how = {"job": job, "source": source, "writer": writer, "device": device, "variant": variant}
+                results.append({"what": what, **how, **found})
                 if "error" in found:
                     print(f"{what:52} failed: {found['error'][-300:]}", flush=True)
                 else:
                     between = found["middle"] or 0
                     print(f"{what:52}{found['whole']:10,.0f}{between:10,.0f}{found['wall']:7.1f}  "
                           f"{found['bottleneck'].get('sentence', '')}", flush=True)  # fmt: skip
+                    for name, part in found.get("busy", {}).items():
+                        print(f"    {name}: {part:.0%}" if not name.endswith("lanes") else f"    {name}: {part:.2f}")
                 if args.json:
                     args.json.write_text(json.dumps(results, indent=1))
     sys.exit(any("error" in r for r in results))

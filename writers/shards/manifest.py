@@ -298,10 +298,13 @@ def merge_parts(root: Path, by: Side) -> bool:
 
 
 def journals_of(found: Sequence[Side]) -> list[Contents]:
-    """The journals of parts. Raises JobError where one is not finished."""
+    """The journals of parts. Raises JobError where one is not finished, or is gone since its file was listed."""
     journals = []
     for side in found:
         contents = read_journal(side.journal)
+        if contents is None and not side.journal.exists():
+            raise JobError(f"{side.journal} is gone: something removes the output while the job runs. Run the same "
+                           "command again when that is over: it does again what is missing")  # fmt: skip
         if contents is None or not contents.done:
             raise JobError(f"{side.journal.name} is not finished; run that part of the job first")
         journals.append(contents)

@@ -77,6 +77,11 @@ def join(side: Side, report: Mapping[str, Any]) -> None:
         if not parts:
             raise JobError(f"{root} holds no job in parts")
         journals = journals_of(parts)
+        count = journals[0].header["part"][1]
+        missing = ", ".join(str(i) for i in sorted(set(range(count)) - {p.part[0] for p in parts if p.part}))
+        if missing:
+            raise JobError(f"{root}: of {count} parts these have no journal: {missing}. They did not run, or something "
+                           "removes the output; run the same command again: it does what is missing")  # fmt: skip
         if journals[0].header["write"]["shard"]["bytes"] is not None:
             for part, contents in zip(parts, journals, strict=True):
                 replace(part.manifest, build_manifest(contents, part.rejects), part)
@@ -84,8 +89,6 @@ def join(side: Side, report: Mapping[str, Any]) -> None:
             merge_parts(root, side)
             return
         check_parts(parts, journals)
-        if len(parts) != journals[0].header["part"][1]:
-            raise JobError(f"{root}: of {journals[0].header['part'][1]} parts only {len(parts)} are there")
         header = journals[0].header
         header |= {"range": [header["range"][0], journals[-1].stop], "whole": None, "part": None}
         replace(side.rejects, b"".join(sidecar.read(p.rejects) for p in parts), side)

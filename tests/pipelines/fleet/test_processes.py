@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.fleet.job_text import JobText, Seat
 from dali_run.pipelines.fleet.processes import Processes
 from dali_run.pipelines.fleet.run import run
+from dali_run.pipelines.fleet.whole import Whole
 from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, REJECTS, JobResult, Progress, run_job
+from dali_run.writers.shards import manifest
 from dali_run.writers.shards.verify import verify
 from tests.kit.fake_cupy import faked
 from tests.kit.held import held
@@ -190,6 +193,29 @@ def test_ctrl_c_is_heard_and_the_job_continues(spec: Path, expected: dict[str, b
     assert result.exit_code == INTERRUPTED
     assert "continues" in result.message
     assert run(spec, on="processes:2").exit_code == REJECTS
+    assert contents(spec.parent / "out") == expected
+
+
+@pytest.mark.parametrize("moment", ["before the parts are listed", "after that"])
+def test_an_output_that_is_removed_while_the_job_runs_is_named_and_made_again(
+    spec: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    late = moment == "after that"
+    owner: object = manifest if late else Whole
+    inner = getattr(owner, name := "read_journal" if late else "join")
+
+    def removed_first(*args: Any) -> Any:
+        victim = sorted((spec.parent / "out").glob("journal-00*.jsonl"))[1]
+        victim.unlink()
+        monkeypatch.setattr(owner, name, inner)
+        return inner(*args)
+
+    monkeypatch.setattr(owner, name, removed_first)
+    said = r"journal-00001-of-\d+\.jsonl is gone" if late else r"of \d+ parts these have no journal: 1\."
+    with pytest.raises(JobError, match=said + ".* same command again"):
+        run(spec, on="processes:2")
+    result = run(spec, on="processes:2")
+    assert result.exit_code == REJECTS, result.message
     assert contents(spec.parent / "out") == expected
 
 
