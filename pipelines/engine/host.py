@@ -57,6 +57,8 @@ class HostPart:
         self._recycler = Recycler(options.cpu_queue, largest=spare)
         self._read_recycler = Recycler(options.cpu_queue, largest=spare // 2)
         """Of readers that make arrays themselves: videos, sounds, regions."""
+        self._chunk_recycler = Recycler(2 * options.num_threads, largest=spare // (2 * options.num_threads))
+        """Of what chunks hold between their operators: decoded pictures, most of all."""
         self.stopped = False
         """Chunks that have not begun end at once. Set by the thread that stops the run."""
         self.on_account = True
@@ -74,6 +76,7 @@ class HostPart:
         self.pool.shutdown(wait=wait)
         self._recycler.close()
         self._read_recycler.close()
+        self._chunk_recycler.close()
 
     def _reading(self) -> int:
         """As many as the next queue has room for, the one that waits for room and the one that was just taken. 1
@@ -236,7 +239,7 @@ class HostPart:
         self, step: Step, it: Iteration, env: Env, samples: Samples, nbytes: int, band: Band | None = None
     ) -> tuple[Env, Run]:
         """The results of a ``chunk`` step for some samples, and what became of them."""
-        allowance = Allowance(self._budget.host, nbytes, band)
+        allowance = Allowance(self._budget.host, nbytes, band, self._chunk_recycler.empty)
         run = self._services.run(it, samples=samples, allowance=allowance, alone=self._budget.host.alone,
                         observe=self._services.observer(threading.current_thread().name, it.number))  # fmt: skip
         try:

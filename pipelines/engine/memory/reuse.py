@@ -51,7 +51,8 @@ class Recycler:
             if nbytes <= len(block) <= 2 * nbytes:
                 return block
             self._free.append(block)
-        return host_empty(nbytes + nbytes // 8, np.uint8)  # a little more: the next batch may be larger
+        # more, for the next one may be larger; what is never written takes no memory
+        return host_empty(1 << (nbytes - 1).bit_length(), np.uint8)
 
 
 class _Block:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import numpy as np
+import pytest
 
+import dali_run.fn as fn
+from dali_run import pipeline_def
+from dali_run.pipelines.engine.memory import reuse
 from dali_run.pipelines.engine.memory.reuse import Recycler
 
 LARGE = 1 << 20
@@ -44,6 +49,14 @@ def test_small_arrays_and_other_sizes_are_new() -> None:
     small = recycler.empty(LARGE, np.uint8)
     assert address(small) != where
     assert address(recycler.empty(7 * LARGE, np.uint8)) == where
+
+
+def test_sizes_that_go_up_and_down_share_blocks() -> None:
+    """Each chunk's pictures are of another size."""
+    recycler, addresses = Recycler(), set()
+    for nbytes in (4.4, 5.1, 4.1, 6.3, 7.9, 4.2, 8.0):
+        addresses.add(address(recycler.empty(int(nbytes * LARGE), np.uint8)))
+    assert len(addresses) == 1
 
 
 def test_only_so_much_is_kept() -> None:
@@ -96,3 +109,27 @@ def test_what_has_ended_keeps_nothing() -> None:
     del out
     assert not recycler._free
     assert len(recycler.empty(2 << 20, np.uint8)) == 2 << 20
+
+
+def test_what_chunks_hold_between_operators_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = [np.full((200 + 10 * k, 300, 3), k, np.uint8) for k in range(24)]
+    made: list[int] = []
+
+    def counted(n: int, dtype: Any) -> np.ndarray:
+        made.append(n)
+        return np.empty(n, dtype)
+
+    monkeypatch.setattr(reuse, "host_empty", counted)
+
+    @pipeline_def(batch_size=24, num_threads=1, device_id=None)
+    def program() -> Any:
+        data = fn.external_source(source=lambda: pictures, layout="HWC")
+        return fn.crop(fn.brightness(fn.flip(data, horizontal=1), brightness=2.0), crop=(16, 16))
+
+    pipe = program()
+    batches = 8
+    for _ in range(batches):
+        (out,) = pipe.run()
+        assert [int(np.asarray(out[k]).min()) for k in range(24)] == [2 * k for k in range(24)]
+    large = [n for n in made if n >= LARGE]
+    assert 0 < len(large) < 2 * batches  # three chunks a batch, two arrays each
