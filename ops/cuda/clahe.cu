@@ -1,4 +1,6 @@
 // clahe (ops/color/clahe.py): the loops of clahe_cpu.py, a block for each tile, then a thread for each pixel.
+#include "division.cuh"
+
 typedef unsigned char byte;
 
 __device__ __forceinline__ int clipped(int v) { return v < 0 ? 0 : v > 255 ? 255 : v; }
@@ -111,8 +113,10 @@ extern "C" __global__ void blend(const byte* source, const long long* base, cons
     if (channels == 0 || i >= static_cast<long long>(rows) * columns) return;
     const bool luma = luma_only && channels == 3;
     const Grid grid(rows, columns, down, across);
-    const float fy = __fsub_rn(__fmul_rn(static_cast<float>(i / columns), 1.0f / static_cast<float>(grid.height)), 0.5f);
-    const float fx = __fsub_rn(__fmul_rn(static_cast<float>(i % columns), 1.0f / static_cast<float>(grid.width)), 0.5f);
+    long long line = i;
+    const long long column = split(line, columns);
+    const float fy = __fsub_rn(__fmul_rn(static_cast<float>(line), 1.0f / static_cast<float>(grid.height)), 0.5f);
+    const float fx = __fsub_rn(__fmul_rn(static_cast<float>(column), 1.0f / static_cast<float>(grid.width)), 0.5f);
     const int j = static_cast<int>(floorf(fy)), k = static_cast<int>(floorf(fx));
     const float ya = fy - j, xa = fx - k;
     const int upper = j < 0 ? 0 : j, lower = j + 1 < down - 1 ? j + 1 : down - 1;

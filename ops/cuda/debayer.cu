@@ -1,5 +1,6 @@
 // debayer (ops/color/debayer.py): a thread makes one pixel; the loop of debayer_cpu.py says how.
 #include "convert.cuh"
+#include "division.cuh"
 
 // grid (tiles * pictures); `sizes` [2] is rows, columns, `blue` [2] the place of blue.
 template <typename T>
@@ -14,7 +15,8 @@ __global__ void bilinear(const T* source, const long long* base, const long long
         o[0] = o[1] = o[2] = 0;
         return;
     }
-    const int x = static_cast<int>(i % columns), y = static_cast<int>(i / columns);
+    long long line = i;
+    const int x = static_cast<int>(split(line, columns)), y = static_cast<int>(line);
     const int u = x < 1 ? 1 : x > columns - 2 ? columns - 2 : x, v = y < 1 ? 1 : y > rows - 2 ? rows - 2 : y;
     const bool blue_row = ((v + 1 + blue[2 * picture]) & 1) == 0, blue_column = ((u + 1 + blue[2 * picture + 1]) & 1) == 0;
     const T* s = source + base[picture] + static_cast<long long>(v) * columns + u;

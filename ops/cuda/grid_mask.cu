@@ -1,4 +1,5 @@
 // grid_mask (ops/regions/grid_mask.py): a thread writes 16 bytes of a sample.
+#include "division.cuh"
 
 enum Geometry { PLANES, ROWS, COLUMNS, PIXEL, FIELDS };
 
@@ -18,8 +19,8 @@ __global__ void grid_mask(const T* source, const long long* base, const long lon
     const long long first = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
     if (first >= total) return;
     const long long last = first + V < total ? first + V : total;
-    long long at = first / pixel, left = pixel - first % pixel;
-    long long x = at % columns, y = at / columns % rows;
+    long long at = first, left = pixel - split(at, pixel);
+    long long x = split(at, columns), y = split(at, rows);
     bool keep = false, fresh = true;
     for (long long i = first; i < last; ++i) {
         if (fresh) {

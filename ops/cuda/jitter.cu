@@ -1,5 +1,6 @@
 // jitter (ops/distortions/jitter.py): a thread moves one value.
 #include "convert.cuh"
+#include "division.cuh"
 #include "philox.cuh"
 
 typedef unsigned long long Key;
@@ -19,7 +20,9 @@ __global__ void jitter(Key key, Key low, int phase, const Key* sequences, int sk
     const int channels = static_cast<int>(sizes[3 * sample + 2]), n = static_cast<int>(reach[sample]);
     const long long j = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
     if (j >= static_cast<long long>(rows) * columns * channels) return;
-    int x = static_cast<int>(j / channels % columns), y = static_cast<int>(j / channels / columns);
+    long long rest = j;
+    const int c = static_cast<int>(split(rest, channels));
+    int x = static_cast<int>(split(rest, columns)), y = static_cast<int>(rest);
     if (n > 1) {
         Draws draws(key, sequences[sample], low, phase, static_cast<Key>(j) * skip);
         x += among(draws.next(), n) - (n >> 1);
@@ -27,6 +30,5 @@ __global__ void jitter(Key key, Key low, int phase, const Key* sequences, int sk
         x = x < 0 ? 0 : x >= columns ? columns - 1 : x;
         y = y < 0 ? 0 : y >= rows ? rows - 1 : y;
     }
-    target[out_base[sample] + j] =
-        source[base[sample] + (static_cast<long long>(y) * columns + x) * channels + j % channels];
+    target[out_base[sample] + j] = source[base[sample] + (static_cast<long long>(y) * columns + x) * channels + c];
 }

@@ -1,6 +1,7 @@
 // Strided copies of a whole batch (ops/copies/strided.py): one block writes one tile of one sample, in the order of memory.
 #include "affine.cuh"
 #include "convert.cuh"
+#include "division.cuh"
 
 enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE, COLUMNS };
 enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
@@ -44,49 +45,50 @@ __global__ void strided(const In* source, Out* target, const long long* dims, co
     if (first >= total) return;
 
     long long index[D];
-    if (total <= 0xffffffffLL) {  // 32-bit division is many times cheaper
-        unsigned int rest = static_cast<unsigned int>(first);
-        #pragma unroll
-        for (int d = D - 1; d >= 0; --d) {
-            const unsigned int n = static_cast<unsigned int>(dims[d * COLUMNS + SHAPE]);
-            index[d] = rest % n;
-            rest /= n;
-        }
-    } else {
-        long long rest = first;
-        #pragma unroll
-        for (int d = D - 1; d >= 0; --d) {
-            const long long n = dims[d * COLUMNS + SHAPE];
-            index[d] = rest % n;
-            rest /= n;
-        }
-    }
+    long long rest = first;
+    #pragma unroll
+    for (int d = D - 1; d >= 0; --d) index[d] = split(rest, dims[d * COLUMNS + SHAPE]);
 
     alignas(16) Out values[V];
     const int count = total - first < V ? static_cast<int>(total - first) : V;
     const bool vector = packed && count == V && reinterpret_cast<unsigned long long>(target + first) % 16 == 0;
     const long long* last = dims + (D - 1) * COLUMNS;
-    long long row = 0, out_row = 0;
+    long long row = 0, out_row = 0;  // where the line of the source begins, and that of the output
     bool inside = true, fresh = true;
+    const auto next_line = [&] {
+        row = out_row = 0;
+        inside = true;
+        #pragma unroll
+        for (int d = 0; d < D - 1; ++d) {
+            const long long* dim = dims + d * COLUMNS;
+            long long at = index[d] + dim[ANCHOR];
+            if (at < 0 || at >= dim[EXTENT]) {
+                if (border == FILL) inside = false;
+                else at = reflect(at, dim[EXTENT], border);
+            }
+            row += at * dim[STRIDE];
+            out_row += index[d] * dim[OUT_STRIDE];
+        }
+        fresh = false;
+    };
+    if constexpr (!AFFINE) {  // most threads copy from one line, or write nothing but one value
+        if (vector && index[D - 1] + V <= last[SHAPE]) {
+            next_line();
+            const long long at = index[D - 1] + last[ANCHOR], stride = last[STRIDE];
+            const bool nothing = !inside || (border == FILL && (at + V <= 0 || at >= last[EXTENT]));
+            if ((inside && at >= 0 && at + V <= last[EXTENT]) || (nothing && fill_width == 1)) {
+                const In* from = source + row + at * stride;
+                #pragma unroll
+                for (int v = 0; v < V; ++v) values[v] = nothing ? fill[0] : saturate<Out>(from[v * stride]);
+                *reinterpret_cast<uint4*>(target + first) = *reinterpret_cast<const uint4*>(values);
+                return;
+            }
+        }
+    }
     #pragma unroll
     for (int v = 0; v < V; ++v) {
         if (v >= count) break;
-        if (fresh) {  // the outer dimensions of this row
-            row = out_row = 0;
-            inside = true;
-            #pragma unroll
-            for (int d = 0; d < D - 1; ++d) {
-                const long long* dim = dims + d * COLUMNS;
-                long long at = index[d] + dim[ANCHOR];
-                if (at < 0 || at >= dim[EXTENT]) {
-                    if (border == FILL) inside = false;
-                    else at = reflect(at, dim[EXTENT], border);
-                }
-                row += at * dim[STRIDE];
-                out_row += index[d] * dim[OUT_STRIDE];
-            }
-            fresh = false;
-        }
+        if (fresh) next_line();
         int k = 0;  // index[channel]; a mask, because an array that is indexed at run time lives in memory
         #pragma unroll
         for (int d = 0; d < D; ++d)
