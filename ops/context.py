@@ -51,6 +51,8 @@ class Context:
     state: tuple[int, int, int] | None = None
     """Where the random streams go on from, in the dynamic mode: counter (low and high half) and word of it; ``seed`` is
     the key."""
+    first: int = 0
+    """The slot of the sample that ``state`` is that of, where several batches go together."""
     device: Lane = NO_LANE
     """The lane of the mixed and gpu stages."""
     source: Any = None
@@ -216,7 +218,7 @@ class Context:
         key = (self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF
         if self.state is not None:
             low, high, phase = self.state
-            return Streams(key, np.uint64(high) + s.slot.astype(np.uint64) * np.uint64(65537), low, phase)
+            return Streams(key, np.uint64(high) + (s.slot - self.first).astype(np.uint64) * np.uint64(65537), low, phase)
         if self.rng == "dali":
             # semantics: sequence = samples of earlier iterations + place in the batch x 65537. With batches of one
             # size, the first is position - slot.

@@ -307,13 +307,18 @@ def _gpu_of(plan: Plan, inputs: Sequence[Batch]) -> int | None:
 class Later:
     """A call that runs when its results are asked for."""
 
-    __slots__ = ("__weakref__", "_results", "_work", "on_host", "specs")
+    __slots__ = ("__weakref__", "_results", "_work", "device", "on_host", "size", "specs")
 
     def __init__(self, work: Callable[[], tuple[Batch, ...]], specs: tuple[Spec, ...], on_host: bool) -> None:
+        """``specs`` may be empty where nothing is known of the results before."""
         self._work: Callable[[], tuple[Batch, ...]] | None = work
         self._results: tuple[Batch, ...] | None = None
         self.specs = specs
         self.on_host = on_host
+        self.size: int | None = None
+        """Samples of the results, where that is known."""
+        self.device: Device | None = None
+        """Where they will be, where that is known."""
 
     def results(self) -> tuple[Batch, ...]:
         """The outputs; the work is done the first time."""

@@ -17,7 +17,7 @@ from ..python.data_node import ScalarConstant, literal
 from ..python.tensors import TensorList
 from . import calls
 from .contexts import EvalContext, EvalMode, mode
-from .data import ONE, device_of, numbered, repeated
+from .data import ONE, device_of, moved_to, numbered, repeated
 from .devices import Device
 from .dtypes import DType, type_id
 from .rng import RNG, get_default_rng
@@ -102,8 +102,8 @@ def invoke(
         state = rng.seven()
     elif rng is not None:
         raise ArgumentTypeError(f"{calls.line()}: {cls.name}: draws no random numbers, and takes no rng")
-    if traced is None and state is not None and not values and loops.steps:
-        traced = (loops.steps[-1],)  # numbers that a captured body draws are made ahead, too
+    if traced is None and not values and named is None and loops.steps:
+        traced = (loops.steps[-1],)  # what a captured body makes of nothing is made ahead, too
     if traced is not None:
         return traced[0].invoke(plan, values, named or {}, n, state, rng)
     return dispatch(plan, values, named, n, state)
@@ -129,15 +129,15 @@ def compute(
 ) -> tuple[Data, ...]:  # fmt: skip
     """The results of a call, in the engine's form."""
     if n is None:
-        given = [v.data for v in values]
+        given = [v.held() for v in values]
     else:
-        given = [v.data if type(v) is Batch else repeated(v.data, n) for v in values]
+        given = [v.held() if type(v) is Batch else repeated(v.held(), n) for v in values]
     args = {}
     if named:
         for name, value in named.items():
-            data = value.data
+            data = value.held()
             if not isinstance(data.data, np.ndarray):
-                data = value.cpu().data
+                data = moved_to(data, Device.CPU)
             args[name] = data if n is None or type(value) is Batch else repeated(data, n)
     samples = given[0].samples if given else ONE if n is None else numbered(n)
     return calls.run(plan, given, args, samples, state, context, where)
@@ -159,8 +159,8 @@ def _deferred(
 
 
 def _kind(value: Value) -> tuple[Any, Any, str]:
-    if value._data is not None or value._later is None:
-        return calls.kind_of(value.data)
+    if value._data is not None or value._later is None or not value._later[0].specs:
+        return calls.kind_of(value.held())
     spec = value._later[0].specs[value._later[1]]
     return spec.ndim, None if spec.dtype is None else to_numpy(spec.dtype), spec.layout
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...ops.base import Operator, outputs_of, parameters, plain_number
@@ -16,6 +17,7 @@ from ..graph.arguments import check_arguments, no_argument
 from ..python.data_node import say_once
 from ..python.reader_facts import reader_facts
 from . import calls
+from .ahead import Records
 from .contexts import EvalContext
 from .devices import device as device_of
 from .dtypes import DType, type_id
@@ -145,9 +147,23 @@ class Reader:
 
     def given(self, outputs: tuple[Data, ...], batched: bool) -> Any:
         """The value that the loop is given: a tuple, or a mapping where the outputs have names."""
-        values = tuple(value_of(data, batched) for data in outputs)
+        return self.named([value_of(data, batched) for data in outputs])
+
+    def named(self, values: Sequence[Value]) -> Any:
+        """As `given`, of values."""
         names = self._op.output_names
-        return values if names is None else dict(zip(names, values, strict=True))
+        return tuple(values) if names is None else dict(zip(names, values, strict=True))
+
+    @property
+    def outputs(self) -> int:
+        """How many values the loop is given."""
+        return self._op.num_outputs
+
+    def records(self, first: int) -> Records:
+        """What a pipeline needs to read the same from position ``first`` on, beside this reader."""
+        order = replace(self._order, _passes={}, _states=[], _permuted=None, _list=None, _job=None)
+        device = self._device
+        return Records(self._op, self._source, order, first, device is not None and not device.on_host)
 
     # -- going over it ------------------------------------------------------------------------------------------------
 
@@ -258,8 +274,10 @@ class Reader:
         self._resumed = state.left > 0
 
     def __del__(self) -> None:
-        source = getattr(self, "_source", None)
-        if source is not None:
+        source, captured = getattr(self, "_source", None), getattr(self, "captured", None)
+        if captured is not None and captured[1].ahead is not None:
+            captured[1].ahead.abandon(source.close)
+        elif source is not None:
             source.close()
 
 

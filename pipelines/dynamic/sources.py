@@ -44,7 +44,8 @@ class ExternalSource:
         self._makes = makes
         self._source: Any = source
         self._iterator: Iterator[Any] | None = None
-        self._outputs = num_outputs
+        self.outputs = num_outputs
+        """How many values an element has."""
         self._device = device_of(device)
         self._layouts = _each(layout, num_outputs, "layout")
         self._dtypes = _each(dtype, num_outputs, "dtype")
@@ -58,11 +59,11 @@ class ExternalSource:
         Raises StopIteration at the end, ValueError for another number of outputs or samples than was promised.
         """
         element = self._next()
-        if self._outputs == 1:
+        if self.outputs == 1:
             return self._value(element, 0, batch_size)
-        if not isinstance(element, (tuple, list)) or len(element) != self._outputs:
+        if not isinstance(element, (tuple, list)) or len(element) != self.outputs:
             got = len(element) if isinstance(element, (tuple, list)) else 1
-            raise ArgumentValueError(f"the source gave {got} outputs, num_outputs is {self._outputs}")
+            raise ArgumentValueError(f"the source gave {got} outputs, num_outputs is {self.outputs}")
         return tuple(self._value(v, k, batch_size) for k, v in enumerate(element))
 
     def _next(self) -> Any:

@@ -51,7 +51,13 @@ class Value:
 
     @property
     def data(self) -> Data:
-        """The engine's batch; computed now if it was deferred."""
+        """The engine's batch, which the program looks at; computed now if it was deferred."""
+        if self.trace is not None:
+            self.trace[0].asked(self.trace[1])
+        return self.held()
+
+    def held(self) -> Data:
+        """The engine's batch, for the calls that take the value."""
         if self._data is None:
             assert self._later is not None
             later, k = self._later
@@ -62,9 +68,12 @@ class Value:
     @property
     def device(self) -> Device:
         """Where the data is, or will be."""
-        if self._data is None and self._later is not None and self._later[0].on_host:
-            return Device.CPU
-        data = self.data.data
+        if self._data is None and self._later is not None:
+            if self._later[0].on_host:
+                return Device.CPU
+            if self._later[0].device is not None:
+                return self._later[0].device
+        data = self.held().data
         return Device.CPU if isinstance(data, np.ndarray) else Device("gpu", int(data.device.id))
 
     @property
@@ -92,6 +101,9 @@ class Value:
         wanted, here = device_of(device), self.device
         if wanted is None or (wanted == here and not force_copy):
             return self
+        steps = invocation.loops.steps
+        if steps and self.trace is not None and self.trace[0] is steps[-1] and not force_copy:
+            return steps[-1].move(self, wanted)
         return made(type(self), moved_to(self.data, wanted))
 
     def _repr_html_(self) -> str:
@@ -327,7 +339,9 @@ class Batch(Value):
     @property
     def batch_size(self) -> int:
         """How many samples there are."""
-        return len(self.data.offsets)
+        if self._data is None and self._later is not None and self._later[0].size is not None:
+            return self._later[0].size
+        return len(self.held().offsets)
 
     @property
     def shape(self) -> list[tuple[int, ...]]:

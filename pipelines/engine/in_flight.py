@@ -14,7 +14,7 @@ from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .latch import Latch
 from .memory.estimate import Foresight
-from .nodes import Dropped, Env, Run, cut, gone, within
+from .nodes import Draws, Dropped, Env, Run, State, cut, gone, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class Request:
 
     start: int
     n: int
+    states: Mapping[int, State] | None = None
+    """Where the random streams of operators go on from, by their seeds (the dynamic mode)."""
 
 
 @dataclass(slots=True)
@@ -34,7 +36,8 @@ class Iteration:
 
         field                     set by                            read by
         order, request, asked,    the thread that reads the         all
-          everyone, reader_samples  schedule (`Intake`), never changed
+          everyone, draws,          schedule (`Intake`), never
+          reader_samples            changed
         samples, env, dropped     the thread that has the batch:    the next one
                                     reader, last worker, settler
         chunks                    the thread that cuts or reads     the thread that takes the batch from a channel
@@ -72,6 +75,8 @@ class Iteration:
 
     asked: tuple[Request, ...] = ()
     """The requests to hand out one by one, of several batches that go through the steps together."""
+    draws: Draws = ()
+    """See `Run`."""
 
     @property
     def number(self) -> int:
@@ -90,7 +95,8 @@ class Iteration:
         dropped = [d for d in self.dropped if low <= d.slot < high]
         request = Request(self.request.start + low - int(self.everyone.slot[0]), high - low)
         return Iteration(
-            (*self.order, k), request, samples, readers, everyone, cut(self.env, low, high, shared), dropped
+            (*self.order, k), request, samples, readers, everyone, cut(self.env, low, high, shared), dropped,
+            draws=self.draws,
         )
 
     def apart(self) -> list[Iteration]:
@@ -135,6 +141,16 @@ class Feed(Protocol):
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         """The samples of the batch: the iteration's, and each reader's own."""
         ...
+
+
+def draws_of(requests: Iterable[Request]) -> Draws:
+    """`Run.draws` of batches that go through the steps together."""
+    found, low = [], 0
+    for request in requests:
+        if request.states is not None:
+            found.append((low, low + request.n, request.states))
+        low += request.n
+    return tuple(found)
 
 
 def replace_dropped(iteration: Iteration, edges: Iterable[Edge]) -> None:

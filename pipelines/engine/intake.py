@@ -7,7 +7,7 @@ from itertools import chain, islice
 
 from ...readers.base import Reader
 from .batch_budget import BatchBudget
-from .in_flight import Iteration, Request
+from .in_flight import Iteration, Request, draws_of
 from .services import Services
 
 _LAUNCH = 1024
@@ -53,7 +53,7 @@ class Intake:
             self._schedule = chain((request,), self._schedule)
             return None
         samples, per_reader = self._services.feed.samples(request)
-        it = Iteration((self.number,), request, samples, per_reader, samples)
+        it = Iteration((self.number,), request, samples, per_reader, samples, draws=draws_of((request,)))
         self.number += 1
         return it
 
@@ -65,7 +65,8 @@ class Intake:
             samples, per_reader = self._services.feed.samples(request)
             if self._draws:
                 _ = samples.keys  # worked out here, where the caches are full of such things, not of images
-            yield Iteration((number,), request, samples, per_reader, samples, asked=asked)
+            draws = draws_of(asked)
+            yield Iteration((number,), request, samples, per_reader, samples, asked=asked, draws=draws)
 
     def _requests(self) -> Iterator[tuple[Request, ...]]:
         """The schedule, small batches together: to launch one takes the host as long as to launch a large one. What is

@@ -8,8 +8,8 @@ its parts run anywhere, and the results joined again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -30,6 +30,10 @@ from ..graph.nodes import Edge, Node
 from .memory.budget import Allowance, OverBudgetError
 
 Env = dict[Edge, Batch]
+State = tuple[int, int, int, int]
+"""Of a random generator: key, counter (low and high half) and word."""
+Draws = tuple[tuple[int, int, Mapping[int, State]], ...]
+"""Batches by their slots [low, high), each with where the streams of its operators go on from, by their seeds."""
 _RAISED_BY = "_dali_run_operator"
 """On an exception: the node whose kernel raised it."""
 _RAISED_FOR = "_dali_run_sample"
@@ -56,6 +60,8 @@ class Run:
     """All samples of this part of the iteration (for nodes without inputs)."""
     seeds: Mapping[int, int]
     rng: str = "philox"
+    draws: Draws = ()
+    """Of operators whose streams go on from states that they are given; empty where they follow from ``rng``."""
     device: Copies | None = None
     """The lane of device nodes; None on the host."""
     emulate: bool = False
@@ -142,7 +148,32 @@ def bytes_of(batches: Iterable[Batch]) -> int:
     return sum(sizes.values())
 
 
+def _by_batch(node: Node, env: Env, run: Run) -> bool:
+    """Run a node whose streams go on from another state in each batch, where several go together: one by one."""
+    if run.seeds.get(node.id) not in run.draws[0][2]:
+        return False
+    slots = (env[node.reads[0]].samples if node.reads else run.samples).slot
+    borders = [low for low, high, _ in run.draws if len(slots) and low <= slots[-1] and high > slots[0]]
+    if len(borders) < 2:
+        return False
+    before = len(run.dropped)
+    parts: list[Env] = []
+    with closing(pieces({e: env[e] for e in node.reads}, run, [*borders, int(slots[-1]) + 1])) as inside:
+        for piece in inside:
+            _run(node, piece, run)
+            parts.append({e: b for e, b in piece.items() if e.node == node.id})
+    for k in range(node.op.num_outputs):
+        edge = Edge(node.id, k)
+        found = [p[edge] for p in parts]
+        env[edge] = merge(found, None if run.device is None or found[0].on_host else cast("Lane", run.device).empty)
+    if len(run.dropped) > before:
+        drop(env, gone(run.dropped))
+    return True
+
+
 def _run(node: Node, env: Env, run: Run) -> None:
+    if run.draws and _by_batch(node, env, run):
+        return
     inputs = [_placed(env[e], node, run) for e in node.inputs]
     samples = _samples(node, inputs, env, run)
     if len(samples) == 0:
@@ -200,13 +231,21 @@ def _run(node: Node, env: Env, run: Run) -> None:
 
 
 def _context(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -> Context:
+    seed, first, state = run.seeds.get(node.id, 0), 0, None
+    if run.draws and node.id in run.seeds and seed in run.draws[0][2]:
+        slot = int(samples.slot[0])
+        first, _, states = next(d for d in run.draws if d[0] <= slot < d[1])
+        seed, *rest = states[seed]
+        state = rest[0], rest[1], rest[2]
     return Context(
         op=node.op,
         stage=stage,
         samples=samples,
         args={k: env[e] for k, e in node.args.items()},
-        seed=run.seeds.get(node.id, 0),
+        seed=seed,
         rng=run.rng,
+        state=state,
+        first=first,
         device=cast("Lane", run.device),
         source=run.states.get(node.id),
         allocate_staging=run.allocate_staging,
@@ -410,7 +449,7 @@ def middle(run: Run) -> tuple[int, int, int]:
     return int(slots[0]), int(slots[len(slots) // 2]), int(slots[-1]) + 1
 
 
-def pieces(env: Mapping[Edge, Batch], run: Run, borders: Sequence[int]) -> Iterator[Env]:
+def pieces(env: Mapping[Edge, Batch], run: Run, borders: Sequence[int]) -> Generator[Env]:
     """``env`` cut at the slots ``borders``, piece by piece, with ``run`` set to the samples of each meanwhile."""
     whole = run.samples, run.reader_samples
     try:

@@ -43,6 +43,7 @@ class Services:
             samples=extra.pop("samples", iteration.samples),
             seeds=self.plan.seeds,
             rng=self.options.rng,
+            draws=iteration.draws,
             states=self.feed.states,
             isolation=self.isolation,
             remembered=self.remembered,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -206,6 +205,7 @@ def counting(data: Any, found: Any) -> Any:
     return values(padded), values(found + n), values(found.slice[0] + ndd.batch([n, n, n])), values(-found)
 
 
+@pytest.mark.filterwarnings("ignore:.*from outside of the loop:UserWarning")  # counting
 @pytest.mark.parametrize("body", [steady, drawing, uneven, counting])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_captured_loop_gives_what_the_loop_gives(root: Path, body: Body, threads: int) -> None:
@@ -221,12 +221,12 @@ def test_a_captured_loop_gives_what_the_loop_gives(root: Path, body: Body, threa
     assert made[0] == made[1]
 
 
-def test_captured_calls_run_ahead_on_other_threads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[tuple[str, bool]] = []
+def test_captured_calls_are_a_pipeline(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
     run = captures.calls.run
 
     def watched(plan: Any, *rest: Any) -> Any:
-        ran.append((plan.op.name, threading.current_thread() is threading.main_thread()))
+        ran.append(plan.op.name)
         return run(plan, *rest)
 
     monkeypatch.setattr(captures.calls, "run", watched)
@@ -237,9 +237,55 @@ def test_captured_calls_run_ahead_on_other_threads(root: Path, monkeypatch: pyte
             for data, _ in r.next_epoch(batch_size=3, capture=True):
                 images = ndd.noise.gaussian(ndd.decoders.image(data), stddev=2.0)
                 (images + offset).evaluate()
-    here = [name for name, main in ran if main]
-    assert here == ["decoders.image", "noise.gaussian", "expr"], "only the first body is run by the loop itself"
-    assert len([name for name, main in ran if not main and name == "expr"]) >= 11
+    assert ran == ["decoders.image", "noise.gaussian", "expr"], "only the first body is run by the loop itself"
+    plan = r.captured[1].ahead.plan
+    assert [n.op.name for n in plan.graph.nodes if not n.inputs] == ["readers.file", "_captured.held"]
+    assert len(plan.graph.outputs) == 1, "what nobody looks at stays in the pipeline"
+
+
+def test_what_the_pipeline_keeps_is_made_again(root: Path) -> None:
+    """Results that the program looks at only later: of the last batch, or from some batch on."""
+    r, late = reader(root), []
+    with ndd.EvalContext(num_threads=2):
+        for k, (data, found) in enumerate(r.next_epoch(batch_size=2, capture=True)):
+            images = ndd.decoders.image(data)
+            ndd.flip(images).evaluate()
+            late.append(images)
+            if k == 3:
+                assert bytes(np.asarray(data.tensors[0]))[1:4] == b"PNG"
+                assert images.batch_size == 2
+                assert str(images.device) == "cpu"
+                assert labels(found) == [6, 7]
+                assert values(images)[1] == np.full((13, 8, 3), 140).tolist()
+    assert [values(x)[0][0][0][0] for x in late] == [0, 40, 80, 120, 160, 200]
+
+
+def test_bodies_that_change_are_captured_anew(root: Path) -> None:
+    r, shapes = reader(root), []
+    with ndd.EvalContext(num_threads=1):
+        for k in range(6):
+            for data, _ in r.next_epoch(batch_size=3, capture=True):
+                images = ndd.decoders.image(data)
+                shapes.append((ndd.resize(images, size=[4, 4]) if k < 2 else ndd.flip(images)).shape[0])
+    assert shapes[:8] == [(4, 4, 3)] * 8
+    assert (4, 4, 3) not in shapes[8:]
+    assert "flip" in [n.op.name for n in r.captured[1].ahead.plan.graph.nodes]
+
+
+def test_what_is_not_captured_is_named(root: Path) -> None:
+    line = sys._getframe().f_lineno + 5
+    with pytest.warns(UserWarning) as found, ndd.EvalContext(num_threads=1):
+        for _ in range(2):
+            for data, found_labels in reader(root).next_epoch(batch_size=3, capture=True):
+                images = ndd.decoders.image(data)
+                one = ndd.random.uniform(range=[1.0, 2.0])
+                ndd.brightness(images, brightness=one).evaluate()
+                (found_labels + np.int32([1])).evaluate()
+    texts = [str(w.message) for w in found if "captured" not in str(w.message)]
+    assert any(t.startswith(f"{__file__}:{line}: random.uniform: the call is made in each iteration") and
+               "batch_size= makes a batch" in t for t in texts)  # fmt: skip
+    assert any(t.startswith(f"{__file__}:{line + 2}: expr: ") and "capture.invariant promises" in t for t in texts)
+    assert len(texts) == len(set(texts)) * 2, "once for each loop"
 
 
 def test_a_captured_loop_may_be_left(root: Path) -> None:
@@ -279,6 +325,9 @@ def test_captured_loops_on_a_gpu(root: Path, real: bool) -> None:
                     noisy = ndd.noise.gaussian(ndd.flip(ndd.decoders.image(data).gpu()), stddev=3.0)
                     assert str(noisy.device) == "gpu:0"
                     made[-1].append(values(noisy.cpu()))
+            if capture:
+                assert "gpu" in {n.stage for n in r.captured[1].ahead.plan.graph.nodes}
+                r.captured[1].forget()  # while there is a GPU
     assert made[0] == made[1]
 
 
