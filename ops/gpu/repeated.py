@@ -83,7 +83,7 @@ def shaped(batch: Batch) -> Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Changing:
+class Changing:
     """Arrays that are made anew for each batch."""
 
     again: Again
@@ -92,7 +92,7 @@ class _Changing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Launch:
+class Launched:
     function: Any
     grid: tuple[int, ...]
     block: int
@@ -103,7 +103,7 @@ class _Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Output:
+class Output:
     memory: int
     start: int
     size: int
@@ -113,7 +113,7 @@ class _Output:
     nbytes: int
 
 
-def _bytes(dtype: Any, shape: tuple[int, ...]) -> int:
+def bytes_of(dtype: Any, shape: tuple[int, ...]) -> int:
     """Bytes of an array, with those up to where another one may begin."""
     size: int = math.prod(shape) * np.dtype(dtype).itemsize
     return -(-size // _ALIGNMENT) * _ALIGNMENT
@@ -131,9 +131,9 @@ class Recorder:
         self._all_fixed = constant
         self._memory: list[Any] = [b.data for b in inputs]
         self._inputs = len(inputs)
-        self._made: list[tuple[int, Any] | _Changing] = []
+        self._made: list[tuple[int, Any] | Changing] = []
         self._constant: list[Any] = []
-        self._launches: list[_Launch] = []
+        self._launches: list[Launched] = []
         self._possible = True
 
     def __getattr__(self, name: str) -> Any:
@@ -186,7 +186,7 @@ class Recorder:
         self._possible &= again is not None
         if again is not None:
             self._memory += there
-            self._made.append(_Changing(again, tuple((a.dtype, a.shape) for a in arrays)))
+            self._made.append(Changing(again, tuple((a.dtype, a.shape) for a in arrays)))
         return there
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
@@ -219,7 +219,7 @@ class Recorder:
                 return
             given[k] = np.uint64(0)
             places.append((k, *found))
-        self._launches.append(_Launch(function(), grid, block, tuple(given), tuple(places)))
+        self._launches.append(Launched(function(), grid, block, tuple(given), tuple(places)))
 
     def _within(self, array: Any, memory: Sequence[Any]) -> tuple[int, int] | None:
         """In which of ``memory`` an array lies, and how many bytes from its start."""
@@ -238,7 +238,7 @@ class Recorder:
             if place is None or not self._possible:
                 return None
             data = out.data
-            found.append(_Output(*place, data.size, data.dtype, out.replace(data=None), out.nbytes))
+            found.append(Output(*place, data.size, data.dtype, out.replace(data=None), out.nbytes))
         return Recording(self._lane, self._inputs, self._made, self._constant, self._launches, found)
 
 
@@ -246,14 +246,15 @@ class Recording:
     """The launches of one operator for batches of some shapes."""
 
     def __init__(
-        self, lane: Any, inputs: int, made: Sequence[tuple[int, Any] | _Changing], constant: Sequence[Any],
-        launches: Sequence[_Launch], outputs: Sequence[_Output],
+        self, lane: Any, inputs: int, made: Sequence[tuple[int, Any] | Changing], constant: Sequence[Any],
+        launches: Sequence[Launched], outputs: Sequence[Output],
     ) -> None:  # fmt: skip
         """``made`` is memory that is allocated, and arrays that are made anew, in their order; ``constant`` are device
         arrays that the kernels read, and that are the same each time."""
-        self._constant, self._outputs = tuple(constant), tuple(outputs)
-        self._changing = [one for one in made if isinstance(one, _Changing)]
-        tables = [_bytes(*kind) for one in self._changing for kind in one.kinds]
+        self._constant, self.outputs = tuple(constant), tuple(outputs)
+        self.made, self.launches = tuple(made), tuple(launches)
+        self.changing = [one for one in made if isinstance(one, Changing)]
+        tables = [bytes_of(*kind) for one in self.changing for kind in one.kinds]
         at = itertools.accumulate(tables, initial=0)
         self._tables = list(itertools.islice(at, len(tables)))
         """Where the arrays that are made anew begin, in one block with memory that is no output."""
@@ -262,7 +263,7 @@ class Recording:
         """The place of each piece of memory in that block, or what to allocate."""
         results, places, number = {o.memory for o in outputs}, iter(self._tables), inputs
         for one in made:
-            if isinstance(one, _Changing):
+            if isinstance(one, Changing):
                 self._memory += itertools.islice(places, len(one.kinds))
                 number += len(one.kinds)
                 continue
@@ -270,7 +271,7 @@ class Recording:
                 self._memory.append(one)
             else:
                 self._memory.append(self._scratch)
-                self._scratch += _bytes(one[1], (one[0],))
+                self._scratch += bytes_of(one[1], (one[0],))
             number += 1
         self._launches = lane.launches(
             [(one.function, one.grid, one.block, one.arguments) for one in launches],
@@ -303,22 +304,15 @@ class Recording:
                 starts.append(lane.address(made))
         self._launches.begin(np.array(starts)[self._which] + self._from, first, staged)
         del block
-        found = []
-        for out in self._outputs:
-            data = memory[out.memory]
-            if out.start or data.size != out.size or data.dtype != out.dtype:
-                itemsize = out.dtype.itemsize
-                data = data.view(np.uint8)[out.start : out.start + out.size * itemsize].view(out.dtype)
-            found.append(out.like.with_data(data, samples, out.nbytes))
-        return tuple(found)
+        return tuple([output_of(memory[out.memory], out, samples) for out in self.outputs])
 
     def _changed(self, context: Callable[[], Context]) -> list[npt.NDArray[Any]] | None:
         """The arrays of this call's arguments."""
         found: list[npt.NDArray[Any]] = []
-        if not self._changing:
+        if not self.changing:
             return found
         ctx = context()
-        for one in self._changing:
+        for one in self.changing:
             arrays = one.again(ctx)
             if arrays is None or ctx.rejects or tuple((a.dtype, a.shape) for a in arrays) != one.kinds:
                 return None
@@ -326,7 +320,25 @@ class Recording:
         return found
 
 
+def output_of(data: Any, out: Output, samples: Samples) -> Batch:
+    """The batch that ``out`` tells of, in the memory ``data``."""
+    if out.start or data.size != out.size or data.dtype != out.dtype:
+        itemsize = out.dtype.itemsize
+        data = data.view(np.uint8)[out.start : out.start + out.size * itemsize].view(out.dtype)
+    return out.like.with_data(data, samples, out.nbytes)
+
+
 _Key = tuple[tuple[bytes, bytes, str, str, int], ...]
+
+
+def key_of(lane: Any, inputs: Sequence[Batch]) -> _Key:
+    """Equal for batches for which the same is launched."""
+    return tuple(
+        [
+            (b.shapes.tobytes(), b.offsets.tobytes(), b.layout, b.data.dtype.str, lane.address(b.data) % _ALIGNMENT)
+            for b in inputs
+        ]
+    )
 
 
 class Repeats:
@@ -335,6 +347,8 @@ class Repeats:
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[_Key, Recording | None]] = {}
         self._last: dict[Hashable, _Key] = {}
+        self.used: Recording | None = None
+        """The one that the last call of `run` repeated."""
 
     def release(self) -> None:
         """Give the memory back that recordings hold."""
@@ -348,12 +362,10 @@ class Repeats:
         """The outputs of operator ``node``: repeated, or by ``launch``, which takes a lane and tells besides the
         outputs whether they are all that came of it. ``context`` makes a Context with this call's arguments; None where
         all of them are constant, and nothing is drawn."""
+        self.used = None
         if not all(map(lane.holds, inputs)):
             return launch(lane)[0]
-        key = tuple(
-            (b.shapes.tobytes(), b.offsets.tobytes(), b.layout, b.data.dtype.str, lane.address(b.data) % _ALIGNMENT)
-            for b in inputs
-        )
+        key = key_of(lane, inputs)
         if len(self._last) > _OPERATORS:
             self.release()
         kept = self._kept.setdefault(node, {})
@@ -361,6 +373,7 @@ class Repeats:
         if known is not None:
             repeated = known.repeat(lane, inputs, samples, context or _no_context)
             if repeated is not None:
+                self.used = known
                 return repeated
         elif key in kept or self._last.get(node) != key:
             self._last[node] = key

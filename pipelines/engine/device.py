@@ -209,6 +209,7 @@ class DevicePart:
         on_gpu = self._plan.target.device == "gpu"
         timer = DeviceTimer(cast("Lane", lane), self._services.stats, it.number) if on_gpu else None
         run = self._services.run(it, samples=samples, device=lane, attempt=attempt, mark_device=timer,
+                                 mark_whole=None if timer is None else timer.whole,
                                  begun={} if attempt else it.begun,
                         allocate=None if timer else lane.empty,
                         observe=None if timer else self._services.observer("gpu (emulated)", it.number))  # fmt: skip

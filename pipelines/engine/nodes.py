@@ -22,6 +22,7 @@ from ...ops.base import Spec, Stage, outputs_of
 from ...ops.batch import Batch, Origin, Samples, concat
 from ...ops.context import Context, Helpers
 from ...ops.errors import DaliRunError, RejectCode, SpecError
+from ...ops.gpu.program import Part, Programs, programs_of
 from ...ops.gpu.repeated import repeats_of
 from ...ops.interfaces import Begun, Copies, Isolation, Lane, Lender, Remembered
 from ...ops.types import to_numpy
@@ -95,10 +96,14 @@ class Run:
     """Called after every kernel: node, samples, bytes in, bytes out, begin and end (perf_counter)."""
     mark_device: Callable[[Node, int, int, int, bool], None] | None = None
     """Called around every kernel on a device: node, samples, bytes in, bytes out, after."""
+    mark_whole: Callable[[Sequence[Node], int, Sequence[tuple[int, int]]], None] | None = None
+    """Called after nodes that were launched as one: samples, and each node's bytes in and out."""
     dropped: list[Dropped] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
     late: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
     """Calls that give the late outputs (of some of the samples each) once the device is done."""
+    trail: list[Part] | None = None
+    """Operators that repeated their launches, one after the other; None where one did not, or nobody asks."""
     results: Env = field(default_factory=dict)
     """Results of a launch on a device, until it is settled."""
     timer: Any = None
@@ -122,7 +127,10 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Collection[Edge] 
         run.allowance.begin(len(run.samples))
     last = {} if keep is None else {e: node.id for node in nodes for e in node.reads}
     kept = {e.node for e in keep or ()}
-    for node in nodes:
+    whole = None if keep is None else _repeating(nodes, run)
+    for at, node in enumerate(nodes):
+        if whole is not None and at == whole.first and whole.run(env, keep or ()):
+            return
         if run.allowance is not None:
             run.allowance.lasting = node.id in kept
         if isinstance(node.op, Split):
@@ -138,6 +146,65 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Collection[Edge] 
         if run.allowance is not None and node is not nodes[-1]:
             made = {n.id for n in nodes}
             run.allowance.settle(bytes_of(b for e, b in env.items() if e.node in made))
+    if whole is not None:
+        whole.note(keep or ())
+
+
+@dataclass(slots=True)
+class _Whole:
+    """The last of some nodes, all of which repeat their launches: as one program, from the third time on."""
+
+    nodes: Sequence[Node]
+    first: int
+    """The first of them that belongs to it."""
+    run_: Run
+    programs: Programs
+    inputs: dict[Edge, Batch] = field(default_factory=dict)
+
+    def run(self, env: Env, keep: Collection[Edge]) -> bool:
+        """Run them as a program, if there is one for these batches."""
+        run, nodes = self.run_, self.nodes[self.first :]
+        made = {n.id for n in nodes}
+        self.inputs = {e: env[e] for n in nodes for e in n.inputs if e.node not in made}
+        samples = next(iter(self.inputs.values())).samples
+        run.trail = None
+        if len(samples) == 0 or any(b.samples is not samples for b in self.inputs.values()):
+            return False
+        run.trail = []
+        if run.mark_device is not None:
+            run.mark_device(nodes[0], len(samples), 0, 0, False)
+        found = self.programs.run(
+            run.device, self._key, self.inputs, samples, lambda node: _context(node, "gpu", samples, env, run)
+        )
+        if found is None:
+            return False
+        run.trail = None
+        outputs, sizes = found
+        env |= cast("Env", outputs)
+        if run.mark_whole is not None:
+            run.mark_whole(nodes, len(samples), sizes)
+        return True
+
+    def note(self, keep: Collection[Edge]) -> None:
+        """They have run one by one."""
+        run, trail = self.run_, self.run_.trail
+        run.trail = None
+        if trail is not None and len(trail) == len(self.nodes) - self.first and not run.dropped:
+            self.programs.note(run.device, self._key, self.inputs, trail, keep)
+
+    @property
+    def _key(self) -> tuple[int, int]:
+        return self.nodes[self.first].id, len(self.nodes)
+
+
+def _repeating(nodes: Sequence[Node], run: Run) -> _Whole | None:
+    """The last nodes that may become a program."""
+    if run.device is None or run.emulate or run.attempt or len(run.draws) > 1 or not hasattr(run.device, "launches"):
+        return None
+    first = len(nodes)
+    while first and nodes[first - 1].stage == "gpu" and nodes[first - 1].op.repeats and nodes[first - 1].inputs:
+        first -= 1
+    return _Whole(nodes, first, run, programs_of(run.device)) if len(nodes) - first > 1 else None
 
 
 def bytes_of(batches: Iterable[Batch]) -> int:
@@ -197,7 +264,11 @@ def _run(node: Node, env: Env, run: Run) -> None:
     try:
         if stage == "gpu" and node.op.repeats and run.attempt == 0:
             context = partial(_context, node, stage, samples, env, run) if node.args or node.op.random else None
-            outputs = repeats_of(run.device).run(run.device, node.id, inputs, samples, launch, context)
+            repeats = repeats_of(run.device)
+            outputs = repeats.run(run.device, node.id, inputs, samples, launch, context)
+            if run.trail is not None and repeats.used is not None:
+                gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
+                run.trail.append(Part(node, repeats.used, node.inputs, gives))
         else:
             outputs, _ = launch(run.device)
     except SpecError as e:

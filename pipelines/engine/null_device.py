@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,25 @@ class DeviceTimer:
                 mark = lane.mark()
             lane.wait()
             lane.cache[_CLOCK] = mark, time.perf_counter(), stats.new_track(f"GPU {lane.index}, lane")
-        self._marks: list[tuple[Node, int, int, int, Any, Any]] = []
+        self._marks: list[tuple[Node, int, int, int, Any, Any, float]] = []
         self._open: Any = None
         self._events: list[Any] = []
 
     def __call__(self, node: Node, samples: int, taken: int, given: int, after: bool) -> None:
         if after:
             began, self._open = self._open, self._mark()
-            self._marks.append((node, samples, taken, given, began, self._open))
+            self._marks.append((node, samples, taken, given, began, self._open, 1.0))
         elif self._open is None:  # else the end of one is the beginning of the next
             self._open = self._mark()
+
+    def whole(self, nodes: Sequence[Node], samples: int, sizes: Sequence[tuple[int, int]]) -> None:
+        """``nodes`` were launched as one. Their time is dealt out by what each took when they ran one by one."""
+        began, self._open = self._open, self._mark()
+        alone = [self._stats.node(n).gpu_seconds for n in nodes]
+        total = sum(alone)
+        for node, (taken, given), own in zip(nodes, sizes, alone, strict=True):
+            share = own / total if total else 1 / len(nodes)
+            self._marks.append((node, samples, taken, given, began, self._open, share))
 
     def _mark(self) -> Any:
         event = self._lane.mark()
@@ -45,15 +55,15 @@ class DeviceTimer:
     def read(self) -> None:
         """Hand the times to the statistics."""
         start, at, track = self._lane.cache.get(_CLOCK, (None, 0.0, ""))
-        pairs = [(begin, end) for *_, begin, end in self._marks]
+        pairs = [(begin, end) for *_, begin, end, _ in self._marks]
         if start is not None:
             pairs += [(start, mark) for pair in pairs for mark in pair]
         times = self._lane.seconds_between(pairs)
         since = times[len(self._marks) :]
-        for k, (node, samples, taken, given, _, _) in enumerate(self._marks):
+        for k, (node, samples, taken, given, _, _, share) in enumerate(self._marks):
             if start is not None:
                 self._stats.span(node.name, track, at + since[2 * k], at + since[2 * k + 1], self._iteration)
-            self._stats.called(node, samples, taken, given, times[k], device=True)
+            self._stats.called(node, samples, taken, given, times[k] * share, device=True)
         self._marks.clear()
         self._lane.used_again(self._events)
         self._events = []

@@ -1,0 +1,195 @@
+"""Program: the recorded launches of all operators of a step as one, for batches of the same shapes.
+
+Each operator's recording (`repeated`) allocates, uploads and launches by itself, and what it gives is a batch that the
+next one looks at. Where all operators of a step repeat, none of this changes from batch to batch but the arrays that
+follow from arguments: these are made, brought over in one copy, and all kernels are launched in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..batch import Batch, Samples
+from ..context import Context
+from .repeated import Recording, bytes_of, key_of, output_of
+
+_KEPT = 4
+"""Shapes of batches that are remembered for a step and a lane."""
+KEY = "programs"
+"""In `Lane.cache`."""
+Edge = Hashable
+"""Names a batch."""
+Place = tuple[int, int]
+"""A memory of the program, and bytes from its start."""
+
+
+class Part:
+    """An operator of a step: its recording, and the batches that it takes and gives."""
+
+    __slots__ = ("gives", "node", "recording", "takes")
+
+    def __init__(self, node: Any, recording: Recording, takes: Sequence[Edge], gives: Sequence[Edge]) -> None:
+        self.node, self.recording, self.takes, self.gives = node, recording, tuple(takes), tuple(gives)
+
+
+class Program:
+    """The launches of some operators in their order."""
+
+    def __init__(
+        self, lane: Any, inputs: Mapping[Edge, Batch], parts: Sequence[Part], outputs: Sequence[Edge]
+    ) -> None:
+        """``inputs`` are the batches that the program is given, ``outputs`` those that outlive it."""
+        sizes = {e: b.nbytes for e, b in inputs.items()}
+        sizes |= {e: o.nbytes for p in parts for e, o in zip(p.gives, p.recording.outputs, strict=True)}
+        self.bytes = [(sum(sizes[e] for e in p.takes), sum(sizes[e] for e in p.gives)) for p in parts]
+        self._changing = [(p.node, p.recording.changing) for p in parts if p.recording.changing]
+        tables = [bytes_of(*kind) for _, arrays in self._changing for one in arrays for kind in one.kinds]
+        starts = np.cumsum([0, *tables]).tolist()
+        self._uploaded: int = starts.pop()
+        self._tables: list[int] = starts
+        """Where the arrays that are made anew begin, in one block with memory that is no output."""
+        self._made: list[tuple[int, Any]] = []
+        """Outputs' memory, to be allocated."""
+        block = len(inputs)
+        """The number of the block's memory; those of outputs come after it."""
+        where: dict[Edge, Place] = {e: (k, 0) for k, e in enumerate(inputs)}
+        """Where batches begin."""
+        last = {e: k for k, p in enumerate(parts) for e in p.takes}
+        room = _Room(self._uploaded)
+        kernels: list[Any] = []
+        places: list[tuple[int, int]] = []
+        targets: list[Place] = []
+        self._outputs: dict[Edge, tuple[int, Any]] = {}
+        upcoming = iter(self._tables)
+        for number, part in enumerate(parts):
+            recording = part.recording
+            kept = {o.memory for o, e in zip(recording.outputs, part.gives, strict=True) if e in outputs}
+            needed = {o.memory: last.get(e, number) for o, e in zip(recording.outputs, part.gives, strict=True)}
+            memory: list[Place] = [where[e] for e in part.takes]
+            for one in recording.made:
+                if not isinstance(one, tuple):
+                    memory += [(block, next(upcoming)) for _ in one.kinds]
+                elif len(memory) in kept:
+                    self._made.append(one)
+                    memory.append((block + len(self._made), 0))
+                else:
+                    size = bytes_of(one[1], (one[0],))
+                    memory.append((block, room.take(size, number, needed.get(len(memory), number))))
+            for out, edge in zip(recording.outputs, part.gives, strict=True):
+                which, at = memory[out.memory]
+                where[edge] = which, at + out.start
+                if edge in outputs:
+                    self._outputs[edge] = which, out
+            for launch in recording.launches:
+                kernels.append((launch.function, launch.grid, launch.block, launch.arguments))
+                places += [(len(kernels) - 1, argument) for argument, _, _ in launch.places]
+                targets += [(memory[w][0], memory[w][1] + start) for _, w, start in launch.places]
+        self._block = room.size
+        self._launches = lane.launches(kernels, places)
+        self._which = np.array([which for which, _ in targets], np.int64)
+        self._from = np.array([at for _, at in targets], np.int64)
+        self._constant = [p.recording for p in parts]
+        """Which hold the arrays that kernels read and that are the same each time."""
+
+    def run(
+        self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[Any], Context]
+    ) -> dict[Edge, Batch] | None:
+        """The outputs for other ``inputs`` of these shapes; None where an operator's arguments, of the Context that
+        ``context`` makes for it, ask for other launches."""
+        staged = lane.pinned(self._uploaded) if self._uploaded else _NOTHING
+        tables = iter(self._tables)
+        for node, arrays in self._changing:
+            ctx = context(node)
+            for one in arrays:
+                made = one.again(ctx)
+                if made is None or ctx.rejects or tuple([(a.dtype, a.shape) for a in made]) != one.kinds:
+                    return None
+                for array in made:
+                    at = next(tables)
+                    staged[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        block, first = lane.allocate(self._block) if self._block else (None, 0)
+        memory: list[Any] = [b.data for b in inputs]
+        starts = [lane.address(data) for data in memory]
+        memory.append(block)
+        starts.append(first)
+        for one in self._made:
+            memory.append(made := lane.empty(*one))
+            starts.append(lane.address(made))
+        self._launches.begin(np.array(starts)[self._which] + self._from, first, staged)
+        # what is done on this lane from here on may have the block again
+        return {edge: output_of(memory[which], out, samples) for edge, (which, out) in self._outputs.items()}
+
+
+class _Room:
+    """Places in a block for memory that is needed for a while."""
+
+    def __init__(self, start: int) -> None:
+        self.size = self._start = start
+        self._taken: list[tuple[int, int, int]] = []
+        """Begin and end of a piece, and the last operator that needs it."""
+
+    def take(self, nbytes: int, first: int, last: int) -> int:
+        """The first place for ``nbytes`` that operators ``first`` to ``last`` may use."""
+        busy = sorted(t for t in self._taken if t[2] >= first)
+        at = self._start
+        for begin, end, _ in busy:
+            if begin - at >= nbytes:
+                break
+            at = max(at, end)
+        self._taken = [*busy, (at, at + nbytes, last)]
+        self.size = max(self.size, at + nbytes)
+        return at
+
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+class Programs:
+    """The programs of a lane, by step and shapes."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, dict[Any, Program]] = {}
+
+    def release(self) -> None:
+        """Give the memory back that programs hold."""
+        self._kept.clear()
+
+    def run(
+        self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples,
+        context: Callable[[Any], Context],
+    ) -> tuple[dict[Edge, Batch], list[tuple[int, int]]] | None:  # fmt: skip
+        """The outputs of ``step``, and the bytes that each operator takes and gives; None where there is no program for them, yet or this time."""
+        kept = self._kept.get(step)
+        if not kept:
+            return None
+        given = list(inputs.values())
+        if not all(map(lane.holds, given)):
+            return None
+        known = kept.get(key_of(lane, given))
+        made = None if known is None else known.run(lane, given, samples, context)
+        return None if known is None or made is None else (made, known.bytes)
+
+    def note(
+        self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], trail: Sequence[Part], outputs: Collection[Edge]
+    ) -> None:
+        """All operators of ``step``, the ``trail``, were repeated: so will the whole be."""
+        given = list(inputs.values())
+        kept = self._kept.setdefault(step, {})
+        key = key_of(lane, given)
+        if key in kept:
+            return
+        if len(kept) >= _KEPT:
+            kept.clear()
+        made = [e for p in trail for e in p.gives]
+        kept[key] = Program(lane, inputs, trail, [e for e in outputs if e in made])
+
+
+def programs_of(lane: Any) -> Programs:
+    """The programs of ``lane``."""
+    found: Programs | None = lane.cache.get(KEY)
+    if found is None:
+        found = lane.cache[KEY] = Programs()
+    return found
