@@ -218,7 +218,9 @@ class Context:
         key = (self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF
         if self.state is not None:
             low, high, phase = self.state
-            return Streams(key, np.uint64(high) + (s.slot - self.first).astype(np.uint64) * np.uint64(65537), low, phase)
+            return Streams(
+                key, np.uint64(high) + (s.slot - self.first).astype(np.uint64) * np.uint64(65537), low, phase
+            )
         if self.rng == "dali":
             # semantics: sequence = samples of earlier iterations + place in the batch x 65537. With batches of one
             # size, the first is position - slot.

@@ -14,14 +14,14 @@ import numpy as np
 
 from ..batch import Batch, Samples
 from ..context import Context
-from .repeated import Recording, bytes_of, key_of, output_of
+from .repeated import Changing, Recording, bytes_of, key_of, output_of
 
 _KEPT = 4
 """Shapes of batches that are remembered for a step and a lane."""
 KEY = "programs"
 """In `Lane.cache`."""
-Edge = Hashable
-"""Names a batch."""
+Edge = Any
+"""Names a batch; hashable."""
 Place = tuple[int, int]
 """A memory of the program, and bytes from its start."""
 
@@ -38,9 +38,7 @@ class Part:
 class Program:
     """The launches of some operators in their order."""
 
-    def __init__(
-        self, lane: Any, inputs: Mapping[Edge, Batch], parts: Sequence[Part], outputs: Sequence[Edge]
-    ) -> None:
+    def __init__(self, lane: Any, inputs: Mapping[Edge, Batch], parts: Sequence[Part], outputs: Sequence[Edge]) -> None:
         """``inputs`` are the batches that the program is given, ``outputs`` those that outlive it."""
         sizes = {e: b.nbytes for e, b in inputs.items()}
         sizes |= {e: o.nbytes for p in parts for e, o in zip(p.gives, p.recording.outputs, strict=True)}
@@ -69,14 +67,14 @@ class Program:
             kept = {o.memory for o, e in zip(recording.outputs, part.gives, strict=True) if e in outputs}
             needed = {o.memory: last.get(e, number) for o, e in zip(recording.outputs, part.gives, strict=True)}
             memory: list[Place] = [where[e] for e in part.takes]
-            for one in recording.made:
-                if not isinstance(one, tuple):
-                    memory += [(block, next(upcoming)) for _ in one.kinds]
+            for piece in recording.made:
+                if isinstance(piece, Changing):
+                    memory += [(block, next(upcoming)) for _ in piece.kinds]
                 elif len(memory) in kept:
-                    self._made.append(one)
+                    self._made.append(piece)
                     memory.append((block + len(self._made), 0))
                 else:
-                    size = bytes_of(one[1], (one[0],))
+                    size = bytes_of(piece[1], (piece[0],))
                     memory.append((block, room.take(size, number, needed.get(len(memory), number))))
             for out, edge in zip(recording.outputs, part.gives, strict=True):
                 which, at = memory[out.memory]
@@ -115,9 +113,9 @@ class Program:
         starts = [lane.address(data) for data in memory]
         memory.append(block)
         starts.append(first)
-        for one in self._made:
-            memory.append(made := lane.empty(*one))
-            starts.append(lane.address(made))
+        for n, dtype in self._made:
+            memory.append(output := lane.empty(n, dtype))
+            starts.append(lane.address(output))
         self._launches.begin(np.array(starts)[self._which] + self._from, first, staged)
         # what is done on this lane from here on may have the block again
         return {edge: output_of(memory[which], out, samples) for edge, (which, out) in self._outputs.items()}
@@ -152,16 +150,20 @@ class Programs:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[Any, Program]] = {}
+        self.contexts: dict[Any, Context] = {}
+        """Of operators, by their names: what is the same in all batches is not put together anew."""
 
     def release(self) -> None:
         """Give the memory back that programs hold."""
         self._kept.clear()
+        self.contexts.clear()
 
     def run(
         self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples,
         context: Callable[[Any], Context],
     ) -> tuple[dict[Edge, Batch], list[tuple[int, int]]] | None:  # fmt: skip
-        """The outputs of ``step``, and the bytes that each operator takes and gives; None where there is no program for them, yet or this time."""
+        """The outputs of ``step``, and the bytes that each operator takes and gives; None where there is no program for
+        them, yet or this time."""
         kept = self._kept.get(step)
         if not kept:
             return None

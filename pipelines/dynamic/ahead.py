@@ -244,8 +244,8 @@ class Ahead:
         forecast.expect([c for c in body if c.rng is not None and c.number in self.made])
         reads = isinstance(root, Records)
         options = Options(
-            num_threads=num_threads, cpu_queue=QUEUE, gpu_queue=QUEUE, lanes=lanes_for(QUEUE), to_host=False, rng="dali",
-            isolation="none", together=reads, asked=not reads, repeats=reads,
+            num_threads=num_threads, cpu_queue=QUEUE, gpu_queue=QUEUE, lanes=lanes_for(QUEUE), to_host=False,
+            rng="dali", isolation="none", together=reads, asked=not reads, repeats=reads,
         )  # fmt: skip
         self._fed = FedBatches()
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
@@ -318,4 +318,3 @@ def _endless(start: int, n: int, forecast: Forecast) -> Iterator[Request]:
 def _asked(requests: queue.SimpleQueue[Request | None]) -> Iterator[Request]:
     while (request := requests.get()) is not None:
         yield request
-

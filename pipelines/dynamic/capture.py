@@ -29,7 +29,7 @@ from ...ops.batch import Batch as Data
 from ...ops.errors import DeviceError, SpecError
 from ..user_warnings import warn
 from . import calls
-from .ahead import ROOT, Ahead, Forecast, Given, Noted, Place, Ready, Records
+from .ahead import ROOT, Ahead, Forecast, Given, Noted, Place, Ready
 from .contexts import EvalContext
 from .data import moved_to
 from .devices import Device

@@ -276,7 +276,7 @@ class Reader:
     def __del__(self) -> None:
         source, captured = getattr(self, "_source", None), getattr(self, "captured", None)
         if captured is not None and captured[1].ahead is not None:
-            captured[1].ahead.abandon(source.close)
+            captured[1].ahead.abandon(lambda: source and source.close())
         elif source is not None:
             source.close()
 

@@ -92,6 +92,11 @@ class ExternalSource:
         one = as_tensor(value, **given)
         return one if batch_size is None else Batch.broadcast(one, batch_size)
 
+    def __del__(self) -> None:
+        captured = getattr(self, "captured_loop", None)
+        if captured is not None and captured[1].ahead is not None:
+            captured[1].ahead.abandon(lambda: None)
+
     def captured(self, batch_size: int, ctx: EvalContext | None = None) -> Iterator[Any]:
         """Go over the source once, in a loop whose body becomes a pipeline; see `Reader.next_epoch`."""
         from .capture import source_epoch

@@ -95,7 +95,13 @@ class Iteration:
         dropped = [d for d in self.dropped if low <= d.slot < high]
         request = Request(self.request.start + low - int(self.everyone.slot[0]), high - low)
         return Iteration(
-            (*self.order, k), request, samples, readers, everyone, cut(self.env, low, high, shared), dropped,
+            (*self.order, k),
+            request,
+            samples,
+            readers,
+            everyone,
+            cut(self.env, low, high, shared),
+            dropped,
             draws=self.draws,
         )
 

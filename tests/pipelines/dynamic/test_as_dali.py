@@ -64,6 +64,7 @@ BOUNDS = {"draws": 1e-6, "calculations": 1e-6}
 """Logarithms and roots of another library, in parts of 1 or of the value; all else is equal to the bit."""
 
 
+@pytest.mark.filterwarnings("ignore:.*from outside of the loop:UserWarning")  # captured loops say so
 @pytest.mark.parametrize("name", sorted(dynamic_programs.PROGRAMS))
 def test_programs_give_what_they_give_in_dali(name: str, tmp_path: Path) -> None:
     root = dynamic_programs.files(tmp_path)

@@ -12,6 +12,7 @@ import pytest
 
 from dali_run import Pipeline, fn, pipeline_def, types
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.ops.gpu.program import Programs
 from tests.kit.fake_cupy import faked
 
 BATCH, LATE = 3, 2
@@ -72,6 +73,69 @@ def test_results_are_those_of_the_cpu_in_their_order(more: dict[str, Any]) -> No
     assert started == {"abandoned"}, "nothing is handed to another thread"
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=1)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_batches_of_known_shapes_are_one_program(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results stay what they are where all operators of a step are launched as one; also those that others read, and
+    while one batch has other shapes than the next."""
+    ran: list[bool] = []
+    run = Programs.run
+
+    def watched(self: Programs, *args: Any) -> Any:
+        ran.append((found := run(self, *args)) is not None)
+        return found
+
+    def chain(device: int | None) -> list[np.ndarray]:
+        source = batches()
+
+        def there() -> Any:
+            data = next(source)
+            if device is None:
+                return data
+            import cupy
+
+            return [cupy.asarray(a) for a in data]
+
+        @pipeline_def(batch_size=BATCH, num_threads=2, seed=8, device_id=device)
+        def pipe() -> Any:
+            x = fn.external_source(source=there, layout="HWC", device="cpu" if device is None else "gpu")
+            x = fn.random_resized_crop(x, size=[6, 7])
+            x = fn.color_twist(
+                x, hue=fn.random.uniform(range=[-30.0, 30.0]), contrast=fn.random.uniform(range=[0.5, 1])
+            )
+            y = fn.gaussian_blur(x, sigma=fn.random.uniform(range=[0.3, 2.0], shape=[1]))
+            z = fn.flip(y, horizontal=fn.random.coin_flip())
+            z = fn.crop_mirror_normalize(z, dtype=types.FLOAT, output_layout="CHW", mean=[3.0, 4.0, 5.0])
+            return (z, fn.cast(x, dtype=types.FLOAT), y) if keeps else z
+
+        running = pipe()
+        found = []
+        for _ in range(24):
+            for out in running.run():
+                host = out.as_cpu()
+                found.append(np.concatenate([np.asarray(host[i]).astype(np.float32).reshape(-1) for i in range(BATCH)]))
+        running.close()
+        return found
+
+    wanted = chain(None)
+    with faked(memory=True):
+        monkeypatch.setattr(Programs, "run", watched)
+        found = chain(0)
+    assert sum(ran) >= 6, "each lane does so from the fourth batch of a shape on"
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=3)
+
+
+def test_the_time_of_a_program_is_dealt_out_to_its_operators() -> None:
+    with faked(memory=True):
+        pipe = fed(0)
+        results(pipe, 30)
+        stats = pipe._session.stats.nodes
+        assert {stats[n].calls for n in ("flip", "brightness", "crop_mirror_normalize")} == {stats["flip"].calls}
+        assert stats["flip"].calls >= 30
+        assert stats["crop_mirror_normalize"].bytes_out == 4 * stats["flip"].bytes_in
+        pipe.close()
 
 
 def test_what_is_drawn_by_the_host_does_not_divide_the_launches() -> None:
