@@ -294,7 +294,7 @@ class Ahead:
 
 
 class _Feed:
-    """What the engine asks for samples. It must not hold the reader, whose end stops the engine."""
+    """The engine's source of samples. It must not hold the reader, whose end stops the engine."""
 
     def __init__(self, number: int, fed: FedBatches, root: Records | Given) -> None:
         """``number`` is the root's in the graph."""

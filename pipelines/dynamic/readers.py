@@ -160,7 +160,7 @@ class Reader:
         return self._op.num_outputs
 
     def records(self, first: int) -> Records:
-        """What a pipeline needs to read the same from position ``first`` on, beside this reader."""
+        """The means by which a pipeline reads the same from position ``first`` on, beside this reader."""
         order = replace(self._order, _passes={}, _states=[], _permuted=None, _list=None, _job=None)
         device = self._device
         return Records(self._op, self._source, order, first, device is not None and not device.on_host)

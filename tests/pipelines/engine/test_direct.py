@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,9 @@ def test_results_are_those_of_the_cpu_in_their_order(more: dict[str, Any]) -> No
         np.testing.assert_allclose(a, b, atol=1)
 
 
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu(emulated=False))])
 @pytest.mark.parametrize("keeps", [False, True])
-def test_batches_of_known_shapes_are_one_program(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_known_shapes_are_one_program(keeps: bool, real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results stay what they are where all operators of a step are launched as one; also those that others read, and
     while one batch has other shapes than the next."""
     ran: list[bool] = []
@@ -119,7 +121,7 @@ def test_batches_of_known_shapes_are_one_program(keeps: bool, monkeypatch: pytes
         return found
 
     wanted = chain(None)
-    with faked(memory=True):
+    with nullcontext() if real else faked(memory=True):
         monkeypatch.setattr(Programs, "run", watched)
         found = chain(0)
     assert sum(ran) >= 6, "each lane does so from the fourth batch of a shape on"
