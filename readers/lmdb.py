@@ -25,7 +25,7 @@ from ..ops.storage.urls import join
 from ..ops.types import DALIDataType
 from .base import Reader
 from .fetch import index_cache
-from .fetch.extents import MAX_RECORD, U8, Groups, Mapped, expand, one_or_more, payload, short_names
+from .fetch.extents import MAX_RECORD, U8, Groups, Mapped, expand, in_utf8, one_or_more, payload, short_names
 from .fetch.remote import is_folder
 from .records.example import RecordParser, Wire, declared
 
@@ -183,6 +183,19 @@ class _LmdbRecords:
         if len(self._names) > 1:
             key = f"{self._names[file]}/{key}"
         return Origin(key, self.folders[file], record, value, named)
+
+    def keys(self, index: I64) -> list[bytes]:
+        """The keys of some records, as `origin` gives them, in UTF-8."""
+        files, rows, data = self._files.files(index), self._rows[index], self._mapped.data
+        starts = (np.asarray(self._starts, np.int64)[files] + rows[:, 0]).tolist()
+        sizes = rows[:, 1].tolist()
+        several = len(self._names) > 1
+        names = [in_utf8(name) for name in self._names]
+        found = [data[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)]
+        return [
+            (b"%b/%b" % (names[f], key) if several else key) if key and key.isascii() else in_utf8(self.origin(i).key)
+            for f, i, key in zip(files.tolist(), index.tolist(), found, strict=True)
+        ]
 
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._rows)

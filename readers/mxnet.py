@@ -61,6 +61,10 @@ class _RecordIORecords:
         offset = self._rows.item(index, _START) - self._starts[file]
         return Origin(f"{self._names[file]}/{record:08d}", self._mapped.paths[file], record, offset)
 
+    def keys(self, index: I64) -> list[bytes]:
+        """The keys of some records, as `origin` gives them, in UTF-8."""
+        return self._files.numbered(self._names, index)
+
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._rows)
 

@@ -74,10 +74,7 @@ class _TFRecords:
 
     def keys(self, index: I64) -> list[bytes]:
         """The keys of some records, as `origin` gives them, in UTF-8."""
-        files = self._files.files(index)
-        records = (index - self._files.firsts[files]).tolist()
-        names = [name.encode("utf-8", "surrogateescape") for name in self._names]
-        return [b"%b/%08d" % (names[f], r) for f, r in zip(files.tolist(), records, strict=True)]
+        return self._files.numbered(self._names, index)
 
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._offsets, self._sizes)

@@ -21,7 +21,7 @@ from ..ops.storage.inventory import Pieces
 from ..ops.types import DALIDataType, to_numpy
 from .base import Reader
 from .fetch import index_cache
-from .fetch.extents import MAX_RECORD, U8, Groups, Mapped, expand, one_or_more, payload, short_names
+from .fetch.extents import MAX_RECORD, U8, Groups, Mapped, expand, in_utf8, one_or_more, payload, short_names
 from .fetch.remote import local_copy
 
 I64 = npt.NDArray[np.int64]
@@ -128,6 +128,28 @@ class _Samples:
             key = f"{self._names[file]}/{key}#{record:08d}" if key else f"{self._names[file]}/{record:08d}"
         path = self._mapped.paths[file]
         return Origin(key, path, record, header, f"{path}:{header}:{name.decode('utf-8', 'backslashreplace')}")
+
+    def keys(self, index: I64) -> list[bytes]:
+        """The keys of some samples, as `origin` gives them, in UTF-8."""
+        files = self._files.files(index)
+        records = index - self._files.firsts[files]
+        found = [b""] * len(index)
+        for file in np.unique(files).tolist():
+            here = np.flatnonzero(files == file)
+            archive, numbers = self._archives[file], records[here]
+            rows = archive.members[archive.firsts[numbers]]
+            prefix = in_utf8(self._names[file])
+            for i, number, at, size in zip(*(a.tolist() for a in (here, numbers, rows[:, _NAME], rows[:, _NAME_SIZE])),
+                                           strict=True):  # fmt: skip
+                name = archive.names[at : at + size].tobytes()
+                dot = name.find(b".", name.rfind(b"/") + 1)
+                key = name if dot < 0 else name[:dot]
+                if not key or not key.isascii():
+                    key = in_utf8(self.origin(int(index[i])).key)
+                elif not self._unique:
+                    key = b"%b/%b#%08d" % (prefix, key, number)
+                found[i] = key
+        return found
 
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._offsets, self._sizes)

@@ -15,12 +15,13 @@ Devices are those of `dali-run run`; ``gpu:0@16`` is held to 16 cores; ``gpu:0/2
 ``apart:2`` are two jobs at the same time that know nothing of each other, each with a GPU, half of the cores and half
 of the data: what one job on both can reach at most. ``gpu:all`` stands for --gpus GPUs. Every job runs with each of the
 --variants, which are settings; where one has the word ``trace``, it is told for which part of the time between a fifth
-and nine tenths of the batches each thread and each lane of the GPU worked.
+and nine tenths of the batches each thread and each lane of the GPU worked; the last trace lies beside --json.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import itertools
 import json
 import os
@@ -139,8 +140,11 @@ def told(process: subprocess.Popen[str], folder: Path, began: float) -> dict[str
     }  # fmt: skip
 
 
-def run(text: dict[str, Any], scratch: Path, device: str, variant: str, each: int, gpus: int) -> dict[str, Any]:
-    """One job, of ``each`` samples for a GPU, or several ``apart`` at the same time; the output is removed."""
+def run(
+    text: dict[str, Any], scratch: Path, device: str, variant: str, each: int, gpus: int, kept: Path | None
+) -> dict[str, Any]:
+    """One job, of ``each`` samples for a GPU, or several ``apart`` at the same time; the output is removed, a trace
+    kept beside ``kept``."""
     words = variant.split()
     more = [w for s in words if s != "trace" for w in ("--set", s)]
     began = time.perf_counter()
@@ -150,7 +154,10 @@ def run(text: dict[str, Any], scratch: Path, device: str, variant: str, each: in
         process = start(text, scratch / "job", device, more + ["--trace", "trace.json"] * ("trace" in words))
         found = told(process, scratch / "job", began)
         if "trace" in words and "error" not in found:
-            found["busy"] = busy(json.loads((scratch / "job" / "trace.json").read_text())["traceEvents"])
+            trace = (scratch / "job" / "trace.json").read_bytes()
+            found["busy"] = busy(json.loads(trace)["traceEvents"])
+            if kept:
+                kept.with_suffix(".trace.json.gz").write_bytes(gzip.compress(trace, 6))
         shutil.rmtree(out, ignore_errors=True)
         return found
     n = int(device.partition(":")[2])
@@ -238,7 +245,7 @@ def main() -> None:
                     continue
                 what = ", ".join(filter(None, (job, source, writer, device, variant)))
                 text = spec(job, readers[source], writer, args.batch, args.shard, scratch / "out")
-                found = run(text, scratch, device, variant, len(files) * args.times, args.gpus)
+                found = run(text, scratch, device, variant, len(files) * args.times, args.gpus, args.json)
                 how = {"job": job, "source": source, "writer": writer, "device": device, "variant": variant}
                 results.append({"what": what, **how, **found})
                 if "error" in found:

@@ -372,6 +372,13 @@ class Groups:
         """The file of each record."""
         return np.searchsorted(self.firsts, index, side="right") - 1
 
+    def numbered(self, names: Sequence[str], index: I64) -> list[bytes]:
+        """``<name of its file>/<number in it>`` of each record, in UTF-8."""
+        files = self.files(index)
+        records = (index - self.firsts[files]).tolist()
+        texts = [in_utf8(name) for name in names]
+        return [b"%b/%08d" % (texts[f], r) for f, r in zip(files.tolist(), records, strict=True)]
+
 
 def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:
     """Extents of ``data`` as a batch of bytes: a view, or copied where the engine wants them in its own memory and
@@ -399,6 +406,11 @@ def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:
     offsets, sizes = np.ascontiguousarray(offsets), np.ascontiguousarray(sizes)
     spread(ctx, len(at), total, lambda a, b: copy_extents(data, offsets[a:b], sizes[a:b], out, at[a:b]))
     return Batch(out, at, shapes, "", ctx.samples)
+
+
+def in_utf8(key: str) -> bytes:
+    """A key as names hold it; what of a path was no UTF-8 stays as it is."""
+    return key.encode("utf-8", "surrogateescape")
 
 
 def expand(paths: Sequence[str]) -> list[str]:

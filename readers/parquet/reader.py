@@ -74,10 +74,7 @@ class _ParquetRecords:
 
     def keys(self, index: I64) -> list[bytes]:
         """The keys of some records, as `origin` gives them, in UTF-8."""
-        files = self._files.files(index)
-        records = (index - self._files.firsts[files]).tolist()
-        names = [name.encode("utf-8", "surrogateescape") for name in self._names]
-        given = [b"%b/%08d" % (names[f], r) for f, r in zip(files.tolist(), records, strict=True)]
+        given = self._files.numbered(self._names, index)
         if self._keys is None:
             return given
         return [other if own is None else own for own, other in zip(self._own_keys(index), given, strict=True)]

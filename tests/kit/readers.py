@@ -10,6 +10,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.errors import Reject
 from dali_run.readers.base import Reader, Source
+from dali_run.readers.fetch.extents import in_utf8
 
 
 def open_reader(reader: Reader) -> Source:
@@ -26,6 +27,7 @@ def fetch(reader: Reader, source: Source, index: Any, staging: bool = False) -> 
     if staging:
         ctx.allocate_staging = lambda nbytes: np.empty(nbytes, np.uint8)
     batches = reader.cpu(ctx)
+    assert samples.names() == [in_utf8(source.origin(i).key) for i in index.tolist()]  # those of a batch at once
     assert len(batches) == reader.num_outputs
     assert all(len(b) == n for b in batches)
     for b in batches:  # nothing may point outside the data

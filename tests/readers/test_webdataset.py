@@ -134,6 +134,19 @@ def test_several_archives(tmp_path: Path) -> None:
     assert content(batch) == [b"21", b"10"]
 
 
+def test_names_of_a_batch_are_those_of_its_samples(tmp_path: Path) -> None:
+    names = ["a.b/c.jpg", "a.b/é.jpg", ".hidden.jpg", "d/.jpg", "plain", "a#1.x.jpg", "last/e f.jpg"]
+    for archives in ("one",), ("one", "two"):  # of two, no name is the only one of its kind
+        for archive in archives:
+            tar(tmp_path / f"{archive}.tar", [(name, b"x") for name in names])
+        reader = WebDataset(paths=str(tmp_path / "*.tar"), ext=("jpg",), missing_component_behavior="empty")
+        source = open_reader(reader)
+        order = np.random.default_rng(3).permutation(len(source))
+        fetch(reader, source, order)  # compares them
+        assert source.keys(order) == [source.origin(i).key.encode() for i in order.tolist()]
+        assert len(set(source.keys(order))) == len(source)
+
+
 def test_numbers(tmp_path: Path) -> None:
     good, bad = struct.pack("<2f", 1.5, 2), b"abcde"
     path = tar(tmp_path / "a.tar", [("1.jpg", b"abcd"), ("1.f", good), ("2.jpg", b"x"), ("2.f", bad), ("3.jpg", b"y")])

@@ -12,10 +12,12 @@ import numpy.typing as npt
 from ...ops.batch import I64
 from .columns import Column, from_values
 
-_PLAIN = re.compile(r"(?:[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}/){0,4}[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}")
+_PLAIN = re.compile(
+    r"(?:[A-Za-z0-9_@+=~#-][A-Za-z0-9_.@+=~#-]{0,120}/){0,4}[A-Za-z0-9_@+=~#-][A-Za-z0-9_.@+=~#-]{0,120}"
+)
 """Keys that need no change."""
 COMMON = re.compile(
-    r"((?:[A-Za-z0-9_@+=~-][A-Za-z0-9_.@+=~-]{0,120}/){0,4}[A-Za-z0-9_@+=~-]{1,120})(?:\.[A-Za-z0-9]{1,8})?"
+    r"((?:[A-Za-z0-9_@+=~#-][A-Za-z0-9_.@+=~#-]{0,120}/){0,4}[A-Za-z0-9_@+=~#-]{1,120})(?:\.[A-Za-z0-9]{1,8})?"
 )
 """Keys that webdataset takes once their extension is gone (`tar_cpu.common_sizes` is the same for whole batches)."""
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")

@@ -24,8 +24,9 @@ _SLASH, _DOT, _SPACE, _NEWLINE, _DIGIT = 47, 46, 32, 10, 48
 
 @numba.njit(nogil=True, cache=True)
 def _is_plain(c: Any) -> Any:
-    """Letters, digits and ``_ @ + = ~ -``."""
-    return 48 <= c <= 57 or 64 <= c <= 90 or 97 <= c <= 122 or c == 95 or c == 43 or c == 61 or c == 126 or c == 45
+    """Letters, digits and ``_ @ + = ~ # -``."""
+    letter = 48 <= c <= 57 or 64 <= c <= 90 or 97 <= c <= 122
+    return letter or c == 95 or c == 43 or c == 61 or c == 126 or c == 35 or c == 45
 
 
 @numba.njit(nogil=True, cache=True)

@@ -16,7 +16,24 @@ from dali_run.writers.formats.names import COMMON, Taken, make_unique, webdatase
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
 
-PIECES = ["a", "Z9", "_@+=~-", ".", "..", "/", "//", " ", "é", "\n", "x" * 119, "y" * 121, ".jpg", ".JPEG12345", "\x00"]
+PIECES = [
+    "a",
+    "Z9",
+    "_@+=~-",
+    "#1",
+    ".",
+    "..",
+    "/",
+    "//",
+    " ",
+    "é",
+    "\n",
+    "x" * 119,
+    "y" * 121,
+    ".jpg",
+    ".JPEG12345",
+    "\x00",
+]
 
 
 def odd_keys(n: int) -> list[str]:
