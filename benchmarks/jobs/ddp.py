@@ -78,7 +78,7 @@ def rank_main(told: dict[str, Any]) -> None:
         optimizer.step()
 
     def agreed(flag: bool) -> bool:
-        """What rank 0 says."""
+        """The flag of rank 0."""
         said = torch.tensor([flag], dtype=torch.int32, device=place)
         dist.broadcast(said, 0)
         return bool(said.item())
