@@ -168,12 +168,13 @@ class Engine:
             return
         lanes = {i: self.device_part.free_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if lanes and self.plan.target.device == "gpu":
+            host, stats = self.budget.host, self.stats  # and not self: files stay registered from run to run
             self.host_part.lender = lender_for(
                 self.options.upload,
                 self.plan.target.indices,
-                int(self.budget.host.limit * _REGISTERED),
-                lambda nbytes: self.budget.host.hold(_REGISTERED_FILES, nbytes, wait=False),
-                lambda way, nbytes: self.stats.count(self.stats.uploads, way, nbytes),
+                int(host.limit * _REGISTERED),
+                lambda nbytes: host.hold(_REGISTERED_FILES, nbytes, wait=False),
+                lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
                 self.options.uploads,
             )
         if lanes:
@@ -295,11 +296,14 @@ class Engine:
             closing.start()
             self._join(closing)
             unwatch(self._watch)
+            self._watch = None
         if self.hung:  # to let go of anything of it would wait, too
             return
         if self.host_part.lender is not None:
             if_it_works(self.host_part.lender.close)
         self.device_part.lift_limits()
+        if wait:
+            self.host_part.let_go()
 
     def _join(self, thread: threading.Thread) -> None:
         """Wait for the end of a thread, unless a GPU hangs that it waits for."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from ...ops.batch import Samples
 from ...ops.context import Helpers
 from ...readers.base import Reader
@@ -36,6 +38,10 @@ _LARGER = 32
 
 _SPARE = 0.125
 """Part of the host's budget that arrays may take, besides, which wait to be used again."""
+
+
+def _ordinary(nbytes: int) -> Any:
+    return np.empty(nbytes, np.uint8)
 
 
 class HostPart:
@@ -76,6 +82,12 @@ class HostPart:
         self.pool.shutdown(wait=wait)
         self._recycler.close()
         self._read_recycler.close()
+
+    def let_go(self) -> None:
+        """The run is over: hold nothing that refers to the engine. In a ring everything of a job would stay until the
+        collector comes, and that of several jobs pile up."""
+        self.lender = None
+        self._page_locked = _ordinary
         self._chunk_recycler.close()
 
     def _reading(self) -> int:

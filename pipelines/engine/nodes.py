@@ -305,6 +305,10 @@ def _run(node: Node, env: Env, run: Run) -> None:
     run.checks += ctx.checks
     if ctx.finish is not None:
         run.late.append((Edge(node.id), ctx.finish))
+    # They refer to the context, and to others that share its list: a ring would keep the batch's memory until the
+    # collector comes.
+    ctx.checks.clear()
+    ctx.finish = None
     if ctx.rejects:
         run.dropped += [
             Dropped(r.slot, node.parts.get(r.part, node.name), r.code, r.message, r.kept) for r in ctx.rejects

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...ops.codecs.isolation.processes import isolated
@@ -27,7 +28,8 @@ class Services:
         self.feed = feed
         self.options = options
         self.stats = stats or Stats()
-        self.isolation = isolated(options.isolation, options.decode_timeout, self.fell_back)
+        # With its own method the two would be a ring.
+        self.isolation = isolated(options.isolation, options.decode_timeout, partial(_fell_back, self.stats))
         # Several readers, each with epochs of its own: numbers of records are not those of one data set.
         once = not options.repeats or len(plan.readers) != 1
         self.remembered = None if once else Remembered(options.memory.host_bytes() // 32)
@@ -66,7 +68,7 @@ class Services:
 
     def fell_back(self, reason: str, samples: int = 1) -> None:
         """Take down that samples went a slower way."""
-        self.stats.count(self.stats.fallbacks, reason, samples)
+        _fell_back(self.stats, reason, samples)
 
     def decoded(self, decoder: str, images: int, seconds: float) -> None:
         """Take down which decoder took images, and in how many seconds of CPU threads."""
@@ -90,3 +92,7 @@ class Services:
         if isinstance(problem, MemoryError) and samples > 1:
             self.fell_back(FEWER, samples)
         return None
+
+
+def _fell_back(stats: Stats, reason: str, samples: int = 1) -> None:
+    stats.count(stats.fallbacks, reason, samples)

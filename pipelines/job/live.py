@@ -96,6 +96,11 @@ class Recorder:
                 self.rows = self.rows[::2]
                 self.interval *= 2
 
+    def end(self) -> None:
+        """The run is over; its counts stay as they are, and it is let go of."""
+        counts = self._counts()
+        self._counts = lambda: counts
+
     def over_time(self) -> dict[str, Any]:
         """The rows as columns for a report. Counts and seconds add up from the start."""
         rows = [*self.rows, self._row()]

@@ -383,6 +383,7 @@ class JobRun:
             self.live.end("failed", str(e))
             raise
         finally:
+            self.recorder.end()
             trim()  # jobs one after the other in one process
 
     def _run(self) -> JobResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from functools import cache
 
 
 def trim() -> None:
@@ -11,4 +12,9 @@ def trim() -> None:
     and free parts of old ones stay resident: 100 jobs in one process grew by half. Takes milliseconds; does nothing
     where the C library has no such call."""
     with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
+        _libc().malloc_trim(0)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

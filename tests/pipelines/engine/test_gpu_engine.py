@@ -25,6 +25,7 @@ from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.job.run import REJECTS, run_job
 from tests.kit.fake_cupy import faked
+from tests.kit.rings import left_in_rings
 
 from ..compile.test_fuse import CASES, STD, graph, pictures  # noqa: F401 - a fixture
 
@@ -300,3 +301,16 @@ def test_a_job_on_all_gpus_writes_what_one_writes(pictures: Path, tmp_path: Path
         assert len(kept) > 3
         written.append({p.name: p.read_bytes() for p in kept})
     assert written[0] == written[1]
+
+
+def test_a_job_on_a_gpu_leaves_nothing_to_the_collector(pictures: Path, tmp_path: Path) -> None:  # noqa: F811
+    """Contexts and the checks that kernels leave were in a ring: batches on the GPU stayed until the collector came."""
+    spec = tmp_path / "spec.yaml"
+    text = SPEC.replace("IN", str(pictures)).replace("OUT", str(tmp_path / "out"))
+    spec.write_text(text.replace("{encode: raw}", "{encode: jpeg}"))
+
+    def job() -> None:
+        run_job(spec, {})
+
+    with faked(1, memory=True):
+        assert left_in_rings(job) == {}
