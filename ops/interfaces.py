@@ -20,14 +20,34 @@ if TYPE_CHECKING:
     from .errors import SampleError
 
 
+class Kept(Protocol):
+    """What an operator keeps about the records of a data set."""
+
+    @property
+    def records(self) -> int:
+        """Records of which something is kept."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that are taken."""
+
+
 @dataclass
 class Remembered:
     """Facts that operators keep about the records of a data set that is read again and again."""
 
     budget: int
     """Bytes of host memory that an operator may keep."""
-    kept: dict[Any, Any] = field(default_factory=dict)
-    """By operator and data set, in whatever form it likes."""
+    kept: dict[tuple[int, int], tuple[object, Kept]] = field(default_factory=dict)
+    """By the ids of operator and data set: the data set itself, and the facts."""
+
+    def records(self) -> int:
+        """Records of which something is kept, for each operator that does."""
+        return sum(facts.records for _, facts in list(self.kept.values()))
+
+    def nbytes(self, op: object = None) -> int:
+        """Bytes of memory that are taken, by all operators or by ``op``."""
+        return sum(facts.nbytes for (whose, _), (_, facts) in list(self.kept.items()) if op is None or whose == id(op))
 
 
 class DeviceArray(Protocol):

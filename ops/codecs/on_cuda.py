@@ -95,8 +95,9 @@ def remembered(ctx: Context) -> Boundaries | None:
     found = ctx.remembered.kept.get(key)
     if found is None:  # with the data set itself, so that no other one has its id
         found = ctx.remembered.kept.setdefault(key, (ctx.samples.origins, Boundaries(ctx.remembered.budget)))
-    boundaries: Boundaries = found[1]
-    return boundaries
+    facts = found[1]
+    assert isinstance(facts, Boundaries)
+    return facts
 
 
 def cuda_decoder(lane: Lane) -> CudaDecoder:

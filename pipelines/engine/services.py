@@ -31,7 +31,7 @@ class Services:
         # With its own method the two would be a ring.
         self.isolation = isolated(options.isolation, options.decode_timeout, partial(_fell_back, self.stats))
         # Several readers, each with epochs of its own: numbers of records are not those of one data set.
-        once = not options.repeats or len(plan.readers) != 1
+        once = not (options.repeats and options.remember) or len(plan.readers) != 1
         self.remembered = None if once else Remembered(options.memory.host_bytes() // 32)
         self._names = {id(s): f"{i:02d}:{s.name}" for i, s in enumerate(plan.steps)}
 

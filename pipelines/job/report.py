@@ -260,12 +260,15 @@ def _percent(share: float) -> str:
 
 
 def _memory(engine: Engine) -> dict[str, float]:
-    """``*_peak_bytes``: what batches and work held at most, by the accounts; ``peak_host_bytes``: the process."""
+    """``*_peak_bytes``: what batches and work held at most, by the accounts; ``peak_host_bytes``: the process;
+    ``remembered_*``: what is kept about the records of a data set that is read again and again."""
     memory: dict[str, float] = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     for name, ledger in engine.ledgers.items():
         memory[f"{name}_budget_bytes"] = ledger.limit
         memory[f"{name}_peak_bytes"] = ledger.peak
         memory[f"{name}_waited_seconds"] = round(ledger.waited, 6)
+    if (remembered := engine.services.remembered) is not None:
+        memory |= {"remembered_bytes": remembered.nbytes(), "remembered_records": remembered.records()}
     if any(isinstance(lane, Lane) for lane in engine.device_part.lanes):
         import cupy
 

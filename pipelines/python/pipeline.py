@@ -304,9 +304,10 @@ class Pipeline:
     def executor_statistics(self) -> dict[str, dict[str, Any]]:
         """For every operator: calls, samples, bytes in and out, seconds on CPU and GPU, and DALI's memory sizes.
 
-        ``real_memory_size`` and ``reserved_memory_size`` are the bytes that all outputs of one call take on average.
+        ``real_memory_size`` and ``reserved_memory_size`` are the bytes that all outputs of one call take on average;
+        ``remembered_bytes`` is what the operator keeps about the data set for the next epoch (setting ``remember``).
         """
-        table = {}
+        table, remembered = {}, self._session.remembered()
         for name, n in self._session.stats.nodes.items():
             memory = [n.bytes_out // max(n.calls, 1)]
             table[name] = {
@@ -314,6 +315,7 @@ class Pipeline:
                 "cpu_seconds": n.cpu_seconds, "gpu_seconds": n.gpu_seconds,
                 "real_memory_size": memory, "max_real_memory_size": memory,
                 "reserved_memory_size": memory, "max_reserved_memory_size": memory,
+                "remembered_bytes": remembered.get(name, 0),
             }  # fmt: skip
         return table
 

@@ -166,6 +166,11 @@ class Session:
             self._engine.start()
         return self._engine
 
+    def remembered(self) -> dict[str, int]:
+        """Bytes that operators keep about the data set, by their names; nothing where none may."""
+        kept = None if self._engine is None else self._engine.services.remembered
+        return {} if kept is None else {n.name: kept.nbytes(n.op) for n in self.plan.graph.nodes}
+
     def schedule_one(self) -> None:
         """Ask for the data of one more batch and put it on its way."""
         if self.ended:

@@ -235,6 +235,7 @@ def _memory(memory: Mapping[str, float]) -> list[str]:
         ("gpu_peak_bytes", "batches and work on the GPU", "gpu_budget_bytes"),
         ("peak_host_bytes", "the whole process", ""),
         ("gpu_pool_bytes", "taken from the GPU, spare blocks included", ""),
+        ("remembered_bytes", "kept about the data set for its next epoch", ""),
     )
     rows = [(what, size(memory[k]), size(memory[of]) if of in memory else "-") for k, what, of in names if k in memory]
     return [table(("memory", "at most", "limit"), rows, 1, "Memory that was held at most")] if rows else []

@@ -60,6 +60,16 @@ class Boundaries:
         """There is no use in `learn`: no room is left, or too much of what was learned turned out wrong."""
         return self.used * 4 + _SMALL > self.budget or self.wrong > MOST_WRONG
 
+    @property
+    def records(self) -> int:
+        """Pictures whose states are kept."""
+        return int(np.count_nonzero(self._count))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory that states and their tables take."""
+        return 4 * self.used + self._first.nbytes + self._count.nbytes + self._bytes.nbytes
+
     def counts(self, index: I64, sizes: I64) -> I64:
         """How many states are known of the pictures ``index``, files of so many bytes: int64[N]."""
         with self._lock:

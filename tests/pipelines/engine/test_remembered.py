@@ -17,6 +17,7 @@ from dali_run.pipelines.compile.place import resolve_target
 from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
+from dali_run.pipelines.job.report import build_report
 from tests.kit.fake_cupy import faked
 
 from ..compile.test_fuse import graph
@@ -48,8 +49,8 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return batches
 
 
-def pipeline(folder: Path, joined: bool = True, readers: int = 1) -> Pipeline:
-    pipe = Pipeline(batch_size=3, num_threads=2, device_id=0)
+def pipeline(folder: Path, joined: bool = True, readers: int = 1, **settings: Any) -> Pipeline:
+    pipe = Pipeline(batch_size=3, num_threads=2, device_id=0, **settings)
     with pipe:
         files = [fn.readers.file(files=sorted(map(str, folder.glob("*.jpg"))))[0] for _ in range(readers)]
         images = [fn.decoders.image(f, device="mixed") for f in files]
@@ -100,6 +101,34 @@ def test_what_is_wrong_costs_no_picture(folder: Path, monkeypatch: pytest.Monkey
     for one, other, last in zip(first, second, third, strict=True):
         np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(one, last)
+
+
+def test_what_is_kept_is_counted(folder: Path, planned: list[tuple[int, int]]) -> None:
+    """In a report, and for each operator of a program; of nothing where nothing may be kept."""
+    with faked(1, memory=True):
+        pipe = pipeline(folder)
+        for _ in range(6):
+            pipe.run()
+        kept = {k: n["remembered_bytes"] for k, n in pipe.executor_statistics().items()}
+        engine = pipe._session.engine()
+        memory = build_report(engine, 1.0, {})["memory"]
+        pipe.close()
+        assert any(n for n, _ in planned)
+        planned.clear()
+        forgetful = pipeline(folder, remember=False)
+        for _ in range(6):
+            forgetful.run()
+        nothing = {n["remembered_bytes"] for n in forgetful.executor_statistics().values()}
+        report = build_report(forgetful._session.engine(), 1.0, {})["memory"]
+        forgetful.close()
+    assert planned
+    assert not any(n for n, _ in planned)
+    assert nothing == {0}
+    assert not any(key.startswith("remembered") for key in report)
+    (decoder,) = [k for k in kept if "decoders" in k]
+    assert kept.pop(decoder) == memory["remembered_bytes"] > 0
+    assert not any(kept.values())
+    assert memory["remembered_records"] == 5, "all but the progressive picture"
 
 
 def test_not_of_two_data_sets(folder: Path, planned: list[tuple[int, int]]) -> None:

@@ -248,7 +248,7 @@ extra: 1
         "3:24: pipeline: batch_size must be an integer from 1 to 1048576, got 0",
         "3:27: pipeline: there is no key 'num_thread'; did you mean num_threads? (known: num_threads, "
         "prefetch_queue_depth, batch_size, device, seed, rng, parity, isolation, decode_timeout, gpu_timeout, memory, "
-        "upload)",
+        "upload, remember)",
         "3:50: pipeline: device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got 'tpu'",
         '3:61: yes is a switch in YAML 1.1 and text in YAML 1.2; write true, or quote it ("yes") if text is meant',
         "6:10: step 2 (example.trun): there is no operator 'example.trun'; did you mean example.turn...",
