@@ -17,7 +17,7 @@ from numba import types
 from numba.extending import overload
 
 from ..copies.strided_cpu import put
-from .sampling_simd_cpu import load_word, store_word
+from .sampling_simd_cpu import PACKED, load_two, load_word, store_pixels
 
 jit = numba.njit(nogil=True, cache=True, error_model="numpy")  # a check of each division would leave loops scalar
 
@@ -27,6 +27,9 @@ _FAR = 1e8
 _CACHED = 1 << 19
 """Bytes of an image that stay in the L2 cache while it is sampled."""
 _NOWHERE = np.uint32(0xFFFFFFFF)
+_NEXT = np.uint64(24)
+"""Bits from a pixel to the next."""
+_FIRST, _ONE = np.uint64(0), np.uint64(1)
 
 
 @jit
@@ -39,7 +42,8 @@ def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, bo
     sx, sy = np.empty(widest, np.float64), np.empty(widest, np.float64)
     x0, y0 = np.empty(widest, np.int32), np.empty(widest, np.int32)
     fx, fy = np.empty(widest, np.float32), np.empty(widest, np.float32)
-    wave, words = np.empty(widest, np.float32), np.empty((6, widest), np.uint32)
+    wave, words = np.empty(widest, np.float32), np.empty((2, widest), np.uint32)
+    pairs = np.empty((2, widest), np.uint64)
     for i in range(len(base)):
         planes, rows, columns, channels, height, width = geometry[i]
         if planes * channels == 0:
@@ -60,8 +64,9 @@ def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, bo
                 o = out_base[i] + (plane * height + y) * width * channels
                 if channels == 3 and _bytes(src, dst) and interp != CUBIC:
                     _pixels(
-                        src, start, rows, columns, width, interp == LINEAR, x0, y0, fx, fy, border, fill, dst, o, words
-                    )
+                        src, start, rows, columns, width, interp == LINEAR, x0, y0, fx, fy, border, fill, dst, o, words,
+                        pairs,
+                    )  # fmt: skip
                 elif interp == LINEAR:
                     _linear(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, fill, dst, o)
                 elif interp == CUBIC:
@@ -243,64 +248,83 @@ def _bytes_compiled(src, dst):
     return lambda src, dst: False
 
 
-def _pixels(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words):
+def _pixels(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words, pairs):
     """A row of pixels of three uint8 channels (compiled below)."""
 
 
 @overload(_pixels)
-def _pixels_compiled(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words):
+def _pixels_compiled(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words, pairs):
     if src.dtype == types.uint8 and dst.dtype == types.uint8:
         return _pixels_of_bytes
-    return lambda src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words: None
+    return lambda src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words, pairs: None
 
 
-def _pixels_of_bytes(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words):
-    """Pixels travel as words of four bytes, so that only loading and storing them is done one by one; the sums are
-    vectorised. A word's fourth byte is written where the next pixel goes, and the last pixel of a row is not."""
+def _pixels_of_bytes(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words, pairs):
+    """Pixels travel as words of four bytes, neighbours as pairs in words of eight, so that only loading them is done
+    one by one; the sums are vectorised."""
     line = columns * 3
-    limit = len(src) - 4 - line - 3 - start
+    limit = len(src) - 8 - line - start
     wide = fill.shape[0] > 1
     blank = _rounded(fill[0]) | _rounded(fill[1 if wide else 0]) << np.uint32(8)
     blank |= _rounded(fill[2 if wide else 0]) << np.uint32(16)
     end = len(src) - 3  # where no word can be loaded
     tail = np.uint32(src[end]) | np.uint32(src[end + 1]) << np.uint32(8) | np.uint32(src[end + 2]) << np.uint32(16)
-    a, b, d, e, out = words[0, :width], words[1, :width], words[2, :width], words[3, :width], words[4, :width]
-    here = words[5, :width]  # where pixels and all their neighbours lie inside, and the place of the first
+    out, here = (
+        words[0, :width],
+        words[1, :width],
+    )  # where pixels and all their neighbours lie inside: the first's place
+    near, far = pairs[0, :width], pairs[1, :width]  # pixels (j, i) and (j, i + 1), and those below them
     for x in range(width):
         i, j = x0[x], y0[x]
         at = np.int64(j) * line + np.int64(i) * 3
         within = (i >= 0) & (i < columns - 1) & (j >= 0) & (j < rows - 1) & (at <= limit)
         here[x] = np.uint32(at) if within else _NOWHERE
-    for x in range(width):
-        if here[x] != _NOWHERE:
-            at = start + np.int64(here[x])
-            a[x] = load_word(src, at)
-            if linear:
-                b[x], d[x], e[x] = load_word(src, at + 3), load_word(src, at + line), load_word(src, at + line + 3)
-            continue
-        i, j = np.int64(x0[x]), np.int64(y0[x])
-        if border == 0 and (i < -1 or j < -1 or i >= columns or j >= rows):
-            a[x] = b[x] = d[x] = e[x] = blank
-            continue
-        i0, j0 = _inside(i, columns, border), _inside(j, rows, border)
-        a[x] = _pixel(src, start, line, i0, j0, blank, tail)
+    x, behind = _FIRST, np.uint64(width)  # unsigned: no place needs to be looked at for being counted from the end
+    while x < behind:
+        first = x  # those inside lie side by side as a rule: a loop of nothing else keeps its addresses in registers
+        while x < behind and here[x] != _NOWHERE:
+            x += _ONE
         if linear:
-            i1, j1 = _inside(i + 1, columns, border), _inside(j + 1, rows, border)
-            b[x] = _pixel(src, start, line, i1, j0, blank, tail)
-            d[x], e[x] = _pixel(src, start, line, i0, j1, blank, tail), _pixel(src, start, line, i1, j1, blank, tail)
+            for k in range(first, x):
+                at = start + np.int64(here[k])
+                near[k], far[k] = load_two(src, at), load_two(src, at + line)
+        else:
+            for k in range(first, x):
+                out[k] = load_word(src, start + np.int64(here[k]))
+        while x < behind and here[x] == _NOWHERE:
+            a = b = d = e = blank
+            i, j = np.int64(x0[x]), np.int64(y0[x])
+            if border != 0 or (-1 <= i < columns and -1 <= j < rows):
+                i0, j0 = _inside(i, columns, border), _inside(j, rows, border)
+                a = _pixel(src, start, line, i0, j0, blank, tail)
+                if linear:
+                    i1, j1 = _inside(i + 1, columns, border), _inside(j + 1, rows, border)
+                    b, d = _pixel(src, start, line, i1, j0, blank, tail), _pixel(src, start, line, i0, j1, blank, tail)
+                    e = _pixel(src, start, line, i1, j1, blank, tail)
+            if linear:
+                near[x], far[x] = _pair(a, b), _pair(d, e)
+            else:
+                out[x] = a
+            x += _ONE
     if linear:
         for x in range(width):
             u, v = fx[x], fy[x]
-            first = _byte(a[x], b[x], d[x], e[x], 0, u, v)
-            second = _byte(a[x], b[x], d[x], e[x], 8, u, v)
-            third = _byte(a[x], b[x], d[x], e[x], 16, u, v)
+            a, b = np.uint32(near[x]), np.uint32(near[x] >> _NEXT)
+            d, e = np.uint32(far[x]), np.uint32(far[x] >> _NEXT)
+            first, second, third = _byte(a, b, d, e, 0, u, v), _byte(a, b, d, e, 8, u, v), _byte(a, b, d, e, 16, u, v)
             out[x] = first | second << np.uint32(8) | third << np.uint32(16)
-    else:
-        out = a
-    for x in range(width - 1):
-        store_word(dst, o + 3 * x, out[x])
-    to, word = o + 3 * (width - 1), out[width - 1]
-    dst[to], dst[to + 1], dst[to + 2] = word & 255, word >> 8 & 255, word >> 16 & 255
+    packed = width // PACKED * PACKED
+    for x in range(0, packed, PACKED):
+        store_pixels(out, x, dst, o + 3 * x)
+    for x in range(packed, width):
+        to, word = o + 3 * x, out[x]
+        dst[to], dst[to + 1], dst[to + 2] = word & 255, word >> 8 & 255, word >> 16 & 255
+
+
+@jit
+def _pair(one, other):
+    """Two pixels as `load_two` gives them."""
+    return np.uint64(one & np.uint32(0xFFFFFF)) | np.uint64(other) << _NEXT
 
 
 @jit

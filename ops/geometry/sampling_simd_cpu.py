@@ -1,4 +1,4 @@
-"""Four bytes at once, at any place of a uint8 array: a pixel of three channels and a byte more."""
+"""Pixels of three uint8 channels as words: one and a byte more, two and two bytes more, sixteen less their fourth."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -12,32 +12,43 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-_WORD = ir.IntType(32)
+_BYTE, _WORD, _TWO = (ir.IntType(n) for n in (8, 32, 64))
+PACKED = 16
+"""Pixels that `store_pixels` writes."""
 
 
-def _place(context, builder, kind, array, index):
+def _place(context, builder, kind, array, index, found=_WORD):
     data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), _WORD.as_pointer())
+    return builder.bitcast(builder.gep(data, [index]), found.as_pointer())
 
 
-def _load_word(_typing, array, at):
-    """The bytes at ``at`` to ``at`` + 3 of ``array``, the first one lowest."""
+def _loader(of):
+    def load(_typing, array, at):
+        """The bytes from ``at`` of ``array`` on, the first one lowest."""
+
+        def generate(context, builder, signature, args):
+            return builder.load(_place(context, builder, signature.args[0], *args, of), align=1)
+
+        return (types.uint32 if of is _WORD else types.uint64)(array, types.int64), generate
+
+    return load
+
+
+def _store_pixels(_typing, words, first, array, at):
+    """The low three bytes of PACKED uint32 from words[first] on to ``at`` and after it. Written out, because LLVM makes
+    scattered stores of a loop over words that overlap, which take five times as long."""
 
     def generate(context, builder, signature, args):
-        return builder.load(_place(context, builder, signature.args[0], *args), align=1)
-
-    return types.uint32(array, types.int64), generate
-
-
-def _store_word(_typing, array, at, word):
-    """Write the four bytes of ``word`` to ``at`` and the bytes after it."""
-
-    def generate(context, builder, signature, args):
-        builder.store(args[2], _place(context, builder, signature.args[0], *args[:2]), align=1)
+        four, three = ir.VectorType(_BYTE, 4 * PACKED), ir.VectorType(_BYTE, 3 * PACKED)
+        given = builder.load(_place(context, builder, signature.args[0], *args[:2], four), align=4)
+        kept = ir.Constant(ir.VectorType(_WORD, 3 * PACKED), [4 * k + c for k in range(PACKED) for c in range(3)])
+        pixels = builder.shuffle_vector(given, given, kept)
+        builder.store(pixels, _place(context, builder, signature.args[2], *args[2:], three), align=1)
         return context.get_dummy_value()
 
-    return types.void(array, types.int64, types.uint32), generate
+    return types.void(words, types.int64, array, types.int64), generate
 
 
-load_word: Any = intrinsic(_load_word)
-store_word: Any = intrinsic(_store_word)
+load_word: Any = intrinsic(_loader(_WORD))
+load_two: Any = intrinsic(_loader(_TWO))
+store_pixels: Any = intrinsic(_store_pixels)
