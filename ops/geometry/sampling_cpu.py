@@ -269,17 +269,16 @@ def _pixels_of_bytes(src, start, rows, columns, width, linear, x0, y0, fx, fy, b
     blank |= _rounded(fill[2 if wide else 0]) << np.uint32(16)
     end = len(src) - 3  # where no word can be loaded
     tail = np.uint32(src[end]) | np.uint32(src[end + 1]) << np.uint32(8) | np.uint32(src[end + 2]) << np.uint32(16)
-    out, here = (
-        words[0, :width],
-        words[1, :width],
-    )  # where pixels and all their neighbours lie inside: the first's place
+    out = words[0, :width]
+    here = words[1, :width]  # where pixels and all their neighbours lie inside: the place of the first
     near, far = pairs[0, :width], pairs[1, :width]  # pixels (j, i) and (j, i + 1), and those below them
-    for x in range(width):
-        i, j = x0[x], y0[x]
+    for k in range(width):
+        i, j = x0[k], y0[k]
         at = np.int64(j) * line + np.int64(i) * 3
         within = (i >= 0) & (i < columns - 1) & (j >= 0) & (j < rows - 1) & (at <= limit)
-        here[x] = np.uint32(at) if within else _NOWHERE
-    x, behind = _FIRST, np.uint64(width)  # unsigned: no place needs to be looked at for being counted from the end
+        here[k] = np.uint32(at) if within else _NOWHERE
+    behind: Any = np.uint64(width)
+    x: Any = _FIRST  # unsigned: no place needs to be looked at for being counted from the end
     while x < behind:
         first = x  # those inside lie side by side as a rule: a loop of nothing else keeps its addresses in registers
         while x < behind and here[x] != _NOWHERE:
@@ -307,17 +306,17 @@ def _pixels_of_bytes(src, start, rows, columns, width, linear, x0, y0, fx, fy, b
                 out[x] = a
             x += _ONE
     if linear:
-        for x in range(width):
-            u, v = fx[x], fy[x]
-            a, b = np.uint32(near[x]), np.uint32(near[x] >> _NEXT)
-            d, e = np.uint32(far[x]), np.uint32(far[x] >> _NEXT)
+        for k in range(width):
+            u, v = fx[k], fy[k]
+            a, b = np.uint32(near[k]), np.uint32(near[k] >> _NEXT)
+            d, e = np.uint32(far[k]), np.uint32(far[k] >> _NEXT)
             first, second, third = _byte(a, b, d, e, 0, u, v), _byte(a, b, d, e, 8, u, v), _byte(a, b, d, e, 16, u, v)
-            out[x] = first | second << np.uint32(8) | third << np.uint32(16)
+            out[k] = first | second << np.uint32(8) | third << np.uint32(16)
     packed = width // PACKED * PACKED
-    for x in range(0, packed, PACKED):
-        store_pixels(out, x, dst, o + 3 * x)
-    for x in range(packed, width):
-        to, word = o + 3 * x, out[x]
+    for k in range(0, packed, PACKED):
+        store_pixels(out, k, dst, o + 3 * k)
+    for k in range(packed, width):
+        to, word = o + 3 * k, out[k]
         dst[to], dst[to + 1], dst[to + 2] = word & 255, word >> 8 & 255, word >> 16 & 255
 
 

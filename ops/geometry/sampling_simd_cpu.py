@@ -17,7 +17,7 @@ PACKED = 16
 """Pixels that `store_pixels` writes."""
 
 
-def _place(context, builder, kind, array, index, found=_WORD):
+def _place(context, builder, kind, found, array, index):
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), found.as_pointer())
 
@@ -27,7 +27,7 @@ def _loader(of):
         """The bytes from ``at`` of ``array`` on, the first one lowest."""
 
         def generate(context, builder, signature, args):
-            return builder.load(_place(context, builder, signature.args[0], *args, of), align=1)
+            return builder.load(_place(context, builder, signature.args[0], of, *args), align=1)
 
         return (types.uint32 if of is _WORD else types.uint64)(array, types.int64), generate
 
@@ -40,10 +40,10 @@ def _store_pixels(_typing, words, first, array, at):
 
     def generate(context, builder, signature, args):
         four, three = ir.VectorType(_BYTE, 4 * PACKED), ir.VectorType(_BYTE, 3 * PACKED)
-        given = builder.load(_place(context, builder, signature.args[0], *args[:2], four), align=4)
+        given = builder.load(_place(context, builder, signature.args[0], four, *args[:2]), align=4)
         kept = ir.Constant(ir.VectorType(_WORD, 3 * PACKED), [4 * k + c for k in range(PACKED) for c in range(3)])
         pixels = builder.shuffle_vector(given, given, kept)
-        builder.store(pixels, _place(context, builder, signature.args[2], *args[2:], three), align=1)
+        builder.store(pixels, _place(context, builder, signature.args[2], three, *args[2:]), align=1)
         return context.get_dummy_value()
 
     return types.void(words, types.int64, array, types.int64), generate

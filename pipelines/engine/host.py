@@ -275,10 +275,10 @@ class HostPart:
 
 
 def chunk_of(step: Step, samples: int, threads: int) -> int:
-    """Samples a chunk of a batch: more than `CHUNK` where nothing is decoded, but two chunks for each thread."""
+    """Samples a chunk of a batch: more than `CHUNK` where nothing is decoded, but a chunk for each thread."""
     if any(n.op.decodes for n in step.nodes):
         return CHUNK
-    return max(CHUNK, min(_LARGER, -(-samples // (2 * threads))))
+    return max(CHUNK, min(_LARGER, -(-samples // threads)))
 
 
 def groups(step: Step) -> Iterator[tuple[tuple[Node, ...], list[Edge], bool, bool]]:
