@@ -35,6 +35,8 @@ from .types import DALIDataType, DALIImageType, DALIInterpType, parse_dtype
 Stage = Literal["cpu", "mixed", "gpu"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 T = TypeVar("T")
+_FLOAT_MAX = 2.0**128 * (1 - 2.0**-25)
+"""Above it a number rounds to infinity in float32, which most kernels count in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,11 +413,13 @@ def _scalar(tp: Any, value: Any) -> Any:
         raise ValueError(f"{value!r} is not one of {', '.join(tp.__members__)}")
     if tp is bool and isinstance(value, (bool, int)) and value in (0, 1):
         return bool(value)
-    if tp is int and isinstance(value, (bool, int)):
-        return int(value)
-    if tp is int and isinstance(value, float) and value.is_integer():
+    if tp is int and (isinstance(value, (bool, int)) or (isinstance(value, float) and value.is_integer())):
+        if not -(2**63) <= value < 2**63:
+            raise ValueError(f"must be an integer of 64 bits, got {value!r:.80}")
         return int(value)
     if tp is float and isinstance(value, (int, float)):
+        if _FLOAT_MAX < abs(value) < math.inf:
+            raise ValueError(f"must be within 3.4e38 of zero, as numbers of 32 bits are, got {value!r:.80}")
         return float(value)
     if tp is str and isinstance(value, (str, os.PathLike)):
         return os.fsdecode(value)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .base import Operator, Stage, parameter
 from .batch import I64, Batch, Samples, host_empty
-from .errors import Reject, RejectCode
+from .errors import Reject, RejectCode, SpecError
 from .interfaces import Isolation, Lane, Lender, Remembered
 from .streams import Streams
 
@@ -146,7 +146,7 @@ class Context:
         n = len(self.samples)
         given = self.args.get(name)
         if given is None:
-            value = np.asarray(getattr(self.op, name), dtype)
+            value = as_type(getattr(self.op, name), dtype, name)
             repeated = np.empty((n, *value.shape), dtype)  # np.broadcast_to takes ten times as long
             repeated[:] = value
             return repeated
@@ -173,7 +173,7 @@ class Context:
         shorter ones, and int64[N] how many numbers each has."""
         given = self.args.get(name)
         if given is None:
-            values = np.asarray(getattr(self.op, name), dtype).reshape(1, -1)
+            values = as_type(getattr(self.op, name), dtype, name).reshape(1, -1)
             n = len(self.samples)
             return np.repeat(values, n, axis=0), np.full(n, values.shape[1], np.int64)
         counts = given.sizes
@@ -188,7 +188,7 @@ class Context:
         changed."""
         given = self.args.get(name)
         if given is None:
-            return _row(getattr(self.op, name), dtype)
+            return _row(getattr(self.op, name), dtype, name)
         n, vector = len(given), parameter(type(self.op), name).is_vector
         if given.ndim == 0 and not vector and given.dtype == dtype and given.offsets.tobytes() == _count(n):
             numbers: npt.NDArray[Any] = given.data[:n]
@@ -231,8 +231,17 @@ class Context:
 
 
 @lru_cache(256)
-def _row(value: Any, dtype: Any) -> npt.NDArray[Any]:
-    return np.array([value], dtype)
+def _row(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
+    return as_type([value], dtype, name)
+
+
+def as_type(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
+    """The constant ``value`` of argument ``name`` as an array. Raises SpecError for integers beyond the type."""
+    try:
+        return np.array(value, dtype)
+    except OverflowError:
+        ends = np.iinfo(dtype)
+        raise SpecError(f"{name} must be within {ends.min} and {ends.max}, got {value!r:.80}") from None
 
 
 @lru_cache(64)

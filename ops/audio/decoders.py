@@ -21,7 +21,17 @@ from .flac import open_memory as open_flac
 from .flac_gpu import MEMORY as ON_GPU
 from .flac_gpu import decode as decode_on_gpu
 from .flac_gpu import plain as plain_flac
-from .resample import RESAMPLER, Rates, Resampler, check_resampler, needs_soxr, output_lengths, resample_into
+from .resample import (
+    APART,
+    RESAMPLER,
+    Rates,
+    Resampler,
+    check_resampler,
+    needs_soxr,
+    output_lengths,
+    resample_into,
+    unusable,
+)
 
 _wav: Any = Kernels(".wav_cpu", __package__)
 _files: Any = Kernels(".libsndfile", __package__)
@@ -283,6 +293,11 @@ class Audio(Operator, name="decoders.audio"):
         clips = open_clips(ctx, encoded, self.max_samples, parts, flac_on_gpu)
         own = clips.rates
         resamples = (wanted > 0) & (wanted != own) & (clips.frames > 0)
+        for i in np.flatnonzero(resamples & unusable(own, wanted)).tolist():
+            ctx.reject(i, "bad_argument", f"sample_rate {wanted[i]:g} is too far from the file's {own[i]:g} Hz: "
+                       f"at most {APART:,} times")  # fmt: skip
+            resamples[i] = False
+            clips.drop(i)
         after = np.where(resamples, wanted, own)
         lengths = np.where(resamples, output_lengths(clips.frames, own, after), clips.frames)
         channels = np.ones_like(lengths) if self.downmix else clips.channels

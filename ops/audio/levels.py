@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,6 +19,11 @@ from .mel import check_floats
 from .signals import check_channel, one_channel
 
 _cpu: Any = Kernels(".features_cpu", __package__)
+
+
+def _power_of_ten(exponent: float) -> float:
+    """Infinity where it is too large."""
+    return 10.0**exponent if exponent < 308 else math.inf
 
 
 class ToDecibels(Operator, name="to_decibels"):
@@ -49,7 +55,7 @@ class ToDecibels(Operator, name="to_decibels"):
     def factors(self) -> tuple[np.float32, np.float32]:
         """Of binary logarithms, and the least value that has one, as a part of the reference."""
         factor = np.float32(self.multiplier) * np.float32(np.log10(2))
-        return factor, np.float32(10.0 ** (self.cutoff_db / self.multiplier))
+        return factor, np.float32(_power_of_ten(self.cutoff_db / self.multiplier))
 
     def cpu(self, ctx: Context, magnitudes: Batch) -> Batch:
         n, sizes = len(magnitudes), magnitudes.sizes
@@ -157,7 +163,7 @@ class NonsilentRegion(Operator, name="nonsilent_region"):
     def cpu(self, ctx: Context, audio: Batch) -> tuple[Batch, Batch]:
         audio = one_channel(ctx, audio)
         n, sizes = len(audio), audio.sizes
-        cutoff, reference = 10.0 ** (self.cutoff_db / 10), float(self.reference_power or 0)
+        cutoff, reference = _power_of_ten(self.cutoff_db / 10), float(self.reference_power or 0)
         if ctx.stage == "cpu":
             begin, count = np.zeros(n, np.int32), np.zeros(n, np.int32)
             base = np.ascontiguousarray(audio.offsets)

@@ -56,21 +56,23 @@ def bank(
     hertz = np.arange(bins) * (rate / (2 * (bins - 1) if bins > 1 else 1))
     x = np.asarray(to_mel(hertz, formula) if kaldi else hertz, np.float64)
     edges = np.asarray(corners if kaldi else to_hertz(corners, formula), np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        up = (x - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
-        down = (edges[2:, None] - x) / (edges[2:] - edges[1:-1])[:, None]
-    weights: F64 = np.nan_to_num(np.maximum(0, np.minimum(up, down)), posinf=0)
     if kaldi:
-        weights[:, -1] = 0
-    if normalize:
-        weights *= (2 / (edges[2:] - edges[:-2]))[:, None]
+        x = x[:-1]
     filters, packed, at = np.zeros((bands, 3), np.int64), [np.empty(0)], 0
-    for m in range(bands):
-        used = np.flatnonzero(weights[m])
+    starts, stops = np.searchsorted(x, edges[:-2], "right"), np.searchsorted(x, edges[2:], "left")
+    for m, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
+        left, middle, right = edges[m : m + 3]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            up = (x[start:stop] - left) / (middle - left)
+            down = (right - x[start:stop]) / (right - middle)
+        weights: F64 = np.nan_to_num(np.maximum(0, np.minimum(up, down)), posinf=0)
+        if normalize:
+            weights *= 2 / (right - left)
+        used = np.flatnonzero(weights)
         if len(used):
             first, count = int(used[0]), int(used[-1]) + 1 - int(used[0])
-            filters[m] = first, count, at
-            packed.append(weights[m, first : first + count])
+            filters[m] = start + first, count, at
+            packed.append(weights[first : first + count])
             at += count
     return filters, np.concatenate(packed).astype(np.float32)
 
@@ -136,7 +138,7 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
     bound = "1e-5 of the largest value"
     example = "{op: mel_filter_bank, in: spectrogram, sample_rate: 16000, nfilter: 80, out: mel}"
 
-    nfilter: Annotated[int, Arg("bands", ge=1)] = 128
+    nfilter: Annotated[int, Arg("bands", ge=1, le=1 << 16)] = 128
     sample_rate: Annotated[float, Arg("of the audio, Hz", ge=1)] = 44100.0
     freq_low: Annotated[float, Arg("where the first triangle begins, Hz", ge=0)] = 0.0
     freq_high: Annotated[float, Arg("where the last one ends, Hz; 0 is half of sample_rate", ge=0)] = 0.0

@@ -30,6 +30,8 @@ _cpu: Any = Kernels(".resample_cpu", __package__)
 _ALLOWED = (DALIDataType.FLOAT, DALIDataType.INT8, DALIDataType.UINT8, DALIDataType.INT16, DALIDataType.UINT16,
             DALIDataType.INT32, DALIDataType.UINT32)  # fmt: skip
 _MOST = 2**31 - 1  # elements of a sample
+APART = 1 << 20
+"""How many times one rate may be the other: the filter is as wide as the rates are apart, 2^40 took hours."""
 
 
 def needs_soxr(parity: Resampler) -> bool:
@@ -52,6 +54,13 @@ def output_lengths(lengths: I64, in_rate: F64, out_rate: F64) -> I64:
     # a product that is whole but for the rounding of doubles stays as it is
     near = np.round(exact)
     return np.where(np.abs(exact - near) < 1e-6, near, np.ceil(exact)).astype(np.int64)
+
+
+def unusable(in_rate: F64, out_rate: F64) -> npt.NDArray[np.bool_]:
+    """Where rates are no positive numbers, or more than `APART` times apart."""
+    with np.errstate(all="ignore"):
+        ratio = in_rate / out_rate
+    return ~((in_rate > 0) & (out_rate > 0) & (ratio <= APART) & (ratio >= 1 / APART))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,18 +265,19 @@ class AudioResample(Operator, name="audio_resample"):
         if self.given("out_length"):
             lengths = ctx.arg("out_length", np.int64).copy()
             in_rate, out_rate = np.maximum(frames, 1).astype(np.float64), lengths.astype(np.float64)
-            bad = lengths < 0
+            bad = (lengths < 0) | ((lengths > 0) & unusable(in_rate, np.maximum(out_rate, 1)))
         else:
             if self.given("scale"):
                 out_rate = ctx.arg("scale").astype(np.float64)
                 in_rate = np.ones_like(out_rate)
             else:
                 in_rate, out_rate = (ctx.arg(n).astype(np.float64) for n in ("in_rate", "out_rate"))
-            bad = ~(np.isfinite(in_rate) & np.isfinite(out_rate) & (in_rate > 0) & (out_rate > 0))
+            bad = unusable(in_rate, out_rate)
             in_rate, out_rate = np.where(bad, 1.0, in_rate), np.where(bad, 1.0, out_rate)
             lengths = output_lengths(frames, in_rate, out_rate)
         for i in np.flatnonzero(bad).tolist():
-            ctx.reject(i, "bad_argument", "rates, scale and out_length must be positive numbers")
+            ctx.reject(i, "bad_argument", "rates, scale and out_length must be positive numbers, and "
+                       f"rates at most {APART:,} times apart")  # fmt: skip
             lengths[i] = 0
         return in_rate, out_rate, lengths
 

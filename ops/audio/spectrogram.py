@@ -86,7 +86,7 @@ class Spectrogram(Operator, name="spectrogram"):
 
     nfft: Annotated[int | None, Arg("size of the transform; by default window_length", ge=1, le=LONGEST)] = None
     window_length: Annotated[int, Arg("samples of a window", ge=1, le=LONGEST)] = 512
-    window_step: Annotated[int, Arg("samples from one window to the next", ge=1)] = 256
+    window_step: Annotated[int, Arg("samples from one window to the next", ge=1, le=LONGEST)] = 256
     window_fn: Annotated[tuple[float, ...] | None, Arg("the window: window_length numbers")] = None
     power: Annotated[int, Arg("2: powers, 1: magnitudes", ge=1, le=2)] = 2
     center_windows: Annotated[bool, Arg("windows are around their places, and reach over both ends")] = True
@@ -173,8 +173,10 @@ class Spectrogram(Operator, name="spectrogram"):
         if found is None:
             self._by_numpy(audio, lengths, frames, scale, out)
             return
+        # With steps beyond the longest signal there is one frame, however long they are: memory grows with them.
+        step = min(self.window_step, int(lengths.max(initial=0)) + self.window_length)
         _cpu.spectrograms(
-            audio.data, np.ascontiguousarray(audio.offsets), lengths, frames, self.before, self.window_step,
+            audio.data, np.ascontiguousarray(audio.offsets), lengths, frames, self.before, step,
             self.window, self.reflect_padding, scale, kaldi, _KALDI_EMPHASIS, self.size, found.radices, found.twiddles,
             found.place_of_rows, self.power == 1, self.layout == "ft", out.data, out.offsets,
         )  # fmt: skip

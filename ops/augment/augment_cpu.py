@@ -22,6 +22,9 @@ WARP = ROTATE
 _GRAY = np.ascontiguousarray(np.outer(_FROM_YIQ[:, 0], _TO_YIQ[0])).astype(np.float32)
 _CHROMA = np.ascontiguousarray(_FROM_YIQ[:, 1:] @ _TO_YIQ[1:]).astype(np.float32)
 
+_OUTSIDE = np.float32(1 << 24)
+"""Farther than any pixel of a picture."""
+
 
 @jit
 def plan(codes, numbers, rows, columns, channels, spans, kinds, values):
@@ -45,10 +48,15 @@ def plan(codes, numbers, rows, columns, channels, spans, kinds, values):
                     out[0], out[1], out[2] = cos, -sin, x - cos * x + sin * y
                     out[3], out[4], out[5] = sin, cos, y - sin * x - cos * y
                 elif code == SHEAR:
-                    scale = 1 / (1 - np.float64(p[0]) * np.float64(p[1]))
                     a, b = p[0], p[1]
-                    out[0], out[1], out[2] = scale, -a * scale, 0
-                    out[3], out[4], out[5] = -b * scale, scale, 0
+                    flat = 1 - np.float64(a) * np.float64(b)
+                    if flat == 0:  # the picture becomes a line: no pixel comes from inside of it
+                        out[:6] = 0
+                        out[2] = out[5] = -_OUTSIDE
+                    else:
+                        scale = 1 / flat
+                        out[0], out[1], out[2] = scale, -a * scale, 0
+                        out[3], out[4], out[5] = -b * scale, scale, 0
                 else:
                     dx, dy = p[0], p[1]
                     if code == TRANSLATE_RELATIVE:

@@ -21,7 +21,7 @@ from ..kernels import Kernels
 from ..streams import Streams, uniform
 from ..types import DALIDataType, DALIInterpType
 from . import policies, suites
-from .suites import F32, OPERATIONS, WIDTH, WIDTHS, Suite
+from .suites import F32, MOST_BINS, OPERATIONS, WIDTH, WIDTHS, Suite
 
 I32 = npt.NDArray[np.int32]
 
@@ -220,9 +220,11 @@ class RandAugment(Drawing, name="auto_aug.rand_augment"):
 
     example = "{op: auto_aug.rand_augment, in: images, n: 2, m: 9, out: images}"
 
-    n: Annotated[int, Arg("how many operations", ge=0)]
+    n: Annotated[int, Arg("how many operations", ge=0, le=1000)]
     m: Annotated[int, Arg("bin of their magnitude, from 0", ge=0)]
-    num_magnitude_bins: Annotated[int, Arg("bins that the range of magnitudes is divided into", ge=1)] = 31
+    num_magnitude_bins: Annotated[int, Arg("bins that the range of magnitudes is divided into", ge=1, le=MOST_BINS)] = (
+        31
+    )
     monotonic_mag: Annotated[
         bool, Arg("higher bins are stronger; false: posterize, solarize and the enhancements as in AutoAugment")
     ] = True
@@ -259,7 +261,9 @@ class TrivialAugmentWide(Drawing, name="auto_aug.trivial_augment_wide"):
 
     example = "{op: auto_aug.trivial_augment_wide, in: images, out: images}"
 
-    num_magnitude_bins: Annotated[int, Arg("bins that the range of magnitudes is divided into", ge=1)] = 31
+    num_magnitude_bins: Annotated[int, Arg("bins that the range of magnitudes is divided into", ge=1, le=MOST_BINS)] = (
+        31
+    )
     excluded: Annotated[tuple[str, ...], Arg("operations that are left out")] = ()
 
     @cached_property
@@ -296,7 +300,7 @@ class AutoAugment(Drawing, name="auto_aug.auto_augment"):
         tuple[Any, ...] | None,
         Arg("with operations: sub-policies of your own, lists of [place in operations, probability, bin]"),
     ] = None
-    num_magnitude_bins: Annotated[int, Arg("bins of the magnitudes of operations", ge=1)] = policies.BINS
+    num_magnitude_bins: Annotated[int, Arg("bins of the magnitudes of operations", ge=1, le=MOST_BINS)] = policies.BINS
 
     def check(self) -> None:
         if (self.operations is None) != (self.sub_policies is None):

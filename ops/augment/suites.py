@@ -82,6 +82,10 @@ def unchanged(magnitude: Any) -> Any:
     return np.array(magnitude)
 
 
+MOST_BINS = 4096
+"""Parameters are worked out for each bin of each operation."""
+
+
 @dataclass(frozen=True)
 class Augmentation:
     """One entry of a suite: an operation whose strength is divided into bins."""

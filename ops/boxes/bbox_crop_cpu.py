@@ -13,8 +13,9 @@ import numpy as np
 from .draws_cpu import below, between, real
 
 F = np.float32
-jit = numba.njit(nogil=True, cache=True)
-inline = numba.njit
+# Boxes and windows may have no area: a division by it is no number, which no comparison holds for.
+jit = numba.njit(nogil=True, cache=True, error_model="numpy")
+inline = numba.njit(error_model="numpy")
 
 
 @inline

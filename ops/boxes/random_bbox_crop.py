@@ -57,7 +57,7 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
         tuple[int, ...] | None, Arg("the image's shape: aspect_ratio is one of pixels then", ge=1, per_sample=True)
     ] = None
     ltrb: Annotated[bool, Arg("boxes are xyXY, else xyWH; bbox_layout says it, too")] = True
-    num_attempts: Annotated[int, Arg("windows drawn for one threshold", ge=1)] = 1
+    num_attempts: Annotated[int, Arg("windows drawn for one threshold", ge=1, le=100_000)] = 1
     output_bbox_indices: Annotated[bool, Arg("one more output: which boxes are left")] = False
     quiet: Annotated[bool, Arg("warn of nothing", ignored="the report counts searches that gave up")] = False
     scaling: Annotated[tuple[float, float], Arg("range of the window's extents, in parts of the image", ge=0)] = (
@@ -69,7 +69,7 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
         Literal["iou", "overlap"], Arg("iou of box and window, or overlap: the part of the box that is inside")
     ] = "iou"
     thresholds: Annotated[tuple[float, ...], Arg("one of them is drawn, and must be met", ge=0, le=1)] = (0.0,)
-    total_num_attempts: Annotated[int, Arg("windows drawn at most; -1: as many as it takes")] = -1
+    total_num_attempts: Annotated[int, Arg("windows drawn at most; -1: as many as it takes", le=10_000_000)] = -1
 
     def check(self) -> None:
         if self.given("ltrb") and self.bbox_layout is not None:

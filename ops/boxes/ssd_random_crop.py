@@ -33,7 +33,7 @@ class SsdRandomCrop(Operator, name="ssd_random_crop"):
     layouts = ("HWC",)
     example = "{op: ssd_random_crop, in: [images, boxes, labels], num_attempts: 5, out: [images, boxes, labels]}"
 
-    num_attempts: Annotated[int, Arg("windows drawn for one threshold", ge=1)] = 1
+    num_attempts: Annotated[int, Arg("windows drawn for one threshold", ge=1, le=100_000)] = 1
 
     @property
     def num_outputs(self) -> int:

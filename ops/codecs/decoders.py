@@ -207,7 +207,7 @@ class ImageRandomCrop(ImageDecoder, name="decoders.image_random_crop"):
 
     random_aspect_ratio: Annotated[tuple[float, float], Arg("range of width / height")] = (3 / 4, 4 / 3)
     random_area: Annotated[tuple[float, float], Arg("range of the window's part of the image")] = (0.08, 1.0)
-    num_attempts: Annotated[int, Arg("draws before the largest central window is taken", ge=1)] = 10
+    num_attempts: Annotated[int, Arg("draws before the largest central window is taken", ge=1, le=100_000)] = 10
 
     def check(self) -> None:
         super().check()

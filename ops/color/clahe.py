@@ -16,6 +16,8 @@ from ..types import DALIDataType
 
 _kernels: Any = Kernels(".clahe_cpu", __package__)
 
+_MOST_TILES = 1 << 16
+
 
 class Clahe(Operator, name="clahe"):
     """Equalise the histogram of each tile of uint8 images, its peaks cut off, as OpenCV's CLAHE does it; between the
@@ -34,6 +36,10 @@ class Clahe(Operator, name="clahe"):
     clip_limit: Annotated[float, Arg("most of a tile's values that one may have, times their mean; 0: no limit", ge=0)]
     bins: Annotated[int, Arg("256: values of uint8", ignored="histograms have 256 bins, as in DALI")] = 256
     luma_only: Annotated[bool, Arg("of RGB images, equalise the lightness alone")] = True
+
+    def check(self) -> None:
+        if self.tiles_x * self.tiles_y > _MOST_TILES:
+            raise SpecError(f"{self.tiles_x} x {self.tiles_y} tiles are more than {_MOST_TILES:,}, each with a table")
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.constant import shape_argument
-from ..base import Arg, Operator, Spec
+from ..base import Arg, Operator, Spec, Stage
 from ..batch import I32, I64, Batch
 from ..batch import elements as sizes_of
 from ..context import Context
@@ -343,6 +343,13 @@ class Choice(Operator, name="random.choice"):
             return Spec(None, specs[0].dtype)
         shape = None if specs[0].shape is None else (*drawn, *specs[0].shape[1:])
         return Spec(shape, specs[0].dtype, _chosen_layout(specs[0].layout, len(drawn)))
+
+    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
+        if "shape" in self.per_sample or self.shape is None:
+            return None
+        drawn = min(math.prod(max(extent, 0) for extent in self.shape), 1 << 40)
+        shapes = inputs[0].shapes.astype(np.int64)
+        return drawn * sizes_of(shapes[:, 1:]), np.full(len(shapes), 40 * drawn)  # its place, in words of 64 bits
 
     def cpu(self, ctx: Context, candidates: Batch, *like: Batch) -> Batch:
         drawn = _shapes(ctx, *like)

@@ -51,6 +51,13 @@ def geometry(shapes: I64, layout: str) -> I64:
     return out
 
 
+def whole_numbers(values: npt.NDArray[Any]) -> I64:
+    """Numbers as integers, those beyond 62 bits as the largest, and what is no number as 0."""
+    limit = 2.0**62
+    held: I64 = np.clip(np.nan_to_num(values, nan=0.0, posinf=limit, neginf=-limit), -limit, limit).astype(np.int64)
+    return held
+
+
 def by_axis(values: npt.NDArray[Any], axes: int, what: str) -> npt.NDArray[Any]:
     """One value for all axes, or one for each, as [M, axes]. Raises SpecError for other numbers."""
     values = values.reshape(len(values), -1)

@@ -108,10 +108,13 @@ class Morphology(Neighbourhood, abstract=True):
         outside = ~bad & np.any(anchor >= size, axis=1)
         _reject(ctx, parts, outside, "anchor must lie in the mask", anchor)
         bad |= outside
-        masks = np.empty((len(parts), 4), np.int64)
+        # A rectangle that reaches two pictures far holds all of it, by whatever border: more would only take longer.
+        far = 2 * geometry(parts.shapes, images.layout if parts.sample is None else images.layout[1:])[:, 3:1:-1] + 1
+        before, after = np.minimum(anchor, far), np.minimum(size - 1 - anchor, far)
         # a rectangle again and again is a larger rectangle
-        masks[:, :2] = (size + (self.iterations - 1) * (size - 1))[:, ::-1]
-        masks[:, 2:] = (anchor * self.iterations)[:, ::-1]
+        times = np.minimum(self.iterations, far)
+        before, after = np.minimum(before * times, far), np.minimum(after * times, far)
+        masks = np.concatenate([(before + after + 1)[:, ::-1], before[:, ::-1]], axis=1)
         masks[bad] = (1, 1, 0, 0)
         border = np.int32(BORDERS[self.border_mode])
         return self.run(ctx, images, parts, masks, bad, "extreme", border, np.int32(self.largest))

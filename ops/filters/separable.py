@@ -18,7 +18,7 @@ from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
 from ..libraries import presets
 from ..types import DALIDataType, to_numpy
-from .axes import F32, by_axis, geometry, host_output, on_host, spatial
+from .axes import F32, by_axis, geometry, host_output, on_host, spatial, whole_numbers
 
 I32 = npt.NDArray[np.int32]
 
@@ -229,7 +229,7 @@ class GaussianBlur(Separable, name="gaussian_blur"):
 
     def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
         sigma = np.ascontiguousarray(by_axis(parts.arguments["sigma"].astype(np.float32), axes, "sigma"))
-        asked = np.ascontiguousarray(by_axis(parts.arguments["window_size"].astype(np.int64), axes, "window_size"))
+        asked = np.ascontiguousarray(by_axis(whole_numbers(parts.arguments["window_size"]), axes, "window_size"))
         length, deviation = np.empty(asked.shape, np.int64), np.empty(asked.shape, np.float32)
         longest = _windows.sizes(sigma, asked, _WIDEST, length, deviation)
         if longest < 0:
@@ -242,11 +242,12 @@ class GaussianBlur(Separable, name="gaussian_blur"):
             longest = int(length.max())
         windows = np.empty((len(parts), 1, 3, longest), np.float32)
         lengths = np.empty((len(parts), 1, 3), np.int32)
-        _windows.windows(length, deviation, windows, lengths)
+        # below it a window is its middle, and the square would be 0
+        _windows.windows(length, np.maximum(deviation, _NARROWEST), windows, lengths)
         return windows, lengths, np.ones((len(parts), 1), np.float32)
 
 
-_WIDEST = 1000.0
+_WIDEST, _NARROWEST = 1000.0, np.float32(1e-18)
 _LIMITS = f"at most {_WIDEST:g} and {6 * _WIDEST:g}"
 """The largest sigma: windows of 6,001."""
 
@@ -284,8 +285,8 @@ class Laplacian(Separable, name="laplacian"):
 
     def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
         given = {k: by_axis(v, axes, k) for k, v in parts.arguments.items()}
-        window = given["window_size"].astype(np.int64)
-        smooth = given.get("smoothing_size", window).astype(np.int64)
+        window = whole_numbers(given["window_size"])
+        smooth = whole_numbers(given.get("smoothing_size", window))
         bad = ((window % 2 == 0) | (window < 3) | (window > _LONGEST)).any(axis=1)
         bad |= ((smooth % 2 == 0) | (smooth < 1) | (smooth > _LONGEST)).any(axis=1)
         for m in np.flatnonzero(bad).tolist():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -53,6 +54,9 @@ class CropWindow(Operator, abstract=True):
             raise SpecError(f"crop and {apart[0]} exclude each other: give the size in one way")
         if apart and not (self.given("crop_h") and self.given("crop_w")):
             raise SpecError("crop_h and crop_w go together: give both (0 for the whole extent)")
+        sizes = [*(self.crop or ()), *(v for n in apart if n not in self.per_sample and (v := getattr(self, n)))]
+        if not all(math.isfinite(v) for v in sizes):
+            raise SpecError(f"crop must be numbers of pixels, got {sizes}")
         if self.crop is not None and len(self.crop) not in (2, 3):
             raise SpecError(f"crop takes (height, width) or (depth, height, width), got {len(self.crop)} values")
 

@@ -31,7 +31,7 @@ class RandomWindow(Operator, abstract=True):
         3 / 4,
         4 / 3,
     )
-    num_attempts: Annotated[int, Arg("draws before the largest window of an allowed ratio is taken")] = 10
+    num_attempts: Annotated[int, Arg("draws before the largest window of an allowed ratio is taken", le=100_000)] = 10
 
     def check(self) -> None:
         check_window_ranges(*self._ranges)

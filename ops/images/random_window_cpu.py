@@ -79,9 +79,9 @@ def windows(
         tallest = max(one, np.int64(F(F(W) * F(F(1) / narrow))))
         h, w = H, W
         if F(H * widest) < least:
-            w = widest
+            w = min(widest, W)  # more only where an area above 1 is asked for
         elif F(W * tallest) < least:
-            h = tallest
+            h = min(tallest, H)
         else:
             found = False
             for _ in range(attempts):

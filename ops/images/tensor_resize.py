@@ -19,6 +19,9 @@ from .resize import Mode, Resampling, fit
 
 _FAR = np.float32(2**30)
 
+_FARTHEST = 1e6
+"""Parts of a region that its point of alignment may be away from its start."""
+
 
 class TensorResize(Resampling, name="tensor_resize"):
     """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``.
@@ -182,6 +185,11 @@ class TensorResize(Resampling, name="tensor_resize"):
     def _aligned(self, ctx: Context, lo: F32, hi: F32, width: Any) -> tuple[F32, F32]:
         """The regions from ``lo`` to ``hi`` made ``width`` wide."""
         part = self._rows(ctx, "alignment", lo.shape)
+        bad = np.any(~(np.abs(part) <= _FARTHEST), axis=1)
+        if bad.any():
+            for i in np.flatnonzero(bad).tolist():
+                ctx.reject(i, "bad_argument", f"alignment must be within {_FARTHEST:g} of 0, got {part[i].tolist()}")
+            part = np.where(bad[:, None], np.float32(0.5), part)
         middle = lo + (hi - lo) * part
         begin = (middle - part * width).astype(np.float32)
         return begin, (begin + width).astype(np.float32)

@@ -34,9 +34,10 @@ class Tiles(Operator, name="tiles"):
     layouts = ("HWC", "CHW", "HW")
     example = "{op: tiles, in: images, size: [8, 12], stride: [4, 8], edges: shift, out: tiles}"
 
-    size: Annotated[tuple[int, ...], Arg("height and width of a tile, or one number for both", ge=1)]
+    size: Annotated[tuple[int, ...], Arg("height and width of a tile, or one number for both", ge=1, le=1 << 24)]
     stride: Annotated[
-        tuple[int, ...] | None, Arg("rows and columns from one tile to the next; by default size, no overlap", ge=1)
+        tuple[int, ...] | None,
+        Arg("rows and columns from one tile to the next; by default size, no overlap", ge=1, le=1 << 31),
     ] = None
     edges: Annotated[Edges, Arg("where tiles do not come out even: fill the last ones up, leave out, move back")] = (
         "pad"

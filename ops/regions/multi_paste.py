@@ -112,11 +112,12 @@ class MultiPaste(Operator, name="multi_paste"):
             return owner, owner, np.tile(np.arange(len(images)), n)
         ids, counts = ctx.lists("in_ids", np.int64)
         slots = images[0].samples.slot
-        place = np.full(max(int(slots.max(initial=-1)), int(ids.max(initial=-1))) + 2, -1, np.int64)
+        last = int(slots.max(initial=-1)) + 1  # stands for all that are not there
+        place = np.full(last + 1, -1, np.int64)
         place[slots] = np.arange(n)
         owner = np.repeat(np.arange(n), counts)
         wanted = ids[np.arange(ids.shape[1]) < counts[:, None]]
-        source = np.where(wanted >= 0, place[np.maximum(wanted, 0)], -1)
+        source = np.where(wanted >= 0, place[np.clip(wanted, 0, last)], -1)
         for k in np.flatnonzero(source < 0).tolist():
             ctx.reject(int(owner[k]), "bad_argument", f"in_ids: sample {wanted[k]} of the batch is not there")
         return owner, np.maximum(source, 0), np.zeros(len(owner), np.int64)

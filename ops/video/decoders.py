@@ -152,7 +152,7 @@ class Video(Operator, name="decoders.video"):
                     frames = 64 if self.frames is None else len(self.frames)
                 elif self.sequence_length is not None:
                     frames = self.sequence_length
-                elements[i] = min(frames * height * width, self.max_pixels) * 3
+                elements[i] = min(max(frames, 0) * height * width, self.max_pixels) * 3
             except SampleError:
                 continue
         return elements, np.full(len(elements), 1 << 24, np.int64)  # what a decoder holds of its own
@@ -261,14 +261,13 @@ class Video(Operator, name="decoders.video"):
                                   f"and stride at least 1; got {own}")  # fmt: skip
             if start >= count:
                 raise SampleError("out_of_bounds", f"start_frame is {start}, and the video has {count} frames")
-            if "sequence_length" in own:
-                listed = [start + k * stride for k in range(own["sequence_length"])]
-            else:
-                listed = list(range(start, own.get("end_frame", count), stride))
+            stop = start + own["sequence_length"] * stride if "sequence_length" in own else own.get("end_frame", count)
+            numbers: Sequence[int] = range(start, min(stop, count) if self.pad_mode == "none" else stop, stride)
         elif min(listed, default=0) < 0:
             raise SampleError("bad_argument", f"frames are numbered from 0, got {min(listed)}")
-        wanted = padded(listed, count, self.pad_mode)
-        if len(wanted) * clip.height * clip.width > self.max_pixels:
-            raise SampleError("too_large", f"{len(wanted)} frames of {clip.width} x {clip.height} are more than "
+        else:
+            numbers = listed
+        if len(numbers) * max(clip.height * clip.width, 1) > self.max_pixels:  # before they are listed
+            raise SampleError("too_large", f"{len(numbers)} frames of {clip.width} x {clip.height} are more than "
                               f"max_pixels ({self.max_pixels}) allows")  # fmt: skip
-        return wanted
+        return padded(numbers, count, self.pad_mode)
