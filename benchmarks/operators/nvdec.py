@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--sides", default="ours,dali")
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="of clips, a folder for each codec; made where there is none")
+    parser.add_argument("--folder", type=Path, help="with a folder of clips for each codec; made where there is none")
     parser.add_argument("--dali", help="folder that holds the package nvidia.dali, unless it is installed")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)

@@ -11,6 +11,7 @@ import numpy as np
 
 from dali_run.ops.batch import Samples
 
+from .emulated_lane import EmulatedLane
 from .operators import apply, batch_of, operator
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -71,3 +72,33 @@ def largest_difference(got: np.ndarray, want: np.ndarray) -> float:
     assert got.dtype == want.dtype
     off = np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0)
     return float(off / max(1.0, np.abs(want.astype(np.float64)).max(initial=0)) if want.dtype.kind == "f" else off)
+
+
+def agrees_with_dali(file: str, name: str, least: int) -> None:
+    """The cases of operator ``name``: floats within 1e-5 of the largest, integers within a level, and all but one of
+    500 of these the same, of ``least`` and more."""
+    values = differing = 0
+    for case, inputs, wanted in cases(file):
+        if case["op"] != name:
+            continue
+        got, rejects = ours(case, inputs)
+        assert not rejects, case
+        off = largest_difference(got[0], wanted[0])
+        assert off <= (1e-5 if wanted[0].dtype.kind == "f" else 1), (case, off)
+        if wanted[0].dtype.kind != "f":
+            values, differing = values + wanted[0].size, differing + np.count_nonzero(got[0] != wanted[0])
+    assert values > least
+    assert differing <= 0.002 * values
+
+
+def kernels_agree(file: str, name: str) -> None:
+    """The gpu kernels of operator ``name``, run on the CPU, give what its cpu kernels give, within the same bounds."""
+    lane = EmulatedLane()
+    for case, inputs, _ in cases(file):
+        if case["op"] != name:
+            continue
+        (want,), _ = ours(case, inputs)
+        (got,), rejects = ours(case, inputs, lane)
+        assert not rejects
+        assert largest_difference(got, want) <= (1e-5 if want.dtype.kind == "f" else 1), case
+    assert lane.launched

@@ -10,7 +10,15 @@ from dali_run.ops.color import linear  # noqa: F401  # declares the operators
 from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
 
-from ...kit.dali_cases import apply, batch_of, cases, largest_difference, operator, ours, source
+from ...kit.dali_cases import (
+    agrees_with_dali,
+    apply,
+    batch_of,
+    kernels_agree,
+    largest_difference,
+    operator,
+    source,
+)
 from ...kit.emulated_lane import EmulatedLane
 
 NAMES = ("brightness", "contrast", "brightness_contrast", "hsv", "hue", "saturation", "color_twist")
@@ -19,31 +27,12 @@ IMAGE = source(7, 0, 256, "uint8", [9, 11, 3])
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_of_dali(name: str) -> None:
-    values = off_by_one = 0
-    for case, inputs, wanted in cases("linear"):
-        if case["op"] != name:
-            continue
-        got, rejects = ours(case, inputs)
-        assert not rejects, case
-        off = largest_difference(got[0], wanted[0])
-        assert off <= (1e-5 if wanted[0].dtype.kind == "f" else 1), (case, off)
-        if wanted[0].dtype.kind != "f":
-            values, off_by_one = values + wanted[0].size, off_by_one + np.count_nonzero(got[0] != wanted[0])
-    assert values > 2000
-    assert off_by_one <= 0.002 * values
+    agrees_with_dali("linear", name, 2000)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cuda_run_on_the_cpu(name: str) -> None:
-    lane = EmulatedLane()
-    for case, inputs, _ in cases("linear"):
-        if case["op"] != name:
-            continue
-        (want,), _ = ours(case, inputs)
-        (got,), rejects = ours(case, inputs, lane)
-        assert not rejects
-        assert largest_difference(got, want) <= (1e-5 if want.dtype.kind == "f" else 1), case
-    assert lane.launched
+    kernels_agree("linear", name)
 
 
 @pytest.mark.gpu

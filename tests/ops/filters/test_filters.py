@@ -13,7 +13,17 @@ from dali_run.ops.errors import SpecError
 from dali_run.ops.filters import filter, separable  # noqa: F401  # declare the operators
 from dali_run.ops.types import DALIDataType
 
-from ...kit.dali_cases import apply, batch_of, cases, largest_difference, operator, ours, source
+from ...kit.dali_cases import (
+    agrees_with_dali,
+    apply,
+    batch_of,
+    cases,
+    kernels_agree,
+    largest_difference,
+    operator,
+    ours,
+    source,
+)
 from ...kit.emulated_lane import EmulatedLane
 
 NAMES = ("gaussian_blur", "laplacian", "filter")
@@ -22,31 +32,12 @@ IMAGE = source(3, 0, 256, "uint8", [21, 26, 3])
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_of_dali(name: str) -> None:
-    values = differing = 0
-    for case, inputs, wanted in cases("filters"):
-        if case["op"] != name:
-            continue
-        got, rejects = ours(case, inputs)
-        assert not rejects, case
-        off = largest_difference(got[0], wanted[0])
-        assert off <= (1e-5 if wanted[0].dtype.kind == "f" else 1), (case, off)
-        if wanted[0].dtype.kind != "f":
-            values, differing = values + wanted[0].size, differing + np.count_nonzero(got[0] != wanted[0])
-    assert values > 5000
-    assert differing <= 0.002 * values
+    agrees_with_dali("filters", name, 5000)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cuda_run_on_the_cpu(name: str) -> None:
-    lane = EmulatedLane()
-    for case, inputs, _ in cases("filters"):
-        if case["op"] != name:
-            continue
-        (want,), _ = ours(case, inputs)
-        (got,), rejects = ours(case, inputs, lane)
-        assert not rejects
-        assert largest_difference(got, want) <= (1e-5 if want.dtype.kind == "f" else 1), case
-    assert lane.launched
+    kernels_agree("filters", name)
 
 
 @pytest.mark.gpu
