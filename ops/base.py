@@ -234,7 +234,8 @@ class Operator:
 
     def begin(self, ctx: Any, *inputs: Batch) -> Begun | None:
         """Start the work of a mixed kernel that threads of the host do, as soon as its inputs are read, while batches
-        before this one are on the device. What is returned is the kernel's `Context.begun`; None: there is none."""
+        before this one are on the device. Readers, which have no inputs, are asked in the order of the batches. What is
+        returned is the kernel's `Context.begun`; None: there is none."""
         return None
 
     def kernel(self, stage: Stage) -> Kernel:

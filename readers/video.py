@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -86,6 +87,23 @@ def boundary(times: npt.NDArray[np.float64], second: float, up: bool) -> int:
     if up:
         return int(np.searchsorted(times, second - close, side="left"))
     return max(int(np.searchsorted(times, second + close, side="right")) - 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A batch whose packets threads read for NVDEC."""
+
+    index: I64
+    """Of the samples."""
+    rows: I64
+    numbers: list[list[int]]
+    shapes: npt.NDArray[np.int32]
+    which: dict[int, list[int]]
+    """The sequences of each file."""
+    parts: list[Future[nvdec.NvClip | SampleError]]
+    """For each file."""
+    nbytes: int
+    """About how much the packets take."""
 
 
 class _Videos:
@@ -187,21 +205,13 @@ class _Videos:
     def fetch_by_nvdec(self, ctx: Context) -> tuple[Batch, ...]:
         """As `fetch`, decoded by NVDEC into memory of the device, each file by a thread of its own; what NVDEC refuses,
         that thread does. All outputs are on the device."""
-        rows, numbers, shapes = self._asked(ctx)
+        ready: _Begun | None = None if ctx.attempt else ctx.begun
+        if ready is None or not np.array_equal(ready.index, ctx.samples.index):
+            ready = self.begin(ctx)
+        rows, numbers, shapes, which = ready.rows, ready.numbers, ready.shapes, ready.which
         out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", ctx.samples)
         ctx.device.wait()  # the other streams write into what this one allocated
-        base, problems, which = ctx.device.address(out.data), dict[int, SampleError](), dict[int, list[int]]()
-        for i, file in enumerate(rows[:, 0].tolist()):
-            which.setdefault(file, []).append(i)
-
-        def read(file: int, some: Sequence[int]) -> nvdec.NvClip | SampleError:
-            try:
-                if file in self._problems:
-                    raise self._problems[file]
-                with nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file]) as clip, nvdec.reading:
-                    return clip.read(n for i in some for n in numbers[i])
-            except SampleError as e:
-                return e.bare()
+        base, problems = ctx.device.address(out.data), dict[int, SampleError]()
 
         def job(clip: nvdec.NvClip, some: Sequence[int]) -> tuple[nvdec.NvClip, dict[int, list[int]]]:
             size, places = clip.height * clip.width * 3, dict[int, list[int]]()
@@ -229,14 +239,35 @@ class _Videos:
                     nvdec.report(ctx, why, seconds, len(some))
             for file, some, problem in bad:
                 if len(some) > 1:  # those before the damage are good
-                    decoded((file, [i], read(file, [i])) for i in some)
+                    decoded((file, [i], self._read(file, [i], numbers)) for i in some)
                 else:
                     problems[some[0]] = problem
 
-        begun = [nvdec.readers().submit(read, *pair) for pair in which.items()]
-        decoded((file, some, part.result()) for (file, some), part in zip(which.items(), begun, strict=True))
+        decoded((file, some, part.result()) for (file, some), part in zip(which.items(), ready.parts, strict=True))
         self._reject(ctx, rows, problems)
         return (out, *(ctx.device.to_device(b) for b in self._others(ctx, rows, numbers)))
+
+    def begin(self, ctx: Context) -> _Begun:
+        """Have threads read the packets that `fetch_by_nvdec` needs."""
+        rows, numbers, shapes = self._asked(ctx)
+        which, nbytes = dict[int, list[int]](), 0.0
+        for i, file in enumerate(rows[:, 0].tolist()):
+            which.setdefault(file, []).append(i)
+        for file, some in which.items():
+            frames = sum(len(numbers[i]) for i in some)
+            nbytes += max(0, int(self._files.sizes[file])) * min(1.0, frames / max(1, len(self._times[file])))
+        parts = [nvdec.readers().submit(self._read, file, some, numbers) for file, some in which.items()]
+        return _Begun(ctx.samples.index, rows, numbers, shapes, which, parts, int(nbytes))
+
+    def _read(self, file: int, some: Sequence[int], numbers: list[list[int]]) -> nvdec.NvClip | SampleError:
+        """The packets of sequences ``some``, which are of one file."""
+        try:
+            if file in self._problems:
+                raise self._problems[file]
+            with nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file]) as clip, nvdec.reading:
+                return clip.read(n for i in some for n in numbers[i])
+        except SampleError as e:
+            return e.bare()
 
     def _asked(self, ctx: Context) -> tuple[I64, list[list[int]], npt.NDArray[np.int32]]:
         """The sequences of ``ctx``, the numbers of their frames, and their shapes."""
@@ -400,6 +431,10 @@ class VideoReader(Reader, abstract=True):
     def runs_in(self) -> tuple[Stage, ...]:
         plain = self.output == Frames()
         return self.stages if plain and nvdec.module() is not None else ("cpu",)
+
+    def begin(self, ctx: Context, *none: Batch) -> _Begun | None:
+        source: _Videos = ctx.source
+        return None if nvdec.module() is None else source.begin(ctx)
 
     def mixed(self, ctx: Context) -> tuple[Batch, ...]:
         source: _Videos = ctx.source

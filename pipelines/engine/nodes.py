@@ -352,9 +352,12 @@ def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, Begun]:
     """Have mixed kernels whose inputs are there start what the host does of their work; see `Operator.begin`."""
     begun = {}
     for node in nodes:
-        if node.stage == "mixed" and node.inputs and all(e in env for e in (*node.inputs, *node.args.values())):
+        if node.stage == "mixed" and all(e in env for e in (*node.inputs, *node.args.values())):
             inputs = [env[e] for e in node.inputs]
-            found = node.op.begin(_context(node, "mixed", inputs[0].samples, env, run), *inputs)
+            samples = inputs[0].samples if inputs else run.reader_samples.get(node.id)
+            if samples is None or not len(samples):
+                continue
+            found = node.op.begin(_context(node, "mixed", samples, env, run), *inputs)
             if found is not None:
                 begun[node.id] = found
     return begun
