@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,9 @@ from ..ops.storage.inventory import Pieces
 from ..ops.storage.urls import is_url
 from ..ops.types import DALIDataType, DALIImageType, to_numpy
 from ..ops.video import nvdec
-from ..ops.video.decoders import PadMode, decode_into, fill_of, padded
-from ..ops.video.media import NO_FRAME, Colours, Decoded, Glance, Index, require
+from ..ops.video.decoders import PadMode, fill_of, padded
+from ..ops.video.media import NO_FRAME, Clip, Colours, Decoded, Glance, Index, Open, group_of, require
+from ..ops.video.relay import Ends, Relay
 from .base import Reader
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
@@ -32,6 +34,10 @@ I64 = npt.NDArray[np.int64]
 Rounding = Literal["start_down_end_up", "start_up_end_down", "all_up", "all_down"]
 
 _WORK = 64 << 20  # one file's frames are worth a task of their own
+_MOST_AGAIN = 64
+"""Frames that two batches may share, where sequences overlap, and the first keeps for the second."""
+_MOST_RELAYS = 16
+"""Batches that may be on their way at once; a decoder that waits for one after so many waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,7 @@ class _Begun:
     """For each file."""
     nbytes: int
     """About how much the packets take."""
+    ends: Ends
 
 
 class _Videos:
@@ -118,6 +125,9 @@ class _Videos:
         self._times: list[npt.NDArray[np.float64]] = []
         self._extents: list[tuple[int, int]] = []
         self._indexes: list[Index | None] = []
+        self._relays: dict[int, Relay[Any]] = {}
+        """By the first sequence of the batch that goes on."""
+        self._lock = threading.Lock()
         rows = []
         for number, part in enumerate(parts):
             times, extent, index = np.empty(0), (0, 0), None
@@ -182,20 +192,69 @@ class _Videos:
         return found
 
     def close(self) -> None:
+        with self._lock:
+            relays, self._relays = self._relays, {}
+        for relay in relays.values():
+            relay.drop()
         self._files.close()
+
+    def _ends(self, index: I64, numbers: list[list[int]]) -> Ends:
+        """What a batch of sequences ``index`` shares with its neighbours. Asked once for each batch, in their order as
+        far as possible: where the first asks after the second, both decode what they share."""
+        if not self._reader.in_order or not len(index) or (np.diff(index) < 0).any():
+            return Ends()
+        first, following = int(index[0]), int(index[-1]) + 1
+        file = int(self._rows[index[-1], 0])
+        after, again = None, frozenset[int]()
+        if following < len(self._rows) and self._rows[following, 0] == file and file not in self._problems:
+            frames = self._indexes[file] or ([], [])
+            last = max(n for i in np.flatnonzero(self._rows[index, 0] == file).tolist() for n in numbers[i])
+            soon = self._wanted_again(following, last)
+            group = group_of(frames, last)
+            if len(soon) <= _MOST_AGAIN and (soon or group_of(frames, self._first(following)) == group):
+                after, again = Relay[Any](group), soon
+        with self._lock:
+            before = self._relays.pop(first, None)
+            if after is not None:
+                self._relays[following] = after
+            stale = list(self._relays)[:-_MOST_RELAYS]
+            dropped = [self._relays.pop(row) for row in stale]
+        for relay in dropped:
+            relay.drop()
+        return Ends(None if before is None or before.gone else before, after, again)
+
+    def _first(self, row: int) -> int:
+        return min(n for n in self._numbers(*self._rows[row].tolist()) if n != NO_FRAME)
+
+    def _wanted_again(self, row: int, last: int) -> frozenset[int]:
+        """Frames up to ``last`` of sequences from ``row`` on, which are of the same file."""
+        file, found = int(self._rows[row, 0]), set[int]()
+        while row < len(self._rows) and self._rows[row, 0] == file and self._first(row) <= last:
+            found |= {n for n in self._numbers(*self._rows[row].tolist()) if NO_FRAME < n <= last}
+            row += 1
+            if len(found) > _MOST_AGAIN:
+                break
+        return frozenset(found)
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         rows, numbers, shapes = self._asked(ctx)
         out = Batch.allocate(ctx.empty, shapes, self._reader.output.numpy, "FHWC", ctx.samples)
         problems: dict[int, SampleError] = {}
-        files = np.unique(rows[:, 0])
+        ends = self._ends(ctx.samples.index, numbers)
+        ends.claim()
+        # what goes on from the batch before comes last: that may be at it still
+        files = np.roll(np.unique(rows[:, 0]), 0 if ends.before is None else -1)
 
         def decode(low: int, high: int) -> None:
-            for file in files[low:high].tolist():
-                which = np.flatnonzero(rows[:, 0] == file).tolist()
-                self._decode(file, which, numbers, out, problems)
+            for k in range(low, high):
+                which = np.flatnonzero(rows[:, 0] == files[k]).tolist()
+                mine = ends.of(first=files[k] == rows[0, 0], last=files[k] == rows[-1, 0])
+                self._decode(int(files[k]), which, numbers, out, problems, mine)
 
-        spread(ctx, len(files), len(files) * _WORK, decode)
+        try:
+            spread(ctx, len(files), len(files) * _WORK, decode)
+        finally:
+            ends.end()
         if self._reader.output.normalized:
             with np.errstate(all="ignore"):  # rejected samples hold anything
                 np.divide(out.data, np.float32(255), out=out.data)
@@ -207,7 +266,16 @@ class _Videos:
         that thread does. All outputs are on the device."""
         ready: _Begun | None = None if ctx.attempt else ctx.begun
         if ready is None or not np.array_equal(ready.index, ctx.samples.index):
-            ready = self.begin(ctx)
+            if ready is not None:
+                ready.ends.end()
+            ready = self.begin(ctx, alone=True)
+        ready.ends.claim()
+        try:
+            return self._fetched(ctx, ready)
+        finally:
+            ready.ends.end()
+
+    def _fetched(self, ctx: Context, ready: _Begun) -> tuple[Batch, ...]:
         rows, numbers, shapes, which = ready.rows, ready.numbers, ready.shapes, ready.which
         out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", ctx.samples)
         ctx.device.wait()  # the other streams write into what this one allocated
@@ -220,7 +288,7 @@ class _Videos:
                     places.setdefault(n, []).append(base + low + f * size)
             return clip, places
 
-        def decoded(tasks: Iterable[tuple[int, list[int], nvdec.NvClip | SampleError]]) -> None:
+        def decoded(tasks: Iterable[tuple[int, list[int], nvdec.NvClip | SampleError]], *, alone: bool) -> None:
             good, bad = list[tuple[int, list[int]]](), list[tuple[int, list[int], SampleError]]()
 
             def jobs() -> Iterator[tuple[nvdec.NvClip, dict[int, list[int]]]]:
@@ -238,17 +306,19 @@ class _Videos:
                 else:
                     nvdec.report(ctx, why, seconds, len(some))
             for file, some, problem in bad:
-                if len(some) > 1:  # those before the damage are good
-                    decoded((file, [i], self._read(file, [i], numbers)) for i in some)
-                else:
-                    problems[some[0]] = problem
+                if alone or file in self._problems:
+                    problems.update(dict.fromkeys(some, problem))
+                else:  # those before the damage are good, and each is as it is alone
+                    decoded(((file, [i], self._read(file, [i], numbers)) for i in some), alone=True)
 
-        decoded((file, some, part.result()) for (file, some), part in zip(which.items(), ready.parts, strict=True))
+        tasks = zip(which.items(), ready.parts, strict=True)
+        decoded(((file, some, part.result()) for (file, some), part in tasks), alone=False)
         self._reject(ctx, rows, problems)
         return (out, *(ctx.device.to_device(b) for b in self._others(ctx, rows, numbers)))
 
-    def begin(self, ctx: Context) -> _Begun:
-        """Have threads read the packets that `fetch_by_nvdec` needs."""
+    def begin(self, ctx: Context, *, alone: bool = False) -> _Begun:
+        """Have threads read the packets that `fetch_by_nvdec` needs; ``alone`` those of its batch only, whatever the
+        others read."""
         rows, numbers, shapes = self._asked(ctx)
         which, nbytes = dict[int, list[int]](), 0.0
         for i, file in enumerate(rows[:, 0].tolist()):
@@ -256,16 +326,30 @@ class _Videos:
         for file, some in which.items():
             frames = sum(len(numbers[i]) for i in some)
             nbytes += max(0, int(self._files.sizes[file])) * min(1.0, frames / max(1, len(self._times[file])))
-        parts = [nvdec.readers().submit(self._read, file, some, numbers) for file, some in which.items()]
-        return _Begun(ctx.samples.index, rows, numbers, shapes, which, parts, int(nbytes))
+        ends, parts = Ends() if alone else self._ends(ctx.samples.index, numbers), []
+        for file, some in which.items():
+            mine = ends.of(first=file == rows[0, 0], last=file == rows[-1, 0])
+            parts.append(nvdec.readers().submit(self._read, file, some, numbers, mine))
+        if ends.after is not None:
+            ends.after.reading = parts[-1]
+        return _Begun(ctx.samples.index, rows, numbers, shapes, which, parts, int(nbytes), ends)
 
-    def _read(self, file: int, some: Sequence[int], numbers: list[list[int]]) -> nvdec.NvClip | SampleError:
+    def _read(
+        self, file: int, some: Sequence[int], numbers: list[list[int]], ends: Ends | None = None
+    ) -> nvdec.NvClip | SampleError:
         """The packets of sequences ``some``, which are of one file."""
         try:
             if file in self._problems:
                 raise self._problems[file]
-            with nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file]) as clip, nvdec.reading:
-                return clip.read(n for i in some for n in numbers[i])
+            if ends is not None and ends.before is not None and ends.before.reading is not None:
+                ends.before.reading.exception()  # it was begun before this one: nothing waits for it in vain
+            clip = nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file])
+            try:
+                with nvdec.reading:
+                    return clip.read((n for i in some for n in numbers[i]), ends)
+            except BaseException:
+                clip.close()
+                raise
         except SampleError as e:
             return e.bare()
 
@@ -311,33 +395,73 @@ class _Videos:
         return wanted if mode == "none" and wanted[-1] < count else padded(wanted, end, mode)
 
     def _decode(self, file: int, which: list[int], numbers: list[list[int]], out: Batch,
-                problems: dict[int, SampleError]) -> None:  # fmt: skip
+                problems: dict[int, SampleError], ends: Ends | None = None) -> None:  # fmt: skip
         """The sequences ``which`` of one file, in one pass where they follow each other."""
         if file in self._problems:
             problems.update(dict.fromkeys(which, self._problems[file]))
             return
+        views, places = [out.sample(i) for i in which], dict[int, list[npt.NDArray[np.generic]]]()
+        for view, i in zip(views, which, strict=True):
+            for f, n in enumerate(numbers[i]):
+                places.setdefault(n, []).append(view[f])
+        for place in places.pop(NO_FRAME, ()):
+            place[...] = fill_of(self._reader.fill)
         try:
-            path, colours = local_copy(self._parts[file].path), self._reader.output.colours
-            with Decoded(path, self._indexes[file], colours) as clip:
-                together = np.concatenate([np.array(numbers[i], np.int64) for i in which])
-                views = [out.sample(i) for i in which]
-                if len(which) == 1:
-                    decode_into(clip, numbers[which[0]], fill_of(self._reader.fill), views[0])
-                    return
-                places: dict[int, list[tuple[int, int]]] = {}
-                for k, i in enumerate(which):
-                    for f, n in enumerate(numbers[i]):
-                        places.setdefault(n, []).append((k, f))
-                for k, f in places.pop(NO_FRAME, ()):
-                    views[k][f] = fill_of(self._reader.fill)
-                wanted = sorted(set(together.tolist()) - {NO_FRAME})
-                clip.decode(wanted, lambda number: [views[k][f] for k, f in places[number]])
+            self._show(file, places, ends or Ends())
         except SampleError as e:
-            if len(which) == 1:
+            if ends is None:
                 problems[which[0]] = e.bare()
                 return
-            for i in which:  # those before the damage are good
+            for i in which:  # those before the damage are good, and each is as it is alone
                 self._decode(file, [i], numbers, out, problems)
+
+    def _show(self, file: int, places: dict[int, list[npt.NDArray[np.generic]]], ends: Ends) -> None:
+        """Frames of a file at their ``places``. Raises SampleError."""
+        index, before, after = self._indexes[file], ends.before, ends.after
+        kept = {n: np.empty_like(places[n][0]) for n in (ends.again if after is not None else ())}
+        for n, copy in kept.items():
+            places[n].append(copy)
+
+        def shown(wanted: list[int], left: Open | None) -> Clip:
+            there = {} if left is None else left.frames
+            path, colours = local_copy(self._parts[file].path), self._reader.output.colours
+            clip: Clip = Decoded(path, index, colours) if left is None else left.clip
+            try:
+                for n in wanted:
+                    for place in places[n] if n in there else ():
+                        place[...] = there[n]
+                clip.decode([n for n in wanted if n not in there], lambda number: places[number])
+            except BaseException:
+                clip.close()
+                raise
+            return clip
+
+        wanted = sorted(places)
+        first = [n for n in wanted if before is not None and group_of(index or ([], []), n) <= before.group]
+        others = wanted[len(first) :]
+        last = None
+        try:
+            if others:
+                last = shown(others, None)
+                if after is not None and not kept:  # as soon as possible: the next batch may wait
+                    after.give(Open(last, kept))
+                    last = after = None
+            if first and before is not None:
+                left = before.wait()
+                if left is not None and not isinstance(left, Open):  # NVDEC's, where this batch is the CPU's
+                    left.close()
+                    left = None
+                clip = shown(first, left)
+                if last is None and not others:
+                    last = clip
+                else:
+                    clip.close()
+            if after is not None and last is not None:
+                after.give(Open(last, kept))
+                last = None
+        finally:
+            if last is not None:
+                last.close()
 
 
 def _lists(values: Sequence[npt.NDArray[np.generic]], dtype: npt.DTypeLike, ctx: Context) -> Batch:
@@ -371,6 +495,11 @@ class VideoReader(Reader, abstract=True):
     def output(self) -> Frames:
         """The form of the frames that are put out."""
         return Frames(colours="yuv444p" if self.image_type is DALIImageType.YCbCr else "rgb24")
+
+    @property
+    def in_order(self) -> bool:
+        """Sequences of a file come one after the other."""
+        return not self.random_shuffle and not self.shuffle_after_epoch and self.shuffle in (None, "none")
 
     @property
     def cut(self) -> Sequences:

@@ -201,6 +201,13 @@ class Lane:
         if host.nbytes:  # one call alone takes less than a table of calls
             self._memcpy(address, host.ctypes.data, host.nbytes, self._to_device, self.stream.ptr)
 
+    def copy(self, address: int, source: int, nbytes: int) -> None:
+        """Copy from the device to the device, asynchronously."""
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        runtime.memcpyAsync(address, source, nbytes, runtime.memcpyDeviceToDevice, self.stream.ptr)
+
     def copies_in(self, to: I64, host: I64, nbytes: I64) -> None:
         """`copy_in` of many pieces, by their addresses."""
         self._work.copies_in(to, host, nbytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,7 +109,7 @@ class Clip:
             if kind is not None and (known := _facts.get(kind)) is not None:
                 self.facts = known
                 return
-            self.close()
+            self.container.close()
         self._begin({})
         context = self.stream.codec_context
         self.facts = Facts(int(context.height), int(context.width), str(context.pix_fmt), int(context.colorspace),
@@ -277,17 +277,16 @@ class Clip:
 
     def _count(self, wanted: Sequence[int], places: Places) -> None:
         """`decode` for files whose packets do not tell which frames there are."""
-        left = iter(wanted)
-        number = next(left, None)
-        for n, frame in enumerate(self._decoded(None)):
-            if number is None:
-                return
-            if n == number:
-                self._check(frame, n)
-                self._write(frame, places(n))
-                number = next(left, None)
-        if number is not None:
-            raise SampleError("corrupt_data", f"frame {number} cannot be decoded")
+        if self._frames is None or wanted[:1] <= [self._at]:
+            self._frames, self._at = self._decoded(None), -1
+        for number in wanted:
+            frame = None
+            while self._at < number:
+                if (frame := next(self._frames, None)) is None:
+                    raise SampleError("corrupt_data", f"frame {number} cannot be decoded")
+                self._at += 1
+            self._check(frame, number)
+            self._write(frame, places(number))
 
     def _decoded(self, start: int | None) -> Iterator[Any]:
         """Frames from the key frame at ``start`` on, or all of them."""
@@ -341,6 +340,25 @@ class Clip:
         plane = self._converter.reformat(frame, *size, "rgb24", **self._alone).planes[0]
         rows = np.frombuffer(plane, np.uint8)[: plane.line_size * size[1]].reshape(size[1], plane.line_size)
         return rows[:, : 3 * size[0]].reshape(size[1], size[0], 3)
+
+
+def group_of(index: Index, number: int) -> int:
+    """Which group of pictures a frame is in: how many key frames come before it, with its own. Without an index, all
+    are in one."""
+    times, keys = index
+    return bisect.bisect_right(keys, times[number]) if times else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A clip that is decoded up to some frame, and those of its frames that are wanted again."""
+
+    clip: Clip
+    frames: Mapping[int, npt.NDArray[Any]]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.clip.close()
 
 
 class Glance(Clip):

@@ -26,7 +26,8 @@ import numpy.typing as npt
 from ..context import Context
 from ..errors import SampleError
 from ..gpu.lane import Lane
-from .media import FAR, NO_FRAME, Clip, Decoded, Glance, Index
+from .media import FAR, NO_FRAME, Clip, Decoded, Glance, Index, group_of
+from .relay import Ends, Relay
 
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
 """PyNvVideoCodec's names; VP8 has packets that show nothing, so that its frames are counted by decoding them."""
@@ -42,6 +43,11 @@ _BLOCK = 256
 _THREADS, _READERS = 8, 4
 _LEAST = 96
 """Frames that a thread takes at once, unless there are fewer."""
+_MORE = 24
+"""Frames whose packets are read after the last one of a batch, where the next batch goes on there: NVDEC gives a frame
+when it knows that none comes before it, and it may have up to 16 waiting."""
+_MOST_KEPT = 64
+"""Frames that a batch keeps for the next, at most."""
 
 
 class RefusedError(Exception):
@@ -110,17 +116,25 @@ _lock = threading.Lock()
 def borrowed(index: int, *, on_host: bool = False) -> Iterator[Decoders]:
     """Decoders on GPU ``index`` for this thread, or only their stream, where the CPU decodes; there are as many as
     threads ever decoded at once."""
-    with _lock:
-        idle = _idle.setdefault((index, on_host), [])
-        decoders = idle.pop() if idle else None
-    if decoders is None:
-        decoders = Decoders(Lane(index))
+    decoders = _borrow(index, on_host=on_host)
     try:
         with decoders.lane:
             yield decoders
     finally:
-        with _lock:
-            _idle.setdefault((index, on_host), []).append(decoders)
+        _give_back(decoders, on_host=on_host)
+
+
+def _borrow(index: int, *, on_host: bool = False) -> Decoders:
+    with _lock:
+        idle = _idle.setdefault((index, on_host), [])
+        if idle:
+            return idle.pop()
+    return Decoders(Lane(index))
+
+
+def _give_back(decoders: Decoders, *, on_host: bool = False) -> None:
+    with _lock:
+        _idle.setdefault((decoders.lane.index, on_host), []).append(decoders)
 
 
 def forget() -> None:
@@ -151,6 +165,62 @@ class _Run:
     data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     packets: list[tuple[int, int, int]] = field(default_factory=list)
     """Where in the data each begins, its bytes, and its time."""
+    ends: Ends = field(default_factory=Ends)
+    continued: bool = False
+    """The packets follow those of the batch before."""
+    complete: bool = False
+    """They go to the end of the file."""
+
+    @property
+    def fed(self) -> list[_Packet]:
+        """The packets by their addresses."""
+        base = int(self.data.ctypes.data)
+        return [(base + at, size, pts, self.data) for at, size, pts in self.packets]
+
+
+_Packet = tuple[int, int, int, npt.NDArray[np.uint8]]
+"""Address, bytes, time, and the array that it lies in."""
+
+
+@dataclass(slots=True)
+class _Rest:
+    """A file that is read up to somewhere."""
+
+    clip: NvClip
+    """Has it open."""
+    packets: Iterator[Any]
+    key: int
+    """The time of the key frame that they begin with."""
+    last: int = -1
+    """The last frame that was wanted."""
+    seen: set[int] = field(default_factory=set)
+    """Times of later frames whose packets were read."""
+    complete: bool = False
+
+
+@dataclass(slots=True)
+class _Left:
+    """What a batch leaves to the next one; see `relay`."""
+
+    kind: tuple[str, int]
+    """Codec and bits of a sample."""
+    frames: dict[int, Any] = field(default_factory=dict)
+    """By number; on the device, or on the host with ``clip``."""
+    decoders: Decoders | None = None
+    """With one in the middle of a group."""
+    packets: list[_Packet] = field(default_factory=list)
+    """Which it was not fed yet."""
+    clip: Clip | None = None
+    """What the CPU decodes, because of ``why``."""
+    why: str = ""
+
+    def close(self) -> None:
+        """Nobody goes on from here."""
+        if self.decoders is not None:
+            self.decoders.drop(*self.kind)
+            _give_back(self.decoders)
+        if self.clip is not None:
+            self.clip.close()
 
 
 class NvClip(Glance):
@@ -164,6 +234,13 @@ class NvClip(Glance):
         self._header = bytes(self.stream.codec_context.extradata or b"")
         self.parts: list[list[_Run]] = []
         """The frames that were read, each part the work of one thread."""
+        self.rest: _Rest | None = None
+        """Where the next batch reads on."""
+        self.kept: dict[int, Any] = {}
+        """Frames that the next batch wants, too."""
+        self._unfinished, self._shares = 0, False
+        self._leaves: tuple[Relay[_Left], _Left] | None = None
+        self._lock = threading.Lock()
         self._name = self.codec
         self._bits = _BITS.get(self.facts.pixels, 0)
         self._matrix = matrix_of(self.facts.space, self.facts.span, self.facts.pixels)
@@ -177,19 +254,42 @@ class NvClip(Glance):
             return "odd sizes"
         return "" if self.index[0] else "packets without times"
 
-    def read(self, numbers: Iterable[int]) -> Self:
-        """Read what frames ``numbers`` need, and let go of the file. Raises SampleError."""
+    def read(self, numbers: Iterable[int], ends: Ends | None = None) -> Self:
+        """Read what frames ``numbers`` need, and let go of the file, unless the next batch reads on. ``ends``: what
+        this one shares with its neighbours. Raises SampleError."""
+        ends = ends or Ends()
         wanted = sorted(set(numbers))
         if wanted[:1] == [NO_FRAME]:
             del wanted[0]
-        if self.refused:
-            parts = self._cut(wanted) if self.index[0] else [[wanted]]
-            self.parts = [[_Run(run) for run in part] for part in parts]
-        else:
-            self.parts = [[self._run(run) for run in part] for part in self._cut(wanted)]
+        first = [n for n in wanted if ends.before is not None and group_of(self.index, n) <= ends.before.group]
+        parts = [[first]] if first else []
+        if len(first) < len(wanted) or not parts:
+            others = wanted[len(first) :]
+            parts += self._cut(others) if self.index[0] else [[others]]
+        before = self._rest_before(ends) if first and not self.refused else None
+        self.parts = []
+        for part in parts:
+            self.parts.append([])
+            for run in part:
+                last = run is parts[-1][-1]
+                shares = ends.of(first=run is first, last=last)
+                rest = before if run is first else None
+                self.parts[-1].append(_Run(run, ends=shares) if self.refused else self._run(run, shares, rest))
         self._packets = None
-        self.close()
+        self._unfinished, self._shares = len(self.parts), bool(ends.again)
+        if self.rest is None or self.rest.clip is not self:
+            self.close()
+        if before is not None and before is not self.rest:
+            before.clip.close()
         return self
+
+    def _rest_before(self, ends: Ends) -> _Rest | None:
+        """Where the batch before stopped to read, which only this one may ask."""
+        found = None if ends.before is None or ends.before.reading is None else ends.before.reading.result()
+        if not isinstance(found, NvClip):
+            return None
+        rest, found.rest = found.rest, None
+        return rest
 
     def _cut(self, wanted: list[int]) -> list[list[list[int]]]:
         """``wanted`` in parts for several threads, that begin at key frames of their own; and these where there is much
@@ -205,26 +305,42 @@ class NvClip(Glance):
             parts[-1][-1].append(number)
         return parts
 
-    def _run(self, wanted: list[int]) -> _Run:
+    def _run(self, wanted: list[int], ends: Ends, rest: _Rest | None) -> _Run:
+        """Read on from ``rest``, or from a key frame."""
         if not wanted:
             return _Run([])
         times, keys = self.index
-        key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
-        left = {times[number]: number for number in wanted}
-        run = _Run(wanted, dict(left))
+        run = _Run(wanted, {times[number]: number for number in wanted}, ends=ends, continued=rest is not None)
+        if rest is None:
+            key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
+            rest = _Rest(self, self._from(key), key)
+        left = {times[number] for number in wanted if number > rest.last} - rest.seen
+        end, more = times[wanted[-1]], _MORE if ends.after is not None else 0
+        rest.seen = {t for t in rest.seen if t > end}
         parts, at, unit_of = list[bytes](), 0, self._converter_of_packets()
         with suppress(*self.errors):  # what is missing will not come out, and the CPU has the last word on damage
-            for packet in self._from(key):
-                if self._name == "hevc" and packet.pts is not None and packet.pts < key:
+            while left or len(rest.seen) < more:
+                packet = next(rest.packets, None)
+                if packet is None:
+                    rest.complete = True
+                    break
+                if self._name == "hevc" and packet.pts is not None and packet.pts < rest.key:
                     continue  # of an open group: NVDEC leaves it out, and gives its time to a later frame
-                left.pop(packet.pts, None)
-                parts.append(unit_of(packet, not parts))
+                left.discard(packet.pts)
+                if more and packet.pts is not None and packet.pts > end:
+                    rest.seen.add(packet.pts)
+                parts.append(unit_of(packet, not parts and not run.continued))
                 run.packets.append((at, len(parts[-1]), packet.pts or 0))
                 at += len(parts[-1])
-                if not left:
-                    break
-        run.data = np.frombuffer(b"".join(parts), np.uint8)
+        run.data, run.complete, rest.last = np.frombuffer(b"".join(parts), np.uint8), rest.complete, wanted[-1]
+        if more:
+            self.rest = rest
         return run
+
+    def anew(self, run: _Run) -> list[_Run]:
+        """The frames of ``run``, from a key frame on. Raises SampleError."""
+        with NvClip(self._source, self.index) as clip, reading:
+            return [other for part in clip.read(run.wanted).parts for other in part]
 
     def _converter_of_packets(self) -> Callable[[Any, bool], bytes]:
         """Makes NVDEC's bytes of a packet, the first of a run or not."""
@@ -255,50 +371,102 @@ class NvClip(Glance):
         self._untouched = False
         yield from (p for p in self.container.demux(self.stream) if p.size)
 
-    def show(self, run: _Run, decoders: Decoders, places: Mapping[int, Sequence[int]]) -> None:
-        """The frames of one run at their ``places``, addresses on the device, on the stream of ``decoders``. Raises
-        RefusedError."""
-        if self.refused:
-            raise RefusedError(self.refused)
-        if not run.wanted:
-            return
-        kind = self._name, self._bits
-        if known := _unsupported.get((decoders.lane.index, *kind)):
+    def refused_by(self, index: int) -> str:
+        """Why GPU ``index`` decodes nothing of this kind, where that is known."""
+        return self.refused or _unsupported.get((index, self._name, self._bits), "")
+
+    def show(
+        self, run: _Run, decoders: Decoders, places: Mapping[int, Sequence[int]], left: _Left | None = None
+    ) -> _Left | None:
+        """The frames of one run at their ``places``, addresses on the device, on the stream of ``decoders``, with what
+        the batch before has ``left``; what this one leaves. Raises RefusedError."""
+        if known := self.refused_by(decoders.lane.index):
             raise RefusedError(known)
+        if not run.wanted:
+            return None
         try:
-            self._shown_by(decoders, run, places)
+            return self._shown_by(decoders, run, places, left)
         except RefusedError as e:
             if "not supported" in str(e) or "not available" in str(e):
-                _unsupported[decoders.lane.index, *kind] = str(e)
+                _unsupported[decoders.lane.index, self._name, self._bits] = str(e)
+                raise
+            if left is not None:
                 raise
             # Maybe it was not made for this stream. A new one that was fed a stream may take one that begins in an open
             # group; it stays, if it did not fail.
-            self._shown_by(decoders, run, places)
+            return self._shown_by(decoders, run, places, None)
 
-    def _shown_by(self, decoders: Decoders, run: _Run, places: Mapping[int, Sequence[int]]) -> None:
-        kept = (self._name, self._bits) in decoders.kept
-        decoder = decoders.of(self._name, self._bits, self.height, self.width, self._header)
-        left, base, packet = dict(run.times), int(run.data.ctypes.data), module().PacketData()
-        converter = _Converter(decoders.lane, self.height, self.width, self._bits, self._matrix)
+    def _shown_by(
+        self, decoders: Decoders, run: _Run, places: Mapping[int, Sequence[int]], left: _Left | None
+    ) -> _Left | None:
+        kind, lane, size = (self._name, self._bits), decoders.lane, self.height * self.width * 3
+        passes, last, again = run.ends.after is not None, run.wanted[-1], run.ends.again
+        waiting, kept = dict(run.times), dict[int, Any]()
+        fed = run.fed
+        if left is not None:
+            fed = [*left.packets, *fed]
+            for number, frame in left.frames.items():
+                if waiting.pop(self.index[0][number], None) is not None:
+                    for place in places[number]:
+                        lane.copy(place, lane.address(frame), size)
+                if number in again or (passes and number > last):
+                    kept[number] = frame
+        if not passes:  # others begin with what follows
+            fed = fed[: 1 + max((k for k, (_, _, pts, _) in enumerate(fed) if pts in waiting), default=-1)]
+        on = left is not None and left.decoders is not None
+        self.kept |= {n: frame for n, frame in kept.items() if n in again}
+        if not on and not waiting:
+            return _Left(kind, kept) if passes else None
+        was_there = kind in decoders.kept
+        decoder = decoders.kept[kind].decoder if on else decoders.of(*kind, self.height, self.width, self._header)
+        converter = _Converter(lane, self.height, self.width, self._bits, self._matrix)
+
+        def came(surfaces: Iterable[Any]) -> None:
+            for surface in surfaces:
+                number = waiting.pop(surface.getPTS(), None)
+                at = list(places[number]) if number is not None else []
+                if (passes or again) and len(kept) < _MOST_KEPT:
+                    number = self._numbers.get(surface.getPTS(), NO_FRAME)
+                    if number in again or (passes and number > last):
+                        kept[number] = lane.empty(size, np.uint8)
+                        at.append(lane.address(kept[number]))
+                if at:
+                    converter.convert(surface, at)
+
+        packet, count = module().PacketData(), 0
         try:
-            for at, size, pts in run.packets:
-                packet.bsl_data, packet.bsl, packet.pts = base + at, size, pts
-                for surface in decoder.Decode(packet):
-                    if (number := left.pop(surface.getPTS(), None)) is not None:
-                        converter.convert(surface, places[number])
-            while surfaces := decoder.Decode(module().PacketData()):
-                for surface in surfaces:
-                    if (number := left.pop(surface.getPTS(), None)) is not None:
-                        converter.convert(surface, places[number])
+            while count < len(fed) and waiting:
+                packet.bsl_data, packet.bsl, packet.pts, _ = fed[count]
+                count += 1
+                came(decoder.Decode(packet))
+            on = passes and not waiting and len(kept) < _MOST_KEPT
+            while not on and (surfaces := decoder.Decode(module().PacketData())):
+                came(surfaces)
         except RefusedError:
             raise
         except Exception as e:
-            decoders.drop(self._name, self._bits)
+            decoders.drop(*kind)
             raise RefusedError(f"{self._name}: {_reason(e)}") from None
-        if left:
-            if kept:
-                decoders.drop(self._name, self._bits)
+        if waiting:
+            if was_there:
+                decoders.drop(*kind)
             raise RefusedError(f"{self._name}: frames did not come out")
+        self.kept |= {n: frame for n, frame in kept.items() if n in again}
+        if on:
+            return _Left(kind, kept, decoders, fed[count:])
+        return _Left(kind, kept) if passes and run.complete and len(kept) < _MOST_KEPT else None
+
+    def leave(self, after: Relay[_Left] | None, leaves: _Left | None) -> None:
+        """A part is done. The last one hands on what it ``leaves``, once all frames that are wanted again are there."""
+        with self._lock:
+            self._unfinished -= 1
+            if after is not None and leaves is not None:
+                self._leaves = after, leaves
+            if self._leaves is None or (self._unfinished and self._shares):
+                return
+            (after, leaves), self._leaves = self._leaves, None
+        leaves.frames = self.kept | leaves.frames
+        after.give(leaves)
 
     def on_host(self) -> Clip:
         """The same clip, decoded by the CPU."""
@@ -398,7 +566,7 @@ def decode_all(
     begun: list[list[Future[_Found]]] = []
     try:
         for clip, places in jobs:
-            begun.append([threads().submit(_decode, index, clip, part, places, fill) for part in clip.parts])
+            begun.append([_begun(index, clip, part, places, fill) for part in clip.parts])
         for parts in begun:
             found = [_settled(p) for p in parts]
             bad = [what for what, _ in found if isinstance(what, SampleError)]
@@ -411,47 +579,120 @@ def decode_all(
 
 
 _Outcome = tuple[str | SampleError, float]
-_Found = _Outcome | Future[_Outcome]
+_Found = Any
+"""An outcome, or the future of one, or of such a future."""
 
 
 def _settled(part: Future[_Found]) -> _Outcome:
-    found = part.result()
-    return found.result() if isinstance(found, Future) else found
+    found: Any = part
+    while isinstance(found, Future):
+        found = found.result()
+    outcome: _Outcome = found
+    return outcome
+
+
+def _begun(
+    index: int, clip: NvClip, part: list[_Run], places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
+) -> Future[_Found]:
+    """Have a thread decode one part, once what it goes on from is there: threads do not wait for each other."""
+    before = part[0].ends.before
+    if before is None:
+        return threads().submit(_decode, index, clip, part, places, fill, None)
+    later = Future[_Found]()
+
+    def go_on(left: Any) -> None:
+        if left is not None and not isinstance(left, _Left):  # the CPU's, where the batch before was
+            left.close()
+            left = None
+        try:
+            later.set_result(threads().submit(_decode, index, clip, part, places, fill, left))
+        except RuntimeError as e:  # the interpreter ends
+            later.set_exception(e)
+
+    before.then(go_on)
+    return later
 
 
 def _decode(
-    index: int, clip: NvClip, part: list[_Run], places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
-) -> _Found:
+    index: int, clip: NvClip, part: list[_Run], places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8],
+    left: _Left | None,
+) -> _Found:  # fmt: skip
     """One part, by NVDEC; or what a thread of the CPU begins with, and this one does not wait for."""
     from ..codecs.on_threads import threads as cpu_threads
 
-    began = time.perf_counter()
-    with borrowed(index) as decoders:
-        try:
-            for place in places.get(NO_FRAME, ()) if part is clip.parts[0] else ():
-                _send(decoders.lane, place, np.tile(fill, clip.height * clip.width))
-            for run in part:
-                clip.show(run, decoders, places)
-        except RefusedError as e:  # the CPU has the last word on damage
-            wanted = [n for run in part for n in run.wanted]
-            return cpu_threads().submit(_by_cpu, index, clip, wanted, places, str(e))
-        finally:
-            decoders.lane.synchronize()
-            for run in part:
-                run.packets, run.data = [], np.zeros(0, np.uint8)
+    began, ends, leaves = time.perf_counter(), part[-1].ends, None
+    if left is not None and left.clip is None and not part[0].continued:
+        left.close()
+        left = None
+    decoders = _borrow(index) if left is None or left.decoders is None else left.decoders
+    try:
+        with decoders.lane:
+            try:
+                for place in places.get(NO_FRAME, ()) if part is clip.parts[0] else ():
+                    _send(decoders.lane, place, np.tile(fill, clip.height * clip.width))
+                if left is not None and left.clip is not None:
+                    raise RefusedError(left.why)
+                for run in part:
+                    leaves = _shown(clip, run, decoders, places, left if run is part[0] else None)
+            except RefusedError as e:  # the CPU has the last word on damage
+                if ends.after is not None and not clip.refused_by(index):
+                    ends.after.fail()
+                wanted = [n for run in part for n in run.wanted]
+                return cpu_threads().submit(_by_cpu, index, clip, wanted, places, str(e), ends, left)
+            except SampleError as e:
+                return e.bare(), time.perf_counter() - began
+            finally:
+                decoders.lane.synchronize()
+                for run in part:
+                    run.packets, run.data = [], np.zeros(0, np.uint8)
+    finally:
+        if leaves is None or leaves.decoders is None:
+            _give_back(decoders)
+    clip.leave(ends.after, leaves)
     return "", time.perf_counter() - began
 
 
-def _by_cpu(index: int, clip: NvClip, wanted: Sequence[int], places: Mapping[int, Sequence[int]], why: str) -> _Outcome:
-    began, picture = time.perf_counter(), np.empty((clip.height, clip.width, 3), np.uint8)
+def _shown(
+    clip: NvClip, run: _Run, decoders: Decoders, places: Mapping[int, Sequence[int]], left: _Left | None
+) -> _Left | None:
+    """One run, from what was ``left``; where there is nothing, or it does not go on from there, from its key frame."""
+    if not run.continued or left is not None:
+        try:
+            return clip.show(run, decoders, places, left)
+        except RefusedError:
+            if left is None:
+                raise
+    for other in clip.anew(run):
+        clip.show(other, decoders, places)
+    return None
+
+
+def _by_cpu(
+    index: int, clip: NvClip, wanted: Sequence[int], places: Mapping[int, Sequence[int]], why: str, ends: Ends,
+    left: _Left | None,
+) -> _Outcome:  # fmt: skip
+    began, picture, kept = time.perf_counter(), np.empty((clip.height, clip.width, 3), np.uint8), dict[int, Any]()
+    other = clip.on_host() if left is None or left.clip is None else left.clip
+    frames = {} if left is None or left.clip is None else left.frames
     try:
-        with borrowed(index, on_host=True) as decoders, clip.on_host() as other:
+        with borrowed(index, on_host=True) as decoders:
             for n in wanted:  # one at a time: the host may not have room for a whole video
-                other.decode([n], lambda _: [picture])
+                if n in frames:
+                    picture[...] = frames[n]
+                else:
+                    other.decode([n], lambda _: [picture])
                 for place in places[n]:
                     _send(decoders.lane, place, picture)
+                if n in ends.again:
+                    kept[n] = picture.copy()
                 decoders.lane.synchronize()
+        if clip.refused_by(index):
+            clip.kept |= kept
+        if ends.after is None:
+            other.close()
+        clip.leave(ends.after, None if ends.after is None else _Left(("", 0), kept, clip=other, why=why))
     except SampleError as e:
+        other.close()
         return e.bare(), time.perf_counter() - began
     return why, time.perf_counter() - began
 

@@ -497,7 +497,7 @@ class Fake:
         """The modules to put into `sys.modules`."""
         cupy, cuda, runtime, driver = (types.ModuleType(name) for name in _MODULES)
         runtime.memcpyAsync, runtime.memcpy, runtime.memsetAsync = self.memcpy_async, self.memcpy, self.memset  # type: ignore[attr-defined]
-        runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost = 1, 2  # type: ignore[attr-defined]
+        runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost, runtime.memcpyDeviceToDevice = 1, 2, 3  # type: ignore[attr-defined]
         runtime.getDevice = _current_device  # type: ignore[attr-defined]
         runtime.getDeviceCount = lambda: self._devices  # type: ignore[attr-defined]
         runtime.memGetInfo = lambda: (64 << 30, 80 << 30)  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from dali_run.ops.context import Context
 from dali_run.ops.video import nvdec
 from dali_run.ops.video.decoders import Video
 
+from ...kit.video_batches import batches, by_nvdec, check, opened
 from ...kit.videos import make_video
 
 pytest.importorskip("av")
@@ -49,3 +50,26 @@ def test_frames_are_those_of_the_cpu(name: str, codec: str, pixels: str, most: i
         away = np.abs(out.sample(0).astype(int) - np.array([frames[n] for n in wanted]))
         assert away.max() <= most
         assert away.mean() < 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "codec"), [("a.mp4", "libx264"), ("h.mp4", "libx265"), ("v.webm", "libvpx-vp9")])
+@pytest.mark.parametrize(("length", "step", "size"), [(1, 1, 7), (4, 2, 3)])
+def test_batches_go_on_in_a_group(name: str, codec: str, length: int, step: int, size: int, tmp_path: Path) -> None:
+    """Frames are those of the CPU where decoders are handed from batch to batch, and none was decoded anew."""
+    from dali_run.ops.gpu.lane import Lane
+
+    if nvdec.module() is None:
+        pytest.skip("there is no PyNvVideoCodec that finds a driver")
+    frames = [make_video(tmp_path / name, 64, codec=codec, size=(144, 160), gop=32)]
+    anew, real = [], nvdec.NvClip.anew
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvdec.NvClip, "anew", lambda clip, run: (anew.append(run.wanted), real(clip, run))[1])
+        op, source = opened(tmp_path / name, sequence_length=length, step=step)
+        counts: dict[str, int] = {}
+        for ctx, out in by_nvdec(op, source, batches(source, size), Lane(0), counts):
+            assert not ctx.rejects
+            check(source, ctx.samples.index, out, frames, 12)
+        source.close()
+    assert set(counts) == {"NVDEC"}
+    assert not anew
