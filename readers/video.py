@@ -23,7 +23,7 @@ from ..ops.storage.urls import is_url
 from ..ops.types import DALIDataType, DALIImageType, to_numpy
 from ..ops.video import nvdec
 from ..ops.video.decoders import PadMode, fill_of, padded
-from ..ops.video.media import NO_FRAME, Clip, Colours, Decoded, Glance, Index, Open, group_of, require
+from ..ops.video.media import NO_FRAME, Clip, Colours, Decoded, Glance, Index, Known, Open, group_of, require
 from ..ops.video.relay import Ends, Relay
 from .base import Reader
 from .fetch.parallel import spread
@@ -125,21 +125,23 @@ class _Videos:
         self._times: list[npt.NDArray[np.float64]] = []
         self._extents: list[tuple[int, int]] = []
         self._indexes: list[Index | None] = []
+        self._known: list[Known | None] = []
         self._relays: dict[int, Relay[Any]] = {}
         """By the first sequence of the batch that goes on."""
         self._lock = threading.Lock()
         rows = []
         for number, part in enumerate(parts):
-            times, extent, index = np.empty(0), (0, 0), None
+            times, extent, index, known = np.empty(0), (0, 0), None, None
             try:
                 with Glance(local_copy(part.path)) as clip:
-                    times, extent, index = clip.times, (clip.height, clip.width), clip.index
+                    times, extent, index, known = clip.times, (clip.height, clip.width), clip.index, clip.known
             except SampleError as e:
                 self._problems[number] = e.bare()
                 rows.append((number, 0, 0))  # one sample that says so
             self._times.append(times)
             self._extents.append(extent)
             self._indexes.append(index)
+            self._known.append(known)
             if number not in self._problems:
                 first, end = self._bounds(part, times)
                 rows += [(number, start, end) for start in reader.cut.starts(first, end)]
@@ -343,7 +345,7 @@ class _Videos:
                 raise self._problems[file]
             if ends is not None and ends.before is not None and ends.before.reading is not None:
                 ends.before.reading.exception()  # it was begun before this one: nothing waits for it in vain
-            clip = nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file])
+            clip = nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file], self._known[file])
             try:
                 with nvdec.reading:
                     return clip.read((n for i in some for n in numbers[i]), ends)

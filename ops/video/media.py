@@ -53,6 +53,29 @@ class Facts:
     """The range of values, as FFmpeg numbers it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where the packets of a stream lie in a file that holds them as they are (MP4), in the order of decoding."""
+
+    times: npt.NDArray[np.int64]
+    """In the stream's units."""
+    starts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+    """The number of each frame's packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a file is, besides its index, so that its packets can be read without opening it again."""
+
+    codec: str
+    header: bytes
+    """The decoder's configuration."""
+    facts: Facts
+    table: Table | None
+
+
 _facts: dict[tuple[Any, ...], Facts] = {}
 """By all that they follow from: files of one encoder are told by its header, without decoding."""
 
@@ -74,11 +97,11 @@ class Clip:
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, colours: Colours = "rgb24",
-        threads: int = 1,
+        threads: int = 1, facts: Facts | None = None,
     ) -> None:  # fmt: skip
         """``source``: a path, or the file's bytes. ``index``: of the same file, if it is known. ``colours``: of the
         pictures, RGB, or the stream's own Y, Cb and Cr. ``threads``: that decode it; one, where files are decoded
-        beside each other. Raises SampleError."""
+        beside each other. ``facts``: where they are known, the file is not opened. Raises SampleError."""
         self.container: Any
         """The file, as av has it."""
         self.stream: Any
@@ -92,7 +115,12 @@ class Clip:
             raise SampleError("truncated", "the file is empty")
         self._packets: list[Any] | None = None
         """Where the index keeps the packets that it sees."""
-        self._open()
+        self.table: Table | None = None
+        """Known once the index was made, of files that have one."""
+        if facts is None:
+            self._open()
+        else:
+            self.facts = facts
         self.height, self.width = self.facts.height, self.facts.width
         if self.height < 1 or self.width < 1:
             self.close()
@@ -194,19 +222,23 @@ class Clip:
         return self._indexed() if self._known is None else self._known
 
     def _indexed(self) -> Index:
-        times, keys = [], []
+        times, keys, table = list[int](), list[int](), list[tuple[int, int, int]]()
         if self.stream.codec_context.name in _HIDDEN:
             return [], []
         try:
             self._untouched = False
             for packet in self.container.demux(self.stream):
-                if packet.size == 0 or packet.is_discard:
+                if packet.size == 0:
                     continue
-                if packet.pts is None:
+                time = packet.pts
+                table.append((-1 if time is None else time, packet.pos, packet.size))
+                if packet.is_discard:
+                    continue
+                if time is None:
                     return [], []
-                times.append(packet.pts)
+                times.append(time)
                 if packet.is_keyframe:
-                    keys.append(packet.pts)
+                    keys.append(time)
                 if self._packets is not None:
                     self._packets.append(packet)
         except self.errors as e:
@@ -217,6 +249,10 @@ class Clip:
             raise SampleError("truncated", f"{len(times)} of {declared} frames are there")
         if len(set(times)) != len(times) or not keys:
             return [], []
+        if "mp4" in self.container.format.name.split(",") and len(set(table)) == len(table) == len(times):
+            shown, starts, sizes = np.array(table, np.int64).T.copy()
+            if (starts >= 0).all():
+                self.table = Table(shown, starts, sizes, np.argsort(shown))
         return sorted(times), sorted(keys)
 
     @cached_property
@@ -365,6 +401,16 @@ class Glance(Clip):
     """A clip of which nothing will be decoded by FFmpeg."""
 
     unprobed = frozenset(("h264", "hevc", "vp9", "av1"))
+
+    @property
+    def known(self) -> Known:
+        """What the file is; its table only once its index was asked for."""
+        return Known(self.codec, self.header, self.facts, self.table)
+
+    @property
+    def header(self) -> bytes:
+        """The decoder's configuration."""
+        return bytes(self.stream.codec_context.extradata or b"")
 
 
 class Decoded(Clip):

@@ -26,7 +26,8 @@ import numpy.typing as npt
 from ..context import Context
 from ..errors import SampleError
 from ..gpu.lane import Lane
-from .media import FAR, NO_FRAME, Clip, Decoded, Glance, Index, group_of
+from ..kernels import Kernels
+from .media import FAR, NO_FRAME, Clip, Decoded, Glance, Index, Known, Table, group_of
 from .relay import Ends, Relay
 
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
@@ -46,8 +47,13 @@ _LEAST = 96
 _MORE = 24
 """Frames whose packets are read after the last one of a batch, where the next batch goes on there: NVDEC gives a frame
 when it knows that none comes before it, and it may have up to 16 waiting."""
+_APART = 4
+"""How much larger than its packets the part of a file may be that is read with them: sound stands between them."""
 _MOST_KEPT = 64
 """Frames that a batch keeps for the next, at most."""
+
+
+_loops: Any = Kernels(".packets_cpu", __package__)
 
 
 class RefusedError(Exception):
@@ -195,6 +201,8 @@ class _Rest:
     """The last frame that was wanted."""
     seen: set[int] = field(default_factory=set)
     """Times of later frames whose packets were read."""
+    at: int = -1
+    """The next packet of the file's table, where that is used."""
     complete: bool = False
 
 
@@ -226,12 +234,16 @@ class _Left:
 class NvClip(Glance):
     """A clip whose pictures are surfaces of NVDEC: `read`, then `show`. Reading needs no GPU, and showing no file."""
 
-    def __init__(self, source: str | npt.NDArray[np.uint8], index: Index | None = None) -> None:
-        """Raises SampleError as `Clip` does."""
-        super().__init__(source, index)
+    def __init__(
+        self, source: str | npt.NDArray[np.uint8], index: Index | None = None, known: Known | None = None
+    ) -> None:
+        """``known``: of the same file; if it has a table, the file is not opened. Raises SampleError as `Clip` does."""
+        known = None if known is None or known.table is None else known
+        super().__init__(source, index, facts=None if known is None else known.facts)
         if index is None and not isinstance(source, str):
             self._packets = []  # the index reads the file once, and once is enough
-        self._header = bytes(self.stream.codec_context.extradata or b"")
+        self._header = self.header if known is None else known.header
+        self.table = None if known is None else known.table
         self.parts: list[list[_Run]] = []
         """The frames that were read, each part the work of one thread."""
         self.rest: _Rest | None = None
@@ -241,7 +253,7 @@ class NvClip(Glance):
         self._unfinished, self._shares = 0, False
         self._leaves: tuple[Relay[_Left], _Left] | None = None
         self._lock = threading.Lock()
-        self._name = self.codec
+        self._name = self.codec if known is None else known.codec
         self._bits = _BITS.get(self.facts.pixels, 0)
         self._matrix = matrix_of(self.facts.space, self.facts.span, self.facts.pixels)
 
@@ -311,6 +323,12 @@ class NvClip(Glance):
             return _Run([])
         times, keys = self.index
         run = _Run(wanted, {times[number]: number for number in wanted}, ends=ends, continued=rest is not None)
+        if self.table is not None and (rest is None or rest.at >= 0):
+            if self._by_table(run, rest, self.table):
+                return run
+            rest, run.continued, self.table, run.packets = None, False, None, []
+            if getattr(self, "container", None) is None:
+                self._open()
         if rest is None:
             key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
             rest = _Rest(self, self._from(key), key)
@@ -336,6 +354,57 @@ class NvClip(Glance):
         if more:
             self.rest = rest
         return run
+
+    def _by_table(self, run: _Run, rest: _Rest | None, table: Table) -> bool:
+        """`_run` without asking FFmpeg for each packet; False where the file is not what the table says."""
+        (times, keys), wanted = self.index, run.wanted
+        key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)] if rest is None else rest.key
+        first = int(table.order[bisect.bisect_left(times, key)]) if rest is None else rest.at
+        stop = 1 + int(table.order[[n for n in wanted if rest is None or n > rest.last]].max(initial=first - 1))
+        if run.ends.after is not None:
+            low = max(first, stop - _MORE)
+            later = np.flatnonzero(table.times[low : stop + 2 * _MORE] > times[wanted[-1]])
+            stop = max(stop, low + int(later[:_MORE].max(initial=-1)) + 1)
+            self.rest = _Rest(self, iter(()), key, wanted[-1], at=stop, complete=stop == len(times))
+        run.complete = stop == len(times)
+        which = np.arange(first, stop)
+        if self._name == "hevc":  # of an open group: NVDEC leaves it out, and gives its time to a later frame
+            which = which[table.times[which] >= key]
+        if not len(which):
+            return True
+        starts, sizes, sets = table.starts[which], table.sizes[which], b""
+        if byte_stream := self._name in ("h264", "hevc") and self._header[:1] == b"\1":
+            found = parameter_sets(self._name, self._header)
+            if found is None:
+                return False
+            sets = b"" if run.continued else found
+        low, span = int(starts.min()), int((starts + sizes).max() - starts.min())
+        if starts[0] != low or span > _APART * int(sizes.sum()):
+            return False
+        run.data = np.empty(len(sets) + span, np.uint8)
+        run.data[: len(sets)] = np.frombuffer(sets, np.uint8)
+        starts += len(sets) - low
+        if not self._copied(low, run.data[len(sets) :]) or (
+            byte_stream and _loops.start_codes(run.data, starts, sizes)
+        ):
+            return False
+        starts[0], sizes[0] = 0, sizes[0] + len(sets)
+        run.packets = list(zip(starts.tolist(), sizes.tolist(), table.times[which].tolist(), strict=True))
+        return True
+
+    def _copied(self, start: int, out: npt.NDArray[np.uint8]) -> bool:
+        """Bytes of the file from ``start`` on, if it has as many."""
+        if not isinstance(self._source, str):
+            part = self._source[start : start + len(out)]
+            if len(part) == len(out):
+                out[:] = part
+            return len(part) == len(out)
+        try:
+            with open(self._source, "rb", buffering=0) as file:
+                file.seek(start)
+                return file.readinto(out.data) == len(out)
+        except OSError:
+            return False
 
     def anew(self, run: _Run) -> list[_Run]:
         """The frames of ``run``, from a key frame on. Raises SampleError."""
