@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any, Self
 
@@ -264,6 +264,8 @@ class NvClip(Glance):
             return f"{self._name}, {self.facts.pixels}"
         if self.height % 2 or self.width % 2:
             return "odd sizes"
+        if interlaced(self._name, self._header):
+            return f"{self._name}, interlaced"  # it would mix the fields of frames, which the CPU weaves
         return "" if self.index[0] else "packets without times"
 
     def read(self, numbers: Iterable[int], ends: Ends | None = None) -> Self:
@@ -612,6 +614,79 @@ def parameter_sets(codec: str, header: bytes) -> bytes | None:
             count, at = header[at + 1 : at + 3], at + 3
             take(int.from_bytes(count, "big"))
     return None if at > len(header) or not all(found) else b"".join(_UNIT + part for part in found)
+
+
+class _Bits:
+    """Reads numbers of bits, and of Exp-Golomb codes (ITU-T H.264, 9.1). Raises IndexError after the end."""
+
+    def __init__(self, data: bytes) -> None:
+        plain = data.replace(b"\0\0\3", b"\0\0")
+        self._bits = "".join(f"{byte:08b}" for byte in plain)
+        self._at = 0
+
+    def skip(self, count: int) -> None:
+        self._at += count
+
+    def bit(self) -> int:
+        self._at += 1
+        return int(self._bits[self._at - 1])
+
+    def number(self) -> int:
+        """Unsigned, or a signed one that nobody looks at."""
+        zeros = 0
+        while not self.bit():
+            zeros += 1
+        self._at += zeros
+        return (1 << zeros) - 1 + int(self._bits[self._at - zeros : self._at] or "0", 2)
+
+    def signed(self) -> int:
+        number = self.number()
+        return (number + 1) // 2 if number % 2 else -(number // 2)
+
+
+_WITH_CHROMA = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))
+"""H.264's profiles whose parameter sets tell of chroma and scaling."""
+
+
+@lru_cache(maxsize=256)
+def interlaced(codec: str, header: bytes) -> bool:
+    """The configuration ``header`` of MP4 or Matroska tells of H.264 frames that may be two fields (7.3.2.1.1), or of
+    an interlaced HEVC source."""
+    if codec == "hevc" and len(header) > 6 and header[0] == 1:
+        return header[6] & 0b11000000 == 0b01000000
+    if codec != "h264" or (sets := parameter_sets(codec, header)) is None:
+        return False
+    unit = next((u for u in sets.split(_UNIT) if u[:1] and u[0] & 31 == _SEQUENCE), b"")
+    bits = _Bits(unit[1:])
+    try:
+        bits.skip(24)
+        bits.number()
+        if unit[1] in _WITH_CHROMA:
+            chroma = bits.number()
+            bits.skip(chroma == 3)
+            bits.number(), bits.number(), bits.skip(1)
+            for k in range((8 if chroma != 3 else 12) if bits.bit() else 0):
+                last = following = 8 * bits.bit()
+                for _ in range((16 if k < 6 else 64) if last else 0):
+                    if following:
+                        following = (last + bits.signed()) % 256
+                    last = following or last
+        bits.number()
+        order = bits.number()
+        if order == 0:
+            bits.number()
+        elif order == 1:
+            bits.skip(1), bits.number(), bits.number()
+            for _ in range(bits.number()):
+                bits.number()
+        bits.number(), bits.skip(1), bits.number(), bits.number()
+        return not bits.bit()
+    except IndexError:
+        return False
+
+
+_SEQUENCE = 7
+"""H.264's number of the units that describe a whole sequence."""
 
 
 def annexb(data: bytes, before: bytes) -> bytes:
