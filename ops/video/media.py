@@ -313,7 +313,7 @@ class Clip:
 
     def _count(self, wanted: Sequence[int], places: Places) -> None:
         """`decode` for files whose packets do not tell which frames there are."""
-        if self._frames is None or wanted[:1] <= [self._at]:
+        if self._frames is None or (len(wanted) and wanted[0] <= self._at):
             self._frames, self._at = self._decoded(None), -1
         for number in wanted:
             frame = None

@@ -111,23 +111,23 @@ def units_of(stream: bytes) -> list[bytes]:
 def test_byte_streams_are_those_of_ffmpegs_filter(codec: str, name: str, tmp_path: Path) -> None:
     import av
 
-    from dali_run.ops.video import nvdec
+    from dali_run.ops.video import byte_streams
 
     make_video(tmp_path / name, 12, codec=codec)
     with av.open(str(tmp_path / name)) as container:
         stream = container.streams.video[0]
         header, kind = bytes(stream.codec_context.extradata), stream.codec_context.codec.canonical_name
-        sets = nvdec.parameter_sets(kind, header)
+        sets = byte_streams.parameter_sets(kind, header)
         assert sets
         wanted = av.bitstream.BitStreamFilterContext(f"{kind}_mp4toannexb", stream)
         for k, packet in enumerate(p for p in container.demux(stream) if p.size):
-            made = nvdec.annexb(bytes(packet), b"" if k else sets)
+            made = byte_streams.annexb(bytes(packet), b"" if k else sets)
             units = b"".join(bytes(unit) for unit in wanted.filter(packet))
             if k in (0, 1):  # before later key frames it has the sets again
                 assert sorted(units_of(made)) == sorted(units_of(units))
-    assert not any(nvdec.parameter_sets(kind, header[:cut]) for cut in range(7))
+    assert not any(byte_streams.parameter_sets(kind, header[:cut]) for cut in range(7))
     with pytest.raises(ValueError, match="longer than their packet"):
-        nvdec.annexb(b"\0\0\0\3abc\0\0\0\4abc", b"")
+        byte_streams.annexb(b"\0\0\0\3abc\0\0\0\4abc", b"")
 
 
 def test_deep_colours_beside_sharp_edges(tmp_path: Path) -> None:
