@@ -8,7 +8,7 @@ registers memory, which holds the driver's locks for milliseconds, all threads o
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
@@ -25,6 +25,10 @@ _MOST, _ARGUMENTS = 32, 16
 """Calls of a table, and arguments of a kernel."""
 _COLUMNS = 12
 """Of a row: a function's address and its arguments."""
+
+_HELD_LAUNCH = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, *(ctypes.c_uint,) * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)
 
 _loops: Any = Kernels(".driver_calls_cpu", __package__)
 
@@ -125,13 +129,19 @@ class Work:
         where = self._at + 8 * _ARGUMENTS * self._count
         self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, where, 0)
 
-    def launch_with(self, function: int, grid: int, block: int, values: npt.NDArray[Any]) -> None:
-        """Run a kernel that takes one structure, ``values``, on one row of blocks. The driver copies it at `submit`."""
-        if self._count == _MOST:
-            self.submit()
-        self._values[self._count, 0] = values.ctypes.data
-        where = self._slots + 8 * _ARGUMENTS * self._count
-        self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, where, 0)
+    def steady(self, function: int, grid: int, block: int, values: npt.NDArray[Any]) -> Callable[[], None]:
+        """A launch with what is in ``values``, one structure, whenever it is called: at once, and without letting go of
+        the GIL. A thread that launches one kernel after the other, beside many that do, waits longer to get it back
+        than a launch takes (one H200, eight threads, HEVC to frames: 13,049 a second instead of 12,467)."""
+        where = (ctypes.c_void_p * 1)(values.ctypes.data)
+        call = _HELD_LAUNCH(self._functions[LAUNCH])
+        arguments = function, grid, 1, 1, block, 1, 1, 0, self._stream, ctypes.addressof(where), None
+
+        def launch(_held: Any = (where, values)) -> None:
+            if status := call(*arguments):
+                refused(status)
+
+        return launch
 
     def copy_in(self, to: int, host: int, nbytes: int) -> None:
         """Copy from the host to the device."""

@@ -4,7 +4,7 @@
 times. Only what decodes is another. Whatever NVDEC refuses is the CPU's.
 
 The threads that drive NVDEC do nothing else, so that its engines never wait for Python: others have read the packets
-before, and a frame takes two calls that need no GIL, one to decode it and one to convert it.
+before, and a frame takes one call without the GIL, to decode it, and one that keeps it, to launch its conversion.
 """
 
 from __future__ import annotations
@@ -553,8 +553,7 @@ _SURFACE = np.dtype(
 
 
 class _Converter:
-    """RGB of surfaces of one size. All calls of the driver's are one without the GIL: eight threads have little time
-    for it."""
+    """RGB of surfaces of one size."""
 
     def __init__(self, lane: Lane, height: int, width: int, bits: int, matrix: _Matrix) -> None:
         self._nbytes, self._height, self._width = (1 if bits == 8 else 2), height, width
@@ -565,9 +564,8 @@ class _Converter:
         self._values = np.zeros(1, _SURFACE)
         self._values["size"], self._values["numbers"] = (height, width), (unit, *matrix[:-1])
         self._addresses = self._values.view(np.uint64)
-        self._work = lane.work()
-        self._kernel = lane.handle("video.cu", f"rgb<{'unsigned char' if bits == 8 else 'unsigned short'}>")
-        self._grid = -(-height * width // _BLOCK)
+        kernel = lane.handle("video.cu", f"rgb<{'unsigned char' if bits == 8 else 'unsigned short'}>")
+        self._launch = lane.work().steady(kernel, -(-height * width // _BLOCK), _BLOCK, self._values)
 
     def convert(self, surface: Any, places: Sequence[int]) -> None:
         """RGB of ``surface`` at ``places``, addresses on the device. Raises RefusedError where the surface is not what
@@ -580,8 +578,7 @@ class _Converter:
         values[0], values[1], values[3] = luma, chroma, pitch
         for place in places:
             values[2] = place
-            self._work.launch_with(self._kernel, self._grid, _BLOCK, self._values)
-            self._work.submit()
+            self._launch()
 
 
 _unsupported: dict[tuple[int, str, int], str] = {}

@@ -345,9 +345,12 @@ class Work:
     def launch(self, function: int, grid: int, block: int, *arguments: int) -> None:
         self._calls.append(lambda: self._fake.launch_kernel(function, grid, block, arguments))
 
-    def launch_with(self, function: int, grid: int, block: int, values: np.ndarray) -> None:
-        copied = values.copy()  # as the driver does, at the latest when it is submitted
-        self._calls.append(lambda: self._fake.launch_structure(function, grid, block, copied))
+    def steady(self, function: int, grid: int, block: int, values: np.ndarray) -> Callable[[], None]:
+        def launch() -> None:
+            copied = values.copy()
+            _on(self._stream, lambda: self._fake.launch_structure(function, grid, block, copied))
+
+        return launch
 
     def copy_in(self, to: int, host: int, nbytes: int) -> None:
         self._calls.append(lambda: self._fake.memcpy(to, host, nbytes, 1))

@@ -89,16 +89,26 @@ def test_as_much_as_one_likes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(call[1], call[-1]) for call in library.calls] == [(k, 2 * k) for k in range(1, 101)]
 
 
-def test_structures_are_arguments_by_their_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steady_launches_are_begun_at_once_with_what_is_in_their_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library(monkeypatch)
-    work = stream_work.Work(77)
-    work.launch(1, 1, 32, 5)
     given = np.array([7, 8, 9])
-    work.launch_with(2, 1, 32, given)
-    given[0] = 70  # before it is submitted
-    work.launch(3, 1, 32, 6)
-    work.submit()
-    assert [(call[1], call[-1]) for call in library.calls] == [(1, 5), (2, 70), (3, 6)]
+    launch = stream_work.Work(77).steady(0x7F00_1234_5678, 3, 32, given)
+    launch()
+    given[0] = 70
+    launch()
+    assert library.calls == [("cuLaunchKernel", 0x7F00_1234_5678, 3, 1, 1, 32, 1, 1, 0, 77, first) for first in (7, 70)]
+
+
+def test_a_steady_launch_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(status: int) -> None:
+        raise RuntimeError(status)
+
+    monkeypatch.setattr(stream_work, "refused", refused)
+    Library(monkeypatch, fails=2)
+    launch = stream_work.Work(77).steady(1, 1, 32, np.array([7]))
+    launch()
+    with pytest.raises(RuntimeError, match="700"):
+        launch()
 
 
 def test_the_time_between_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
