@@ -201,8 +201,8 @@ class _Videos:
         self._files.close()
 
     def _ends(self, index: I64, numbers: list[list[int]]) -> Ends:
-        """What a batch of sequences ``index`` shares with its neighbours. Asked once for each batch, in their order as
-        far as possible: where the first asks after the second, both decode what they share."""
+        """The groups that a batch of sequences ``index`` shares with its neighbours. Asked once for each batch, in
+        their order as far as possible: where the first asks after the second, both decode what they share."""
         if not self._reader.in_order or not len(index) or (np.diff(index) < 0).any():
             return Ends()
         first, following = int(index[0]), int(index[-1]) + 1

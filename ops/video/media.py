@@ -67,7 +67,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a file is, besides its index, so that its packets can be read without opening it again."""
+    """The facts of a file besides its index: with them its packets can be read without opening it again."""
 
     codec: str
     header: bytes
@@ -404,7 +404,7 @@ class Glance(Clip):
 
     @property
     def known(self) -> Known:
-        """What the file is; its table only once its index was asked for."""
+        """The facts of the file; its table only once its index was asked for."""
         return Known(self.codec, self.header, self.facts, self.table)
 
     @property

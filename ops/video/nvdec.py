@@ -209,7 +209,7 @@ class _Rest:
 
 @dataclass(slots=True)
 class _Left:
-    """What a batch leaves to the next one; see `relay`."""
+    """A decoder, packets and frames that a batch leaves to the next one; see `relay`."""
 
     kind: tuple[str, int]
     """Codec and bits of a sample."""
@@ -220,7 +220,7 @@ class _Left:
     packets: list[_Packet] = field(default_factory=list)
     """Which it was not fed yet."""
     clip: Clip | None = None
-    """What the CPU decodes, because of ``why``."""
+    """The file as the CPU decodes it, because of ``why``."""
     why: str = ""
 
     def close(self) -> None:

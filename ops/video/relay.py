@@ -1,5 +1,5 @@
-"""Relay: what the decoding of one batch leaves to the next, which goes on in the same group of pictures, so that each
-group is decoded once."""
+"""Relay: the decoder of one batch goes on in the next, in the same group of pictures, so that each group is decoded
+once."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Relay(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What a batch shares with its neighbours."""
+    """The groups that a batch shares with its neighbours."""
 
     before: Relay[Any] | None = None
     """Where its first frames begin in the middle of a group."""
