@@ -72,7 +72,7 @@ def mappings() -> dict[str, int]:
                 kind = "stacks"
             elif name:
                 kind = "of_files"
-            elif start % HEAP == 0 and stop - start <= HEAP:
+            elif start % HEAP == 0:  # full ones are one mapping with the next
                 kind = "heaps"
             else:
                 kind = "others"
