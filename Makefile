@@ -48,6 +48,7 @@ fuzz: setup ## fuzz every parser for SECONDS each (600), guided by coverage
 	$(BIN)/python -m tests.fuzz --seconds 60 --compiled
 	$(BIN)/python -m tests.fuzz.jobs --seconds $(or $(SECONDS),600)
 	$(BIN)/python -m tests.fuzz.containers --seconds $(or $(SECONDS),600)
+	$(BIN)/python -m tests.fuzz.graphs --seconds $(or $(SECONDS),600)
 
 .PHONY: test-gpu
 test-gpu: setup ## the tests, where a missing or broken GPU fails them

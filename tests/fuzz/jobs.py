@@ -1,4 +1,4 @@
-"""Whole jobs on mutated files: spec, readers, decoders, engine and writer, as a user runs them.
+"""Whole jobs on mutated pictures, sounds and videos: spec, readers, decoders, engine and writer, as a user runs them.
 
 Of every format a few good files are mutated and lie among good ones. What must hold, whatever the bytes are: the job
 ends with 0 or 3; every good file's record is what it is without the others; every bad one is in the output or in
@@ -26,6 +26,8 @@ from PIL import Image
 
 from dali_run.pipelines.job.run import run_job
 from dali_run.writers.shards.verify import verify
+
+from ..kit.videos import make_video
 
 GOOD, BAD = 6, 24
 """Files of a job, of one format."""
@@ -81,6 +83,48 @@ IMAGES: Mapping[str, Callable[[random.Random], bytes]] = {
     "webp-lossless": _saved("RGB", "WEBP", lossless=True),
     "jpeg2000": _saved("RGB", "JPEG2000"),
 }
+
+
+def _sound(format: str, subtype: str) -> Callable[[random.Random], bytes]:
+    def make(rng: random.Random) -> bytes:
+        import soundfile
+
+        file, frames = io.BytesIO(), rng.randint(300, 4000)
+        tone = np.sin(np.arange(frames) * rng.uniform(0.01, 0.5))[:, None] * np.ones((1, rng.randint(1, 2)))
+        soundfile.write(file, tone * 0.7, rng.choice((8000, 16000)), format=format, subtype=subtype)
+        return file.getvalue()
+
+    return make
+
+
+SOUNDS: Mapping[str, Callable[[random.Random], bytes]] = {
+    "wav": _sound("WAV", "PCM_16"),
+    "wav-24": _sound("WAV", "PCM_24"),
+    "wav-float": _sound("WAV", "FLOAT"),
+    "wav-ulaw": _sound("WAV", "ULAW"),
+    "flac": _sound("FLAC", "PCM_16"),
+    "flac-24": _sound("FLAC", "PCM_24"),
+    "ogg": _sound("OGG", "VORBIS"),
+    "aiff": _sound("AIFF", "PCM_16"),
+}
+
+
+def _video(suffix: str, codec: str) -> Callable[[random.Random], bytes]:
+    def make(rng: random.Random) -> bytes:
+        with tempfile.TemporaryDirectory() as there:
+            path = Path(there) / f"v.{suffix}"
+            make_video(path, rng.randint(2, 9), codec, gop=rng.randint(1, 6))
+            return path.read_bytes()
+
+    return make
+
+
+VIDEOS: Mapping[str, Callable[[random.Random], bytes]] = {
+    "mp4-h264": _video("mp4", "libx264"),
+    "mkv-h264": _video("mkv", "libx264"),
+    "mkv-vp9": _video("mkv", "libvpx-vp9"),
+    "avi-mpeg4": _video("avi", "mpeg4"),
+}
 ENDS = (0, 1, 0x7F, 0x80, 0xFF)
 WORDS = (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 
@@ -121,19 +165,33 @@ name: fuzz
 pipeline: {{batch_size: {batch}, num_threads: 2, device: {device}, seed: 1, memory: {{host: 512MiB}}}}
 graph:
   - {{op: readers.file, name: Reader, file_root: "{data}", file_filters: ["*"], out: [encoded, label]}}
-  - {{op: {decoder}, in: encoded, out: image, max_pixels: 4000000}}
-  - {{op: resize, in: image, size: [16, 16], out: image}}
+{chain}
 outputs: {{image: image, label: label}}
 write: {{writer: files, path: "{out}", fields: {{image: {{encode: npy}}, label: {{}}}}}}
 on_error: {{policy: skip}}
 """
+
+_RESIZED = """\
+  - {{op: {decoder}, in: encoded, out: image, max_pixels: 4000000}}
+  - {{op: resize, in: image, size: [16, 16], out: image}}"""
+CHAINS = {
+    "decoders.image": _RESIZED.format(decoder="decoders.image"),
+    "decoders.image_random_crop": _RESIZED.format(decoder="decoders.image_random_crop"),
+    "decoders.audio": "  - {op: decoders.audio, in: encoded, downmix: true, sample_rate: 8000, max_samples: 1000000, "
+                      "out: [image, rate]}",
+    "decoders.video": _RESIZED.format(decoder="decoders.video"),
+}  # fmt: skip
+"""From files to what is written, by the decoder."""
+FAMILIES = ((IMAGES, ("decoders.image", "decoders.image_random_crop")), (SOUNDS, ("decoders.audio",)),
+            (VIDEOS, ("decoders.video",)))  # fmt: skip
+MAKERS = {**IMAGES, **SOUNDS, **VIDEOS}
 
 
 def run(folder: Path, name: str, batch: int, device: str, decoder: str) -> tuple[int, str, dict[str, bytes], list[str]]:
     """Exit code, message, the records by the key of their file, and the keys of the reject log, of the files in
     ``folder/name``."""
     spec, out = folder / f"{name}.yaml", folder / f"out-{name}"
-    spec.write_text(SPEC.format(batch=batch, device=device, decoder=decoder, data=folder / name, out=out))
+    spec.write_text(SPEC.format(batch=batch, device=device, chain=CHAINS[decoder], data=folder / name, out=out))
     result = run_job(spec)
     records = {}
     for listing in sorted(out.glob("fuzz-*.jsonl")):
@@ -150,7 +208,11 @@ def run(folder: Path, name: str, batch: int, device: str, decoder: str) -> tuple
 def check(format: str, seed: int, device: str = "cpu", decoder: str = "decoders.image") -> int:
     """One job on mutations of one format, or of ``all``; how many files it had. Raises AssertionError."""
     rng = random.Random(f"{format} {seed}")
-    makes = list(IMAGES.values()) if format == "all" else [IMAGES[format]]
+    makes = (
+        list(next(f for f, decoders in FAMILIES if decoder in decoders).values())
+        if format == "all"
+        else [MAKERS[format]]
+    )
     batch = rng.choice((1, 4, 7, 64))
     with tempfile.TemporaryDirectory() as there:
         folder = Path(there)
@@ -178,7 +240,7 @@ def check(format: str, seed: int, device: str = "cpu", decoder: str = "decoders.
 def main() -> None:
     """Fuzz for a while; a line of a table at the end, and 1 where something was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("formats", nargs="*", default=[*IMAGES, "all"])
+    parser.add_argument("formats", nargs="*", default=[*MAKERS, "all"])
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--first", type=int, default=0, help="number of the first seed")
     parser.add_argument("--device", default="cpu", help="cpu, null, or gpu")
@@ -186,7 +248,7 @@ def main() -> None:
     end, seed, files, jobs, found = time.monotonic() + asked.seconds, asked.first, 0, 0, 0
     while time.monotonic() < end:
         for format in asked.formats:
-            for decoder in ("decoders.image", "decoders.image_random_crop"):
+            for decoder in [d for makers, ds in FAMILIES if format in (*makers, "all") for d in ds]:
                 try:
                     files += check(format, seed, asked.device, decoder)
                 except AssertionError as e:
@@ -196,7 +258,7 @@ def main() -> None:
             if time.monotonic() > end:
                 break
         seed += 1
-    sys.stdout.write(f"| fuzz whole jobs on {asked.device}: {jobs} jobs of all image formats | {files} | {found} |\n")
+    sys.stdout.write(f"| fuzz whole jobs on {asked.device}: {jobs} jobs of all formats | {files} | {found} |\n")
     sys.exit(bool(found))
 
 
