@@ -1,4 +1,4 @@
-// filter (ops/filters/filter.py): correlation with a window for each picture; a thread makes one value.
+// filter (ops/filters/filter.py): correlation with a window for each picture.
 #include "convert.cuh"
 #include "window.cuh"
 
@@ -13,7 +13,7 @@ __global__ void correlate(const In* source, const long long* base, const long lo
     const long long *in = before + 5ll * picture, *size = after + 5ll * picture;
     const long long *extent = extents + 3ll * picture, *pad = pads + 4ll * picture;
     const long long i = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
-    if (i >= size[0] * size[1] * size[2] * size[3] * size[4]) return;
+    if (i >= spots(size)) return;
     const Spot spot(in, size, i);
     const int height = static_cast<int>(extent[1]), width = static_cast<int>(extent[2]);
     const int top = spot.y - static_cast<int>(pad[1]), left = spot.x - static_cast<int>(pad[2]);
@@ -21,16 +21,25 @@ __global__ void correlate(const In* source, const long long* base, const long lo
     const In* image = source + base[picture] + spot.start;
     const float* w = weights + places[picture];
     const float fill = fills[picture];
-    float sum = 0;
-    for (int a = 0; a < extent[0]; ++a) {
+    float sums[ROWS] = {};
+    for (int a = 0; a < extent[0]; ++a, w += height * width) {
+        const auto add = [&](int j, int k, float v) {
+            #pragma unroll
+            for (int q = 0; q < ROWS; ++q)
+                if (j >= q && j - q < height) sums[q] += w[(j - q) * width + k] * v;
+        };
+        const auto outside = [&](int j, int k) { add(j, k, fill); };
         const int slice = place(spot.z + a - static_cast<int>(pad[0]), spot.slices, border);
-        const auto outside = [&] { sum += *w++ * fill; };
         if (slice < 0) {
-            for (int n = height * width; n > 0; --n) outside();
+            for (int j = 0; j < height + spot.count - 1; ++j)
+                for (int k = 0; k < width; ++k) outside(j, k);
             continue;
         }
         each(image + slice * plane, spot, top, left, height, width, border,
-             [&](In v) { sum += *w++ * static_cast<float>(plain(v)); }, outside);
+             [&](int j, int k, In v) { add(j, k, static_cast<float>(plain(v))); }, outside);
     }
-    target[out_base[picture] + i] = saturate<Out>(sum);
+    Out* out = target + out_base[picture] + spot.first;
+    #pragma unroll
+    for (int q = 0; q < ROWS; ++q)
+        if (q < spot.count) out[q * spot.pitch] = saturate<Out>(sums[q]);
 }

@@ -1,4 +1,4 @@
-// dilate, erode and median_blur (ops/filters/morphology.py): a thread makes one value from those around it.
+// dilate, erode and median_blur (ops/filters/morphology.py): values from those around them.
 #include "convert.cuh"
 #include "window.cuh"
 
@@ -10,20 +10,33 @@ __global__ void extreme(const T* source, const long long* base, const long long*
     const int picture = blockIdx.x / tiles;
     const long long* size = sizes + 5ll * picture;
     const long long i = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
-    if (i >= size[0] * size[1] * size[2] * size[3] * size[4]) return;
+    if (i >= spots(size)) return;
     const Spot spot(size, size, i);
     const long long* mask = masks + 4ll * picture;
+    const int height = static_cast<int>(mask[0]);
     const T* s = source + base[picture] + spot.start;
-    T best = s[(static_cast<long long>(spot.y) * spot.columns + spot.x) * spot.channels + spot.c];
-    bool fresh = true;
-    each(s, spot, spot.y - static_cast<int>(mask[2]), spot.x - static_cast<int>(mask[3]), static_cast<int>(mask[0]),
+    T* out = target + out_base[picture] + spot.first;
+    T best[ROWS];
+    bool fresh[ROWS];
+    #pragma unroll
+    for (int q = 0; q < ROWS; ++q) {
+        best[q] = q < spot.count ? source[base[picture] + spot.first + q * spot.pitch] : T();
+        fresh[q] = true;
+    }
+    each(s, spot, spot.y - static_cast<int>(mask[2]), spot.x - static_cast<int>(mask[3]), height,
          static_cast<int>(mask[1]), border,
-         [&](T v) {
-             if (fresh || (largest ? plain(best) < plain(v) : plain(v) < plain(best))) best = v;
-             fresh = false;
+         [&](int j, int, T v) {
+             #pragma unroll
+             for (int q = 0; q < ROWS; ++q) {
+                 if (j < q || j - q >= height) continue;
+                 if (fresh[q] || (largest ? plain(best[q]) < plain(v) : plain(v) < plain(best[q]))) best[q] = v;
+                 fresh[q] = false;
+             }
          },
-         [] {});
-    target[out_base[picture] + i] = best;
+         [](int, int) {});
+    #pragma unroll
+    for (int q = 0; q < ROWS; ++q)
+        if (q < spot.count) out[q * spot.pitch] = best[q];
 }
 
 // Numbers in the order of their values.
@@ -48,20 +61,37 @@ __global__ void median(const T* source, const long long* base, const long long* 
     const int picture = blockIdx.x / tiles;
     const long long* size = sizes + 5ll * picture;
     const long long i = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
-    if (i >= size[0] * size[1] * size[2] * size[3] * size[4]) return;
+    if (i >= spots(size)) return;
     const Spot spot(size, size, i);
     const int h = static_cast<int>(masks[4ll * picture]), w = static_cast<int>(masks[4ll * picture + 1]);
     const T* s = source + base[picture] + spot.start;
     const int top = spot.y - h / 2, left = spot.x - w / 2;
+    const auto nothing = [](int, int) {};
     const bool wide = key(T()) == 0x80000000u || sizeof(T) == 4;  // floats of 16 bits are compared as those of 32
-    unsigned found = 0;
+    unsigned found[ROWS] = {};
     for (int bit = wide ? 31 : 8 * static_cast<int>(sizeof(T)) - 1; bit >= 0; --bit) {
-        const unsigned candidate = found | 1u << bit;
-        int below = 0;
-        each(s, spot, top, left, h, w, CLAMP, [&](T v) { below += key(v) < candidate; }, [] {});
-        if (below <= h * w / 2) found = candidate;
+        int below[ROWS] = {};
+        each(s, spot, top, left, h, w, CLAMP,
+             [&](int j, int, T v) {
+                 #pragma unroll
+                 for (int q = 0; q < ROWS; ++q)
+                     below[q] += j >= q && j - q < h && key(v) < (found[q] | 1u << bit);
+             },
+             nothing);
+        #pragma unroll
+        for (int q = 0; q < ROWS; ++q)
+            if (below[q] <= h * w / 2) found[q] |= 1u << bit;
     }
-    T middle = T();
-    each(s, spot, top, left, h, w, CLAMP, [&](T v) { if (key(v) == found) middle = v; }, [] {});
-    target[out_base[picture] + i] = middle;
+    T middle[ROWS] = {};
+    each(s, spot, top, left, h, w, CLAMP,
+         [&](int j, int, T v) {
+             #pragma unroll
+             for (int q = 0; q < ROWS; ++q)
+                 if (j >= q && j - q < h && key(v) == found[q]) middle[q] = v;
+         },
+         nothing);
+    T* out = target + out_base[picture] + spot.first;
+    #pragma unroll
+    for (int q = 0; q < ROWS; ++q)
+        if (q < spot.count) out[q * spot.pitch] = middle[q];
 }

@@ -37,6 +37,8 @@ struct Draws {  // of one element, one after the other; draw `first` of a stream
             known = at >> 2;
             four = block();
         }
-        return four.word[at++ & 3];
+        const unsigned i = static_cast<unsigned>(at++) & 3;  // an array that is indexed at run time lives in memory
+        return i & 2 ? (i & 1 ? four.word[3] : four.word[2]) : (i & 1 ? four.word[1] : four.word[0]);
     }
+    __device__ void pass(int draws) { at += draws; }
 };

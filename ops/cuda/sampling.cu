@@ -64,7 +64,7 @@ __device__ __forceinline__ void keys(float t, float* weights) {
 // grid (tiles, samples); `params` [N][9]; `map_base` [N][2]; the maps are of one element for each pixel of an output plane; `fills`
 // [1 or N][fill_width].
 template <typename In, typename Out>
-__global__ void sample(const In* source, const long long* base, const long long* geometry, int kind,
+__global__ void __launch_bounds__(256, 4) sample(const In* source, const long long* base, const long long* geometry, int kind,
                        const double* params, const float* map_x, const float* map_y, const long long* map_base, int filter,
                        int border, const float* fills, int fill_width, int fill_rows, Out* target,
                        const long long* out_base) {

@@ -1,45 +1,58 @@
-// Windows around values of pieces, which are [pictures, slices, rows, columns, channels].
+// Windows around values of pieces, which are [pictures, slices, rows, columns, channels]. A thread makes ROWS values below
+// one another: their windows share most of what they read.
 #pragma once
 #include "border.cuh"
 #include "division.cuh"
 
-// Value `i` of an output of size `out` [5], made from an input of size `in`.
+constexpr int ROWS = 4;
+
+// Values `i` of an output of size `out` [5], made from an input of size `in`.
 struct Spot {
     int slices, rows, columns, channels;  // of the input
-    int z, y, x, c;                       // of the value
-    long long start;                      // of its picture in the input
+    int z, y, x, c;                       // of the first value
+    int count;                            // of values
+    long long start;                      // of the picture in the input
+    long long first, pitch;               // where the first value is in the output, and how far the next
 
     __device__ Spot(const long long* in, const long long* out, long long i)
         : slices(static_cast<int>(in[1])), rows(static_cast<int>(in[2])), columns(static_cast<int>(in[3])),
-          channels(static_cast<int>(in[4])) {
+          channels(static_cast<int>(in[4])), pitch(out[3] * out[4]) {
         c = static_cast<int>(split(i, out[4]));
         x = static_cast<int>(split(i, out[3]));
-        y = static_cast<int>(split(i, out[2]));
+        y = ROWS * static_cast<int>(split(i, (out[2] + ROWS - 1) / ROWS));
         z = static_cast<int>(split(i, out[1]));
+        count = static_cast<int>(min(out[2] - y, static_cast<long long>(ROWS)));
         start = i * slices * rows * columns * channels;
+        first = ((i * out[1] + z) * out[2] + y) * pitch + static_cast<long long>(x) * out[4] + c;
     }
 };
 
-// Calls `use(value)` for each value of `spot`'s channel in the window of `height` x `width` from (top, left) of a slice,
-// line by line; `outside()` for those that are not in the picture where `border` is constant.
+// How many threads a piece of size `out` takes.
+__device__ __forceinline__ long long spots(const long long* out) {
+    return out[0] * out[1] * ((out[2] + ROWS - 1) / ROWS) * out[3] * out[4];
+}
+
+// Calls `use(j, k, value)` for what lies in a slice in row j and column k, line by line, of the windows of `height` x
+// `width` of which the first begins at (top, left); `outside(j, k)` for what is not in the picture where `border` is
+// constant. Row j is row j - q of the window of value q.
 template <typename T, typename Use, typename Outside>
 __device__ __forceinline__ void each(const T* slice, const Spot& spot, int top, int left, int height, int width,
                                      int border, Use use, Outside outside) {
-    const int channels = spot.channels;
+    const int channels = spot.channels, down = height + spot.count - 1;
     const long long pitch = static_cast<long long>(spot.columns) * channels;
     slice += spot.c;
-    if (top >= 0 && left >= 0 && top + height <= spot.rows && left + width <= spot.columns) {
+    if (top >= 0 && left >= 0 && top + down <= spot.rows && left + width <= spot.columns) {
         const T* line = slice + top * pitch + static_cast<long long>(left) * channels;
-        for (int j = 0; j < height; ++j, line += pitch)
-            for (int k = 0, at = 0; k < width; ++k, at += channels) use(line[at]);
+        for (int j = 0; j < down; ++j, line += pitch)
+            for (int k = 0, at = 0; k < width; ++k, at += channels) use(j, k, line[at]);
         return;
     }
-    for (int j = 0; j < height; ++j) {
+    for (int j = 0; j < down; ++j) {
         const int row = place(top + j, spot.rows, border);
         for (int k = 0; k < width; ++k) {
             const int column = place(left + k, spot.columns, border);
-            if (row < 0 || column < 0) outside();
-            else use(slice[row * pitch + static_cast<long long>(column) * channels]);
+            if (row < 0 || column < 0) outside(j, k);
+            else use(j, k, slice[row * pitch + static_cast<long long>(column) * channels]);
         }
     }
 }

@@ -20,6 +20,7 @@ _kernels: Any = Kernels(".jitter_cpu", __package__)
 _SKIP = 257
 """How many draws apart elements begin in DALI."""
 _THREADS = 256
+_VALUES = 4  # that a thread moves (cuda/jitter.cu)
 
 
 class Jitter(Operator, name="jitter"):
@@ -62,7 +63,7 @@ class Jitter(Operator, name="jitter"):
             return out
         most = int(sizes.prod(axis=1).max(initial=0))
         if most:
-            tiles = -(-most // _THREADS)
+            tiles = -(-most // (_THREADS * _VALUES))
             sequence, base, to, extent, far = ctx.device.upload(
                 streams.sequence, images.offsets, out.offsets, sizes, reach
             )

@@ -58,6 +58,17 @@ def whole_numbers(values: npt.NDArray[Any]) -> I64:
     return held
 
 
+THREADS = 256
+_ROWS = 4
+"""Values below one another that a thread makes (cuda/window.cuh)."""
+
+
+def tiles_of(sizes: I64) -> int:
+    """Blocks of `THREADS` that the largest of the pieces ``sizes`` [M, 5] takes."""
+    pictures, depth, rows, columns, channels = sizes.T
+    return int(-(-(pictures * depth * -(-rows // _ROWS) * columns * channels).max(initial=0) // THREADS))
+
+
 def by_axis(values: npt.NDArray[Any], axes: int, what: str) -> npt.NDArray[Any]:
     """One value for all axes, or one for each, as [M, axes]. Raises SpecError for other numbers."""
     values = values.reshape(len(values), -1)

@@ -16,11 +16,9 @@ from ..errors import SpecError
 from ..images.frames import Pictures, as_frames, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
-from .axes import BORDERS, by_axis, geometry, host_output, on_host, spatial
+from .axes import BORDERS, THREADS, by_axis, geometry, host_output, on_host, spatial, tiles_of
 
 _kernels: Any = Kernels(".filter_cpu", __package__)
-
-_THREADS = 256
 
 
 class Filter(Operator, name="filter"):
@@ -120,17 +118,16 @@ class Filter(Operator, name="filter"):
             )
             return out.replace(data=saturate(out.data, dtype)) if convert else out
         out = Batch.allocate(ctx.empty, shapes.astype(np.int32), dtype, images.layout, images.samples)
-        most = int(sizes.max(initial=0))
-        if most == 0:
+        tiles = tiles_of(results)
+        if tiles == 0:
             return out
-        tiles = -(-most // _THREADS)
         there = ctx.device.to_device(filters)
         shift = int(there.offsets[0] - filters.offsets[0])
         base, to, before, after, begin, window, shifts, outside = ctx.device.upload(
             parts.offsets, _places(out, parts, sizes), where, results, places + shift, extents, pads, values
         )
         ctx.device.launch(
-            "filter.cu", f"correlate<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>", tiles * len(own), _THREADS,
+            "filter.cu", f"correlate<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>", tiles * len(own), THREADS,
             images.data, base, before, after, np.int32(tiles), there.data, begin, window, shifts, border, outside,
             out.data, to,
         )  # fmt: skip

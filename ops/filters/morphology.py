@@ -19,11 +19,9 @@ from ..errors import SpecError
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
 from ..types import to_numpy
-from .axes import BORDERS, by_axis, geometry
+from .axes import BORDERS, THREADS, by_axis, geometry, tiles_of
 
 _kernels: Any = Kernels(".morphology_cpu", __package__)
-
-_THREADS = 256
 
 
 class Neighbourhood(Operator, abstract=True):
@@ -60,12 +58,11 @@ class Neighbourhood(Operator, abstract=True):
             getattr(_kernels, kernel)(source, base, where, masks, *arguments, out.data, parts.places(out))
             return out if own == images.dtype else out.replace(data=saturate(out.data, images.dtype))
         out = Batch.allocate(ctx.empty, images.shapes, images.dtype, images.layout, images.samples)
-        most = int(where.prod(axis=1).max(initial=0))
-        if most:
-            tiles = -(-most // _THREADS)
+        tiles = tiles_of(where)
+        if tiles:
             base, sizes, windows, to = ctx.device.upload(parts.offsets, where, masks, parts.places(out))
             ctx.device.launch(
-                "morphology.cu", f"{kernel}<{CUDA_TYPES[images.dtype]}>", tiles * len(parts), _THREADS, images.data,
+                "morphology.cu", f"{kernel}<{CUDA_TYPES[images.dtype]}>", tiles * len(parts), THREADS, images.data,
                 base, sizes, np.int32(tiles), windows, *arguments, out.data, to,
             )  # fmt: skip
         return out
