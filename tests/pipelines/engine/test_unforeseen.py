@@ -14,7 +14,7 @@ from dali_run.ops.codecs import on_host
 from dali_run.ops.codecs.formats import Header, probe
 from dali_run.ops.errors import SampleError
 from dali_run.pipelines.job.run import run_job
-from tests.fuzz.jobs import SPEC, check
+from tests.fuzz.jobs import CHAINS, SPEC, check
 
 POISON = b"poison"
 
@@ -60,7 +60,9 @@ def test_what_header_code_raises_costs_its_sample(
     spec = place / "spec.yaml"
     for batch in (1, 5, 64):
         out = place / f"out-{batch}"
-        spec.write_text(SPEC.format(batch=batch, device=device, decoder="decoders.image", data=place / "data", out=out))
+        spec.write_text(
+            SPEC.format(batch=batch, device=device, chain=CHAINS["decoders.image"], data=place / "data", out=out)
+        )
         result = run_job(spec)
         assert result.exit_code == 3, result.message
         rows = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
@@ -74,7 +76,7 @@ def test_a_policy_of_failing_fails_with_the_reason(place: Path, monkeypatch: pyt
         raise OverflowError("stumbled")
 
     monkeypatch.setattr(on_host, "probe", stumbles)
-    text = SPEC.format(batch=4, device="cpu", decoder="decoders.image", data=place / "data", out=place / "out")
+    text = SPEC.format(batch=4, device="cpu", chain=CHAINS["decoders.image"], data=place / "data", out=place / "out")
     (place / "spec.yaml").write_text(text.replace("policy: skip", "policy: fail"))
     result = run_job(place / "spec.yaml")
     assert result.exit_code == 1
