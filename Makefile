@@ -59,8 +59,8 @@ test-emulated: setup ## the tests marked gpu on a stand-in for CuPy, which runs 
 	DALI_RUN_EMULATE_GPU=1 $(BIN)/python -m pytest -q -m gpu tests/ops tests/pipelines/python tests/pipelines/compile
 
 .PHONY: sanitize
-sanitize: setup ## compute-sanitizer over the CUDA JPEG decoder: FOLDER= of good JPEGs, BAD= of damaged ones
-	$(BIN)/python benchmarks/jpeg/sanitize.py '$(FOLDER)' $(if $(BAD),--bad '$(BAD)') $(if $(TOOL),--tool $(TOOL))
+sanitize: setup ## compute-sanitizer over the CUDA decoders: FOLDER= of good JPEGs, BAD= of damaged ones
+	$(BIN)/python benchmarks/data/sanitize.py '$(FOLDER)' $(if $(BAD),--bad '$(BAD)') $(if $(TOOL),--tool $(TOOL))
 
 .PHONY: parity
 parity: setup ## compare with an installed DALI, write docs/parity.md (DALI_PYTHON=a Python that has DALI 2.4)

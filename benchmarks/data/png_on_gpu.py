@@ -1,10 +1,16 @@
 """Kernels that make pixels of PNGs on a GPU, by the number of pictures, and the host's part of the work.
 
     python benchmarks/data/png_on_gpu.py FOLDER OF PICTURES [--streams 64,256,1024,4096] [--json out.json]
+    python benchmarks/data/png_on_gpu.py FOLDER OF PICTURES --streams "" --mutate 1000 [--apart]
 
 Up to 120 pictures of FOLDER, of 0.2 megapixels, as PNG, copied to as many streams as are wanted. Seconds of each kernel
 (the best of five turns), pictures a second of all of them one after the other, and whether all rows are zlib's. The
 host's part, by one thread: files that are looked through (checksums of their chunks), a second.
+
+``--mutate``: so many small files, most of them with changed bytes in their streams, whose checksums are right again.
+What the kernels accept must be what the decoder of the CPU makes of it; ends with 1 where it is not. ``--apart``: each
+file is a batch of its own, and each buffer an allocation of its own, for compute-sanitizer
+(benchmarks/data/sanitize.py).
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import struct
 import sys
 import time
@@ -19,15 +26,17 @@ import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dali_run.ops.batch import I64, Batch, Samples
 from dali_run.ops.codecs.formats import probe
-from dali_run.ops.codecs.png import on_gpu
+from dali_run.ops.codecs.png import decoder, on_gpu
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.bench.web_mix import encoded
 
@@ -102,13 +111,105 @@ def kernels(
     return {"seconds": best, "pictures_per_second": count / sum(best.values()), "wrong": wrong}
 
 
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def small_files(paths: list[Path], count: int) -> list[bytes]:
+    """PNGs of up to 90 x 70 pixels, of all kinds that the kernels take, compressed in all ways; all but each tenth
+    are damaged inside of their streams, their filters, or anywhere."""
+    draw, found = random.Random(11), list[bytes]()
+    for k in range(count):
+        mode, kind = (("RGB", 2), ("L", 0), ("RGBA", 6), ("LA", 4))[k % 4]
+        with Image.open(paths[k % len(paths)]) as opened:
+            image = opened.convert("RGB").resize((draw.randint(1, 90), draw.randint(1, 70))).convert(mode)
+        across, pixels = image.width * len(image.getbands()), image.tobytes()
+        lines = [pixels[y * across : (y + 1) * across] for y in range(image.height)]
+        rows = b"".join(bytes([draw.randrange(5 if k % 10 else 6)]) + line for line in lines)
+        way = draw.choice([zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE, zlib.Z_FIXED])
+        deflate = zlib.compressobj(draw.choice([0, 1, 6, 9]), zlib.DEFLATED, 15, draw.choice([1, 8, 9]), way)
+        stream = bytearray(deflate.compress(rows) + deflate.flush())
+        if k % 10 and k % 3:
+            for _ in range(draw.choice([1, 2, 8])):
+                at = int(draw.random() ** draw.choice([1, 4]) * len(stream))
+                stream[at] = draw.choice([0, 255, draw.randrange(256), stream[at] ^ 1 << draw.randrange(8)])
+        cut = draw.randint(0, len(stream))
+        header = struct.pack(">IIBBBBB", image.width, image.height, 8, kind, 0, 0, 0)
+        parts = chunk(b"IDAT", bytes(stream[:cut])) + chunk(b"IDAT", bytes(stream[cut:]))
+        data = bytearray(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + parts + chunk(b"IEND", b""))
+        if k % 10 and k % 3 == 0:
+            data[draw.randrange(33, len(data))] ^= 1 << draw.randrange(8)
+        found.append(bytes(data))
+    return found
+
+
+def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
+    """What the kernels make of PNGs of 8 bits a channel: pixels as they are stored, or None for those they refuse."""
+    batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
+    headers = [probe(memoryview(f)) for f in files]
+    shapes = np.array([(h.height, h.width, h.channels) for h in headers], np.int64)
+    room = on_gpu.room(*shapes.T)
+    lengths, pieces = on_gpu.streams(batch, np.arange(len(files)), room)
+    which = np.flatnonzero(lengths > 0)
+    found: list[Any] = [None] * len(files)
+    if len(which) == 0:
+        return found
+    out = Batch.allocate(lane.empty, shapes[which].astype(np.int32), np.uint8, "HWC", batch.samples.take(which))
+    packed, starts = on_gpu.gather_there(lane, lane.to_device(batch), which, lengths[which], pieces)
+    rows, at, bad = on_gpu.inflate_there(lane, packed, starts, lengths[which], room[which])
+    pictures = np.zeros(len(which), on_gpu.PICTURE)
+    pictures["rows"], pictures["destination"] = at, out.offsets
+    pictures["height"], pictures["width"], pictures["stored"] = shapes[which].T
+    pictures["channels"] = pictures["stored"]
+    pictures["shown_rows"], pictures["shown_columns"] = pictures["height"], pictures["width"]
+    checks: list[Callable[[], I64]] = []
+    ctx: Any = SimpleNamespace(decoded_by=lambda name, n: None, check_later=checks.append)
+    on_gpu.restore(ctx, lane, rows, pictures, out, np.arange(len(which)), "", bad)
+    pixels = lane.to_host(out)
+    lane.synchronize()
+    refused = set(checks[0]().tolist())
+    for k, i in enumerate(which.tolist()):
+        found[i] = None if k in refused else pixels.sample(k).copy()
+    return found
+
+
+def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[int]]:
+    """How many of ``files`` the kernels accept, in batches of ``each``, and those of them that the decoder of the CPU
+    refuses, or makes other pixels of."""
+    accepted, wrong = 0, []
+    for begin in range(0, len(files), each):
+        for i, pixels in enumerate(by_gpu(lane, files[begin : begin + each]), begin):
+            if pixels is not None:
+                accepted += 1
+                expected = decoder.stored(memoryview(files[i]), probe(memoryview(files[i])))
+                if expected is None or not np.array_equal(pixels, expected):
+                    wrong.append(i)
+    return accepted, wrong
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--streams", default="64,256,1024,4096")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--mutate", type=int, default=0)
+    parser.add_argument("--apart", action="store_true")
     args = parser.parse_args()
     paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:120]
+    if args.apart:  # and not in CuPy's pool, which rounds sizes up and hands out parts of larger pieces
+        import cupy
+
+        cupy.cuda.set_allocator(None)
+    if args.mutate:
+        small = small_files(paths, args.mutate)
+        with Lane() as lane:
+            accepted, wrong = differences(lane, small, 1 if args.apart else 256)
+            lane.close()
+        print(f"{len(small)} small files: {accepted} accepted, of these otherwise than on the CPU: {wrong}", flush=True)
+        if wrong:
+            sys.exit(1)
+    if not args.streams:
+        return
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         files = list(pool.map(lambda p: encoded("png", p), paths))
     streams = [stream_of(f) for f in files]

@@ -1,10 +1,13 @@
 """WebPs on a GPU: time of each kernel, and whether all pixels are libwebp's.
 
     python benchmarks/data/webp_gpu.py FOLDER [--batches 64,256,1024,4096] [--mutate 2000] [--json out.json]
+    python benchmarks/data/webp_gpu.py FOLDER --batches "" --small --mutate 300 [--apart]
 
 The pictures in FOLDER become lossy WebPs of 0.2 megapixels (quality 85, each other one cut anew), and are decoded in
 batches of as many, files and pixels staying on the GPU. ``--mutate``: so many copies with changed bytes must not be
-accepted with other pixels than libwebp's.
+accepted with other pixels than libwebp's; ends with 1 where they are. ``--small``: of 4,000 pixels. ``--apart``: each
+file is a batch of its own, and each buffer an allocation of its own, for compute-sanitizer
+(benchmarks/data/sanitize.py).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from dali_run.ops.codecs import webp, webp_on_gpu
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.gpu.lane import Lane
-from dali_run.pipelines.bench.web_mix import encoded
+from dali_run.pipelines.bench.web_mix import PIXELS, encoded
 
 KERNELS = ("vp8_decode", "vp8_filter", "vp8_pixels")
 
@@ -59,6 +62,12 @@ class Timed(Lane):
         found = {name: 1e3 * self.seconds_since(a, b) for name, a, b in self.marks}
         self.marks.clear()
         return found
+
+
+def run_alone(lane: Lane, files: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`run`, each file by itself."""
+    marks, pixels, _ = zip(*(run(lane, [f]) for f in files), strict=True)
+    return np.concatenate(marks), np.concatenate(pixels), table(files)
 
 
 def run(lane: Lane, files: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -100,18 +109,27 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--batches", default="64,256,1024,4096")
     parser.add_argument("--mutate", type=int, default=0)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--apart", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.apart:  # and not in CuPy's pool, which rounds sizes up and hands out parts of larger pieces
+        import cupy
+
+        cupy.cuda.set_allocator(None)
     paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:120]
+    pixels = 4000 if args.small else PIXELS
+    jobs = [(p, k) for k in range(1 if args.small else 2) for p in paths]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = list(pool.map(lambda job: encoded("webp", *job), [(p, k) for k in range(2) for p in paths]))
+        made = list(pool.map(lambda job: encoded("webp", *job, pixels), jobs))
+    decoded = run_alone if args.apart else run
     rows: dict[str, Any] = {"files": len(made), "bytes": sum(map(len, made)) / len(made)}
     print(f"{len(made)} WebPs of {rows['bytes']:,.0f} bytes", flush=True)
     with Timed(0) as lane:
-        rows["exact"] = differences(made, *run(lane, made))
+        rows["exact"] = differences(made, *decoded(lane, made))
         print(f"decoded, of these with other pixels than libwebp's: {rows['exact']}", flush=True)
         lane.marks.clear()
-        for count in map(int, args.batches.split(",")):
+        for count in map(int, filter(None, args.batches.split(","))):
             files = [made[k % len(made)] for k in range(count)]
             pictures = table(files)
             (stored,) = lane.upload(np.frombuffer(b"".join(files), np.uint8))
@@ -128,10 +146,12 @@ def main() -> None:
                 args.json.write_text(json.dumps(rows, indent=1))
         if args.mutate:
             bad = mutated(made, args.mutate)
-            rows["mutated"] = differences(bad, *run(lane, bad))
+            rows["mutated"] = differences(bad, *decoded(lane, bad))
             print(f"of {len(bad)} damaged ones decoded, of these with other pixels: {rows['mutated']}", flush=True)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
+    if rows["exact"][1] or rows.get("mutated", (0, 0))[1]:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

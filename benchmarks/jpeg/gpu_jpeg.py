@@ -12,7 +12,7 @@ of those must be what Pillow makes of it, and be accepted by both jobs. Ends wit
 headers are walked and the batch is planned each time as well. `--once JOB` runs one batch and ends, for profilers.
 `--photos N` takes N photos of 12 megapixels made of FOLDER's pictures instead (benchmarks/jpeg/photos.py), `--small N`
 N thumbnails in every sampling (benchmarks/jpeg/small_pictures.py). `--apart` gives each buffer of the decoder an
-allocation of its own, for compute-sanitizer, which benchmarks/jpeg/sanitize.py runs.
+allocation of its own, for compute-sanitizer, which benchmarks/data/sanitize.py runs.
 
 Each kernel's time stands beside its floor: the bytes that it has to read and write once, at the rate at which this GPU
 copies its own memory in the same run. What keeps a kernel from that floor, mostly the instructions that it takes, is in

@@ -83,12 +83,12 @@ def in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
         yield most
 
 
-def encoded(kind: str, path: Path, variant: int = 0) -> bytes:
-    """The picture at ``path`` as a file of one of KINDS, with about PIXELS pixels; ``variant`` 0 shows all of it."""
+def encoded(kind: str, path: Path, variant: int = 0, pixels: int = PIXELS) -> bytes:
+    """The picture at ``path`` as a file of one of KINDS, with about ``pixels``; ``variant`` 0 shows all of it."""
     _, format, options = _WAYS[kind]
     with Image.open(path) as opened:
         image = varied(opened.convert("RGB"), variant)
-    scale = (PIXELS / (image.width * image.height)) ** 0.5
+    scale = (pixels / (image.width * image.height)) ** 0.5
     image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
     if "quality" in options:
         options = {**options, "quality": options["quality"] + quality_change(variant)}

@@ -8,15 +8,18 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
+from dali_run.ops.gpu.lane import Lane
 
-from ....kit.fake_cupy import faked
+from ...kit.fake_cupy import faked
 
-SCRIPT = Path(__file__).parents[4] / "benchmarks" / "jpeg" / "sanitize.py"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+SCRIPT = BENCHMARKS / "data" / "sanitize.py"
 FAKE = """\
 import sys
 from pathlib import Path
@@ -37,9 +40,44 @@ def test_both_tools_see_all_files_and_a_complaint_is_the_exit_code(tmp_path: Pat
     assert done.returncode == complains, done.stderr
     assert ("memcheck complains" in done.stdout) == complains
     lines = (tmp_path / "log").read_text().splitlines()
-    assert [line.split()[1] for line in lines] == ["memcheck"] * 3 + ["racecheck"] * 3
+    assert [line.split()[1] for line in lines] == ["memcheck"] * 5 + ["racecheck"] * 5
     assert all("--error-exitcode 86" in line and "--apart" in line for line in lines)
-    assert ["--mutate 77" in line for line in lines] == [False, False, True] * 2
+    counts = [line.split("--mutate ")[1:] for line in lines]
+    assert counts == [[], [], ["77"], ["7"], ["3"]] * 2
+    scripts = [Path(next(word for word in line.split() if word.endswith(".py"))).name for line in lines]
+    assert scripts == [*["gpu_jpeg.py"] * 3, "png_on_gpu.py", "webp_gpu.py"] * 2
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("script", ["png_on_gpu.py", "webp_gpu.py"])
+def test_what_it_runs_compares_with_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script: str, right: bool
+) -> None:
+    """On the kernels as g++ compiles them. Ends with 1 where a picture is not what the CPU makes of the file."""
+    colours = [Image.radial_gradient("L"), Image.linear_gradient("L"), Image.new("L", (256, 256))]
+    Image.merge("RGB", colours).resize((90, 70)).save(tmp_path / "one.jpg")
+    count = {"png_on_gpu.py": "20", "webp_gpu.py": "6"}[script]
+    less = ["--streams", ""] if script == "png_on_gpu.py" else ["--batches", "", "--small"]
+    monkeypatch.setattr(sys, "argv", [script, str(tmp_path), *less, "--apart", "--mutate", count])
+    if not right:
+        made = Lane.launch
+
+        def other(lane: Lane, source: str, kernel: str, *rest: Any) -> None:
+            if kernel not in ("png_unfilter", "vp8_filter"):
+                made(lane, source, kernel, *rest)
+
+        monkeypatch.setattr(Lane, "launch", other)
+    with faked(memory=True):
+        import cupy
+
+        monkeypatch.setattr(cupy.cuda, "set_allocator", lambda _: None, raising=False)
+        with contextlib.ExitStack() as stack:
+            if not right:
+                stack.enter_context(pytest.raises(SystemExit))
+            runpy.run_path(str(SCRIPT.with_name(script)), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert ("otherwise than on the CPU: []" in printed or "other pixels than libwebp's: (1, 0)" in printed) == right
+
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -66,7 +104,7 @@ def test_what_it_runs_compares_with_pillow(
         with contextlib.ExitStack() as stack:
             if not right:
                 stack.enter_context(pytest.raises(SystemExit))
-            runpy.run_path(str(SCRIPT.with_name("gpu_jpeg.py")), run_name="__main__")
+            runpy.run_path(str(BENCHMARKS / "jpeg" / "gpu_jpeg.py"), run_name="__main__")
     printed = capsys.readouterr().out
     assert ("bad file: 1 accepted and exact, 1 rejected, []" in printed) == right
     assert "mutation: " in printed

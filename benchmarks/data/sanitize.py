@@ -1,0 +1,83 @@
+"""compute-sanitizer over the CUDA decoders: memcheck (accesses out of bounds) and racecheck (shared memory).
+
+    python benchmarks/data/sanitize.py FOLDER [--bad OTHER] [--mutations 10000] [--decoder png] [--tool racecheck]
+
+FOLDER holds good JPEGs. Each tool sees the JPEG decoder with them as they are, the files of OTHER (damaged JPEGs), and
+so many mutations of small pictures made of them (benchmarks/jpeg/small_pictures.py), decoded to pixels and resized; the
+results are compared with Pillow's (benchmarks/jpeg/gpu_jpeg.py). The decoders of PNG and WebP see small pictures of
+FOLDER and a tenth and a twentieth as many mutations, one at a time; what they accept is compared with what the CPU
+makes of it (png_on_gpu.py, webp_gpu.py). Every buffer is an allocation of its own, because memcheck does not see what
+runs over from one part of an allocation into the next. Ends with 1 where a tool or a comparison complains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+TOOLS = ("memcheck", "racecheck")
+DECODERS = ("jpeg", "png", "webp")
+COMPLAINT = 86
+"""The exit status by which compute-sanitizer says that it has found something."""
+_HERE = Path(__file__).parent
+
+
+def sanitizer() -> str:
+    """compute-sanitizer on the PATH, or where CUDA is installed."""
+    found = shutil.which("compute-sanitizer")
+    roots = [os.environ[k] for k in ("CUDA_HOME", "CUDA_PATH") if k in os.environ] + ["/usr/local/cuda"]
+    for root in () if found else roots:
+        for place in ("bin/compute-sanitizer", "compute-sanitizer/compute-sanitizer"):
+            found = found or shutil.which(str(Path(root, place)))
+    if found is None:
+        raise SystemExit("compute-sanitizer is not on the PATH nor below CUDA_HOME: it comes with the CUDA toolkit")
+    return found
+
+
+def runs(decoder: str, folder: Path, bad: Path | None, mutations: int) -> Iterator[tuple[str, list[str]]]:
+    """The runs to check of a decoder: a name, and a script with its arguments."""
+    if decoder == "jpeg":
+        common = [str(_HERE.parent / "jpeg" / "gpu_jpeg.py"), str(folder), "--lanes", "", "--apart"]
+        yield "good files", [*common, "--batch", "64"]
+        if bad is not None:
+            yield "bad files", [*common, "--batch", "32", "--no-check", "--bad", str(bad)]
+        if mutations:
+            yield f"{mutations} mutations", [*common, "--batch", "500", "--small", "120", "--mutate", str(mutations)]
+        return
+    script, part, options = {
+        "png": ("png_on_gpu.py", 10, ["--streams", ""]),
+        "webp": ("webp_gpu.py", 20, ["--batches", "", "--small"]),
+    }[decoder]
+    count = str(max(1, mutations // part))
+    yield f"{count} mutations", [str(_HERE / script), str(folder), *options, "--apart", "--mutate", count]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--bad", type=Path, metavar="FOLDER")
+    parser.add_argument("--mutations", type=int, default=10_000)
+    parser.add_argument("--decoder", choices=DECODERS, action="append", help="only this one")
+    parser.add_argument("--tool", choices=TOOLS, action="append", help="only this one")
+    arguments = parser.parse_args()
+    program, failed = sanitizer(), 0
+    for tool in arguments.tool or TOOLS:
+        for decoder in arguments.decoder or DECODERS:
+            for name, command in runs(decoder, arguments.folder, arguments.bad, arguments.mutations):
+                checks = [program, "--tool", tool, "--error-exitcode", str(COMPLAINT), "--print-limit", "20"]
+                began = time.perf_counter()
+                code = subprocess.run([*checks, sys.executable, *command], check=False).returncode
+                verdict = {0: "clean", COMPLAINT: f"{tool} complains"}.get(code, f"ended with {code}")
+                failed += code != 0
+                print(f"== {tool}, {decoder}, {name}: {verdict}, {time.perf_counter() - began:.0f} s", flush=True)
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
