@@ -163,7 +163,7 @@ def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
     pictures["channels"] = pictures["stored"]
     pictures["shown_rows"], pictures["shown_columns"] = pictures["height"], pictures["width"]
     checks: list[Callable[[], I64]] = []
-    ctx: Any = SimpleNamespace(decoded_by=lambda name, n: None, check_later=checks.append)
+    ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
     on_gpu.restore(ctx, lane, rows, pictures, out, np.arange(len(which)), "", bad)
     pixels = lane.to_host(out)
     lane.synchronize()

@@ -114,12 +114,19 @@ def makes(rules: Rules) -> bool:
     return rules.output_type in OUTPUT_TYPES and rules.dtype == np.uint8
 
 
+def makes_four(rules: Rules) -> bool:
+    """Whether the kernels make what ``rules`` want of CMYK and YCCK, too."""
+    return rules.output_type is not DALIImageType.GRAY
+
+
 def takes(headers: Headers, rules: Rules) -> Mask:
     """The images whose headers say that the kernels can decode them as ``rules`` want."""
     if not makes(rules):
         return np.zeros(len(headers.good), np.bool_)
     status = headers.jpeg["status"]
     taken: Mask = headers.good & ((status == jpeg_header.OK) | (status == jpeg_header.MANY_SCANS))
+    if makes_four(rules):
+        taken |= headers.good & (status == jpeg_header.FOUR)
     taken[list(headers.others)] = False
     return taken
 

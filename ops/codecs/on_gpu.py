@@ -1,8 +1,8 @@
 """Decoding onto the GPU (the mixed stage): a JPEG goes to a decoder that takes its kind, and on failure to the next.
 
-Our CUDA decoder takes the baseline and the progressive images; threads of the CPU take what it leaves or refuses. Both
-are exact: pixels and verdicts do not depend on which of them it was. Lossy WebPs have a CUDA decoder, too, and so have
-PNGs, where a batch holds enough of them.
+Our CUDA decoder takes the baseline images (of four components, too) and the progressive ones; threads of the CPU take
+what it leaves or refuses. Both are exact: pixels and verdicts do not depend on which of them it was. Lossy WebPs have a
+CUDA decoder, too, and so have PNGs, where a batch holds enough of them.
 
 Where nvJPEG is asked for, or what is wanted is not what our decoder makes, the engines (or, on a GPU without any,
 nvJPEG's batched decoding on its cores) take baseline images, as one call a batch; nvJPEG's hybrid decoders, on threads,
@@ -33,7 +33,7 @@ from . import webp_on_gpu
 from .jpeg import header as jpeg_header
 from .jpeg import nvjpeg
 from .jpeg.nvjpeg import Backend, Output
-from .on_cuda import makes, plan_pixels, takes
+from .on_cuda import makes, makes_four, plan_pixels, takes
 from .on_host import Headers, Rules, Windows, cut, decode_others, output_shapes, read_headers, straight
 from .on_threads import HostPart, thread_count, threads
 from .pixels import channels_of
@@ -170,7 +170,9 @@ def begin(
     status = jpeg_header.rows_of(batch)["status"]
     theirs = status == jpeg_header.NOT_JPEG
     if exactly(rules, decoder):
-        theirs |= (status != jpeg_header.OK) & (status != jpeg_header.MANY_SCANS)
+        theirs |= (status != jpeg_header.OK) & (status != jpeg_header.MANY_SCANS) & (status != jpeg_header.FOUR)
+        if not makes_four(rules):
+            theirs |= status == jpeg_header.FOUR
     return prepare(ctx, batch, rules, decoder, windows) if theirs.any() else None
 
 

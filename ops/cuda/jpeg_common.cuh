@@ -35,7 +35,7 @@ enum Status {
     STALE = 128,          // the decoder's states that the host knew are not those of this scan
 };
 
-enum Colour { COLOUR_GRAY = 0, COLOUR_YCBCR = 1, COLOUR_RGB = 2 };
+enum Colour { COLOUR_GRAY = 0, COLOUR_YCBCR = 1, COLOUR_RGB = 2, COLOUR_CMYK = 3, COLOUR_YCCK = 4 };
 
 struct Component {
     i64 plane;                    // first byte in Batch::planes
@@ -50,7 +50,9 @@ struct Component {
 };
 
 // A picture, or one scan of a picture that has a scan for each component: then these follow after all pictures, each as
-// a gray image that decodes into the plane of its component, and the picture itself has nothing but planes. Last come the
+// a gray image that decodes into the plane of its component, and the picture itself has nothing but planes. So has a
+// picture of four components, which jpeg_four makes RGB of: of its scan, one record has three components and a second one
+// the last, with the same blocks. Last come the
 // streams of scans in which pictures are that have many (Scan): their bytes are all that they are.
 struct Image {
     i64 raw;                      // first byte in Batch::raw
@@ -150,6 +152,7 @@ struct Batch {
     const Resize *resize;
     const Pixels *pixels;
     const Scan *scans;
+    const i32 *fours;             // the first record of each picture of four components
     i32 count;                    // images, without those that are streams of scans
     i32 records;                  // with them
     i32 output_type;              // 0 RGB, 1 BGR, 2 GRAY, 3 YCbCr
@@ -158,9 +161,10 @@ struct Batch {
     float mul[4], add[4];         // value * mul + add per channel
 };
 
-// Notes what is wrong with image `at`, also for the picture that it is a scan of.
+// Notes what is wrong with image `at`, also for the picture that it is a scan of, and, with four components, for the last.
 DEVICE void mark(const Batch *batch, const Image &image, int at, int bits) {
     atomicOr(&batch->status[at], bits);
+    if (image.components == 4) atomicOr(&batch->status[at + 1], bits);
     if (image.owner != at) atomicOr(&batch->status[image.owner], bits);
 }
 

@@ -127,6 +127,41 @@ DEVICE u32 pixel(const Source &source, int x, int y) {
     return convert(source.colour, source.output_type, first, second, third);
 }
 
+// Planes of four components to those of an RGB picture, as simplejpeg does it (files hold 255 less the ink): of the ink
+// and of black, the product's highest byte is taken from black.
+#define FOUR_THREADS 256
+#define FOUR_BLOCKS 16  // of a picture
+KERNEL __launch_bounds__(FOUR_THREADS) jpeg_four(const Batch *batch) {
+    __shared__ Plane plane[4];
+    int at = batch->fours[blockIdx.x / FOUR_BLOCKS];
+    const Image *stream = batch->images + at, &picture = batch->images[stream->owner];
+    if (batch->status[stream->owner]) return;
+    if (threadIdx.x < 4) plane[threadIdx.x] = open_plane(batch, threadIdx.x < 3 ? stream->component[threadIdx.x] : stream[1].component[0]);
+    __syncthreads();
+    const Component &shown = picture.component[0];
+    bool ycck = stream->colour == COLOUR_YCCK;
+    int begin_x = 32 * shown.roi_group, begin_y = 8 * shown.roi_row;
+    int columns = (min(32 * shown.roi_groups, picture.width - begin_x) + 3) >> 2;  // words of four pixels
+    int words = columns * min(8 * shown.roi_rows, picture.height - begin_y);
+    for (int i = blockIdx.x % FOUR_BLOCKS * FOUR_THREADS + threadIdx.x; i < words; i += FOUR_BLOCKS * FOUR_THREADS) {
+        int row = i / columns, x = begin_x + 4 * (i - row * columns), y = begin_y + row;
+        u32 samples[4], rgb[3] = {0, 0, 0};
+#pragma unroll
+        for (int c = 0; c < 4; c++) samples[c] = sample4(plane[c], x, y);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            u32 black = byte_of(samples[3], j);
+            u32 ink = ycck ? ycc_to_rgb(byte_of(samples[0], j), byte_of(samples[1], j), byte_of(samples[2], j))
+                           : ~(byte_of(samples[0], j) | byte_of(samples[1], j) << 8 | byte_of(samples[2], j) << 16);
+#pragma unroll
+            for (int c = 0; c < 3; c++) rgb[c] |= (black - (byte_of(ink, c) * black >> 8)) << (8 * j);
+        }
+#pragma unroll
+        for (int c = 0; c < 3; c++)
+            *(u32 *)(batch->planes + picture.component[c].plane + (i64)y * picture.component[c].pitch + x) = rgb[c];
+    }
+}
+
 // The component at pixels x ... x + 3 of rows y and y + 1, a word a row; rows are clamped to [low, high), which lies in
 // the picture. x is a multiple of 4, y of 2; beyond the right border anything may come.
 DEVICE void sample4x2(const Plane &plane, int x, int y, int low, int high, u32 *rows) {

@@ -4,9 +4,9 @@ Everything here works on arrays with one row an image; nothing costs Python time
 device. A batch is one upload of metadata, one memset and a dozen launches on a stream of the caller's:
 
     tables -> unstuff -> states -> coefficients -> dc -> idct -> pixels | weights, resize, resize_wide
-                      -> scans                         -> dense
+                      -> scans                         -> dense -> four
 
-The second row is for pictures in many scans, progressive ones.
+The second row is for pictures in many scans, progressive ones, and for those of four components.
 
 The sources are in ops/cuda/jpeg_*.cu. The kernels find bad data themselves: ``status`` holds one word an image, 0 where
 the picture is right and BAD_... bits where another decoder must look at the file.
@@ -30,6 +30,7 @@ from ...kernels import Kernels
 
 _loops: Any = Kernels(".cuda_plan_cpu", __package__)
 _scans: Any = Kernels(".scans", __package__)
+_header: Any = Kernels(".header", __package__)
 
 SOURCES = Path(__file__).parents[2] / "cuda"
 ENTRY_SOURCE = "jpeg_resize.cu"  # includes the others
@@ -45,6 +46,7 @@ KERNELS = (
     "jpeg_idct",
     "jpeg_scans",
     "jpeg_dense",
+    "jpeg_four",
     "jpeg_pixels",
     "jpeg_weights",
     "jpeg_resize",
@@ -68,6 +70,8 @@ DC_THREADS = 512
 IDCT_THREADS = 128
 IDCT_GROUPS = 128
 DENSE_THREADS = 256
+FOUR_THREADS = 256
+FOUR_BLOCKS = 16  # of a picture
 SCAN_THREADS = 32
 MOST_LEVELS = 16  # of scans that refine one another: there are 14 bits at most
 PIXEL_THREADS = 256
@@ -131,7 +135,7 @@ _POINTERS = (
         np.uint64,
         "weights filters out status tickets unstuff_chain entropy_chain images unstuff_first entropy_first idct_first",
     )
-    + _fields(np.uint64, "dense_first pixel_first resize_first wide_first resize pixels scans")
+    + _fields(np.uint64, "dense_first pixel_first resize_first wide_first resize pixels scans fours")
 )
 _POINTER_NAMES = tuple(name for name, _ in _POINTERS)
 BATCH = np.dtype(
@@ -217,15 +221,17 @@ class Sheet:
     other. They are planned where they travel from, so that nothing is copied together before."""
 
     def __init__(
-        self, stage: Callable[[int], U8], pictures: int, records: int, scans: int = 0, states: int = 0
+        self, stage: Callable[[int], U8], pictures: int, records: int, scans: int = 0, states: int = 0, fours: int = 0
     ) -> None:
         """Room for a plan of so many ``pictures``, and scans of their own besides (``records`` in all, ``scans`` of
-        them of pictures that have many), for so many known ``states``, and for what is made of them."""
+        them of pictures that have many), for so many known ``states``, so many pictures of four components (``fours``),
+        and for what is made of them."""
         arrays = (
             (_TRAVELLING, records),
             (RESIZE.itemsize + PIXELS.itemsize, pictures),
             (SCAN.itemsize, scans),
             (8, states),
+            (4, fours),
         )
         self._memory = stage(sum(size * n for size, n in arrays) + _TRAVELLERS * aligned(1))
         self._places: dict[str, slice] = {}
@@ -250,7 +256,7 @@ class Sheet:
 _TRAVELLING = IMAGE.itemsize + 12 * 4
 """Bytes of a record in all arrays of a `Sheet` that have as many rows: status, images, seven exclusive sums, of which
 those of the inverse DCTs have three."""
-_TRAVELLERS = 15
+_TRAVELLERS = 16
 """No more arrays than these travel, each to a multiple of 256 bytes."""
 
 
@@ -263,10 +269,11 @@ class DecodePlan:
     """The plan for decoding a batch, before any output is chosen. It serves one output at a time."""
 
     sheet: Sheet
-    records: NDArray[Any]  # IMAGE: the pictures, then scans of those that have one for each component, then streams
+    records: NDArray[Any]  # IMAGE: the pictures, then what those have besides that are not one scan, then streams
     heads: int  # of them are no streams of `scans`
     scans: NDArray[Any]  # SCAN: of pictures that have many, level by level
     levels: I64  # how many of them each level has
+    fours: I32  # the records of pictures of four components
     marks: I32  # of each: what is known before the device has seen a byte
     orientation: I32
     needed: NDArray[np.bool_]  # components that the output needs
@@ -334,11 +341,12 @@ def plan_decode(
     ``stage``: as of `Runtime`, where what travels is planned. Raises ValueError where the batch is too large.
     """
     n = len(headers)
-    heads = n + 3 * int(np.count_nonzero(headers["scans"] == 3))
+    fours = int(np.count_nonzero(headers["status"] == _header.FOUR))
+    heads = n + 3 * int(np.count_nonzero(headers["scans"] == 3)) + 2 * fours
     table = np.empty(0, _scans.SCAN) if scans is None else scans
     rows = heads + len(table)
     states = int(known.sum()) if known is not None else 0
-    sheet = Sheet(stage, n, rows, len(table), states)
+    sheet = Sheet(stage, n, rows, len(table), states, fours)
     status, images, needed = (
         sheet.take("status", rows, np.int32),
         sheet.take("images", rows, IMAGE),
@@ -357,7 +365,7 @@ def plan_decode(
         headers, np.ones(n, np.bool_) if which is None else which, np.asarray(offsets, np.int64),
         np.asarray(sizes, np.int64), luma_only, limits, images, images["component"], status, needed, unstuff_first,
         entropy_first, totals, heads, table, planned, planned["part"], levels,
-        np.empty(0, np.int64) if known is None else known,
+        np.empty(0, np.int64) if known is None else known, sheet.take("fours", fours, np.int32),
     )  # fmt: skip
     if totals[_loops.ENTRIES] >= 1 << 32:
         raise ValueError("the batch has more than a gigabyte of compressed data: split it")
@@ -369,6 +377,7 @@ def plan_decode(
         heads=heads,
         scans=planned,
         levels=levels,
+        fours=sheet.take("fours", fours, np.int32),
         marks=status,
         orientation=headers["orientation"].astype(np.int32) if orientation is None else orientation,
         needed=needed,
@@ -681,6 +690,7 @@ class Decoder:
             ("jpeg_idct", int(plan.idct_first[-1]), IDCT_THREADS),
             ("jpeg_scans", len(plan.records) - n, SCAN_THREADS),
             ("jpeg_dense", int(plan.dense_first[-1]), DENSE_THREADS),
+            ("jpeg_four", FOUR_BLOCKS * len(plan.fours), FOUR_THREADS),
         ]
         if output.pixels is not None:
             launches.append(("jpeg_pixels", last, PIXEL_THREADS))

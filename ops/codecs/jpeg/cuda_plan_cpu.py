@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from .header import MANY_SCANS, OK, RGB
+from .header import CMYK, FOUR, MANY_SCANS, OK, RGB, YCCK
 
 WORDS, SEGMENTS, BLOCKS, ENTRIES, COEFFICIENTS, PLANES, UNSTUFFS, ENTROPIES, UNKNOWNS, TOTALS = range(10)
 """Places in the totals that `plan_images` gives: elements of the device's buffers, thread blocks of two kernels, and
@@ -36,7 +36,7 @@ def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: A
 def plan_images(
     headers: Any, which: Any, offsets: Any, sizes: Any, luma_only: Any, limits: Any, images: Any, component: Any,
     status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any, heads: Any, table: Any, scans: Any,
-    parts: Any, levels: Any, known: Any,
+    parts: Any, levels: Any, known: Any, fours: Any,
 ) -> None:  # fmt: skip
     """Plan the images ``which``; the others are UNSUPPORTED here. Fill ``images`` and ``component`` (those of scans are
     zeros before), ``status``, ``needed``, the exclusive sums of thread blocks and the totals. Behind the rows of all
@@ -44,19 +44,21 @@ def plan_images(
     streams of ``scans`` (and their ``parts``) of pictures that have a ``table`` of them; ``levels`` counts them.
     ``limits``: status UNSUPPORTED and MISSING, most blocks, bits of a subsequence, entries of one, bytes of an
     unstuffing block, subsequences of an entropy block, most blocks of a picture in many scans. ``known``: of each
-    image, how many of the decoder's states are known; empty where none are."""
+    image, how many of the decoder's states are known; empty where none are. ``fours``: the first row of each picture of
+    four components: they have two rows each, the second for black alone, where others have three."""
     unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk, most_in_scans = limits
     unstuffs = entropies = states = 0
     extra = len(headers)
     for i in range(len(headers)):
         row, image = headers[i], images[i]
         many = row.status == MANY_SCANS and len(table) > 0
-        good = which[i] and (row.status == OK or many) and row.width > 0
-        components = row.components if good else 1
+        four = row.status == FOUR  # the picture itself is RGB, in planes of its size
+        good = which[i] and (row.status == OK or many or four) and row.width > 0
+        components = 1 if not good else 3 if four else row.components
         h_max = v_max = 1
         in_mcu = 0
         for c in range(3):
-            h, v = (1, 1) if components == 1 else (row.h[c], row.v[c])
+            h, v = (1, 1) if components == 1 or four else (row.h[c], row.v[c])
             if not good or c >= components:
                 h = v = 0
             component[i, c].h, component[i, c].v, component[i, c].first = h, v, in_mcu
@@ -82,15 +84,15 @@ def plan_images(
             else:
                 image.ac[0], image.ac[1], ac_slots = a, second, slots
         several = row.scans == 3
-        fits = fits or several or many  # each has its own tables then
+        fits = fits or several or many or four  # each has its own tables then
         status[i] = 0 if good and fits and blocks < (most_in_scans if many else most_blocks) else unsupported
         # A block takes two bits at least, so a huge picture from a small file needs no memory to be refused.
-        if status[i] == 0 and not many and blocks * 2 > scan_bytes * 8:
+        if status[i] == 0 and not many and not four and blocks * 2 > scan_bytes * 8:
             status[i] = missing
         if many and status[i] == 0:
             status[i] = _check_scans(row, table, components, component[i], unsupported, missing)
         go = status[i] == 0
-        alone = go and not several and not many
+        alone = go and not several and not many and not four
         if not alone:
             blocks = scan_bytes = 0
         subsequences = _ceil(scan_bytes * 8, sub_bits) + 1
@@ -102,7 +104,8 @@ def plan_images(
         totals[UNKNOWNS] += alone and image.known_count == 0
         image.coefficients = totals[COEFFICIENTS] if go and many else -1
         image.raw, image.raw_size, image.scan = offsets[i], sizes[i], row.scan_offset
-        image.width, image.height, image.components, image.colour = row.width, row.height, components, row.colour
+        image.width, image.height, image.components = row.width, row.height, components
+        image.colour = RGB if four else row.colour
         image.mcus_x, image.mcus, image.blocks_in_mcu, image.block_count = mcus_x, mcus_x * mcus_y, in_mcu, blocks
         image.restart, image.segment_count, image.dc_slots, image.ac_slots = restart, segments, dc_slots, ac_slots
         _reserve(image, totals, scan_bytes, segments, blocks, subsequences * sub_entries)
@@ -117,13 +120,31 @@ def plan_images(
                 totals[PLANES] += samples
                 if many:
                     totals[COEFFICIENTS] += samples
-            needed[i, c] = go and c < components and (c == 0 or not luma_only or row.colour == RGB)
+            needed[i, c] = go and c < components and (c == 0 or not luma_only or image.colour == RGB)
         unstuff_first[i], entropy_first[i] = unstuffs, entropies
         if alone:
             unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)
             entropies += _ceil(subsequences, entropy_chunk)
+    found = 0
     for i in range(len(headers)):
         row = headers[i]
+        if row.status == FOUR:
+            scan_bytes = max(sizes[i] - row.scan_offset, 0)
+            if status[i] == 0:
+                status[i] = _check_four(row, scan_bytes, unsupported, missing, most_blocks)
+            fours[found] = extra
+            found += 1
+            for k in range(2):
+                unstuff_first[extra + k], entropy_first[extra + k] = unstuffs, entropies
+                status[extra + k], images[extra + k].owner = status[i], i
+                images[extra + k].coefficients, images[extra + k].colour = -1, row.colour
+                images[extra + k].raw, images[extra + k].raw_size = offsets[i], sizes[i]
+                if k == 0 and status[i] == 0:
+                    subsequences = _ceil(scan_bytes * 8, sub_bits) + 1
+                    _plan_four(row, images, component, extra, totals, scan_bytes, subsequences * sub_entries)
+                    unstuffs += _ceil(scan_bytes + 15, unstuff_chunk)
+                    entropies += _ceil(subsequences, entropy_chunk)
+            extra += 2
         for c in range(3 if row.scans == 3 else 0):
             scan, whole, part = images[extra], component[i, c], component[extra, 0]
             mcus_x, mcus_y = _ceil(whole.width, 8), _ceil(whole.height, 8)  # one block in each
@@ -156,6 +177,66 @@ def plan_images(
     unstuffs = _plan_scans(headers, status, images, component, table, scans, parts, levels, unstuff_chunk, unstuffs,
                            unstuff_first, heads, totals)  # fmt: skip
     totals[UNSTUFFS], totals[ENTROPIES] = unstuffs, entropies
+
+
+@numba.njit(nogil=True, cache=True)
+def _check_four(row: Any, scan_bytes: Any, unsupported: Any, missing: Any, most_blocks: Any) -> Any:
+    """Status of a picture of four components: there are two tables of either kind, and two bits for each block."""
+    for kind in range(2):
+        first = row.dc[0] if kind == 0 else row.ac[0]
+        second = first
+        for c in range(1, 4):
+            table = row.dc[c] if kind == 0 else row.ac[c]
+            if table != first and second != first and table != second:
+                return unsupported
+            if table != first:
+                second = table
+    mcus = np.int64(_ceil(row.width, 8 * row.h[0])) * _ceil(row.height, 8 * row.v[0])
+    blocks = mcus * (2 * row.h[0] * row.v[0] + 2)
+    return unsupported if blocks >= most_blocks else missing if blocks * 2 > scan_bytes * 8 else 0
+
+
+@numba.njit(nogil=True, cache=True)
+def _plan_four(
+    row: Any, images: Any, component: Any, at: Any, totals: Any, scan_bytes: Any, entries: Any
+) -> None:  # fmt: skip
+    """Plan the stream of a picture of four components, which has rows ``at`` (three of its components) and ``at`` + 1
+    (the last): both have all blocks, of which each makes its components' samples."""
+    h_max, v_max = row.h[0], row.v[0]
+    mcus_x, mcus_y = _ceil(row.width, 8 * h_max), _ceil(row.height, 8 * v_max)
+    in_mcu, dc_slots, ac_slots = 0, 0, 0
+    for c in range(4):
+        here = ((1 << (row.h[c] * row.v[c])) - 1) << in_mcu
+        if row.dc[c] != row.dc[0]:
+            dc_slots |= here
+        if row.ac[c] != row.ac[0]:
+            ac_slots |= here
+        part = component[at + c // 3, c % 3]
+        part.h, part.v, part.first = row.h[c], row.v[c], in_mcu
+        part.quant, part.quant_wide = row.quant[c], (row.quant_16bit >> c) & 1
+        part.expand_x, part.expand_y = h_max // row.h[c], v_max // row.v[c]
+        part.width, part.height = _ceil(row.width * row.h[c], h_max), _ceil(row.height * row.v[c], v_max)
+        part.pitch, part.plane = _ceil(mcus_x * row.h[c], 4) * 32, totals[PLANES]
+        totals[PLANES] += np.int64(part.pitch) * mcus_y * row.v[c] * 8
+        in_mcu += row.h[c] * row.v[c]
+    blocks, restart = np.int64(mcus_x) * mcus_y * in_mcu, row.restart_interval
+    segments = _ceil(mcus_x * mcus_y, restart) - 1 if restart > 0 else 0
+    for k in range(2):
+        image = images[at + k]
+        image.scan, image.width, image.height, image.components = row.scan_offset, row.width, row.height, 4 - 3 * k
+        image.mcus_x, image.mcus, image.blocks_in_mcu, image.block_count = mcus_x, mcus_x * mcus_y, in_mcu, blocks
+        image.restart, image.segment_count, image.dc_slots, image.ac_slots = restart, segments, dc_slots, ac_slots
+        image.dc[0], image.ac[0] = row.dc[0], row.ac[0]
+        for c in range(1, 4):
+            if row.dc[c] != row.dc[0]:
+                image.dc[1] = row.dc[c]
+            if row.ac[c] != row.ac[0]:
+                image.ac[1] = row.ac[c]
+    _reserve(images[at], totals, scan_bytes, segments, blocks, entries)
+    first, black = images[at], images[at + 1]
+    black.words, black.segments, black.blocks = first.words, first.segments, first.blocks
+    black.entries = first.entries
+    totals[UNKNOWNS] += 1
 
 
 @numba.njit(nogil=True, cache=True)
@@ -267,6 +348,19 @@ def _plan_scans(
 
 
 @numba.njit(nogil=True, cache=True)
+def _wanted(part: Any, x0: Any, y0: Any, x1: Any, y1: Any, needed: Any) -> None:
+    """The blocks of a component for the pixels (x0, y0) to (x1, y1), where it is ``needed`` at all."""
+    halo_x, halo_y = int(part.expand_x > 1), int(part.expand_y > 1)
+    first_x = max(x0 // part.expand_x - halo_x, 0)
+    first_y = max(y0 // part.expand_y - halo_y, 0)
+    last_x = min((x1 - 1) // part.expand_x + halo_x, part.width - 1)
+    last_y = min((y1 - 1) // part.expand_y + halo_y, part.height - 1)
+    part.roi_group, part.roi_row = first_x // 32, first_y // 8
+    part.roi_groups = last_x // 32 - first_x // 32 + 1 if needed else 0
+    part.roi_rows = last_y // 8 - first_y // 8 + 1
+
+
+@numba.njit(nogil=True, cache=True)
 def limit_blocks(
     windows: Any, images: Any, component: Any, needed: Any, groups_each: Any, idct_first: Any, dense_first: Any
 ) -> Any:
@@ -281,27 +375,31 @@ def limit_blocks(
             x1, y1 = max(min(windows[i, 2], x1), x0 + 1), max(min(windows[i, 3], y1), y0 + 1)
         for c in range(3):
             part = component[i, c]
-            halo_x, halo_y = int(part.expand_x > 1), int(part.expand_y > 1)
-            first_x = max(x0 // part.expand_x - halo_x, 0)
-            first_y = max(y0 // part.expand_y - halo_y, 0)
-            last_x = min((x1 - 1) // part.expand_x + halo_x, part.width - 1)
-            last_y = min((y1 - 1) // part.expand_y + halo_y, part.height - 1)
-            part.roi_group, part.roi_row = first_x // 32, first_y // 8
-            part.roi_groups = last_x // 32 - first_x // 32 + 1 if needed[i, c] else 0
-            part.roi_rows = last_y // 8 - first_y // 8 + 1
+            _wanted(part, x0, y0, x1, y1, needed[i, c])
             idct_first[3 * i + c], dense_first[3 * i + c] = total, dense
             thread_blocks = _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
             if images[i].block_count > 0:
                 total += thread_blocks
             elif images[i].coefficients >= 0:
                 dense += thread_blocks
-    for i in range(len(needed), len(images)):  # scans: the blocks of their component
-        whole, part = component[images[i].owner, (i - len(needed)) % 3], component[i, 0]
-        part.roi_group, part.roi_groups = whole.roi_group, whole.roi_groups
-        part.roi_row, part.roi_rows = whole.roi_row, whole.roi_rows
-        idct_first[3 * i] = total
-        total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
-        idct_first[3 * i + 1] = idct_first[3 * i + 2] = total
+    nth = 0
+    for i in range(len(needed), len(images)):
+        owner = images[i].owner
+        four = images[i].colour == CMYK or images[i].colour == YCCK
+        for c in range(3):
+            part = component[i, c]
+            if four and part.h > 0:  # what is needed to make the blocks of the picture
+                whole = component[owner, 0]
+                x0, y0 = 32 * whole.roi_group, 8 * whole.roi_row
+                x1 = min(x0 + 32 * whole.roi_groups, images[owner].width)
+                _wanted(part, x0, y0, x1, min(y0 + 8 * whole.roi_rows, images[owner].height), needed[owner, 0])
+            elif not four and c == 0:  # a scan: the blocks of its component
+                whole = component[owner, nth % 3]
+                part.roi_group, part.roi_groups = whole.roi_group, whole.roi_groups
+                part.roi_row, part.roi_rows = whole.roi_row, whole.roi_rows
+                nth += 1
+            idct_first[3 * i + c] = total
+            total += _ceil(np.int64(part.roi_groups) * part.roi_rows, groups_each)
     idct_first[3 * len(images)] = total
     dense_first[3 * len(needed) :] = dense
     return max(total, dense)

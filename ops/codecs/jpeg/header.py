@@ -36,6 +36,7 @@ NOT_JPEG = 2  # does not start with SOI
 TRUNCATED = 3  # ends before the first scan
 CORRUPT = 4  # a segment contradicts the standard or itself
 MANY_SCANS = 5  # a progressive picture whose scans are in the table of scans: our CUDA decoder takes it
+FOUR = 6  # CMYK or YCCK in one scan: our CUDA decoder makes RGB of it
 
 # colour: what libjpeg takes the components for
 GRAY, YCBCR, RGB, CMYK, YCCK, UNKNOWN = 0, 1, 2, 3, 4, 5
@@ -185,9 +186,9 @@ def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
         ("arithmetic coding", sof >= 0xC9),
         ("lossless or hierarchical", ~np.isin(sof, (0xC0, 0xC1, 0xC2))),
         ("more than 8 bits", rows["precision"] != 8),
-        ("CMYK, or an odd number of components", (rows["components"] != 1) & (rows["components"] != 3)),
+        ("CMYK, or an odd number of components", ~np.isin(rows["components"], (1, 3)) & (rows["status"] != FOUR)),
         ("several scans", (rows["scans"] != 1) & (rows["scans"] != 3) & (rows["status"] != MANY_SCANS)),
-        ("odd sampling, tables or markers", (rows["status"] != OK) & (rows["status"] != MANY_SCANS)),
+        ("odd sampling, tables or markers", ~np.isin(rows["status"], (OK, MANY_SCANS, FOUR))),
         ("output type, or cut short", np.ones(len(rows), np.bool_)),
     )
     found: dict[str, int] = {}
@@ -392,6 +393,7 @@ def _scan(data, at, end, row, tables, wide, whole, scans, known):  # type: ignor
     sequential = row[_SOF] == 0xC0 or row[_SOF] == 0xC1
     row[_SCANS] = 1 if sequential and count == components else 0
     warned = row[_JUNK] > 0 or row[_JFIF] == 2 or (components == 3 and row[_ADOBE] > 1)
+    warned |= components == 4 and row[_ADOBE] != -1 and row[_ADOBE] != 0 and row[_ADOBE] != 2
     progressive = row[_SOF] == 0xC2 and row[_PRECISION] == 8 and (components == 1 or components == 3)
     if whole and progressive and not warned and _many_scans(data, at, end, row, tables, wide, scans, known):
         return MANY_SCANS
@@ -417,7 +419,11 @@ def _scan(data, at, end, row, tables, wide, whole, scans, known):  # type: ignor
     whole = data[at + spectral] == 0 and data[at + spectral + 1] == 63 and data[at + spectral + 2] == 0
     if sequential and row[_PRECISION] == 8 and count == 1 and components == 3:
         return UNSUPPORTED if warned or not _sampling_supported(row) else _scans(data, at, row, tables, wide, quant)
-    if not sequential or row[_PRECISION] != 8 or not in_order or not whole or (components != 1 and components != 3):
+    if not sequential or row[_PRECISION] != 8 or not in_order or not whole:
+        return UNSUPPORTED
+    if components == 4:
+        return UNSUPPORTED if warned or missing_quant or missing_huffman or not _four_supported(row) else FOUR
+    if components != 1 and components != 3:
         return UNSUPPORTED
     if missing_quant:
         return CORRUPT
@@ -525,6 +531,16 @@ def _sampling_supported(row):  # type: ignore[no-untyped-def]
         if h_max % row[_H + i] or v_max % row[_V + i]:
             return False
     return blocks <= MAX_BLOCKS_IN_MCU
+
+
+@numba.njit(nogil=True, cache=True)
+def _four_supported(row):  # type: ignore[no-untyped-def]
+    """Whether four components are sampled as TurboJPEG knows it: black as the first one, those between at most as
+    densely. Of others Pillow makes RGB in another way."""
+    h, v = row[_H], row[_V]
+    if row[_H + 3] != h or row[_V + 3] != v or h * v > 4 or h == 3 or v > 2:
+        return False
+    return row[_H + 1] == 1 and row[_V + 1] == 1 and row[_H + 2] == 1 and row[_V + 2] == 1
 
 
 @numba.njit(nogil=True, cache=True)

@@ -79,7 +79,6 @@ def test_what_it_runs_compares_with_the_cpu(
     assert ("otherwise than on the CPU: []" in printed or "other pixels than libwebp's: (1, 0)" in printed) == right
 
 
-
 @pytest.mark.parametrize("right", [True, False])
 def test_what_it_runs_compares_with_pillow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], right: bool

@@ -210,11 +210,12 @@ def test_what_the_decoder_leaves_to_others_is_decoded_and_said(tmp_path: Path) -
     image.save(folder / "plain.jpg", quality=90)
     image.save(folder / "progressive.jpg", quality=90, progressive=True)
     image.convert("CMYK").save(folder / "cmyk.jpg", quality=90)
+    image.convert("CMYK").save(folder / "cmyk2.jpg", quality=90, progressive=True)
     assert np.asarray(Image.open(folder / "scans.jpg").convert("RGB")).shape == (75, 101, 3)
     built = graph(tmp_path, *CASES["val"])
     on_cpu, rejects = outputs(compile_graph(built, Target(), 7))
     assert not rejects
-    assert len(on_cpu) == 5
+    assert len(on_cpu) == 6
     with faked(memory=True):
         plan = compile_graph(built, Target("gpu"), 7)
         with Sources(plan, 8) as sources:
@@ -223,8 +224,8 @@ def test_what_the_decoder_leaves_to_others_is_decoded_and_said(tmp_path: Path) -
                 (it,) = engine
                 on_gpu = {it.samples.origin(i).key: v for i, v in enumerate(it.outputs(plan)["x"])}
                 told, decoded = dict(engine.stats.fallbacks), dict(engine.stats.decoders)
-    assert decoded["cuda"] == 4  # neither a scan for each component nor many scans are a reason
-    assert told == {"not for the CUDA JPEG decoder: CMYK, or an odd number of components": 1}
+    assert decoded["cuda"] == 5  # neither a scan for each component, nor many scans, nor four components are a reason
+    assert told == {"not for the CUDA JPEG decoder: unusual progressive": 1}
     for key, value in on_cpu.items():
         np.testing.assert_allclose(on_gpu[key], value, atol=1.01 / min(STD))
 
@@ -267,8 +268,9 @@ def test_a_batch_is_two_uploads_and_eight_launches(pictures: Path) -> None:  # n
                     node.op.kernel("mixed")(ctx, encoded)
                     lane.synchronize()
             counted.append((fake.uploads - uploads, [name for name, _ in fake.launched[launches:]]))
-    # For pictures as they are, for those in many scans, and for those with wide rows.
-    others = {"jpeg_pixels", "jpeg_scans", "jpeg_dense", "jpeg_resize_wide", "jpeg_known_coefficients", "jpeg_joints"}
+    # For pictures as they are, for those in many scans, of four components, and with wide rows.
+    others = {"jpeg_pixels", "jpeg_scans", "jpeg_dense", "jpeg_resize_wide", "jpeg_known_coefficients", "jpeg_joints",
+              "jpeg_four"}  # fmt: skip
     assert counted == [(2, [name for name in jpeg_gpu.KERNELS if name not in others])] * 3
 
 

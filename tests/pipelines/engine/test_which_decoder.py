@@ -218,7 +218,7 @@ def test_others_start_before_our_kernels(
     large = Image.fromarray(np.stack([x, y, 128 + 0 * x], -1).astype(np.uint8))
     for k in range(3):
         large.resize((64, 48)).save(tmp_path / "a" / f"{k}.jpg")
-    large.resize((64, 48)).convert("CMYK").save(tmp_path / "a" / "cmyk.jpg")
+    large.resize((64, 48)).convert("CMYK").save(tmp_path / "a" / "cmyk.jpg", progressive=True)  # in many scans
     large.save(tmp_path / "a" / "progressive.jpg", progressive=True, subsampling=0)
     found, report = results(compile_graph(graph(tmp_path, fused), Target("gpu"), 7), 5)
     assert report["decoders"] == {"cuda": 4, "libjpeg-turbo": 1}

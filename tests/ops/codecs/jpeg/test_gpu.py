@@ -302,7 +302,7 @@ def test_only_blocks_of_the_window(harness: Harness) -> None:
 
 def test_what_belongs_to_other_decoders(harness: Harness) -> None:
     cmyk = io.BytesIO()
-    Image.new("CMYK", (20, 20)).save(cmyk, "JPEG")
+    Image.new("CMYK", (20, 20)).save(cmyk, "JPEG", progressive=True)
     good = encode(20, 20)
     files = [encode(40, 40, progressive=True)[:-2], cmyk.getvalue(), b"", b"\xff\xd8", b"no picture", good, good[:200]]
     results, status = harness.decode(files, pixels())
