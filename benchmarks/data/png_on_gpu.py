@@ -7,8 +7,8 @@ Up to 120 pictures of FOLDER, of 0.2 megapixels, as PNG, copied to as many strea
 (the best of five turns), pictures a second of all of them one after the other, and whether all rows are zlib's. The
 host's part, by one thread: files that are looked through (checksums of their chunks), a second.
 
-``--mutate``: so many small files, most of them with changed bytes in their streams, whose checksums are right again.
-What the kernels accept must be what the decoder of the CPU makes of it; ends with 1 where it is not. ``--apart``: each
+``--mutate``: so many small files, most of them with faults, whose checksums are right for the most part. What the
+kernels accept must be what the decoder of the CPU makes of it; ends with 1 where it is not. ``--apart``: each
 file is a batch of its own, and each buffer an allocation of its own, for compute-sanitizer
 (benchmarks/data/sanitize.py).
 """
@@ -16,6 +16,7 @@ file is a batch of its own, and each buffer an allocation of its own, for comput
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -116,28 +117,36 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """PNGs of up to 90 x 70 pixels, of all kinds that the kernels take, compressed in all ways; all but each tenth
-    are damaged inside of their streams, their filters, or anywhere."""
+    """PNGs of up to 90 x 70 pixels, of all kinds that the kernels take, compressed in all ways: a fifth as they should
+    be, others with bytes changed in their streams, some of which have the right sum again, with a filter that does not
+    exist, or with a bit changed anywhere."""
     draw, found = random.Random(11), list[bytes]()
     for k in range(count):
         mode, kind = (("RGB", 2), ("L", 0), ("RGBA", 6), ("LA", 4))[k % 4]
+        fault = k % 5  # 0: none
         with Image.open(paths[k % len(paths)]) as opened:
             image = opened.convert("RGB").resize((draw.randint(1, 90), draw.randint(1, 70))).convert(mode)
         across, pixels = image.width * len(image.getbands()), image.tobytes()
-        lines = [pixels[y * across : (y + 1) * across] for y in range(image.height)]
-        rows = b"".join(bytes([draw.randrange(5 if k % 10 else 6)]) + line for line in lines)
+        rows = bytearray()
+        for y in range(image.height):
+            rows += bytes([draw.randrange(5)]) + pixels[y * across : (y + 1) * across]
+        if fault == 1:
+            rows[draw.randrange(image.height) * (across + 1)] = draw.choice([5, 255])
         way = draw.choice([zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE, zlib.Z_FIXED])
         deflate = zlib.compressobj(draw.choice([0, 1, 6, 9]), zlib.DEFLATED, 15, draw.choice([1, 8, 9]), way)
         stream = bytearray(deflate.compress(rows) + deflate.flush())
-        if k % 10 and k % 3:
-            for _ in range(draw.choice([1, 2, 8])):
-                at = int(draw.random() ** draw.choice([1, 4]) * len(stream))
+        if fault in (2, 3):
+            for _ in range(draw.choice([1, 1, 2, 8])):
+                at = int(draw.random() ** draw.choice([0.5, 1, 4]) * len(stream))
                 stream[at] = draw.choice([0, 255, draw.randrange(256), stream[at] ^ 1 << draw.randrange(8)])
+        if fault == 3:
+            with contextlib.suppress(zlib.error):
+                stream[-4:] = struct.pack(">I", zlib.adler32(zlib.decompress(bytes(stream[2:-4]), -15)))
         cut = draw.randint(0, len(stream))
         header = struct.pack(">IIBBBBB", image.width, image.height, 8, kind, 0, 0, 0)
         parts = chunk(b"IDAT", bytes(stream[:cut])) + chunk(b"IDAT", bytes(stream[cut:]))
         data = bytearray(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + parts + chunk(b"IEND", b""))
-        if k % 10 and k % 3 == 0:
+        if fault == 4:
             data[draw.randrange(33, len(data))] ^= 1 << draw.randrange(8)
         found.append(bytes(data))
     return found

@@ -6,7 +6,9 @@
 Of the pictures in FOLDER a data set is made in --scratch (memory, if it is /dev/shm): the mix of scraped data (62 %
 baseline JPEGs, 25 % progressive, 6 % PNG, 5 % WebP, 2 % CMYK; 0.2 megapixels each), and, for each of --formats, one of
 that format alone. No two files are alike, unless --variants says how often each picture is encoded before copies
-follow. The job: decode, shorter side 256, centre crop 224, normalise, float32 CHW; results stay on the GPU. Every
+follow. With --data, sets are made in that folder, kept, and used again where they are there already.
+
+The job: decode, shorter side 256, centre crop 224, normalise, float32 CHW; results stay on the GPU. Every
 setting of both runs in a process of its own, in turns; the best repeat counts. Ours also names the decoders, their time
 of CPU threads, and for how long batches waited.
 """
@@ -42,8 +44,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--job", choices=["val", "train", "decode"], default="val")
-    parser.add_argument("--ours", default="auto:1024:8:4", help="decoder:batch:threads:lanes")
+    parser.add_argument("--ours", default="auto:1024:8:4", help="decoder:batch:threads:lanes, and others after commas")
     parser.add_argument("--dali", default="256:16", help="batch:threads")
+    parser.add_argument("--data", type=Path, help="where data sets are kept, and looked for")
     parser.add_argument("--scratch", type=Path, default=Path("/dev/shm") if Path("/dev/shm").is_dir() else None)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -53,17 +56,10 @@ def main() -> None:
         root = Path(tempfile.mkdtemp(prefix="web-mix-", dir=args.scratch))
         try:
             began = time.perf_counter()
-            shares = SHARES if name == "mix" else {name: 1.0}
-            counts = write_mix(
-                pictures,
-                root / "data",
-                count=512,
-                nbytes=int(args.gigabytes * 1e9),
-                shares=shares,
-                variants=args.variants,
-            )
+            place, counts = data_set(name, args.data or root, pictures, int(args.gigabytes * 1e9), args.variants)
             made = time.perf_counter() - began
-            rows[name] = {"files": counts, "made_s": made, **_measured(args, str(root / "data"))}
+            sizes = [f.stat().st_size for f in (place / "0").iterdir()]
+            rows[name] = {"files": counts, "bytes": sum(sizes), "made_s": made, **_measured(args, str(place))}
         finally:
             shutil.rmtree(root)
         row = rows[name]
@@ -73,9 +69,10 @@ def main() -> None:
         cost = [min((r.get("cpu_ms_per_image", 0.0) for r in row[who]), default=0.0) for who in ("ours", "dali")]
         line += f"  processors {cost[0]:.2f} and {cost[1]:.2f} ms an image"
         print(line + (f"  {row['ratio']:6.2f}x" if row["ratio"] else ""), flush=True)
-        told = [r for r in row["ours"] if "decoders" in r]
-        if told:
-            print(f"{'':12} {told[-1]['decoders']} {told[-1].get('decoder_times')}", flush=True)
+        for r in row["ours"]:
+            if "decoders" in r:
+                numbers = {k: r[k] for k in ("batch", "threads", "lanes", "images_per_second")}
+                print(f"{'':12} {numbers} {r['decoders']} {r.get('decoder_times')}", flush=True)
         for who in ("ours", "dali"):
             for r in row[who]:
                 if "error" in r:
@@ -84,18 +81,33 @@ def main() -> None:
             args.json.write_text(json.dumps({"load": os.getloadavg(), "rows": rows}, indent=1))
 
 
+def data_set(name: str, root: Path, pictures: list[Path], nbytes: int, variants: int) -> tuple[Path, dict[str, int]]:
+    """The data set ``name`` of ``nbytes`` in a folder of ``root``, where it may be already, and its files by kind."""
+    place = root / f"{name}-{nbytes}-{variants}"
+    known = root / f"{place.name}.json"
+    root.mkdir(parents=True, exist_ok=True)
+    if not known.exists():
+        shutil.rmtree(place, ignore_errors=True)  # of a run that was ended
+        shares = SHARES if name == "mix" else {name: 1.0}
+        counts = write_mix(pictures, place, count=512, nbytes=nbytes, shares=shares, variants=variants)
+        known.write_text(json.dumps(counts))
+    return place, json.loads(known.read_text())
+
+
 def _measured(args: argparse.Namespace, root: str) -> dict[str, Any]:
     common = {"root": root, "job": args.job, "source": "files", "device": args.device, "seconds": args.seconds}
-    decoder, batch, threads, lanes = args.ours.split(":")
-    ours = {"what": "ours", "decoder": decoder, "batch": int(batch), "threads": int(threads), "lanes": int(lanes)}
-    settings = {"ours": ours}
+    settings: list[dict[str, Any]] = []
+    for text in args.ours.split(","):
+        decoder, batch, threads, lanes = text.split(":")
+        numbers = {"batch": int(batch), "threads": int(threads), "lanes": int(lanes)}
+        settings.append({"what": "ours", "decoder": decoder, **numbers})
     if args.dali_path and args.dali:
         batch, threads = args.dali.split(":")
-        settings["dali"] = {"what": "dali", "batch": int(batch), "threads": int(threads)}
+        settings.append({"what": "dali", "batch": int(batch), "threads": int(threads)})
     results: dict[str, Any] = {"ours": [], "dali": []}
     for _ in range(args.repeats):
-        for who, setting in settings.items():
-            results[who].append(run_apart({**setting, **common}, args.dali_path))
+        for setting in settings:
+            results[setting["what"]].append({**setting, **run_apart({**setting, **common}, args.dali_path)})
     return results
 
 

@@ -143,7 +143,7 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
             if (KNOWN) flags |= MISSING;  // else their count tells
             break;
         }
-        u32 expected = (u32)(interval.nth + 1) * batch->images[at].restart * codes.blocks;
+        u32 expected = (u32)(interval.nth + 1) * batch->images[at].restart * batch->images[at].blocks_in_mcu;
         if (s >= INDEX_ONE || block != 0 || index != expected || end - (int)s >= 8) flags |= BAD_RESTART;
         s = end;
         block = 0;

@@ -88,7 +88,7 @@ struct Codes {
     const LongCodes *longer;
     const u32 *near;          // of the AC tables
     u32 slots;                // bit b: DC table of block b, bit 16 + b: its AC table
-    int blocks, bits;
+    int blocks, bits;         // blocks in an MCU, or 1 where all have the same tables
 
     DEVICE int table(bool is_dc, int block) const {
         return (is_dc ? 0 : 2) + (slots >> (is_dc ? block : block + 16) & 1);
@@ -126,10 +126,12 @@ DEVICE Stream stream_of(const Batch *batch, int at) {
     return {batch->words + image.words, batch->segments + image.segments, (int)batch->stream[2 * at + 1],
             (i64)batch->stream[2 * at] * 8};
 }
-// To be called when the tables are loaded.
+// To be called when the tables are loaded. Where all blocks have the same tables, as in CMYK and in RGB, which block of an
+// MCU one is makes no difference to its codes, and nothing in the stream would tell: a guess would be wrong to its end.
 template <int BITS> DEVICE Codes codes_of(const Tables<BITS> &tables, const Image &image) {
-    return {SharedWords(tables.entries), tables.longer, tables.near, arrived(image.dc_slots | image.ac_slots << 16),
-            (int)arrived(image.blocks_in_mcu), BITS};
+    u32 slots = image.dc_slots | image.ac_slots << 16;
+    return {SharedWords(tables.entries), tables.longer, tables.near, arrived(slots),
+            (int)arrived(slots ? image.blocks_in_mcu : 1), BITS};
 }
 
 // A subsequence's entry in Batch::starts: its state and how many blocks end before it.

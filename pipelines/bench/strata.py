@@ -102,7 +102,7 @@ def _codec(file: str) -> str:
 
 
 def _kinds(files: Sequence[str]) -> list[str]:
-    from ...ops.codecs.jpeg.header import OK, TRUNCATED, UNSUPPORTED, read_headers
+    from ...ops.codecs.jpeg.header import COMPLETE, TRUNCATED, read_headers
 
     kinds = []
     for file in files:
@@ -114,7 +114,7 @@ def _kinds(files: Sequence[str]) -> list[str]:
             if row["status"] != TRUNCATED:
                 break
         assert row is not None
-        jpeg = row["status"] in (OK, UNSUPPORTED)
+        jpeg = row["status"] in COMPLETE
         kinds.append(_kind({k: row[k] for k in row.dtype.names}) if jpeg else _format(data))
     return kinds
 

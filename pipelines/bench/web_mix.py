@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,34 +41,66 @@ def write_mix(
 
     Every picture is encoded in every kind, with about PIXELS pixels, ``variants`` times: cut, turned over and of
     another quality each time. Further files are copies of these, in turns, in the shares given. With ``variants`` 0
-    each file is a variant of its own: all bytes are different, as those of real data sets are, and making them takes
-    the time of encoding them. Raises SpecError where there are no pictures.
+    each file is a variant of its own, which processes make on all cores: all bytes are different, as those of real data
+    sets are. Raises SpecError where there are no pictures.
     """
     if not pictures:
         raise SpecError("there are no pictures to make a mix of")
+    many = [(path, k) for k in range(max(1, variants)) for path in pictures]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        many = [(path, k) for k in range(max(1, variants)) for path in pictures]
-        known = {kind: list(pool.map(lambda one, kind=kind: encoded(kind, *one), many)) for kind in shares}
+        some = many if variants else many[:: -(-len(many) // _SIZED)]
+        known = {kind: list(pool.map(lambda one, kind=kind: encoded(kind, *one), some)) for kind in shares}
         sizes = sum(shares[kind] * sum(map(len, files)) / len(files) for kind, files in known.items())
         count = max(count, -(-nbytes // max(1, int(sizes / sum(shares.values())))))
         (folder / "0").mkdir(parents=True)
         written: dict[str, int] = dict.fromkeys(shares, 0)
-
-        def write(job: tuple[int, str, int]) -> None:
-            number, kind, k = job
-            if variants or k < len(many):
-                data = known[kind][k % len(many)]
-            else:
-                data = encoded(kind, pictures[k % len(pictures)], k // len(pictures))
-            (folder / "0" / f"{number:07d}.{_WAYS[kind][0]}").write_bytes(data)
-
         jobs = []
         for number, kind in enumerate(in_turns(shares, count)):
-            jobs.append((number, kind, written[kind]))
+            jobs.append((_name(folder, number, kind), kind, written[kind]))
             written[kind] += 1
-        for _ in pool.map(write, jobs):
+
+        def write(job: tuple[Path, str, int]) -> None:
+            path, kind, k = job
+            path.write_bytes(known[kind][k % len(many)])
+
+        for _ in pool.map(write, jobs) if variants else ():
             pass
+    if not variants:
+        _write_different(pictures, jobs)
     return written
+
+
+_SIZED = 24
+"""Pictures that tell how large files become."""
+_AT_ONCE = 16
+"""Files of a picture that a process makes before the next one."""
+
+
+def _name(folder: Path, number: int, kind: str) -> Path:
+    return folder / "0" / f"{number:07d}.{_WAYS[kind][0]}"
+
+
+def _write_different(pictures: Sequence[Path], jobs: Sequence[tuple[Path, str, int]]) -> None:
+    """Write file k of each kind as a variant of picture k modulo their number."""
+    of_each: list[list[tuple[Path, str, int]]] = [[] for _ in pictures]
+    for path, kind, k in jobs:
+        of_each[k % len(pictures)].append((path, kind, k // len(pictures)))
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        tasks = [
+            pool.submit(_write_some, picture, rows[at : at + _AT_ONCE])
+            for at in range(0, max(map(len, of_each)), _AT_ONCE)
+            for picture, rows in zip(pictures, of_each, strict=True)
+            if at < len(rows)
+        ]
+        for task in tasks:
+            task.result()
+
+
+def _write_some(picture: Path, rows: Sequence[tuple[Path, str, int]]) -> None:
+    with Image.open(picture) as opened:
+        image = opened.convert("RGB")
+    for path, kind, variant in rows:
+        path.write_bytes(_encoded(kind, image, variant, PIXELS))
 
 
 def in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
@@ -85,9 +117,13 @@ def in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
 
 def encoded(kind: str, path: Path, variant: int = 0, pixels: int = PIXELS) -> bytes:
     """The picture at ``path`` as a file of one of KINDS, with about ``pixels``; ``variant`` 0 shows all of it."""
-    _, format, options = _WAYS[kind]
     with Image.open(path) as opened:
-        image = varied(opened.convert("RGB"), variant)
+        return _encoded(kind, opened.convert("RGB"), variant, pixels)
+
+
+def _encoded(kind: str, image: Image.Image, variant: int, pixels: int) -> bytes:
+    _, format, options = _WAYS[kind]
+    image = varied(image, variant)
     scale = (pixels / (image.width * image.height)) ** 0.5
     image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
     if "quality" in options:

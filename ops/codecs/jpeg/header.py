@@ -37,6 +37,7 @@ TRUNCATED = 3  # ends before the first scan
 CORRUPT = 4  # a segment contradicts the standard or itself
 MANY_SCANS = 5  # a progressive picture whose scans are in the table of scans: our CUDA decoder takes it
 FOUR = 6  # CMYK or YCCK in one scan: our CUDA decoder makes RGB of it
+COMPLETE = (OK, UNSUPPORTED, MANY_SCANS, FOUR)
 
 # colour: what libjpeg takes the components for
 GRAY, YCBCR, RGB, CMYK, YCCK, UNKNOWN = 0, 1, 2, 3, 4, 5
