@@ -132,6 +132,14 @@ class Lane(Copies, Protocol):
         """Run ``kernel`` of the file ``source`` in ops/cuda."""
         ...
 
+    def launch_beside(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        """As `launch`, beside what follows, until `join`. Arguments are held by the caller, or kept."""
+        ...
+
+    def join(self) -> None:
+        """What follows begins after all that was launched beside it."""
+        ...
+
     def launch_all(self, launches: Sequence[tuple[str, str, int, int, tuple[Any, ...]]]) -> None:
         """Run several kernels (source, kernel, blocks, threads of one, arguments), begun by one call."""
         ...

@@ -196,7 +196,7 @@ def start(
     launch, webps = None, np.flatnonzero(ready.webps & headers.good)
     if files is None:
         files = lane.to_device(batch) if len(webps) or host.wants_files else batch
-    webp_on_gpu.decode(ctx, lane, files, headers, rules, webps, anchors, out)
+    finish_webps = webp_on_gpu.decode(ctx, lane, files, headers, rules, webps, anchors, out)
     if decoder != "nvjpeg" and ctx.attempt == 0:
         ours, launch = plan_pixels(ctx, files, headers, rules, takes(headers, rules), anchors, out)
         left &= ~ours
@@ -228,6 +228,7 @@ def start(
         placed[failed] = False
         _place(job, np.flatnonzero(placed))
         host.finish(ctx, lane, out, files)
+        finish_webps()
         lane.keep(batch.data)
         return out
 

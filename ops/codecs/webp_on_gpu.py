@@ -6,6 +6,7 @@ The kernels check every file themselves. What they do not take, or what is damag
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,12 @@ def takes(batch: Batch, headers: Headers, rules: Rules) -> npt.NDArray[np.bool_]
 
 def decode(
     ctx: Context, lane: Lane, files: Batch, headers: Headers, rules: Rules, which: I64, corners: I64 | None, out: Batch
-) -> None:
-    """Enqueue the pictures ``which`` of ``files``, on the device, into ``out``. ``corners`` [N, 2] (y, x): where each
-    window begins; its size is that of the output."""
+) -> Callable[[], None]:
+    """Enqueue the pictures ``which`` of ``files``, on the device, into ``out``: beside the lane's other work, because
+    a batch takes long and leaves most of the GPU idle. What is returned has later work wait for them. ``corners``
+    [N, 2] (y, x): where each window begins; its size is that of the output."""
     if len(which) == 0:
-        return
+        return _nothing
     pictures = np.zeros(len(which), PICTURE)
     pictures["source"], pictures["size"] = files.offsets[which], files.sizes[which]
     pictures["width"], pictures["height"] = headers.width[which], headers.height[which]
@@ -63,27 +65,42 @@ def decode(
     pictures["shown_rows"], pictures["shown_columns"] = out.shapes[which, 0], out.shapes[which, 1]
     pictures["destination"] = out.offsets[which]
     pictures["bgr"] = rules.output_type is DALIImageType.BGR
-    marks = launch(lane, files.data, pictures, out.data)
+    rest = launch(lane, files.data, pictures, out.data)
 
-    def wrong() -> I64:
-        found = which[np.flatnonzero(marks)]
-        ctx.decoded_by(NAME, len(which) - len(found))
-        return found
+    def finish() -> None:
+        marks = rest()
 
-    ctx.check_later(wrong)
+        def wrong() -> I64:
+            found = which[np.flatnonzero(marks)]
+            ctx.decoded_by(NAME, len(which) - len(found))
+            return found
+
+        ctx.check_later(wrong)
+
+    return finish
 
 
-def launch(lane: Lane, files: Any, pictures: npt.NDArray[Any], out: Any) -> npt.NDArray[np.int32]:
-    """Enqueue all kernels. ``pictures`` lack their place in scratch memory. Not 0 for those that are not decoded."""
+def _nothing() -> None:
+    """Where no picture is taken."""
+
+
+def launch(lane: Lane, files: Any, pictures: npt.NDArray[Any], out: Any) -> Callable[[], npt.NDArray[np.int32]]:
+    """Enqueue all kernels, beside the lane's other work; what is returned has later work wait for them. ``pictures``
+    lack their place in scratch memory. It gives, once the lane is waited for: not 0 for those that are not decoded."""
     macroblocks = (pictures["width"].astype(np.int64) + 15 >> 4) * (pictures["height"].astype(np.int64) + 15 >> 4)
     room = -(-macroblocks * (256 + 64 + 64 + 4) // _ALIGNED) * _ALIGNED
     pictures["planes"] = np.cumsum(room) - room
     planes = lane.empty(int(room.sum()), np.uint8)
     count = len(pictures)
     table, bad = lane.upload(pictures.view(np.uint8), np.zeros(count, np.int32))
-    lane.launch(_SOURCE, "vp8_decode", count, 64, files, table, planes, bad)
-    lane.launch(_SOURCE, "vp8_filter", count, _FILTER, table, planes, bad)
-    lane.launch(_SOURCE, "vp8_pixels", (16, count), _PIXELS, table, planes, bad, out)
-    lane.keep(files, planes, table)
-    marks: npt.NDArray[np.int32] = lane.download(bad)
-    return marks
+    lane.launch_beside(_SOURCE, "vp8_decode", count, 64, files, table, planes, bad)
+    lane.launch_beside(_SOURCE, "vp8_filter", count, _FILTER, table, planes, bad)
+    lane.launch_beside(_SOURCE, "vp8_pixels", (16, count), _PIXELS, table, planes, bad, out)
+    lane.keep(files, planes, table, bad, out)
+
+    def rest() -> npt.NDArray[np.int32]:
+        lane.join()
+        marks: npt.NDArray[np.int32] = lane.download(bad)
+        return marks
+
+    return rest

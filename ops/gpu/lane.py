@@ -103,6 +103,8 @@ class Lane:
         except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
             raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
         self._closed = False
+        self._aside: Any = None
+        self._apart = False
         self._in_flight: list[Any] = []
         self._pinned = Arena(pinned_empty)
         self._kernels: dict[tuple[str, str], Any] = {}
@@ -251,6 +253,27 @@ class Lane:
         if min(grid) > 0:
             self.function(source, kernel)(grid, (block,), args, stream=self.stream)
 
+    def launch_beside(
+        self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any
+    ) -> None:  # fmt: skip
+        """As `launch`, beside this lane's other work: after what was launched before and what is begun beside it, and
+        before what follows `join`. For kernels that take long and leave most of the GPU idle. Arguments must be kept
+        (`keep`) by whoever does not hold them until then."""
+        if self._aside is None:
+            with self.gpu:
+                self._aside = _idle_stream(self.index)
+        self._aside.wait_event(self.stream.record())  # each time: arguments may have been copied in between
+        self._apart = True
+        grid = (grid,) if isinstance(grid, int) else grid
+        if min(grid) > 0:
+            self.function(source, kernel)(grid, (block,), args, stream=self._aside)
+
+    def join(self) -> None:
+        """What is launched from now on begins after all that runs beside it."""
+        if self._apart:
+            self.stream.wait_event(self._aside.record())
+            self._apart = False
+
     def launch_all(self, launches: Sequence[Launch]) -> None:
         """Run kernels one after the other: arguments as of `launch`, pointers and integers alone, grids of one row.
         All are begun at once, in one call without the GIL."""
@@ -295,6 +318,7 @@ class Lane:
 
     def wait(self) -> None:
         """Wait for all work on this lane, and hold on to what it holds."""
+        self.join()
         with waiting(self.index):
             self.stream.synchronize()
 
@@ -335,8 +359,9 @@ class Lane:
         self.cache.clear()
         with self.gpu:
             cupy.get_default_memory_pool().free_all_blocks(stream=self.stream)
-        if not self._borrowed:
-            _idle_streams.setdefault(self.index, []).append(self.stream)
+        for stream in (self._aside, None if self._borrowed else self.stream):
+            if stream is not None:
+                _idle_streams.setdefault(self.index, []).append(stream)
 
     # -- times ---------------------------------------------------------------------------------------------------
 

@@ -136,6 +136,12 @@ class EmulatedLane:
     def keep(self, *things: Any) -> None:
         """Nothing is freed early here."""
 
+    def launch_beside(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
+        self.launch(source, kernel, grid, block, *args)
+
+    def join(self) -> None:
+        """Everything is done when its call returns."""
+
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         launched(source, kernel)
         self._run(kernel, lambda: _compiled(source, kernel), grid, block, args)

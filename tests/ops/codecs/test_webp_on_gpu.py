@@ -185,7 +185,7 @@ def decoded(lane: Any, files: list[bytes], windows: Any = None, bgr: bool = Fals
         at, to = at + len(data), to + 3 * rows * columns
     (stored,) = lane.upload(np.frombuffer(b"".join(files), np.uint8))
     out = lane.empty(to, np.uint8)
-    marks, found = on_gpu.launch(lane, stored, pictures, out), lane.download(out)
+    marks, found = on_gpu.launch(lane, stored, pictures, out)(), lane.download(out)
     lane.synchronize()
     starts, rows, columns = pictures["destination"], pictures["shown_rows"], pictures["shown_columns"]
     return np.array(marks), [
