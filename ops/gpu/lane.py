@@ -64,6 +64,18 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
+_EXACT = 1 << 20
+
+
+def _roomy(nbytes: int) -> int:
+    """Bytes of a block for ``nbytes``, of a few sizes: batches are never quite of the same size, and where CuPy's pool
+    has no block that is large enough, the driver has to make one, which may wait for kernels that are running."""
+    if nbytes <= _EXACT:
+        return nbytes
+    step = 1 << (nbytes - 1).bit_length() - 4
+    return -(-nbytes // step) * step
+
+
 _idle_streams: dict[int, list[Any]] = {}
 """Of closed lanes, by GPU. CuPy's pool keeps memory that is let go of for the stream that it was allocated on: if
 nobody used that again, the memory would be lost."""
@@ -125,7 +137,10 @@ class Lane:
         """An uninitialised flat device array, allocated in stream order."""
         import cupy
 
-        return cupy.empty(n, dtype)
+        nbytes = n * np.dtype(dtype).itemsize
+        if nbytes <= _EXACT:
+            return cupy.empty(n, dtype)
+        return cupy.ndarray((n,), dtype, cupy.cuda.alloc(_roomy(nbytes)))
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
         """Host arrays on the device, by one asynchronous copy through pinned memory. The originals may be reused."""
@@ -138,7 +153,7 @@ class Lane:
         staged = self.pinned(max(at, 1))
         for a, s in zip(arrays, starts, strict=True):
             staged[s : s + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-        memory = cupy.cuda.alloc(len(staged))
+        memory = cupy.cuda.alloc(_roomy(len(staged)))
         self.copy_in(memory.ptr, staged)
         return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
 
@@ -146,14 +161,12 @@ class Lane:
         """A host batch on the device (itself where it is there already). Extents travel as they are, gaps included."""
         if not batch.on_host:
             return batch
-        import cupy
-
         lease = lease_of(batch.data)
         if lease is not None:
             return batch.replace(data=lease.bring(self, batch), offsets=lease.places(batch))
         lo, hi = _extent(batch)
         host = np.ascontiguousarray(batch.data[lo:hi])
-        device = cupy.empty(hi - lo, batch.dtype)
+        device = self.empty(hi - lo, batch.dtype)
         if hi > lo:
             source = host if is_pinned(host) else self._stage(host)
             self.copy_in(device.data.ptr, source)
