@@ -19,6 +19,7 @@ from ..compiled import binaries
 from ..compiled.times import times
 from ..errors import DeviceError
 from . import driver_calls as stream_work
+from . import page_locked
 from .readable_by_gpu import lease_of
 from .waits import waiting
 
@@ -348,6 +349,7 @@ class Lane:
                     kept.release()
         with self.gpu:
             cupy.get_default_memory_pool().free_all_blocks()
+        _blocks.clear()
         cupy.get_default_pinned_memory_pool().free_all_blocks()
 
     def synchronize(self) -> None:
@@ -419,8 +421,13 @@ def foreign(value: Any) -> Any:
     return cupy.asarray(value)
 
 
+_blocks = page_locked.Blocks()
+
+
 def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
-    """An uninitialised page-locked host buffer from CuPy's pool."""
+    """An uninitialised page-locked host buffer, of CuPy's pool or of blocks that were used before."""
+    if nbytes > page_locked.SMALLEST:
+        return _blocks.empty(nbytes, _alloc_pinned)
     return np.frombuffer(_alloc_pinned(nbytes), np.uint8, nbytes)
 
 
@@ -464,7 +471,7 @@ def is_pinned(host: npt.NDArray[Any]) -> bool:
         base = base.base
     if isinstance(base, memoryview):
         base = base.obj
-    return type(base).__name__ == "PinnedMemoryPointer"
+    return isinstance(base, page_locked.Lease) or type(base).__name__ == "PinnedMemoryPointer"
 
 
 _compiling = threading.Lock()

@@ -541,7 +541,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     """CuPy is the stand-in inside; nothing of it is left behind. With ``late``, page-locked memory that a lane gives
     out is full of noise, too."""
     from dali_run.ops.gpu import lane as device
-    from dali_run.ops.gpu import start
+    from dali_run.ops.gpu import page_locked, start
     from dali_run.readers.fetch import gpu_reads
 
     fake, take = Fake(devices, memory, late), device.Arena.take
@@ -561,7 +561,8 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         kernels, places, lambda to, host: fake.memcpy_async(to, host.ctypes.data, host.nbytes, 1, stream), stream
     )
     before = {name: sys.modules.get(name) for name in _MODULES}
-    streams = dict(device._idle_streams)
+    streams, blocks = dict(device._idle_streams), device._blocks
+    device._blocks = page_locked.Blocks()
     device._idle_streams.clear()
     ahead, start._start = start._start, lambda index: None  # a machine's own GPU is left alone
     started = dict(start._started)
@@ -575,6 +576,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         gpu_reads.settle()
         device._idle_streams.clear()
         device._idle_streams.update(streams)
+        device._blocks = blocks
         Stream.late, device.Arena.take = False, take  # type: ignore[method-assign]
         _streams.clear()
         _defaults.clear()

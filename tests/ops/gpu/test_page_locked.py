@@ -1,0 +1,88 @@
+"""Blocks that are used again: for sizes that fit, by whoever needs one, and no more of them than may lie idle."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run.ops.gpu import page_locked
+from dali_run.ops.gpu.page_locked import Blocks
+
+LARGE = page_locked.SMALLEST
+
+
+class Makes:
+    """Makes blocks, and counts them."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, nbytes: int) -> Any:
+        self.sizes.append(nbytes)
+        return bytearray(nbytes)
+
+
+def test_batches_of_about_one_size_share_blocks() -> None:
+    blocks, make = Blocks(), Makes()
+    draw = np.random.default_rng(0)
+    held: list[Any] = []
+    for _ in range(200):  # up to four at a time, of sizes that differ by a tenth
+        array = blocks.empty(int(LARGE * draw.uniform(10, 11)), make)
+        array[[0, -1]] = 7
+        held = [*held[-3:], array[5:].view(np.int8)]
+        del array
+    assert len(make.sizes) <= 5
+
+
+def test_a_block_comes_back_with_its_last_view_and_not_before() -> None:
+    blocks, make = Blocks(), Makes()
+    view = blocks.empty(2 * LARGE, make)[100:].view(np.uint8)[::2]
+    other = blocks.empty(2 * LARGE, make)
+    assert len(make.sizes) == 2
+    assert not np.shares_memory(view, other)
+    del view
+    gc.collect()
+    blocks.empty(2 * LARGE, make)
+    assert len(make.sizes) == 2
+
+
+def test_small_arrays_take_no_large_blocks_and_the_smallest_that_fits_is_taken() -> None:
+    blocks, make = Blocks(), Makes()
+    arrays = [blocks.empty(n * LARGE, make) for n in (16, 8, 4)]
+    places = [a.ctypes.data for a in arrays]
+    arrays.clear()
+    small = blocks.empty(2 * LARGE, make)
+    assert len(make.sizes) == 4
+    assert small.ctypes.data not in places
+    assert blocks.empty(7 * LARGE, make).ctypes.data == places[1]
+    assert blocks.empty(10 * LARGE, make).ctypes.data == places[0]
+
+
+def test_what_lies_idle_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_locked, "SPARE", 8 * LARGE)
+    blocks, make = Blocks(), Makes()
+    arrays = [blocks.empty(4 * LARGE, make) for _ in range(3)]
+    arrays.clear()
+    blocks.empty(20 * LARGE, make)  # for which none is large enough: the idle ones go
+    count = len(make.sizes)
+    blocks.empty(4 * LARGE, make)
+    assert len(make.sizes) == count + 1
+
+
+def test_where_no_more_can_be_locked_idle_blocks_go_first() -> None:
+    blocks, make = Blocks(), Makes()
+    blocks.empty(4 * LARGE, make)
+    kept = blocks.empty(4 * LARGE, make)  # the same one
+
+    def full(nbytes: int) -> Any:
+        if nbytes > 20 * LARGE:
+            raise MemoryError
+        return make(nbytes)
+
+    assert len(blocks.empty(20 * LARGE, full)) == 20 * LARGE
+    with pytest.raises(MemoryError):
+        blocks.empty(21 * LARGE, full)
+    assert len(kept) == 4 * LARGE
