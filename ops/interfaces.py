@@ -137,7 +137,7 @@ class Lane(Copies, Protocol):
         ...
 
     def join(self) -> None:
-        """What follows begins after all that was launched beside it."""
+        """Have all that follows begin after what was launched beside it."""
         ...
 
     def launch_all(self, launches: Sequence[tuple[str, str, int, int, tuple[Any, ...]]]) -> None:

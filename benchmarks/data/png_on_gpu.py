@@ -153,7 +153,7 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
-    """What the kernels make of PNGs of 8 bits a channel: pixels as they are stored, or None for those they refuse."""
+    """The pixels that the kernels make of PNGs of 8 bits a channel, as they are stored; None for those they refuse."""
     batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
     headers = [probe(memoryview(f)) for f in files]
     shapes = np.array([(h.height, h.width, h.channels) for h in headers], np.int64)

@@ -283,7 +283,7 @@ class Lane:
             self.function(source, kernel)(grid, (block,), args, stream=self._aside)
 
     def join(self) -> None:
-        """What is launched from now on begins after all that runs beside it."""
+        """Have all that is launched from now on begin after what runs beside it."""
         if self._apart:
             self.stream.wait_event(self._aside.record())
             self._apart = False
