@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Kept(Protocol):
-    """What an operator keeps about the records of a data set."""
+    """Facts that an operator keeps about the records of a data set."""
 
     @property
     def records(self) -> int:

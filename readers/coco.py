@@ -38,7 +38,7 @@ MB could ask for terabytes."""
 
 @dataclass(slots=True)
 class _Objects:
-    """What is kept of the annotations of an image id."""
+    """The part of the annotations of an image id that is kept."""
 
     images: int = 0
     """How many images have the id; each has all of its objects, as in DALI."""

@@ -185,7 +185,7 @@ def _given(value: Any, samples: Samples, odd: int = 1) -> Batch:
 
 
 def one(cls: type[Operator], usual: tuple[Any, list[Batch]], name: str, value: Any, per_sample: bool) -> str:
-    """What is wrong with a call; nothing, where it is refused or has a result."""
+    """The problem of a call; nothing, where it is refused or has a result."""
     example, inputs = usual
     given = {p: getattr(example, p) for p in parameters(cls) if example.given(p) and p != name}
     samples = inputs[0].samples if inputs else Samples.numbered(N)
