@@ -337,7 +337,12 @@ def decode(data, size, found, tables, scale, left, right, out):
         for channel in range(channels):
             source = work[channel * longest : channel * longest + block]
             to = done * channels + channel
-            for n in range(block):
-                out[to + n * channels] = ((source[n] << left) >> right) * scale
+            if channels == 1:
+                line = out[done : done + block]
+                for n in range(block):
+                    line[n] = ((source[n] << left) >> right) * scale
+            else:
+                for n in range(block):
+                    out[to + n * channels] = ((source[n] << left) >> right) * scale
         done += block
     return True

@@ -51,8 +51,10 @@ def padded(signal, at, n, before, length, reflect, scale, out):
     for i in range(min(before, length)):
         out[i] = signal[at + mirrored(i - before, n)] * scale if reflect and n else np.float32(0)
     inside = min(n, length - before)
-    for i in range(inside):
-        out[before + i] = np.float32(signal[at + i]) * scale
+    if inside > 0:
+        line, source = out[before : before + inside], signal[at : at + inside]  # with sums as places: scalar
+        for i in range(inside):
+            line[i] = np.float32(source[i]) * scale
     for i in range(before + inside, length):
         out[i] = signal[at + mirrored(i - before, n)] * scale if reflect and n else np.float32(0)
 

@@ -140,8 +140,9 @@ def _rounded(x, full):
 @jit
 def _mix(values, scale, frames, channels, out, to):
     if channels == 1:
+        line, source = out[to : to + frames], values[:frames]  # with sums as places, the loop would stay scalar
         for k in range(frames):
-            out[to + k] = values[k] * scale
+            line[k] = source[k] * scale
         return
     part = np.float32(1) / np.float32(channels)
     for k in range(frames):

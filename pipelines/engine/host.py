@@ -63,7 +63,7 @@ class HostPart:
         self._recycler = Recycler(options.cpu_queue, largest=spare)
         self._read_recycler = Recycler(options.cpu_queue, largest=spare // 2)
         """Of readers that make arrays themselves: videos, sounds, regions."""
-        self._chunk_recycler = Recycler(2 * options.num_threads, largest=spare // (2 * options.num_threads))
+        self._chunk_recycler = Recycler(4 * options.num_threads, largest=spare // (2 * options.num_threads))
         """Of what chunks hold between their operators: decoded pictures, most of all."""
         self.stopped = False
         """Chunks that have not begun end at once. Set by the thread that stops the run."""
