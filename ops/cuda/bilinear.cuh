@@ -2,21 +2,38 @@
 #pragma once
 #include "convert.cuh"
 
-// C channels of a pixel between four others, of which those that are not there are `fill`.
-template <typename In, typename Out, int C>
-__device__ __forceinline__ void mixed(const In* nw, const In* ne, const In* sw, const In* se, const bool* there, float fill,
-                                      float fx, float fy, Out* out) {
-    float a[C], b[C], d[C], e[C];
+// Between `a` and `b`, and `d` and `e` below them.
+__device__ __forceinline__ float between(float a, float b, float d, float e, float fx, float fy) {
+    const float upper = a + (b - a) * fx, lower = d + (e - d) * fx;
+    return upper + (lower - upper) * fy;
+}
+
+// Two pixels of three channels that lie side by side.
+template <typename In> __device__ __forceinline__ void pair(const In* at, float* left, float* right) {
     #pragma unroll
-    for (int c = 0; c < C; ++c) {
-        a[c] = there[0] ? static_cast<float>(plain(nw[c])) : fill;
-        b[c] = there[1] ? static_cast<float>(plain(ne[c])) : fill;
-        d[c] = there[2] ? static_cast<float>(plain(sw[c])) : fill;
-        e[c] = there[3] ? static_cast<float>(plain(se[c])) : fill;
+    for (int c = 0; c < 3; ++c) {
+        left[c] = static_cast<float>(plain(at[c]));
+        right[c] = static_cast<float>(plain(at[3 + c]));
     }
+}
+
+// Of bytes, from aligned words; only those that hold one of the six are read.
+__device__ __forceinline__ void pair(const unsigned char* at, float* left, float* right) {
+    const unsigned shift = static_cast<unsigned>(reinterpret_cast<unsigned long long>(at) & 3);
+    const unsigned* words = reinterpret_cast<const unsigned*>(at - shift);
+    const unsigned second = words[1], third = shift == 3 ? words[2] : 0;
+    const unsigned low = __funnelshift_r(words[0], second, 8 * shift), high = __funnelshift_r(second, third, 8 * shift);
+    left[0] = static_cast<float>(low & 255), left[1] = static_cast<float>(low >> 8 & 255);
+    left[2] = static_cast<float>(low >> 16 & 255), right[0] = static_cast<float>(low >> 24);
+    right[1] = static_cast<float>(high & 255), right[2] = static_cast<float>(high >> 8 & 255);
+}
+
+// A pixel of three channels between four that are all there, two and two side by side.
+template <typename In, typename Out>
+__device__ __forceinline__ void pixel_between(const In* upper, const In* lower, float fx, float fy, Out* out) {
+    float a[3], b[3], d[3], e[3];
+    pair(upper, a, b);
+    pair(lower, d, e);
     #pragma unroll
-    for (int c = 0; c < C; ++c) {
-        const float upper = a[c] + (b[c] - a[c]) * fx, lower = d[c] + (e[c] - d[c]) * fx;
-        out[c] = saturate<Out>(upper + (lower - upper) * fy);
-    }
+    for (int c = 0; c < 3; ++c) out[c] = saturate<Out>(between(a[c], b[c], d[c], e[c], fx, fy));
 }

@@ -1,11 +1,13 @@
-// Pixels taken from elsewhere (ops/geometry/sampling.py): a thread makes one output pixel. Coordinates are those of
-// pixel centres.
+// Pixels taken from elsewhere (ops/geometry/sampling.py): a thread makes PIXELS output pixels, `blockDim.x`
+// apart. Coordinates are those of pixel centres.
 #include "bilinear.cuh"
 
 enum Geometry { PLANES, ROWS, COLUMNS, CHANNELS, HEIGHT, WIDTH, FIELDS };
 enum Kind { PERSPECTIVE, AFFINE, WATER, SPHERE, MAPS };
 enum Filter { NEAREST, NEAREST_EVEN, LINEAR, CUBIC };
 enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
+
+constexpr int PIXELS = 4;
 
 // Index `i` as one inside [0, n), or -1 for what stands outside.
 __device__ __forceinline__ int inside(int i, int n, int border) {
@@ -77,62 +79,67 @@ __global__ void __launch_bounds__(256, 4) sample(const In* source, const long lo
     const int width = static_cast<int>(geometry[WIDTH]), height = static_cast<int>(geometry[HEIGHT]);
     // samples have less than 2^31 values (ops/copies/strided.py: LARGEST)
     const unsigned int plane = static_cast<unsigned int>(height) * static_cast<unsigned int>(width);
-    const unsigned int i = blockIdx.x * blockDim.x + threadIdx.x, number = plane ? i / plane : 0;
-    if (plane == 0 || number >= static_cast<unsigned int>(geometry[PLANES])) return;
-    const int within = static_cast<int>(i - number * plane), y = within / width, x = within - y * width;
-    const In* image = source + base[sample] + static_cast<long long>(number) * rows * columns * channels;
-    Out* out = target + out_base[sample] + static_cast<long long>(i) * channels;
-    double sx, sy;
-    place(kind, params, x, y, rows, columns, map_x, map_y, map_base + 2LL * sample, within, sx, sy);
+    const unsigned int count = static_cast<unsigned int>(geometry[PLANES]) * plane;
+    const In* const picture = source + base[sample];
+    Out* const results = target + out_base[sample];
+    #pragma unroll 1
+    for (int turn = 0; turn < PIXELS; ++turn) {
+        const unsigned int i = (blockIdx.x * PIXELS + turn) * blockDim.x + threadIdx.x;
+        if (i >= count) return;
+        const unsigned int number = i / plane;
+        const int within = static_cast<int>(i - number * plane), y = within / width, x = within - y * width;
+        const In* image = picture + static_cast<long long>(number) * rows * columns * channels;
+        Out* out = results + static_cast<long long>(i) * channels;
+        double sx, sy;
+        place(kind, params, x, y, rows, columns, map_x, map_y, map_base + 2LL * sample, within, sx, sy);
 
-    if (filter == NEAREST || filter == NEAREST_EVEN) {
-        const int a = inside(static_cast<int>(filter == NEAREST ? floor(sx + 0.5) : rint(sx)), columns, border);
-        const int b = inside(static_cast<int>(filter == NEAREST ? floor(sy + 0.5) : rint(sy)), rows, border);
-        for (int c = 0; c < channels; ++c)
-            out[c] = a < 0 || b < 0 ? saturate<Out>(fills[fill_width > 1 ? c : 0])
-                                    : saturate<Out>(image[(static_cast<long long>(b) * columns + a) * channels + c]);
-        return;
-    }
-    const double left = floor(sx), top = floor(sy);
-    const int x0 = static_cast<int>(left), y0 = static_cast<int>(top);
-    const float fx = static_cast<float>(sx - left), fy = static_cast<float>(sy - top);
-    if (filter == LINEAR) {
-        const int i0 = inside(x0, columns, border), i1 = inside(x0 + 1, columns, border);
-        const int j0 = inside(y0, rows, border), j1 = inside(y0 + 1, rows, border);
-        const In *upper = image + static_cast<long long>(j0) * columns * channels,
-                 *lower = image + static_cast<long long>(j1) * columns * channels;
-        if (channels == 3 && i0 >= 0 && i1 >= 0 && j0 >= 0 && j1 >= 0) {  // nearly all pixels of nearly all pictures
-            const bool there[4] = {true, true, true, true};
-            mixed<In, Out, 3>(upper + 3ll * i0, upper + 3ll * i1, lower + 3ll * i0, lower + 3ll * i1, there, 0, fx, fy, out);
-            return;
+        if (filter == NEAREST || filter == NEAREST_EVEN) {
+            const int a = inside(static_cast<int>(filter == NEAREST ? floor(sx + 0.5) : rint(sx)), columns, border);
+            const int b = inside(static_cast<int>(filter == NEAREST ? floor(sy + 0.5) : rint(sy)), rows, border);
+            for (int c = 0; c < channels; ++c)
+                out[c] = a < 0 || b < 0 ? saturate<Out>(fills[fill_width > 1 ? c : 0])
+                                        : saturate<Out>(image[(static_cast<long long>(b) * columns + a) * channels + c]);
+            continue;
         }
+        const double left = floor(sx), top = floor(sy);
+        const int x0 = static_cast<int>(left), y0 = static_cast<int>(top);
+        const float fx = static_cast<float>(sx - left), fy = static_cast<float>(sy - top);
+        if (filter == LINEAR) {
+            const int i0 = inside(x0, columns, border), i1 = inside(x0 + 1, columns, border);
+            const int j0 = inside(y0, rows, border), j1 = inside(y0 + 1, rows, border);
+            const In *upper = image + static_cast<long long>(j0) * columns * channels,
+                     *lower = image + static_cast<long long>(j1) * columns * channels;
+            if (channels == 3 && x0 >= 0 && y0 >= 0 && i1 == x0 + 1 && j1 == y0 + 1) {
+                pixel_between(upper + 3ll * x0, lower + 3ll * x0, fx, fy, out);
+                continue;
+            }
+            for (int c = 0; c < channels; ++c) {
+                const float fill = fills[fill_width > 1 ? c : 0];
+                const float a = i0 < 0 || j0 < 0 ? fill : static_cast<float>(plain(upper[i0 * channels + c]));
+                const float b = i1 < 0 || j0 < 0 ? fill : static_cast<float>(plain(upper[i1 * channels + c]));
+                const float d = i0 < 0 || j1 < 0 ? fill : static_cast<float>(plain(lower[i0 * channels + c]));
+                const float e = i1 < 0 || j1 < 0 ? fill : static_cast<float>(plain(lower[i1 * channels + c]));
+                out[c] = saturate<Out>(between(a, b, d, e, fx, fy));
+            }
+            continue;
+        }
+        float across[4], down[4];
+        keys(fx, across);
+        keys(fy, down);
         for (int c = 0; c < channels; ++c) {
             const float fill = fills[fill_width > 1 ? c : 0];
-            const float a = i0 < 0 || j0 < 0 ? fill : static_cast<float>(plain(upper[i0 * channels + c]));
-            const float b = i1 < 0 || j0 < 0 ? fill : static_cast<float>(plain(upper[i1 * channels + c]));
-            const float d = i0 < 0 || j1 < 0 ? fill : static_cast<float>(plain(lower[i0 * channels + c]));
-            const float e = i1 < 0 || j1 < 0 ? fill : static_cast<float>(plain(lower[i1 * channels + c]));
-            const float first = a + (b - a) * fx, second = d + (e - d) * fx;
-            out[c] = saturate<Out>(first + (second - first) * fy);
-        }
-        return;
-    }
-    float across[4], down[4];
-    keys(fx, across);
-    keys(fy, down);
-    for (int c = 0; c < channels; ++c) {
-        const float fill = fills[fill_width > 1 ? c : 0];
-        float total = 0;
-        for (int r = 0; r < 4; ++r) {
-            const int j = inside(y0 + r - 1, rows, border);
-            float line = 0;
-            for (int k = 0; k < 4; ++k) {
-                const int column = inside(x0 + k - 1, columns, border);
-                const long long at = (static_cast<long long>(j) * columns + column) * channels + c;
-                line += across[k] * (j < 0 || column < 0 ? fill : static_cast<float>(plain(image[at])));
+            float total = 0;
+            for (int r = 0; r < 4; ++r) {
+                const int j = inside(y0 + r - 1, rows, border);
+                float line = 0;
+                for (int k = 0; k < 4; ++k) {
+                    const int column = inside(x0 + k - 1, columns, border);
+                    const long long at = (static_cast<long long>(j) * columns + column) * channels + c;
+                    line += across[k] * (j < 0 || column < 0 ? fill : static_cast<float>(plain(image[at])));
+                }
+                total += down[r] * line;
             }
-            total += down[r] * line;
+            out[c] = saturate<Out>(total);
         }
-        out[c] = saturate<Out>(total);
     }
 }

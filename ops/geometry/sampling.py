@@ -23,6 +23,7 @@ from ..types import DALIInterpType
 
 F64 = npt.NDArray[np.float64]
 _loops: Any = Kernels(".sampling_cpu", __package__)
+_THREADS, _PIXELS = 256, 4  # of a block, and those that a thread makes (cuda/sampling.cu)
 
 
 class Kind(IntEnum):
@@ -148,8 +149,8 @@ def _gpu(
     map_x = params if places.map_x is None else places.map_x
     map_y = params if places.map_y is None else places.map_y
     ctx.device.launch(
-        "sampling.cu", f"sample<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>", (-(-pixels // 256), len(images)),
-        256,
+        "sampling.cu", f"sample<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>",
+        (-(-pixels // (_THREADS * _PIXELS)), len(images)), _THREADS,
         images.data, base, sizes, np.int32(places.kind), params, map_x, map_y, begins, np.int32(how), np.int32(border),
         values, np.int32(fills.shape[1]), np.int32(len(fills) > 1), out.data, to,
     )  # fmt: skip

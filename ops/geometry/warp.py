@@ -30,6 +30,7 @@ F64 = npt.NDArray[np.float64]
 
 _loops: Any = Kernels(".sampling_cpu", __package__)
 _volumes: Any = Kernels(".warp_cpu", __package__)
+_THREADS, _PIXELS = 256, 4  # of a block, and those that a thread makes of a picture (cuda/warp.cu)
 
 
 class Warping(Operator, abstract=True):
@@ -185,9 +186,10 @@ class Warping(Operator, abstract=True):
         (maps,) = changing(ctx.device, again, matrices)
         axes = spatial_axes(images.layout)
         pixels = int((geometry[:, 0] * geometry[:, -axes:].prod(axis=1)).max())
+        tiles = -(-pixels // (_THREADS * _PIXELS if axes == 2 else _THREADS))
         kernel = f"{'warp' if axes == 2 else 'warp_volumes'}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"
         ctx.device.launch(
-            "warp.cu", kernel, (-(-pixels // 256), len(images)), 256,
+            "warp.cu", kernel, (tiles, len(images)), _THREADS,
             images.data, base, sizes, maps, np.int32(linear), np.int32(self.fill_value is not None), fill, out.data, to,
         )  # fmt: skip
         return out
