@@ -18,26 +18,39 @@ __global__ void grid_mask(const T* source, const long long* base, const long lon
     target += out_base[sample];
     const long long first = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
     if (first >= total) return;
-    const long long last = first + V < total ? first + V : total;
+    const int count = total - first < V ? static_cast<int>(total - first) : V;
     long long at = first, left = pixel - split(at, pixel);
     long long x = split(at, columns), y = split(at, rows);
-    bool keep = false, fresh = true;
-    for (long long i = first; i < last; ++i) {
-        if (fresh) {
-            const float u = static_cast<float>(x), v = static_cast<float>(y);
-            const float fx = __fsub_rn(__fsub_rn(__fmul_rn(u, g[0]), __fmul_rn(v, g[1])), g[2]);
-            const float fy = __fsub_rn(__fadd_rn(__fmul_rn(u, g[1]), __fmul_rn(v, g[0])), g[3]);
-            keep = fx - floorf(fx) >= g[4] || fy - floorf(fy) >= g[4];
-            fresh = false;
+    const float cosine = g[0], sine = g[1], shift_x = g[2], shift_y = g[3], ratio = g[4];
+    const auto kept = [&] {
+        const float u = static_cast<float>(x), v = static_cast<float>(y);
+        const float fx = __fsub_rn(__fsub_rn(__fmul_rn(u, cosine), __fmul_rn(v, sine)), shift_x);
+        const float fy = __fsub_rn(__fadd_rn(__fmul_rn(u, sine), __fmul_rn(v, cosine)), shift_y);
+        return fx - floorf(fx) >= ratio || fy - floorf(fy) >= ratio;
+    };
+    bool keep = kept();
+    const T* from = source + first;
+    T* to = target + first;
+    const bool aligned = count == V && ((reinterpret_cast<unsigned long long>(from) | reinterpret_cast<unsigned long long>(to)) & 15) == 0;
+    alignas(16) T values[V];
+    if (aligned) *reinterpret_cast<uint4*>(values) = *reinterpret_cast<const uint4*>(from);
+    #pragma unroll
+    for (int i = 0; i < V; ++i) {
+        if (!aligned && i < count) values[i] = from[i];
+        if (!keep) values[i] = T(0);
+        if (--left > 0) continue;
+        left = pixel;
+        if (++x == columns) {
+            x = 0;
+            if (++y == rows) y = 0;
         }
-        target[i] = keep ? source[i] : T(0);
-        if (--left == 0) {
-            left = pixel;
-            fresh = true;
-            if (++x == columns) {
-                x = 0;
-                if (++y == rows) y = 0;
-            }
-        }
+        keep = kept();
+    }
+    if (aligned) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values);
+    } else {
+        #pragma unroll
+        for (int i = 0; i < V; ++i)
+            if (i < count) to[i] = values[i];
     }
 }

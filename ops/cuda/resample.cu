@@ -108,10 +108,10 @@ __device__ __forceinline__ void resampled(const In* source, const long long* pas
     }
 }
 
-// grid (tiles, samples).
+// grid (tiles, samples). Without `__restrict__` the description of the pass is read again for every group.
 template <typename In, typename Out>
-__global__ void resample_pass(const In* source, Out* target, const long long* passes, const int* starts,
-                              const float* weights) {
+__global__ void resample_pass(const In* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ passes,
+                              const int* __restrict__ starts, const float* __restrict__ weights) {
     const long long* pass = passes + static_cast<long long>(blockIdx.y) * PASS_COLUMNS;
     target += pass[TARGET];
     const Group group(pass);
@@ -135,8 +135,9 @@ __global__ void resample_pass(const In* source, Out* target, const long long* pa
 // The last pass over images [1, height, width, channels], rounded to `Rounded` and normalised: (v - mean) * mul + add.
 // `places` [N][3] is (channels, how far apart pixels and channels lie in the output); `factors` as in strided.cu.
 template <typename In, typename Rounded, typename Out>
-__global__ void normalize_pass(const In* source, Out* target, const long long* passes, const int* starts,
-                               const float* weights, const long long* places, const float* factors, int factor_width,
+__global__ void normalize_pass(const In* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ passes,
+                               const int* __restrict__ starts, const float* __restrict__ weights,
+                               const long long* __restrict__ places, const float* __restrict__ factors, int factor_width,
                                int factor_rows) {
     const long long sample = blockIdx.y;
     const long long* pass = passes + sample * PASS_COLUMNS;

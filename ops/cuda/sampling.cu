@@ -66,10 +66,11 @@ __device__ __forceinline__ void keys(float t, float* weights) {
 // grid (tiles, samples); `params` [N][9]; `map_base` [N][2]; the maps are of one element for each pixel of an output plane; `fills`
 // [1 or N][fill_width].
 template <typename In, typename Out>
-__global__ void __launch_bounds__(256, 4) sample(const In* source, const long long* base, const long long* geometry, int kind,
-                       const double* params, const float* map_x, const float* map_y, const long long* map_base, int filter,
-                       int border, const float* fills, int fill_width, int fill_rows, Out* target,
-                       const long long* out_base) {
+__global__ void __launch_bounds__(256, 4)
+    sample(const In* source, const long long* base, const long long* geometry, int kind, const double* __restrict__ params,
+           const float* map_x, const float* map_y, const long long* __restrict__ map_base, int filter, int border,
+           const float* __restrict__ fills, int fill_width, int fill_rows, Out* __restrict__ target,
+           const long long* out_base) {
     const int sample = blockIdx.y;
     geometry += static_cast<long long>(sample) * FIELDS;
     params += 9LL * sample;
