@@ -135,6 +135,11 @@ def written(folder: Path, steps: list[dict[str, Any]], setting: tuple[int, int, 
     return {p.name: p.read_bytes() for p in sorted(out.glob("g-*"))}, said
 
 
+def _kept(result: Any) -> Any:
+    """The shards, and which files were rejected for whatever reason."""
+    return result if isinstance(result, str) else (result[0], [json.loads(row)["key"] for row in result[1]])
+
+
 def check(seed: int) -> tuple[list[dict[str, Any]], Any]:
     """Run the graph of ``seed`` in all settings. Raises AssertionError where they differ."""
     rng = random.Random(seed)
@@ -148,7 +153,9 @@ def check(seed: int) -> tuple[list[dict[str, Any]], Any]:
         steps = graph(rng, folder / "data")
         results = [written(folder, steps, setting, k) for k, setting in enumerate(SETTINGS)]
         for setting, result in zip(SETTINGS[1:], results[1:], strict=True):
-            assert result == results[0], (seed, setting, steps)
+            # with little memory a bad file may be refused for the size that its header promises
+            same = _kept(result) == _kept(results[0]) if setting[2] == "memory" else result == results[0]
+            assert same, (seed, setting, steps)
         return steps, results[0]
 
 
