@@ -6,10 +6,12 @@ import enum
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from .draws import Draws
 from .images import is_image, taken
 from .run import run
-from .steps import Done, Shape, after
+from .steps import Alike, Done, Shape, after
 
 Device = Literal["cpu", "gpu"]
 
@@ -77,12 +79,12 @@ class Transform:
             return value
         with Draws() as draws:
             if self.per_sample or images.pictures is not None:
-                programs = self._programs(draws, images.shapes)
+                programs: Sequence[list[Done]] = self._programs(draws, images.shapes)
             else:
                 programs = [self.steps(draws, images.shapes[0])] * len(images.shapes)
         return run(images, programs, self.num_threads, drawn=draws.used)
 
-    def _programs(self, draws: Draws, shapes: list[Shape]) -> list[list[Done]]:
+    def _programs(self, draws: Draws, shapes: list[Shape]) -> Sequence[list[Done]]:
         """The steps of each image: one list for images of one shape, as long as nothing is drawn."""
         known: dict[Shape, list[Done]] = {}
         found: list[list[Done]] = []
@@ -116,11 +118,11 @@ class RandomTransform(Transform):
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
         return [] if draws.rand() >= self.p else self.chosen(draws, shape)
 
-    def _programs(self, draws: Draws, shapes: list[Shape]) -> list[list[Done]]:
+    def _programs(self, draws: Draws, shapes: list[Shape]) -> Sequence[list[Done]]:
         if not self.same or shapes.count(shapes[0]) < len(shapes):
             return super()._programs(draws, shapes)
         nothing, steps = list[Done](), self.chosen(draws, shapes[0])
-        return [nothing if left else steps for left in (draws.rands(len(shapes)) >= self.p).tolist()]
+        return Alike([nothing, steps], (draws.rands(len(shapes)) < self.p).view(np.int8))
 
     def chosen(self, draws: Draws, shape: Shape) -> list[Done]:
         """The steps that follow then."""

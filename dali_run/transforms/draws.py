@@ -196,6 +196,14 @@ class Draws:
         self._taken = taken
         return top, left, high, wide
 
+    def windows(self, height: int, width: int, ranges: npt.NDArray[np.float64], found: npt.NDArray[np.int64]) -> int:
+        """As `window` again and again, into the rows of ``found`` [N, 4]; how many. It ends before one that no try
+        gives, or for which the words at hand may not be enough: nothing is drawn for that."""
+        if self._key is None:
+            self._key = self._begin()
+        done, self._taken = _loops.crop_windows(self._drawn, self._taken, height, width, ranges, found)
+        return int(done)
+
     def permutation(self, n: int) -> list[int]:
         """``torch.randperm(n)``."""
         order = list(range(n))

@@ -11,7 +11,7 @@ import numpy as np
 from ..ops.libraries.torchvision import MODES
 from .base import Device, InterpolationMode, RandomTransform, Transform, fill_of, mode_of, two
 from .draws import Draws, logarithms, span
-from .steps import Done, Shape
+from .steps import Done, Resizes, Shape
 
 BILINEAR, NEAREST = InterpolationMode.BILINEAR, InterpolationMode.NEAREST
 
@@ -171,10 +171,28 @@ class RandomResizedCrop(Transform):
         return (height - h) // 2, (width - w) // 2, h, w
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
-        window = self.window(draws, shape)
+        return self._steps_of(self.window(draws, shape), shape)
+
+    def _steps_of(self, window: tuple[int, int, int, int], shape: Shape) -> list[Done]:
         if window[2:] == self.size:
             return crop_step(shape, *window)
         return [resize_step(window, self.size, self.interpolation, bool(self.antialias))]
+
+    def _programs(self, draws: Draws, shapes: list[Shape]) -> Sequence[list[Done]]:
+        shape, n = shapes[0], len(shapes)
+        if n == 1 or shapes.count(shape) < n:
+            return super()._programs(draws, shapes)
+        found, done = np.empty((n, 6), np.int64), 0
+        found[:, 4:] = self.size
+        while done < n:
+            done += draws.windows(shape[1], shape[2], self._ranges, found[done:, :4])
+            if done < n:  # no try gave one, or the words at hand are not enough
+                found[done, :4] = self.window(draws, shape)
+                done += 1
+        if (found[:, 2:4] == found[:, 4:]).all(axis=1).any():
+            return [self._steps_of((y, x, h, w), shape) for y, x, h, w in found[:, :4].tolist()]
+        soft = self.interpolation in ("bilinear", "bicubic")
+        return Resizes(found, self.interpolation, bool(self.antialias) if soft else True)
 
 
 class Pad(Transform):

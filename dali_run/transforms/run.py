@@ -28,7 +28,7 @@ from ..pipelines.cores import usable_cores
 from . import floats, pillow
 from .images import Images
 from .on_gpu import Gpu
-from .steps import APART, CONVERSIONS, Done, Shape, after, encode, table
+from .steps import APART, CONVERSIONS, Alike, Done, Resizes, Shape, after, encode, table
 
 _kernels: Any = Kernels("..ops.libraries.torchvision_cpu", __package__)
 
@@ -37,6 +37,7 @@ _CHUNK = 8
 _SPARE: list[npt.NDArray[np.uint8]] = []
 """Memory of results that the program has let go: a fresh page costs more than what most transforms do to it."""
 _SPARES, _WORTH = 2, 1 << 20
+_FLIPS: list[list[Done]] = [[("horizontal_flip",)], [("vertical_flip",)]]
 
 
 class _Lease:
@@ -117,10 +118,10 @@ def _cores(_process: int) -> int:
     return usable_cores()
 
 
-def run(images: Images, programs: list[list[Done]], threads: int | None = None, *, drawn: bool = True) -> Any:
+def run(images: Images, programs: Sequence[list[Done]], threads: int | None = None, *, drawn: bool = True) -> Any:
     """The results of ``programs``, the steps of each image, which hold numbers that were ``drawn``."""
     count = _cores(os.getpid()) if threads is None else threads
-    if all(len(p) == 1 and p[0][0] == "crop" for p in programs):
+    if not isinstance(programs, Resizes) and all(len(p) == 1 and p[0][0] == "crop" for p in programs):
         views = images.windows([p[0][1:] for p in programs])
         if views is not None:
             return views
@@ -128,7 +129,7 @@ def run(images: Images, programs: list[list[Done]], threads: int | None = None, 
         return images.finish(_done(images, programs, count, drawn))
 
 
-def _done(images: Images, programs: list[list[Done]], count: int, drawn: bool) -> list[Image.Image] | Batch:
+def _done(images: Images, programs: Sequence[list[Done]], count: int, drawn: bool) -> list[Image.Image] | Batch:
     pictures, batch, shapes, gpu = images.pictures, images.batch, images.shapes, images.gpu
     while True:
         now, rest = _at_conversions(programs)
@@ -157,9 +158,11 @@ def _done(images: Images, programs: list[list[Done]], count: int, drawn: bool) -
         programs = [p[1:] for p in rest]
 
 
-def _at_conversions(programs: list[list[Done]]) -> tuple[list[list[Done]], list[list[Done]]]:
+def _at_conversions(programs: Sequence[list[Done]]) -> tuple[Sequence[list[Done]], list[list[Done]]]:
     """The steps before the first conversion, and the others. One list that stands for several images does so after."""
-    each = {id(p): p for p in programs}.values()
+    if isinstance(programs, Resizes):
+        return programs, []
+    each = programs.each if isinstance(programs, Alike) else {id(p): p for p in programs}.values()
     if not any(step[0] in CONVERSIONS for p in each for step in p):
         return programs, []
     known: dict[int, tuple[list[Done], list[Done]]] = {}
@@ -197,13 +200,26 @@ def _picture(image: Image.Image, steps: Sequence[Done]) -> Image.Image:
 def _tensors(
     batch: Batch,
     shapes: list[Shape],
-    programs: list[list[Done]],
+    programs: Sequence[list[Done]],
     threads: int,
     gpu: Gpu | None = None,
     drawn: bool = True,
 ) -> tuple[Batch, list[Shape]]:
+    if isinstance(programs, Resizes):
+        stage = _Resized(programs.numbers, *programs.how, None, batch.shapes, batch.dtype, batch.samples)
+        after_ = shapes[0][0], *programs.numbers[0, 4:].tolist()
+        return _ran([stage], batch, threads, gpu), [after_] * len(shapes)
     if not any(programs):
         return batch, shapes
+    if isinstance(programs, Alike):
+        small = math.prod(shapes[0]) < 1 << 31
+        if gpu is not None and small and batch.dtype == np.uint8 and programs.each[1] in _FLIPS:
+            out = Batch.allocate(gpu.empty, batch.shapes, batch.dtype, "CHW", batch.samples)
+            torchvision_on_gpu.flips(gpu.lane, batch, programs.which, programs.each[1] == _FLIPS[1], out)
+            return out, shapes
+        pair = [_Plan(p, shapes[0], None) for p in programs.each]
+        if pair[0].shape == pair[1].shape and not pair[1].apart:
+            return _together(batch, pair, programs.which.astype(np.int64), threads, gpu), [pair[0].shape] * len(shapes)
     plans = _plans(programs, shapes)
     shapes = [p.shape for p in plans]
     number = {id(p): k for k, p in enumerate({id(p): p for p in plans}.values())}
@@ -258,14 +274,18 @@ def _on_gpu(gpu: Gpu, batch: Batch, stages: list[_Stage], last: Callable[[int, A
 
 def _together(batch: Batch, each: list[_Plan], which: I64, threads: int, gpu: Gpu | None) -> Batch:
     """The results of images whose steps apart are of the same kinds: image i has plan ``each[which[i]]``."""
-    stages = _stages(batch, each, which)
+    return _ran(_stages(batch, each, which), batch, threads, gpu)
+
+
+def _ran(stages: list[_Stage], batch: Batch, threads: int, gpu: Gpu | None) -> Batch:
+    """The results of ``stages``, all images of a chunk through all of them."""
     if not stages:
         return batch
     if gpu is not None:
         return _on_gpu(gpu, batch, stages, gpu.empty)
     last = stages[-1]
     out = Batch.allocate(_memory, last.shapes, last.dtype, "CHW", batch.samples)
-    n, starts = len(which), np.ascontiguousarray(batch.offsets)
+    n, starts = len(batch), np.ascontiguousarray(batch.offsets)
     size = n if n == 1 else max(1, min(_CHUNK, n // (2 * threads)))
     parts = iter(range(0, n, size))  # threads take the next one from it
 
@@ -339,7 +359,9 @@ def _stages(batch: Batch, each: list[_Plan], which: I64) -> list[_Stage]:
         elif kind == "resize":
             windows = _windows([p.runs[k + 1] for p in each])
             own = None if windows is None else windows[which]
-            found.append(_Resized([p.apart[k] for p in each], which, own, shapes, dtype, batch.samples))
+            mine = [p.apart[k] for p in each]
+            numbers = np.array([s[1:7] for s in mine])[which]
+            found.append(_Resized(numbers, *mine[0][7:9], own, shapes, dtype, batch.samples))
             taken = int(windows is not None)
         else:
             found.append(_Floats([each[i].apart[k] for i in which.tolist()], None, shapes, dtype))
@@ -392,12 +414,12 @@ class _Resized(_Stage):
     """Resized images, or ``windows`` of them: nothing else of them is made then."""
 
     def __init__(
-        self, mine: list[Done], which: I64, windows: I64 | None, shapes: I32, dtype: Any, samples: Samples
-    ) -> None:
-        """Image i is resized by ``mine[which[i]]``."""
-        interpolation, antialias = mine[0][7:9]
+        self, numbers: npt.NDArray[Any], interpolation: str, antialias: bool, windows: I64 | None, shapes: I32,
+        dtype: Any, samples: Samples,
+    ) -> None:  # fmt: skip
+        """``numbers`` [N, 6]: where the region of each image begins (top, left), its height and width, and those of the
+        result."""
         op = _resize(interpolation, antialias)
-        numbers = np.array([s[1:7] for s in mine])[which]
         begin, extent, size = numbers[:, :2], numbers[:, 2:4], numbers[:, 4:]
         ctx = Context(op, "cpu", samples)
         if numbers.dtype.kind == "i" and begin.min() >= 0 and min(extent.min(), size.min()) > 0 and (

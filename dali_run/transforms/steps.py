@@ -24,6 +24,30 @@ APART = ("resize", "to_dtype", "divide", "normalize", "erase")
 _SHORT = {"horizontal_flip": (Step.flip, (1.0,)), "vertical_flip": (Step.flip, (2.0,))}
 
 
+class Alike(list[list[Done]]):
+    """The steps of images of one shape: those of image i are ``each[which[i]]``."""
+
+    def __init__(self, each: list[list[Done]], which: Any) -> None:
+        super().__init__([each[k] for k in which.tolist()])
+        self.each, self.which = each, which
+
+
+class Resizes(Sequence[list[Done]]):
+    """The steps of images of one shape, each of which is resized, from a region of its own."""
+
+    def __init__(self, numbers: Any, interpolation: str, antialias: bool) -> None:
+        """``numbers`` int64[N, 6]: top, left, height and width of the region, height and width of the result."""
+        self.numbers, self.how = numbers, (interpolation, antialias)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, k: Any) -> Any:
+        if isinstance(k, slice):
+            return [self[i] for i in range(*k.indices(len(self)))]
+        return [("resize", *self.numbers[k].tolist(), *self.how)]
+
+
 def after(step: Done, shape: Shape) -> Shape:
     """The shape of an image of ``shape`` after ``step``."""
     kind = step[0]

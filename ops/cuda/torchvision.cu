@@ -310,6 +310,35 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
+__device__ byte reversed(byte pixel) { return pixel; }
+__device__ unsigned reversed(unsigned four) {
+    return (four >> 24) | ((four >> 8) & 0xff00u) | ((four << 8) & 0xff0000u) | (four << 24);
+}
+
+// grid (tiles, images): images one after the other, of `rows` rows of all channels, `height` a channel, `width` words
+// each; those with a flag are mirrored, or turned upside down.
+template <typename Word>
+__global__ void torchvision_flips(const Word* input, Word* output, const signed char* flags, int rows, int height,
+                                  int width, int upside_down) {
+    const int total = rows * width;
+    const Word* from = input + static_cast<long long>(blockIdx.y) * total;
+    Word* to = output + static_cast<long long>(blockIdx.y) * total;
+    const bool flips = flags[blockIdx.y];
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
+        if (!flips) {
+            to[i] = from[i];
+            continue;
+        }
+        const int row = i / width, x = i - row * width;
+        if (upside_down) {
+            const int y = row % height;
+            to[i] = from[(row - y + height - 1 - y) * width + x];
+        } else {
+            to[i] = reversed(from[row * width + width - 1 - x]);
+        }
+    }
+}
+
 // grid (tiles, images): images whose window [top, left, height, width] has values of its own. `windows` [N][13]: from, to,
 // elements, rows, columns, the window, where its values begin, and how far apart they lie along channels, rows, columns.
 template <typename T>

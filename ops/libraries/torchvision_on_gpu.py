@@ -80,6 +80,20 @@ def to_floats(
                 values[len(mean) :], np.int32(len(mean)), np.int32(len(std)), np.int32(divide))  # fmt: skip
 
 
+def flips(lane: Any, images: Batch, which: npt.NDArray[np.int8], upside_down: bool, out: Batch) -> None:
+    """Planar images of one shape, those where ``which`` is not 0 mirrored, or turned ``upside_down``."""
+    n = len(images)
+    if n == 0 or out.data.size == 0:
+        return
+    channels, height, width = images.shapes[0].tolist()
+    source, (flags,) = images.data[int(images.offsets[0]) :], lane.upload(which)
+    wide = width % 4 == 0 and lane.address(source) % 4 == 0
+    kernel, row = ("torchvision_flips<unsigned>", width // 4) if wide else ("torchvision_flips<unsigned char>", width)
+    grid = (_tiles(channels * height * row), n)
+    lane.launch("torchvision.cu", kernel, grid, _THREADS, source, out.data, flags, np.int32(channels * height),
+                np.int32(height), np.int32(row), np.int32(upside_down))  # fmt: skip
+
+
 ERASABLE = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float32): "float"}
 """Types that `erase` takes, as CUDA has them."""
 

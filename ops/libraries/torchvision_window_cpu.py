@@ -39,3 +39,17 @@ def crop_window(words: Any, at: Any, height: Any, width: Any, ranges: Any, out: 
             at += 2
             break
     out[4] = at
+
+
+@numba.njit("UniTuple(int64, 2)(uint32[::1], int64, int64, int64, float64[::1], int64[:, :])", nogil=True, cache=True)
+def crop_windows(words: Any, at: Any, height: Any, width: Any, ranges: Any, out: Any) -> Any:
+    """`crop_window` for the rows of ``out``, until there is none that a try gave: how many, and the place of the next
+    word."""
+    one = np.empty(5, np.int64)
+    for i in range(len(out)):
+        crop_window(words, at, height, width, ranges, one)
+        if one[4] < 0 or one[2] == 0:
+            return i, at
+        out[i, :] = one[:4]
+        at = one[4]
+    return len(out), at

@@ -118,8 +118,8 @@ def test_later_calls_repeat_what_the_first_ones_launched(
     """On one lane, as PyTorch's stream has one: taps of known windows, and whole calls that draw nothing."""
     lane, made = EmulatedLane(), []
     monkeypatch.setattr(Emulated, "__enter__", lambda self: (setattr(self, "lane", lane), self)[1])
-    stages = run._stages
-    monkeypatch.setattr(run, "_stages", lambda *given: (made.append(1), stages(*given))[1])
+    on_gpu_ = run._on_gpu
+    monkeypatch.setattr(run, "_on_gpu", lambda *given: (made.append(1), on_gpu_(*given))[1])
     random = np.random.default_rng(4)
     chains = {
         "resize": ours.Compose([ours.Resize(20), ours.CenterCrop(16), ours.Normalize([0.5], [0.2])]),
