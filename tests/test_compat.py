@@ -67,6 +67,37 @@ def test_programs_run_as_they_are(dali_is_there: bool, tmp_path: Path) -> None:
     assert (done.stdout.strip(), done.returncode) == (SAID, 5), done.stderr
 
 
+SPAWNING = """\
+import multiprocessing
+import numpy as np
+from nvidia.dali import fn, pipeline_def, types
+
+class Source:
+    def __call__(self, info):
+        if info.iteration == 2: raise StopIteration
+        return np.int32([info.idx_in_epoch])
+
+@pipeline_def(batch_size=2, num_threads=1, device_id=None, py_num_workers=1, py_start_method="spawn")
+def p():
+    return fn.external_source(Source(), batch=False, parallel=True, dtype=types.INT32)
+
+def kind():
+    return types.__name__
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.apply(kind))
+    print([p_.as_array().ravel().tolist() for p_ in p().run()])
+"""
+
+
+def test_processes_that_a_program_spawns_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNING)
+    for how in (["train.py"], ["-m", "train"]):
+        done = python("-m", "dali_run.compat", *how, path=tmp_path)
+        assert done.stdout.splitlines() == ["dali_run.types", "[[0, 1]]"], done.stderr
+
+
 def test_other_packages_of_nvidias_stay(tmp_path: Path) -> None:
     installed(tmp_path)
     program = (

@@ -9,12 +9,16 @@ turns count. Time of the processors (of all threads) says more than time where o
 asked for (`evaluate`), because DALI's calls only begin the work. The last two rows are microseconds a picture of a
 training loop over 64 JPEGs of 128 x 160 pixels, in batches of 8 at least: as it is, and captured.
 
+With --operators, all operators that compute on the CPU, each as in its example with one small sample (`tests/
+parity_registry.py`); those whose work is little are to stay below the same limit.
+
 With --device gpu the pictures lie on the GPU, JPEGs are decoded there, and a turn ends when the GPU is done.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -65,6 +69,72 @@ def calls(ndd: Any, batch: int, pixels: int, device: str) -> dict[str, Callable[
     }  # fmt: skip
 
 
+class _Results:
+    """Of a call, whatever it gives."""
+
+    def __init__(self, found: Any) -> None:
+        self._found = found if isinstance(found, (tuple, list)) else (found,)
+
+    def evaluate(self) -> None:
+        for one in self._found:
+            one.evaluate()
+
+
+def write_operators(file: Path) -> list[str]:
+    """The first case of every operator into ``file``; their names."""
+    import numpy as np
+
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from dali_run.ops.base import parameters
+    from dali_run.pipelines.dynamic.functions import names
+    from tests.parity_registry import cases_of, wanted
+
+    arrays: dict[str, Any] = {}
+    told = {}
+    for name, cls in sorted(wanted().items()):
+        if name in names().values() and name != "dump_image":  # which writes files
+            case = cases_of(cls, list(parameters(cls)))[0]
+            keys = {k: str(len(arrays) + n) for n, k in enumerate([*range(len(case.inputs)), *case.per_sample])}
+            arrays |= {keys[k]: given[0] for k, given in enumerate(case.inputs)}
+            arrays |= {keys[k]: given[0] for k, given in case.per_sample.items()}
+            told[name] = {"arguments": case.arguments, "layouts": case.layouts,
+                          "inputs": [keys[k] for k in range(len(case.inputs))],
+                          "per_sample": {k: keys[k] for k in case.per_sample}}  # fmt: skip
+    np.savez(file, cases=json.dumps(told), **arrays)
+    return list(told)
+
+
+def operators(ndd: Any, types: Any, file: str) -> dict[str, Callable[[], Any]]:
+    """The calls of `write_operators`, for either package; without those that it has not."""
+    import numpy as np
+
+    stored = np.load(file)
+
+    def value(v: Any) -> Any:
+        if isinstance(v, list):
+            return [value(x) for x in v]
+        return getattr(types, v) if isinstance(v, str) and v.isupper() and hasattr(types, v) else v
+
+    def call(name: str, case: Any) -> Callable[[], Any]:
+        found = ndd
+        for part in name.split("."):
+            found = getattr(found, part)
+        inputs = [
+            ndd.batch([stored[key]], layout=layout or None)
+            for key, layout in zip(case["inputs"], case["layouts"], strict=True)
+        ]
+        given = {k: value(v) for k, v in case["arguments"].items()}
+        given |= {k: ndd.batch([stored[key]]) for k, key in case["per_sample"].items()}
+        given |= {} if inputs else {"batch_size": 1}
+        return lambda: _Results(found(*inputs, **given))
+
+    made = {}
+    for name, case in json.loads(str(stored["cases"])).items():
+        with contextlib.suppress(Exception):  # asked for, it is missing
+            made[name] = call(name, case)
+    return made
+
+
 def loops(ndd: Any, batch: int, root: str, device: str) -> dict[str, Callable[[], Any]]:
     """One epoch over the pictures in ``root``: decoded, resized, turned, normalised."""
     readers = {capture: ndd.readers.File(file_root=root) for capture in (False, True)}
@@ -104,13 +174,18 @@ def done_on(device: str) -> Callable[[], Any]:
     return wait
 
 
-def serve(package: str, batch: int, pixels: int, root: str, device: str) -> None:
+def serve(package: str, batch: int, pixels: int, root: str, device: str, cases: str) -> None:
     """One side: for each line of input, a call's name, its microseconds in one turn: of time, and of all processors."""
     import importlib
 
     warnings.filterwarnings("ignore")
     module = importlib.import_module(package)
-    table = {**calls(module, batch, pixels, device), **loops(module, max(batch, 8), root, device)}
+    if cases:
+        table = operators(
+            module, importlib.import_module(f"{package.split('.dynamic')[0].split('.experimental')[0]}.types"), cases
+        )
+    else:
+        table = {**calls(module, batch, pixels, device), **loops(module, max(batch, 8), root, device)}
     wait = done_on(device)
     counts: dict[str, int] = {}
     for line in sys.stdin:
@@ -145,7 +220,7 @@ def one_turn(
 def side(python: str, package: str, options: argparse.Namespace, root: str) -> subprocess.Popen[str]:
     """A process that serves one of the packages."""
     command = [python, __file__, "--serve", package, "--batch", str(options.batch), "--pixels", str(options.pixels),
-               "--root", root, "--device", options.device]  # fmt: skip
+               "--root", root, "--device", options.device, "--cases", str(options.cases or "")]  # fmt: skip
     paths = [os.environ.get("PYTHONPATH", "")]
     if package.startswith("nvidia") and options.dali_path:
         paths.insert(0, options.dali_path)
@@ -168,15 +243,20 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--pixels", type=int, default=8, help="width and height of the pictures")
-    parser.add_argument("--only", choices=NAMES, action="append", help="these calls only")
+    parser.add_argument("--only", action="append", help="these calls only")
+    parser.add_argument("--operators", action="store_true", help="all operators, with one sample")
+    parser.add_argument("--cases", default="", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--root", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.batch, options.pixels, options.root, options.device)
+        serve(options.serve, options.batch, options.pixels, options.root, options.device, options.cases)
         return 0
     with tempfile.TemporaryDirectory() as folder:
+        if options.operators:
+            options.cases = Path(folder, "cases.npz")
+            options.only = options.only or write_operators(options.cases)
         return measure(options, folder, pictures(Path(folder)))
 
 

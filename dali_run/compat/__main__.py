@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 
+from .child import follow
 from .importing import install
 
 _USAGE = "usage: python -m dali_run.compat (PROGRAM.py | -m MODULE) [ARGUMENT ...]"
@@ -22,6 +23,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{_USAGE}\n")
         return 2
     install()
+    follow()
     sys.argv = list(rest)
     if module:
         sys.path.insert(0, os.getcwd())

@@ -384,6 +384,11 @@ class BaseIterator:
         """Samples of this epoch, in each pipeline."""
         return self._epochs.size()
 
+    @property
+    def _size(self) -> int:
+        """By the name that programs know of DALI's: its ResNet-50 divides ``loader._size`` by the batch size."""
+        return self.size
+
     def checkpoints(self) -> list[bytes]:
         """The state of each pipeline, with that of the iterator: pipelines made with them go on from here."""
         extra = {"epochs": self._epochs.state(), "batch": self._batch, "at_end": self._at_end}
