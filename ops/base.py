@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transform, get_args, get_origin
 
-from .batch import I64, Batch
+from .batch import I64, Batch, Samples
 from .errors import SpecError
 from .interfaces import Begun
 from .types import DALIDataType, DALIImageType, DALIInterpType, parse_dtype
@@ -236,6 +236,11 @@ class Operator:
         """Start the work of a mixed kernel that threads of the host do, as soon as its inputs are read, while batches
         before this one are on the device. Readers, which have no inputs, are asked in the order of the batches. What is
         returned is the kernel's `Context.begun`; None: there is none."""
+        return None
+
+    def drawn(self, streams: Any, samples: Samples) -> Batch | None:
+        """The output of an operator without inputs that draws numbers, of `Streams` with one for each of ``samples``;
+        None where its arguments need more than that: then its kernel is called."""
         return None
 
     def kernel(self, stage: Stage) -> Kernel:

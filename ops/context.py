@@ -221,13 +221,19 @@ class Context:
             return Streams(
                 key, np.uint64(high) + (s.slot - self.first).astype(np.uint64) * np.uint64(65537), low, phase
             )
-        if self.rng == "dali":
-            # semantics: sequence = samples of earlier iterations + place in the batch x 65537. With batches of one
-            # size, the first is position - slot.
-            sequence = (s.position - s.slot).astype(np.uint64) + s.slot.astype(np.uint64) * np.uint64(65537)
-        else:
-            sequence = s.keys
-        return Streams(key, sequence)
+        return streams_of(key, s, self.rng)
+
+
+def streams_of(key: int, samples: Samples, rng: str) -> Streams:
+    """The random stream of each of ``samples``, for an operator of seed ``key``."""
+    if rng != "dali":
+        return Streams(key & 0xFFFFFFFFFFFFFFFF, samples.keys)
+    # semantics: sequence = samples of earlier iterations + place in the batch x 65537. With batches of one size, the
+    # first is position - slot.
+    slot = samples.slot.astype(np.uint64)
+    return Streams(
+        key & 0xFFFFFFFFFFFFFFFF, (samples.position - samples.slot).astype(np.uint64) + slot * np.uint64(65537)
+    )
 
 
 @lru_cache(256)

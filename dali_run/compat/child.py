@@ -34,4 +34,4 @@ if __name__ == "__mp_main__":
     follow()
     program = os.environ[_PROGRAM]
     run = runpy.run_module if program.startswith(":") else runpy.run_path
-    globals().update(run(program.removeprefix(":"), run_name=__name__))  # type: ignore[operator]
+    globals().update(run(program.removeprefix(":"), run_name=__name__))

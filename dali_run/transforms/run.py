@@ -361,7 +361,8 @@ def _stages(batch: Batch, each: list[_Plan], which: I64) -> list[_Stage]:
             own = None if windows is None else windows[which]
             mine = [p.apart[k] for p in each]
             numbers = np.array([s[1:7] for s in mine])[which]
-            found.append(_Resized(numbers, *mine[0][7:9], own, shapes, dtype, batch.samples))
+            interpolation, antialias = mine[0][7:9]
+            found.append(_Resized(numbers, interpolation, antialias, own, shapes, dtype, batch.samples))
             taken = int(windows is not None)
         else:
             found.append(_Floats([each[i].apart[k] for i in which.tolist()], None, shapes, dtype))

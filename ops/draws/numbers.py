@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from ..arrays.constant import shape_argument
 from ..base import Arg, Operator, Spec, Stage
-from ..batch import I32, I64, Batch
+from ..batch import I32, I64, Batch, Samples
 from ..batch import elements as sizes_of
 from ..context import Context
 from ..conversion import saturate
 from ..errors import SpecError
 from ..kernels import Kernels
-from ..streams import F32, U32, uniform, uniform_range
+from ..streams import F32, U32, Streams, uniform, uniform_range
 from ..types import DALIDataType, to_numpy
 
 F64 = npt.NDArray[np.float64]
@@ -30,6 +30,9 @@ _kernels: Any = Kernels(".philox_cpu", __package__)
 
 _SKIP = 257
 """How many draws apart the elements of a sample begin, as in DALI."""
+
+_FEW = 1 << 10
+"""Elements of a sample, below which shapes need not be looked at."""
 
 _NUMBERS = tuple(
     DALIDataType[n]
@@ -80,6 +83,24 @@ class Random(Operator, abstract=True):
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         """A value for each element, [T], of any type."""
         raise NotImplementedError
+
+    def _filled(self, n: int, values: npt.NDArray[Any], samples: Samples) -> Batch:
+        """A batch of the constant shape."""
+        offsets, shapes = _places(n, self.shape or ())
+        return Batch(values, offsets, shapes, "", samples)
+
+    @functools.cached_property
+    def _each(self) -> int:
+        """Elements of a sample, of a constant shape."""
+        return math.prod(self.shape or ())
+
+
+@functools.lru_cache(64)
+def _places(n: int, shape: tuple[int, ...]) -> tuple[I64, I32]:
+    """Where ``n`` samples of a shape begin, and their shapes. Batches share them, as nobody changes any."""
+    shapes = np.empty((n, len(shape)), np.int32)
+    shapes[:] = shape
+    return np.arange(n) * math.prod(shape), shapes
 
 
 class Elements:
@@ -136,6 +157,11 @@ def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str) ->
     return Batch(values, sizes.cumsum() - sizes, shapes, layout, ctx.samples)
 
 
+@functools.lru_cache(64)
+def _counts(n: int, each: int) -> I64:
+    return np.full(n, each, np.int64)
+
+
 def _reject(ctx: Context, bad: npt.NDArray[np.bool_], message: str, values: npt.NDArray[Any]) -> None:
     for i in np.flatnonzero(bad).tolist():
         ctx.reject(i, "bad_argument", message.format(values[i].tolist()))
@@ -153,6 +179,13 @@ class CoinFlip(Random, name="random.coin_flip"):
     @property
     def result(self) -> DALIDataType:
         return DALIDataType.INT32 if self.dtype is None else self.dtype
+
+    def drawn(self, streams: Streams, samples: Samples) -> Batch | None:
+        if self.per_sample or self._each != 1 or self.result is not DALIDataType.INT32:
+            return None
+        flips = np.empty(len(samples), np.int32)
+        _kernels.coin_flips(streams.handle, streams.sequence, self._limit, flips)
+        return self._filled(len(samples), flips, samples)
 
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         if "probability" not in ctx.args:
@@ -200,20 +233,30 @@ class Uniform(Random, name="random.uniform"):
             raise SpecError(f"range needs two numbers, the smaller first, got {list(self.range)}")
 
     def cpu(self, ctx: Context, *like: Batch) -> Batch:
-        if like or not self._is_plain or ctx.stage != "cpu":
-            return Random.cpu(self, ctx, *like)
-        n, streams, shape = len(ctx.samples), ctx.streams(), self.shape or ()
+        found = None if like or ctx.stage != "cpu" else self.drawn(ctx.streams(), ctx.samples)
+        return Random.cpu(self, ctx, *like) if found is None else found
+
+    def drawn(self, streams: Streams, samples: Samples) -> Batch | None:
+        if not self._is_plain:
+            return None
+        n, each = len(samples), self._each
         low, below, factor = uniform_range(*self._ends)
-        numbers = np.empty(n, np.float32)
-        _kernels.uniforms(streams.handle, np.ascontiguousarray(streams.sequence), low, factor, below, numbers)
-        return Batch(numbers, np.arange(n), np.ones((n, len(shape)), np.int32), "", ctx.samples)
+        if each == 1:
+            numbers = np.empty(n, np.float32)
+            _kernels.uniforms(streams.handle, np.ascontiguousarray(streams.sequence), low, factor, below, numbers)
+        else:
+            drawn = np.empty((n * each, 1), np.uint32)
+            counts = _counts(n, each)
+            _kernels.element_draws(streams.handle, streams.sequence, counts, _SKIP, drawn)
+            numbers = uniform(drawn[:, 0], *self._ends)
+        return self._filled(n, numbers, samples)
 
     @functools.cached_property
     def _is_plain(self) -> bool:
-        """One float32 a sample, from a range that is the same for all."""
-        one = math.prod(self.shape or ()) == 1
+        """Float32 of a constant shape, from a range that is the same for all."""
         low, high = self._ends
-        return one and not self.per_sample and self.values is None and self.dtype in (None, _FLOAT) and bool(low < high)
+        plain = not self.per_sample and self.values is None and self.dtype in (None, _FLOAT)
+        return plain and 0 < self._each < _FEW and bool(low < high)
 
     @functools.cached_property
     def _ends(self) -> tuple[np.float32, np.float32]:

@@ -18,9 +18,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.base import Spec, Stage, outputs_of
+from ...ops.base import Operator, Spec, Stage, outputs_of
 from ...ops.batch import Batch, Origin, Samples, concat
-from ...ops.context import Context, Helpers
+from ...ops.context import Context, Helpers, streams_of
 from ...ops.errors import DaliRunError, RejectCode, SpecError
 from ...ops.gpu.program import Part, Programs, programs_of
 from ...ops.gpu.repeated import repeats_of
@@ -226,6 +226,22 @@ def bytes_of(batches: Iterable[Batch]) -> int:
     return sum(sizes.values())
 
 
+def _draw(node: Node, env: Env, run: Run) -> bool:
+    """Run a node that does nothing but draw numbers (`Operator.drawn`). Of half a dozen such nodes of a batch, most
+    of the time would be what a kernel is given besides."""
+    samples = _samples(node, (), env, run)
+    if len(samples) == 0 or type(node.op).drawn is Operator.drawn:
+        return False
+    began = time.perf_counter()
+    found = node.op.drawn(streams_of(run.seeds.get(node.id, 0), samples, run.rng), samples)
+    if found is None:
+        return False
+    env[Edge(node.id)] = found
+    if run.observe:
+        run.observe(node, len(samples), 0, found.nbytes, began, time.perf_counter())
+    return True
+
+
 def _by_batch(node: Node, env: Env, run: Run) -> bool:
     """Run a node whose streams go on from another state in each batch, where several go together: one by one."""
     if run.seeds.get(node.id) not in run.draws[0][2]:
@@ -250,7 +266,10 @@ def _by_batch(node: Node, env: Env, run: Run) -> bool:
 
 
 def _run(node: Node, env: Env, run: Run) -> None:
-    if run.draws and _by_batch(node, env, run):
+    if run.draws:
+        if _by_batch(node, env, run):
+            return
+    elif node.stage == "cpu" and not node.reads and node.op.random and _draw(node, env, run):
         return
     inputs = [_placed(env[e], node, run) for e in node.inputs]
     samples = _samples(node, inputs, env, run)
