@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -274,7 +275,15 @@ _IDENTITY = Affine(np.array([[[0, 1, 0]]], np.float32))
 def _fill(plan: CopyPlan) -> npt.NDArray[Any]:
     if plan.fill is None:
         return np.zeros((1, 1), plan.dtype)
+    if len(plan.fill) == 1:
+        return _one_fill(plan.fill.tobytes(), plan.dtype)
     return np.ascontiguousarray(saturate(plan.fill, plan.dtype))
+
+
+@lru_cache(256)
+def _one_fill(values: bytes, dtype: Any) -> npt.NDArray[Any]:
+    """`_fill` of the same values for all samples, float64: those of most calls, and not to be changed."""
+    return np.ascontiguousarray(saturate(np.frombuffer(values).reshape(1, -1), dtype))
 
 
 def _run_cpu(plan: CopyPlan, batch: Batch, target: Target) -> None:
