@@ -510,6 +510,8 @@ class Fake:
         cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]
         cuda.Device, cuda.Stream, cuda.Event = Device, Stream, Event  # type: ignore[attr-defined]
         cuda.ExternalStream = ExternalStream  # type: ignore[attr-defined]
+        cuda.UnownedMemory = lambda ptr, size, owner, device: Pointer(ptr, owner)  # type: ignore[attr-defined]
+        cuda.MemoryPointer = lambda memory, offset: memory + offset  # type: ignore[attr-defined]
         cuda.alloc, cuda.alloc_pinned_memory = lambda size: self.allocator(size), self.alloc_pinned_memory  # type: ignore[attr-defined]
         cuda.set_allocator = lambda allocator: setattr(self, "allocator", allocator)  # type: ignore[attr-defined]
         runtime.malloc, runtime.free = lambda size: 0, lambda address: None  # type: ignore[attr-defined]

@@ -160,6 +160,12 @@ class Tensor:
     def detach(self) -> Tensor:
         return self
 
+    def numel(self) -> int:
+        return int(self.array.size)
+
+    def data_ptr(self) -> int:
+        return self.array.ctypes.data
+
     def contiguous(self) -> Tensor:
         return self if self.array.flags.c_contiguous else Tensor(self.array.copy())
 
