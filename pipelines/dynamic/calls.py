@@ -265,12 +265,14 @@ def _launched(
         else:
             outputs = tuple(launch(lane)[0])
     lane.synchronize()
-    if ctx.finish is not None:
+    finish, ctx.finish = ctx.finish, None  # it refers to the context: a ring would keep the call's memory
+    if finish is not None:
         with lane:
-            outputs = (ctx.finish(),)
+            outputs = (finish(),)
         lane.synchronize()
     refuse(plan.op.name, ctx.rejects, samples, where)
     failed = [check() for check in ctx.checks]
+    ctx.checks.clear()  # and so do they
     slots = np.unique(np.concatenate(failed)) if failed else np.empty(0, np.int32)
     if len(slots) == 0:
         return outputs

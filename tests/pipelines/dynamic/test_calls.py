@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import re
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import dali_run
 import dali_run.dynamic as ndd
@@ -23,6 +25,7 @@ from dali_run.pipelines.dynamic.functions import names
 
 from ...kit import fake_cupy
 from ...kit.fake_cupy import faked
+from ...kit.rings import left_in_rings
 from ...parity_registry import BATCH, Case, cases_of, ours, wanted
 
 IMAGE = (np.arange(12 * 14 * 3) * 7 % 251).astype(np.uint8).reshape(12, 14, 3)
@@ -292,3 +295,17 @@ def test_a_context_that_is_gone_gives_its_streams_back() -> None:
                 ndd.tensor(IMAGE, layout="HWC").gpu()
             gc.collect()
         assert len(fake_cupy._streams) == 1
+
+
+def test_calls_on_a_gpu_leave_nothing_to_the_collector() -> None:
+    """A context and the checks that its kernel left were a ring, which kept the memory of the call."""
+    file = io.BytesIO()
+    Image.fromarray(IMAGE).save(file, "JPEG")
+    encoded = np.frombuffer(file.getvalue(), np.uint8)
+
+    def call() -> None:
+        assert np.asarray(ndd.decoders.image(encoded, device="gpu").cpu()).shape == IMAGE.shape
+
+    with faked(memory=True), ndd.EvalContext():
+        call()  # what is compiled once leaves rings of its own
+        assert left_in_rings(call) == {}
