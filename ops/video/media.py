@@ -279,11 +279,10 @@ class Clip:
         if not times:
             self._count(wanted, places)
             return
-        numbers = self._numbers
         for number in wanted:
             target = times[number]
             key = keys[max(bisect.bisect_right(keys, target) - 1, 0)]
-            jumps = number - self._at > FAR and numbers.get(key, 0) > self._at + 1
+            jumps = number - self._at > FAR and number_of(times, key) > self._at + 1
             if self._frames is None or number <= self._at or jumps:
                 self._frames, self._at = self._decoded(key), -1
             frame = self._next(number)
@@ -296,19 +295,15 @@ class Clip:
             self._check(frame, number)
             self._write(frame, places(number))
 
-    @cached_property
-    def _numbers(self) -> dict[int, int]:
-        """The frames by their times in the stream's units."""
-        return {t: n for n, t in enumerate(self.index[0])}
-
     def _next(self, number: int) -> Any:
         """Frame ``number``; None where the decoder gives a later one or ends."""
         assert self._frames is not None
+        times = self.index[0]
         for frame in self._frames:
-            self._at = self._numbers.get(frame.pts, -1)
+            self._at = number_of(times, frame.pts)
             if self._at >= number:
                 return frame if self._at == number else None
-        self._at = len(self._numbers)
+        self._at = len(times)
         return None
 
     def _count(self, wanted: Sequence[int], places: Places) -> None:
@@ -376,6 +371,12 @@ class Clip:
         plane = self._converter.reformat(frame, *size, "rgb24", **self._alone).planes[0]
         rows = np.frombuffer(plane, np.uint8)[: plane.line_size * size[1]].reshape(size[1], plane.line_size)
         return rows[:, : 3 * size[0]].reshape(size[1], size[0], 3)
+
+
+def number_of(times: Sequence[int], time: int | None) -> int:
+    """The frame that is shown at ``time``, of all frames' ``times``; `NO_FRAME` where there is none."""
+    found = len(times) if time is None else bisect.bisect_left(times, time)
+    return found if found < len(times) and times[found] == time else NO_FRAME
 
 
 def group_of(index: Index, number: int) -> int:

@@ -28,7 +28,7 @@ from ..errors import SampleError
 from ..gpu.lane import Lane
 from ..kernels import Kernels
 from .byte_streams import annexb, interlaced, parameter_sets
-from .media import FAR, NO_FRAME, Clip, Decoded, Glance, Index, Known, Table, group_of
+from .media import FAR, NO_FRAME, Clip, Decoded, Glance, Index, Known, Table, group_of, number_of
 from .relay import Ends, Relay
 
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
@@ -312,7 +312,7 @@ class NvClip(Glance):
         times, keys = self.index
         parts: list[list[list[int]]] = [[wanted[:1]]]
         for last, number in pairwise(wanted):
-            key = self._numbers.get(keys[max(bisect.bisect_right(keys, times[number]) - 1, 0)], 0)
+            key = number_of(times, keys[max(bisect.bisect_right(keys, times[number]) - 1, 0)])
             if key > last and key - parts[-1][0][0] >= _LEAST:
                 parts.append([[]])
             elif key > last and number - last > FAR:
@@ -498,7 +498,7 @@ class NvClip(Glance):
                 number = waiting.pop(surface.getPTS(), None)
                 at = list(places[number]) if number is not None else []
                 if (passes or again) and len(kept) < _MOST_KEPT:
-                    number = self._numbers.get(surface.getPTS(), NO_FRAME)
+                    number = number_of(self.index[0], surface.getPTS())
                     if number in again or (passes and number > last):
                         kept[number] = lane.empty(size, np.uint8)
                         at.append(lane.address(kept[number]))
