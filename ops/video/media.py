@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import RejectCode, SampleError, SpecError
+from .mp4 import Samples, samples_of
 from .swscale import Converter
 
 Index = tuple[list[int], list[int]]
@@ -37,6 +39,8 @@ _UNDECODED = {"codec_whitelist": "none"}
 """Options to open files with, so that FFmpeg does not decode frames only to find out what they are; for H.264 and VP9
 that takes as long as decoding five."""
 _MOST_KINDS = 256
+_CONFIRM = 3
+"""Packets that FFmpeg and a file's tables must agree on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +226,8 @@ class Clip:
         return self._indexed() if self._known is None else self._known
 
     def _indexed(self) -> Index:
+        if (found := self._tabled()) is not None:
+            return found
         times, keys, table = list[int](), list[int](), list[tuple[int, int, int]]()
         if self.stream.codec_context.name in _HIDDEN:
             return [], []
@@ -254,6 +260,38 @@ class Clip:
             if (starts >= 0).all():
                 self.table = Table(shown, starts, sizes, np.argsort(shown))
         return sorted(times), sorted(keys)
+
+    def _tabled(self) -> Index | None:
+        """The index by the file's own tables, which FFmpeg's first packets must confirm; so no file is read for it."""
+        if "mp4" not in self.container.format.name.split(",") or self.stream.codec_context.name in _HIDDEN:
+            return None
+        found = samples_of(self._source, int(self.stream.id))
+        if found is None or len(found.sizes) != self.stream.frames:
+            return None
+        if (index := self._confirmed(found)) is None:  # FFmpeg begins once more
+            self.container.close()
+            self._open()
+        return index
+
+    def _confirmed(self, found: Samples) -> Index | None:
+        self._untouched = False
+        try:
+            first = list(islice((p for p in self.container.demux(self.stream) if p.size), _CONFIRM))
+        except self.errors:
+            return None
+        if not first or first[0].pts is None or len(first) < min(_CONFIRM, len(found.sizes)):
+            return None
+        shown = found.shown + (first[0].pts - int(found.shown[0]))
+        for k, packet in enumerate(first):
+            told = packet.pts, packet.pos, packet.size, packet.is_keyframe, packet.is_discard
+            if told != (int(shown[k]), int(found.starts[k]), int(found.sizes[k]), bool(found.keys[k]), False):
+                return None
+        order = np.argsort(shown)
+        times: list[int] = shown[order].tolist()
+        if (np.diff(shown[order]) == 0).any() or not found.keys.any():
+            return None
+        self.table = Table(shown, found.starts, found.sizes, order)
+        return times, np.sort(shown[found.keys]).tolist()
 
     @cached_property
     def _shown(self) -> list[float]:

@@ -11,13 +11,13 @@ import numpy as np
 
 def make_video(
     path: Path, count: int, codec: str = "libx264", size: tuple[int, int] = (48, 64), gop: int = 6,
-    times: Sequence[int] | None = None, pixels: str = "yuv420p",
+    times: Sequence[int] | None = None, pixels: str = "yuv420p", options: dict[str, str] | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """A video of ``count`` frames at 25 a second, or at ``times`` (milliseconds); its frames, decoded one after the
-    other."""
+    """A video of ``count`` frames at 25 a second, or at ``times`` (milliseconds), with the container's ``options``; its
+    frames, decoded one after the other."""
     import av
 
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w", options=options or {}) as container:
         stream = container.add_stream(codec, rate=25)
         stream.height, stream.width, stream.pix_fmt, stream.gop_size = *size, pixels, gop
         if times is not None:

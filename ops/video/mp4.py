@@ -1,0 +1,177 @@
+"""The tables of samples in MP4 and MOV files (ISO/IEC 14496-12): where each packet lies and when it is shown, without
+reading the packets. Whatever is unusual (fragments, several edits, groups of samples) is left to FFmpeg."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+_MOST = 256 << 20
+"""Bytes of a `moov` box that are read at once."""
+_LATER = bytes((1, 0, 0, 0))
+"""The version of tables with negative offsets."""
+_UNUSUAL = frozenset((b"stps", b"sbgp", b"sgpd", b"stz2", b"saiz"))
+"""Boxes that FFmpeg reads more out of than is read here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The samples of a track in the order of decoding. Times are in units of the track."""
+
+    decoded: I64
+    shown: I64
+    starts: I64
+    sizes: I64
+    keys: npt.NDArray[np.bool_]
+
+
+@contextmanager
+def _opened(source: str | npt.NDArray[np.uint8]) -> Iterator[tuple[BinaryIO, int]]:
+    if isinstance(source, str):
+        with open(source, "rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
+    else:
+        yield io.BytesIO(source.data), len(source)
+
+
+def _header(data: bytes) -> tuple[bytes, int, int]:
+    """Kind, size and bytes of the header of the box that ``data`` begins with."""
+    size, kind, small = int.from_bytes(data[:4], "big"), data[4:8], 8
+    if size == 1:
+        size, small = int.from_bytes(data[8:16], "big"), 16
+    return kind, size, small
+
+
+def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Kind and contents of the boxes in ``data``. Raises ValueError where they are cut off."""
+    at = 0
+    while at + 8 <= len(data):
+        kind, size, small = _header(data[at : at + 16])
+        if size < small or at + size > len(data):
+            raise ValueError("a box is cut off")
+        yield kind, data[at + small : at + size]
+        at += size
+
+
+def _movie(file: BinaryIO, length: int) -> tuple[bytes, I64]:
+    """The contents of the box `moov`, and where boxes of media data begin and end. Raises ValueError."""
+    at, movie, media = 0, b"", list[tuple[int, int]]()
+    while at + 8 <= length:
+        file.seek(at)
+        kind, size, small = _header(file.read(16))
+        if size < small or kind == b"moof" or at + size > length:
+            raise ValueError("there is no plain table")
+        if kind == b"moov" and size <= _MOST:
+            file.seek(at + small)
+            movie = file.read(size - small)
+        if kind == b"mdat":
+            media.append((at + small, at + size))
+        at += size
+    return movie, np.array(media, np.int64).reshape(-1, 2)
+
+
+def _entries(data: bytes, width: int, kind: str = ">u4") -> I64:
+    """The entries of a table, ``width`` numbers each. Raises ValueError where there are more or fewer than it says."""
+    found = np.frombuffer(data, kind, offset=8).astype(np.int64).reshape(-1, width)
+    if data[:4] not in (bytes(4), _LATER) or len(found) != int.from_bytes(data[4:8], "big"):
+        raise ValueError("a table is of another length")
+    return found
+
+
+def samples_of(source: str | npt.NDArray[np.uint8], track: int) -> Samples | None:
+    """The samples of a track by its number, of a path or a file's bytes; None where its tables are not plain, or do not
+    fit the file."""
+    try:
+        with _opened(source) as (file, length):
+            movie, media = _movie(file, length)
+            found = _samples(movie, track)
+    except (OSError, ValueError, KeyError, IndexError, OverflowError, MemoryError, StopIteration):
+        return None
+    inside = (found.starts[:, None] >= media[:, 0]) & ((found.starts + found.sizes)[:, None] <= media[:, 1])
+    order = np.argsort(found.starts)
+    apart = (np.diff(found.starts[order]) >= found.sizes[order][:-1]).all()
+    return found if len(found.sizes) and inside.any(axis=1).all() and apart else None
+
+
+def _samples(movie: bytes, track: int) -> Samples:
+    top = list(_boxes(movie))
+    if any(kind == b"mvex" for kind, _ in top):
+        raise ValueError("there are fragments")
+    boxes = next(
+        inside
+        for inside in (dict(_boxes(data)) for kind, data in top if kind == b"trak")
+        if _track(inside[b"tkhd"]) == track
+    )
+    media = dict(_boxes(boxes[b"mdia"]))
+    table = dict(_boxes(dict(_boxes(media[b"minf"]))[b"stbl"]))
+    if _UNUSUAL & table.keys() or int.from_bytes(table[b"stsd"][4:8], "big") != 1:
+        raise ValueError("its tables are unusual")
+    same, count = int.from_bytes(table[b"stsz"][4:8], "big"), int.from_bytes(table[b"stsz"][8:12], "big")
+    sizes = np.frombuffer(table[b"stsz"], ">u4", offset=12).astype(np.int64)
+    if same or len(sizes) != count or (sizes < 1).any():
+        raise ValueError("its tables do not fit each other")
+    lasting = _each(_entries(table[b"stts"], 2), count)
+    decoded = np.cumsum(lasting) - lasting
+    shown = decoded
+    if b"ctts" in table:
+        shown = decoded + _each(_entries(table[b"ctts"], 2, ">i4"), count)
+    if b"edts" in boxes:
+        _uncut(dict(_boxes(boxes[b"edts"]))[b"elst"], shown, _scale(dict(top)[b"mvhd"]), _scale(media[b"mdhd"]))
+    keys = np.ones(count, np.bool_)
+    if b"stss" in table:
+        numbers = _entries(table[b"stss"], 1)[:, 0]
+        if (np.diff(numbers, prepend=0) < 1).any():
+            raise ValueError("key frames are not in order")
+        keys[:] = False
+        keys[numbers - 1] = True
+    return Samples(decoded, shown, _starts(table, sizes), sizes, keys)
+
+
+def _each(runs: I64, count: int) -> I64:
+    """The values of ``count`` samples, by runs of so many of a value. Raises ValueError."""
+    if (runs[:, 0] < 0).any() or int(runs[:, 0].sum()) != count:  # before there is an array of them
+        raise ValueError("its tables do not fit each other")
+    values: I64 = np.repeat(runs[:, 1], runs[:, 0])
+    return values
+
+
+def _scale(header: bytes) -> int:
+    """Units of a second, by the header of the movie or of a track's media."""
+    at = 20 if header[0] == 1 else 12
+    return int.from_bytes(header[at : at + 4], "big")
+
+
+def _uncut(edits: bytes, shown: I64, movie: int, media: int) -> None:
+    """Raises ValueError unless the list of edits shows all frames, from the first on."""
+    wide = 8 if edits[0] == 1 else 4
+    lasting = int.from_bytes(edits[8 : 8 + wide], "big")
+    first = int.from_bytes(edits[8 + wide : 8 + 2 * wide], "big", signed=True)
+    rate = edits[8 + 2 * wide : 12 + 2 * wide]
+    cut = first != int(shown.min()) or (int(shown.max()) - first) * movie >= lasting * media
+    if cut or edits[4:8] != bytes((0, 0, 0, 1)) or rate != bytes((0, 1, 0, 0)):
+        raise ValueError("frames are cut off")
+
+
+def _track(header: bytes) -> int:
+    at = 20 if header[0] == 1 else 12
+    return int.from_bytes(header[at : at + 4], "big")
+
+
+def _starts(table: dict[bytes, bytes], sizes: I64) -> I64:
+    chunks = (_entries(table[b"co64"], 1, ">u8") if b"co64" in table else _entries(table[b"stco"], 1))[:, 0]
+    first, each, _ = _entries(table[b"stsc"], 3).T
+    many = np.repeat(each, np.diff(np.append(first - 1, len(chunks))))
+    if int(many.sum()) != len(sizes) or len(many) != len(chunks):
+        raise ValueError("its tables do not fit each other")
+    before = np.cumsum(sizes) - sizes
+    ends = np.cumsum(many)
+    starts: I64 = np.repeat(chunks - before[np.minimum(ends - many, len(sizes) - 1)], many) + before
+    return starts
