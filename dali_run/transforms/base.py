@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from .draws import Draws
 from .images import is_image, taken
+from .on_gpu import flipped, plain_batch
 from .run import run
 from .steps import Alike, Done, Shape, after
 
@@ -109,6 +111,8 @@ class RandomTransform(Transform):
 
     same: ClassVar[bool] = False
     """`chosen` gives the same for all images of a shape, and draws nothing."""
+    turns: ClassVar[bool | None] = None
+    """It mirrors images (False) or turns them upside down (True), and does nothing else."""
 
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
@@ -117,6 +121,13 @@ class RandomTransform(Transform):
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
         return [] if draws.rand() >= self.p else self.chosen(draws, shape)
+
+    def _transformed(self, value: Any) -> Any:
+        if self.turns is None or not self.per_sample or not plain_batch(value):
+            return super()._transformed(value)
+        with Draws() as draws:
+            which = (draws.rands(math.prod(value.shape[:-3])) < self.p).view(np.int8)
+        return flipped(value, which, self.turns)
 
     def _programs(self, draws: Draws, shapes: list[Shape]) -> Sequence[list[Done]]:
         if not self.same or shapes.count(shapes[0]) < len(shapes):

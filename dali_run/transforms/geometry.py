@@ -239,7 +239,7 @@ class RandomCrop(Transform):
 class RandomHorizontalFlip(RandomTransform):
     """Mirror left to right with probability ``p``."""
 
-    same = True
+    same, turns = True, False
 
     def __init__(self, p: float = 0.5, device: Device = "cpu") -> None:
         super().__init__(p)
@@ -252,7 +252,7 @@ class RandomHorizontalFlip(RandomTransform):
 class RandomVerticalFlip(RandomTransform):
     """Turn upside down with probability ``p``, as a mirror does."""
 
-    same = True
+    same, turns = True, True
 
     def __init__(self, p: float = 0.5, device: Device = "cpu") -> None:
         super().__init__(p)

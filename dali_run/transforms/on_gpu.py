@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import numpy as np
 
 from ..ops.batch import Batch
 from ..ops.gpu.lane import Lane
+from ..ops.libraries import torchvision_on_gpu
 
 _IN_FLIGHT = 4
 """Calls whose numbers may be on their way at a time: memory of the host that a copy reads is used again after that."""
@@ -87,6 +89,24 @@ class Gpu:
         found: Batch = self.lane.to_host(batch)
         self.lane.synchronize()
         return found
+
+
+def plain_batch(value: Any) -> bool:
+    """``value`` is PyTorch's own tensor (..., C, H, W) of bytes on a GPU, of some images, without gaps."""
+    if not getattr(value, "is_cuda", False) or type(value).__name__ != "Tensor" or value.ndim < 4:
+        return False
+    bytes_ = str(value.dtype) == "torch.uint8" and value.is_contiguous()
+    return bytes_ and value.numel() > 0 and math.prod(value.shape[-3:]) < 1 << 31
+
+
+def flipped(value: Any, which: Any, upside_down: bool) -> Any:
+    """The images of ``value``, a tensor (..., C, H, W) of bytes that lies there without gaps, those where ``which`` is
+    not 0 mirrored, or turned upside down. It is what `run` does for them, less what batches and arrays cost besides."""
+    gpu = Gpu(value.device.index)
+    with gpu:
+        made = _torch().empty_like(value)
+        torchvision_on_gpu.flip(gpu.lane, value.shape[-3:], value.data_ptr(), which, upside_down, made.data_ptr())
+    return made
 
 
 class _Slot:

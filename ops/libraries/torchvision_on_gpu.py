@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -82,16 +83,22 @@ def to_floats(
 
 def flips(lane: Any, images: Batch, which: npt.NDArray[np.int8], upside_down: bool, out: Batch) -> None:
     """Planar images of one shape, those where ``which`` is not 0 mirrored, or turned ``upside_down``."""
-    n = len(images)
-    if n == 0 or out.data.size == 0:
-        return
-    channels, height, width = images.shapes[0].tolist()
-    source, (flags,) = images.data[int(images.offsets[0]) :], lane.upload(which)
-    wide = width % 4 == 0 and lane.address(source) % 4 == 0
+    if len(images) and out.data.size:
+        source = lane.address(images.data) + int(images.offsets[0])
+        flip(lane, images.shapes[0].tolist(), source, which, upside_down, lane.address(out.data))
+
+
+def flip(
+    lane: Any, shape: Sequence[int], source: int, which: npt.NDArray[np.int8], upside_down: bool, out: int
+) -> None:
+    """As `flips`, of images of ``shape`` one after the other: the addresses of those that are read and written."""
+    channels, height, width = shape
+    (flags,) = lane.upload(which)
+    wide = width % 4 == 0 and source % 4 == 0
     kernel, row = ("torchvision_flips<unsigned>", width // 4) if wide else ("torchvision_flips<unsigned char>", width)
-    grid = (_tiles(channels * height * row), n)
-    lane.launch("torchvision.cu", kernel, grid, _THREADS, source, out.data, flags, np.int32(channels * height),
-                np.int32(height), np.int32(row), np.int32(upside_down))  # fmt: skip
+    grid = (_tiles(channels * height * row), len(which))
+    lane.launch("torchvision.cu", kernel, grid, _THREADS, np.uint64(source), np.uint64(out), flags,
+                np.int32(channels * height), np.int32(height), np.int32(row), np.int32(upside_down))  # fmt: skip
 
 
 ERASABLE = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float32): "float"}

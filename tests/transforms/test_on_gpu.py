@@ -16,7 +16,7 @@ import pytest
 
 import dali_run.transforms as ours
 from dali_run.ops.batch import Batch
-from dali_run.transforms import images, on_gpu, run
+from dali_run.transforms import base, images, on_gpu, run
 
 from ..kit.emulated_lane import EmulatedLane
 from ..kit.fake_cupy import Stream, faked
@@ -208,6 +208,49 @@ def test_calls_follow_each_other_without_waiting(monkeypatch: pytest.MonkeyPatch
             np.testing.assert_array_equal(a, b.array)
         views = ours.CenterCrop(9)(Tensor(given[0]))
         assert np.shares_memory(views.array, given[0])
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 9, 8), (4, 1, 7, 5), (2, 3, 3, 6, 4)])
+@pytest.mark.parametrize("part", [ours.RandomHorizontalFlip(), ours.RandomVerticalFlip(0.7)], ids=repr)
+def test_flips_of_one_tensor(shape: tuple[int, ...], part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go a shorter way."""
+    given = np.random.default_rng(2).integers(0, 256, shape, dtype=np.uint8)
+    ours.manual_seed(4)
+    want = [part(given) for _ in range(3)]
+    with faked(memory=True):
+        stream = Stream()
+        torch = SimpleNamespace(
+            cuda=SimpleNamespace(current_stream=lambda _index: SimpleNamespace(cuda_stream=stream.ptr)),
+            empty_like=lambda t: Tensor(np.full_like(t.array, 77)),
+        )
+        monkeypatch.setattr(on_gpu, "_torch", lambda: torch)
+        monkeypatch.setattr(on_gpu, "_mine", threading.local())
+        monkeypatch.setattr(base, "plain_batch", lambda value: isinstance(value, Tensor))
+        ours.manual_seed(4)
+        got = [part(Tensor(given)) for _ in range(3)]
+        stream.synchronize()
+    for a, b in zip(want, got, strict=True):
+        np.testing.assert_array_equal(a, b.array)
+
+
+@pytest.mark.gpu(emulated=False)
+@pytest.mark.parametrize("shape", [(5, 3, 9, 8), (4, 1, 7, 5), (2, 3, 3, 6, 4)])
+@pytest.mark.parametrize("part", [ours.RandomHorizontalFlip(), ours.RandomVerticalFlip(0.7)], ids=repr)
+def test_flips_of_one_tensor_on_a_real_gpu(shape: tuple[int, ...], part: Any) -> None:
+    torch = on_a_real_gpu()
+    given = torch.from_numpy(np.random.default_rng(2).integers(0, 256, shape, dtype=np.uint8))
+    torch.manual_seed(4)
+    want, drawn = part(given), torch.get_rng_state()
+    torch.manual_seed(4)
+    got = part(given.cuda())
+    assert got.is_cuda
+    assert torch.equal(got.cpu(), want)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    turned = given.cuda().transpose(-1, -2)  # with gaps
+    torch.manual_seed(4)
+    want = part(given.transpose(-1, -2).contiguous())
+    torch.manual_seed(4)
+    assert torch.equal(part(turned).cpu(), want)
 
 
 def on_a_real_gpu() -> Any:
