@@ -109,6 +109,8 @@ class Driver:
         self._busy_since: dict[int, float] = {}
         self._idle: dict[_Hand, None] = {}
         """Workers without a part."""
+        self._soon: dict[_Hand, None] = {}
+        """Those of them that are nearly done with it, and could begin another."""
         self._with_one: dict[_Hand, None] = {}
         """Workers that run their only part."""
         self._dead: list[Mapping[str, Any]] = []
@@ -221,8 +223,12 @@ class Driver:
         if "opened" in told:
             self._welcome(hand, told)
         elif "at" in told:
-            hand.left, hand.rejected = told["left"], told["rejected"]
-            self._rejecting |= hand.rejected > 0
+            if hand.parts and told["at"] == hand.parts[0].number:  # else the next one has begun, too
+                hand.left, hand.rejected = told["left"], told["rejected"]
+                self._rejecting |= hand.rejected > 0
+        elif "soon" in told:
+            if len(hand.parts) == 1 and told["soon"] == hand.parts[0].number:
+                self._soon[hand] = None
         elif "busy" in told:
             self._busy(hand, told)
         elif "ended" in told:
@@ -261,7 +267,7 @@ class Driver:
 
     def _ended(self, hand: _Hand, told: Message) -> str:
         part = hand.parts.popleft()
-        hand.ends = told["code"] == FAILED
+        hand.ends |= told["code"] == FAILED
         self._feed(hand)
         hand.left = hand.rejected = 0
         if told["report"]:
@@ -295,7 +301,7 @@ class Driver:
         text = f"{hand.worker.name} on {hand.worker.node}: {told['problem']}"
         if "part" in told:
             part = hand.parts.popleft()
-            hand.ends = told["kind"] == "device"
+            hand.ends |= told["kind"] == "device"
             self._feed(hand)
             return self._failed(part, text)
         if told["kind"] == "spec":
@@ -345,6 +351,7 @@ class Driver:
             left[:] = [a + b for a, b in zip(left, (hand.done, hand.refused, hand.finished), strict=True)]
         self._idle.pop(hand, None)
         self._with_one.pop(hand, None)
+        self._soon.pop(hand, None)
         if hand.process:
             self._dead.append(hand.process)
         text = f"{hand.worker.name} on {hand.worker.node} {why}"
@@ -371,6 +378,7 @@ class Driver:
 
     def _feed(self, hand: _Hand) -> None:
         """A worker can take another part, unless it ends."""
+        self._soon.pop(hand, None)
         if hand.ends:
             self._with_one.pop(hand, None)
         elif hand.parts:
@@ -387,10 +395,16 @@ class Driver:
         self._todo.extendleft(reversed(due))
         while self._todo and self._idle:
             self._give(self._idle.popitem()[0], self._todo.popleft())
+        while self._todo and self._soon:
+            hand = self._soon.popitem()[0]
+            self._with_one.pop(hand, None)
+            self._give(hand, self._todo.popleft())
         # a second part waits with its worker, where there is plenty: nobody then waits for the driver
         most = (self._left - self.read) / _AHEAD / max(1, self.crew.room())  # those that have not come yet, too
         while self._with_one and len(self._todo) > 2 * len(self._hands) and self._todo[0].left <= most:
-            self._give(self._with_one.popitem()[0], self._todo.popleft())
+            hand = self._with_one.popitem()[0]
+            self._soon.pop(hand, None)
+            self._give(hand, self._todo.popleft())
 
     def _give(self, hand: _Hand, part: Part) -> None:
         if not hand.parts:

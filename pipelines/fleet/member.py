@@ -34,6 +34,10 @@ Opened = tuple[Sources, Mapping[str, Any]]
 """Open data sets, and the job's identity."""
 _LONG = ("over_time", "command")
 """Parts of a report that stay with the worker."""
+NEARLY = 10
+"""Batches that are left to be written where all of a part are read, about: as many are in flight on a GPU, and in the
+queues around it."""
+_LOOK = 0.5
 SECONDS_BETWEEN_WORDS = 0.5
 """How often a worker says how far it is."""
 
@@ -71,6 +75,22 @@ def take_seat(seat: Seat) -> None:
     if seat.cpus and hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):  # a control group without these cores
             os.sched_setaffinity(0, seat.cpus)
+
+
+class _Running:
+    """A part that runs, or has run."""
+
+    def __init__(self, before: _Running | None, few: int) -> None:
+        """``before``: the part before it, of which is told first. With ``few`` samples left it is nearly done."""
+        self.before = before
+        self.few = few
+        self.nearly = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def join(self) -> None:
+        """Wait until it has ended, and that was told; not for a GPU that hangs."""
+        while self.thread is not None and self.thread.is_alive() and not any_hung():
+            self.thread.join(_LOOK)
 
 
 class Member:
@@ -117,35 +137,61 @@ class Member:
         self._orders.put(None)
 
     def _serve(self, job: OpenJob) -> None:
+        """Run parts in turn, each in a thread. A GPU would wait at the end of a part, until its last shards are written
+        and the first batches of the next one read: so that begins a few batches before."""
+        last: _Running | None = None
         while not self._stop.is_set() and (order := self._orders.get()) is not None:
-            if not self._part(job, (order["part"][0], order["part"][1]), range(*order["range"])):
-                return
+            part = order["part"][0], order["part"][1]
+            last = _Running(last, NEARLY * job.prepared.spec.pipeline.batch_size)
+            last.thread = threading.Thread(
+                target=self._part, name=f"part {part[0]}", args=(job, part, range(*order["range"]), last), daemon=True
+            )
+            last.thread.start()
+            last.nearly.wait()
+            if job.prepared.target.device == "cpu":  # whose threads all have work to the end
+                last.thread.join()
+            elif not self._stop.is_set():
+                self._wire.send({"soon": part[0]})
+        while last is not None and not any_hung():
+            last.join()
+            last = last.before
 
-    def _part(self, job: OpenJob, part: tuple[int, int], span: range) -> bool:
-        """Run a part; False where the worker is of no use any more."""
+    def _part(self, job: OpenJob, part: tuple[int, int], span: range, running: _Running) -> None:
+        """Run a part, and tell how it ended once that was told of the one before. Where the worker is of no use any
+        more, nothing else is begun."""
+        told: dict[str, Any] | None = None
+        good = False
         try:
-            result = job.run(part, span, self._teller(part), self._command)
+            ended = (result := job.run(part, span, self._teller(part, running), self._command)).job
+            report = {k: v for k, v in ended.report.items() if k not in _LONG}
+            told = {"ended": part[0], "code": ended.exit_code, "text": ended.message, "written": result.written,
+                    "rejected": result.rejected, "report": report}  # fmt: skip
+            good = ended.exit_code != FAILED and not any_hung()  # a fresh process may have better luck
         except BusyError as e:
-            self._wire.send({"busy": part[0], "owner": e.owner, "text": str(e)})
-            return True
+            told, good = {"busy": part[0], "owner": e.owner, "text": str(e)}, True
         except KeyboardInterrupt:
-            return False
+            pass
         except Exception as e:
-            self._wire.send({**problem(e), "part": part[0]})
-            return not isinstance(e, DeviceError)
-        ended = result.job
-        report = {k: v for k, v in ended.report.items() if k not in _LONG}
-        self._wire.send({"ended": part[0], "code": ended.exit_code, "text": ended.message, "written": result.written,
-                         "rejected": result.rejected, "report": report})  # fmt: skip
-        return ended.exit_code != FAILED and not any_hung()  # a fresh process may have better luck
+            told, good = {**problem(e), "part": part[0]}, not isinstance(e, DeviceError)
+        finally:
+            if not good:
+                self._end()
+            running.nearly.set()
+            if running.before is not None and not any_hung():
+                running.before.join()
+            running.before = None
+            if told is not None:
+                self._wire.send(told)
 
-    def _teller(self, part: tuple[int, int]) -> Callable[[Progress], None]:
+    def _teller(self, part: tuple[int, int], running: _Running) -> Callable[[Progress], None]:
         last = 0.0
 
         def tell(state: Progress) -> None:
             nonlocal last
             if self._stop.is_set():
                 raise KeyboardInterrupt
+            if state.done and state.total - state.done <= running.few:
+                running.nearly.set()
             now = time.monotonic()
             if now - last >= SECONDS_BETWEEN_WORDS:
                 last = now

@@ -25,7 +25,8 @@ class PartResult:
 
 
 class OpenJob:
-    """A job's plan, and its data sets. Parts are led: nobody looks at the output as a whole here."""
+    """A job's plan, and its data sets. Parts are led: nobody looks at the output as a whole here. One may begin in
+    another thread while the last ends."""
 
     def __init__(self, prepared: Prepared, sources: Sources, who: Mapping[str, Any], limit: int | None = None) -> None:
         """``who`` is the job's `identity`. Raises SpecError where its samples cannot be numbered."""
@@ -67,8 +68,8 @@ class OpenJob:
             else:
                 run = JobRun(self.prepared, feed, output, config, None, progress, command, warm=self._warm,
                              uploads=self._uploads)  # fmt: skip
-                result = run.run()
                 self._warm = True
+                result = run.run()
         return PartResult(result, output.written, output.rejected)
 
 
