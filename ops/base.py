@@ -130,6 +130,8 @@ class Operator:
     """Without a GPU kernel it takes data from the GPU all the same (encoders: writers need the host)."""
     light: ClassVar[bool] = False
     """It sees whole batches, and takes next to no time: what a program hands over, say."""
+    looks_on: ClassVar[bool] = False
+    """It reads no data: it gives views, or what shapes say."""
     makes_files: ClassVar[bool] = False
     """Its output is the bytes of whole files: fields may keep them, as they keep those that were read."""
     decodes: ClassVar[bool] = False

@@ -81,18 +81,19 @@ def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:
     if isinstance(low, np.float32) and isinstance(high, np.float32):
         a, b, factor = uniform_range(low, high)
     else:
-        a, b, factor = _ends(np.asarray(low, np.float32), np.asarray(high, np.float32))
+        a, b, factor = ends_of(np.asarray(low, np.float32), np.asarray(high, np.float32))
     v = (draws.astype(np.float32).astype(np.float64) * factor + a).astype(np.float32)
     below: F32 = np.minimum(v, b)
     return below
 
 
-def _ends(a: Any, high: Any) -> tuple[Any, Any, Any]:
+def ends_of(a: Any, high: Any) -> tuple[Any, Any, Any]:
+    """For `uniform` from ``a`` to ``high``: the first number, the last one, and the factor of draws."""
     b = np.nextafter(high, a)
     return a, b, ((b - a) * np.float32(2.0**-32)).astype(np.float64)
 
 
-uniform_range = lru_cache(64)(_ends)
+uniform_range = lru_cache(64)(ends_of)
 """For `uniform`: the first number, the last one, and the factor of draws."""
 
 

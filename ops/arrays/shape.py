@@ -20,6 +20,8 @@ from .slice import resolve_axes
 class Reshaping(Operator, abstract=True):
     """The shape arguments that reshape and reinterpret share."""
 
+    looks_on = True
+
     inputs = (1, 2)
 
     shape: Annotated[tuple[int, ...] | None, Arg("new shape; one extent may be -1 and follows", per_sample=True)] = None
@@ -218,6 +220,8 @@ class Reinterpret(Reshaping, name="reinterpret"):
 class Squeeze(Operator, name="squeeze"):
     """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
 
+    looks_on = True
+
     example = "{op: squeeze, in: masks, axis_names: C, out: masks}"
 
     axes: Annotated[tuple[int, ...] | None, Arg("dimensions to drop", per_sample=True)] = None
@@ -286,6 +290,8 @@ class Squeeze(Operator, name="squeeze"):
 class ExpandDims(Operator, name="expand_dims"):
     """Insert dimensions of extent 1 at the places that they have in the output. Nothing is copied."""
 
+    looks_on = True
+
     example = "{op: expand_dims, in: masks, axes: [2], new_axis_names: C, out: masks}"
 
     axes: Annotated[tuple[int, ...], Arg("places of the new dimensions in the output")]
@@ -331,6 +337,8 @@ class ExpandDims(Operator, name="expand_dims"):
 
 class GetProperty(Operator, name="get_property"):
     """Where a sample came from (``source_info``) or its ``layout``, as bytes."""
+
+    looks_on = True
 
     example = "{op: get_property, in: jpegs, key: source_info, out: paths}"
 

@@ -140,6 +140,8 @@ def _range(start: I64 | None, stop: I64 | None, step: I64, extent: I64) -> tuple
 class Shapes(Operator, name="shapes"):
     """The shape of each sample as a 1-D tensor."""
 
+    looks_on = True
+
     example = "{op: shapes, in: images, out: extents}"
 
     dtype: Annotated[DALIDataType, Arg("type of the extents")] = DALIDataType.INT64

@@ -181,6 +181,6 @@ class NonsilentRegion(Operator, name="nonsilent_region"):
         base, counts, sums = lane.upload(audio.offsets, sizes, starts)
         scratch = lane.empty(int((sizes + 1).sum()), np.float64)
         kernel = f"nonsilent<{CUDA_TYPES[audio.dtype]}>"
-        lane.launch("audio/features.cu", kernel, n, 256, audio.data, base, counts, sums, scratch,
+        lane.launch("audio/features.cu", kernel, n, 1024, audio.data, base, counts, sums, scratch,
                     np.int32(self.window_length), np.float64(cutoff), np.float64(reference), begin, count)  # fmt: skip
         return begin, count

@@ -32,6 +32,7 @@ _ALLOWED = (DALIDataType.FLOAT, DALIDataType.INT8, DALIDataType.UINT8, DALIDataT
 _MOST = 2**31 - 1  # elements of a sample
 APART = 1 << 20
 """How many times one rate may be the other: the filter is as wide as the rates are apart, 2^40 took hours."""
+_FRAMES = 8  # that a thread makes by the table (cuda/audio/resample.cu)
 
 
 def needs_soxr(parity: Resampler) -> bool:
@@ -114,7 +115,7 @@ def _resample(
     which = np.array([p is not None for p in found], np.bool_)
     if which.any():
         some = _only(rows, which)
-        taps, first = _filled(some, found)
+        taps, first = _filled(some, found, beside=ctx.stage != "cpu")
         _launch(ctx, "by_phases", signals, some, (taps, first), out, factors, ())
     if not which.all():
         if parity == "torchaudio":
@@ -144,8 +145,9 @@ def _only(rows: I64, which: npt.NDArray[np.bool_]) -> I64:
     return some
 
 
-def _filled(rows: I64, found: list[filters.Phases | None]) -> tuple[Any, Any]:
-    """The taps and first places of all phases in use; ``rows`` say where those of a sample are."""
+def _filled(rows: I64, found: list[filters.Phases | None], *, beside: bool) -> tuple[Any, Any]:
+    """The taps and first places of all phases in use; ``rows`` say where those of a sample are. Tap k of all phases
+    lies ``beside`` each other, or all taps of a phase."""
     places: dict[int, tuple[int, int]] = {}
     taps, first = [np.empty(0, np.float32)], [np.empty(0, np.int64)]
     table = start = 0
@@ -154,7 +156,7 @@ def _filled(rows: I64, found: list[filters.Phases | None]) -> tuple[Any, Any]:
             continue
         if id(p) not in places:
             places[id(p)] = table, start
-            taps.append(p.taps.reshape(-1))
+            taps.append((p.taps.T if beside else p.taps).reshape(-1))
             first.append(p.first)
             table, start = table + p.taps.size, start + p.up
         rows[i, _cpu.UP], rows[i, _cpu.DOWN], rows[i, _cpu.TAPS] = p.up, p.down, p.taps.shape[1]
@@ -173,9 +175,10 @@ def _launch(
     lane = ctx.device
     base, there, *arrays, to = lane.upload(signals.offsets, rows, *tables, out.offsets)
     most = int(rows[:, _cpu.OUTPUTS].max())
+    each = 256 * (_FRAMES if kernel == "by_table" else 1)
     lane.launch(
         "audio/resample.cu", f"{kernel}<{CUDA_TYPES[signals.dtype]}, {CUDA_TYPES[out.dtype]}>",
-        (-(-most // 256), len(signals)), 256,
+        (-(-most // each), len(signals)), 256,
         signals.data, base, there, *arrays, *numbers, *factors, out.data, to,
     )  # fmt: skip
 

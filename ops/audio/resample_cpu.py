@@ -16,6 +16,20 @@ jit = numba.njit(nogil=True, cache=True)
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _dot(weights, signal, start, channels, c):
+    """The sum of weights times frames of a channel from frame ``start`` on."""
+    total = np.float32(0)
+    if channels == 1:
+        part = signal[start : start + len(weights)]  # indices of a slice are not negative, which lets it be vectorised
+        for j in range(len(weights)):
+            total += weights[j] * part[j]
+    else:
+        for j in range(len(weights)):
+            total += weights[j] * signal[(start + j) * channels + c]
+    return total
+
+
+@jit
 def by_phases(data, base, rows, taps, first, out, out_base):
     """Sums of the taps of one of ``up`` phases; what is outside of a signal is 0."""
     for i in range(len(base)):
@@ -26,20 +40,28 @@ def by_phases(data, base, rows, taps, first, out, out_base):
         for k in range(frames):
             start = block + first[rows[i, FIRST] + phase]
             low, high = max(0, -start), min(width, n - start)
-            weights = taps[rows[i, TABLE] + phase * width : rows[i, TABLE] + (phase + 1) * width]
+            at = rows[i, TABLE] + phase * width
+            weights = taps[at + low : at + max(low, high)]
             for c in range(channels):
-                total = np.float32(0)
-                if channels == 1:
-                    for j in range(low, high):
-                        total += weights[j] * signal[start + j]
-                else:
-                    for j in range(low, high):
-                        total += weights[j] * signal[(start + j) * channels + c]
-                out[to + k * channels + c] = total
+                out[to + k * channels + c] = _dot(weights, signal, start + low, channels, c)
             phase += 1
             if phase == up:
                 phase = 0
                 block += down
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"reassoc"})
+def _weigh(weights, offset, shrink, lobes, steps, table):
+    """The kernel at the distances ``offset``, ``offset`` + 1 ...; their sum."""
+    total = np.float32(0)
+    for j in range(len(weights)):
+        place = min(abs(offset + j) * shrink, np.float64(lobes)) * steps
+        entry = np.uint32(np.int32(place))
+        part = np.float32(place - entry)
+        weight = table[entry] + part * (table[entry + np.uint32(1)] - table[entry])
+        weights[j] = weight
+        total += weight
+    return total
 
 
 @jit
@@ -49,48 +71,46 @@ def by_table(data, base, rows, ratios, table, lobes, steps, out, out_base):
     for i in range(len(base)):
         n, frames, channels, ratio = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], ratios[i]
         shrink = min(1.0, 1.0 / ratio)
-        half = np.int64(np.ceil(lobes / shrink))
-        sums = np.empty(channels, np.float32)
+        half = int(np.ceil(lobes / shrink))
+        weights = np.empty(2 * half + 1, np.float32)
+        signal = data[base[i] : base[i] + n * channels]
         for k in range(frames):
             at = k * ratio
-            middle = np.int64(np.floor(at))
-            all_weights = np.float32(0)
-            sums[:] = 0
-            for j in range(middle - half, middle + half + 1):
-                place = min(abs(j - at) * shrink, np.float64(lobes)) * steps
-                entry = np.int64(place)
-                part = np.float32(place - entry)
-                weight = table[entry] + part * (table[entry + 1] - table[entry])
-                all_weights += weight
-                if 0 <= j < n:
-                    for c in range(channels):
-                        sums[c] += weight * data[base[i] + j * channels + c]
+            start = int(np.floor(at)) - half
+            total = _weigh(weights, start - at, shrink, lobes, steps, table)
+            low, high = max(0, -start), min(2 * half + 1, n - start)
+            inside = weights[low : max(low, high)]
             for c in range(channels):
-                out[out_base[i] + k * channels + c] = sums[c] / all_weights
+                out[out_base[i] + k * channels + c] = _dot(inside, signal, start + low, channels, c) / total
+
+
+@jit
+def _weigh_as_dali(weights, first, place, scale, center, table):
+    for j in range(len(weights)):
+        at = np.float32(np.float32(first + j) - place) * scale + center
+        entry = np.uint32(np.int32(at))  # which is above 0
+        part = np.float32(at - np.float32(entry))
+        weights[j] = table[entry] + part * (table[entry + np.uint32(1)] - table[entry])
 
 
 @jit
 def as_dali(data, base, rows, ratios, table, lobes, center, scale, out, out_base):
     """As DALI: the kernel keeps its width whatever the ratio is, and places are summed up in float32 within blocks of
     256 outputs."""
+    room = np.empty(2 * lobes, np.float32)
     for i in range(len(base)):
         n, frames, channels, ratio = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], ratios[i]
-        sums = np.empty(channels, np.float32)
+        signal = data[base[i] : base[i] + n * channels]
         step = np.float32(ratio)
-        for first in range(0, frames, DALI_BLOCK):
-            start = first * ratio
+        for block in range(0, frames, DALI_BLOCK):
+            start = block * ratio
             whole = np.int64(np.floor(start))
             place = np.float32(start - whole)
-            for k in range(first, min(first + DALI_BLOCK, frames)):
+            for k in range(block, min(block + DALI_BLOCK, frames)):
                 middle = np.int64(np.ceil(place))
-                sums[:] = 0
-                for j in range(max(middle - lobes, -whole), min(middle + lobes, n - whole)):
-                    at = np.float32(np.float32(j) - place) * scale + center
-                    entry = np.int64(np.floor(at))
-                    part = np.float32(at - np.float32(entry))
-                    weight = table[entry] + part * (table[entry + 1] - table[entry])
-                    for c in range(channels):
-                        sums[c] += weight * data[base[i] + (whole + j) * channels + c]
+                first, end = max(middle - lobes, -whole), min(middle + lobes, n - whole)
+                weights = room[: max(end - first, 0)]
+                _weigh_as_dali(weights, first, place, scale, center, table)
                 for c in range(channels):
-                    out[out_base[i] + k * channels + c] = sums[c]
+                    out[out_base[i] + k * channels + c] = _dot(weights, signal, whole + first, channels, c)
                 place = np.float32(place + step)

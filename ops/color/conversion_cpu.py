@@ -8,15 +8,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from ..copies.strided_cpu import put
+
 jit = numba.njit(nogil=True, cache=True)
-
-
-@jit
-def _level(value):
-    """A float32 as uint8: rounded half away from zero and saturated."""
-    v = min(max(value, np.float32(0)), np.float32(255))
-    t = np.int32(v)
-    return np.uint8(t + np.int32(v - np.float32(t) >= np.float32(0.5)))
 
 
 @jit
@@ -31,12 +25,12 @@ def mix(src, base, pixels, channels, matrix, offset, out, out_base):
             if channels == 1:
                 s = src[base[i] : base[i] + n]
                 for x in range(n):
-                    o[x * outputs + k] = _level(a * np.float32(s[x]) + d)
+                    o[x * outputs + k] = put(a * np.float32(s[x]) + d, out)
             else:
                 s = src[base[i] : base[i] + 3 * n]
                 for x in range(n):
                     v = a * np.float32(s[3 * x]) + b * np.float32(s[3 * x + 1]) + c * np.float32(s[3 * x + 2])
-                    o[x * outputs + k] = _level(v + d)
+                    o[x * outputs + k] = put(v + d, out)
 
 
 # -- as other libraries do it -----------------------------------------------------------------------------------------

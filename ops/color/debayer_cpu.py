@@ -14,6 +14,34 @@ jit = numba.njit(nogil=True, cache=True)
 
 
 @jit
+def _blue_row(above, own, below, here, o):
+    """A line of blue and green; ``here`` is 1 where blue is. From the second column on, to the last but one: indices
+    that are plainly not negative let it be vectorised."""
+    for x in range(len(own) - 2):
+        blue = here[x + 1]
+        beside = own[x] + own[x + 2]
+        upright = above[x + 1] + below[x + 1]
+        corners = above[x] + above[x + 2] + below[x] + below[x + 2]
+        o[3 * x] = (corners + 2) >> 2 if blue else (upright + 1) >> 1
+        o[3 * x + 1] = (beside + upright + 2) >> 2 if blue else own[x + 1]
+        o[3 * x + 2] = own[x + 1] if blue else (beside + 1) >> 1
+
+
+@jit
+def _red_row(above, own, below, here, o):
+    """A line of green and red; ``here`` is 1 where red is. From the second column on, to the last but one: indices
+    that are plainly not negative let it be vectorised."""
+    for x in range(len(own) - 2):
+        red = here[x + 1]
+        beside = own[x] + own[x + 2]
+        upright = above[x + 1] + below[x + 1]
+        corners = above[x] + above[x + 2] + below[x] + below[x + 2]
+        o[3 * x] = own[x + 1] if red else (beside + 1) >> 1
+        o[3 * x + 1] = (beside + upright + 2) >> 2 if red else own[x + 1]
+        o[3 * x + 2] = (corners + 2) >> 2 if red else (upright + 1) >> 1
+
+
+@jit
 def bilinear(src, base, sizes, blue, dst, out_base):
     """Pictures of ``sizes`` [M, 2] with blue at ``blue`` [M, 2], see `Debayer.blue_position`."""
     for i in range(len(base)):
@@ -22,29 +50,22 @@ def bilinear(src, base, sizes, blue, dst, out_base):
         if rows < 3 or columns < 3:
             o[:] = 0
             continue
-        for y in range(rows):
-            v = min(max(y, 1), rows - 2)
-            blue_row = (v + 1 + blue[i, 0]) & 1 == 0
-            for x in range(columns):
-                u = min(max(x, 1), columns - 2)
-                blue_column = (u + 1 + blue[i, 1]) & 1 == 0
-                at = v * columns + u
-                own = np.int64(s[at])
-                left_right = np.int64(s[at - 1]) + np.int64(s[at + 1])
-                up_down = np.int64(s[at - columns]) + np.int64(s[at + columns])
-                place = (y * columns + x) * 3
-                if blue_row == blue_column:  # red or blue
-                    corners = np.int64(s[at - columns - 1]) + np.int64(s[at - columns + 1])
-                    corners += np.int64(s[at + columns - 1]) + np.int64(s[at + columns + 1])
-                    other = (corners + 2) >> 2
-                    o[place] = other if blue_row else own
-                    o[place + 1] = (left_right + up_down + 2) >> 2
-                    o[place + 2] = own if blue_row else other
-                else:
-                    beside, above = (left_right + 1) >> 1, (up_down + 1) >> 1
-                    o[place] = above if blue_row else beside
-                    o[place + 1] = own
-                    o[place + 2] = beside if blue_row else above
+        marks = np.empty((2, columns), np.uint8)
+        for x in range(columns):
+            marks[0, x] = (x + 1 + blue[i, 1]) & 1 == 0
+            marks[1, x] = 1 - marks[0, x]
+        for y in range(1, rows - 1):
+            above, own = s[(y - 1) * columns : y * columns], s[y * columns : (y + 1) * columns]
+            below, to = s[(y + 1) * columns : (y + 2) * columns], o[3 * y * columns : 3 * (y + 1) * columns]
+            if (y + 1 + blue[i, 0]) & 1 == 0:
+                _blue_row(above, own, below, marks[0], to[3:])
+            else:
+                _red_row(above, own, below, marks[1], to[3:])
+            to[:3] = to[3:6]
+            to[3 * columns - 3 :] = to[3 * columns - 6 : 3 * columns - 3]
+        width = 3 * columns
+        o[:width] = o[width : 2 * width]
+        o[(rows - 1) * width :] = o[(rows - 2) * width : (rows - 1) * width]
 
 
 _PATTERNS = {(0, 0): "BG", (0, 1): "GB", (1, 0): "GR", (1, 1): "RG"}

@@ -69,10 +69,9 @@ class LookupTable(Operator, name="lookup_table"):
             if values.dtype.itemsize == 1:  # the table of all values is small
                 every = np.arange(256).astype(np.uint8).view(values.dtype).astype(np.int64)
                 table = table[np.where((every >= 0) & (every < last), every, last)]
-                np.take(table, values.view(np.uint8), out=out.data)
+                _kernels.look_up_bytes(values.view(np.uint8), _bits(table), _bits(out.data))
             else:
-                inside = (values >= 0) & (values < last)
-                np.take(table, np.where(inside, values, last).astype(np.int64), out=out.data)
+                _kernels.look_up(values, _bits(table), _bits(out.data))
             return out
         sizes = data.sizes
         most = int(sizes.max(initial=0))
@@ -86,6 +85,11 @@ class LookupTable(Operator, name="lookup_table"):
         return out
 
     gpu = cpu
+
+
+def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As unsigned integers of the same size: there are fewer types to compile for."""
+    return values.view(f"u{values.dtype.itemsize}")
 
 
 class Equalize(Operator, name="equalize"):

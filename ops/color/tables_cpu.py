@@ -1,4 +1,4 @@
-"""The CPU loop of equalize: all images in one call, without the GIL."""
+"""The CPU loops of lookup_table and equalize: all samples in one call, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -29,6 +29,48 @@ def equalized(counts, total, table):
 
 
 @jit
+def look_up(values, table, out):
+    """The entry of ``table`` for each value; for those beyond it, and for negative ones, the last."""
+    last = len(table) - 1
+    for i in range(len(values)):
+        v = np.int64(values[i])  # what is beyond int64 is negative
+        out[i] = table[v if 0 <= v < last else last]
+
+
+@jit
+def look_up_bytes(values, table, out):
+    """The same of a table for all bytes."""
+    for i in range(len(values)):
+        out[i] = table[values[i]]
+
+
+@jit
+def _equalize_colours(s, pixels, counts, table, o):
+    """The same as below for three channels. Every other pixel is counted apart: to count a value again at once would
+    wait for the memory."""
+    other = np.zeros((3, 256), np.int64)
+    even = pixels & ~1
+    for x in range(0, 3 * even, 6):
+        counts[0, s[x]] += 1
+        counts[1, s[x + 1]] += 1
+        counts[2, s[x + 2]] += 1
+        other[0, s[x + 3]] += 1
+        other[1, s[x + 4]] += 1
+        other[2, s[x + 5]] += 1
+    if even < pixels:
+        for c in range(3):
+            counts[c, s[3 * even + c]] += 1
+    for c in range(3):
+        counts[c] += other[c]
+        equalized(counts[c], pixels, table[c])
+    t0, t1, t2 = table[0], table[1], table[2]
+    for x in range(pixels):
+        o[3 * x] = t0[s[3 * x]]
+        o[3 * x + 1] = t1[s[3 * x + 1]]
+        o[3 * x + 2] = t2[s[3 * x + 2]]
+
+
+@jit
 def equalize(src, base, geometry, dst, out_base):
     """``geometry`` [N, 3]: pictures, pixels and channels, which follow each other in a pixel."""
     for i in range(len(base)):
@@ -40,6 +82,9 @@ def equalize(src, base, geometry, dst, out_base):
             s = src[base[i] + p * pixels * channels : base[i] + (p + 1) * pixels * channels]
             o = dst[out_base[i] + p * pixels * channels : out_base[i] + (p + 1) * pixels * channels]
             counts[:] = 0
+            if channels == 3:
+                _equalize_colours(s, pixels, counts, table, o)
+                continue
             for x in range(pixels):
                 for c in range(channels):
                     counts[c, s[x * channels + c]] += 1

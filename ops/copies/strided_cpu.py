@@ -157,6 +157,13 @@ def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
         _split(src, dst, s, o, w, row, out_col, factor)
     elif k == 3 and col == 1 and out_col == 1 and out_row == 3 and (row == 3 or row == -3):
         _interleaved(src, dst, s, o, w, row, factor)
+    elif k == 3 and row == 3 and col == -1 and out_row == 3 and out_col == 1:
+        _swapped(src, dst, s, o, w, factor)
+    elif k == 3 and row == 1 and col == 0 and out_row == 3 and out_col == 1:
+        _repeated(src, dst, s, o, w, factor)
+    elif k > w and col == 1 and out_col == 1 and _alike(factor):
+        for x in range(w):
+            _run(src, dst, s + x * row, o + x * out_row, k, 1, 1, _entry(factor, c0))
     elif k > w:
         like = dst.dtype.type(0)
         for x in range(w):
@@ -223,6 +230,30 @@ def _interleaved(src, dst, s, o, w, row, factor):
 
 
 @jit
+def _swapped(src, dst, s, o, w, factor):
+    """Colours in the opposite order, the first of which is at ``s``."""
+    f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
+    like = dst.dtype.type(0)
+    a, b = src[s - 2 : s - 2 + 3 * w], dst[o : o + 3 * w]
+    for x in range(w):
+        b[3 * x] = _convert(a[3 * x + 2], like, f0)
+        b[3 * x + 1] = _convert(a[3 * x + 1], like, f1)
+        b[3 * x + 2] = _convert(a[3 * x], like, f2)
+
+
+@jit
+def _repeated(src, dst, s, o, w, factor):
+    """One value as three."""
+    f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
+    like = dst.dtype.type(0)
+    a, b = src[s : s + w], dst[o : o + 3 * w]
+    for x in range(w):
+        b[3 * x] = _convert(a[x], like, f0)
+        b[3 * x + 1] = _convert(a[x], like, f1)
+        b[3 * x + 2] = _convert(a[x], like, f2)
+
+
+@jit
 def _reflect(i, n, border):
     """Index ``i`` outside [0, n) as one inside, by `strided.Border`."""
     if border == 1 or n == 1:
@@ -261,6 +292,17 @@ def _entry_compiled(factor, c):
         return factor[k, 0], factor[k, 1], factor[k, 2]
 
     return entry
+
+
+def _alike(factor):
+    """All channels are treated alike (compiled below)."""
+
+
+@overload(_alike)
+def _alike_compiled(factor):
+    if factor is types.none:
+        return lambda factor: True
+    return lambda factor: factor.shape[0] == 1
 
 
 def _convert(value, like, f):

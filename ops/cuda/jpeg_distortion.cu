@@ -61,7 +61,7 @@ __device__ void inverse(int* d, int step, int bits) {
 extern "C" __global__ void __launch_bounds__(64)
     compress(const byte* source, const long long* base, const long long* extents, int units, const int* tables,
              const long long* quality, byte* planes, const long long* scratch) {
-    __shared__ int blocks[6][64];
+    __shared__ int blocks[6][72];  // lines are 9 apart, so that neither lines nor columns meet in a bank
     const int picture = blockIdx.x / units, unit = blockIdx.x % units;
     const int height = static_cast<int>(extents[2 * picture]), width = static_cast<int>(extents[2 * picture + 1]);
     const int across = (width + 15) / 16, down = (height + 15) / 16;
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(64)
     if (b < 4) {
         const int y = smaller(top + (b / 2) * 8 + line, height - 1), x = left + (b % 2) * 8;
         for (int k = 0; k < 8; ++k)
-            blocks[b][8 * line + k] =
+            blocks[b][9 * line + k] =
                 colour(image + (static_cast<long long>(y) * width + smaller(x + k, width - 1)) * 3, 0) - 128;
     } else if (b < 6) {
         const int row = smaller(top / 2 + line, (height + 1) / 2 - 1);  // the last row of chroma is repeated
@@ -82,31 +82,31 @@ extern "C" __global__ void __launch_bounds__(64)
             const int x = left + 2 * k, first = smaller(x, width - 1), second = smaller(x + 1, width - 1);
             const int sum = colour(image + (upper + first) * 3, b - 3) + colour(image + (upper + second) * 3, b - 3) +
                             colour(image + (lower + first) * 3, b - 3) + colour(image + (lower + second) * 3, b - 3);
-            blocks[b][8 * line + k] = ((sum + 1 + (k & 1)) >> 2) - 128;
+            blocks[b][9 * line + k] = ((sum + 1 + (k & 1)) >> 2) - 128;
         }
     }
-    if (b < 6) forward(&blocks[b][8 * line], 1, false);
+    if (b < 6) forward(&blocks[b][9 * line], 1, false);
     __syncthreads();
     if (b < 6) {
         int* column = &blocks[b][line];
-        forward(column, 8, true);
+        forward(column, 9, true);
         const int* table = tables + (quality[picture] * 2 + (b < 4 ? 0 : 1)) * 64;
         for (int k = 0; k < 8; ++k) {
-            const int step = table[8 * k + line], c = column[8 * k], size = c < 0 ? -c : c;
-            const int level = (size + 4 * step) / (8 * step);
-            column[8 * k] = (c < 0 ? -level : level) * step;
+            const int step = table[8 * k + line], c = column[9 * k], size = c < 0 ? -c : c;
+            const int level = static_cast<unsigned>(size + 4 * step) / static_cast<unsigned>(8 * step);
+            column[9 * k] = (c < 0 ? -level : level) * step;
         }
-        inverse(column, 8, 11);
+        inverse(column, 9, 11);
     }
     __syncthreads();
     if (b >= 6) return;
-    inverse(&blocks[b][8 * line], 1, 18);
+    inverse(&blocks[b][9 * line], 1, 18);
     const long long luma = 256ll * across * down;
     byte* plane = planes + scratch[picture] + (b < 4 ? 0 : luma + (b - 4) * (luma / 4));
     const int stride = b < 4 ? 16 * across : 8 * across;
     const int y = b < 4 ? top + (b / 2) * 8 + line : top / 2 + line, x = b < 4 ? left + (b % 2) * 8 : left / 2;
     for (int k = 0; k < 8; ++k)
-        plane[static_cast<long long>(y) * stride + x + k] = clipped(blocks[b][8 * line + k] + 128);
+        plane[static_cast<long long>(y) * stride + x + k] = clipped(blocks[b][9 * line + k] + 128);
 }
 
 // A value of a plane of half the size, between its neighbours: three parts of the nearer, one of the farther.
@@ -125,9 +125,9 @@ extern "C" __global__ void decompress(const byte* planes, const long long* scrat
                                       byte* target, const long long* out_base) {
     const int picture = blockIdx.x / tiles;
     const int height = static_cast<int>(extents[2 * picture]), width = static_cast<int>(extents[2 * picture + 1]);
-    const long long i = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
-    if (i >= static_cast<long long>(height) * width) return;
-    const int x = static_cast<int>(i % width), y = static_cast<int>(i / width);
+    const unsigned i = (blockIdx.x % tiles) * blockDim.x + threadIdx.x;  // a picture has fewer than 2^31 values
+    if (i >= static_cast<unsigned>(height) * width) return;
+    const int y = static_cast<int>(i / width), x = static_cast<int>(i - static_cast<unsigned>(y) * width);
     const int across = (width + 15) / 16, down = (height + 15) / 16;
     const byte* luma = planes + scratch[picture];
     const byte* blue = luma + 256ll * across * down;
@@ -136,7 +136,7 @@ extern "C" __global__ void decompress(const byte* planes, const long long* scrat
     const int l = luma[static_cast<long long>(y) * 16 * across + x];
     const int cb = between(blue, 8 * across, rows, columns, y, x) - 128;
     const int cr = between(red, 8 * across, rows, columns, y, x) - 128;
-    byte* out = target + out_base[picture] + 3 * i;
+    byte* out = target + out_base[picture] + 3ll * i;
     out[0] = clipped(l + ((91881 * cr + half) >> 16));
     out[1] = clipped(l + ((-46802 * cr - 22554 * cb + half) >> 16));
     out[2] = clipped(l + ((116130 * cb + half) >> 16));

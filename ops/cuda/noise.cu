@@ -51,9 +51,27 @@ __device__ double canonical(Draws& draws) {
     return fmin((first + second * 4294967296.0) / 18446744073709551616.0, 0.9999999999999999);
 }
 
+// What follows from the mean of a Poisson number: for means below 12 the limit of `few`, for others the rest.
+struct Mean {
+    double limit, m, log_mean, log_m, root, d, cx, spread, one, c1, c2, c5, c;
+    __device__ void of(double mean) {
+        if (mean < 12) {
+            m = -1;
+            limit = exp(-mean);
+            return;
+        }
+        const double quarter = 0.7853981633974483;
+        m = floor(mean), log_mean = log(mean), log_m = lgamma(m + 1), root = sqrt(m);
+        d = rint(fmax(6.0, fmin(m, sqrt(2 * m * log(32 * m / quarter)))));
+        cx = 2 * m + d, spread = sqrt(cx / 2), one = 1 / cx;
+        c1 = root * 1.2533141373155003, c2 = c1 + sqrt(quarter * cx) * exp(one);
+        c5 = c2 + 2 + 1.0129030479320018;
+        c = c5 + 2 * cx * exp(-d * one * (1 + d / 2)) / d;
+    }
+};
+
 // A Poisson number of a mean below 12: products of uniform numbers.
-__device__ double few(Draws& draws, double mean) {
-    const double limit = exp(-mean);
+__device__ double few(Draws& draws, double limit) {
     double product = 1;
     for (int count = 0;; ++count) {
         product *= canonical(draws);
@@ -61,15 +79,13 @@ __device__ double few(Draws& draws, double mean) {
     }
 }
 
+enum { FACTORIALS = 512 };  // logarithms of factorials that are known beforehand
+
 // A Poisson number of a mean of 12 or more: rejection (Devroye), see noise_cpu.py.
-__device__ double many(Draws& draws, double mean) {
-    const double m = floor(mean), log_mean = log(mean), log_m = lgamma(m + 1), root = sqrt(m);
-    const double quarter = 0.7853981633974483;
-    const double d = rint(fmax(6.0, fmin(m, sqrt(2 * m * log(32 * m / quarter)))));
-    const double cx = 2 * m + d, spread = sqrt(cx / 2), one = 1 / cx;
-    const double c1 = root * 1.2533141373155003, c2 = c1 + sqrt(quarter * cx) * exp(one);
-    const double c3 = c2 + 1, c4 = c2 + 2, c5 = c4 + 1.0129030479320018;
-    const double c = c5 + 2 * cx * exp(-d * one * (1 + d / 2)) / d;
+__device__ double many(Draws& draws, const Mean& mean, const double* factorials) {
+    const double m = mean.m, d = mean.d, root = mean.root, cx = mean.cx, one = mean.one;
+    const double c1 = mean.c1, c2 = mean.c2, c3 = c2 + 1, c4 = c2 + 2, c5 = mean.c5, c = mean.c;
+    const double log_mean = mean.log_mean, log_m = mean.log_m, spread = mean.spread;
     double saved = 0;
     bool has_saved = false;
     while (true) {
@@ -116,26 +132,79 @@ __device__ double many(Draws& draws, double mean) {
             x = ceil(y);
             w = -d * one * (1 + y / 2);
         }
-        if (!(w - e - x * log_mean > log_m - lgamma(x + m + 1))) return x + m;
+        const double n = x + m, log_n = n < FACTORIALS ? factorials[static_cast<int>(n)] : lgamma(n + 1);
+        if (!(w - e - x * log_mean > log_m - log_n)) return n;
     }
 }
 
-// grid (tiles * samples)
+enum { EACH = 16 };  // elements that a thread of `shot` makes
+
+// grid (tiles * samples). Bytes have few means: what follows from each is worked out once a block.
 template <typename T>
 __global__ void shot(Key key, Key low, int phase, const Key* sequences, int skip, const T* source,
-                     const long long* base, int tiles, const long long* counts, const float* factor, T* target,
-                     const long long* out_base) {
+                     const long long* base, int tiles, const long long* counts, const float* factor,
+                     const double* factorials, T* target, const long long* out_base) {
+    enum { KNOWN = sizeof(T) == 1 ? 256 : 1 };
+    __shared__ Mean means[KNOWN];
     const int sample = blockIdx.x / tiles;
-    const long long j = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
-    if (j >= counts[sample]) return;
-    const T value = source[base[sample] + j];
-    const float f = factor[sample];
-    if (f == 0) {
-        target[out_base[sample] + j] = value;
-        return;
+    const long long first = static_cast<long long>(blockIdx.x % tiles) * blockDim.x * EACH;
+    if (first >= counts[sample]) return;
+    const float f = factor[sample], events_of_one = __fdiv_rn(1.0f, f);
+    if (KNOWN > 1) {
+        for (int k = threadIdx.x; k < KNOWN; k += blockDim.x) {
+            const unsigned char byte = static_cast<unsigned char>(k);
+            T value;
+            memcpy(&value, &byte, 1);
+            means[k].of(fmaxf(0.0f, __fmul_rn(static_cast<float>(plain(value)), events_of_one)));
+        }
+        __syncthreads();
     }
-    const double mean = fmaxf(0.0f, __fmul_rn(static_cast<float>(plain(value)), __fdiv_rn(1.0f, f)));
-    Draws draws(key, sequences[sample], low, phase, static_cast<Key>(j) * skip);
-    const double events = mean >= 12 ? many(draws, mean) : mean > 0 ? few(draws, mean) : 0;
-    target[out_base[sample] + j] = saturate<T>(static_cast<double>(__fmul_rn(static_cast<float>(events), f)));
+    // Of bytes, equal values are made one after the other: threads of a warp then take about as long.
+    enum { ROOM = KNOWN > 1 ? 256 * EACH : 1 };
+    __shared__ unsigned short order[ROOM];
+    __shared__ int places[KNOWN];
+    const long long left = counts[sample] - first;
+    const int mine = static_cast<int>(left < blockDim.x * EACH ? left : blockDim.x * EACH);
+    const T* from = source + base[sample] + first;
+    T* to = target + out_base[sample] + first;
+    if (KNOWN > 1) {
+        const unsigned char* bytes = reinterpret_cast<const unsigned char*>(from);
+        for (int k = threadIdx.x; k < KNOWN; k += blockDim.x) places[k] = 0;
+        __syncthreads();
+        for (int j = threadIdx.x; j < mine; j += blockDim.x) atomicAdd(&places[bytes[j]], 1);
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            int before = 0;
+            for (int k = 0; k < KNOWN; ++k) {
+                const int own = places[k];
+                places[k] = before;
+                before += own;
+            }
+        }
+        __syncthreads();
+        for (int j = threadIdx.x; j < mine; j += blockDim.x)
+            order[atomicAdd(&places[bytes[j]], 1)] = static_cast<unsigned short>(j);
+        __syncthreads();
+    }
+    for (int n = threadIdx.x; n < mine; n += blockDim.x) {
+        const int j = KNOWN > 1 ? order[n] : n;
+        const T value = from[j];
+        if (f == 0) {
+            to[j] = value;
+            continue;
+        }
+        const float mean = fmaxf(0.0f, __fmul_rn(static_cast<float>(plain(value)), events_of_one));
+        Mean own;
+        const Mean* about = &own;
+        if (KNOWN > 1) {
+            unsigned char byte;
+            memcpy(&byte, &value, 1);
+            about = means + byte;
+        } else {
+            own.of(mean);
+        }
+        Draws draws(key, sequences[sample], low, phase, static_cast<Key>(first + j) * skip);
+        const double events = mean >= 12 ? many(draws, *about, factorials) : mean > 0 ? few(draws, about->limit) : 0;
+        to[j] = saturate<T>(static_cast<double>(__fmul_rn(static_cast<float>(events), f)));
+    }
 }

@@ -4,23 +4,24 @@
 
 enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, STAT, COLUMNS };
 
-// Where the row-major index `i` over dimensions [first, last) lies, in steps of `column`.
-__device__ long long offset(long long i, const long long* dims, int first, int last, Column column) {
+// Where the row-major index `i` over dimensions [first, last) lies, in steps of `column`. A sample has fewer than 2^31
+// elements, and one dimension takes no division.
+__device__ __forceinline__ long long offset(unsigned i, const long long* dims, int first, int last, Column column) {
     long long at = 0;
-    for (int d = last - 1; d >= first; --d) {
-        const long long n = dims[d * COLUMNS + SHAPE];
-        at += i % n * dims[d * COLUMNS + column];
-        i /= n;
+    for (int d = last - 1; d > first; --d) {
+        const unsigned n = static_cast<unsigned>(dims[d * COLUMNS + SHAPE]), rest = i / n;
+        at += (i - rest * n) * dims[d * COLUMNS + column];
+        i = rest;
     }
-    return at;
+    return first < last ? at + i * dims[first * COLUMNS + column] : at;
 }
 
-// grid (tiles, samples): GROUP threads add up x, or (x - center)^2, for one statistic of one sample.
+// grid (tiles, samples), of 256 threads or GROUP where that is more: GROUP threads add up x, or (x - center)^2, for one statistic of one sample.
 template <typename In, int GROUP>
 __global__ void sums(const In* source, const long long* dims, int ndim, int kept, const long long* base,
                      const long long* start, const long long* stats, const double* center, int square,
                      const long long* partial_start, double* partial) {
-    __shared__ double shared[256];
+    __shared__ double shared[GROUP > 256 ? GROUP : 256];
     const int sample = blockIdx.y, lane = threadIdx.x % GROUP;
     const long long k = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) / GROUP;
     dims += static_cast<long long>(sample) * ndim * COLUMNS;
@@ -30,7 +31,20 @@ __global__ void sums(const In* source, const long long* dims, int ndim, int kept
         const double c = square ? center[start[sample] + offset(k, dims, 0, kept, STAT)] : 0;
         long long count = 1;
         for (int d = kept; d < ndim; ++d) count *= dims[d * COLUMNS + SHAPE];
-        for (long long i = lane; i < count; i += GROUP) {
+        const unsigned n = static_cast<unsigned>(count);
+        unsigned i = lane;
+        if (ndim - kept == 1) {
+            const long long step = dims[kept * COLUMNS + STRIDE];
+            for (; i + 7u * GROUP < n; i += 8 * GROUP) {  // eight loads on their way at a time
+                In x[8];
+                for (int j = 0; j < 8; ++j) x[j] = at[(i + j * GROUP) * step];
+                for (int j = 0; j < 8; ++j) {
+                    const double v = static_cast<double>(plain(x[j])) - c;
+                    total += square ? v * v : v;
+                }
+            }
+        }
+        for (; i < n; i += GROUP) {
             const double v = static_cast<double>(plain(at[offset(i, dims, kept, ndim, STRIDE)])) - c;
             total += square ? v * v : v;
         }
@@ -68,7 +82,7 @@ extern "C" __global__ void statistics(const double* partial, const long long* pa
     out[start[begin] + k] = result;
 }
 
-// grid (tiles, samples): (x - mean) * factor + shift of one element, in the order of memory.
+// grid (tiles, samples): (x - mean) * factor + shift of four elements, in the order of memory.
 template <typename In, typename Out>
 __global__ void apply(const In* source, const long long* dims, int ndim, const long long* base, const long long* start,
                       const double* mean, const double* factor, float shift, Out* target, const long long* out_base) {
@@ -76,10 +90,14 @@ __global__ void apply(const In* source, const long long* dims, int ndim, const l
     dims += static_cast<long long>(sample) * ndim * COLUMNS;
     long long size = 1;
     for (int d = 0; d < ndim; ++d) size *= dims[d * COLUMNS + SHAPE];
-    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i >= size) return;
-    const long long stat = start[sample] + offset(i, dims, 0, ndim, STAT);
-    const float value = static_cast<float>(plain(source[base[sample] + i]));
-    target[out_base[sample] + i] =
-        saturate<Out>((value - static_cast<float>(mean[stat])) * static_cast<float>(factor[stat]) + shift);
+    const long long own = start[sample];
+    const In* from = source + base[sample];
+    Out* to = target + out_base[sample];
+    for (int j = 0; j < 4; ++j) {
+        const long long i = (blockIdx.x * 4ll + j) * blockDim.x + threadIdx.x;
+        if (i >= size) return;
+        const long long stat = own + offset(static_cast<unsigned>(i), dims, 0, ndim, STAT);
+        const float value = static_cast<float>(plain(from[i]));
+        to[i] = saturate<Out>((value - static_cast<float>(mean[stat])) * static_cast<float>(factor[stat]) + shift);
+    }
 }

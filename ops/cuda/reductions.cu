@@ -6,15 +6,16 @@
 enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, RESULT, COLUMNS };
 enum Kind { SUM, SQUARES, DEVIATIONS, MIN, MAX };
 
-// Where the row-major index `i` over dimensions [first, last) lies, in steps of `column`.
-__device__ long long offset(long long i, const long long* dims, int first, int last, Column column) {
+// Where the row-major index `i` over dimensions [first, last) lies, in steps of `column`. A sample has fewer than 2^31
+// elements, and one dimension takes no division.
+__device__ __forceinline__ long long offset(unsigned i, const long long* dims, int first, int last, Column column) {
     long long at = 0;
-    for (int d = last - 1; d >= first; --d) {
-        const long long n = dims[d * COLUMNS + SHAPE];
-        at += i % n * dims[d * COLUMNS + column];
-        i /= n;
+    for (int d = last - 1; d > first; --d) {
+        const unsigned n = static_cast<unsigned>(dims[d * COLUMNS + SHAPE]), rest = i / n;
+        at += (i - rest * n) * dims[d * COLUMNS + column];
+        i = rest;
     }
-    return at;
+    return first < last ? at + i * dims[first * COLUMNS + column] : at;
 }
 
 // The type that values are combined in: float16 and bool have no arithmetic of their own, nor need they any.
@@ -28,47 +29,70 @@ template <typename T> __device__ __forceinline__ T combine(T a, T b, int kind) {
     return a + b;
 }
 
-// grid (tiles, samples).
+template <typename In, typename T> __device__ __forceinline__ T with(T total, In v, double center, int kind) {
+    if (kind == SQUARES || kind == DEVIATIONS) {
+        const double difference = static_cast<double>(plain(v)) - center;
+        return total + static_cast<T>(difference * difference);
+    }
+    return combine(total, static_cast<T>(plain(v)), kind);
+}
+
+enum { ALONE = 4 };  // results that a thread makes where it makes them alone
+
+// grid (tiles, samples) of 256 threads, or GROUP where that is more. Deviations are from `means`, one for each result of
+// a sample, or one (`single`); `inverses` are 1 / the number that sums are divided by, 0 where the result is 0.
 template <typename In, typename Acc, typename Out, int GROUP>
 __global__ void reduce(const In* source, const long long* rows, int ndim, int kept, const long long* base,
-                       const long long* start, const long long* results, int kind, const double* center,
-                       const double* divisors, int divide, int root, Out* target) {
+                       const long long* start, const long long* results, int kind, const float* means,
+                       const long long* mean_base, const long long* single, const double* inverses, int divide,
+                       int root, Out* target) {
     typedef typename Combined<Acc>::type T;
-    __shared__ T shared[256];
+    __shared__ T shared[GROUP > 256 ? GROUP : 256];
     const int sample = blockIdx.y, lane = threadIdx.x % GROUP;
-    const long long k = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) / GROUP;
-    const bool present = k < results[sample];
     rows += static_cast<long long>(sample) * ndim * COLUMNS;
-    T total = T(0);
     long long count = 1;
     for (int d = kept; d < ndim; ++d) count *= rows[d * COLUMNS + SHAPE];
-    const long long place = start[sample] + (present ? offset(k, rows, 0, kept, RESULT) : 0);
-    if (present && count > 0) {
-        const In* at = source + base[sample] + offset(k, rows, 0, kept, STRIDE);
-        if (kind >= MIN) total = static_cast<T>(plain(at[0]));
-        const double c = kind == DEVIATIONS ? center[place] : 0;
-        for (long long i = lane; i < count; i += GROUP) {
-            const In v = at[offset(i, rows, kept, ndim, STRIDE)];
-            if (kind == SQUARES || kind == DEVIATIONS) {
-                const double difference = static_cast<double>(plain(v)) - c;
-                total += static_cast<T>(difference * difference);
-            } else {
-                total = combine(total, static_cast<T>(plain(v)), kind);
+    const double inverse = divide ? inverses[sample] : 0;
+    const long long first = static_cast<long long>(blockIdx.x) * blockDim.x, most = results[sample];
+    for (int turn = 0; turn < (GROUP > 1 ? 1 : ALONE); ++turn) {
+        const long long k = GROUP > 1 ? (first + threadIdx.x) / GROUP : first * ALONE + turn * blockDim.x + threadIdx.x;
+        const bool present = k < most;
+        if (GROUP == 1 && !present) return;
+        T total = T(0);
+        const long long within = present ? offset(k, rows, 0, kept, RESULT) : 0, place = start[sample] + within;
+        if (present && count > 0) {
+            const In* at = source + base[sample] + offset(k, rows, 0, kept, STRIDE);
+            if (kind >= MIN) total = static_cast<T>(plain(at[0]));
+            const double c = kind == DEVIATIONS ? means[mean_base[sample] + (single[sample] ? 0 : within)] : 0;
+            const unsigned n = static_cast<unsigned>(count);
+            unsigned i = lane;
+            if (ndim - kept == 1) {
+                const long long step = rows[kept * COLUMNS + STRIDE];
+                for (; i + 7u * GROUP < n; i += 8 * GROUP) {  // eight loads on their way at a time
+                    In v[8];
+                    for (int j = 0; j < 8; ++j) v[j] = at[(i + j * GROUP) * step];
+                    for (int j = 0; j < 8; ++j) total = with(total, v[j], c, kind);
+                }
+                for (; i < n; i += GROUP) total = with(total, at[i * step], c, kind);
             }
+            for (; i < n; i += GROUP) total = with(total, at[offset(i, rows, kept, ndim, STRIDE)], c, kind);
+        }
+        if (GROUP > 1) {
+            shared[threadIdx.x] = total;
+            for (int half_group = GROUP / 2; half_group > 0; half_group /= 2) {
+                __syncthreads();
+                if (lane < half_group)
+                    shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + half_group], kind);
+            }
+            if (lane != 0) return;
+            total = shared[threadIdx.x];
+        }
+        if (!present) return;
+        if (divide) {
+            const double value = static_cast<double>(total) * inverse;
+            target[place] = saturate<Out>(root ? sqrt(value) : value);
+        } else {
+            target[place] = saturate<Out>(total);
         }
     }
-    shared[threadIdx.x] = total;
-    for (int half_group = GROUP / 2; half_group > 0; half_group /= 2) {
-        __syncthreads();
-        if (lane < half_group)
-            shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + half_group], kind);
-    }
-    if (lane != 0 || !present) return;
-    if (!divide) {
-        target[place] = saturate<Out>(shared[threadIdx.x]);
-        return;
-    }
-    const double divisor = divisors[sample];
-    const double value = divisor > 0 ? static_cast<double>(shared[threadIdx.x]) / divisor : 0;
-    target[place] = saturate<Out>(root ? sqrt(value) : value);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,6 +26,11 @@ _SKIP = 257
 _THREADS = 256
 
 
+_EACH = 16
+"""Elements that a thread of noise.shot makes, as in cuda/noise.cu."""
+_LOG_FACTORIALS = np.array([math.lgamma(n + 1) for n in range(512)])
+
+
 class Noise(Operator, abstract=True):
     """Base of the operators of this module."""
 
@@ -36,10 +42,12 @@ class Noise(Operator, abstract=True):
         return specs[0]
 
     def run(
-        self, ctx: Context, data: Batch, kernel: str, counts: I64, arguments: tuple[npt.NDArray[Any], ...], dense: int
-    ) -> Batch:
+        self, ctx: Context, data: Batch, kernel: str, counts: I64, arguments: tuple[npt.NDArray[Any], ...], dense: int,
+        each: int = 1, there: tuple[npt.NDArray[Any], ...] = (),
+    ) -> Batch:  # fmt: skip
         """``counts`` [N] elements of each sample through ``kernel`` with its ``arguments`` [N] by sample; elements
-        begin ``dense`` draws apart, but with DALI's random numbers."""
+        begin ``dense`` draws apart, but with DALI's random numbers. On a GPU a thread makes ``each`` elements, and
+        the kernel takes ``there``, too."""
         streams = ctx.streams()
         skip = _SKIP if ctx.rng == "dali" else dense
         if ctx.stage == "cpu":
@@ -60,9 +68,9 @@ class Noise(Operator, abstract=True):
         most = int(counts.max(initial=0))
         if most == 0:
             return out
-        tiles = -(-most // _THREADS)
+        tiles = -(-most // (_THREADS * each))
         sequence, base, to, many, *given = ctx.device.upload(
-            streams.sequence, data.offsets, out.offsets, counts, *arguments
+            streams.sequence, data.offsets, out.offsets, counts, *arguments, *there
         )
         ctx.device.launch(
             "noise.cu", f"{kernel}<{CUDA_TYPES[data.dtype]}>", tiles * len(data), _THREADS,
@@ -168,6 +176,6 @@ class Shot(Noise, name="noise.shot"):
     def cpu(self, ctx: Context, data: Batch) -> Batch:
         factor = ctx.arg("factor")
         factor = _checked(ctx, "factor", factor, np.isfinite(factor) & (factor >= 0), "0 or more")
-        return self.run(ctx, data, "shot", data.sizes, (factor,), dense=_SKIP)
+        return self.run(ctx, data, "shot", data.sizes, (factor,), _SKIP, _EACH, (_LOG_FACTORIALS,))
 
     gpu = cpu

@@ -116,3 +116,66 @@ def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) ->
             for k in range(out.shape[1]):
                 out[row, k] = np.uint32(draw(key, sequences[i], j * skip + k))
             row += 1
+
+
+@njit(nogil=True, cache=True)
+def _first_words(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
+    """Draws ``first``, ``first`` + ``skip`` ... of a stream. Nothing branches, so that it is vectorised."""
+    for j in range(len(out)):
+        at = np.uint64(first + j * skip)
+        four = _words(key, sequence, at >> np.uint64(2))
+        place = at & np.uint64(3)
+        low = four[0] if place == 0 else four[1]
+        high = four[2] if place == 2 else four[3]
+        out[j] = np.uint32(low if place < 2 else high)
+
+
+def _line(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
+    raise NotImplementedError("compiled code calls it")
+
+
+@overload(_line)
+def _line_of(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> Any:  # noqa: ARG001
+    def plain(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
+        _first_words(key, sequence, first, skip, out)
+
+    def later(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
+        for j in range(len(out)):
+            out[j] = np.uint32(draw(key, sequence, first + j * skip))
+
+    return later if isinstance(key, types.BaseTuple) else plain
+
+
+_BLOCK = 1024
+
+
+@njit(nogil=True, cache=True)
+def many_uniform(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) -> Any:
+    """Uniform numbers, by `streams.ends_of` [N, 3] (first, factor, below)."""
+    out, words, at = np.empty(counts.sum(), np.float32), np.empty(_BLOCK, np.uint32), 0
+    for i in range(len(counts)):
+        low, factor, below = numbers[i, 0], numbers[i, 1], np.float32(numbers[i, 2])
+        for first in range(0, counts[i], _BLOCK):
+            n = min(_BLOCK, counts[i] - first)
+            _line(key, sequences[i], np.int64(first * skip), np.int64(skip), words[:n])
+            to = out[at : at + n]
+            for j in range(n):
+                to[j] = min(np.float32(np.float64(np.float32(words[j])) * factor + low), below)
+            at += n
+    return out
+
+
+@njit(nogil=True, cache=True)
+def many_flip(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) -> Any:
+    """1 where a draw is at most the first of its sample's ``numbers`` [N, 3], else 0."""
+    out, words, at = np.empty(counts.sum(), np.int32), np.empty(_BLOCK, np.uint32), 0
+    for i in range(len(counts)):
+        limit = np.int64(numbers[i, 0])
+        for first in range(0, counts[i], _BLOCK):
+            n = min(_BLOCK, counts[i] - first)
+            _line(key, sequences[i], np.int64(first * skip), np.int64(skip), words[:n])
+            to = out[at : at + n]
+            for j in range(n):
+                to[j] = np.int64(words[j]) <= limit
+            at += n
+    return out

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from ..copies.strided_cpu import put
-from .separable_cpu import _add, mirrored
+from .separable_cpu import _add, fast, mirrored
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -34,13 +34,31 @@ def outside(i, n, border):
 @jit
 def _line(target, source, start, first, count, columns, channels, border, fill):
     """Values of a line from column ``first`` on, which may be outside of its ``columns``."""
+    low = min(max(-first, 0), count)
+    high = max(min(columns - first, count), low)
+    inner = target[low * channels : high * channels]
+    given = source[start + (first + low) * channels : start + (first + low) * channels + len(inner)]
+    for x in range(len(inner)):
+        inner[x] = np.float32(given[x])
     for x in range(count):
+        if low <= x < high:
+            continue
         column = outside(first + x, columns, border)
         for c in range(channels):
             value = fill
             if column >= 0:
                 value = np.float32(source[start + column * channels + c])
             target[x * channels + c] = value
+
+
+@fast
+def _add_four(total, line, apart, weights):
+    """``weights`` times the values of a line at four columns, ``apart`` from each other."""
+    n = len(total)
+    v0, v1, v2, v3 = line[:n], line[apart : apart + n], line[2 * apart : 2 * apart + n], line[3 * apart : 3 * apart + n]
+    w0, w1, w2, w3 = weights[0], weights[1], weights[2], weights[3]
+    for x in range(n):
+        total[x] += (w0 * v0[x] + w1 * v1[x]) + (w2 * v2[x] + w3 * v3[x])
 
 
 @jit
@@ -53,27 +71,39 @@ def correlate(src, base, before, after, weights, places, extents, pads, border, 
             continue
         p, q, r = extents[i]
         total = np.empty(width * channels, np.float32)
-        line = np.empty((width + r - 1) * channels, np.float32)
+        count = width + r - 1
+        lines = np.empty((p * q, count * channels), np.float32)  # those that the next rows need, too
+        held = np.empty(p * q, np.int64)
         fill = fills[i]
         for picture in range(pictures):
             origin = base[i] + picture * slices * rows * columns * channels
             o = out_base[i] + picture * depth * height * width * channels
+            held[:] = -1
             for z in range(depth):
                 for y in range(height):
                     total[:] = 0
                     for a in range(p):
-                        slice_ = outside(z + a - pads[i, 0], slices, border)
                         for b in range(q):
-                            row = outside(y + b - pads[i, 1], rows, border)
-                            if slice_ < 0 or row < 0:
-                                line[:] = fill
-                            else:
-                                start = origin + (slice_ * rows + row) * columns * channels
-                                count = width + r - 1
-                                _line(line, src, start, -pads[i, 2], count, columns, channels, border, fill)
+                            slot, wanted = (z + a) % p * q + (y + b) % q, (z + a) * (height + q) + y + b
+                            line = lines[slot]
+                            if held[slot] != wanted:
+                                held[slot] = wanted
+                                slice_ = outside(z + a - pads[i, 0], slices, border)
+                                row = outside(y + b - pads[i, 1], rows, border)
+                                if slice_ < 0 or row < 0:
+                                    line[:] = fill
+                                else:
+                                    start = origin + (slice_ * rows + row) * columns * channels
+                                    _line(line, src, start, -pads[i, 2], count, columns, channels, border, fill)
                             at = places[i] + (a * q + b) * r
-                            for c in range(r):
+                            c = 0
+                            while c + 4 <= r:
+                                _add_four(total, line[c * channels :], channels, weights[at + c : at + c + 4])
+                                c += 4
+                            while c < r:
                                 _add(total, line[c * channels : c * channels + len(total)], weights[at + c])
+                                c += 1
+                    target = dst[o : o + len(total)]
                     for x in range(len(total)):
-                        dst[o + x] = put(total[x], dst)
+                        target[x] = put(total[x], dst)
                     o += len(total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -24,7 +25,8 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 16
-"""Elements calculated at a time on the CPU: what a few temporaries of fit into the cache."""
+"""Bytes calculated at a time on the CPU: a few temporaries of as many fit into the cache. Larger ones also come from
+the system, and go back to it, one by one: clearing their pages took longer than the arithmetic."""
 _LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
@@ -181,15 +183,32 @@ def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
 # -- the CPU ----------------------------------------------------------------------------------------------------------
 
 
+_LARGE = 1 << 12
+"""Elements of samples that are worth calls of their own."""
+_ELEMENTS = 1 << 16
+"""Elements of dense arrays that are calculated at a time."""
+
+
+def _block_of(what: Typed) -> int:
+    """Elements that are calculated at a time."""
+
+    def widest(t: Typed) -> int:
+        converted = 1 if t.fn in _COMPARED and t.at.kind != "f" else t.at.itemsize
+        return max([t.dtype.itemsize, converted, *(widest(a) for a in t.args if a.fn != "const")])
+
+    return _BLOCK // widest(what)
+
+
 def _flat(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
     """All samples as one row of elements, calculated in blocks. Values of one a sample are repeated where samples are
     small; blocks do not cross samples where they are large."""
-    if len(out.data) <= _BLOCK and all(given.full):
+    block = _block_of(what)
+    if len(out.data) <= block and all(given.full):
         count = len(out.data)
         out.data[:] = evaluate(what, {n: _elements(b, count) for n, b in zip(names, batches, strict=True)})
         return
     sizes = out.sizes
-    large = not all(given.full) and bool(sizes.sum() >= len(sizes) * (_BLOCK >> 3))
+    large = not all(given.full) and bool(sizes.sum() >= len(sizes) * (block >> 3))
     rows: list[Array] = []
     for k, b in enumerate(batches):
         if given.full[k]:
@@ -199,13 +218,13 @@ def _flat(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _A
             rows.append(values if large else np.repeat(values, sizes))
     limits = [0, *np.cumsum(sizes).tolist()] if large else [0, len(out.data)]
     for i, (start, end) in enumerate(pairwise(limits)):
-        for lo in range(start, end, _BLOCK):
-            hi = min(lo + _BLOCK, end)
+        for lo in range(start, end, block):
+            hi = min(lo + block, end)
             part = {
                 n: r[i : i + 1] if large and not full else r[lo:hi]
                 for n, r, full in zip(names, rows, given.full, strict=True)
             }
-            out.data[lo:hi] = evaluate(what, part)
+            _write(what, part, out.data[lo:hi])
 
 
 def _elements(b: Batch, count: int) -> Array:
@@ -216,13 +235,46 @@ def _elements(b: Batch, count: int) -> Array:
 
 
 def _broadcast(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
-    """Runs of samples with equal shapes, each calculated as dense arrays."""
+    """Runs of samples with equal shapes, each calculated as dense arrays. Where inputs broadcast along the last
+    dimensions only, samples are rows of elements, which these are repeated for."""
+    if out.data.size >= len(out) * _LARGE and all(_is_period(s, given.out) for s in given.shapes):
+        _repeated(what, names, batches, given, out)
+        return
     for lo, hi in _runs(given, out.sizes):
         part = {}
         for n, b, s in zip(names, batches, given.shapes, strict=True):
             part[n] = b.take(slice(lo, hi)).dense().reshape(hi - lo, *s[lo].tolist())
         whole = out.take(slice(lo, hi)).dense()
         whole[...] = evaluate(what, part)
+
+
+def _is_period(shapes: I32, out: I32) -> bool:
+    """``shapes`` are ``out`` itself, or its last few dimensions after ones, of few elements."""
+    for first in range(shapes.shape[1] + 1):
+        if (shapes[:, :first] == 1).all() and (shapes[:, first:] == out[:, first:]).all():
+            return first == 0 or int(shapes.prod(axis=1).max(initial=0)) <= _BLOCK >> 6
+    return False
+
+
+def _repeated(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
+    """Each sample as blocks of elements, for which small inputs are repeated."""
+    most = _block_of(what)
+    sizes, periods = out.sizes, [s.prod(axis=1, dtype=np.int64) for s in given.shapes]
+    for i in range(len(out)):
+        size = int(sizes[i])
+        if size == 0:
+            continue
+        step = math.lcm(*(int(p[i]) for p in periods if p[i] < size))
+        block = min(max(1, most // step) * step, size)
+        rows = []
+        for b, p in zip(batches, periods, strict=True):
+            row = b.data[b.offsets[i] : b.offsets[i] + int(p[i])]
+            rows.append(row if len(row) == size else np.tile(row, block // len(row)))
+        to = out.data[out.offsets[i] : out.offsets[i] + size]
+        for lo in range(0, size, block):
+            hi = min(lo + block, size)
+            part = {n: row[lo:hi] if len(row) == size else row[: hi - lo] for n, row in zip(names, rows, strict=True)}
+            _write(what, part, to[lo:hi])
 
 
 def _runs(given: _Aligned, sizes: I64) -> Iterator[tuple[int, int]]:
@@ -234,13 +286,35 @@ def _runs(given: _Aligned, sizes: I64) -> Iterator[tuple[int, int]]:
     start = 0
     for end in ends:
         if sizes[start : start + 1].sum() > 0:
-            step = max(1, _BLOCK // int(sizes[start]))
+            step = max(1, _ELEMENTS // int(sizes[start]))
             yield from ((lo, min(lo + step, end)) for lo in range(start, end, step))
         start = end
 
 
-def evaluate(what: Typed, given: dict[str, Array]) -> Array:
-    """The value of a typed expression; arrays broadcast. Warnings are the caller's to silence."""
+def _write(what: Typed, given: dict[str, Array], to: Array) -> None:
+    value = evaluate(what, given, to)
+    if value is not to:
+        to[...] = value
+
+
+def _holds(dtype: np.dtype[Any], value: Array) -> bool:
+    """An integer type has this integer."""
+    low, high = _limits(dtype)
+    return value.dtype.kind in "iu" and low <= int(value) <= high
+
+
+@lru_cache(64)
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Of an integer type; nothing is within those of others."""
+    if dtype.kind not in "iu":
+        return 1, 0
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
+def evaluate(what: Typed, given: dict[str, Array], into: Array | None = None) -> Array:
+    """The value of a typed expression; arrays broadcast. Warnings are the caller's to silence. It may be written
+    ``into`` an array of its shape and type, and is that then."""
     if what.fn == "name":
         return given[what.value]
     if what.fn == "const":
@@ -250,7 +324,12 @@ def evaluate(what: Typed, given: dict[str, Array]) -> Array:
         return saturate(args[0], what.dtype)
     if not (what.fn in _COMPARED and what.at.kind != "f"):
         args = [a.astype(what.at, copy=False) for a in args]
-    result: Array = _FUNCTIONS[what.fn](*args)
+    elif what.args[1].fn == "const" and _holds(args[0].dtype, args[1]):
+        args[1] = args[1].astype(args[0].dtype)  # or NumPy converts the other
+    function = _FUNCTIONS[what.fn]
+    if into is not None and isinstance(function, np.ufunc) and what.dtype == what.at == into.dtype:
+        return np.asarray(function(*args, out=into))
+    result: Array = function(*args)
     if result.dtype != what.dtype:
         return result != 0 if what.dtype.kind == "b" else result.astype(what.dtype)
     return result

@@ -75,6 +75,8 @@ class SequenceRearrange(Operator, name="sequence_rearrange"):
 class ElementExtract(Operator, name="element_extract"):
     """Frames of sequences as outputs of their own, one for each number in ``element_map``. Nothing is copied."""
 
+    looks_on = True
+
     example = "{op: element_extract, in: video, element_map: [0, 4], out: [first, last]}"
 
     element_map: Annotated[tuple[int, ...], Arg("numbers of frames", ge=0)]
@@ -111,6 +113,8 @@ class ElementExtract(Operator, name="element_extract"):
 
 class PerFrame(Operator, name="per_frame"):
     """Mark tensors as sequences: their layout begins with F. As an argument, a sequence gives each frame its value."""
+
+    looks_on = True
 
     example = "{op: per_frame, in: angles, out: angles}"
 

@@ -16,6 +16,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, SHAPE, Target, loops, permute, row_major, whole
 from ..errors import SpecError
 from ..types import DALIDataType, to_numpy
+from .reductions import group_of
 
 F64 = npt.NDArray[np.float64]
 
@@ -53,6 +54,7 @@ class Normalize(Operator, name="normalize"):
     """
 
     bound = "1e-6 of the largest of |x - mean| scale / stddev and |shift|; integers that, rounded"
+    repeats = True
     example = "{op: normalize, in: spectrograms, axes: [1], out: spectrograms}"
 
     mean: Annotated[float | None, Arg("mean; computed by default", per_sample=True)] = None
@@ -202,10 +204,11 @@ class Normalize(Operator, name="normalize"):
             sums(source, groups.rows, groups.kept, base, groups.start, mean, True, squares)
             variance = np.where(counts > self.ddof, squares / np.maximum(counts - self.ddof, 1), 0)
             factor = np.where(variance + self.epsilon > 0, self._factor(variance), 0)
-        out = Batch.allocate(np.empty, data.shapes, np.float32, data.layout, data.samples)
+        is_float = self.dtype == DALIDataType.FLOAT
+        out = Batch.allocate(ctx.empty if is_float else np.empty, data.shapes, np.float32, data.layout, data.samples)
         apply(source, groups.rows, groups.kept, base, groups.start, mean.astype(np.float32), factor.astype(np.float32),
               np.float32(self.shift), out.data, out.offsets)  # fmt: skip
-        return out.replace(data=saturate(out.data, to_numpy(self.dtype)))
+        return out if is_float else out.replace(data=saturate(out.data, to_numpy(self.dtype)))
 
     def _run_gpu(
         self, ctx: Context, data: Batch, reduced: list[int], groups: _Groups, mean: F64 | None, factor: F64 | None
@@ -220,12 +223,13 @@ class Normalize(Operator, name="normalize"):
         partial = lane.empty(int(groups.stats.sum()), np.float64)
         first = np.array([0, n]) if groups.shared else np.arange(n + 1)
         firsts, counts = lane.upload(first.astype(np.int64), groups.count)
-        per_stat = 256 if groups.count.mean() / (n if groups.shared else 1) >= 2048 else 32
+        per_stat, threads = group_of(groups.count.mean() / (n if groups.shared else 1))
         ndim, widest = groups.rows.shape[1], int(groups.stats.max())
 
         def statistic(center: Any, square: bool) -> Any:
             lane.launch(
-                "normalize.cu", f"sums<{CUDA_TYPES[data.dtype]}, {per_stat}>", (-(-widest * per_stat // 256), n), 256,
+                "normalize.cu", f"sums<{CUDA_TYPES[data.dtype]}, {per_stat}>", (-(-widest * per_stat // threads), n),
+                threads,
                 data.data, rows, np.int32(ndim), np.int32(groups.kept), base, start, stats, center, np.int32(square),
                 partial_start, partial,
             )  # fmt: skip
@@ -249,7 +253,7 @@ class Normalize(Operator, name="normalize"):
         dims, out_base = lane.upload(flat, out.offsets)
         largest = int(flat[:, :, SHAPE].prod(axis=1).max())
         lane.launch(
-            "normalize.cu", f"apply<{CUDA_TYPES[data.dtype]}, {CUDA_TYPES[out.dtype]}>", (-(-largest // 256), n), 256,
+            "normalize.cu", f"apply<{CUDA_TYPES[data.dtype]}, {CUDA_TYPES[out.dtype]}>", (-(-largest // 1024), n), 256,
             data.data, dims, np.int32(flat.shape[1]), base, start, center, scales, np.float32(self.shift), out.data,
             out_base,
         )  # fmt: skip

@@ -8,53 +8,34 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-SHAPE, STRIDE, _, _, STAT = range(5)  # columns of dims (strided.Loops)
+from .reductions_cpu import DEVIATIONS, LANES, NARROW, SHAPE, STRIDE, SUM, _offset, _size, gather
+from .reductions_cpu import RESULT as STAT
 
 jit = numba.njit(nogil=True, cache=True)
 
 
 @jit
-def _offset(i, dims, first, last, column):
-    """Where the row-major index ``i`` over dimensions first ... last - 1 lies, in steps of ``column``."""
-    at = 0
-    for d in range(last - 1, first - 1, -1):
-        n = dims[d, SHAPE]
-        at += i % n * dims[d, column]
-        i //= n
-    return at
-
-
-@jit
-def _size(dims, first, last):
-    size = 1
-    for d in range(first, last):
-        size *= dims[d, SHAPE]
-    return size
-
-
-@jit
 def sums(src, dims, kept, base, start, center, square, out):
     """Add to ``out`` the sums of x, or of (x - center)^2, over the reduced dimensions, for each statistic."""
-    ndim = dims.shape[1]
+    lanes, middle = np.empty(LANES, np.float64), np.empty(LANES, np.float64)
     for i in range(len(base)):
-        own = dims[i]
-        stats, rows = _size(own, 0, kept), _size(own, kept, max(ndim - 1, kept))
-        width, step = (own[ndim - 1, SHAPE], own[ndim - 1, STRIDE]) if ndim > kept else (1, 0)
-        for k in range(stats):
-            at = base[i] + _offset(k, own, 0, kept, STRIDE)
-            stat = start[i] + _offset(k, own, 0, kept, STAT)
-            total = 0.0
-            for r in range(rows):
-                a = at + _offset(r, own, kept, max(ndim - 1, kept), STRIDE)
-                if square:
-                    c = center[stat]
-                    for x in range(width):
-                        v = np.float64(src[a + x * step]) - c
-                        total += v * v
-                else:
-                    for x in range(width):
-                        total += np.float64(src[a + x * step])
-            out[stat] += total
+        gather(src, dims[i], kept, base[i], start[i], DEVIATIONS if square else SUM, center, out, lanes, middle)
+
+
+@jit
+def _apply_period(line, to, period, mean, factor, shift):
+    """Whole ``period``s of values, each place of which has a mean and a factor of its own."""
+    width = max(LANES // period, 1) * period
+    m, f = np.empty(width, np.float32), np.empty(width, np.float32)
+    for j in range(width):
+        m[j], f[j] = mean[j % period], factor[j % period]
+    at = 0
+    while at < len(line):
+        n = min(width, len(line) - at)
+        s, o = line[at : at + n], to[at : at + n]
+        for j in range(n):
+            o[j] = (np.float32(s[j]) - m[j]) * f[j] + shift
+        at += n
 
 
 @jit
@@ -65,6 +46,11 @@ def apply(src, dims, kept, base, start, mean, factor, shift, out, out_base):
         own = dims[i]
         stats, rows = _size(own, 0, kept), _size(own, kept, max(ndim - 1, kept))
         width, step = (own[ndim - 1, SHAPE], own[ndim - 1, STRIDE]) if ndim > kept else (1, 0)
+        if kept == 1 and rows == 1 and own[0, STRIDE] == 1 and own[0, STAT] == 1 and 0 < stats == step <= NARROW:
+            n, s = stats * width, start[i]
+            line, to = src[base[i] : base[i] + n], out[out_base[i] : out_base[i] + n]
+            _apply_period(line, to, stats, mean[s : s + stats], factor[s : s + stats], shift)
+            continue
         for k in range(stats):
             at = _offset(k, own, 0, kept, STRIDE)
             stat = start[i] + _offset(k, own, 0, kept, STAT)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays.cast import cast
 from ..arrays.slice import resolve_axes
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
@@ -56,6 +57,7 @@ class Reduction(Operator, abstract=True):
     """Base of reductions.*: the axes."""
 
     bound = "1e-6 of the sum of absolute values; integers exact"
+    repeats = True
 
     axes: Annotated[
         tuple[int, ...] | None, Arg("dimensions that are reduced, negative ones from the last; all by default")
@@ -114,30 +116,22 @@ class Reduction(Operator, abstract=True):
                 )
         dtype = np.dtype(to_numpy(self.result_type(from_numpy(data.dtype))))
         out = Batch.allocate(ctx.empty, shapes.astype(np.int32), dtype, layout, data.samples)
-        center = self._center(ctx, mean, data, reduced, grouped) if self.kind == DEVIATIONS else None
-        run = self._run_cpu if ctx.stage == "cpu" else self._run_gpu
-        run(ctx, data, grouped, center, out)
+        deviations = self.kind == DEVIATIONS
+        if deviations:
+            self._check_means(ctx, mean[0], data, reduced, grouped)
+        if ctx.stage == "cpu":
+            self._run_cpu(ctx, data, grouped, _center(mean[0], grouped) if deviations else None, out)
+        else:
+            self._run_gpu(ctx, data, grouped, mean[0] if deviations else None, out)
         return out
 
     gpu = cpu
 
-    def _center(
-        self, ctx: Context, mean: tuple[Batch, ...], data: Batch, reduced: list[int], grouped: Groups
-    ) -> npt.NDArray[np.float64]:
-        """The mean of every result, one after the other."""
-        given = mean[0]
-        values = given.data if given.on_host else given.data.get()  # the copy is waited for
+    def _check_means(self, ctx: Context, given: Batch, data: Batch, reduced: list[int], grouped: Groups) -> None:
         sizes = given.sizes
-        start = grouped.results.cumsum() - grouped.results
-        out = np.zeros(int(grouped.results.sum()))
-        fits = (sizes == grouped.results) | (sizes == 1)
-        for i in np.flatnonzero(~fits).tolist():
+        for i in np.flatnonzero((sizes != grouped.results) & (sizes != 1)).tolist():
             ctx.reject(i, "bad_argument", f"the mean of shape {given.shapes[i].tolist()} does not go with the input "
                        f"{data.shapes[i].tolist()} reduced along axes {reduced}")  # fmt: skip
-        owner = np.repeat(np.arange(len(data)), np.where(fits, grouped.results, 0))
-        number = np.arange(len(owner)) - np.searchsorted(owner, owner)
-        out[start[owner] + number] = values[given.offsets[owner] + np.where(sizes[owner] == 1, 0, number)]
-        return out
 
     ending: ClassVar[tuple[bool, bool]] = (False, False)
     """Whether results are divided by the number of elements, and are square roots."""
@@ -155,32 +149,62 @@ class Reduction(Operator, abstract=True):
             wide = {"u": np.uint64, "b": np.uint64, "i": np.int64}.get(source.dtype.kind, np.float64)
             source, base = source[lo:hi].astype(wide), base - lo
         exact = _accumulator(self.kind, source.dtype)
-        found = np.zeros(int(grouped.results.sum()), exact)
+        divided = self.ending[0]
+        direct = out.dtype in (np.dtype(np.float32), np.dtype(exact))
+        found = out.data if direct else np.empty(int(grouped.results.sum()), np.float64 if divided else exact)
         middle = np.zeros(0) if center is None else center
-        _loops.reduce(source, grouped.rows, grouped.kept, base, self.kind, middle, found)
-        if self.ending != (False, False):
-            divisor = np.repeat(self._divisor(grouped), grouped.results)
-            found = np.where(divisor > 0, found / np.maximum(divisor, 1), 0)
-            found = np.sqrt(found) if self.ending[1] else found
-        out.data[...] = saturate(found, out.dtype)
+        divisor = self._divisor(grouped) if divided else np.full(len(grouped.count), -1.0)
+        work = np.empty(int(grouped.results.max(initial=0)), exact)
+        _loops.reduce(source, grouped.rows, grouped.kept, base, self.kind, middle, work, divisor, self.ending[1], found)
+        if not direct:
+            out.data[...] = saturate(found, out.dtype)
 
-    def _run_gpu(self, ctx: Context, data: Batch, grouped: Groups, center: Any, out: Batch) -> None:
+    def _run_gpu(self, ctx: Context, data: Batch, grouped: Groups, mean: Batch | None, out: Batch) -> None:
         if out.data.size == 0:
             return
-        lane, widest = ctx.device, int(grouped.results.max())
-        start = grouped.results.cumsum() - grouped.results
-        rows, base, begins, results, divisors, middle = lane.upload(
-            grouped.rows, data.offsets, start, grouped.results, self._divisor(grouped),
-            np.zeros(1) if center is None else center,
-        )  # fmt: skip
-        group = 256 if grouped.count.mean() >= 2048 else 32
+        lane, results = ctx.device, grouped.results
+        start, base, single = results.cumsum() - results, np.zeros(len(data), np.int64), np.ones(len(data), np.int64)
+        if mean is not None:
+            mean = cast(ctx, mean, np.dtype(np.float32))
+            base, single = mean.offsets, (mean.sizes != results).astype(np.int64)
+        divisors = self._divisor(grouped)
+        inverses = np.where(divisors > 0, 1 / np.maximum(divisors, 1), 0)
+        rows, begins, starts, many, bases, singles, parts = lane.upload(
+            grouped.rows, data.offsets, start, results, base, single, inverses
+        )
+        means = parts if mean is None else mean.data
+        group, threads = group_of(grouped.count.mean())
+        widest = int(results.max())
+        tiles = -(-widest // (threads * _ALONE)) if group == 1 else -(-widest * group // threads)
         exact = CUDA_TYPES[np.dtype(_accumulator(self.kind, data.dtype))]
         kernel = f"reduce<{CUDA_TYPES[data.dtype]}, {exact}, {CUDA_TYPES[out.dtype]}, {group}>"
         lane.launch(
-            "reductions.cu", kernel, (-(-widest * group // 256), len(data)), 256, data.data, rows,
-            np.int32(grouped.rows.shape[1]), np.int32(grouped.kept), base, begins, results, np.int32(self.kind), middle,
-            divisors, np.int32(self.ending[0]), np.int32(self.ending[1]), out.data,
+            "reductions.cu", kernel, (tiles, len(data)), threads, data.data, rows, np.int32(grouped.rows.shape[1]),
+            np.int32(grouped.kept), begins, starts, many, np.int32(self.kind), means, bases, singles, parts,
+            np.int32(self.ending[0]), np.int32(self.ending[1]), out.data,
         )  # fmt: skip
+
+
+_ALONE = 4
+"""Results that a thread makes where it makes them alone, as in cuda/reductions.cu."""
+
+
+def _center(given: Batch, grouped: Groups) -> npt.NDArray[np.float64]:
+    """The mean of every result, one after the other."""
+    sizes, start = given.sizes, grouped.results.cumsum() - grouped.results
+    out = np.zeros(int(grouped.results.sum()))
+    fits = (sizes == grouped.results) | (sizes == 1)
+    owner = np.repeat(np.arange(len(given)), np.where(fits, grouped.results, 0))
+    number = np.arange(len(owner)) - np.searchsorted(owner, owner)
+    out[start[owner] + number] = given.data[given.offsets[owner] + np.where(sizes[owner] == 1, 0, number)]
+    return out
+
+
+def group_of(count: float) -> tuple[int, int]:
+    """Threads that make a result of ``count`` elements together, and threads of a block."""
+    if count >= 8192:
+        return 1024, 1024
+    return (32 if count >= 64 else 1), 256
 
 
 _OWN = tuple(np.dtype(t) for t in (np.uint8, np.float32, np.int64, np.uint64, np.float64))
@@ -282,6 +306,7 @@ class Variance(Reduction, name="reductions.variance"):
     example = "{op: reductions.variance, in: [images, means], axis_names: HW, out: variances}"
     kind = DEVIATIONS
     ending = (True, False)
+    repeats = False
 
     ddof: Annotated[int, Arg("taken from the number of elements", ge=0)] = 0
 

@@ -1,116 +1,205 @@
-"""The CPU kernel of reductions.*: all samples in one call, without the GIL."""
+"""The CPU kernels of reductions.* and of normalize's statistics: all samples in one call, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
-# ruff: noqa: ARG001
 
 from __future__ import annotations
 
 import numba
 import numpy as np
-from numba import types
-from numba.extending import overload
-
-from .normalize_cpu import _offset, _size
 
 SHAPE, STRIDE, _, _, RESULT = range(5)  # columns of rows (strided.Loops)
 SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
+LANES = 64
+"""Partial results side by side, about, which the compiler turns into vectors. It must not change the order of floats'
+sums by itself."""
+NARROW = 16
+"""Results that lie next to each other, and may be computed together a pixel at a time."""
 
 jit = numba.njit(nogil=True, cache=True)
 
 
 @jit
-def reduce(src, rows, kept, base, kind, center, out):
-    """``out``: for each result of each sample the sum (or what ``kind`` says) over the reduced dimensions. Extremes of
-    floats that hold a NaN are NaN."""
-    ndim, first = rows.shape[1], 0
+def _offset(i, dims, first, last, column):
+    """Where the row-major index ``i`` over dimensions first ... last - 1 lies, in steps of ``column``."""
+    at = 0
+    for d in range(last - 1, first - 1, -1):
+        n = dims[d, SHAPE]
+        at += i % n * dims[d, column]
+        i //= n
+    return at
+
+
+@jit
+def _size(dims, first, last):
+    size = 1
+    for d in range(first, last):
+        size *= dims[d, SHAPE]
+    return size
+
+
+@jit
+def _take(src, at, count, kind, center, out, place):
+    """``count`` values from ``at`` on, one after the other, into as many results from ``place`` on."""
+    line, to = src[at : at + count], out[place : place + count]
+    if kind == SUM:
+        for j in range(count):
+            to[j] += line[j]
+    elif kind == SQUARES:
+        for j in range(count):
+            v = np.float64(line[j])
+            to[j] += v * v
+    elif kind == DEVIATIONS:
+        middle = center[place : place + count]
+        for j in range(count):
+            v = np.float64(line[j]) - middle[j]
+            to[j] += v * v
+    elif kind == MIN:
+        for j in range(count):
+            v, best = line[j], to[j]
+            to[j] = v if (v < best) | (v != v) else best
+    else:
+        for j in range(count):
+            v, best = line[j], to[j]
+            to[j] = v if (v > best) | (v != v) else best
+
+
+@jit
+def _take_one(src, at, count, step, kind, center, out, place):
+    """``count`` values ``step`` apart into one result."""
+    total = out[place]
+    c = center[place] if kind == DEVIATIONS else 0.0
+    for x in range(count):
+        value = src[at + x * step]
+        if kind == SUM:
+            total += value
+        elif kind <= DEVIATIONS:
+            v = np.float64(value) - c
+            total += out.dtype.type(v * v)
+        elif kind == MIN:
+            total = value if (value < total) | (value != value) else total
+        else:
+            total = value if (value > total) | (value != value) else total
+    out[place] = total
+
+
+@jit
+def _take_narrow(src, at, results, apart, width, kind, center, out, place):
+    """Groups of a few values next to each other, ``apart`` from group to group, into ``results`` from ``place`` on."""
+    to = out[place : place + results]
+    if width == 3 and kind == SUM:
+        for k in range(results):
+            a = at + k * apart
+            to[k] += (out.dtype.type(src[a]) + out.dtype.type(src[a + 1])) + out.dtype.type(src[a + 2])
+    elif width == 3 and kind == SQUARES:
+        for k in range(results):
+            a = at + k * apart
+            u, v, w = np.float64(src[a]), np.float64(src[a + 1]), np.float64(src[a + 2])
+            to[k] += (u * u + v * v) + w * w
+    else:
+        for x in range(width):
+            if kind == SUM:
+                for k in range(results):
+                    to[k] += src[at + k * apart + x]
+            elif kind == SQUARES:
+                for k in range(results):
+                    v = np.float64(src[at + k * apart + x])
+                    to[k] += v * v
+            elif kind == DEVIATIONS:
+                middle = center[place : place + results]
+                for k in range(results):
+                    v = np.float64(src[at + k * apart + x]) - middle[k]
+                    to[k] += v * v
+            elif kind == MIN:
+                for k in range(results):
+                    v, best = src[at + k * apart + x], to[k]
+                    to[k] = v if (v < best) | (v != v) else best
+            else:
+                for k in range(results):
+                    v, best = src[at + k * apart + x], to[k]
+                    to[k] = v if (v > best) | (v != v) else best
+
+
+@jit
+def _take_period(src, at, count, period, kind, center, out, place, lanes, middle):
+    """``count`` times ``period`` values, which lie one after the other, into ``period`` results. ``lanes`` and
+    ``middle`` are for work."""
+    width = LANES // period * period
+    blocks = count * period // width
+    if blocks >= 4:
+        for j in range(width):
+            lanes[j] = out[place + j % period] if kind >= MIN else 0
+            if kind == DEVIATIONS:
+                middle[j] = center[place + j % period]
+        for b in range(blocks):
+            _take(src, at + b * width, width, kind, middle, lanes, 0)
+        for j in range(width):
+            _take_one(lanes, j, 1, 1, SUM if kind < MIN else kind, center, out, place + j % period)
+        at += blocks * width
+        count -= blocks * (width // period)
+    for k in range(period):
+        _take_one(src, at + k, count, period, kind, center, out, place + k)
+
+
+@jit
+def gather(src, own, kept, base, start, kind, center, out, lanes, middle):
+    """Sums, or what ``kind`` says, of the groups of one sample, which begins at ``base``, on top of ``out``
+    from ``start`` on. ``own`` [D, 5]: the dimensions of its results, ``kept`` of them, then those that are reduced."""
+    ndim = own.shape[0]
+    outer, k_size, k_step, k_result = 0, 1, 0, 0
+    if kept:
+        outer = kept - 1
+        k_size, k_step, k_result = own[outer, SHAPE], own[outer, STRIDE], own[outer, RESULT]
+    last, width, step = ndim, 1, 0
+    if ndim > kept:
+        last = ndim - 1
+        width, step = own[last, SHAPE], own[last, STRIDE]
+    if width == 0 or k_size == 0:
+        return
+    for o in range(_size(own, 0, outer)):
+        for r in range(_size(own, kept, last)):
+            at = base + _offset(o, own, 0, outer, STRIDE) + _offset(r, own, kept, last, STRIDE)
+            place = start + _offset(o, own, 0, outer, RESULT)
+            beside = k_step == 1 and k_result == 1
+            if k_size == 1 and step == 1:
+                _take_period(src, at, width, 1, kind, center, out, place, lanes, middle)
+            elif beside and k_size <= NARROW and step == k_size:
+                _take_period(src, at, width, k_size, kind, center, out, place, lanes, middle)
+            elif beside and k_size > NARROW:
+                for x in range(width):
+                    _take(src, at + x * step, k_size, kind, center, out, place)
+            elif step == 1 and width <= NARROW and k_result == 1:
+                _take_narrow(src, at, k_size, k_step, width, kind, center, out, place)
+            elif step == 1 and width >= 4 * LANES:
+                for k in range(k_size):
+                    _take_period(src, at + k * k_step, width, 1, kind, center, out, place + k * k_result, lanes, middle)
+            else:
+                for k in range(k_size):
+                    _take_one(src, at + k * k_step, width, step, kind, center, out, place + k * k_result)
+
+
+@jit
+def reduce(src, rows, kept, base, kind, center, work, divisor, root, out):
+    """``out``: for each result of each sample the sum (or what ``kind`` says) over the reduced dimensions, divided by
+    ``divisor`` [N] of its sample (0 makes it 0; -1 leaves it) and, with ``root``, its square root. Extremes of floats
+    that hold a NaN are NaN. ``work`` has room for the results of the largest sample."""
+    lanes, middle, first = np.empty(LANES, work.dtype), np.empty(LANES, np.float64), 0
     for i in range(len(base)):
         own = rows[i]
-        results, lines = _size(own, 0, kept), _size(own, kept, max(ndim - 1, kept))
-        width, step = (own[ndim - 1, SHAPE], own[ndim - 1, STRIDE]) if ndim > kept else (1, 0)
-        for k in range(results):
-            at = base[i] + _offset(k, own, 0, kept, STRIDE)
-            place = first + _offset(k, own, 0, kept, RESULT)
-            if lines * width == 0:
-                continue
-            if kind >= MIN:
-                best = out.dtype.type(src[at])
-                for r in range(lines):
-                    a = at + _offset(r, own, kept, max(ndim - 1, kept), STRIDE)
-                    best = _extreme(src, a, width, step, kind == MAX, best)
-                out[place] = best
-                continue
-            total = out.dtype.type(0)
-            for r in range(lines):
-                a = at + _offset(r, own, kept, max(ndim - 1, kept), STRIDE)
-                if kind == SUM:
-                    total += _sum(src, a, width, step, out)
-                else:
-                    total += out.dtype.type(_squares(src, a, width, step, center[place] if kind == DEVIATIONS else 0.0))
-            out[place] = total
-        first += results
-
-
-@jit
-def _extreme(src, a, width, step, largest, best):
-    for x in range(width):
-        v = src[a + x * step]
-        if largest:
-            best = v if v > best or v != v else best
+        results, elements = _size(own, 0, kept), _size(own, kept, own.shape[0])
+        found, to = work[:results], out[first : first + results]
+        found[:] = 0
+        if elements:
+            for k in range(results if kind >= MIN else 0):
+                found[_offset(k, own, 0, kept, RESULT)] = src[base[i] + _offset(k, own, 0, kept, STRIDE)]
+            about = center[first : first + results] if kind == DEVIATIONS else center
+            gather(src, own, kept, base[i], 0, kind, about, found, lanes, middle)
+        d = divisor[i]
+        if d < 0:
+            for k in range(results):
+                to[k] = found[k]
         else:
-            best = v if v < best or v != v else best
-    return best
-
-
-@jit
-def _squares(src, a, width, step, c):
-    """The sum of (x - c)^2, in four parts, which a processor adds up at once."""
-    t0 = t1 = t2 = t3 = 0.0
-    x = 0
-    while x + 4 <= width:
-        v0, v1 = np.float64(src[a + x * step]) - c, np.float64(src[a + (x + 1) * step]) - c
-        v2, v3 = np.float64(src[a + (x + 2) * step]) - c, np.float64(src[a + (x + 3) * step]) - c
-        t0 += v0 * v0
-        t1 += v1 * v1
-        t2 += v2 * v2
-        t3 += v3 * v3
-        x += 4
-    while x < width:
-        v0 = np.float64(src[a + x * step]) - c
-        t0 += v0 * v0
-        x += 1
-    return (t0 + t1) + (t2 + t3)
-
-
-def _sum(src, a, width, step, out):
-    """The sum of a line in the type of ``out`` (compiled below)."""
-
-
-@overload(_sum)
-def _sum_compiled(src, a, width, step, out):
-    wide = {types.int64: np.int64, types.uint64: np.uint64}.get(out.dtype, np.float64)
-    if wide is not np.float64:
-
-        def whole(src, a, width, step, out):
-            total = wide(0)
-            for x in range(width):
-                total += wide(src[a + x * step])
-            return total
-
-        return whole
-
-    def real(src, a, width, step, out):
-        t0 = t1 = t2 = t3 = 0.0
-        x = 0
-        while x + 4 <= width:
-            t0 += src[a + x * step]
-            t1 += src[a + (x + 1) * step]
-            t2 += src[a + (x + 2) * step]
-            t3 += src[a + (x + 3) * step]
-            x += 4
-        while x < width:
-            t0 += src[a + x * step]
-            x += 1
-        return (t0 + t1) + (t2 + t3)
-
-    return real
+            for k in range(results):
+                value = found[k] / d if d > 0 else 0.0
+                to[k] = np.sqrt(value) if root else value
+        first += results

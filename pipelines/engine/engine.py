@@ -14,6 +14,7 @@ memory, `Intake` the schedule, `HostPart` the workers, `DevicePart` the lanes.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -29,6 +30,7 @@ from ...ops.gpu.lane import pinned_empty
 from ...ops.gpu.start import start_ahead
 from ...ops.gpu.waits import Watch, unwatch, watch
 from ...ops.interfaces import Copies
+from ...readers.base import Reader
 from ...readers.fetch.gpu_reads import lender_for
 from ...readers.fetch.lost_pages import lost_files
 from ..compile.plan import Plan
@@ -43,7 +45,7 @@ from .host import CHUNK, HostPart
 from .in_flight import Feed, Iteration, Request, replace_dropped
 from .intake import Intake
 from .memory.budget import Ledger
-from .nodes import Dropped, drop
+from .nodes import Dropped, bytes_of, drop
 from .null_device import NullLane
 from .options import Options
 from .services import FEWER, Services
@@ -63,6 +65,12 @@ _QUICK, _PROMPT = 1e-3, 4e-3
 """Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
 thread costs 10 to 50 us, estimating memory more, and with the GIL so short a task gains nothing from another
 thread."""
+
+_MUCH = 8 << 20
+"""Bytes that a batch of several chunks may have where it is computed in the thread that asks."""
+
+_FIRST = 2
+"""Batches that may take any time: they compile loops."""
 
 _LOOK = 0.2
 """Seconds after which a thread that waits for others looks whether they wait for a GPU that hangs."""
@@ -121,7 +129,9 @@ class Engine:
         """A GPU of it does not come to an end."""
         self._watch: Watch | None = None
         self._light = is_light(plan)
-        self._slow = 0
+        self._most_inline = CHUNK if any(n.op.decodes or isinstance(n.op, Reader) for n in plan.graph.nodes) else None
+        """Samples of a batch that may be computed in the caller's thread."""
+        self._slow = 0.0
         """Batches that took too long to be computed in the caller's thread, less those that did not."""
         self._handed_out: tuple[int, ...] | None = None
         self._apart: deque[Iteration] = deque()
@@ -385,7 +395,7 @@ class Engine:
     def _run_inline(self) -> Iteration | None:
         """The next batch, computed by the caller; None where threads should do it from now on."""
         began, worked = time.perf_counter(), time.thread_time()
-        it = self.intake.one(None if self._light else 0 if self._slow > _PATIENCE else CHUNK)
+        it = self.intake.one(0 if self._slow > _PATIENCE else None if self._light else self._most_inline)
         if it is None:
             self.inline = False
             self.host_part.on_account = True
@@ -393,11 +403,21 @@ class Engine:
         for name, step in self._named:
             if step.kind == "whole":
                 self.host_part.whole(it, name, step, None, self.host_part.pool)
-            else:
-                env = {e: it.env[e] for e in step.needs}
-                with self.budget.host.work(0):
-                    done = self.host_part.computed(step, it, env, it.samples, 0)
-                self.host_part.join_chunks(name, step, it, [done])
-        slow = time.thread_time() - worked > _QUICK or time.perf_counter() - began > _PROMPT
-        self._slow += 1 if slow else -(self._slow > 0)
+                continue
+            env = {e: it.env[e] for e in step.needs}
+            reads = not all(n.op.looks_on for n in step.nodes)
+            if reads and len(it.samples) > CHUNK and bytes_of(env.values()) > _MUCH:
+                self._slow = math.inf
+                self.host_part.with_threads(name, step, it)
+                self._handed_out = it.order
+                continue
+            with self.budget.host.work(0):
+                done = self.host_part.computed(step, it, env, it.samples, 0)
+            self.host_part.join_chunks(name, step, it, [done])
+        worked, took = time.thread_time() - worked, time.perf_counter() - began
+        if worked <= _QUICK and took <= _PROMPT:
+            self._slow -= self._slow > 0
+        else:  # a large batch that takes long soon goes to the threads
+            large = len(it.samples) > CHUNK and it.number >= _FIRST
+            self._slow += max(1.0, worked / _PROMPT) if large else 1
         return it

@@ -215,6 +215,14 @@ class HostPart:
             self._submit_chunks(name, step, part, ahead)
             yield part
 
+    def with_threads(self, name: str, step: Step, it: Iteration) -> None:
+        """Take the batch, as a whole, through a ``chunk`` step, and wait for it."""
+        for part in self._chunked(name, step, it):
+            assert part is it
+            assert it.chunks is not None
+            it.chunks.wait()
+            it.chunks = None
+
     def _submit_chunks(self, name: str, step: Step, it: Iteration, ahead: Foresight) -> None:
         before = self._before.get(name)
         if before is not None and before.ended:

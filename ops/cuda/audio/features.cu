@@ -61,65 +61,86 @@ __global__ void preemphasis(const In* data, const long long* base, const long lo
     out[out_base[blockIdx.y] + i] = saturate<Out>(value);
 }
 
-// A block for each sample. `sums` has room for n + 1 numbers of each: the squares before a place, added up.
+// The value of the thread `d` before this one in its warp.
+__device__ __forceinline__ double earlier(double v, int d) {
+    unsigned words[2];
+    memcpy(words, &v, 8);
+    words[0] = __shfl_up_sync(~0u, words[0], d);
+    words[1] = __shfl_up_sync(~0u, words[1], d);
+    memcpy(&v, words, 8);
+    return v;
+}
+
+enum { BLOCK = 1024, TOGETHER = 4 };
+
+// A block of BLOCK threads for each sample. `sums` has room for n + 1 numbers of each: the squares before a place, added
+// up, TOGETHER by a thread at a time.
 template <typename In>
 __global__ void nonsilent(const In* data, const long long* base, const long long* sizes, const long long* starts,
                           double* sums, int length, double cutoff, double reference, int* begin, int* count) {
-    __shared__ double parts[256];
-    __shared__ int first[256], last[256];
+    __shared__ double parts[BLOCK], totals[BLOCK / 32];
+    __shared__ int first[BLOCK], last[BLOCK];
     const int sample = blockIdx.x, me = threadIdx.x;
     const long long n = sizes[sample];
     const In* signal = data + base[sample];
     double* sum = sums + starts[sample];
-    const long long each = (n + blockDim.x - 1) / blockDim.x;
-    const long long low = each * me < n ? each * me : n, high = low + each < n ? low + each : n;
-    double total = 0;
-    for (long long k = low; k < high; ++k) {
-        const double x = static_cast<double>(plain(signal[k]));
-        total += x * x;
-    }
-    parts[me] = total;
-    __syncthreads();
     double before = 0;
-    for (int k = 0; k < me; ++k) before += parts[k];
-    __syncthreads();
     if (me == 0) sum[0] = 0;
-    for (long long k = low; k < high; ++k) {
-        const double x = static_cast<double>(plain(signal[k]));
-        before += x * x;
-        sum[k + 1] = before;
+    for (long long tile = 0; tile < n; tile += BLOCK * TOGETHER) {
+        const long long own = tile + me * TOGETHER;
+        double inside[TOGETHER], total = 0;
+        for (int k = 0; k < TOGETHER; ++k) {
+            const double x = own + k < n ? static_cast<double>(plain(signal[own + k])) : 0;
+            inside[k] = total += x * x;
+        }
+        double up_to = total;  // and with those of the warp before it
+        for (int d = 1; d < 32; d *= 2) {
+            const double other = earlier(up_to, d);
+            if (me % 32 >= d) up_to += other;
+        }
+        if (me % 32 == 31) totals[me / 32] = up_to;
+        __syncthreads();
+        double offset = before + up_to - total;
+        for (int w = 0; w < BLOCK / 32; ++w) {
+            if (w < me / 32) offset += totals[w];
+            before += totals[w];
+        }
+        for (int k = 0; k < TOGETHER; ++k)
+            if (own + k < n) sum[own + k + 1] = offset + inside[k];
+        __syncthreads();
     }
-    __syncthreads();
     const long long window = length < n ? length : n;
     double best = 0;
-    for (long long k = low; k < high; ++k) {
+    for (long long k = me; k < n; k += BLOCK) {
         const double power = (sum[k + 1] - sum[k + 1 < window ? 0 : k + 1 - window]) / window;
         best = power > best ? power : best;
     }
     parts[me] = best;
-    for (int half = 128; half > 0; half /= 2) {
+    for (int half = BLOCK / 2; half > 0; half /= 2) {
         __syncthreads();
         if (me < half && parts[me + half] > parts[me]) parts[me] = parts[me + half];
     }
     __syncthreads();
     const double threshold = (reference == 0 ? parts[0] : reference) * cutoff;
-    first[me] = -1, last[me] = -1;
-    for (long long k = low; k < high; ++k) {
+    first[me] = 0x7FFFFFFF, last[me] = -1;
+    for (long long k = me; k < n; k += BLOCK) {
         const double power = (sum[k + 1] - sum[k + 1 < window ? 0 : k + 1 - window]) / window;
         if (power >= threshold) {
-            if (first[me] < 0) first[me] = static_cast<int>(k);
+            if (last[me] < 0) first[me] = static_cast<int>(k);
             last[me] = static_cast<int>(k);
         }
     }
-    __syncthreads();
-    if (me == 0) {
-        int from = -1, to = -1;
-        for (int k = 0; k < static_cast<int>(blockDim.x); ++k) {
-            if (from < 0) from = first[k];
-            if (last[k] >= 0) to = last[k];
+    for (int half = BLOCK / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (me < half) {
+            if (first[me + half] < first[me]) first[me] = first[me + half];
+            if (last[me + half] > last[me]) last[me] = last[me + half];
         }
-        const int start = from <= 0 ? 0 : from - (static_cast<int>(window) - 1) > 0 ? from - (static_cast<int>(window) - 1) : 0;
-        begin[sample] = from < 0 ? 0 : start;
-        count[sample] = from < 0 ? 0 : to + 1 - start;
+    }
+    if (me == 0) {
+        const int from = first[0], to = last[0], lead = static_cast<int>(window) - 1;
+        const int start = to < 0 || from == 0 || from < lead ? 0 : from - lead;
+        begin[sample] = start;
+        count[sample] = to < 0 ? 0 : to + 1 - start;
     }
 }

@@ -5,47 +5,72 @@
 enum Row { INPUTS, OUTPUTS, CHANNELS, UP, DOWN, TAPS, TABLE, FIRST, FIELDS };
 enum { DALI_BLOCK = 256 };
 
+// Weights of all phases lie beside each other, for threads of consecutive frames.
 template <typename In, typename Out>
 __global__ void by_phases(const In* data, const long long* base, const long long* rows, const float* taps,
                           const long long* first, float size_in, float size_out, Out* out, const long long* out_base) {
     const long long* row = rows + static_cast<long long>(blockIdx.y) * FIELDS;
     const long long k = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x, channels = row[CHANNELS];
     if (k >= row[OUTPUTS]) return;
-    const long long phase = k % row[UP], start = k / row[UP] * row[DOWN] + first[row[FIRST] + phase];
-    const float* weights = taps + row[TABLE] + phase * row[TAPS];
-    const long long low = start < 0 ? -start : 0;
-    const long long high = row[TAPS] < row[INPUTS] - start ? row[TAPS] : row[INPUTS] - start;
-    const In* signal = data + base[blockIdx.y];
+    const unsigned up = static_cast<unsigned>(row[UP]), turn = static_cast<unsigned>(k) / up;  // k is below 2^31
+    const unsigned phase = static_cast<unsigned>(k) - turn * up;
+    const long long start = turn * row[DOWN] + first[row[FIRST] + phase];
+    const float* weights = taps + row[TABLE] + phase;
+    const int low = static_cast<int>(start < 0 ? (-start < row[TAPS] ? -start : row[TAPS]) : 0);
+    const int high = static_cast<int>(row[TAPS] < row[INPUTS] - start ? row[TAPS] : row[INPUTS] - start);
+    const In* signal = data + base[blockIdx.y] + start * channels;
     for (long long c = 0; c < channels; ++c) {
         float total = 0;
-        for (long long j = low; j < high; ++j)
-            total += weights[j] * (static_cast<float>(plain(signal[(start + j) * channels + c])) * size_in);
+        for (int j = low; j < high; ++j)
+            total += weights[static_cast<long long>(j) * up] * (static_cast<float>(plain(signal[j * channels + c])) * size_in);
         out[out_base[blockIdx.y] + k * channels + c] = saturate<Out>(total * size_out);
     }
 }
 
+enum { LARGEST_TABLE = 8200, FRAMES = 8 };  // floats of a table that a block copies; frames that a thread makes
+
+// Distances from a frame are sums of a whole number and a fraction, both in float, and never those of large places. A
+// thread makes FRAMES frames, blockDim.x apart: the entries that it needs are all over the table, which is therefore
+// copied once for them to where that costs little.
 template <typename In, typename Out>
 __global__ void by_table(const In* data, const long long* base, const long long* rows, const double* ratios,
                          const float* table, long long lobes, long long steps, float size_in, float size_out, Out* out,
                          const long long* out_base) {
+    __shared__ float copied[LARGEST_TABLE];
     const long long* row = rows + static_cast<long long>(blockIdx.y) * FIELDS;
-    const long long k = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x, channels = row[CHANNELS];
-    if (k >= row[OUTPUTS]) return;
-    const double ratio = ratios[blockIdx.y], shrink = ratio > 1 ? 1 / ratio : 1.0, at = k * ratio;
-    const long long half = static_cast<long long>(ceil(lobes / shrink)), middle = static_cast<long long>(floor(at));
+    const long long frames = row[OUTPUTS], block = static_cast<long long>(blockIdx.x) * blockDim.x * FRAMES;
+    if (block >= frames) return;
+    const int entries = static_cast<int>(lobes * steps) + 2;
+    const float* weights = table;
+    if (entries <= LARGEST_TABLE) {
+        for (int i = threadIdx.x; i < entries; i += blockDim.x) copied[i] = table[i];
+        __syncthreads();
+        weights = copied;
+    }
+    const long long channels = row[CHANNELS], inputs = row[INPUTS];
+    const double ratio = ratios[blockIdx.y], shrink = ratio > 1 ? 1 / ratio : 1.0;
+    const int half = static_cast<int>(ceil(lobes / shrink));
+    const float scale = static_cast<float>(shrink * steps), end = static_cast<float>(lobes * steps);
     const In* signal = data + base[blockIdx.y];
-    for (long long c = 0; c < channels; ++c) {
-        float total = 0, all = 0;
-        for (long long j = middle - half; j <= middle + half; ++j) {
-            const double away = fabs(j - at) * shrink, place = (away < lobes ? away : lobes) * steps;
-            const long long entry = static_cast<long long>(place);
-            const float part = static_cast<float>(place - entry);
-            const float weight = table[entry] + part * (table[entry + 1] - table[entry]);
-            all += weight;
-            if (j >= 0 && j < row[INPUTS])
-                total += weight * (static_cast<float>(plain(signal[j * channels + c])) * size_in);
+    for (int f = 0; f < FRAMES; ++f) {
+        const long long k = block + f * blockDim.x + threadIdx.x;
+        if (k >= frames) return;
+        const double at = k * ratio;
+        const long long middle = static_cast<long long>(floor(at));
+        const float fraction = static_cast<float>(at - middle);
+        for (long long c = 0; c < channels; ++c) {
+            float total = 0, all = 0;
+            for (int m = -half; m <= half; ++m) {
+                const float place = fminf(fabsf(static_cast<float>(m) - fraction) * scale, end);
+                const int entry = static_cast<int>(place);
+                const float part = place - static_cast<float>(entry);
+                const float weight = weights[entry] + part * (weights[entry + 1] - weights[entry]);
+                all += weight;
+                const long long j = middle + m;
+                if (j >= 0 && j < inputs) total += weight * (static_cast<float>(plain(signal[j * channels + c])) * size_in);
+            }
+            out[out_base[blockIdx.y] + k * channels + c] = saturate<Out>(total / all * size_out);
         }
-        out[out_base[blockIdx.y] + k * channels + c] = saturate<Out>(total / all * size_out);
     }
 }
 

@@ -12,6 +12,7 @@ import pytest
 
 from dali_run import fn, pipeline_def
 from dali_run.ops.images.flip import Flip
+from dali_run.pipelines.engine import engine
 from dali_run.pipelines.engine import workers as pools
 from dali_run.pipelines.engine.inputs import Sources
 from dali_run.pipelines.engine.workers import Pool
@@ -19,7 +20,7 @@ from dali_run.pipelines.python.pipeline import Pipeline
 
 PATIENCE = 60
 """Seconds after which something hangs."""
-BATCH = 32
+BATCH, THREADS = 32, 2
 
 
 @pytest.fixture(autouse=True)
@@ -56,19 +57,20 @@ class Kernel:
             with self._lock:
                 self._calls += 1
                 number = self._calls
-            if number == BATCH // 8 + 1:
+            if number == THREADS + 1:  # there is a chunk for each thread
                 self.entered.set()
                 assert self.leave.wait(PATIENCE)
                 work()
             return flip(op, *args)
 
         monkeypatch.setattr(Flip, "cpu", cpu)
+        monkeypatch.setattr(engine, "_PATIENCE", -1)  # threads make the first batch, too
 
 
 def started(kernel: Kernel) -> Pipeline:
     """A pipeline of which a worker is in ``kernel``; one of its threads waits for this worker's chunk."""
 
-    @pipeline_def(batch_size=BATCH, num_threads=2, device_id=None, prefetch_queue_depth=2)
+    @pipeline_def(batch_size=BATCH, num_threads=THREADS, device_id=None, prefetch_queue_depth=2)
     def mirrored() -> Any:
         x = fn.external_source(source=lambda _: np.zeros((10, 10, 3), np.uint8), batch=False, layout="HWC")
         return fn.permute_batch(fn.flip(x), indices=list(range(BATCH)))

@@ -6,8 +6,10 @@ import threading
 import time
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
+from dali_run import Pipeline, fn
 from dali_run.ops.base import Operator, Spec
 from dali_run.ops.batch import Batch
 from dali_run.ops.context import Context
@@ -157,11 +159,50 @@ def test_threads_take_over_where_batches_take_long(limit: str, monkeypatch: pyte
     assert all(it.samples.position.tolist() == list(range(4 * k, 4 * k + 4)) for k, it in enumerate(found))
 
 
-def test_a_batch_of_several_chunks_goes_to_the_threads() -> None:
+def test_a_large_batch_of_several_chunks_goes_to_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "_MUCH", -1)
     with engine(2, batch=32, inline=True) as running:
         Gate.opened.set()
-        assert [next(running).request.start for _ in range(2)] == [0, 32]
+        found = [next(running) for _ in range(3)]
         assert not running.inline
+    assert [it.request.start for it in found] == [0, 32, 64]
+    assert [it.number for it in found] == [0, 1, 2]
+    assert all(it.samples.position.tolist() == list(range(32 * k, 32 * k + 32)) for k, it in enumerate(found))
+
+
+def test_a_small_batch_of_several_chunks_is_made_by_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_QUICK", "_PROMPT"):
+        monkeypatch.setattr(execute, limit, 1e9)
+    before = set(threading.enumerate())
+    with engine(2, batch=32, inline=True) as running:
+        Gate.opened.set()
+        assert [next(running).request.start for _ in range(3)] == [0, 32, 64]
+        assert set(threading.enumerate()) <= before
+
+
+def test_batches_of_several_chunks_that_take_long_soon_go_to_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "_QUICK", -1.0)
+    monkeypatch.setattr(execute, "_PROMPT", 1e-9)  # each is billions of times too long
+    with engine(2, batch=16, inline=True) as running:
+        Gate.opened.set()
+        assert [next(running).request.start for _ in range(4)] == [0, 16, 32, 48]
+        assert not running.inline
+
+
+def test_what_nothing_but_draws_goes_to_the_threads_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "_QUICK", -1.0)
+    pipe = Pipeline(batch_size=4, num_threads=2, device_id=None, seed=3)
+    with pipe:
+        pipe.set_outputs(fn.random.uniform(shape=[5]))
+    found = [np.asarray(pipe.run()[0].as_array()) for _ in range(20)]
+    assert not pipe._session.engine().inline
+    monkeypatch.setattr(execute, "_QUICK", 1e9)
+    monkeypatch.setattr(execute, "_PROMPT", 1e9)
+    again = Pipeline(batch_size=4, num_threads=2, device_id=None, seed=3)
+    with again:
+        again.set_outputs(fn.random.uniform(shape=[5]))
+    assert all((a == np.asarray(again.run()[0].as_array())).all() for a in found)
+    assert again._session.engine().inline
 
 
 def test_what_fails_in_the_caller_s_thread_is_raised_there() -> None:

@@ -1,0 +1,36 @@
+// random.* of many numbers (ops/draws/numbers.py): a thread draws one element. `numbers` is [N][3], see `Drawn`.
+#include "convert.cuh"
+#include "philox.cuh"
+
+enum Drawn { FLIP, UNIFORM, NORMAL };  // numbers: limit; first, factor, below; mean, stddev
+
+// grid (tiles * samples)
+template <typename Out, int KIND>
+__global__ void draw(unsigned long long key, unsigned long long low, int phase, const unsigned long long* sequences,
+                     int skip, int tiles, const long long* counts, const double* numbers, Out* target,
+                     const long long* out_base) {
+    const int sample = blockIdx.x / tiles;
+    const long long j = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
+    if (j >= counts[sample]) return;
+    Draws draws(key, sequences[sample], low, phase, static_cast<unsigned long long>(j) * skip);
+    const double first = numbers[3 * sample], second = numbers[3 * sample + 1], third = numbers[3 * sample + 2];
+    Out* to = target + out_base[sample] + j;
+    if (KIND == FLIP) {
+        *to = saturate<Out>(static_cast<int>(static_cast<double>(draws.next()) <= first));
+    } else if (KIND == UNIFORM) {
+        const double drawn = static_cast<double>(static_cast<float>(draws.next()));
+        const float value = static_cast<float>(drawn * second + first);
+        *to = saturate<Out>(fminf(value, static_cast<float>(third)));
+    } else {
+        const float scale = 2.3283064365386963e-10f;
+        float u = __fmul_rn(static_cast<float>(draws.next()), scale), v = __fmul_rn(static_cast<float>(draws.next()), scale);
+        if (u == 0) {
+            const float other = u;
+            u = v;
+            v = other;
+        }
+        const float radius = sqrtf(-2.0f * logf(fmaxf(u, 1.17549435e-38f)));
+        const float normal = __fmul_rn(radius, cosf(__fmul_rn(6.2831853071795865f, v)));
+        *to = saturate<Out>(static_cast<float>(static_cast<double>(normal) * second + first));
+    }
+}

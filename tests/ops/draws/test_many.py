@@ -1,0 +1,86 @@
+"""Batches of many random numbers are drawn by loops and kernels of their own: the numbers are those of few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run.ops.batch import Samples
+from dali_run.ops.context import Context
+from dali_run.ops.draws import numbers
+
+from ...kit.emulated_lane import EmulatedLane
+from ...kit.operators import batch_of, operator
+
+SAMPLES = Samples.numbered(3)
+SHAPES = batch_of([np.array(s, np.int32) for s in ([2000], [0], [2600])], "", SAMPLES)
+ENDS = batch_of([np.array(e, np.float32) for e in ([-1, 1], [0, 3], [100, 260])], "", SAMPLES)
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("random.uniform", {"range": [-3.0, 0.7]}, {}),
+    ("random.uniform", {"dtype": "UINT8"}, {"range": ENDS}),
+    ("random.uniform", {"range": [0.0, 9.5], "dtype": "INT16"}, {}),
+    ("random.coin_flip", {"probability": 0.3}, {}),
+    ("random.coin_flip", {"dtype": "UINT8"},
+     {"probability": batch_of([np.float32(p) for p in (0.2, 0.5, 1)], "", SAMPLES)}),
+    ("random.normal", {"mean": 3.0, "stddev": 2.0}, {}),
+    ("random.normal", {"dtype": "INT16"}, {"stddev": batch_of([np.float32(s) for s in (20, 3, 400)], "", SAMPLES)}),
+]  # fmt: skip
+IDS = [f"{name}-{k}" for k, (name, _, _) in enumerate(CASES)]
+
+
+def drawn(name: str, arguments: dict[str, Any], given: dict[str, Any], rng: str, lane: Any = None) -> Any:
+    op = operator(name, ["shape", *given], **arguments)
+    stage: Any = "cpu" if lane is None else "gpu"
+    ctx = Context(op, stage, SAMPLES, args={"shape": SHAPES, **given}, seed=77, rng=rng)
+    if lane is not None:
+        ctx.device = lane
+    out = op.kernel(stage)(ctx)
+    assert not ctx.rejects
+    return out
+
+
+def few(monkeypatch: pytest.MonkeyPatch, *call: Any) -> Any:
+    with monkeypatch.context() as patch:
+        patch.setattr(numbers, "_MANY", 1 << 60)
+        return drawn(*call)
+
+
+@pytest.mark.parametrize("rng", ["philox", "dali"])
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_loops_draw_the_same(case: Any, rng: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, got = few(monkeypatch, *case, rng), drawn(*case, rng)
+    assert got.dtype == expected.dtype
+    for have, want in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
+def compare(got: Any, expected: Any, name: str) -> None:
+    assert got.dtype == expected.dtype
+    assert got.shapes.tolist() == [[2000], [0], [2600]]
+    for have, want in zip(got, expected, strict=True):
+        if name == "random.normal":  # logarithms and cosines differ in their last bits
+            step = 1 if have.dtype.kind == "i" else 0
+            np.testing.assert_allclose(have.astype(float), want.astype(float), rtol=2e-6, atol=4e-6 + step)
+        else:
+            np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.parametrize("rng", ["philox", "dali"])
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_the_kernel_draws_the_same(case: Any, rng: str) -> None:
+    lane = EmulatedLane()
+    compare(drawn(*case, rng, lane), drawn(*case, rng), case[0])
+    assert lane.launched
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_on_a_gpu(case: Any) -> None:
+    from dali_run.ops.gpu.lane import Lane
+
+    with Lane() as lane:
+        got = lane.to_host(drawn(*case, "philox", lane))
+        lane.synchronize()
+    compare(got, drawn(*case, "philox"), case[0])
