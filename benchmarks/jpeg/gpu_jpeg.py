@@ -241,11 +241,12 @@ def needed_bytes(lane: Lane) -> dict[str, int]:
 
 def floors(lane: Lane, times: dict[str, float], rate: float) -> dict[str, dict[str, float]]:
     """Of every kernel: its milliseconds, the bytes it needs, their milliseconds at the copy rate, and the ratio.
-    Resizing wide pictures is a part of resizing."""
+    All kernels that resize count as one."""
     result = {}
     for name, nbytes in needed_bytes(lane).items():
         if name in times:
-            floor, ms = 1e3 * nbytes / rate, times[name] + times.get(f"{name}_wide", 0.0)
+            beside = sum(v for k, v in times.items() if name == "jpeg_resize" and k.startswith("jpeg_strips"))
+            floor, ms = 1e3 * nbytes / rate, times[name] + beside
             result[name] = {"ms": ms, "bytes": nbytes, "floor_ms": floor, "ratio": ms / max(floor, 1e-9)}
     return result
 

@@ -103,7 +103,8 @@ struct Axis {                    // one direction of a resize; names as in ops/i
     i32 corner, stepwise;         // of nearest neighbour: whole part of where the region begins; how places are summed up
     i32 base, flip;               // stored place of sample 0; stored samples run the other way
     i32 begin, end;               // stored samples; outside, the border sample stands in
-    i32 tile;                     // of axis y: rows of the output that a block of threads takes
+    i32 tile;                     // outputs that a block of threads takes; of axis x: with jpeg_strips, else 0
+    i64 reached;                  // with jpeg_strips: what each sample adds, in Batch::weights, four floats each
 };
 
 struct Resize {                   // one picture's way through the resize kernel, as it lies in the decoded planes
@@ -148,7 +149,7 @@ struct Batch {
     const i32 *dense_first;       // of pictures in many scans
     const i32 *pixel_first;
     const i32 *resize_first;
-    const i32 *wide_first;        // of pictures whose rows are wide: these are not among those
+    const i32 *strips_first;      // of pictures that jpeg_strips makes: these are not among those
     const Resize *resize;
     const Pixels *pixels;
     const Scan *scans;

@@ -19,7 +19,32 @@ DEVICE float filter_at(const float *table, int last, float x) {
     return __fadd_rn(a, __fmul_rn(__fsub_rn(x, (float)below), __fsub_rn(b, a)));
 }
 
-// Taps of every output column and row: blockIdx.x counts (picture, axis).
+struct __align__(16) RowWeights {  // what a filtered row adds to the outputs under way, the oldest first
+    float weight[SLOTS];
+    int finished;                  // outputs that end with this row
+};
+
+// What sample `at` of an axis adds: outputs [first, behind) begin at `starts`.
+DEVICE RowWeights weigh(const float *weights, const int *starts, int taps, int count, int at, int first, int behind) {
+    int low = first, high = behind;  // the oldest output that reaches it
+    while (low < high) {
+        int middle = (low + high) >> 1;
+        if (starts[middle] + taps <= at) low = middle + 1; else high = middle;
+    }
+    RowWeights row;
+#pragma unroll
+    for (int k = 0; k < SLOTS; k++) {
+        int output = low + k;
+        bool part = output < behind && starts[output] <= at;
+        row.weight[k] = part ? weights[(at - starts[output]) * count + output] : 0.0f;
+    }
+    row.finished = 0;
+    while (low + row.finished < behind && starts[low + row.finished] + taps == at + 1) row.finished++;
+    return row;
+}
+
+// Taps of every output column and row, and for jpeg_strips what every sample adds to which outputs: blockIdx.x counts
+// (picture, axis).
 KERNEL __launch_bounds__(128) jpeg_weights(const Batch *batch) {
     const Axis &axis = batch->resize[blockIdx.x >> 1].axis[blockIdx.x & 1];
     float *weights = batch->weights + axis.weights;
@@ -54,6 +79,11 @@ KERNEL __launch_bounds__(128) jpeg_weights(const Batch *batch) {
         }
         starts[i] = axis.flip ? axis.base + 1 - start - axis.taps : axis.base + start;
     }
+    if (axis.reached < 0) return;
+    __syncthreads();
+    int count = axis.count, behind = count ? starts[count - 1] + axis.taps - starts[0] : 0;
+    for (int i = threadIdx.x; i < behind; i += blockDim.x)
+        ((RowWeights *)(batch->weights + axis.reached))[i] = weigh(weights, starts, axis.taps, count, starts[0] + i, 0, count);
 }
 
 // Pixels in shared memory, as the horizontal filter reads them: all taps of four rows, a channel at a time. Pixel x of a
@@ -69,27 +99,26 @@ DEVICE int place_of(int x, int area) { return (x & 3) * area + (x >> 2); }
 #define AREA_AND_RING 66
 #define AREA_AND_BOTH 18
 
-struct __align__(16) RowWeights {  // what a filtered row adds to the outputs under way, the oldest first
-    float weight[SLOTS];
-    int finished;                  // outputs that end with this row
+struct __align__(16) OutputForm {  // how values are stored; what all threads share stays out of their registers
+    float4 mul, add;
+    i64 row_bytes, channel_bytes;  // steps in the output
+    i32 channels, out_dtype, round_to_uint8;
+    u32 magic;                     // MAGIC, unknown to the compiler: it would take two instructions a byte
+
+    DEVICE void open(const Batch *batch, const Resize &resize);
 };
 
-struct __align__(16) ResizeShared {
+struct __align__(16) ResizeShared : OutputForm {
     float4 pixels[4 * AREA_ALONE][3];  // four rows; channels
     RowWeights rows[TABLE_ROWS];
-    float4 mul, add;
-    Resize resize;                 // what all threads share stays out of their registers
+    Resize resize;
     Source source;
-    i64 row_bytes, channel_bytes;  // steps in the output
     const float *weights_x, *weights_y;
     const int *starts_y;
     i32 begin_x, end_x, begin_y, end_y, behind_row;
-    i32 channels, out_dtype, round_to_uint8;
-    u32 magic;                     // MAGIC, unknown to the compiler: it would take two instructions a byte
     DEVICE float *ring(int area, int nth, int channel) {
         return (float *)(pixels + 4 * area) + ((nth & (RING - 1)) * 3 + channel) * RESIZE_THREADS + threadIdx.x;
     }
-    DEVICE float *column_sums(int nth) { return (float *)(pixels + 4 * AREA_AND_SUMS) + 12 * nth; }
     DEVICE float *sum(int i) { return (float *)(pixels + 4 * AREA_AND_SUMS) + i * RESIZE_THREADS + threadIdx.x; }
 };
 static_assert(4 * (AREA_ALONE - AREA_AND_SUMS) * 48 >= 12 * 4 * RESIZE_THREADS, "the sums fit");
@@ -99,14 +128,22 @@ static_assert(4 * (AREA_AND_SUMS - AREA_AND_BOTH) * 48 >= RING * 12 * RESIZE_THR
 // 2^23 + a byte has the byte in its last bits. Pixels are kept divided by 256, weights multiplied by it, which changes no
 // digit: values are then saturated to 0 ... 1 as they are converted.
 #define MAGIC 0x4b000000u
+DEVICE void OutputForm::open(const Batch *batch, const Resize &resize) {
+    channels = batch->output_type == OUTPUT_GRAY ? 1 : 3;
+    magic = MAGIC;
+    out_dtype = batch->out_dtype, round_to_uint8 = batch->round_to_uint8;
+    mul = make_float4(batch->mul[0], batch->mul[1], batch->mul[2], 0.0f);
+    add = make_float4(batch->add[0], batch->add[1], batch->add[2], 0.0f);
+    int size = 1 << batch->out_dtype;
+    row_bytes = resize.axis[1].stride * size, channel_bytes = (i64)resize.stride_c * size;
+}
 DEVICE u32 magic_byte(u32 word, u32 magic, int i) { return __byte_perm(word, magic, 0x7440 + i); }
 DEVICE float from_magic(int bits) {
     return __saturatef(fmaf(__uint_as_float((u32)min(bits, (int)(MAGIC + 255))), 1.0f / 256, -32768.0f));
 }
 
 // Y, Cb, Cr to R, G, B like ycc_to_rgb; the 128 taken from Cb and Cr are part of the constants.
-DEVICE void ycc_to_floats(u32 y, u32 cb, u32 cr, u32 magic, int i, float *rgb) {
-    int luma = (int)magic_byte(y, magic, i), blue = byte_of(cb, i), red = byte_of(cr, i);
+DEVICE void ycc_to_floats(int luma, int blue, int red, float *rgb) {  // luma: of magic_byte
     rgb[0] = from_magic(luma + ((91881 * red + (32768 - 91881 * 128)) >> 16));
     rgb[1] = from_magic(luma + ((-22554 * blue - 46802 * red + (32768 + (22554 + 46802) * 128)) >> 16));
     rgb[2] = from_magic(luma + ((116130 * blue + (32768 - 116130 * 128)) >> 16));
@@ -139,8 +176,8 @@ DEVICE void put(ResizeShared &shared, int area, int item, u32 (*rows)[2]) {
 #pragma unroll
         for (int j = 0; j < 4; j++, at += 12 * area) {
             float one[3], two[3];
-            ycc_to_floats(rows[0][0], rows[1][0], rows[2][0], magic, j, one);
-            ycc_to_floats(rows[0][1], rows[1][1], rows[2][1], magic, j, two);
+            ycc_to_floats((int)magic_byte(rows[0][0], magic, j), (int)byte_of(rows[1][0], j), (int)byte_of(rows[2][0], j), one);
+            ycc_to_floats((int)magic_byte(rows[0][1], magic, j), (int)byte_of(rows[1][1], j), (int)byte_of(rows[2][1], j), two);
             *(float2 *)(at + first) = make_float2(one[0], two[0]);
             *(float2 *)(at + 4) = make_float2(one[1], two[1]);
             *(float2 *)(at + 8 - first) = make_float2(one[2], two[2]);
@@ -171,7 +208,7 @@ template <class T> DEVICE void store_channels(u8 *to, i64 step, bool all, T a, T
     *(T *)(to + 2 * step) = c;
 }
 
-DEVICE void store_pixel(const ResizeShared &shared, u8 *to, const float *value) {
+DEVICE void store_pixel(const OutputForm &shared, u8 *to, const float *value) {
     float a = value[0], b = value[1], c = value[2];
     if (shared.round_to_uint8) a = rounded(a), b = rounded(b), c = rounded(c);
     float4 mul = shared.mul, add = shared.add;
@@ -183,26 +220,11 @@ DEVICE void store_pixel(const ResizeShared &shared, u8 *to, const float *value) 
     else store_channels(to, step, all, (u8)rounded(a), (u8)rounded(b), (u8)rounded(c));
 }
 
-// The table of rows y, y + 1, ...: outputs [first, behind) begin at `starts`.
+// The table of rows y, y + 1, ...
 DEVICE void weigh_rows(ResizeShared &shared, const float *weights, const int *starts, int y, int first, int behind) {
-    int taps = shared.resize.axis[1].taps, count = shared.resize.axis[1].count;
-    for (int i = threadIdx.x; i < TABLE_ROWS; i += blockDim.x) {
-        int low = first, high = behind;  // the oldest output that reaches this row
-        while (low < high) {
-            int middle = (low + high) >> 1;
-            if (starts[middle] + taps <= y + i) low = middle + 1; else high = middle;
-        }
-        RowWeights row;
-#pragma unroll
-        for (int k = 0; k < SLOTS; k++) {
-            int output = low + k;
-            bool part = output < behind && starts[output] <= y + i;
-            row.weight[k] = part ? weights[(y + i - starts[output]) * count + output] : 0.0f;
-        }
-        row.finished = 0;
-        while (low + row.finished < behind && starts[low + row.finished] + taps == y + i + 1) row.finished++;
-        shared.rows[i] = row;
-    }
+    const Axis &down = shared.resize.axis[1];
+    for (int i = threadIdx.x; i < TABLE_ROWS; i += blockDim.x)
+        shared.rows[i] = weigh(weights, starts, down.taps, down.count, y + i, first, behind);
 }
 
 // Adds taps [low, high) of a column to its sums of four rows; tap 0 is at pixel `start` of the segment.
@@ -229,54 +251,17 @@ DEVICE void filter_columns(const ResizeShared &shared, int area, int start, int 
     }
 }
 
-// A segment of a wide row touches few columns, so a thread takes a row of one: columns [first, behind) are those whose taps
-// reach the segment at x. Their sums wait in shared memory, all of a column together.
-DEVICE void filter_rows(ResizeShared &shared, int x, int behind_x, int first, int behind, int first_column) {
-    const Axis &across = shared.resize.axis[0];
-    const int *starts = (const int *)(shared.weights_x + across.taps * across.count);
-    for (int item = threadIdx.x; item < 4 * (behind - first); item += blockDim.x) {
-        int nth = first + (item >> 2), row = item & 3, column = first_column + nth, start = starts[column];
-        int low = max(0, x - start), high = min(across.taps, behind_x - start);
-        float *sums = shared.column_sums(nth) + 3 * row, sum[3] = {0.0f, 0.0f, 0.0f};
-        if (low > 0) sum[0] = sums[0], sum[1] = sums[1], sum[2] = sums[2];
-        const float *weights = shared.weights_x + column, *pixels = (const float *)shared.pixels + row;
-        int place[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) place[j] = place_of(start - x + low + j, AREA_AND_SUMS);
-#pragma unroll 1
-        for (int k = low; k < high; k += 4) {
-            float four[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++) four[j] = k + j < high ? weights[(k + j) * across.count] : 0.0f;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                if (k + j >= high) break;
-#pragma unroll
-                for (int c = 0; c < 3; c++) sum[c] = fmaf(four[j], pixels[12 * place[j] + 4 * c], sum[c]);
-                place[j]++;
-            }
-        }
-        sums[0] = sum[0], sums[1] = sum[1], sums[2] = sum[2];
-    }
-}
-
-// A tile of the output. WIDE: of a picture whose rows take several segments, and of whose outputs few are under way at a time.
-template <bool WIDE> DEVICE void resize_tile(const Batch *batch) {
+// A tile of the output.
+KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
     __shared__ ResizeShared shared;
-    const i32 *first_block = WIDE ? batch->wide_first : batch->resize_first;
+    const i32 *first_block = batch->resize_first;
     int at = locate(first_block, batch->count, blockIdx.x);
     if (batch->status[batch->resize[at].image]) return;
     for (int i = threadIdx.x; i < (int)(sizeof(Resize) / 4); i += blockDim.x)
         ((u32 *)&shared.resize)[i] = ((const u32 *)(batch->resize + at))[i];
     if (threadIdx.x == 0) {
         shared.source = open_source(batch, batch->images[batch->resize[at].image]);
-        shared.channels = batch->output_type == OUTPUT_GRAY ? 1 : 3;
-        shared.magic = MAGIC;
-        shared.out_dtype = batch->out_dtype, shared.round_to_uint8 = batch->round_to_uint8;
-        shared.mul = make_float4(batch->mul[0], batch->mul[1], batch->mul[2], 0.0f);
-        shared.add = make_float4(batch->add[0], batch->add[1], batch->add[2], 0.0f);
-        int size = 1 << batch->out_dtype;
-        shared.row_bytes = batch->resize[at].axis[1].stride * size, shared.channel_bytes = (i64)batch->resize[at].stride_c * size;
+        shared.open(batch, batch->resize[at]);
     }
     __syncthreads();
     const Axis &across = shared.resize.axis[0], &down = shared.resize.axis[1];
@@ -303,13 +288,13 @@ template <bool WIDE> DEVICE void resize_tile(const Batch *batch) {
     int my_start = starts_x[column], opened = done;  // outputs begun
     // Sums of the outputs under way are in registers where they are few at a time, as in downscaling.
     int crowd = 0;
-    for (int i = done + (int)threadIdx.x; !WIDE && i + SLOTS < behind_row; i += blockDim.x) crowd |= starts_y[i + SLOTS] < starts_y[i] + down.taps;
-    bool few = !__syncthreads_or(crowd) || WIDE;
+    for (int i = done + (int)threadIdx.x; i + SLOTS < behind_row; i += blockDim.x) crowd |= starts_y[i + SLOTS] < starts_y[i] + down.taps;
+    bool few = !__syncthreads_or(crowd);
     int width = shared.end_x - shared.begin_x;
-    int area = WIDE ? AREA_AND_SUMS : few ? width <= SEGMENT(AREA_ALONE) ? AREA_ALONE : AREA_AND_SUMS
+    int area = few ? width <= SEGMENT(AREA_ALONE) ? AREA_ALONE : AREA_AND_SUMS
                    : width <= SEGMENT(AREA_AND_RING) ? AREA_AND_RING : AREA_AND_BOTH;
     // Where rows have one segment and the filter is short, a column's weights wait where the sums would.
-    bool cached = !WIDE && few && width <= SEGMENT(AREA_AND_SUMS) && across.taps <= 12;
+    bool cached = few && width <= SEGMENT(AREA_AND_SUMS) && across.taps <= 12;
     if (cached) {
         area = AREA_AND_SUMS;
         for (int k = 0; k < across.taps; k++) *shared.sum(k) = shared.weights_x[k * across.count + column];
@@ -324,8 +309,7 @@ template <bool WIDE> DEVICE void resize_tile(const Batch *batch) {
     for (int y = shared.begin_y; y < shared.end_y; y += 4) {
         float sum[4][3];
         for (int x = shared.begin_x; x < shared.end_x; x += segment) {
-            int first = 0, behind = 0;  // columns that the segment touches
-            if (WIDE) behind = __syncthreads_count(mine && my_start < x + segment); else __syncthreads();
+            __syncthreads();
             int items = min(segment, shared.end_x - x);
             items = 2 * ((items + 3) >> 2);
             if ((int)threadIdx.x < items) put(shared, area, threadIdx.x, rows);
@@ -335,15 +319,11 @@ template <bool WIDE> DEVICE void resize_tile(const Batch *batch) {
             }
             int nth = (y - shared.begin_y) & (TABLE_ROWS - 1);
             if (few && nth == 0) weigh_rows(shared, shared.weights_y, shared.starts_y, y, done, shared.behind_row);
-            if (WIDE) first = __syncthreads_count(mine && my_start + across.taps <= x); else __syncthreads();
+            __syncthreads();
             int next_x = x + segment, next_y = y;
             if (next_x >= shared.end_x) next_x = shared.begin_x, next_y += 4;
             if (next_y < shared.end_y && next_x + 4 * ((int)threadIdx.x >> 1) < min(next_x + segment, shared.end_x))
                 fetch(shared, next_x, next_y, threadIdx.x, rows);
-            if (WIDE) {
-                filter_rows(shared, x, x + segment, first, behind, first_column);
-                continue;
-            }
             if (x == shared.begin_x) {
 #pragma unroll
                 for (int i = 0; i < 12; i++) sum[i / 3][i % 3] = 0.0f;
@@ -357,16 +337,6 @@ template <bool WIDE> DEVICE void resize_tile(const Batch *batch) {
             if (x + segment < shared.end_x) {
 #pragma unroll
                 for (int i = 0; i < 12; i++) *shared.sum(i) = sum[i / 3][i % 3];
-            }
-        }
-        if (WIDE) {
-            __syncthreads();
-            const float4 *sums = (const float4 *)shared.column_sums(column - first_column);
-#pragma unroll
-            for (int i = 0; i < 3; i++) {
-                float4 four = sums[i];
-                sum[4 * i / 3][4 * i % 3] = four.x, sum[(4 * i + 1) / 3][(4 * i + 1) % 3] = four.y;
-                sum[(4 * i + 2) / 3][(4 * i + 2) % 3] = four.z, sum[(4 * i + 3) / 3][(4 * i + 3) % 3] = four.w;
             }
         }
         if (few) {
@@ -425,9 +395,6 @@ template <bool WIDE> DEVICE void resize_tile(const Batch *batch) {
         }
     }
 }
-
-KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) { resize_tile<false>(batch); }
-KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize_wide(const Batch *batch) { resize_tile<true>(batch); }
 
 KERNEL jpeg_layout(const Batch *batch) {  // sizes, for the host to check its mirror of the records
     if (threadIdx.x || blockIdx.x) return;

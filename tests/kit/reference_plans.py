@@ -223,7 +223,8 @@ def source_windows(axes: dict[str, NDArray[Any]]) -> I32:
 def resize_tiles(output: Output) -> I32:
     assert output.resize is not None
     axis = output.resize["axis"]
-    tiles = _ceil(axis[:, 0]["count"], output.threads) * _ceil(axis[:, 1]["count"], np.maximum(axis[:, 1]["tile"], 1))
+    wide = np.where(axis[:, 0]["tile"] > 0, axis[:, 0]["tile"], output.threads)
+    tiles = _ceil(axis[:, 0]["count"], wide) * _ceil(axis[:, 1]["count"], np.maximum(axis[:, 1]["tile"], 1))
     return _firsts(np.where(axis[:, 0]["count"] > 0, tiles, 0))
 
 

@@ -3,7 +3,7 @@
 Everything here works on arrays with one row an image; nothing costs Python time per image, and nothing waits for the
 device. A batch is one upload of metadata, one memset and a dozen launches on a stream of the caller's:
 
-    tables -> unstuff -> states -> coefficients -> dc -> idct -> pixels | weights, resize, resize_wide
+    tables -> unstuff -> states -> coefficients -> dc -> idct -> pixels | weights, resize, strips
                       -> scans                         -> dense -> four
 
 The second row is for pictures in many scans, progressive ones, and for those of four components.
@@ -33,7 +33,7 @@ _scans: Any = Kernels(".scans", __package__)
 _header: Any = Kernels(".header", __package__)
 
 SOURCES = Path(__file__).parents[2] / "cuda"
-ENTRY_SOURCE = "jpeg_resize.cu"  # includes the others
+ENTRY_SOURCE = "jpeg_strips.cu"  # includes the others
 _HELPERS = ("jpeg_layout",)
 KERNELS = (
     "jpeg_tables",
@@ -50,7 +50,7 @@ KERNELS = (
     "jpeg_pixels",
     "jpeg_weights",
     "jpeg_resize",
-    "jpeg_resize_wide",
+    "jpeg_strips",
 )
 
 # Status bits, as in jpeg_common.cuh.
@@ -80,8 +80,11 @@ PIXEL_SPAN = 508
 RESIZE_THREADS = 256
 RESIZE_WORK = 1_500_000  # of a block of threads, about, in instructions of one
 RESIZE_BLOCKS = 132 * 4  # about as many as a GPU holds at once
-RESIZE_SEGMENT = 576  # pixels of a row, of four rows, that a block of threads has at a time
-RESIZE_SLOTS = 3  # outputs that it has under way at a time
+RESIZE_SLOTS = 3  # outputs under way at a time
+STRIP_COLUMNS = 32  # columns of the output that a warp takes
+STRIP_POOL = 3616  # floats of shared memory that it has
+STRIP_PERCENT = 100  # pixels for one of the output, from which it does
+STRIPS_AT_ONCE = 132 * 12  # about as many as a GPU holds at once
 LOOKUP_BITS = 10
 PAIR_BITS = 10
 NEAR_CODES = 512
@@ -126,6 +129,7 @@ AXIS = np.dtype(
     _fields(np.int64, "weights stride")
     + _fields(np.float32, "lo scale support")
     + _fields(np.int32, "table table_last first step count taps corner stepwise base flip begin end tile")
+    + _fields(np.int64, "reached")
 )
 RESIZE = np.dtype(_fields(np.int64, "out") + _fields((AXIS, 2), "axis") + _fields(np.int32, "stride_c image"))
 PIXELS = np.dtype(_fields(np.int64, "out") + _fields(np.int32, "x y step_x_x step_x_y step_y_x step_y_y width height"))
@@ -135,7 +139,7 @@ _POINTERS = (
         np.uint64,
         "weights filters out status tickets unstuff_chain entropy_chain images unstuff_first entropy_first idct_first",
     )
-    + _fields(np.uint64, "dense_first pixel_first resize_first wide_first resize pixels scans fours")
+    + _fields(np.uint64, "dense_first pixel_first resize_first strips_first resize pixels scans fours")
 )
 _POINTER_NAMES = tuple(name for name, _ in _POINTERS)
 BATCH = np.dtype(
@@ -256,7 +260,7 @@ class Sheet:
 _TRAVELLING = IMAGE.itemsize + 12 * 4
 """Bytes of a record in all arrays of a `Sheet` that have as many rows: status, images, seven exclusive sums, of which
 those of the inverse DCTs have three."""
-_TRAVELLERS = 16
+_TRAVELLERS = 15
 """No more arrays than these travel, each to a multiple of 256 bytes."""
 
 
@@ -436,7 +440,7 @@ class Output:
     resize: NDArray[Any] | None = None  # RESIZE
     windows: I32 | None = None  # x0, y0, x1, y1: the stored pixels that a resize reads, for `limit`
     blocks_first: I32 | None = None  # exclusive sums of the thread blocks of the last kernel
-    wide_first: I32 | None = None  # the same of pictures with wide rows, which have a kernel of their own
+    strips_first: I32 | None = None  # the same of pictures that jpeg_strips makes
     weights: int = 0
     threads: int = RESIZE_THREADS
     round_to_uint8: bool = True
@@ -529,18 +533,20 @@ def resize_output(
     places = [np.ascontiguousarray(a, np.int64) for a in (sampling.size, sampling.anchor, sampling.shape)]
     limited = np.empty((0, 2, 2), np.int64) if domain is None else domain
     rows = plan.sheet.take("resize", n, RESIZE)
-    first, wide_first = (plan.sheet.take(name, plan.heads + 1, np.int32) for name in ("resize_first", "wide_first"))
+    first, strips_first = (plan.sheet.take(name, plan.heads + 1, np.int32) for name in ("resize_first", "strips_first"))
+    columns = 0 if output_type == YCBCR else STRIP_COLUMNS
     shapes, offsets = np.empty((n, 2), np.int32), np.empty(n, np.int64)
     windows, totals = np.empty((n, 4), np.int32), np.empty(_loops.TOTALS_OF_RESIZES, np.int64)
     _loops.plan_resizes(
-        plan.images, plan.status, plan.orientation if orient else np.ones(n, np.int32), *region, *places,
+        plan.images, plan.images["component"], plan.status,
+        plan.orientation if orient else np.ones(n, np.int32), *region, *places,
         np.ascontiguousarray(sampling.kind), np.ascontiguousarray(sampling.flip), limited,
         np.empty(0, np.bool_) if mirror is None else mirror.astype(np.bool_), channels, layout == "CHW", _FILTER_TABLES,
-        (RESIZE_THREADS, RESIZE_WORK, RESIZE_BLOCKS, RESIZE_SEGMENT, RESIZE_SLOTS), rows, rows["axis"], shapes, offsets,
-        windows, first, wide_first, totals,
+        (RESIZE_THREADS, RESIZE_WORK, RESIZE_BLOCKS, RESIZE_SLOTS, columns, STRIP_POOL, STRIP_PERCENT, STRIPS_AT_ONCE),
+        rows, rows["axis"], shapes, offsets, windows, first, strips_first, totals,
     )  # fmt: skip
     _check(totals[_loops.THREAD_BLOCKS])
-    _check(totals[_loops.WIDE_BLOCKS])
+    _check(totals[_loops.STRIPS])
     mul, add = _affine(tuple(mean), tuple(std), scale, shift)
     return Output(
         shapes=shapes,
@@ -551,7 +557,7 @@ def resize_output(
         resize=rows,
         windows=windows,
         blocks_first=first,
-        wide_first=wide_first,
+        strips_first=strips_first,
         weights=int(totals[_loops.WEIGHTS]),
         threads=int(totals[_loops.THREADS]),
         round_to_uint8=round_to_uint8,
@@ -697,8 +703,8 @@ class Decoder:
         if output.resize is not None:
             launches.append(("jpeg_weights", 2 * len(plan), 128))
             launches.append(("jpeg_resize", last, output.threads))
-            if output.wide_first is not None:
-                launches.append(("jpeg_resize_wide", int(output.wide_first[-1]), output.threads))
+            if output.strips_first is not None:
+                launches.append(("jpeg_strips", int(output.strips_first[-1]), 32))
         return launches
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from .header import CMYK, FOUR, MANY_SCANS, OK, RGB, YCCK
+from .header import CMYK, FOUR, MANY_SCANS, OK, RGB, YCBCR, YCCK
 
 WORDS, SEGMENTS, BLOCKS, ENTRIES, COEFFICIENTS, PLANES, UNSTUFFS, ENTROPIES, UNKNOWNS, TOTALS = range(10)
 """Places in the totals that `plan_images` gives: elements of the device's buffers, thread blocks of two kernels, and
@@ -406,59 +406,106 @@ def limit_blocks(
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def tile_resizes(
-    axis: Any, threads: Any, block_work: Any, blocks_at_once: Any, segment: Any, slots: Any, first: Any, wide_first: Any
+def strip_columns(
+    image: Any, part: Any, axis: Any, coloured: Any, columns: Any, pool: Any, percent: Any, slots: Any
 ) -> Any:
-    """How many output rows a block of threads takes (``tile`` of the axes y), and the exclusive sums of blocks, the
-    total after them; returns both totals. Pictures whose rows take several ``segment`` of pixels, and of which no more
-    than ``slots`` outputs are under way at a time, are counted in ``wide_first``, all others in ``first``.
+    """How many ``columns`` of a picture's output, at most, a warp of jpeg_strips takes; 0 for other kernels' pictures.
+
+    The warp has a ``pool`` of so many floats: 32 rows of its columns, of three channels, and four for each pixel that
+    they reach. No two outputs may begin at the same pixel, and no more than ``slots`` before the first of them ends:
+    their starts are rounded sums, which are wrong by less than 0.02 each."""
+    across, down = axis[0], axis[1]
+    if across.count <= 0 or down.count <= 0 or across.table < 0 or down.table < 0:
+        return 0
+    wide, high = abs(np.float64(across.scale)), abs(np.float64(down.scale))
+    if not (wide > 1.02 and high > 1.02 and wide * high >= percent / 100):
+        return 0
+    if not (np.floor(slots * wide - 0.05) >= across.taps and np.floor(slots * high - 0.05) >= down.taps):
+        return 0
+    luma, other, third = part[0], part[1], part[2]
+    if image.components == 3 and coloured:
+        same = other.expand_x == third.expand_x and other.expand_y == third.expand_y and other.pitch == third.pitch
+        full, half = other.expand_x == 1 and other.expand_y == 1, other.expand_x == 2 and other.expand_y <= 2
+        if image.colour != YCBCR or not same or not (full or (half and other.width > 2)):
+            return 0
+    elif image.colour == RGB:
+        return 0
+    if luma.expand_x != 1 or luma.expand_y != 1:
+        return 0
+    most = min(columns, np.int64(across.count))
+    while most > 0 and 32 * (3 * most + 1) + 4 + 4 * (np.ceil((most - 1) * wide) + across.taps + 8) > pool:
+        most -= 1
+    return most
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def tile_resizes(
+    images: Any, component: Any, axis: Any, coloured: Any, threads: Any, block_work: Any, blocks_at_once: Any,
+    slots: Any, columns: Any, pool: Any, percent: Any, strips_at_once: Any, first: Any, strips_first: Any,
+) -> Any:  # fmt: skip
+    """How many outputs a block of threads takes (``tile`` of the axes), and the exclusive sums of blocks, the total
+    after them; returns both totals. Pictures of jpeg_strips are counted in ``strips_first``, others in ``first``.
 
     A block's work is counted in instructions of a thread: about 20 a source pixel, 20 and 4 a tap for what a column
     makes of a source row, 50 a pixel of the output. Source rows that two tiles read are worked on twice: that costs a
-    fifth at most, or more where few large pictures would leave most of the device idle."""
-    total = 0.0
+    fifth at most, or more where few large pictures would leave most of the device idle. Strips are as high as the
+    picture, or, where these would be fewer than twice as many as the device has room for, some times 32 rows of it."""
+    total = strips_work = 0.0
     works = np.empty(len(axis), np.float64)  # of a row of the output
     for i in range(len(axis)):
         across, down = axis[i, 0], axis[i, 1]
         wide, high = abs(np.float64(across.scale)), abs(np.float64(down.scale))
         row = 20.0 * (across.count * wide + across.taps) + (20.0 + 4.0 * across.taps) * across.count
         works[i] = high * row + 50.0 * across.count
-        if 0 < works[i] < 1e15:
+        most = strip_columns(images[i], component[i], axis[i], coloured, columns, pool, percent, slots)
+        across.tile = _ceil(np.int64(across.count), _ceil(np.int64(across.count), most)) if most > 0 else 0
+        if most > 0:
+            strips_work += high * down.count * across.count * wide
+        elif 0 < works[i] < 1e15:
             total += works[i] * down.count
-    goal = min(np.float64(block_work), total / (2 * blocks_at_once))
-    blocks, wides = np.int64(0), np.int64(0)
+    goal, strip_goal = min(np.float64(block_work), total / (2 * blocks_at_once)), strips_work / (2 * strips_at_once)
+    strips = np.int64(0)
+    for i in range(len(axis)):
+        across, down = axis[i, 0], axis[i, 1]
+        strips_first[i] = strips
+        if across.tile:
+            high = abs(np.float64(down.scale))
+            rows = strip_goal / (across.tile * abs(np.float64(across.scale))) + down.taps
+            rows = 32 * max(np.floor(rows / 32 + 0.5), np.ceil(4 * down.taps / 32))
+            tile = min(max(np.int64((rows - down.taps) / high), 1), np.int64(down.count))
+            down.tile = _ceil(np.int64(down.count), _ceil(np.int64(down.count), tile))
+            wide_strips = _ceil(np.int64(across.count), np.int64(across.tile))
+            strips += wide_strips * _ceil(np.int64(down.count), np.int64(down.tile))
+    strips_first[len(axis) :] = strips
+    blocks = np.int64(0)
     for share in (5, 3, 2, 1):
-        blocks, wides = np.int64(0), np.int64(0)
+        blocks = np.int64(0)
         for i in range(len(axis)):
             across, down = axis[i, 0], axis[i, 1]
-            first[i], wide_first[i] = blocks, wides
-            if across.count > 0 and down.count > 0:
+            first[i] = blocks
+            if across.count > 0 and down.count > 0 and not across.tile:
                 high = abs(np.float64(down.scale))
                 rows = max(goal / works[i], share * (down.taps + 3) / high)
                 tile = np.int64(down.count if rows >= down.count else rows if rows >= 1 else 1)
                 tiles = _ceil(np.int64(down.count), tile)
                 down.tile = _ceil(np.int64(down.count), tiles)
-                own = _ceil(np.int64(across.count), threads) * _ceil(np.int64(down.count), np.int64(down.tile))
-                span = min(np.int64(across.count), threads) * abs(np.float64(across.scale)) + across.taps
-                if span > segment and slots * high >= down.taps + 1.01:
-                    wides += own
-                else:
-                    blocks += own
-        first[len(axis) :], wide_first[len(axis) :] = blocks, wides
-        if 2 * (blocks + wides) >= blocks_at_once:
+                blocks += _ceil(np.int64(across.count), threads) * _ceil(np.int64(down.count), np.int64(down.tile))
+        first[len(axis) :] = blocks
+        if 2 * blocks >= blocks_at_once:
             break
-    return blocks, wides
+    return blocks, strips
 
 
-ELEMENTS, WEIGHTS, THREADS, THREAD_BLOCKS, WIDE_BLOCKS, TOTALS_OF_RESIZES = range(6)
+ELEMENTS, WEIGHTS, THREADS, THREAD_BLOCKS, STRIPS, TOTALS_OF_RESIZES = range(6)
 """Places in the totals that `plan_resizes` gives."""
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def plan_resizes(
-    images: Any, status: Any, orientation: Any, lo: Any, hi: Any, support: Any, size: Any, anchor: Any, shape: Any,
-    kind: Any, flip: Any, domain: Any, mirror: Any, channels: Any, planar: Any, tables: Any, limits: Any, rows: Any,
-    axis: Any, shapes: Any, offsets: Any, windows: Any, first: Any, wide_first: Any, totals: Any,
+    images: Any, component: Any, status: Any, orientation: Any, lo: Any, hi: Any, support: Any, size: Any,
+    anchor: Any, shape: Any, kind: Any, flip: Any, domain: Any, mirror: Any, channels: Any, planar: Any, tables: Any,
+    limits: Any, rows: Any, axis: Any, shapes: Any, offsets: Any, windows: Any, first: Any, strips_first: Any,
+    totals: Any,
 ) -> None:  # fmt: skip
     """Fill the records of resizing images into packed outputs.
 
@@ -467,9 +514,9 @@ def plan_resizes(
     ``tables`` [filters, 2]: first entry (-1: no table) and last index of each filter's table. ``limits``: threads of a
     block at most, and what `tile_resizes` takes. Out come the records ``rows`` and ``axis`` (x, y), the outputs'
     ``shapes`` and ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the exclusive sums of
-    thread blocks, of pictures with wide rows apart, and the totals.
+    thread blocks, those of jpeg_strips apart, and the totals.
     """
-    most_threads, block_work, blocks_at_once, segment, slots = limits
+    most_threads, block_work, blocks_at_once, slots, columns, pool, percent, strips_at_once = limits
     elements = weights = np.int64(0)
     widest = 1
     stored, strides = np.empty(2, np.int64), np.empty(2, np.int64)
@@ -516,7 +563,7 @@ def plan_resizes(
             part.flip = backwards_x if d else backwards_y
             part.table, part.table_last = tables[kind[i, a], 0], tables[kind[i, a], 1]
             taps = max(1, int(np.ceil(support[i, a]))) if tables[kind[i, a], 0] >= 0 else 1
-            part.taps, part.weights, part.tile = taps, weights, 0
+            part.taps, part.weights, part.tile, part.reached = taps, weights, 0, -1
             weights += (taps + 1) * count
             scale = np.float64(np.float32(high - low) / np.float32(size[i, a]))
             half = np.float64(support[i, a] / np.float32(2))
@@ -528,7 +575,15 @@ def plan_resizes(
         elements += out_w * out_h * channels
         widest = max(widest, axis[i, 0].count)
     threads = _ceil(_ceil(widest, _ceil(widest, most_threads)), 32) * 32
-    totals[THREAD_BLOCKS], totals[WIDE_BLOCKS] = tile_resizes(
-        axis, threads, block_work, blocks_at_once, segment, slots, first, wide_first
-    )
+    totals[THREAD_BLOCKS], totals[STRIPS] = tile_resizes(
+        images, component, axis, channels == 3, threads, block_work, blocks_at_once, slots, columns, pool, percent,
+        strips_at_once, first, strips_first,
+    )  # fmt: skip
+    for i in range(len(images)):
+        for d in range(2):
+            part = axis[i, d]
+            if axis[i, 0].tile:
+                part.reached = _ceil(weights, 4) * 4
+                reached = np.ceil(part.count * abs(np.float64(part.scale))) + part.taps + 2
+                weights = part.reached + 4 * np.int64(reached)
     totals[ELEMENTS], totals[WEIGHTS], totals[THREADS] = elements, weights, threads

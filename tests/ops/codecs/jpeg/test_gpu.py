@@ -482,9 +482,9 @@ def test_few_outputs_of_a_large_picture(harness: Harness, subsampling: str) -> N
     np.testing.assert_allclose(result, expected, atol=0.03)
 
 
-def test_wide_rows_are_filtered_to_the_same_bits(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel of pictures with wide rows and the other one add the same taps in the same order, beside narrow
-    pictures, whichever way a picture lies, in a window, mirrored."""
+def test_strips_are_filtered_to_the_same_bits(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of strips and the other one add the same taps in the same order, beside pictures that become larger,
+    whichever way a picture lies, in a window, mirrored."""
     files = [encode(1400, 700, subsampling="4:2:0", quality=60), encode(60, 40), encode(900, 1500, quality=50)]
     files = [with_orientation(file, o) for file, o in zip(files * 2, (1, 3, 6, 2, 1, 8), strict=True)]
     shown = np.array([reference_size(file) for file in files], np.float32)
@@ -495,19 +495,66 @@ def test_wide_rows_are_filtered_to_the_same_bits(harness: Harness, monkeypatch: 
         crop = whole.window(np.full((6, 2), (4, 3)), np.full((6, 2), (50, 61)))
         return jpeg_gpu.resize_output(plan, crop, mirror=np.arange(6) % 2 == 1, round_to_uint8=False)
 
-    wide = []
+    assert_strips(harness, monkeypatch, files, output, [True, False, True] * 2)
+
+
+SAMPLINGS = ("4:4:4", "4:2:2", "4:2:0", "gray", "4:4:0")
+
+
+@pytest.mark.parametrize("output_type", [jpeg_gpu.RGB, jpeg_gpu.BGR, jpeg_gpu.GRAY, jpeg_gpu.YCBCR])
+def test_strips_of_all_samplings_and_colours(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, output_type: int
+) -> None:
+    """At every border, beyond it, and where a region ends within four pixels; in all types and layouts."""
+    rng = np.random.default_rng(output_type)
+    files, shapes = [], []
+    for i in range(20):
+        w, h = rng.integers(33, 170, 2).tolist()
+        kind = SAMPLINGS[i % len(SAMPLINGS)]
+        if kind == "4:4:0":
+            files.append(in_scans(w, h, 1, 2))
+        else:
+            files.append(encode(w, h, i, gray=True) if kind == "gray" else encode(w, h, i, subsampling=kind))
+        shapes.append((h, w))
+    n, whole = len(files), np.array(shapes)
+    lo = (whole * rng.uniform(-0.1, 0.2, (n, 2))).astype(np.float32)
+    hi = (whole * rng.uniform(0.8, 1.1, (n, 2))).astype(np.float32)
+    scales = rng.choice([1.05, 1.3, 1.5, 1.97, 2.4, 5.3], (n, 2))
+    size = np.maximum((np.abs(hi - lo) / scales).astype(np.int64), 1)
+    begin = (whole * rng.uniform(0, 0.1, (n, 2))).astype(np.int64)
+    domain = np.stack([begin, whole - begin], 2)
+    interp = np.full(n, DALIInterpType.INTERP_TRIANGULAR)
+
+    def output(plan: jpeg_gpu.DecodePlan) -> jpeg_gpu.Output:
+        return jpeg_gpu.resize_output(
+            plan, resample.plan(lo, hi, size, interp, interp, antialias=True), domain=domain,
+            mirror=np.arange(n) % 3 == 0, output_type=output_type,
+            dtype=(jpeg_gpu.FLOAT32, jpeg_gpu.FLOAT16)[output_type % 2],
+            layout=("CHW", "HWC")[output_type // 2], mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0),
+        )  # fmt: skip
+
+    luma_alone = output_type == jpeg_gpu.GRAY
+    strips = [output_type != jpeg_gpu.YCBCR and (luma_alone or SAMPLINGS[i % 5] != "4:4:0") for i in range(n)]
+    assert_strips(harness, monkeypatch, files, output, strips)
+
+
+def assert_strips(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, files: list[bytes], output: Any, expected: list[bool]
+) -> None:
+    """The pictures that jpeg_strips makes, and that they are the same where it makes none."""
+    strips = []
 
     def counted(plan: jpeg_gpu.DecodePlan) -> jpeg_gpu.Output:
         made = output(plan)
-        assert made.wide_first is not None
-        wide.append(np.diff(made.wide_first[:7]) > 0)
+        assert made.strips_first is not None
+        strips.append(np.diff(made.strips_first[: len(files) + 1]) > 0)
         return made
 
     results, status = harness.decode(files, counted, window=True)
-    monkeypatch.setattr(jpeg_gpu, "RESIZE_SEGMENT", 1 << 30)
+    monkeypatch.setattr(jpeg_gpu, "STRIP_COLUMNS", 0)
     others, _ = harness.decode(files, counted, window=True)
     assert not status.any()
-    np.testing.assert_array_equal(wide, [[True, False, True] * 2, [False] * 6])
+    np.testing.assert_array_equal(strips, [expected, [False] * len(files)])
     for result, other in zip(results, others, strict=True):
         np.testing.assert_array_equal(result, other)
 
