@@ -329,7 +329,7 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
         source, out, fill = source.view(bits), out.view(bits), fill.view(bits)
     most, packed = _extent(folded)
     rows = (affine or _IDENTITY).factors
-    of_tile = _THREADS * (16 // out.dtype.itemsize)
+    of_tile = _THREADS * _RUNS * (16 // out.dtype.itemsize)
     tiles = -(-most // of_tile)
 
     def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
@@ -363,7 +363,7 @@ def _extent(loop: Loops) -> tuple[int, bool]:
     return int(shape.prod(axis=1).max()), bool((loop.dims[:, :, OUT_STRIDE] == row_major(shape)).all())
 
 
-_THREADS = 256
+_THREADS, _RUNS = 256, 4  # of a block, and those of 16 bytes that a thread writes (cuda/strided.cu)
 CUDA_TYPES = {
     np.dtype(np.uint8): "unsigned char", np.dtype(np.uint16): "unsigned short", np.dtype(np.uint32): "unsigned int",
     np.dtype(np.uint64): "unsigned long long", np.dtype(np.int8): "signed char", np.dtype(np.int16): "short",

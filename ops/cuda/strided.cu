@@ -1,7 +1,7 @@
-// Strided copies of a whole batch (ops/copies/strided.py): one block writes one tile of one sample, in the order of memory.
+// Strided copies of a whole batch (ops/copies/strided.py): one block writes one tile of one sample, in the order
+// of memory.
 #include "affine.cuh"
 #include "convert.cuh"
-#include "division.cuh"
 
 enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE, COLUMNS };
 enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
@@ -40,13 +40,35 @@ __device__ __forceinline__ void moved(const void* from, void* to) {
     }
 }
 
-// grid (tiles, samples); a thread writes 16 bytes. `dims` is [N][D][COLUMNS]; `packed`: samples are written without
-// gaps; `fill` [1 or N][fill_width] and `factors` [1 or N][factor_width][3] (mean, mul, add) run along `channel` where
-// they are wider than 1, one row a sample where `*_rows` is 1.
+// N elements that follow each other; bytes come from aligned words, of which only those that hold one of them are read.
+template <int N, typename In> __device__ __forceinline__ void run_of(const In* from, In* given) {
+    if constexpr (sizeof(In) == 1 && N % 4 == 0) {
+        const unsigned shift = static_cast<unsigned>(reinterpret_cast<unsigned long long>(from) & 3);
+        const unsigned* words = reinterpret_cast<const unsigned*>(reinterpret_cast<unsigned long long>(from) - shift);
+        unsigned word = words[0];
+        #pragma unroll
+        for (int i = 0; i < N / 4; ++i) {
+            const unsigned next = i + 1 < N / 4 || shift ? words[i + 1] : 0;
+            const unsigned bytes = __funnelshift_r(word, next, 8 * shift);
+            memcpy(given + 4 * i, &bytes, 4);
+            word = next;
+        }
+    } else {
+        #pragma unroll
+        for (int i = 0; i < N; ++i) given[i] = from[i];
+    }
+}
+
+constexpr int RUNS = 4;  // of 16 bytes that a thread writes, `blockDim.x` of them apart
+
+// grid (tiles, samples). `dims` is [N][D][COLUMNS]; `packed`: samples are written without gaps; `fill` [1 or
+// N][fill_width] and `factors` [1 or N][factor_width][3] (mean, mul, add) run along `channel` where they are wider than
+// 1, one row a sample where `*_rows` is 1.
 template <typename In, typename Out, int D, bool AFFINE>
-__global__ void strided(const In* source, Out* target, const long long* dims, const long long* base,
-                        const long long* out_base, int packed, int border, int channel, const Out* fill, int fill_width,
-                        int fill_rows, const float* factors, int factor_width, int factor_rows) {
+__global__ void strided(const In* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ dims,
+                        const long long* __restrict__ base, const long long* __restrict__ out_base, int packed, int border,
+                        int channel, const Out* __restrict__ fill, int fill_width, int fill_rows,
+                        const float* __restrict__ factors, int factor_width, int factor_rows) {
     constexpr int V = 16 / sizeof(Out);
     const long long sample = blockIdx.y;
     dims += sample * D * COLUMNS;
@@ -55,88 +77,98 @@ __global__ void strided(const In* source, Out* target, const long long* dims, co
     source += base[sample];
     target += out_base[sample];
 
-    long long total = 1;
-    for (int d = 0; d < D; ++d) total *= dims[d * COLUMNS + SHAPE];
-    const long long first = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * V;
-    if (first >= total) return;
-
-    long long index[D];
-    long long rest = first;
+    unsigned int total = 1;  // samples have less than 2^31 values (ops/copies/strided.py: LARGEST)
     #pragma unroll
-    for (int d = D - 1; d >= 0; --d) index[d] = split(rest, dims[d * COLUMNS + SHAPE]);
-
-    alignas(16) Out values[V];
-    const int count = total - first < V ? static_cast<int>(total - first) : V;
-    const bool vector = packed && count == V && reinterpret_cast<unsigned long long>(target + first) % 16 == 0;
+    for (int d = 0; d < D; ++d) total *= static_cast<unsigned int>(dims[d * COLUMNS + SHAPE]);
     const long long* last = dims + (D - 1) * COLUMNS;
-    const int width = static_cast<int>(last[SHAPE]);
+    const unsigned int width = static_cast<unsigned int>(last[SHAPE]);
     const long long anchor = last[ANCHOR], extent = last[EXTENT], stride = last[STRIDE], out_stride = last[OUT_STRIDE];
-    int column = static_cast<int>(index[D - 1]), other = 0;  // `other`: the place along `channel`, if that is not the last
-    long long row = 0, out_row = 0;  // where the line of the source begins, and that of the output
-    bool inside = true, fresh = true;
-    const auto next_line = [&] {
-        row = out_row = 0;
-        inside = true;
+
+    #pragma unroll 1
+    for (int run = 0; run < RUNS; ++run) {
+        const unsigned int first = ((blockIdx.x * RUNS + run) * blockDim.x + threadIdx.x) * V;
+        if (first >= total) return;
+        unsigned int index[D], rest = first;
         #pragma unroll
-        for (int d = 0; d < D - 1; ++d) {
-            const long long* dim = dims + d * COLUMNS;
-            long long at = index[d] + dim[ANCHOR];
-            if (at < 0 || at >= dim[EXTENT]) {
-                if (border == FILL) inside = false;
-                else at = reflect(at, dim[EXTENT], border);
-            }
-            row += at * dim[STRIDE];
-            out_row += index[d] * dim[OUT_STRIDE];
-            if (d == channel) other = static_cast<int>(index[d]);
+        for (int d = D - 1; d >= 0; --d) {
+            const unsigned int n = static_cast<unsigned int>(dims[d * COLUMNS + SHAPE]), whole = rest / n;
+            index[d] = rest - whole * n;
+            rest = whole;
         }
-        fresh = false;
-    };
-    if constexpr (!AFFINE) {  // most threads copy from one line, or write nothing but one value
-        if (count == V && column + V <= width && (vector || out_stride == 1)) {
-            next_line();
-            const long long at = column + anchor;
-            const bool nothing = !inside || (border == FILL && (at + V <= 0 || at >= extent));
-            if ((inside && at >= 0 && at + V <= extent) || (nothing && fill_width == 1)) {
-                const In* from = source + row + at * stride;
-                if (!nothing && stride == 1) {
-                    alignas(16) In given[V];
-                    moved<V * static_cast<int>(sizeof(In))>(from, given);
-                    #pragma unroll
-                    for (int v = 0; v < V; ++v) values[v] = saturate<Out>(given[v]);
-                } else {
-                    #pragma unroll
-                    for (int v = 0; v < V; ++v) values[v] = nothing ? fill[0] : saturate<Out>(from[v * stride]);
+
+        alignas(16) Out values[V];
+        const int count = total - first < V ? static_cast<int>(total - first) : V;
+        const bool vector = packed && count == V && reinterpret_cast<unsigned long long>(target + first) % 16 == 0;
+        long long row = 0, out_row = 0;  // where the line of the source begins, and that of the output
+        int other = 0;                   // the place along `channel`, if that is not the last dimension
+        bool inside = true, fresh = true;
+        const auto next_line = [&] {
+            row = out_row = 0;
+            inside = true;
+            #pragma unroll
+            for (int d = 0; d < D - 1; ++d) {
+                const long long* dim = dims + d * COLUMNS;
+                long long at = index[d] + dim[ANCHOR];
+                if (at < 0 || at >= dim[EXTENT]) {
+                    if (border == FILL) inside = false;
+                    else at = reflect(at, dim[EXTENT], border);
                 }
-                moved<16>(values, packed ? target + first : target + out_row + column);
-                return;
+                row += at * dim[STRIDE];
+                out_row += index[d] * dim[OUT_STRIDE];
+                if (d == channel) other = static_cast<int>(index[d]);
+            }
+            fresh = false;
+        };
+        if constexpr (!AFFINE) {  // most threads copy from one line, or write nothing but one value
+            if (vector && index[D - 1] + V <= width) {
+                next_line();
+                const long long at = index[D - 1] + anchor;
+                const bool nothing = !inside || (border == FILL && (at + V <= 0 || at >= extent));
+                if ((inside && at >= 0 && at + V <= extent) || (nothing && fill_width == 1)) {
+                    const In* from = source + row + at * stride;
+                    if (nothing) {
+                        #pragma unroll
+                        for (int v = 0; v < V; ++v) values[v] = fill[0];
+                    } else if (stride == 1) {
+                        In given[V];
+                        run_of<V>(from, given);
+                        #pragma unroll
+                        for (int v = 0; v < V; ++v) values[v] = saturate<Out>(given[v]);
+                    } else {
+                        #pragma unroll
+                        for (int v = 0; v < V; ++v) values[v] = saturate<Out>(from[v * stride]);
+                    }
+                    *reinterpret_cast<uint4*>(target + first) = *reinterpret_cast<const uint4*>(values);
+                    continue;
+                }
             }
         }
-    }
-    #pragma unroll
-    for (int v = 0; v < V; ++v) {
-        if (v >= count) break;
-        if (fresh) next_line();
-        const int k = channel == D - 1 ? column : other;
-        long long at = column + anchor;
-        bool known = inside;
-        if (at < 0 || at >= extent) {
-            if (border == FILL) known = false;
-            else at = reflect(at, extent, border);
-        }
-        Out value = known ? converted<In, Out, AFFINE>(source[row + at * stride], factors + (factor_width > 1 ? 3 * k : 0))
-                          : fill[fill_width > 1 ? k : 0];
-        if (vector) values[v] = value;
-        else target[packed ? first + v : out_row + column * out_stride] = value;
-        if (++column < width) continue;
-        column = 0;
-        fresh = true;
-        bool carry = true;
         #pragma unroll
-        for (int d = D - 2; d >= 0; --d) {
-            index[d] += carry;
-            carry = carry && index[d] == dims[d * COLUMNS + SHAPE];
-            if (carry) index[d] = 0;
+        for (int v = 0; v < V; ++v) {
+            if (v >= count) break;
+            if (fresh) next_line();
+            const int k = channel == D - 1 ? static_cast<int>(index[D - 1]) : other;
+            long long at = index[D - 1] + anchor;
+            bool known = inside;
+            if (at < 0 || at >= extent) {
+                if (border == FILL) known = false;
+                else at = reflect(at, extent, border);
+            }
+            Out value = known ? converted<In, Out, AFFINE>(source[row + at * stride], factors + (factor_width > 1 ? 3 * k : 0))
+                              : fill[fill_width > 1 ? k : 0];
+            if (vector) values[v] = value;
+            else target[packed ? first + v : out_row + index[D - 1] * out_stride] = value;
+            if (++index[D - 1] < width) continue;
+            index[D - 1] = 0;
+            fresh = true;
+            bool carry = true;
+            #pragma unroll
+            for (int d = D - 2; d >= 0; --d) {
+                index[d] += carry;
+                carry = carry && index[d] == static_cast<unsigned int>(dims[d * COLUMNS + SHAPE]);
+                if (carry) index[d] = 0;
+            }
         }
+        if (vector) *reinterpret_cast<uint4*>(target + first) = *reinterpret_cast<const uint4*>(values);
     }
-    if (vector) *reinterpret_cast<uint4*>(target + first) = *reinterpret_cast<const uint4*>(values);
 }
