@@ -8,6 +8,7 @@ follow from arguments: these are made, brought over in one copy, and all kernels
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,14 @@ class Program:
         """The number of the block's memory; those of outputs come after it."""
         where: dict[Edge, Place] = {e: (k, 0) for k, e in enumerate(inputs)}
         """Where batches begin."""
-        last = {e: k for k, p in enumerate(parts) for e in p.takes}
+        whose: dict[Edge, Edge] = {}
+        """Of batches that are views of others, such as casts to the type that is there: which has the memory."""
+        for p in parts:
+            for e, o in zip(p.gives, p.recording.outputs, strict=True):
+                if o.memory < len(p.takes):
+                    whose[e] = whose.get(p.takes[o.memory], p.takes[o.memory])
+        last = {whose.get(e, e): k for k, p in enumerate(parts) for e in p.takes}
+        lasting = {whose.get(e, e) for e in outputs}
         room = _Room(self._uploaded)
         kernels: list[Any] = []
         places: list[tuple[int, int]] = []
@@ -64,8 +72,9 @@ class Program:
         upcoming = iter(self._tables)
         for number, part in enumerate(parts):
             recording = part.recording
-            kept = {o.memory for o, e in zip(recording.outputs, part.gives, strict=True) if e in outputs}
-            needed = {o.memory: last.get(e, number) for o, e in zip(recording.outputs, part.gives, strict=True)}
+            given = list(zip(recording.outputs, part.gives, strict=True))
+            kept = {o.memory for o, e in given if e in lasting}
+            needed = {o.memory: max(last.get(e, number) for b, e in given if b.memory == o.memory) for o, _ in given}
             memory: list[Place] = [where[e] for e in part.takes]
             for piece in recording.made:
                 if isinstance(piece, Changing):
@@ -76,11 +85,11 @@ class Program:
                 else:
                     size = bytes_of(piece[1], (piece[0],))
                     memory.append((block, room.take(size, number, needed.get(len(memory), number))))
-            for out, edge in zip(recording.outputs, part.gives, strict=True):
+            for out, edge in given:
                 which, at = memory[out.memory]
                 where[edge] = which, at + out.start
                 if edge in outputs:
-                    self._outputs[edge] = which, out
+                    self._outputs[edge] = which, replace(out, start=at + out.start)
             for launch in recording.launches:
                 kernels.append((launch.function, launch.grid, launch.block, launch.arguments))
                 places += [(len(kernels) - 1, argument) for argument, _, _ in launch.places]

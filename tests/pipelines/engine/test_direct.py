@@ -129,6 +129,51 @@ def test_batches_of_known_shapes_are_one_program(keeps: bool, real: bool, monkey
         np.testing.assert_allclose(a, b, atol=3)
 
 
+@pytest.mark.parametrize("last", ["cast", "flip"])
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu(emulated=False))])
+def test_views_in_a_program_keep_the_memory_that_they_are_of(
+    last: str, real: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cast to the type that is there gives what it was given: others may not have that memory while it is read."""
+    ran: list[bool] = []
+    run = Programs.run
+
+    def watched(self: Programs, *args: Any) -> Any:
+        ran.append((found := run(self, *args)) is not None)
+        return found
+
+    def chain(device: int | None) -> list[np.ndarray]:
+        random = np.random.default_rng(3)
+
+        def there() -> Any:
+            data = [random.integers(0, 256, (5, 8, 3), np.uint8) for _ in range(BATCH)]
+            if device is None:
+                return data
+            import cupy
+
+            return [cupy.asarray(a) for a in data]
+
+        @pipeline_def(batch_size=BATCH, num_threads=2, seed=8, device_id=device)
+        def pipe() -> Any:
+            x = fn.external_source(source=there, layout="HWC", device="cpu" if device is None else "gpu")
+            y = fn.cast(fn.cast(fn.flip(x), dtype=types.UINT8), dtype=types.UINT8)
+            z = fn.cast(fn.flip(y, horizontal=0, vertical=1), dtype=types.UINT8)
+            return (z, y) if last == "cast" else fn.flip(z, vertical=1)
+
+        running = pipe()
+        found = [np.asarray(out.as_cpu().as_array()) for _ in range(24) for out in running.run()]
+        running.close()
+        return found
+
+    wanted = chain(None)
+    with nullcontext() if real else faked(memory=True):
+        monkeypatch.setattr(Programs, "run", watched)
+        found = chain(0)
+    assert any(ran)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_the_time_of_a_program_is_dealt_out_to_its_operators() -> None:
     with faked(memory=True):
         pipe = fed(0)
