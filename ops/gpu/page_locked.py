@@ -45,7 +45,7 @@ class Blocks:
 
     def _taken(self, nbytes: int) -> _Block | None:
         with self._choosing:
-            fitting = [b for b in tuple(self._idle) if nbytes <= len(b.data) <= 2 * nbytes]
+            fitting = [b for b in list(self._idle) if nbytes <= len(b.data) <= 2 * nbytes]
             best = min(fitting, key=lambda b: len(b.data), default=None)
             if best is not None:
                 self._idle.remove(best)
@@ -53,7 +53,7 @@ class Blocks:
 
     def _made(self, nbytes: int, make: Callable[[int], Any]) -> _Block:
         with self._choosing:
-            if sum(len(b.data) for b in tuple(self._idle)) > SPARE:
+            if sum(len(b.data) for b in list(self._idle)) > SPARE:
                 self._idle.clear()  # of other sizes than those that are wanted now
         size = nbytes + nbytes // 8  # the next batch may be larger
         try:

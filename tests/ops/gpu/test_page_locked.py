@@ -72,6 +72,28 @@ def test_what_lies_idle_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(make.sizes) == count + 1
 
 
+def test_a_collection_may_give_blocks_back_while_one_is_chosen() -> None:
+    """Python before 3.12 collects wherever it makes an object, also while the idle blocks are looked through."""
+
+    class Ring:
+        """Nothing but a collection frees it."""
+
+        def __init__(self, held: Any) -> None:
+            self.held, self.ring = held, self
+
+    blocks, make, thresholds = Blocks(), Makes(), gc.get_threshold()
+    try:
+        for k in range(20_000):
+            gc.set_threshold(1 + k % 40)  # at every step of `empty` in turn
+            Ring(blocks.empty(64, make))
+            blocks.empty(64, make)
+    finally:
+        gc.set_threshold(*thresholds)
+    gc.collect()
+    assert len(blocks._idle) == len(make.sizes), "none is lost, none is there twice"
+    assert len({id(b) for b in blocks._idle}) == len(blocks._idle)
+
+
 def test_where_no_more_can_be_locked_idle_blocks_go_first() -> None:
     blocks, make = Blocks(), Makes()
     blocks.empty(4 * LARGE, make)
