@@ -40,11 +40,12 @@ template <typename In, typename T> __device__ __forceinline__ T with(T total, In
 enum { ALONE = 4 };  // results that a thread makes where it makes them alone
 
 // grid (tiles, samples) of 256 threads, or GROUP where that is more. Deviations are from `means`, one for each result of
-// a sample, or one (`single`); `inverses` are 1 / the number that sums are divided by, 0 where the result is 0.
+// a sample, or one (`single`). With `divide` 1 sums are multiplied by `parts`, with 2 divided, of which the halves of
+// integers are exact; 0 makes the result 0.
 template <typename In, typename Acc, typename Out, int GROUP>
 __global__ void reduce(const In* source, const long long* rows, int ndim, int kept, const long long* base,
                        const long long* start, const long long* results, int kind, const float* means,
-                       const long long* mean_base, const long long* single, const double* inverses, int divide,
+                       const long long* mean_base, const long long* single, const double* parts, int divide,
                        int root, Out* target) {
     typedef typename Combined<Acc>::type T;
     __shared__ T shared[GROUP > 256 ? GROUP : 256];
@@ -52,7 +53,7 @@ __global__ void reduce(const In* source, const long long* rows, int ndim, int ke
     rows += static_cast<long long>(sample) * ndim * COLUMNS;
     long long count = 1;
     for (int d = kept; d < ndim; ++d) count *= rows[d * COLUMNS + SHAPE];
-    const double inverse = divide ? inverses[sample] : 0;
+    const double part = divide ? parts[sample] : 0;
     const long long first = static_cast<long long>(blockIdx.x) * blockDim.x, most = results[sample];
     for (int turn = 0; turn < (GROUP > 1 ? 1 : ALONE); ++turn) {
         const long long k = GROUP > 1 ? (first + threadIdx.x) / GROUP : first * ALONE + turn * blockDim.x + threadIdx.x;
@@ -89,7 +90,7 @@ __global__ void reduce(const In* source, const long long* rows, int ndim, int ke
         }
         if (!present) return;
         if (divide) {
-            const double value = static_cast<double>(total) * inverse;
+            const double sum = static_cast<double>(total), value = !(part > 0) ? 0 : divide == 1 ? sum * part : sum / part;
             target[place] = saturate<Out>(root ? sqrt(value) : value);
         } else {
             target[place] = saturate<Out>(total);

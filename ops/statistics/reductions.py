@@ -167,10 +167,11 @@ class Reduction(Operator, abstract=True):
         if mean is not None:
             mean = cast(ctx, mean, np.dtype(np.float32))
             base, single = mean.offsets, (mean.sizes != results).astype(np.int64)
-        divisors = self._divisor(grouped)
-        inverses = np.where(divisors > 0, 1 / np.maximum(divisors, 1), 0)
+        factors, divide = self._divisor(grouped), _DIVIDED if self.ending[0] else 0
+        if divide and out.dtype.kind == "f":  # others are rounded, for which halves must be exact
+            factors, divide = np.where(factors > 0, 1 / np.maximum(factors, 1), 0), _MULTIPLIED
         rows, begins, starts, many, bases, singles, parts = lane.upload(
-            grouped.rows, data.offsets, start, results, base, single, inverses
+            grouped.rows, data.offsets, start, results, base, single, factors
         )
         means = parts if mean is None else mean.data
         group, threads = group_of(grouped.count.mean())
@@ -181,10 +182,12 @@ class Reduction(Operator, abstract=True):
         lane.launch(
             "reductions.cu", kernel, (tiles, len(data)), threads, data.data, rows, np.int32(grouped.rows.shape[1]),
             np.int32(grouped.kept), begins, starts, many, np.int32(self.kind), means, bases, singles, parts,
-            np.int32(self.ending[0]), np.int32(self.ending[1]), out.data,
+            np.int32(divide), np.int32(self.ending[1]), out.data,
         )  # fmt: skip
 
 
+_MULTIPLIED, _DIVIDED = 1, 2
+"""How a sum becomes a mean, as in cuda/reductions.cu."""
 _ALONE = 4
 """Results that a thread makes where it makes them alone, as in cuda/reductions.cu."""
 

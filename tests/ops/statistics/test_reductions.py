@@ -74,6 +74,17 @@ def test_large_integers_are_exact(lane: EmulatedLane | None) -> None:
 
 
 @LANES
+@pytest.mark.parametrize("shape", [(98, 1), (98, 5), (49, 300)])
+def test_means_between_two_integers_are_rounded_as_such(shape: tuple[int, int], lane: EmulatedLane | None) -> None:
+    """Times the inverse of 98, 49 is less than a half."""
+    values = np.zeros(shape, np.uint8)
+    values[:49] = np.arange(shape[1]) % 2 * 2 + 1
+    out, _ = apply(operator("reductions.mean", axes=[0], dtype="UINT8"), batch_of([values]), lane=lane)
+    exact = values.sum(0, dtype=np.int64) * 2 + shape[0]
+    np.testing.assert_array_equal(out[0].data, exact // (2 * shape[0]))
+
+
+@LANES
 def test_extremes_of_floats_show_what_is_no_number(lane: EmulatedLane | None) -> None:
     for place in (0, 40, 99):
         values = np.arange(100, dtype=np.float32)
