@@ -420,9 +420,10 @@ class _Videos:
     def _show(self, file: int, places: dict[int, list[npt.NDArray[np.generic]]], ends: Ends) -> None:
         """Frames of a file at their ``places``. Raises SampleError."""
         index, before, after = self._indexes[file], ends.before, ends.after
-        kept = {n: np.empty_like(places[n][0]) for n in (ends.again if after is not None else ())}
+        like = next((there[0] for there in places.values()), None)
+        kept = {n: np.empty_like(like) for n in ends.again} if after is not None and like is not None else {}
         for n, copy in kept.items():
-            places[n].append(copy)
+            places.setdefault(n, []).append(copy)  # frames that a stride of this batch steps over, too
 
         def shown(wanted: list[int], left: Open | None) -> Clip:
             there = {} if left is None else left.frames

@@ -57,6 +57,32 @@ def test_the_cpu_decodes_each_frame_once(
     source.close()
 
 
+@pytest.mark.parametrize(("length", "stride", "step", "size"), [(3, 2, 3, 1), (3, 2, 1, 1), (4, 2, 3, 2), (2, 5, 2, 2)])
+@pytest.mark.parametrize("gop", [12, 60])
+def test_batches_may_want_frames_that_the_one_before_steps_over(
+    gop: int, length: int, stride: int, step: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sequences with a stride interlock, also those whose step is their length, the default."""
+    from tests.kit.fake_nvdec import faked_nvdec
+
+    frames = [make_video(tmp_path / "a.mp4", FRAMES, gop=gop)]
+    how: dict[str, int] = {"sequence_length": length, "stride": stride, "step": step}
+    op, source = opened(tmp_path / "a.mp4", **how)
+    with counted(monkeypatch) as decoded:
+        for index in batches(source, size):
+            (out, *_), rejects = fetch(op, source, index)
+            assert not rejects
+            check(source, index, out, frames)
+    assert len(decoded) <= FRAMES
+    source.close()
+    with faked(1, memory=True), faked_nvdec():
+        op, source = opened(tmp_path / "a.mp4", **how)
+        for ctx, out in by_nvdec(op, source, batches(source, size), Lane(0), {}):
+            assert not ctx.rejects
+            check(source, ctx.samples.index, out, frames, 12)
+        source.close()
+
+
 @pytest.mark.parametrize(("name", "codec"), [("a.webm", "libvpx"), ("raw.264", "libx264")])
 def test_files_without_an_index_are_read_once(
     name: str, codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
