@@ -52,7 +52,7 @@ class Recycler:
                 return block
             self._free.append(block)
         # more, for the next one may be larger; what is never written takes no memory
-        return host_empty(1 << (nbytes - 1).bit_length(), np.uint8)
+        return host_empty(max(nbytes, min(1 << (nbytes - 1).bit_length(), self._largest)), np.uint8)
 
 
 class _Block:

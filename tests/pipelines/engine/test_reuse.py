@@ -59,6 +59,14 @@ def test_sizes_that_go_up_and_down_share_blocks() -> None:
     assert len(addresses) == 1
 
 
+def test_blocks_are_no_larger_than_those_that_are_kept_may_be() -> None:
+    recycler = Recycler(largest=5 * LARGE)
+    held = [recycler.empty(n * LARGE, np.uint8) for n in (5, 3)]  # rounded up: 8 and 4
+    del held
+    gc.collect()
+    assert sorted(len(b) for b in recycler._free) == [4 * LARGE, 5 * LARGE]
+
+
 def test_only_so_much_is_kept() -> None:
     recycler = Recycler(spare=2)
     held = [recycler.empty(LARGE, np.uint8) for _ in range(5)]
