@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
-_MOST = 256 << 20
-"""Bytes of a `moov` box that are read at once."""
+_MOST = 64 << 20
+"""Bytes of a `moov` box that are read at once: a day of video has fewer."""
+_BOXES = 4096
+"""Boxes in one, or in a file, at most: an empty one has eight bytes, and takes as long as a large one."""
 _LATER = bytes((1, 0, 0, 0))
 """The version of tables with negative offsets."""
 _UNUSUAL = frozenset((b"stps", b"sbgp", b"sgpd", b"stz2", b"saiz"))
@@ -51,23 +53,25 @@ def _header(data: bytes) -> tuple[bytes, int, int]:
 
 
 def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and contents of the boxes in ``data``. Raises ValueError where they are cut off."""
-    at = 0
+    """Kind and contents of the boxes in ``data``. Raises ValueError where they are cut off, or too many."""
+    at = count = 0
     while at + 8 <= len(data):
         kind, size, small = _header(data[at : at + 16])
-        if size < small or at + size > len(data):
-            raise ValueError("a box is cut off")
+        count += 1
+        if size < small or at + size > len(data) or count > _BOXES:
+            raise ValueError("a box is cut off, or there are too many")
         yield kind, data[at + small : at + size]
         at += size
 
 
 def _movie(file: BinaryIO, length: int) -> tuple[bytes, I64]:
-    """The contents of the box `moov`, and where boxes of media data begin and end. Raises ValueError."""
-    at, movie, media = 0, b"", list[tuple[int, int]]()
+    """The contents of the box `moov`, and where boxes of media data begin and end, in order. Raises ValueError."""
+    at, count, movie, media = 0, 0, b"", list[tuple[int, int]]()
     while at + 8 <= length:
         file.seek(at)
         kind, size, small = _header(file.read(16))
-        if size < small or kind == b"moof" or at + size > length:
+        count += 1
+        if size < small or kind == b"moof" or at + size > length or count > _BOXES:
             raise ValueError("there is no plain table")
         if kind == b"moov" and size <= _MOST:
             file.seek(at + small)
@@ -95,10 +99,13 @@ def samples_of(source: str | npt.NDArray[np.uint8], track: int) -> Samples | Non
             found = _samples(movie, track)
     except (OSError, ValueError, KeyError, IndexError, OverflowError, MemoryError, StopIteration):
         return None
-    inside = (found.starts[:, None] >= media[:, 0]) & ((found.starts + found.sizes)[:, None] <= media[:, 1])
+    if not len(media) or not len(found.sizes):
+        return None
+    box = np.searchsorted(media[:, 0], found.starts, "right") - 1
+    inside = (box >= 0) & (found.starts <= media[box, 1] - found.sizes)
     order = np.argsort(found.starts)
     apart = (np.diff(found.starts[order]) >= found.sizes[order][:-1]).all()
-    return found if len(found.sizes) and inside.any(axis=1).all() and apart else None
+    return found if inside.all() and apart else None
 
 
 def _samples(movie: bytes, track: int) -> Samples:

@@ -83,3 +83,22 @@ def test_a_table_that_does_not_fit_the_file_is_none(tmp_path: Path) -> None:
     assert samples_of(str(tmp_path / "gone.mp4"), track) is None
     for cut in range(0, len(data) - 1, 97):
         assert samples_of(np.frombuffer(data[:cut], np.uint8), track) is None
+
+
+def test_boxes_without_end_are_left_to_ffmpeg(tmp_path: Path) -> None:
+    """Eight bytes each: a file of megabytes would take seconds, and as many boxes of media data all memory."""
+    make_video(tmp_path / "a.mp4", 12)
+    data = (tmp_path / "a.mp4").read_bytes()
+    with av.open(str(tmp_path / "a.mp4")) as container:
+        track = container.streams.video[0].id
+    plain = samples_of(np.frombuffer(data, np.uint8), track)
+    assert plain is not None
+    for kind in (b"free", b"mdat"):
+        box = (8).to_bytes(4, "big") + kind
+        some = samples_of(np.frombuffer(data + 100 * box, np.uint8), track)
+        assert some is not None
+        assert (some.starts == plain.starts).all()
+        assert samples_of(np.frombuffer(data + 5000 * box, np.uint8), track) is None
+        at, size = data.index(b"moov") - 4, int.from_bytes(data[data.index(b"moov") - 4 :][:4], "big")
+        movie = (size + 5000 * 8).to_bytes(4, "big") + data[at + 4 : at + size] + 5000 * box
+        assert samples_of(np.frombuffer(data[:at] + movie + data[at + size :], np.uint8), track) is None
