@@ -37,7 +37,8 @@ _LARGER = 32
 """Samples a chunk where nothing is decoded, at most: a task costs as much as an operator's work on two pictures."""
 
 _SPARE = 0.125
-"""Part of the host's budget that arrays may take, besides, which wait to be used again."""
+"""Part of the host's budget that arrays of batches may take, besides, which wait to be used again; those of readers
+half of it, those of chunks twice as much by the depth of the queue."""
 
 
 def _ordinary(nbytes: int) -> Any:
