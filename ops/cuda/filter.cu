@@ -23,14 +23,12 @@ __global__ void correlate(const In* source, const long long* base, const long lo
     const float fill = fills[picture];
     float sums[ROWS] = {};
     for (int a = 0; a < extent[0]; ++a, w += height * width) {
-        const auto add = [&](int j) {
-            return [&, in = Windows(j, height), line = w + j * width](int k, float v) {
-                #pragma unroll
-                for (int q = 0; q < ROWS; ++q)
-                    if (in.has[q]) sums[q] += line[k - q * width] * v;
-            };
+        const auto add = [&](int j, int k, float v) {
+            #pragma unroll
+            for (int q = 0; q < ROWS; ++q)
+                if (j >= q && j - q < height) sums[q] += w[(j - q) * width + k] * v;
         };
-        const auto outside = [&](int j, int k) { add(j)(k, fill); };
+        const auto outside = [&](int j, int k) { add(j, k, fill); };
         const int slice = place(spot.z + a - static_cast<int>(pad[0]), spot.slices, border);
         if (slice < 0) {
             for (int j = 0; j < height + spot.count - 1; ++j)
@@ -38,7 +36,7 @@ __global__ void correlate(const In* source, const long long* base, const long lo
             continue;
         }
         each(image + slice * plane, spot, top, left, height, width, border,
-             [&](int j) { return [use = add(j)](int k, In v) { use(k, static_cast<float>(plain(v))); }; }, outside);
+             [&](int j, int k, In v) { add(j, k, static_cast<float>(plain(v))); }, outside);
     }
     Out* out = target + out_base[picture] + spot.first;
     #pragma unroll

@@ -25,15 +25,13 @@ __global__ void extreme(const T* source, const long long* base, const long long*
     }
     each(s, spot, spot.y - static_cast<int>(mask[2]), spot.x - static_cast<int>(mask[3]), height,
          static_cast<int>(mask[1]), border,
-         [&](int j) {
-             return [&, in = Windows(j, height)](int, T v) {
-                 #pragma unroll
-                 for (int q = 0; q < ROWS; ++q) {
-                     if (!in.has[q]) continue;
-                     if (fresh[q] || (largest ? plain(best[q]) < plain(v) : plain(v) < plain(best[q]))) best[q] = v;
-                     fresh[q] = false;
-                 }
-             };
+         [&](int j, int, T v) {
+             #pragma unroll
+             for (int q = 0; q < ROWS; ++q) {
+                 if (j < q || j - q >= height) continue;
+                 if (fresh[q] || (largest ? plain(best[q]) < plain(v) : plain(v) < plain(best[q]))) best[q] = v;
+                 fresh[q] = false;
+             }
          },
          [](int, int) {});
     #pragma unroll
@@ -74,11 +72,10 @@ __global__ void median(const T* source, const long long* base, const long long* 
     for (int bit = wide ? 31 : 8 * static_cast<int>(sizeof(T)) - 1; bit >= 0; --bit) {
         int below[ROWS] = {};
         each(s, spot, top, left, h, w, CLAMP,
-             [&](int j) {
-                 return [&, in = Windows(j, h)](int, T v) {
-                     #pragma unroll
-                     for (int q = 0; q < ROWS; ++q) below[q] += in.has[q] && key(v) < (found[q] | 1u << bit);
-                 };
+             [&](int j, int, T v) {
+                 #pragma unroll
+                 for (int q = 0; q < ROWS; ++q)
+                     below[q] += j >= q && j - q < h && key(v) < (found[q] | 1u << bit);
              },
              nothing);
         #pragma unroll
@@ -87,12 +84,10 @@ __global__ void median(const T* source, const long long* base, const long long* 
     }
     T middle[ROWS] = {};
     each(s, spot, top, left, h, w, CLAMP,
-         [&](int j) {
-             return [&, in = Windows(j, h)](int, T v) {
-                 #pragma unroll
-                 for (int q = 0; q < ROWS; ++q)
-                     if (in.has[q] && key(v) == found[q]) middle[q] = v;
-             };
+         [&](int j, int, T v) {
+             #pragma unroll
+             for (int q = 0; q < ROWS; ++q)
+                 if (j >= q && j - q < h && key(v) == found[q]) middle[q] = v;
          },
          nothing);
     T* out = target + out_base[picture] + spot.first;

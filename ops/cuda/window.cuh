@@ -32,39 +32,27 @@ __device__ __forceinline__ long long spots(const long long* out) {
     return out[0] * out[1] * ((out[2] + ROWS - 1) / ROWS) * out[3] * out[4];
 }
 
-// Goes through the windows of `height` x `width` in a slice, of which the first begins at (top, left), line by line:
-// `row(j)` gives for row j what is called with a column k and the value there, `outside(j, k)` is called for what is not
-// in the picture where `border` is constant. Row j is row j - q of the window of value q.
-template <typename T, typename Row, typename Outside>
+// Calls `use(j, k, value)` for what lies in a slice in row j and column k, line by line, of the windows of `height` x
+// `width` of which the first begins at (top, left); `outside(j, k)` for what is not in the picture where `border` is
+// constant. Row j is row j - q of the window of value q.
+template <typename T, typename Use, typename Outside>
 __device__ __forceinline__ void each(const T* slice, const Spot& spot, int top, int left, int height, int width,
-                                     int border, Row row, Outside outside) {
+                                     int border, Use use, Outside outside) {
     const int channels = spot.channels, down = height + spot.count - 1;
     const long long pitch = static_cast<long long>(spot.columns) * channels;
     slice += spot.c;
     if (top >= 0 && left >= 0 && top + down <= spot.rows && left + width <= spot.columns) {
         const T* line = slice + top * pitch + static_cast<long long>(left) * channels;
-        for (int j = 0; j < down; ++j, line += pitch) {
-            const auto use = row(j);
-            for (int k = 0, at = 0; k < width; ++k, at += channels) use(k, line[at]);
-        }
+        for (int j = 0; j < down; ++j, line += pitch)
+            for (int k = 0, at = 0; k < width; ++k, at += channels) use(j, k, line[at]);
         return;
     }
     for (int j = 0; j < down; ++j) {
-        const auto use = row(j);
-        const int y = place(top + j, spot.rows, border);
+        const int row = place(top + j, spot.rows, border);
         for (int k = 0; k < width; ++k) {
-            const int x = place(left + k, spot.columns, border);
-            if (y < 0 || x < 0) outside(j, k);
-            else use(k, slice[y * pitch + static_cast<long long>(x) * channels]);
+            const int column = place(left + k, spot.columns, border);
+            if (row < 0 || column < 0) outside(j, k);
+            else use(j, k, slice[row * pitch + static_cast<long long>(column) * channels]);
         }
     }
 }
-
-// Of which of the windows a row is one.
-struct Windows {
-    bool has[ROWS];
-    __device__ __forceinline__ Windows(int j, int height) {
-        #pragma unroll
-        for (int q = 0; q < ROWS; ++q) has[q] = j >= q && j - q < height;
-    }
-};
