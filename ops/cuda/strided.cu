@@ -59,6 +59,20 @@ template <int N, typename In> __device__ __forceinline__ void run_of(const In* f
     }
 }
 
+// 16 bytes from registers to memory, in pieces as large as they are aligned.
+template <typename Out> __device__ __forceinline__ void put_run(const Out* values, Out* to) {
+    const unsigned long long place = reinterpret_cast<unsigned long long>(to);
+    if (place % 16 == 0) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values);
+    } else if (place % 4 == 0) {
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) reinterpret_cast<unsigned*>(to)[i] = reinterpret_cast<const unsigned*>(values)[i];
+    } else {
+        #pragma unroll
+        for (int v = 0; v < static_cast<int>(16 / sizeof(Out)); ++v) to[v] = values[v];
+    }
+}
+
 constexpr int RUNS = 4;  // of 16 bytes that a thread writes, `blockDim.x` of them apart
 
 // grid (tiles, samples). `dims` is [N][D][COLUMNS]; `packed`: samples are written without gaps; `fill` [1 or
@@ -120,7 +134,7 @@ __global__ void strided(const In* __restrict__ source, Out* __restrict__ target,
             fresh = false;
         };
         if constexpr (!AFFINE) {  // most threads copy from one line, or write nothing but one value
-            if (vector && index[D - 1] + V <= width) {
+            if (count == V && index[D - 1] + V <= width && (packed || out_stride == 1)) {
                 next_line();
                 const long long at = index[D - 1] + anchor;
                 const bool nothing = !inside || (border == FILL && (at + V <= 0 || at >= extent));
@@ -138,7 +152,7 @@ __global__ void strided(const In* __restrict__ source, Out* __restrict__ target,
                         #pragma unroll
                         for (int v = 0; v < V; ++v) values[v] = saturate<Out>(from[v * stride]);
                     }
-                    *reinterpret_cast<uint4*>(target + first) = *reinterpret_cast<const uint4*>(values);
+                    put_run(values, packed ? target + first : target + out_row + index[D - 1]);
                     continue;
                 }
             }
