@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..batch import I64, Batch
 from ..compiled import binaries
 from ..compiled.times import times
-from ..errors import DeviceError
+from ..errors import DeviceError, SpecError
 from . import driver_calls as stream_work
 from . import page_locked
 from .readable_by_gpu import lease_of
@@ -75,6 +75,21 @@ def _roomy(nbytes: int) -> int:
         return nbytes
     step = 1 << (nbytes - 1).bit_length() - 4
     return -(-nbytes // step) * step
+
+
+_MOST_ACROSS = 65535
+"""Blocks along the second and third axis of a grid, by CUDA; kernels that give each sample its own have them there."""
+
+
+def blocks(grid: int | tuple[int, ...]) -> tuple[int, ...]:
+    """``grid`` as a launch takes it, () where there is nothing to do. Raises SpecError for more than CUDA allows."""
+    grid = (grid,) if isinstance(grid, int) else grid
+    if max(grid[1:], default=0) > _MOST_ACROSS:
+        raise SpecError(
+            f"{max(grid[1:]):,} samples at once are more than the {_MOST_ACROSS:,} that a GPU's kernel takes: "
+            "make batches smaller"
+        )
+    return grid if min(grid) > 0 else ()
 
 
 _idle_streams: dict[int, list[Any]] = {}
@@ -263,8 +278,7 @@ class Lane:
 
         Scalars must be NumPy scalars of the parameter's exact type (np.int32(3)); arrays are device arrays.
         """
-        grid = (grid,) if isinstance(grid, int) else grid
-        if min(grid) > 0:
+        if grid := blocks(grid):
             self.function(source, kernel)(grid, (block,), args, stream=self.stream)
 
     def launch_beside(
@@ -278,8 +292,7 @@ class Lane:
                 self._aside = _idle_stream(self.index)
         self._aside.wait_event(self.stream.record())  # each time: arguments may have been copied in between
         self._apart = True
-        grid = (grid,) if isinstance(grid, int) else grid
-        if min(grid) > 0:
+        if grid := blocks(grid):
             self.function(source, kernel)(grid, (block,), args, stream=self._aside)
 
     def join(self) -> None:
@@ -313,8 +326,7 @@ class Lane:
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         """Run ``kernel`` of the CUDA source ``text``, as `launch` does. Products and sums are not contracted to fused
         multiply-adds, so that generated arithmetic gives what the CPU gives."""
-        grid = (grid,) if isinstance(grid, int) else grid
-        if min(grid) > 0:
+        if grid := blocks(grid):
             self.function_of_text(text, kernel)(grid, (block,), args, stream=self.stream)
 
     def function_of_text(self, text: str, kernel: str) -> Any:

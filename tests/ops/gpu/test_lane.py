@@ -9,7 +9,8 @@ import pytest
 
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
-from dali_run.ops.gpu.lane import Arena, Lane, aligned, is_pinned, pinned_empty
+from dali_run.ops.errors import SpecError
+from dali_run.ops.gpu.lane import Arena, Lane, aligned, blocks, is_pinned, pinned_empty
 from dali_run.ops.python_function import PythonFunction
 
 from ...kit.fake_cupy import faked
@@ -157,3 +158,11 @@ def test_kernels_run_on_the_gpu_of_their_lane() -> None:
                 lane.used_again([mark, later])
                 assert lane.mark() is later, "made once"
         assert fake.launched == [("jpeg_tables", 1), ("scatter", 1), ("jpeg_tables", 0), ("scatter", 0)]
+
+
+def test_grids_are_as_large_as_cuda_takes_them() -> None:
+    assert blocks(7) == (7,)
+    assert blocks((3, 65535)) == (3, 65535)
+    assert blocks((3, 0)) == blocks(0) == ()
+    with pytest.raises(SpecError, match="65,536 samples at once are more than the 65,535"):
+        blocks((3, 65536))

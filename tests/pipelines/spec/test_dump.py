@@ -164,7 +164,7 @@ def test_odd_texts(tmp_path: Path) -> None:
     assert facts(again) == facts(graph)
 
 
-@pytest.mark.parametrize("number", [0.5, 1e-5, 1e300, -2.5e-10, 1e22, 3.0, 5e-324])
+@pytest.mark.parametrize("number", [0.5, 1e-5, 1e38, -2.5e-10, 1e22, 3.0, 5e-324])
 def test_odd_numbers(number: float, tmp_path: Path) -> None:
     builder = GraphBuilder()
     images, _ = builder.add("example.make")
