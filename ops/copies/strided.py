@@ -233,6 +233,9 @@ Again = Callable[[Context], "tuple[CopyPlan, Target] | None"]
 
 def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: Again | None = None) -> None:
     """Write what ``plan`` makes of the data of ``batch`` into a part of a batch of the plan's dtype."""
+    shape = _fitting(plan)  # values that are not there must not be read, not even for a sample that was rejected
+    if shape is not plan.shape:
+        plan = replace(plan, shape=shape)
     if len(plan) == 0 or target.batch.data.size == 0:
         return
     if ctx.stage == "cpu":

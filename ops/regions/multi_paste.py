@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
-from ..copies.strided import Target, convert, filled, row_major, run, run_into, whole, window
+from ..copies.strided import Target, affordable, convert, filled, row_major, run, run_into, whole, window
 from ..copies.windows import integers, known_layout
 from ..errors import SpecError
 from ..types import DALIDataType, to_numpy
@@ -85,7 +85,7 @@ class MultiPaste(Operator, name="multi_paste"):
             raise SpecError("the inputs have different types or dimensions; cast or reshape them to one")
         owner, source, which = self._parts(ctx, images)
         extent = np.stack([b.shapes.astype(np.int64) for b in images])[which, source]
-        canvas = self._canvas(ctx, images, owner, extent)
+        canvas = affordable(ctx, self._canvas(ctx, images, owner, extent))  # nothing is pasted outside of what there is
         start, size, to = self._regions(ctx, owner, extent, canvas)
         dtype = np.dtype(first.dtype if self.dtype is None else to_numpy(self.dtype))
         out = run(ctx, filled(canvas, dtype, first.layout), first)

@@ -72,6 +72,10 @@ def test_arguments_that_do_not_go_together_cost_their_sample() -> None:
     narrow = batch_of([np.full((4, 4, c), 9, np.uint8) for c in (3, 1, 3)], "HWC")
     _, rejects = apply(operator("erase", ("fill_value",), shape=[1, 1]), narrow, args={"fill_value": fills})
     assert [(r.slot, r.code) for r in rejects] == [(1, "bad_argument")]
+    fills = batch_of([np.ones(2, np.float32)] * 3)  # there is no third value to be read
+    out, rejects = apply(operator("erase", ("fill_value",), shape=[1, 1]), images, args={"fill_value": fills})
+    assert len(rejects) == 3
+    assert (out[0].data == 9).all()
     far = batch_of([np.array(v, np.float32) for v in ([np.nan, 0], [1e30, 0], [-np.inf, 0])])
     out, rejects = apply(operator("erase", ("anchor",), shape=[1, 1]), images, args={"anchor": far})
     assert not rejects

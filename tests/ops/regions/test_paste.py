@@ -82,6 +82,15 @@ def test_multi_paste_takes_parts_of_other_samples(lane: EmulatedLane | None) -> 
         np.testing.assert_array_equal(got, want)
 
 
+def test_multi_paste_writes_nothing_for_a_canvas_that_is_too_large() -> None:
+    """Its place is the next sample's: both begin where the first would."""
+    images = batch_of([np.full((1, 8, 3), 9, np.uint8), np.full((2, 2, 3), 5, np.uint8)], "HWC")
+    sizes = batch_of([np.array(v, np.int32) for v in ([2**31 - 1, 8], [4, 4])])
+    (out,), rejects = apply(operator("multi_paste", ("output_size",)), images, args={"output_size": sizes})
+    assert [(r.slot, r.code) for r in rejects] == [(0, "too_large")]
+    assert out.sample(1).sum() == 5 * 2 * 2 * 3
+
+
 @LANES
 def test_multi_paste_of_sequences(lane: EmulatedLane | None) -> None:
     movie, still = images((2, 4, 4, 3), (2, 3, 3, 3))
