@@ -43,13 +43,28 @@ def made(source: Callable[[], Any], device: int | None, **more: Any) -> Pipeline
 def fed(device: int | None, **more: Any) -> Pipeline:
     """Batches as the device takes them."""
     source = batches()
+    return made(lambda: moved(next(source), device), device, **more)
 
-    def there() -> Any:
-        import cupy
 
-        return [cupy.asarray(a) for a in next(source)]
+def moved(arrays: list[np.ndarray], device: int | None) -> list[Any]:
+    """Arrays as the device takes them."""
+    if device is None:
+        return arrays
+    import cupy
 
-    return made(lambda: next(source), None, **more) if device is None else made(there, device, **more)
+    return [cupy.asarray(a) for a in arrays]
+
+
+def watch() -> tuple[list[bool], Callable[..., Any]]:
+    """Whether each `Programs.run` found a program, and what is to stand in its place."""
+    ran: list[bool] = []
+    run = Programs.run
+
+    def watched(self: Programs, *args: Any) -> Any:
+        ran.append((found := run(self, *args)) is not None)
+        return found
+
+    return ran, watched
 
 
 def results(pipe: Pipeline, count: int) -> list[np.ndarray]:
@@ -81,23 +96,13 @@ def test_results_are_those_of_the_cpu_in_their_order(more: dict[str, Any]) -> No
 def test_batches_of_known_shapes_are_one_program(keeps: bool, real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results stay what they are where all operators of a step are launched as one; also those that others read, and
     while one batch has other shapes than the next."""
-    ran: list[bool] = []
-    run = Programs.run
-
-    def watched(self: Programs, *args: Any) -> Any:
-        ran.append((found := run(self, *args)) is not None)
-        return found
+    ran, watched = watch()
 
     def chain(device: int | None) -> list[np.ndarray]:
         source = batches()
 
         def there() -> Any:
-            data = next(source)
-            if device is None:
-                return data
-            import cupy
-
-            return [cupy.asarray(a) for a in data]
+            return moved(next(source), device)
 
         @pipeline_def(batch_size=BATCH, num_threads=2, seed=8, device_id=device)
         def pipe() -> Any:
@@ -135,23 +140,13 @@ def test_views_in_a_program_keep_the_memory_that_they_are_of(
     last: str, real: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cast to the type that is there gives what it was given: others may not have that memory while it is read."""
-    ran: list[bool] = []
-    run = Programs.run
-
-    def watched(self: Programs, *args: Any) -> Any:
-        ran.append((found := run(self, *args)) is not None)
-        return found
+    ran, watched = watch()
 
     def chain(device: int | None) -> list[np.ndarray]:
         random = np.random.default_rng(3)
 
         def there() -> Any:
-            data = [random.integers(0, 256, (5, 8, 3), np.uint8) for _ in range(BATCH)]
-            if device is None:
-                return data
-            import cupy
-
-            return [cupy.asarray(a) for a in data]
+            return moved([random.integers(0, 256, (5, 8, 3), np.uint8) for _ in range(BATCH)], device)
 
         @pipeline_def(batch_size=BATCH, num_threads=2, seed=8, device_id=device)
         def pipe() -> Any:
