@@ -21,9 +21,7 @@ import argparse
 import base64
 import json
 import os
-import subprocess
 import sys
-import time
 import warnings
 import zlib
 from collections.abc import Callable
@@ -34,11 +32,16 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from benchmarks.operators.sides import Child, answer_lines, timed
+
 SEED = 99
 GOALS = {"rand_augment": 200_000, "trivial_augment": 200_000, "auto_augment": 200_000}
 """Images a second on one H200."""
 TOLERATED = {"simclr": 0.02, "rand_augment": 0.01, "trivial_augment": 0.01, "auto_augment": 0.01, "shot": 0.02}
 """The part of values that may differ by more than two levels: a level at the first step may be more after others."""
+
+PATIENCE = 600.0
+"""Seconds after which a process that does not answer is ended: kernels are compiled when they are first needed."""
 
 
 def definitions(fn: Any, auto_aug: Any) -> dict[str, Callable[[Any], Any]]:
@@ -134,20 +137,11 @@ class Side:
         made.build()
         return made
 
-    def rate(self, case: str, seconds: float) -> tuple[float, float]:
+    def rate(self, case: str, seconds: float) -> dict[str, float]:
         """Images a second, and seconds of processor time (all threads) an image."""
-        pipe = self.pipeline(case, self.options.device == "gpu", self.options.batch)
-        for _ in range(8):
-            out = pipe.run()
-        self._wait(out)
-        begin, busy, count = time.perf_counter(), time.process_time(), 0
-        while time.perf_counter() - begin < seconds:
-            out = pipe.run()
-            count += 1
-        self._wait(out)
-        passed, busy = time.perf_counter() - begin, time.process_time() - busy
-        del pipe
-        return count * self.options.batch / passed, busy / (count * self.options.batch)
+        batch = self.options.batch
+        found = timed(self.pipeline(case, self.options.device == "gpu", batch), batch, seconds, self._wait)
+        return {"rate": found["rate"], "busy": found["busy"] / 1e6 / batch}
 
     def _wait(self, out: Any) -> None:
         if self.options.device == "gpu":
@@ -162,58 +156,18 @@ class Side:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Answer what is asked on standard input, a line of JSON each."""
+    """Answer what is asked on standard input."""
     side = Side(options.side, options)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
-    print("{}", file=answers, flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        try:
-            if asked["do"] == "rate":
-                rate, busy = side.rate(asked["case"], asked["seconds"])
-                answer: dict[str, Any] = {"rate": rate, "busy": busy}
-            else:
-                answer = {"data": base64.b64encode(zlib.compress(side.made(asked["case"]).tobytes(), 1)).decode()}
-        except Exception as e:  # told, and the other cases go on
-            answer = {"error": f"{type(e).__name__}: {e}".splitlines()[0][:300]}
-        print(json.dumps(answer), file=answers, flush=True)
-    return 0
+
+    def answer(asked: dict[str, Any]) -> dict[str, Any]:
+        if asked["do"] == "rate":
+            return side.rate(asked["case"], asked["seconds"])
+        return {"data": base64.b64encode(zlib.compress(side.made(asked["case"]).tobytes(), 1)).decode()}
+
+    return answer_lines(dict, answer)
 
 
 # -- both in turns ----------------------------------------------------------------------------------------------------
-
-
-class Child:
-    """The process of a library."""
-
-    def __init__(self, python: str, library: str, arguments: list[str], path: str | None = None) -> None:
-        here = str(Path(__file__).resolve())
-        found = os.environ if path is None else os.environ | {"PYTHONPATH": path}
-        self._process = subprocess.Popen([python, here, "--side", library, *arguments], text=True, env=found,
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
-
-    def answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            return {"error": f"ended with {self._process.wait()}"}
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def ask(self, **what: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(what) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        return self.answer()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
 
 
 def compared(ours: Child, theirs: Child, case: str) -> dict[str, Any]:
@@ -251,12 +205,8 @@ def main() -> int:
         parser.error(f"there is no case {', '.join(sorted(unknown))}; cases are {', '.join(names)}")
     arguments = ["--device", options.device, "--batch", str(options.batch), "--size", str(options.size),
                  "--threads", str(options.threads)]  # fmt: skip
-    ours = Child(sys.executable, "dali_run", arguments)
-    theirs = Child(options.dali_python, "dali", arguments, options.dali_path)
-    for name, side in (("dali_run", ours), ("DALI", theirs)):
-        if error := side.answer().get("error"):
-            print(f"{name}: {error}", file=sys.stderr)
-            return 1
+    ours = Child(sys.executable, __file__, ["--side", "dali_run", *arguments], patience=PATIENCE)
+    theirs = Child(options.dali_python, __file__, ["--side", "dali", *arguments], options.dali_path, PATIENCE)
     rows, wrong = [], False
     print(
         f"{'case':<16} {'dali_run':>10} {'DALI':>10} {'ratio':>7}   {'us busy':>8} {'DALI':>8} {'ratio':>7}   pictures"
