@@ -58,6 +58,8 @@ class LMDB(Writer, name="lmdb", suffix=".lmdb"):
     A single encoded field is stored as its bytes, anything else as a serialised Example (as in TFRecord).
     """
 
+    alone = True
+
     key: KeyBy = "position"
     value: Annotated[Literal["auto", "raw", "example"], Arg("raw: one field's bytes; example: all fields")] = "auto"
 

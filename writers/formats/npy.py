@@ -23,6 +23,8 @@ class NumPy(Writer, name="numpy", suffix=".npy"):
     All samples of a field have one shape, that of the job's first; others are rejected.
     """
 
+    alone = True
+
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
         for name, config in fields.items():
             if config.encode in ENCODED:

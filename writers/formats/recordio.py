@@ -41,6 +41,8 @@ class RecordIO(Writer, name="recordio", suffix=".rec"):
     as float32).
     """
 
+    alone = True
+
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
         for name, config in fields.items():
             check_field(name, config, specs.get(name, Spec()))

@@ -20,6 +20,8 @@ class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
     ``<field>`` (bytes), ``<field>/shape`` and ``<field>/dtype``.
     """
 
+    alone = True
+
     index: Annotated[bool, Arg("also write <shard>.idx, the lines 'offset length' that DALI's reader takes")] = True
     key: Annotated[str, Arg("store the samples' keys as a bytes feature of this name; empty for none")] = ""
 

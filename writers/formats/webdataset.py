@@ -28,6 +28,8 @@ class WebDataset(Writer, name="webdataset", suffix=".tar"):
     ``<key>.npy``; where two fields share an extension it is ``<field>.<extension>``. Members carry no times or owners.
     """
 
+    alone = True
+
     key: KeyBy = "sample"
     index: Annotated[bool, Arg("also write <shard>.idx, as wds2idx does, for DALI's reader")] = True
 

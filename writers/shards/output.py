@@ -10,6 +10,7 @@ import contextlib
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -18,7 +19,8 @@ import numpy as np
 
 from ...ops.batch import Batch, Samples
 from ...ops.errors import JobError, SpecError
-from ..base import Frames, Records, Refused, Shard, ShardFiles, Writer
+from .. import base
+from ..base import Records, Refused, Shard, ShardFiles, Writer
 from ..bytes import files_io
 from ..bytes.background import WAITING
 from ..bytes.files_io import job_errors
@@ -181,8 +183,9 @@ class Output:
     ) -> None:  # fmt: skip
         """Take positions [start, stop): ``samples`` with their ``fields`` survived, the rest are ``rejects``.
 
-        The fields' data may still be written after the return: it must not change. ``intact`` is called when it was
-        looked at and small values were copied, before anything of it is published; it may raise.
+        The fields' data may still be looked at and written after the return: it must not change. ``intact`` is called,
+        by whichever thread, when it was looked at and small values were copied, before anything of it is published; it
+        may raise.
         """
         with self._guard():
             self._publisher.check()
@@ -215,16 +218,21 @@ class Output:
             records = records.take(kept)
         if len(records):
             opened = self._opened(shard)
-            frames = opened.frame(records)
-            n, full = self._cuts.fitting(shard.bytes, frames.sizes)
-            if self.config.split:  # all parts of a sample are in one shard
-                n = int(np.searchsorted(records.samples.position, records.samples.position[n - 1], "right"))
-            if full:
-                stop = self._cuts.place(int(records.samples.position[n - 1])) + 1
-                rejects = [r for r in rejects if self._cuts.place(r.position) < stop]
-            opened.append(frames, n)
-            intact()
-            shard.add(records, frames, n)
+            weight = self._apart(shard, records)
+            if weight:
+                self._hand_over(shard, lambda: _put(opened, records, intact), weight)
+                shard.add(records, len(records), 0)
+            else:
+                frames = opened.frame(records)
+                n, full = self._cuts.fitting(shard.bytes, frames.sizes)
+                if self.config.split:  # all parts of a sample are in one shard
+                    n = int(np.searchsorted(records.samples.position, records.samples.position[n - 1], "right"))
+                if full:
+                    stop = self._cuts.place(int(records.samples.position[n - 1])) + 1
+                    rejects = [r for r in rejects if self._cuts.place(r.position) < stop]
+                opened.append(frames, n)
+                intact()
+                shard.add(records, n, int(frames.sizes[:n].sum()))
         if rejects:
             self._publisher.log(rejects)
             shard.rejects += len(rejects)
@@ -234,6 +242,21 @@ class Output:
         if self._cuts.complete(start, stop, shard.bytes):
             self._close_shard()
         return stop
+
+    def _apart(self, shard: _OpenShard, records: Records) -> int:
+        """Bytes of ``records`` where another thread is to frame them: from the first large ones of a shard on, if
+        nothing that the shard says decides where it ends. 0 where this one is."""
+        if not self._writer.alone or self.config.bytes is not None:
+            return 0
+        nbytes = sum(int(b.sizes.sum()) * b.dtype.itemsize for b in records.fields.values())
+        return nbytes if nbytes >= base.LARGE else int(shard.framed is not None)
+
+    def _hand_over(self, shard: _OpenShard, work: Callable[[], object], weight: int) -> None:
+        """Let another thread go on with the shard; one for all of it."""
+        frames = self._publisher.workers.frames
+        if shard.lane is None:
+            shard.lane = frames.shortest()
+        shard.framed = frames.put(work, weight, shard.lane)
 
     def _row(self, records: Records, refused: Refused) -> RejectRow:
         origin = records.samples.origin(refused.at)
@@ -268,12 +291,16 @@ class Output:
         # Where names promise a count, or there is nothing else, a shard without samples is published too.
         there = bool(shard.samples or self.config.bytes is None or not self._shards)
         if there:
-            self._opened(shard).close()
+            opened = self._opened(shard)
+            if shard.framed is None:
+                opened.close()
+            else:
+                self._hand_over(shard, lambda: _close(opened, shard.files), 1)
         self._shard = None
         self._shards += 1
         self._totals = [self._totals[0] + shard.samples, self._totals[1] + shard.rejects]
         entry = shard.entry(self._publisher.logged, copy.deepcopy(self._carry))
-        self._publisher.take(shard.files, entry, there=there)
+        self._publisher.take(shard.files, entry, there=there, framed=shard.framed)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -340,6 +367,18 @@ class Output:
             raise
 
 
+def _put(shard: Shard, records: Records, intact: Callable[[], None]) -> None:
+    """Frame and write all of ``records``."""
+    shard.append(shard.frame(records), len(records))
+    intact()
+
+
+def _close(shard: Shard, files: ShardFiles) -> None:
+    """Write the end of a shard; nothing comes after it."""
+    shard.close()
+    files.seal()
+
+
 @dataclass(slots=True)
 class _OpenShard:
     files: ShardFiles
@@ -353,11 +392,15 @@ class _OpenShard:
     bytes: int = 0
     first_key: str | None = None
     last_key: str | None = None
+    lane: int | None = None
+    """Which of the threads that frame has this shard, once there is work for one."""
+    framed: Future[None] | None = None
+    """The last work on this shard that was handed over."""
 
-    def add(self, records: Records, frames: Frames, n: int) -> None:
-        """Count the first ``n`` of ``records``, which were written."""
+    def add(self, records: Records, n: int, nbytes: int) -> None:
+        """Count the first ``n`` of ``records``, which are written and take ``nbytes`` (0 where nobody asks)."""
         self.samples += n
-        self.bytes += int(frames.sizes[:n].sum())
+        self.bytes += nbytes
         if self.first_key is None:
             self.first_key = records.samples.origin(0).key
         self.last_key = records.samples.origin(n - 1).key

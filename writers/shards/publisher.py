@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +53,25 @@ class Publisher:
         assert self.rejects is not None
         return self.rejects
 
-    def take(self, files: ShardFiles, entry: dict[str, Any], *, there: bool) -> None:
-        """Publish a shard, with its ``entry`` in the journal; by another thread, in order, where others write and hash
-        its files. Without ``there`` it has no files, and the journal alone tells of it."""
-        behind = files.seal()
+    def take(
+        self, files: ShardFiles, entry: dict[str, Any], *, there: bool, framed: Future[None] | None = None
+    ) -> None:
+        """Publish a shard, with its ``entry`` in the journal; by another thread, in order, where others frame, write
+        and hash its files (``framed`` is the last of their framing, which seals the files). Without ``there`` it has no
+        files, and the journal alone tells of it."""
+        behind = framed is not None or files.seal()
         self._waiting.append(files)
         if behind or not self.workers.publishing.idle:
-            self.workers.publishing.put(lambda: self._publish(files, entry, there))
+            self.workers.publishing.put(lambda: self._publish(files, entry, there, framed))
         else:
             self.workers.check()
             self._publish(files, entry, there)
 
-    def _publish(self, files: ShardFiles, entry: dict[str, Any], there: bool) -> None:
+    def _publish(
+        self, files: ShardFiles, entry: dict[str, Any], there: bool, framed: Future[None] | None = None
+    ) -> None:
+        if framed is not None:
+            framed.result()
         self._check_there()
         if there:
             entry["files"] = [i.listed(self._journal.contents.version) for i in files.publish()]

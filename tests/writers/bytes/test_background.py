@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.job.run import run_job
 from dali_run.writers import base
-from dali_run.writers.bytes import files_io
+from dali_run.writers.bytes import background, files_io
 from dali_run.writers.bytes.background import Line, Workers, waiting_for
+from dali_run.writers.shards import output
+from dali_run.writers.shards.output import Output
 from tests.kit.writers import JOBS, digest
+from tests.writers.shards.crash import check_final
 
 PATIENCE = 60
 
@@ -80,10 +84,12 @@ def test_a_failure_ends_its_lane_and_what_comes_later() -> None:
         with pytest.raises(OSError, match="full"):
             future.result()
     with pytest.raises(OSError, match="full"):
-        line.put(lambda: seen.append("later"), 1, 1)
-    line.settle()
+        line.put(lambda: seen.append("later"), 1, 0)
+    line.put(lambda: seen.append("elsewhere"), 1, 1)
+    with pytest.raises(OSError, match="full"):
+        line.wait()
     line.close()
-    assert seen == ["before"]
+    assert seen == ["before", "elsewhere"]
 
 
 def test_what_waits_in_any_lane_can_be_dropped() -> None:
@@ -179,3 +185,78 @@ def test_a_job_lets_as_much_wait_as_its_budget_allows(tmp_path: Path, monkeypatc
         file.write_text(json.dumps(spec | {"write": write | {"path": str(tmp_path / f"out{k}")}}))
         assert run_job(file, part=part).exit_code == 0
     assert asked == [512 << 20] * 2
+
+
+ALONE = ["tfrecord", "webdataset", "lmdb", "recordio", "numpy"]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_large_records_are_framed_while_the_next_batches_are_delivered(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Framing waits until all batches are delivered; the output is the same."""
+    JOBS[name].run(tmp_path / "expected")
+    monkeypatch.setattr(base, "LARGE", 1)
+    delivered, who = threading.Event(), set()
+    put = output._put
+
+    def waiting(*given: Any) -> None:
+        assert delivered.wait(PATIENCE)
+        who.add(threading.current_thread())
+        put(*given)
+
+    monkeypatch.setattr(output, "_put", waiting)
+    finish = output.Output._finish_shards
+    monkeypatch.setattr(output.Output, "_finish_shards", lambda self: (delivered.set(), finish(self)))
+    monkeypatch.setattr(background, "_SHARDS", 10)
+    JOBS[name].run(tmp_path / "out")
+    assert threading.current_thread() not in who
+    assert len(who) == background.FRAMERS
+    assert digest(tmp_path / "out") == digest(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("when", range(0, 9, 2))
+def test_a_failure_while_records_are_framed_ends_the_job_which_can_go_on(
+    name: str, when: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not intact. What is published is part of what is expected; a rerun ends in the same bytes."""
+    JOBS[name].run(tmp_path / "expected")
+    monkeypatch.setattr(base, "LARGE", 1)
+    put, calls = output._put, iter(range(1000))
+
+    def failing(shard: Any, records: Any, intact: Any) -> None:
+        def cut_short() -> None:
+            raise JobError("the input was cut short")
+
+        put(shard, records, cut_short if next(calls) == when else intact)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(output, "_put", failing)
+        with pytest.raises(JobError, match="cut short"):
+            JOBS[name].run(tmp_path / "out")
+    check_final(tmp_path / "out", digest(tmp_path / "expected"))
+    JOBS[name].run(tmp_path / "out")
+    assert digest(tmp_path / "out") == digest(tmp_path / "expected")
+
+
+def test_who_stops_first_gets_the_complete_shards_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that still wait to be framed, too; what is left of the open one is removed."""
+    job = JOBS["tfrecord"]
+    monkeypatch.setattr(base, "LARGE", 1)
+    with Output.open(job.config(tmp_path), {"seed": 1}, total=job.total) as out:
+        for start in (0, 5, 10, 15, 20, 25):
+            out.add(start, start + 5, *job.batch(start, start + 5))
+    entries = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert [e["positions"] for e in entries if "shard" in e] == [[0, 12], [12, 24]]
+    assert not [p for p in tmp_path.iterdir() if ".tmp" in p.name]
+
+
+def test_shards_that_end_by_bytes_are_framed_where_they_are_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frames decide where a shard ends."""
+    monkeypatch.setattr(base, "LARGE", 1)
+    monkeypatch.setattr(output, "_put", lambda *_: pytest.fail("framed apart"))
+    for name in ("tfrecord_bytes", "numpy_bytes", "files"):
+        JOBS[name].run(tmp_path / name)
