@@ -394,7 +394,7 @@ class Writer:
     default_samples: ClassVar[int | None] = None
     """Samples a shard where the spec does not say; None for everything in one."""
     alone: ClassVar[bool] = False
-    """What a shard writes depends on nothing but its records, neither on `ShardFiles.carry` nor on its ``state``: large
+    """The bytes of a shard depend on nothing but its records, neither on `ShardFiles.carry` nor on its ``state``: large
     records are then framed by another thread than the one that delivers them, and several shards at the same time."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Packages that make its bytes: a job that was begun with one version of them does not go on with another."""
