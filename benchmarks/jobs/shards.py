@@ -14,7 +14,8 @@ one between a fifth and nine tenths of its samples, without the start and the en
 
 Devices are those of `dali-run run`; ``gpu:0@16`` is held to 16 cores; ``gpu:0/2`` is one GPU and two processes;
 ``apart:2`` are two jobs at the same time that know nothing of each other, each with a GPU, half of the cores and half
-of the data: what one job on both can reach at most. ``gpu:all`` stands for --gpus GPUs. Every job runs with each of the
+of the data: what one job on both can reach at most (rates are by one clock, ``middle`` while both are in theirs;
+``apart:2:cpu`` tries it without GPUs). ``gpu:all`` stands for --gpus GPUs. Every job runs with each of the
 --variants, which are settings; where one has the word ``trace``, it is told for which part of the time between a fifth
 and nine tenths of the batches each thread and each lane of the GPU worked; the last trace lies beside --json.
 """
@@ -36,6 +37,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -108,6 +111,23 @@ def middle(over_time: dict[str, Any]) -> float | None:
     return float((inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0]))
 
 
+def together(jobs: list[dict[str, Any]]) -> float | None:
+    """Samples a second of several jobs, while all of them are between a fifth and nine tenths of their samples; None
+    where they never are. Each has ``over_time`` and ``began``, the time at which that starts."""
+    courses = []
+    for job in jobs:
+        at = np.array(job["over_time"]["seconds"]) + job["began"]
+        samples = np.array(job["over_time"]["samples"], float)
+        inside = at[(samples >= 0.2 * samples[-1]) & (samples <= 0.9 * samples[-1])] if len(at) else at
+        if len(inside) < 2:
+            return None
+        courses.append((at, samples, inside[0], inside[-1]))
+    low, high = max(c[2] for c in courses), min(c[3] for c in courses)
+    if high <= low:
+        return None
+    return sum(float(np.diff(np.interp([low, high], at, n))[0]) for at, n, _, _ in courses) / float(high - low)
+
+
 def start(text: dict[str, Any], folder: Path, device: str, more: list[str]) -> subprocess.Popen[str]:
     """One job, in a process of its own."""
     folder.mkdir(exist_ok=True)
@@ -162,6 +182,7 @@ def told(process: subprocess.Popen[str], folder: Path, began: float) -> dict[str
     return {
         "whole": report["samples_per_second"], "middle": middle(report["over_time"]), "wall": wall,
         "samples": report["samples"], "seconds": report["seconds"], **{k: report[k] for k in kept if k in report},
+        "began": (folder / "told.json").stat().st_mtime - report["seconds"],
     }  # fmt: skip
 
 
@@ -185,22 +206,26 @@ def run(
                 kept.with_suffix(".trace.json.gz").write_bytes(gzip.compress(trace, 6))
         shutil.rmtree(out, ignore_errors=True)
         return found
-    n = int(device.partition(":")[2])
+    number, _, kind = device.removeprefix("apart:").partition(":")
+    n = int(number)
     share = len(os.sched_getaffinity(0)) // n
     jobs = []
     for i in range(n):
         own = json.loads(json.dumps(text))
         own["graph"][0] |= {"shard_id": i, "num_shards": n}
         own["write"]["path"] = str(out / str(i))
-        at = f"gpu:{i}@{share}+{i * share}"
+        at = f"{kind or f'gpu:{i}'}@{share}+{i * share}"
         jobs.append(start(own, scratch / f"job{i}", at, [*more, "--limit", str(each)]))
     ended = [told(process, scratch / f"job{i}", began) for i, process in enumerate(jobs)]
     shutil.rmtree(out, ignore_errors=True)
     wrong = [e["error"] for e in ended if "error" in e]
     if wrong:
         return {"error": wrong[0]}
-    return {"whole": sum(e["whole"] for e in ended), "middle": sum(e["middle"] or 0 for e in ended),
-            "wall": max(e["wall"] for e in ended), "each": ended, "bottleneck": {}}  # fmt: skip
+    took = max(e["began"] + e["seconds"] for e in ended) - min(e["began"] for e in ended)
+    return {
+        "whole": sum(e["samples"] for e in ended) / took, "middle": together(ended), "each": ended, "bottleneck": {},
+        "wall": max(e["wall"] for e in ended),
+    }  # fmt: skip
 
 
 def busy(events: list[dict[str, Any]]) -> dict[str, float]:
