@@ -133,7 +133,7 @@ class Lane(Copies, Protocol):
         ...
 
     def launch_beside(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """As `launch`, beside what follows, until `join`. Arguments are held by the caller, or kept."""
+        """As `launch`, beside what follows, until `join`. Arrays are kept until it is done."""
         ...
 
     def join(self) -> None:

@@ -96,7 +96,6 @@ def launch(lane: Lane, files: Any, pictures: npt.NDArray[Any], out: Any) -> Call
     lane.launch_beside(_SOURCE, "vp8_decode", count, 64, files, table, planes, bad)
     lane.launch_beside(_SOURCE, "vp8_filter", count, _FILTER, table, planes, bad)
     lane.launch_beside(_SOURCE, "vp8_pixels", (16, count), _PIXELS, table, planes, bad, out)
-    lane.keep(files, planes, table, bad, out)
 
     def rest() -> npt.NDArray[np.int32]:
         lane.join()

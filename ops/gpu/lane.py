@@ -145,8 +145,11 @@ class Lane:
         self.stream.__enter__()
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.stream.__exit__(*exc)
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is not None:  # whoever was to `join` may not have come to it
+            with suppress(Exception):  # the first error counts
+                self.join()
+        self.stream.__exit__(kind, *exc)
         self.gpu.__exit__(*exc)
 
     def empty(self, n: int, dtype: Any) -> Any:
@@ -285,8 +288,9 @@ class Lane:
         self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any
     ) -> None:  # fmt: skip
         """As `launch`, beside this lane's other work: after what was launched before and what is begun beside it, and
-        before what follows `join`. For kernels that take long and leave most of the GPU idle. Arguments must be kept
-        (`keep`) by whoever does not hold them until then."""
+        before what follows `join`. For kernels that take long and leave most of the GPU idle. Arrays are kept until the
+        lane is synchronised: their memory would go to later work of this lane, which may begin before."""
+        self._in_flight += args
         if self._aside is None:
             with self.gpu:
                 self._aside = _idle_stream(self.index)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,39 @@ def test_an_arena_gives_out_pieces_and_takes_them_back() -> None:
     assert len(made) == 2
     arena.take(1)
     assert made[2] == 2 * aligned(5000)
+
+
+def test_what_runs_beside_a_lane_keeps_its_arrays_and_is_waited_for_whatever_is_raised() -> None:
+    """Nobody comes to `join` where planning raises: later work of the lane waits all the same, and memory of the first
+    does not go to it."""
+    ran: list[str] = []
+
+    def kernel(grid: Any, block: Any, args: Any, stream: Any) -> None:
+        stream.do(lambda: ran.append(str(args[0])))
+
+    with faked(memory=True, late=True):
+        lane = Lane()
+        lane._kernels[("a.cu", "k")] = kernel
+        array = lane.empty(1 << 21, np.uint8)
+        kept = weakref.ref(array)
+
+        def plan(array: Any) -> None:
+            with lane:
+                lane.launch_beside("a.cu", "k", 1, 32, np.int32(1), array)
+                raise ValueError("planning")
+
+        with pytest.raises(ValueError, match="planning"):
+            plan(array)
+        del array
+        gc.collect()
+        assert kept() is not None
+        lane.launch("a.cu", "k", 1, 32, np.int32(2))
+        lane.stream.synchronize()  # its own work alone
+        assert ran == ["1", "2"]
+        lane.synchronize()
+        gc.collect()
+        assert kept() is None
+        lane.close()
 
 
 def test_uploads_arrive_as_they_were() -> None:
