@@ -349,8 +349,14 @@ def host_empty(n: int, dtype: Any) -> npt.NDArray[Any]:
     if size < _LARGE:
         return np.empty(n, dtype)
     raw = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -raw.__array_interface__["data"][0] % _ALIGNMENT
+    start = -address(raw) % _ALIGNMENT
     return raw[start : start + size].view(dtype)
+
+
+def address(array: npt.NDArray[Any]) -> int:
+    """Where the first element of a host array lies."""
+    found: int = array.__array_interface__["data"][0]
+    return found
 
 
 def elements(shapes: npt.NDArray[Any]) -> I64:

@@ -11,6 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .kernels import Kernels
+
+_loops: Any = Kernels(".conversion_cpu", __package__)
+
+_MANY = 4096
+"""Values that are worth a compiled loop."""
+
 
 def saturate(values: npt.NDArray[Any], dtype: Any) -> npt.NDArray[Any]:
     """``values`` as ``dtype``; themselves where they have it already.
@@ -44,6 +51,10 @@ def _saturate_integers(values: npt.NDArray[Any], out: np.dtype[Any]) -> npt.NDAr
 def _round_to_integers(values: npt.NDArray[Any], out: np.dtype[Any]) -> npt.NDArray[Any]:
     if values.dtype == np.float16:
         values = values.astype(np.float32)
+    if values.size >= _MANY and out != np.uint64 and values.flags.c_contiguous:
+        result = np.empty(values.shape, out)
+        round_into(values.reshape(-1), result.reshape(-1))
+        return result
     rounded = np.trunc(values)
     # The distance to the truncated value is exact; adding 0.5 before truncating is not (0.49999997 + 0.5 = 1).
     with np.errstate(invalid="ignore"):  # inf - inf, and NaN
@@ -55,3 +66,11 @@ def _round_to_integers(values: npt.NDArray[Any], out: np.dtype[Any]) -> npt.NDAr
     np.copyto(result, rounded, where=plain, casting="unsafe")
     result[below], result[above] = ends.min, ends.max
     return result
+
+
+def round_into(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    """`saturate` of flat float32 or float64 ``values`` into the integers ``out`` (not uint64), by a compiled loop."""
+    ends, kind = np.iinfo(out.dtype), values.dtype.type
+    most = kind(ends.max)
+    inside = most if int(most) <= ends.max else np.nextafter(most, kind(0))
+    _loops.rounded(values, kind(ends.min), most, inside, np.int64(ends.max), out)

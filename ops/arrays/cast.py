@@ -10,6 +10,7 @@ import numpy as np
 from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
+from ..conversion import round_into
 from ..copies.strided import convert, run, whole
 from ..errors import SpecError
 from ..types import DALIDataType, to_numpy
@@ -25,6 +26,11 @@ def cast(ctx: Context, data: Batch, dtype: np.dtype[Any]) -> Batch:
         with np.errstate(over="ignore"):
             out.data[...] = data.data[start : start + out.data.size]
         return out
+    if ctx.stage == "cpu" and data.is_packed and _is_rounded(data.dtype, dtype):
+        start = int(data.offsets[0]) if len(data) else 0
+        out = Batch.allocate(ctx.empty, data.shapes, dtype, data.layout, data.samples)
+        round_into(data.data[start : start + out.data.size], out.data)
+        return out
     return run(ctx, convert(whole(data), dtype), data)
 
 
@@ -33,6 +39,11 @@ def _is_plain(before: np.dtype[Any], after: np.dtype[Any]) -> bool:
     if after == np.float32 or after == np.float16:
         return before not in (np.uint8, np.float32)
     return after == np.float64 or (after.kind in "iu" and np.can_cast(before, after, "safe"))
+
+
+def _is_rounded(before: np.dtype[Any], after: np.dtype[Any]) -> bool:
+    """A loop converts like that, which copies do not fuse."""
+    return before in (np.float32, np.float64) and after.kind in "iu" and after not in (np.uint8, np.int8, np.uint64)
 
 
 class Cast(Operator, name="cast"):

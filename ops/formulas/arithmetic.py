@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec
-from ..batch import Batch
+from ..batch import Batch, address
 from ..context import Context
 from ..conversion import saturate
 from ..errors import SpecError
+from ..kernels import Kernels
 from ..types import from_numpy, to_numpy
 from . import expression
 from .expression import Typed
+from .expression_plan import Program, planned
 
 Array = npt.NDArray[Any]
 I32 = npt.NDArray[np.int32]
@@ -27,6 +29,8 @@ I64 = npt.NDArray[np.int64]
 _BLOCK = 1 << 16
 """Bytes calculated at a time on the CPU: a few temporaries of as many fit into the cache. Larger ones also come from
 the system, and go back to it, one by one: clearing their pages took longer than the arithmetic."""
+_loops: Any = Kernels(".expression_cpu", __package__)
+
 _LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
@@ -68,6 +72,9 @@ class Expr(Operator, name="expr"):
         what = self._typed(tuple(zip(names, (b.dtype for b in batches), strict=True)))
         given = _aligned(ctx, batches)
         out = Batch.allocate(ctx.empty, given.out, what.dtype, given.layout, ctx.samples)
+        program = planned(what, names, tuple(b.dtype for b in batches))
+        if program is not None and _compiled(program, batches, given, out):
+            return out
         with np.errstate(all="ignore"):
             if all(given.full[k] or given.scalar[k] for k in range(len(batches))):
                 _flat(what, names, batches, given, out)
@@ -183,6 +190,36 @@ def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
 # -- the CPU ----------------------------------------------------------------------------------------------------------
 
 
+def _compiled(program: Program, batches: Sequence[Batch], given: _Aligned, out: Batch) -> bool:
+    """Calculate ``out`` by the compiled loop. False where it does not take these inputs."""
+    n, inputs = len(out), len(batches)
+    if not out.data.size:
+        return True
+    if any(b.data.strides[0] != b.data.itemsize for b in batches):
+        return False
+    if all(given.full) and all(b.is_packed for b in batches):  # as one long sample
+        starts = np.array([[b.offsets[0]] for b in batches])
+        periods, sizes, to = np.zeros((inputs, 1), np.int64), np.array([out.data.size]), np.zeros(1, np.int64)
+    else:
+        starts, periods = np.empty((inputs, n), np.int64), np.zeros((inputs, n), np.int64)
+        sizes, to = out.sizes, out.offsets
+        for k, b in enumerate(batches):
+            starts[k] = b.offsets
+            if given.scalar[k]:
+                periods[k] = 1
+            elif not given.full[k]:
+                if not _is_tail(given.shapes[k], given.out):
+                    return False
+                periods[k] = b.sizes
+    addresses = np.array([address(b.data) for b in batches])
+    target = np.array([address(out.data), program.kind, program.out_from])
+    done: bool = _loops.calculate(
+        program.functions, program.sources, program.constants, program.registers, addresses, starts, periods, sizes,
+        target, to,
+    )  # fmt: skip
+    return done
+
+
 _LARGE = 1 << 12
 """Elements of samples that are worth calls of their own."""
 _ELEMENTS = 1 << 16
@@ -249,11 +286,17 @@ def _broadcast(what: Typed, names: Sequence[str], batches: Sequence[Batch], give
 
 
 def _is_period(shapes: I32, out: I32) -> bool:
-    """``shapes`` are ``out`` itself, or its last few dimensions after ones, of few elements."""
-    for first in range(shapes.shape[1] + 1):
-        if (shapes[:, :first] == 1).all() and (shapes[:, first:] == out[:, first:]).all():
-            return first == 0 or int(shapes.prod(axis=1).max(initial=0)) <= _BLOCK >> 6
-    return False
+    """`_is_tail`, of few elements where they are not ``out`` itself."""
+    few = int(shapes.prod(axis=1).max(initial=0)) <= _BLOCK >> 6
+    return _is_tail(shapes, out) and (few or bool((shapes == out).all()))
+
+
+def _is_tail(shapes: I32, out: I32) -> bool:
+    """``shapes`` are ``out`` itself, or its last few dimensions after ones."""
+    return any(
+        (shapes[:, :first] == 1).all() and (shapes[:, first:] == out[:, first:]).all()
+        for first in range(shapes.shape[1] + 1)
+    )
 
 
 def _repeated(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.base import Operator
+from ...ops.base import Operator, Spec
 from ...ops.batch import Batch, Samples
 from ...ops.errors import DaliRunError
 from ...ops.gpu.readable_by_gpu import in_device_memory
@@ -27,6 +27,12 @@ FOR_WORK = 0.25
 
 _MANY = 1024
 """Samples of which shapes are compared with those of the batch before."""
+
+_FEW = 8
+"""Samples that one worker computes: what they become need not be joined, and so its place need not be foreseen."""
+
+_KEPT = 64
+"""Kinds of batches for which is kept what operators make of them."""
 
 IN_PARTS = "over the memory budget: batch in parts"
 
@@ -61,6 +67,8 @@ class BatchBudget:
         }
         self._last: dict[str, tuple[Any, estimate.Foresight]] = {}
         """The last estimate of each step that goes by shapes, and what it went by; any thread replaces it whole."""
+        self._specs: dict[tuple[str, estimate.Facts], Mapping[Edge, Spec]] = {}
+        """The specs of outputs by step and facts."""
         self._divisible: list[Step] = []
         """Steps before which a batch can be cut: nothing needs all of it from there on."""
         for step in reversed(plan.steps):
@@ -101,8 +109,9 @@ class BatchBudget:
         if known is not None and key is not None and known[0] == key:
             return known[1]
         try:
+            specs = self._inferred(step, estimate.facts_of(needed)) if len(samples) > _FEW else None
             found = estimate.foresee(
-                step.nodes, step.gives, needed, samples, self._services.plan.target.device == "null"
+                step.nodes, step.gives, needed, samples, self._services.plan.target.device == "null", specs
             )
         except DaliRunError:
             raise
@@ -110,6 +119,16 @@ class BatchBudget:
             raise _Unforeseen(e) from e
         if key is not None:
             self._last[self._services.name_of(step)] = key, found
+        return found
+
+    def _inferred(self, step: Step, facts: estimate.Facts) -> Mapping[Edge, Spec]:
+        """The specs of the outputs of ``step``; operators are asked once for equal facts."""
+        key = self._services.name_of(step), facts
+        found = self._specs.get(key)
+        if found is None:
+            if len(self._specs) >= _KEPT:  # of batches that all have other shapes
+                self._specs.clear()
+            found = self._specs[key] = estimate.inferred(step.nodes, facts)
         return found
 
     def _shapes(self, needed: Mapping[Edge, Batch], samples: Samples, step: Step) -> Any:

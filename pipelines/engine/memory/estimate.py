@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 
 from ....ops.base import Spec
 from ....ops.batch import I64, Batch, Samples
-from ....ops.types import to_numpy
+from ....ops.types import from_numpy, to_numpy
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 
@@ -42,9 +43,39 @@ class Foresight:
         return Foresight(peak, kept, self.sure[low:high], self.greediest, int(peak.sum()), int(kept.sum()), made)
 
 
+Facts = tuple[tuple[Edge, Spec], ...]
+"""The known facts of the batches that a step takes."""
+
+
+def facts_of(env: Mapping[Edge, Batch]) -> Facts:
+    """The facts about batches that are there: their types, and extents where all samples have the same."""
+    found = []
+    for edge, b in env.items():
+        shape = tuple(b.shapes[0].tolist()) if b.is_uniform else (None,) * b.ndim
+        found.append((edge, Spec(shape, from_numpy(b.dtype), b.layout)))
+    return tuple(found)
+
+
+def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
+    """The specs of outputs, given batches that are there: operators know more of them than of the graph, to
+    which programs feed batches of types and shapes that they do not declare."""
+    known = dict(facts)
+    for node in nodes:
+        declared = (node.specs[k] if k < len(node.specs) else Spec() for k in range(node.op.num_outputs))
+        said: Sequence[Spec] = ()
+        if node.inputs and all(e in known for e in node.inputs):
+            with contextlib.suppress(Exception):  # the kernel tells what is wrong
+                given = node.op.infer(*(known[e] for e in node.inputs))
+                said = (given,) if isinstance(given, Spec) else given
+        for k, spec in enumerate(declared):
+            known[Edge(node.id, k)] = said[k] if k < len(said) else spec
+    return known
+
+
 def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
-            emulate: bool = False) -> Foresight:  # fmt: skip
-    """The memory that ``nodes`` will hold for ``samples``, given the batches of ``env``."""
+            emulate: bool = False, specs: Mapping[Edge, Spec] | None = None) -> Foresight:  # fmt: skip
+    """The memory that ``nodes`` will hold for ``samples``, given the batches of ``env``. ``specs``: of their outputs,
+    see `inferred`."""
     n = len(samples)
     elements: dict[Edge, I64 | int] = {}  # one number where it is that of all samples
     live: dict[Edge, I64 | int] = {}
@@ -70,6 +101,7 @@ def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Bat
         for k in range(node.op.num_outputs):
             edge = Edge(node.id, k)
             spec = node.specs[k] if k < len(node.specs) else Spec()
+            spec = spec if specs is None else specs.get(edge, spec)
             if spec.dtype is not None:
                 types[edge] = to_numpy(spec.dtype)
             elif node.inputs and node.inputs[0] in types:

@@ -111,3 +111,34 @@ def test_pictures_of_any_size_get_their_places_too(chain: str, monkeypatch: pyte
         for k, picture in enumerate(pictures):
             np.testing.assert_array_equal(np.asarray(out[k]), picture * 2 ** chain.count("brightness"))
     assert all(seen[-2:]), seen
+
+
+@pytest.mark.parametrize("what", ["another type", "another shape", "both"])
+def test_outputs_that_nobody_declared_are_foreseen_from_the_data(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program feeds arrays of a type and a shape that it does not declare; operators say what they make of them."""
+    images = np.arange(40 * 300 * 250 * 3, dtype=np.uint32).astype(np.uint8).reshape(40, 300, 250, 3)
+    seen: list[bool] = []
+
+    def watched(parts: Sequence[Batch], empty: Any) -> Batch:
+        joined = join(parts, empty)
+        seen.append(len(parts) > 1 and np.shares_memory(joined.data, parts[0].data))
+        return joined
+
+    monkeypatch.setattr(host, "join", watched)
+
+    @pipeline_def(batch_size=40, num_threads=2, device_id=None)
+    def program() -> Any:
+        data = fn.external_source(source=lambda: images, layout="HWC")
+        if what != "another type":
+            data = fn.cat(data, data, axis_name="C")
+        return data if what == "another shape" else data * 0.5
+
+    pipe = program()
+    for _ in range(8):
+        (out,) = pipe.run()
+        expected = np.concatenate([images, images], axis=3) if what != "another type" else images
+        np.testing.assert_array_equal(
+            np.asarray(out.as_tensor()), expected if what == "another shape" else expected * np.float32(0.5)
+        )
+    assert seen, "no batch was cut"
+    assert all(seen), seen

@@ -1,0 +1,24 @@
+"""`conversion` of many floats to integers, in one pass."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def rounded(values, least, most, inside, high, out):
+    """``values`` [n] rounded half away from zero, NaN as 0. ``least`` and ``most`` are the ends of the
+    type of ``out`` [n] as floats, ``high`` the upper one as it is, ``inside`` the largest float below it."""
+    for k in range(len(values)):
+        v = values[k]
+        w = min(v if v > least else least, inside)
+        t = np.int64(w)
+        # The distance to the truncated value is exact; adding 0.5 before truncating is not (0.49999997 + 0.5 = 1).
+        rest = w - values.dtype.type(t)
+        t += np.int64(rest >= 0.5) - np.int64(rest <= -0.5)
+        t = high if v >= most else t
+        out[k] = t if v == v else 0

@@ -1,0 +1,174 @@
+"""Expressions as programs of the compiled loop (`expression_cpu`): functions of registers, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .expression import Typed
+
+I64 = npt.NDArray[np.int64]
+
+BLOCK = 1024
+"""Elements that go through an expression at a time: 4 KB a register."""
+_MOST = 96
+"""Registers."""
+
+U8, I8, U16, I16, I32, F32 = range(6)
+"""Element types; bool is as U8."""
+_KINDS = {
+    np.dtype(np.bool_): U8, np.dtype(np.uint8): U8, np.dtype(np.int8): I8, np.dtype(np.uint16): U16,
+    np.dtype(np.int16): I16, np.dtype(np.int32): I32, np.dtype(np.float32): F32,
+}  # fmt: skip
+
+(
+    ADD_F, SUB_F, MUL_F, DIV_F, MIN_F, MAX_F, CLAMP_F, NEG_F, ABS_F, SQRT, RSQRT, FLOOR, CEIL,
+    ADD_I, SUB_I, MUL_I, DIV_I, MIN_I, MAX_I, CLAMP_I, NEG_I, ABS_I, EQ_I, NE_I, LT_I, LE_I, GT_I, GE_I, AND, OR, XOR,
+    EQ_F, NE_F, LT_F, LE_F, GT_F, GE_F, NOT_F,
+    FLOAT_OF, CLIP, TRUE_OF, ROUNDED,
+) = range(42)  # fmt: skip
+"""Functions: of float32, of int32, comparisons of float32, conversions."""
+
+_OF_FLOATS = {
+    "add": ADD_F, "sub": SUB_F, "mul": MUL_F, "div": DIV_F, "fdiv": DIV_F, "min": MIN_F, "max": MAX_F,
+    "clamp": CLAMP_F, "neg": NEG_F, "abs": ABS_F, "fabs": ABS_F, "sqrt": SQRT, "rsqrt": RSQRT, "floor": FLOOR,
+    "ceil": CEIL, "eq": EQ_F, "ne": NE_F, "lt": LT_F, "le": LE_F, "gt": GT_F, "ge": GE_F, "not": NOT_F,
+}  # fmt: skip
+_OF_INTEGERS = {
+    "add": ADD_I, "sub": SUB_I, "mul": MUL_I, "fdiv": DIV_I, "min": MIN_I, "max": MAX_I, "clamp": CLAMP_I,
+    "neg": NEG_I, "abs": ABS_I, "bitand": AND, "bitor": OR, "bitxor": XOR,
+}  # fmt: skip
+_ORDER = {"eq": EQ_I, "ne": NE_I, "lt": LT_I, "le": LE_I, "gt": GT_I, "ge": GE_I}
+_LOGIC = {"and": AND, "or": OR, "bitand": AND, "bitor": OR, "bitxor": XOR}
+_BOOL = np.dtype(np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An expression as `expression_cpu.calculate` takes it."""
+
+    functions: I64
+    sources: I64
+    constants: I64
+    registers: int
+    kind: int
+    """Element type of the result."""
+    out_from: int
+
+
+class _UnknownError(Exception):
+    """The loop does not do it."""
+
+
+class _Writer:
+    def __init__(self, names: Sequence[str], dtypes: Sequence[np.dtype[Any]]) -> None:
+        self.inputs = {n: (k, d) for k, (n, d) in enumerate(zip(names, dtypes, strict=True))}
+        self.functions: list[tuple[int, ...]] = []
+        self.sources: dict[tuple[int, bool], int] = {}
+        self.kinds: list[tuple[int, int, int, int]] = []
+        self.constants: list[tuple[int, int]] = []
+        self.registers = 0
+
+    def register(self) -> int:
+        if self.registers == _MOST:
+            raise _UnknownError
+        self.registers += 1
+        return self.registers - 1
+
+    def put(self, op: int, *args: int) -> int:
+        to = self.register()
+        self.functions.append((op, to, *args, *(args[:1] * (3 - len(args)))))
+        return to
+
+    def value(self, what: Typed, as_float: bool) -> int:
+        """The register of ``what`` as float32 or as int32."""
+        if what.dtype not in _KINDS:
+            raise _UnknownError
+        if what.fn == "name":
+            return self.source(what.value, as_float)
+        if what.fn == "const":
+            return self.constant(what, as_float)
+        own = what.dtype == np.float32
+        found = self.call(what)
+        if own and not as_float:
+            raise _UnknownError  # conversions say so
+        return self.put(FLOAT_OF, found) if as_float and not own else found
+
+    def source(self, name: str, as_float: bool) -> int:
+        k, dtype = self.inputs[name]
+        kind = _KINDS.get(dtype)
+        if kind is None or (kind == F32 and not as_float):
+            raise _UnknownError
+        if (k, as_float) not in self.sources:
+            to = self.sources[k, as_float] = self.register()
+            self.kinds.append((k, kind, to, int(as_float)))
+        return self.sources[k, as_float]
+
+    def constant(self, what: Typed, as_float: bool) -> int:
+        exact = np.asarray(what.value, np.float64 if what.dtype.kind == "f" else None).astype(what.dtype)
+        to = self.register()
+        bits = exact.astype(np.float32).view(np.int32) if as_float else exact.astype(np.int32)
+        self.constants.append((to, int(bits)))
+        return to
+
+    def call(self, what: Typed) -> int:
+        fn, at = what.fn, what.at
+        if fn == "cast":
+            return self.cast(what)
+        if at not in _KINDS:
+            raise _UnknownError
+        if at == np.float32:
+            if fn not in _OF_FLOATS:
+                raise _UnknownError
+            return self.put(_OF_FLOATS[fn], *(self.value(a, True) for a in what.args))
+        if fn in _ORDER:  # of integers, whose values count, and not the type that they would be converted to
+            return self.put(_ORDER[fn], *(self.value(a, False) for a in what.args))
+        known = _OF_INTEGERS if at == np.int32 else _LOGIC if at == _BOOL else {}
+        if fn not in known:
+            raise _UnknownError
+        return self.put(known[fn], *(self.value(a, False) for a in what.args))
+
+    def cast(self, what: Typed) -> int:
+        (arg,) = what.args
+        if arg.dtype not in _KINDS or what.dtype not in _KINDS:
+            raise _UnknownError
+        if what.dtype == np.float32:
+            return self.value(arg, True)
+        if arg.dtype == np.float32:
+            found = self.value(arg, True)
+            return self.put(TRUE_OF, found) if what.dtype == _BOOL else self.put(ROUNDED, found, _KINDS[what.dtype])
+        found = self.value(arg, False)
+        if what.dtype == _BOOL:
+            if arg.dtype == _BOOL:
+                return found
+            zero = self.register()
+            self.constants.append((zero, 0))
+            return self.put(NE_I, found, zero)
+        return self.put(CLIP, found, _KINDS[what.dtype])
+
+
+@lru_cache(1024)
+def planned(what: Typed, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]) -> Program | None:
+    """The program of a typed expression of inputs ``names`` of ``dtypes``; None where the loop does not do it."""
+    writer = _Writer(names, dtypes)
+    try:
+        if what.fn in ("name", "const"):
+            return None
+        as_float = what.dtype == np.float32
+        found = writer.value(what, as_float)
+    except _UnknownError:
+        return None
+    kind = _KINDS[what.dtype]
+    last = bool(writer.functions) and writer.functions[-1][1] == found
+    if not last:
+        return None  # a conversion alone
+    direct = kind >= I32
+    return Program(
+        np.array(writer.functions, np.int64), np.array(writer.kinds, np.int64).reshape(-1, 4),
+        np.array(writer.constants, np.int64).reshape(-1, 2), writer.registers, kind, -1 if direct else found,
+    )  # fmt: skip
