@@ -145,11 +145,11 @@ class Lane:
         self.stream.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        if kind is not None:  # whoever was to `join` may not have come to it
+    def __exit__(self, *exc: object) -> None:
+        if exc[0] is not None:  # whoever was to `join` may not have come to it
             with suppress(Exception):  # the first error counts
                 self.join()
-        self.stream.__exit__(kind, *exc)
+        self.stream.__exit__(*exc)
         self.gpu.__exit__(*exc)
 
     def empty(self, n: int, dtype: Any) -> Any:
@@ -440,6 +440,11 @@ def foreign(value: Any) -> Any:
 _blocks = page_locked.Blocks()
 
 
+def page_locked_blocks() -> page_locked.Blocks:
+    """The large page-locked blocks that wait to be used again, for the accounts of runs."""
+    return _blocks
+
+
 def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
     """An uninitialised page-locked host buffer, of CuPy's pool or of blocks that were used before."""
     if nbytes > page_locked.SMALLEST:
@@ -450,7 +455,8 @@ def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
 def _alloc_pinned(nbytes: int) -> Any:
     """The pool gives a block out again only for the size it was made for, and making one costs milliseconds: sizes are
     rounded up to a few, so that batches of about one size share blocks. It never gives a block back by itself: what
-    lies idle is freed whenever `PINNED_SPARE` bytes of new blocks were made, and where none can be made."""
+    lies idle is freed whenever `PINNED_SPARE` bytes of new blocks were made (or an eighth of what a run may hold), and
+    where none can be made."""
     import cupy
 
     step = max(512, 1 << max(nbytes - 1, 0).bit_length() - 3) if nbytes > 4096 else 512
@@ -466,7 +472,7 @@ def _alloc_pinned(nbytes: int) -> Any:
         if where not in _known:  # by its place: other threads take and give back blocks all the while
             _known.add(where)
             _pinned["made"] += size
-        if _pinned["made"] > PINNED_SPARE:
+        if _pinned["made"] > min(PINNED_SPARE, _blocks.least // 8):
             _pinned["made"] = 0
             _known.clear()
             pool.free_all_blocks()

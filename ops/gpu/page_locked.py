@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,20 @@ U8 = npt.NDArray[np.uint8]
 SMALLEST = 1 << 20
 """Bytes. Smaller blocks are CuPy's pool's, by their sizes."""
 SPARE = 4 << 30
-"""Bytes that wait to be used again, at most, when a block has to be made."""
+"""Bytes that wait to be used again, at most, when a block has to be made; less where a run's account is full."""
+
+
+class Room(Protocol):
+    """The account of a run's memory."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes that there may be."""
+        ...
+
+    def spare(self, nbytes: int) -> bool:
+        """There is room for so many bytes more that wait to be used again. Takes no lock: destructors ask."""
+        ...
 
 
 class Blocks:
@@ -29,6 +42,32 @@ class Blocks:
     def __init__(self) -> None:
         self._idle: deque[_Block] = deque()  # appended to without the lock: a collection may do it
         self._choosing = threading.Lock()
+        self._rooms: tuple[Room, ...] = ()
+
+    @property
+    def idle(self) -> int:
+        """Bytes that wait to be used again."""
+        return sum(len(b.data) for b in list(self._idle))
+
+    @property
+    def most(self) -> int:
+        """Bytes that may wait, about."""
+        return 2 * SPARE
+
+    def enter(self, room: Room) -> None:
+        """A run begins on whose account is what waits to be used again; until it does `leave`."""
+        with self._choosing:
+            self._rooms = (*self._rooms, room)
+
+    def leave(self, room: Room) -> None:
+        """The run is over; once more does no harm."""
+        with self._choosing:
+            self._rooms = tuple(r for r in self._rooms if r is not room)
+
+    @property
+    def least(self) -> int:
+        """Bytes that the smallest of the runs' accounts may have; 1 << 62 where there is no run."""
+        return min((r.limit for r in self._rooms), default=1 << 62)
 
     def empty(self, nbytes: int, make: Callable[[int], Any]) -> U8:
         """An uninitialised array, of what ``make`` gives for a number of bytes where no idle block fits. Its memory
@@ -41,7 +80,8 @@ class Blocks:
 
     def back(self, block: _Block) -> None:
         """A block is needed no more."""
-        self._idle.append(block)
+        if all(r.spare(len(block.data)) for r in self._rooms):
+            self._idle.append(block)
 
     def _taken(self, nbytes: int) -> _Block | None:
         with self._choosing:
@@ -53,7 +93,7 @@ class Blocks:
 
     def _made(self, nbytes: int, make: Callable[[int], Any]) -> _Block:
         with self._choosing:
-            if sum(len(b.data) for b in list(self._idle)) > SPARE:
+            if self.idle > SPARE:
                 self._idle.clear()  # of other sizes than those that are wanted now
         size = nbytes + nbytes // 8  # the next batch may be larger
         try:

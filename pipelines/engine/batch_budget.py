@@ -51,7 +51,8 @@ class BatchBudget:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self.host = Ledger(services.options.memory.host_bytes(), for_work=FOR_WORK)
+        limit, accounts = services.options.memory.host_bytes(), services.options.accounts
+        self.host = Ledger(limit, FOR_WORK) if accounts is None else accounts.of(services.plan, limit, FOR_WORK)
         """The account of host memory."""
         self.device: Ledger | None = None
         """The account of the GPUs' memory, once there are any."""

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.errors import DeviceError, JobError
-from ...ops.gpu.lane import pinned_empty
+from ...ops.gpu.lane import page_locked_blocks, pinned_empty
 from ...ops.gpu.start import start_ahead
 from ...ops.gpu.waits import Watch, unwatch, watch
 from ...ops.interfaces import Copies
@@ -173,6 +173,9 @@ class Engine:
             return
         self._started = True
         self._thread("abandoned", self._stop_when_abandoned)
+        if self.plan.target.device == "gpu":
+            self.budget.host.keeps(page_locked_blocks())
+            page_locked_blocks().enter(self.budget.host)
         if self.direct is not None:
             self.direct.open()
             return
@@ -312,8 +315,10 @@ class Engine:
         if self.host_part.lender is not None:
             if_it_works(self.host_part.lender.close)
         self.device_part.lift_limits()
+        page_locked_blocks().leave(self.budget.host)
         if wait:
             self.host_part.let_go()
+            self.budget.host.close()
 
     def _join(self, thread: threading.Thread) -> None:
         """Wait for the end of a thread, unless a GPU hangs that it waits for."""

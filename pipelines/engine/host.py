@@ -37,8 +37,8 @@ _LARGER = 32
 """Samples a chunk where nothing is decoded, at most: a task costs as much as an operator's work on two pictures."""
 
 _SPARE = 0.125
-"""Part of the host's budget that arrays of batches may take, besides, which wait to be used again; those of readers
-half of it, those of chunks twice as much by the depth of the queue."""
+"""Part of the host's budget that arrays of batches may take which wait to be used again; those of readers half of it,
+those of chunks twice as much by the depth of the queue. They are on the account, and are let go of where it is full."""
 
 
 def _ordinary(nbytes: int) -> Any:
@@ -61,11 +61,13 @@ class HostPart:
         options = services.options
         self.pool = Pool(options.num_threads, "worker")
         spare = int(budget.host.limit * _SPARE) // options.cpu_queue
-        self._recycler = Recycler(options.cpu_queue, largest=spare)
-        self._read_recycler = Recycler(options.cpu_queue, largest=spare // 2)
+        room = budget.host.spare
+        self._recycler = Recycler(options.cpu_queue, spare, room)
+        self._read_recycler = Recycler(options.cpu_queue, spare // 2, room)
         """Of readers that make arrays themselves: videos, sounds, regions."""
-        self._chunk_recycler = Recycler(4 * options.num_threads, largest=spare // (2 * options.num_threads))
+        self._chunk_recycler = Recycler(4 * options.num_threads, spare // (2 * options.num_threads), room)
         """Of what chunks hold between their operators: decoded pictures, most of all."""
+        budget.host.keeps(self._recycler, self._read_recycler, self._chunk_recycler)
         self.stopped = False
         """Chunks that have not begun end at once. Set by the thread that stops the run."""
         self.on_account = True

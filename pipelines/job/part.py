@@ -11,6 +11,7 @@ from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import Budget
 from ..engine.inputs import JobFeed, Sources
+from ..engine.memory.budget import Accounts
 from .run import CLEAN, JobResult, JobRun, Prepared, Progress, uploads_of, write_config
 
 
@@ -36,6 +37,7 @@ class OpenJob:
         self._feed = JobFeed(sources, limit)
         # parts may be too short to find out which way is faster, and lie in the same files
         self._uploads = uploads_of(prepared, keep=True)
+        self._accounts = Accounts()
         self._warm = False
 
     @property
@@ -67,7 +69,7 @@ class OpenJob:
                 result = JobResult(CLEAN, "was finished before", {}, config.url or config.path, ran=False)
             else:
                 run = JobRun(self.prepared, feed, output, config, None, progress, command, warm=self._warm,
-                             uploads=self._uploads)  # fmt: skip
+                             uploads=self._uploads, accounts=self._accounts)  # fmt: skip
                 self._warm = True
                 result = run.run()
         return PartResult(result, output.written, output.rejected)

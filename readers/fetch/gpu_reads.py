@@ -116,6 +116,7 @@ class RegisteredFiles:
     def begin(self, account: Callable[[int], None], told: Callable[[str, int], None]) -> None:
         """Another run goes on with what is registered; ``account`` and ``told`` are its own."""
         with self._lock:
+            self._account(0)
             self._account, self._told = account, told
             self._account(self._used)
 

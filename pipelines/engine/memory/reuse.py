@@ -5,6 +5,7 @@ clear new pages for every batch, which takes longer than filling them.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ _SMALLEST = 1 << 20
 class Recycler:
     """Where large arrays come from. Arrays may be held as long as anyone likes, and by any thread."""
 
-    def __init__(self, spare: int = 3, largest: int = 1 << 62) -> None:
-        """At most ``spare`` arrays wait to be used again, of at most ``largest`` bytes each."""
+    def __init__(self, spare: int = 3, largest: int = 1 << 62, room: Callable[[int], bool] = lambda _: True) -> None:
+        """At most ``spare`` arrays wait to be used again, of at most ``largest`` bytes each, and as long as there is
+        ``room`` for so many bytes more, which a destructor may ask at any moment."""
         self._largest = largest
+        self._room = room
         self._free: deque[npt.NDArray[np.uint8]] = deque(maxlen=spare)  # without a lock: a collection may append
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
@@ -32,14 +35,29 @@ class Recycler:
         lease = np.asarray(_Block(self, self._block(nbytes)))
         return lease[:nbytes].view(dtype)
 
+    @property
+    def idle(self) -> int:
+        """Bytes that wait to be used again."""
+        return sum(map(len, list(self._free)))
+
+    @property
+    def most(self) -> int:
+        """Bytes that may wait."""
+        return (self._free.maxlen or 0) * self._largest
+
+    def clear(self) -> None:
+        """Keep nothing of what waits now."""
+        self._free.clear()
+
     def close(self) -> None:
         """Keep nothing any more, what is out included: an engine that has ended may wait long for the collector."""
         self._largest = 0
+        self._room = _none
         self._free.clear()
 
     def back(self, block: npt.NDArray[np.uint8]) -> None:
         """A block is needed no more."""
-        if self._largest:
+        if self._largest and self._room(len(block)):
             self._free.append(block)
 
     def _block(self, nbytes: int) -> npt.NDArray[np.uint8]:
@@ -53,6 +71,10 @@ class Recycler:
             self._free.append(block)
         # more, for the next one may be larger; what is never written takes no memory
         return host_empty(max(nbytes, min(1 << (nbytes - 1).bit_length(), self._largest)), np.uint8)
+
+
+def _none(_: int) -> bool:
+    return False
 
 
 class _Block:

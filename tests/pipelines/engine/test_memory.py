@@ -25,11 +25,13 @@ from dali_run.pipelines.engine.channel import Closed
 from dali_run.pipelines.engine.engine import FEWER, IN_PARTS, Engine, NullLane, Options
 from dali_run.pipelines.engine.host import HostPart
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.engine.memory.budget import Allowance, Ledger, OverBudgetError
+from dali_run.pipelines.engine.memory.budget import Accounts, Allowance, Ledger, OverBudgetError
 from dali_run.pipelines.engine.memory.estimate import runs
+from dali_run.pipelines.engine.memory.reuse import Recycler
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.graph.nodes import Edge
-from dali_run.pipelines.job.run import CLEAN, FAILED, REJECTS, JobResult, run_job
+from dali_run.pipelines.job.part import OpenJob
+from dali_run.pipelines.job.run import CLEAN, FAILED, REJECTS, JobResult, identity, prepare, run_job
 from dali_run.pipelines.limits import Memory, host_memory, memory_of, parse_limit
 from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.python.pipeline import Pipeline
@@ -171,7 +173,7 @@ def started(target: Callable[[], None]) -> threading.Thread:
 
 
 def until_it_waits(ledger: Ledger) -> None:
-    while not ledger._waiting:
+    while not ledger._account.waiting:
         time.sleep(0.001)
 
 
@@ -285,6 +287,114 @@ def test_an_allowance_is_what_was_taken_and_what_there_is_room_for() -> None:
             allowance.empty(1, np.uint8)
         allowance.close()
     assert ledger.used == 700
+
+
+def test_runs_that_overlap_have_one_account_and_the_earlier_goes_first() -> None:
+    accounts, plan = Accounts(), object()
+    first, second = accounts.of(plan, 100, 0.25), accounts.of(plan, 100, 0.25)
+    first.hold((7,), 40)
+    second.hold((0,), 30)
+    assert first.used == second.used == 70
+    order: list[str] = []
+
+    def hold(ledger: Ledger, number: int, what: str) -> None:
+        ledger.hold((number,), 20)
+        order.append(what)
+
+    later = started(lambda: hold(second, 1, "second"))
+    until_it_waits(first)
+    earlier = started(lambda: hold(first, 8, "first"))
+    while len(first._account.waiting) < 2:
+        time.sleep(0.001)
+    first.hold((7,), 25)  # room for one of them
+    earlier.join(60)
+    assert order == ["first"]
+    second.release((0,))
+    later.join(60)
+    assert order == ["first", "second"]
+    assert first.used == 65
+    assert accounts.of(object(), 100, 0.25).used == 0, "of another plan"
+
+
+def test_the_end_of_a_run_leaves_nothing_of_it_on_the_account_and_the_others_alone() -> None:
+    accounts, plan = Accounts(), object()
+    first, second = accounts.of(plan, 100, 0), accounts.of(plan, 100, 0)
+    first.hold((0,), 60)
+    assert first.grow(20, alone=False)
+    second.hold((0,), 10)
+    waits = started(lambda: second.hold((1,), 80))
+    until_it_waits(first)
+    first.stop()
+    with pytest.raises(Closed):
+        first.hold((1,), 30)
+    first.close()
+    waits.join(60)
+    first.give_back(20)  # late
+    first.release((0,))
+    first.hold((2,), 50, wait=False)
+    assert second.used == 90
+    second.close()
+    assert second.used == 0
+
+
+def test_what_waits_to_be_used_again_is_on_the_account_and_goes_where_there_is_no_room() -> None:
+    mib = 1 << 20
+    ledger = Ledger(10 * mib)
+    kept, other = (Recycler(4, 8 * mib, ledger.spare) for _ in range(2))
+    ledger.keeps(kept, other)
+    kept.empty(4 * mib, np.uint8)
+    other.empty(2 * mib, np.uint8)
+    assert (kept.idle, other.idle) == (4 * mib, 2 * mib)
+    ledger.hold((0,), 3 * mib)  # there is room for all
+    ledger.hold((1,), mib)
+    assert kept.idle + other.idle == 6 * mib
+    ledger.hold((2,), 2 * mib)  # there would be, without them
+    assert kept.idle + other.idle == 0
+    assert ledger.used == 6 * mib
+    kept.empty(8 * mib, np.uint8)  # is let go of at once
+    kept.empty(2 * mib, np.uint8)
+    assert kept.idle == 2 * mib
+    with ledger.work(3 * mib):
+        assert kept.idle == 0
+        kept.empty(2 * mib, np.uint8)
+        assert kept.idle == 0
+    ledger.close()
+    assert not ledger._account.idle
+
+
+def test_engines_have_what_they_keep_on_their_account(spec: Path) -> None:
+    """After them nothing refers to them."""
+    kept: list[Any] = []
+    keeps = Ledger.keeps
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "keeps", lambda self, *idle: (kept.append((self, idle)), keeps(self, *idle)))
+        assert run(spec, pipeline__memory__host="200KB").exit_code == CLEAN
+    assert {type(i).__name__ for _, idle in kept for i in idle} == {"Recycler"}
+    assert all(not ledger._account.idle for ledger, _ in kept)
+
+
+def test_the_parts_of_a_job_have_one_account(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them at the same time hold no more than one may, and make what one run makes."""
+    run(spec, "whole", write__shard__samples=8)
+    overrides = {"write.path": str(spec.parent / "parts"), "write.shard.samples": 8, "pipeline.memory.host": "60KB"}
+    prepared = prepare(spec, overrides)
+    made: list[Ledger] = []
+    init = Ledger.__init__
+    monkeypatch.setattr(Ledger, "__init__", lambda self, *a, **k: (init(self, *a, **k), made.append(self))[0])
+    with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
+        job = OpenJob(prepared, sources, identity(prepared, sources))
+        spans = [range(8), range(8, len(job.positions))]
+        threads = [started(lambda k=k: job.run((k, 2), spans[k], lambda _: None, {})) for k in range(len(spans))]
+        for thread in threads:
+            thread.join(120)
+    for suffix in ("tfrecord", "idx"):
+        whole = {p.name: p.read_bytes() for p in (spec.parent / "whole").glob(f"*.{suffix}")}
+        assert whole
+        assert whole == {p.name: p.read_bytes() for p in (spec.parent / "parts").glob(f"*.{suffix}")}
+    runs = [ledger for ledger in made if ledger.limit == 60_000 and ledger.peak]
+    assert len(runs) == 2
+    assert runs[0]._account is runs[1]._account
+    assert runs[0].used == 0
 
 
 def test_runs_cut_by_bytes_and_number() -> None:
