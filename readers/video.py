@@ -21,7 +21,7 @@ from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.storage.inventory import Pieces
 from ..ops.storage.urls import is_url
 from ..ops.types import DALIDataType, DALIImageType, to_numpy
-from ..ops.video import nvdec
+from ..ops.video import nvdec, packets
 from ..ops.video.decoders import PadMode, fill_of, padded
 from ..ops.video.media import NO_FRAME, Clip, Colours, Decoded, Glance, Index, Known, Open, group_of, require
 from ..ops.video.relay import Ends, Relay
@@ -331,7 +331,7 @@ class _Videos:
         ends, parts = Ends() if alone else self._ends(ctx.samples.index, numbers), []
         for file, some in which.items():
             mine = ends.of(first=file == rows[0, 0], last=file == rows[-1, 0])
-            parts.append(nvdec.readers().submit(self._read, file, some, numbers, mine))
+            parts.append(packets.readers().submit(self._read, file, some, numbers, mine))
         if ends.after is not None:
             ends.after.reading = parts[-1]
         return _Begun(ctx.samples.index, rows, numbers, shapes, which, parts, int(nbytes), ends)
@@ -347,7 +347,7 @@ class _Videos:
                 ends.before.reading.exception()  # it was begun before this one: nothing waits for it in vain
             clip = nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file], self._known[file])
             try:
-                with nvdec.reading:
+                with packets.reading:
                     return clip.read((n for i in some for n in numbers[i]), ends)
             except BaseException:
                 clip.close()

@@ -16,7 +16,7 @@ from ..codecs.decoders import check_encoded
 from ..context import Context
 from ..errors import SampleError, SpecError
 from ..types import DALIDataType
-from . import nvdec
+from . import nvdec, packets
 from .media import NO_FRAME, Clip, Decoded, Glance, require
 
 PadMode = Literal["none", "constant", "edge", "repeat", "reflect_1001", "symmetric", "reflect_101", "reflect"]
@@ -176,14 +176,14 @@ class Video(Operator, name="decoders.video"):
 
         def read(i: int) -> tuple[nvdec.NvClip, list[int]] | SampleError:
             try:
-                with nvdec.NvClip(encoded.sample(i)) as clip, nvdec.reading:
+                with nvdec.NvClip(encoded.sample(i)) as clip, packets.reading:
                     wanted = self._wanted(clip, *asked(i))
                     _keep(encoded.sample(i), len(clip), clip)
                     return clip.read(wanted), wanted
             except SampleError as e:
                 return e.bare()
 
-        parts = [nvdec.readers().submit(read, i) for i in range(len(encoded))]
+        parts = [packets.readers().submit(read, i) for i in range(len(encoded))]
         return _Ahead(encoded.samples.slot, int(encoded.sizes.sum()), parts)
 
     def _on_nvdec(self, ctx: Context, encoded: Batch) -> Batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from dali_run.ops.base import coerce, parameter
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
+from dali_run.ops.errors import SampleError
 from dali_run.ops.gpu.lane import Lane
 from dali_run.ops.video.decoders import Video
 from dali_run.ops.video.nvdec import matrix_of
@@ -81,11 +82,11 @@ def test_frames_are_those_of_the_cpu(name: str, how: dict[str, Any], tmp_path: P
 @pytest.mark.parametrize("codec", ["libx264", "libx265", "libvpx-vp9"])
 def test_threads_share_long_videos(codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At key frames; x265's are in open groups: pictures before them come after them, and need what is before both."""
-    from dali_run.ops.video import nvdec
+    from dali_run.ops.video import nvdec, packets
 
     file = tmp_path / f"a.{'webm' if 'vp9' in codec else 'mp4'}"
     frames = make_video(file, 40, codec=codec)
-    monkeypatch.setattr(nvdec, "_LEAST", 8)
+    monkeypatch.setattr(packets, "_LEAST", 8)
     for source in (str(file), np.fromfile(file, np.uint8)):
         with nvdec.NvClip(source) as clip:
             runs = [run for part in clip.read(range(40)).parts for run in part]
@@ -252,3 +253,27 @@ def test_matrices() -> None:
     assert matrix_of(1, 1, "yuv420p")[:6] == pytest.approx((1.164, 16, 1.793, 0.213, 0.533, 2.112), abs=6e-4)
     assert matrix_of(2, 2, "yuv420p")[:6] == pytest.approx((1, 0, 1.402, 0.344, 0.714, 1.772), abs=6e-4)
     assert matrix_of(5, 0, "yuvj420p") == matrix_of(2, 2, "yuv420p")
+
+
+@pytest.mark.parametrize("problem", [SampleError("corrupt_data", "damaged"), MemoryError()])
+def test_the_cpu_closes_the_file_that_it_went_on_with_whatever_goes_wrong(tmp_path: Path, problem: Exception) -> None:
+    from dali_run.ops.video import nvdec, packets
+
+    make_video(tmp_path / "a.mp4", 24)
+    closed = []
+
+    class Failing:
+        def decode(self, numbers: list[int], places: Any) -> None:
+            raise problem
+
+        def close(self) -> None:
+            closed.append(True)
+
+    with faked(), nvdec.NvClip(str(tmp_path / "a.mp4")) as clip:
+        left = nvdec._Left(("", 0), clip=cast("Any", Failing()), why="odd")
+        try:
+            outcome = nvdec._by_cpu(0, clip, [1], {1: []}, "odd", packets.Ends(), left)
+            assert isinstance(outcome[0], SampleError)
+        except MemoryError:
+            assert isinstance(problem, MemoryError)
+    assert closed == [True]
