@@ -30,7 +30,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.jobs.imagenet import run_apart
 from dali_run.pipelines.bench.web_mix import KINDS, SHARES, write_mix
 
-FORMATS = "mix,progressive,png,webp,cmyk,tiff,jpeg2000,bmp,pnm"
+FORMATS = "mix,progressive,png,webp,cmyk,tiff,jpeg2000,bmp,pnm,gif,png16"
+NOT_BY_DALI = ("gif",)
+"""Formats that DALI does not decode."""
 
 
 def main() -> None:
@@ -59,7 +61,7 @@ def main() -> None:
             place, counts = data_set(name, args.data or root, pictures, int(args.gigabytes * 1e9), args.variants)
             made = time.perf_counter() - began
             sizes = [f.stat().st_size for f in (place / "0").iterdir()]
-            rows[name] = {"files": counts, "bytes": sum(sizes), "made_s": made, **_measured(args, str(place))}
+            rows[name] = {"files": counts, "bytes": sum(sizes), "made_s": made, **_measured(args, name, str(place))}
         finally:
             shutil.rmtree(root)
         row = rows[name]
@@ -94,14 +96,14 @@ def data_set(name: str, root: Path, pictures: list[Path], nbytes: int, variants:
     return place, json.loads(known.read_text())
 
 
-def _measured(args: argparse.Namespace, root: str) -> dict[str, Any]:
+def _measured(args: argparse.Namespace, name: str, root: str) -> dict[str, Any]:
     common = {"root": root, "job": args.job, "source": "files", "device": args.device, "seconds": args.seconds}
     settings: list[dict[str, Any]] = []
     for text in args.ours.split(","):
         decoder, batch, threads, lanes = text.split(":")
         numbers = {"batch": int(batch), "threads": int(threads), "lanes": int(lanes)}
         settings.append({"what": "ours", "decoder": decoder, **numbers})
-    if args.dali_path and args.dali:
+    if args.dali_path and args.dali and name not in NOT_BY_DALI:
         batch, threads = args.dali.split(":")
         settings.append({"what": "dali", "batch": int(batch), "threads": int(threads)})
     results: dict[str, Any] = {"ours": [], "dali": []}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import os
+import struct
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from ...ops.errors import SpecError
@@ -28,6 +32,7 @@ _WAYS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "bmp": ("bmp", "BMP", {}),
     "pnm": ("ppm", "PPM", {}),
     "gif": ("gif", "GIF", {}),
+    "png16": ("png", "", {}),
 }
 KINDS = tuple(_WAYS)
 """The kinds of file that a picture can be written as."""
@@ -47,9 +52,9 @@ def write_mix(
     if not pictures:
         raise SpecError("there are no pictures to make a mix of")
     many = [(path, k) for k in range(max(1, variants)) for path in pictures]
+    some = many if variants else many[:: -(-len(many) // _SIZED)]
+    known = {kind: _all_encoded(kind, some) for kind in shares}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        some = many if variants else many[:: -(-len(many) // _SIZED)]
-        known = {kind: list(pool.map(lambda one, kind=kind: encoded(kind, *one), some)) for kind in shares}
         sizes = sum(shares[kind] * sum(map(len, files)) / len(files) for kind, files in known.items())
         count = max(count, -(-nbytes // max(1, int(sizes / sum(shares.values())))))
         (folder / "0").mkdir(parents=True)
@@ -70,6 +75,16 @@ def write_mix(
     return written
 
 
+def _all_encoded(kind: str, ones: Sequence[tuple[Path, int]]) -> list[bytes]:
+    """`encoded` of all ``ones``: by processes where there are many, since Pillow's encoders hold the GIL."""
+    if len(ones) <= _FEW:
+        return [encoded(kind, *one) for one in ones]
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(encoded, repeat(kind), *zip(*ones, strict=True), chunksize=4))
+
+
+_FEW = 64
+"""Files that are made without processes of their own."""
 _SIZED = 24
 """Pictures that tell how large files become."""
 _AT_ONCE = 16
@@ -128,9 +143,30 @@ def _encoded(kind: str, image: Image.Image, variant: int, pixels: int) -> bytes:
     image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
     if "quality" in options:
         options = {**options, "quality": options["quality"] + quality_change(variant)}
+    if kind == "png16":
+        return _png_of_16_bits(image, variant)
     out = io.BytesIO()
     (image.convert("CMYK") if kind == "cmyk" else image).save(out, format, **options)
     return out.getvalue()
+
+
+def _png_of_16_bits(image: Image.Image, seed: int) -> bytes:
+    """A PNG of 16 bits a channel, which Pillow does not write for colours: ``image`` with noise of 4 bits below, its
+    filters all "up"."""
+    pixels = np.asarray(image)
+    noise = np.random.default_rng(seed).integers(0, 16, pixels.shape, np.uint16)
+    rows = (pixels.astype(np.uint16) * 257 ^ noise).astype(">u2").view(np.uint8).reshape(image.height, -1)
+    up = np.diff(rows, axis=0, prepend=np.zeros_like(rows[:1]))  # modulo 256, as bytes are
+    data = zlib.compress(np.pad(up, ((0, 0), (1, 0)), constant_values=2).tobytes())
+    parts = (
+        (b"IHDR", struct.pack(">IIBBBBB", image.width, image.height, 16, 2, 0, 0, 0)),
+        (b"IDAT", data),
+        (b"IEND", b""),
+    )
+    chunks = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def varied(image: Image.Image, variant: int) -> Image.Image:
