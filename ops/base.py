@@ -132,6 +132,9 @@ class Operator:
     """It sees whole batches, and takes next to no time: what a program hands over, say."""
     looks_on: ClassVar[bool] = False
     """It reads no data: it gives views, or what shapes say."""
+    of_shapes: ClassVar[bool] = False
+    """Its output follows from the shapes, types and layouts of its inputs, wherever their data is: its cpu kernel takes
+    batches of a GPU, too."""
     makes_files: ClassVar[bool] = False
     """Its output is the bytes of whole files: fields may keep them, as they keep those that were read."""
     decodes: ClassVar[bool] = False

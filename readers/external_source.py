@@ -156,6 +156,14 @@ class FedBatches:
             if start <= first < start + len(outputs[0]):
                 return tuple(_placed(ctx, b, start) for b in outputs)
 
+    def whole(self, start: int, n: int) -> tuple[Batch, ...] | None:
+        """The batch of the ``n`` samples from position ``start`` on, as it was put; None where it is not the next.
+        `take` gives it, too."""
+        if not self._waiting or self._waiting[0][0] != start or len(self._waiting[0][1][0].offsets) != n:
+            return None
+        self._taken.append(self._waiting[0])
+        return self._waiting.popleft()[1]
+
     def close(self) -> None:
         """Let go of what was not taken."""
         self._waiting.clear()

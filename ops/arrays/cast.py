@@ -74,6 +74,7 @@ class Cast(Operator, name="cast"):
 class CastLike(Operator, name="cast_like"):
     """Convert the first input to the type of the second, by the rules of cast."""
 
+    repeats = True
     inputs = (2, 2)
     example = "{op: cast_like, in: [weights, images], out: weights}"
 

@@ -13,6 +13,7 @@ from ..context import Context
 from ..copies.strided import LARGEST, run, whole
 from ..copies.windows import round_half_away
 from ..errors import SpecError
+from ..gpu.repeated import once
 from ..types import DALIDataType, to_numpy
 from .slice import resolve_axes
 
@@ -20,7 +21,7 @@ from .slice import resolve_axes
 class Reshaping(Operator, abstract=True):
     """The shape arguments that reshape and reinterpret share."""
 
-    looks_on = True
+    looks_on = repeats = True
 
     inputs = (1, 2)
 
@@ -97,6 +98,7 @@ class Reshaping(Operator, abstract=True):
         shape: npt.NDArray[Any]
         source = self._sources(ctx, old) if self.given("src_dims") else old
         if inputs:
+            once(ctx.device)
             rows = inputs[0].dense().reshape(n, -1)
             shape = (rows if inputs[0].on_host else rows.get()).astype(np.int64)  # shapes live on the host
         elif self.given("shape"):
@@ -220,7 +222,7 @@ class Reinterpret(Reshaping, name="reinterpret"):
 class Squeeze(Operator, name="squeeze"):
     """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
 
-    looks_on = True
+    looks_on = repeats = True
 
     example = "{op: squeeze, in: masks, axis_names: C, out: masks}"
 
@@ -290,7 +292,7 @@ class Squeeze(Operator, name="squeeze"):
 class ExpandDims(Operator, name="expand_dims"):
     """Insert dimensions of extent 1 at the places that they have in the output. Nothing is copied."""
 
-    looks_on = True
+    looks_on = repeats = True
 
     example = "{op: expand_dims, in: masks, axes: [2], new_axis_names: C, out: masks}"
 

@@ -13,6 +13,7 @@ from ..context import Context
 from ..copies.strided import convert, pad, run, whole, window
 from ..copies.windows import OutOfBounds, border, bounded, fill_along, image_layout, refused, round_half_away
 from ..errors import SpecError
+from ..gpu.repeated import once
 from ..types import DALIDataType, DALIImageType, to_numpy
 
 F64 = npt.NDArray[np.float64]
@@ -26,6 +27,7 @@ class Slice(Operator, name="slice"):
     away from zero and saturated (DALI cuts fractions off here).
     """
 
+    repeats = True
     inputs = (1, 3)
     example = "{op: slice, in: images, rel_start: [0.1, 0.1], rel_shape: [0.8, 0.8], axis_names: HW, out: images}"
 
@@ -149,7 +151,7 @@ class Slice(Operator, name="slice"):
             known = list(range(ndim)) if "axes" in ctx.args else self._axes(layout, ndim)
             axes = np.broadcast_to(np.array(known, np.int64), (n, len(known)))
         along = np.take_along_axis(extent, axes, axis=1)
-        first, last = self._given(ctx, along) if not inputs else self._positional(inputs, along)
+        first, last = self._given(ctx, along) if not inputs else self._positional(ctx, inputs, along)
         np.put_along_axis(start, axes, first, axis=1)
         np.put_along_axis(end, axes, last, axis=1)
         return start, end
@@ -167,8 +169,10 @@ class Slice(Operator, name="slice"):
             return first, first + size
         return first, along.astype(np.float64) if last is None else last
 
-    def _positional(self, inputs: tuple[Batch, ...], along: I64) -> tuple[Any, Any]:
+    def _positional(self, ctx: Context, inputs: tuple[Batch, ...], along: I64) -> tuple[Any, Any]:
         values = []
+        if not all(b.on_host for b in inputs):
+            once(ctx.device)
         for batch, relative in zip(inputs, (self.normalized_anchor, self.normalized_shape), strict=True):
             rows = batch.dense().reshape(len(batch), -1)
             rows = rows.get() if not batch.on_host else rows  # shapes are computed on the host: the copy is waited for

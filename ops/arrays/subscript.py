@@ -25,6 +25,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
     outside of it rejects the sample.
     """
 
+    repeats = True
     example = '{op: tensor_subscript, in: images, kinds: "ss", start: [0, 0], stop: [10, -1], out: images}'
 
     kinds: Annotated[str, Arg("a letter for each leading dimension")]
@@ -140,8 +141,7 @@ def _range(start: I64 | None, stop: I64 | None, step: I64, extent: I64) -> tuple
 class Shapes(Operator, name="shapes"):
     """The shape of each sample as a 1-D tensor."""
 
-    looks_on = True
-
+    looks_on = of_shapes = True
     example = "{op: shapes, in: images, out: extents}"
 
     dtype: Annotated[DALIDataType, Arg("type of the extents")] = DALIDataType.INT64

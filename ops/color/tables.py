@@ -31,6 +31,7 @@ class LookupTable(Operator, name="lookup_table"):
     Of equal keys the last counts. Values are rounded half away from zero and saturate.
     """
 
+    repeats = True
     example = "{op: lookup_table, in: labels, keys: [0, 7, 9], values: [1, 2, 2], dtype: INT32, out: labels}"
 
     keys: Annotated[tuple[int, ...], Arg("what is replaced", ge=0, le=_LAST_KEY)] = ()

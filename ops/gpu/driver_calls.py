@@ -77,13 +77,17 @@ class Launches:
         at = self._values.ctypes.data
         self._where = np.arange(at, at + self._values.nbytes, 8)
         """The address of each argument: the driver is told where arguments are."""
-        self._addresses = np.array([firsts[kernel] + k for kernel, k in places], np.int64)
-        self._calls = np.zeros((len(kernels) + 1, _COLUMNS), np.int64)
-        self._calls[0, 0], self._calls[0, 4] = functions[COPY_IN], stream
+        self._slots, self._places = self._values.data, [int(firsts[kernel]) + k for kernel, k in places]
+        self._stream = stream
+        self._calls = np.zeros((len(kernels) + 3, _COLUMNS), np.int64)
+        """An event, the copy, the kernels, and another event."""
+        self._copy, self._tables = self._calls[1], {(True, False): self._calls[1:-1], (False, False): self._calls[2:-1]}
+        """The calls, with or without a copy, with or without events."""
+        self._copy[[0, 4]] = functions[COPY_IN], stream
         for k, (function, grid, block, arguments) in enumerate(kernels):
             wide, high, deep = (*grid, 1, 1)[:3]
             where = self._where.ctypes.data + 8 * int(firsts[k])
-            self._calls[k + 1] = (functions[LAUNCH], getattr(function, "kernel", function).ptr, wide, high, deep,
+            self._calls[k + 2] = (functions[LAUNCH], getattr(function, "kernel", function).ptr, wide, high, deep,
                                        block, 1, 1, 0, stream, where, 0)  # fmt: skip
             for n, value in enumerate(arguments):
                 raw = np.asarray(value).tobytes()
@@ -92,18 +96,43 @@ class Launches:
                 )
         self._functions = [function for function, *_ in kernels]
         """Each keeps its module."""
+        self._passed = np.zeros(1, np.float32)
+        self._asks: Any = None
 
-    def begin(self, addresses: npt.NDArray[np.int64], to: int, host: npt.NDArray[np.uint8]) -> None:
-        """Copy ``host``, which is page-locked, to the address ``to``, and launch. Raises
-        cupy.cuda.driver.CUDADriverError."""
-        self._values[self._addresses] = addresses
-        calls = self._calls
-        if host.nbytes:
-            calls[0, 1:4] = to, host.__array_interface__["data"][0], host.nbytes
-        else:
-            calls = calls[1:]
+    def begin(
+        self, addresses: Sequence[int], to: int, host: npt.NDArray[np.uint8], *, timed: bool = False
+    ) -> None:  # fmt: skip
+        """Copy ``host``, which is page-locked, to the address ``to``, and launch; ``timed``: `milliseconds` will be
+        asked. Raises cupy.cuda.driver.CUDADriverError."""
+        if timed and self._asks is None:
+            self._mark()
+        slots = self._slots
+        for place, address in zip(self._places, addresses, strict=True):
+            slots[place] = address
+        if copies := host.nbytes > 0:
+            self._copy[1:4] = to, host.__array_interface__["data"][0], host.nbytes
+        calls = self._tables[copies, timed]
         if status := _loops.call_all(calls, len(calls)):
             refused(status)
+
+    def milliseconds(self) -> float:
+        """The device's time for the last `begin`, once that is done. Raises cupy.cuda.driver.CUDADriverError."""
+        if status := _loops.call_all(self._asks, 1):
+            refused(status)
+        return float(self._passed[0])
+
+    def _mark(self) -> None:
+        """Put events around the calls."""
+        import cupy
+
+        functions, calls = load(), self._calls
+        self._events = [cupy.cuda.Event() for _ in range(2)]
+        first, last = (event.ptr for event in self._events)
+        calls[0, :3] = functions[RECORD], first, self._stream
+        calls[-1, :3] = functions[RECORD], last, self._stream
+        self._tables[True, True], self._tables[False, True] = calls, np.concatenate((calls[:1], calls[2:]))
+        self._asks = np.zeros((1, _COLUMNS), np.int64)
+        self._asks[0, :4] = functions[ELAPSED], self._passed.ctypes.data, first, last
 
 
 class Work:

@@ -232,6 +232,8 @@ class Recorder:
 
     def recording(self, outputs: Sequence[Batch]) -> Recording | None:
         """The work for another batch; None where that is not known."""
+        if not self._all_fixed and not any(isinstance(one, Changing) for one in self._made):
+            return None  # the operator does not say what its arguments change
         found = []
         for out in outputs:
             place = self._within(out.data, self._memory) if out.data.nbytes else None
@@ -277,8 +279,7 @@ class Recording:
             [(one.function, one.grid, one.block, one.arguments) for one in launches],
             [(number, k) for number, one in enumerate(launches) for k, _, _ in one.places],
         )
-        self._which = np.array([which for one in launches for _, which, _ in one.places], np.int64)
-        self._from = np.array([start for one in launches for _, _, start in one.places], np.int64)
+        self._targets = [(which, start) for one in launches for _, which, start in one.places]
 
     def repeat(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[], Context]
@@ -302,7 +303,7 @@ class Recording:
             else:
                 memory.append(made := lane.empty(*one))
                 starts.append(lane.address(made))
-        self._launches.begin(np.array(starts)[self._which] + self._from, first, staged)
+        self._launches.begin([starts[which] + start for which, start in self._targets], first, staged)
         del block
         return tuple([output_of(memory[out.memory], out, samples) for out in self.outputs])
 
@@ -324,21 +325,25 @@ def output_of(data: Any, out: Output, samples: Samples) -> Batch:
     """The batch that ``out`` tells of, in the memory ``data``."""
     if out.start or data.size != out.size or data.dtype != out.dtype:
         itemsize = out.dtype.itemsize
+        if not out.start and data.nbytes == out.size * itemsize:
+            return out.like.with_data(data.view(out.dtype), samples, out.nbytes)
         data = data.view(np.uint8)[out.start : out.start + out.size * itemsize].view(out.dtype)
     return out.like.with_data(data, samples, out.nbytes)
 
 
-_Key = tuple[tuple[bytes, bytes, str, str, int], ...]
+_KeyOfOne = tuple[bytes, bytes, str, str, int]
+_Key = tuple[_KeyOfOne, ...]
 
 
 def key_of(lane: Any, inputs: Sequence[Batch]) -> _Key:
     """Equal for batches for which the same is launched."""
-    return tuple(
-        [
-            (b.shapes.tobytes(), b.offsets.tobytes(), b.layout, b.data.dtype.str, lane.address(b.data) % _ALIGNMENT)
-            for b in inputs
-        ]
-    )
+    return tuple([key_of_one(lane, b) for b in inputs])
+
+
+def key_of_one(lane: Any, b: Batch) -> _KeyOfOne:
+    """`key_of` one of the inputs, on the device or on the host."""
+    where = lane.address(b.data) % _ALIGNMENT if lane.holds(b) else -1
+    return b.shapes.tobytes(), b.offsets.tobytes(), b.layout, b.data.dtype.str, where
 
 
 class Repeats:

@@ -11,9 +11,10 @@ import numpy as np
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch, Samples
 from ..context import Context
-from ..copies.strided import convert, pad, run, whole, window
+from ..copies.strided import CopyPlan, convert, pad, run, whole, window
 from ..copies.windows import IMAGE_LAYOUTS, OutOfBounds, border, bounded, fill_along, image_layout, known_layout
 from ..errors import SpecError
+from ..gpu.repeated import shaped
 from ..kernels import Kernels
 from ..streams import F32
 from ..types import DALIDataType, DALIImageType, Library, to_numpy
@@ -192,10 +193,14 @@ class Crop(Cropping, name="crop"):
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         layout = known_layout(images, self.layouts)
         images = images.replace(layout=layout)
-        plan = window(whole(images), *self.windows(ctx, images, layout, self.out_of_bounds_policy))
-        plan = pad(
-            plan, border(self.out_of_bounds_policy), *fill_along(ctx, self.fill_values, images, layout.find("C"))
-        )
-        return run(ctx, plan if self.dtype is None else convert(plan, to_numpy(self.dtype)), images)
+        like = shaped(images)
+
+        def plan(ctx: Context) -> CopyPlan:
+            cut = window(whole(like), *self.windows(ctx, like, layout, self.out_of_bounds_policy))
+            fill = fill_along(ctx, self.fill_values, like, layout.find("C"))
+            cut = pad(cut, border(self.out_of_bounds_policy), *fill)
+            return cut if self.dtype is None else convert(cut, to_numpy(self.dtype))
+
+        return run(ctx, plan(ctx), images, plan)
 
     gpu = cpu

@@ -26,6 +26,7 @@ def _checked(spec: Spec) -> None:
 class SequenceRearrange(Operator, name="sequence_rearrange"):
     """Frame i of the output is frame new_order[i] of the input; frames may come several times, or not at all."""
 
+    repeats = True
     example = "{op: sequence_rearrange, in: video, new_order: [0, 2, 4], out: video}"
 
     new_order: Annotated[tuple[int, ...], Arg("numbers of frames", ge=0, per_sample=True, required=True)] = ()
@@ -75,7 +76,7 @@ class SequenceRearrange(Operator, name="sequence_rearrange"):
 class ElementExtract(Operator, name="element_extract"):
     """Frames of sequences as outputs of their own, one for each number in ``element_map``. Nothing is copied."""
 
-    looks_on = True
+    looks_on = repeats = True
 
     example = "{op: element_extract, in: video, element_map: [0, 4], out: [first, last]}"
 
@@ -114,7 +115,7 @@ class ElementExtract(Operator, name="element_extract"):
 class PerFrame(Operator, name="per_frame"):
     """Mark tensors as sequences: their layout begins with F. As an argument, a sequence gives each frame its value."""
 
-    looks_on = True
+    looks_on = repeats = True
 
     example = "{op: per_frame, in: angles, out: angles}"
 

@@ -62,6 +62,8 @@ def schedule(graph: Graph) -> tuple[Step, ...]:
     steps = []
     for at in range(len(set(order.values()))):
         nodes = tuple(n for n in graph.nodes if place[n.id] == at)
+        if kinds[nodes[0].id] == "device":  # what is handed over comes first, what is launched for it without a gap
+            nodes = tuple(sorted(nodes, key=lambda n: bool(n.reads)))
         needs = _unique(e for n in nodes for e in n.reads if place[e.node] < at)
         later = [e for n in graph.nodes if place[n.id] > at for e in n.reads]
         gives = _unique(e for e in (*later, *graph.outputs.values()) if place[e.node] == at)
@@ -90,6 +92,9 @@ def _unique(edges: Iterable[Edge]) -> tuple[Edge, ...]:
 def _kind(graph: Graph, node: Node, before: list[Kind]) -> Kind:
     if node.stage != "cpu":
         return "device"
+    of_device = [e for k, e in zip(before, node.inputs, strict=False) if k == "device"]  # after inputs come arguments
+    if node.op.of_shapes and of_device and not any(is_late(graph.node(e)) for e in of_device):
+        return "device"  # beside the launches: nothing is brought to the host for it
     if node.op.per_batch:
         return "whole"
     small = all(_small(graph.spec(e)) for e in node.inputs) and all(_small(s) for s in node.specs)

@@ -140,6 +140,17 @@ class BatchBudget:
             return None
         return len(samples), tuple((b.dtype, b.shapes.tobytes()) for b in needed.values())
 
+    def at_once(self, it: Iteration, step: Step) -> tuple[int, int] | None:
+        """Bytes that a device ``step`` will hold for the batch on the device and on the host; None where that is so
+        much that the batch goes in parts."""
+        assert self.device is not None
+        ahead = self.foresee(it, step)
+        if 2 * ahead.held > self.host.limit // 4 or ahead.at_once > self.device.limit // (
+            self._services.options.lanes * len(self._services.plan.target.indices)
+        ):
+            return None
+        return ahead.at_once, bytes_of(b for b in it.env.values() if b.on_host) + ahead.held
+
     def parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, estimate.Foresight]]:
         """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts
         where it is too large and may come so."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -62,6 +62,10 @@ class DevicePart:
             budget.device = Ledger(0)
         self._to_host = {id(s): [e for e in s.gives if self._wanted_on_host(e)] for s in services.plan.steps}
         """The edges of each step that are wanted on the host."""
+
+    def wanted_on_host(self, step: Step) -> Sequence[Edge]:
+        """The edges of a step that are brought to the host."""
+        return self._to_host[id(step)]
 
     @property
     def is_open(self) -> bool:
@@ -152,13 +156,13 @@ class DevicePart:
             for launcher in launchers:
                 launcher.shutdown()
 
-    def begin(self, name: str, step: Step, it: Iteration, lanes: list[Channel[Copies]]) -> None:
-        """Launch a batch, which is to be `finish`ed in its turn by the same thread: so this waits for no other's end.
-        There must be a free lane."""
+    def begin(self, name: str, step: Step, it: Iteration, lane: Copies) -> None:
+        """Launch a batch on a free ``lane``; it is to be `finish`ed in its turn by the same thread: so this waits for
+        no other's end."""
         for _, ahead in self._budget.parts(it, step):
             self._make_room(it, ahead, wait=False)
-            it.lane, it.launched = lanes[it.number % len(lanes)].get(), Latch(1)
-            self._launch_one(name, step, it, it.lane, it.launched)
+            it.lane, it.launched = lane, Latch(1)
+            self._launch_one(name, step, it, lane, it.launched)
 
     def _make_room(self, it: Iteration, ahead: Foresight, *, wait: bool = True) -> None:
         """Wait until the device, and the host for what comes back, have room for the batch."""
@@ -247,14 +251,15 @@ class DevicePart:
         """Wait for launched batches, in order, and give their lanes back: the body of a thread."""
         for it in arriving(inbox, out):
             try:
-                self.finish(it, step, lanes)
+                lane = self.finish(it, step)
+                lanes[it.number % len(lanes)].put(lane)
                 self._budget.holds(it)
                 out.put(it)
             except BaseException as e:  # raised where the batch is taken
                 end_with(it, out, e)
 
-    def finish(self, it: Iteration, step: Step, lanes: list[Channel[Copies]]) -> None:
-        """Wait for a launched batch, and give its lane back. Raises what was raised as it was launched."""
+    def finish(self, it: Iteration, step: Step) -> Copies:
+        """Wait for a launched batch; the lane that is free now. Raises what was raised as it was launched."""
         assert it.launched is not None
         assert it.lane is not None
         it.launched.wait()
@@ -262,10 +267,10 @@ class DevicePart:
         assert run is not None
         results = self._settled(it, step, lane, run, 0)
         it.launched = it.lane = None
-        lanes[it.number % len(lanes)].put(lane)
         it.env |= results
         it.dropped += run.dropped
         self._budget.forget(it, step)
+        return lane
 
     def _settled(self, it: Iteration, step: Step, lane: Copies, run: Run, attempt: int) -> Env:
         """The results of a launched batch, once the device is done and every check has passed. Samples that fail a

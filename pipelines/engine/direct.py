@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 
-from ...ops.base import Operator
 from ...readers.base import Reader
 from ..compile.plan import Plan
+from ..graph.nodes import Node
 from .batch_budget import BatchBudget
 from .device import DevicePart
 from .host import HostPart
 from .in_flight import Iteration
 from .intake import Intake
 from .options import Options
+from .rehearsed import Begun, Draws, Rehearsed
 from .services import Services
 
 
@@ -29,12 +30,13 @@ def suits(plan: Plan, options: Options) -> bool:
         and target.device == "gpu"
         and len(target.indices) == 1
         and [s.kind for s in steps] == ["whole"] * (len(steps) - 1) + ["device"]
-        and all(_is_quick(n.op) and n.stage != "mixed" for n in plan.graph.nodes)
+        and all(_is_quick(n) and n.stage != "mixed" for n in plan.graph.nodes)
     )
 
 
-def _is_quick(op: Operator) -> bool:
-    return not isinstance(op, Reader) and not op.waits and (op.light or not op.per_batch)
+def _is_quick(node: Node) -> bool:
+    op = node.op
+    return not isinstance(op, Reader) and not op.waits and (op.light or not op.per_batch or node.stage == "gpu")
 
 
 class Direct:
@@ -44,17 +46,19 @@ class Direct:
         self, services: Services, budget: BatchBudget, intake: Intake, host_part: HostPart, device_part: DevicePart
     ) -> None:
         *before, last = services.plan.steps
-        self._before = [(services.name_of(s), s) for s in before]
+        self._before = [(services.name_of(s), s, Draws(services, services.name_of(s), s)) for s in before]
         self._name, self._step = services.name_of(last), last
         self._budget, self._intake, self._host_part, self._device_part = budget, intake, host_part, device_part
-        self._in_flight: deque[Iteration] = deque()
+        self._rehearsed = Rehearsed(services, budget, self._name, last, device_part.wanted_on_host(last))
+        self._in_flight: deque[tuple[Iteration, Begun | None]] = deque()
         self._due = 0
         """Batches that were asked for and have not begun."""
 
     def open(self) -> None:
         """Open the lanes."""
-        self._lanes = self._device_part.free_lanes()
+        (lanes,) = self._device_part.free_lanes()
         self._device_part.open()
+        self._lanes = deque(lanes.get() for _ in range(lanes.fill))
         self._host_part.on_account = False
 
     def ask(self) -> None:
@@ -67,23 +71,38 @@ class Direct:
         if not self._in_flight:
             self._due = max(self._due, 1)
             self._launch()
-        it = self._in_flight.popleft()
+        it, begun = self._in_flight.popleft()
         if it.problem is not None:
             raise it.problem
-        self._device_part.finish(it, self._step, self._lanes)
-        self._budget.release(it.order)
-        self._launch()
+        if begun is None:
+            self._lanes.append(self._device_part.finish(it, self._step))
+            self._budget.release(it.order)
+        else:
+            self._rehearsed.finish(it, begun)
+            self._lanes.append(begun.lane)
+        if self._due:
+            self._launch()
         return it
 
     def _launch(self) -> None:
-        while self._due and self._lanes[0].fill:
+        while self._due and self._lanes:
             self._due -= 1
             it = self._intake.one(None)
             assert it is not None
-            self._in_flight.append(it)
+            begun = None
             try:
-                for name, step in self._before:
-                    self._host_part.whole(it, name, step, None, None)
-                self._device_part.begin(self._name, self._step, it, self._lanes)
+                for name, step, draws in self._before:
+                    if not (draws.suits and draws.run(it)):
+                        self._host_part.whole(it, name, step, None, None)
+                begun = self._begun(it)
             except Exception as e:  # raised in its turn
                 it.problem = e
+            self._in_flight.append((it, begun))
+
+    def _begun(self, it: Iteration) -> Begun | None:
+        """Launch the batch; None where `DevicePart` has it."""
+        lane = self._lanes.popleft()
+        begun = self._rehearsed.begin(it, lane) if self._rehearsed.suits else None
+        if begun is None:
+            self._device_part.begin(self._name, self._step, it, lane)
+        return begun

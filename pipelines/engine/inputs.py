@@ -6,11 +6,12 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ...ops.batch import I64, NoOrigins, Samples
+from ...ops.batch import I32, I64, NoOrigins, Samples
 from ...ops.compiled.clients import on_behalf
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import Inputs, Pieces
@@ -153,5 +154,14 @@ class EndlessFeed:
 def numbered(request: Request) -> Samples:
     """Samples of a graph without readers: numbered by position."""
     position = np.arange(request.start, request.start + request.n, dtype=np.int64)
-    slot = np.arange(request.n, dtype=np.int32)
-    return Samples(slot, position, np.zeros(request.n, np.int64), position, NoOrigins())
+    slot, epoch = _counted(request.n)
+    return Samples(slot, position, epoch, position, _NAMELESS)
+
+
+_NAMELESS = NoOrigins()
+
+
+@lru_cache(8)
+def _counted(n: int) -> tuple[I32, I64]:
+    """Slots and epochs of ``n`` samples; all batches have the same."""
+    return np.arange(n, dtype=np.int32), np.zeros(n, np.int64)

@@ -178,7 +178,7 @@ class _Whole:
         def context(node: Node) -> Context:
             known = contexts.get(node.id)
             if known is None or run.draws:
-                known = contexts[node.id] = _context(node, "gpu", samples, env, run)
+                known = contexts[node.id] = context_of(node, "gpu", samples, env, run)
             else:
                 known.samples, known.args = samples, {k: env[e] for k, e in node.args.items()}
             return known
@@ -208,14 +208,25 @@ class _Whole:
         return self.nodes[self.first].id, len(self.nodes)
 
 
+def repeating(nodes: Sequence[Node]) -> int:
+    """The place from which on ``nodes`` may become a program: they repeat their launches, or go by shapes alone."""
+    first, read = len(nodes), set[int]()
+    while first:
+        node = nodes[first - 1]
+        told = node.op.of_shapes and node.id not in read
+        if not node.inputs or not (told or (node.stage == "gpu" and node.op.repeats)):
+            break
+        read |= {e.node for e in node.reads}
+        first -= 1
+    return first
+
+
 def _repeating(nodes: Sequence[Node], run: Run) -> _Whole | None:
     """The last nodes that may become a program."""
     if run.device is None or run.emulate or run.attempt or len(run.draws) > 1 or not hasattr(run.device, "launches"):
         return None
-    first = len(nodes)
-    while first and nodes[first - 1].stage == "gpu" and nodes[first - 1].op.repeats and nodes[first - 1].inputs:
-        first -= 1
-    return _Whole(nodes, first, run, programs_of(run.device)) if len(nodes) - first > 1 else None
+    first = repeating(nodes)
+    return _Whole(nodes, first, run, programs_of(run.device)) if first < len(nodes) else None
 
 
 def bytes_of(batches: Iterable[Batch]) -> int:
@@ -281,7 +292,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
     made: list[Context] = []
 
     def launch(device: Copies | None) -> tuple[Sequence[Batch], bool]:
-        ctx = _context(node, stage, samples, env, run)
+        ctx = context_of(node, stage, samples, env, run)
         ctx.device = cast("Lane", device)
         made.append(ctx)
         outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
@@ -293,7 +304,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
     began = time.perf_counter()
     try:
         if stage == "gpu" and node.op.repeats and run.attempt == 0:
-            context = partial(_context, node, stage, samples, env, run) if node.args or node.op.random else None
+            context = partial(context_of, node, stage, samples, env, run) if node.args or node.op.random else None
             repeats = repeats_of(run.device)
             outputs = repeats.run(run.device, node.id, inputs, samples, launch, context)
             if run.trail is not None and repeats.used is not None:
@@ -301,6 +312,9 @@ def _run(node: Node, env: Env, run: Run) -> None:
                 run.trail.append(Part(node, repeats.used, node.inputs, gives))
         else:
             outputs, _ = launch(run.device)
+            if run.trail is not None and node.op.of_shapes:
+                gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
+                run.trail.append(Part(node, None, node.inputs, gives, outputs))
     except SpecError as e:
         raise e.at(node.where) from None
     except Exception as e:
@@ -335,7 +349,8 @@ def _run(node: Node, env: Env, run: Run) -> None:
         drop(env, gone(run.dropped))
 
 
-def _context(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -> Context:
+def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -> Context:
+    """All that the kernel of ``node`` is given besides its inputs."""
     seed, first, state = run.seeds.get(node.id, 0), 0, None
     if run.draws and node.id in run.seeds and seed in run.draws[0][2]:
         slot = int(samples.slot[0])
@@ -376,7 +391,7 @@ def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, Begun]:
             samples = inputs[0].samples if inputs else run.reader_samples.get(node.id)
             if samples is None or not len(samples):
                 continue
-            found = node.op.begin(_context(node, "mixed", samples, env, run), *inputs)
+            found = node.op.begin(context_of(node, "mixed", samples, env, run), *inputs)
             if found is not None:
                 begun[node.id] = found
     return begun

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -10,6 +12,9 @@ from ..graph.nodes import Node
 
 _KEPT = 4096
 """Durations kept per operator for percentiles; beyond that every second one is thinned out."""
+
+_NOTED = 1024
+"""Notes of batches that wait to be added up."""
 
 
 @dataclass(slots=True)
@@ -66,9 +71,9 @@ class Stats:
     """All that is recorded of one run; safe to call from any thread."""
 
     def __init__(self, *, trace: bool = False) -> None:
-        self.nodes: dict[str, NodeStats] = {}
-        self.stages: dict[str, float] = {}
-        """Busy seconds of each stage's own thread."""
+        self._nodes: dict[str, NodeStats] = {}
+        self._stages: dict[str, float] = {}
+        self._notes: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self.idled: dict[str, float] = {}
         """Seconds in which the workers had nothing of a stage to do."""
         self.spans: list[Span] | None = [] if trace else None
@@ -86,12 +91,40 @@ class Stats:
         self._tracks: dict[str, int] = {}
         self._lock = threading.Lock()
 
+    @property
+    def nodes(self) -> dict[str, NodeStats]:
+        """The records of all operators that have run, by their names."""
+        self._add_up()
+        return self._nodes
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Busy seconds of each stage's own thread."""
+        self._add_up()
+        return self._stages
+
+    def note(self, take_down: Callable[..., None], *facts: Any) -> None:
+        """Call ``take_down(*facts)`` later, at the latest when somebody looks: a batch of a few numbers takes no longer
+        than to take its times down."""
+        self._notes.append((take_down, facts))
+        if len(self._notes) > _NOTED:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        notes = self._notes
+        while notes:
+            try:
+                take_down, facts = notes.popleft()
+            except IndexError:  # another thread was faster
+                return
+            take_down(*facts)
+
     def node(self, node: Node) -> NodeStats:
         """The record of ``node``."""
-        found = self.nodes.get(node.name)
+        found = self._nodes.get(node.name)
         if found is None:
             with self._lock:
-                found = self.nodes.setdefault(node.name, NodeStats(node.name, node.op.name, node.stage))
+                found = self._nodes.setdefault(node.name, NodeStats(node.name, node.op.name, node.stage))
         return found
 
     def called(self, node: Node, samples: int, taken: int, given: int, seconds: float, *, device: bool = False) -> None:
@@ -103,7 +136,7 @@ class Stats:
     def busy(self, stage: str, seconds: float) -> None:
         """A stage's thread worked for ``seconds``."""
         with self._lock:
-            self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+            self._stages[stage] = self._stages.get(stage, 0.0) + seconds
 
     def idle(self, stage: str, seconds: float) -> None:
         """The workers had nothing of a stage to do for ``seconds``."""

@@ -192,8 +192,9 @@ class DataNode:
 
     def shape(self, *, dtype: Any = None, device: str = "cpu") -> DataNode:
         """The shape of every sample as a batch of 1-D integers (int64 unless ``dtype`` says otherwise)."""
-        shapes = one(apply("shapes", [self], {} if dtype is None else {"dtype": dtype}))
-        return shapes.gpu() if device == "gpu" else shapes.cpu()
+        given = {} if device == "gpu" else {"device": "cpu"}  # which needs none of the data
+        shapes = one(apply("shapes", [self], given if dtype is None else {**given, "dtype": dtype}))
+        return shapes.gpu() if device == "gpu" else shapes
 
     def property(self, key: str, *, device: str = "cpu") -> DataNode:
         """``source_info`` or ``layout`` of every sample, as 1-D bytes."""

@@ -175,7 +175,7 @@ class Session:
         """Ask for the data of one more batch and put it on its way."""
         if self.ended:
             return
-        self.engine()
+        engine = self.engine()
         if self.self_driven:
             self.in_flight += 1
             return
@@ -183,34 +183,36 @@ class Session:
             setup = self._setup()
             if setup is not None:
                 setup()
-            polled = {name: i.poll(self.iteration, self.epoch) for name, i in self.inputs.items()}
+            inputs = [*self._opened_inputs.values()]
+            polled = [i.poll(self.iteration, self.epoch) for i in inputs]
         except StopIteration:
             self.ended = True
             return
-        batches = {name: self.inputs[name].batches(data) for name, data in polled.items()}
-        sizes = {name: len(b[0]) for name, b in batches.items()}
-        if len(set(sizes.values())) > 1:
-            listed = ", ".join(f"{name} gave {n}" for name, n in sizes.items())
+        batches = [i.batches(data) for i, data in zip(inputs, polled, strict=True)]
+        n = len(batches[0][0]) if batches else self._settings.batch_size
+        if len(batches) > 1 and any(len(b[0]) != n for b in batches):
+            listed = ", ".join(f"{i.name} gave {len(b[0])}" for i, b in zip(inputs, batches, strict=True))
             raise JobError(f"the inputs of one iteration must have equally many samples: {listed}")
-        n = next(iter(sizes.values()), self._settings.batch_size)
-        for name, outputs in batches.items():
-            self.inputs[name].state.put(self.next, outputs)
+        for i, outputs in zip(inputs, batches, strict=True):
+            i.state.put(self.next, outputs)
         self._requests.put(Request(self.next, n))
         self.next += n
         self.iteration += 1
         self.in_flight += 1
-        self.engine().ask()
+        engine.ask()
 
     def can_feed(self) -> bool:
         """Every input has data for one more batch."""
-        return all(i.ready for i in self.inputs.values()) or self._own_setup
+        for i in self.inputs.values():
+            if not i.ready:
+                return self._own_setup
+        return True
 
     def schedule(self) -> None:
         """Start the next iteration without waiting for it; the first time, as many as the queue is deep."""
         if self.prefetched or not self._settings.exec_pipelined:
             self.schedule_one()
             return
-        self.engine()
         for k in range(self._settings.deepest_queue):
             if k and not self.can_feed():
                 break

@@ -71,11 +71,14 @@ class PlainLaunches:
     ) -> None:  # fmt: skip
         self._kernels, self._places, self._copy, self._stream = list(kernels), list(places), copy, stream
 
-    def begin(self, addresses: np.ndarray, to: int, host: np.ndarray) -> None:
+    def milliseconds(self) -> float:
+        return 1.0
+
+    def begin(self, addresses: Sequence[int], to: int, host: np.ndarray, *, timed: bool = False) -> None:
         if host.nbytes:
             self._copy(to, host)
         arguments = [list(given) for *_, given in self._kernels]
-        for (kernel, k), address in zip(self._places, addresses.tolist(), strict=True):
+        for (kernel, k), address in zip(self._places, addresses, strict=True):
             arguments[kernel][k] = np.uint64(address)
         for (function, grid, block, _), given in zip(self._kernels, arguments, strict=True):
             function(grid, (block,), tuple(given), stream=self._stream)
@@ -125,6 +128,10 @@ class EmulatedLane:
     def function(self, source: str, kernel: str) -> Callable[..., None]:
         """The kernel, called as CuPy's are."""
         return lambda grid, block, args, stream: self.launch(source, kernel, grid, *block, *args)
+
+    def function_of_text(self, text: str, kernel: str) -> Callable[..., None]:
+        """As `function`, of the kernel of a text."""
+        return lambda grid, block, args, stream: self.launch_text(text, kernel, grid, *block, *args)
 
     def synchronize(self) -> None:
         """Everything is done when its call returns."""

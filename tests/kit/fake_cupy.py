@@ -111,6 +111,9 @@ class Array:
 
     def reshape(self, *shape: Any) -> Array:
         shape = shape[0] if len(shape) == 1 else shape
+        if isinstance(shape, (tuple, list)) and -1 in shape:
+            known = -int(np.prod(shape))
+            shape = [self.size // known if extent == -1 else extent for extent in shape]
         return self._as(self.size if shape == -1 else shape, self.dtype)
 
     def _as(self, shape: Any, dtype: Any) -> Array:

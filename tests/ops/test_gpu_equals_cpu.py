@@ -175,6 +175,7 @@ KINDS = {
     "numbers": lambda: Batch.from_dense(np.arange(4, dtype=np.int32), "", Samples.numbered(4)),
     "vectors": lambda: vectors("float32", None), "spectra": lambda: plain("float32", (257, 9), "ft"),
     "boxes": lambda: plain("float32", (4, 4), ""), "points": lambda: plain("float32", (5, 2), ""),
+    "masks": lambda: plain("uint8", (6, 7, 1), "HWC"),
 }  # fmt: skip
 """Inputs that operators take; an example is tried with each kind, on all its inputs."""
 
@@ -233,7 +234,8 @@ def aligned(batch: Batch, turn: int) -> Batch:
 
 def repeated(cls: type[Operator], lane: Any, to_device: Any, to_host: Any) -> None:
     """Batches of the same shapes through recorded launches, and through the operator's own."""
-    tried = [of_example(cls), *(operator(cls.name, **a) for n, a, s in CASES if n == cls.name and not s)]
+    tried = [operator("expr", expr="a * 1.5 + 2")] if cls.name == "expr" else [of_example(cls)]
+    tried += [operator(cls.name, **a) for n, a, s in CASES if n == cls.name and not s]
     kinds = [make for _ in tried for make in KINDS.values()]
     ops = [op for op in tried for _ in KINDS]
     op, inputs = next(

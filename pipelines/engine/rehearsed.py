@@ -1,0 +1,235 @@
+"""Rehearsed: batches for which all launches of a device step are known, without what finds them out.
+
+A batch of a few numbers takes the GPU some microseconds, and the way through `DevicePart` twenty times as long: it
+looks for what may differ from batch to batch. Here nothing differs but addresses, samples and drawn numbers, because
+the shapes are those of batches that went that way and left a program (`ops.gpu.program`). Whatever is otherwise goes
+that way again, with the same result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ...ops.base import Operator
+from ...ops.batch import Batch
+from ...ops.context import Context, streams_of
+from ...ops.gpu.program import Program, programs_of
+from ...ops.gpu.repeated import key_of, key_of_one
+from ...readers.external_source import ExternalSource, FedBatches
+from ..compile.schedule import Step
+from ..graph.nodes import Edge, Node
+from .batch_budget import BatchBudget
+from .in_flight import Iteration
+from .nodes import Env, context_of, repeating
+from .services import Services
+
+_KEPT = 16
+"""Shapes of batches of which the memory is remembered."""
+
+
+class Draws:
+    """A step of nodes that do nothing but draw numbers: what they are given besides takes longer than the drawing."""
+
+    def __init__(self, services: Services, name: str, step: Step) -> None:
+        self._services, self._name, self._gives = services, name, step.gives
+        self.suits = all(
+            n.stage == "cpu"
+            and n.op.random
+            and not (n.reads or n.scope or n.op.per_batch)
+            and type(n.op).drawn is not Operator.drawn
+            for n in step.nodes
+        )
+        """It is such a step."""
+        seeds = services.plan.seeds
+        self._nodes = [(n, n.op.drawn, seeds.get(n.id, 0), Edge(n.id)) for n in step.nodes] if self.suits else []
+
+    def run(self, it: Iteration) -> bool:
+        """Draw for the batch; False, and nothing is done, where that takes more than drawing."""
+        samples, times = it.samples, [time.perf_counter()]
+        results: Env = {}
+        if it.draws or not len(samples.slot):
+            return False
+        for _, drawn, seed, edge in self._nodes:
+            try:
+                found = drawn(streams_of(seed, samples, self._services.options.rng), samples)
+            except Exception:  # the kernel says what it is
+                return False
+            if found is None:
+                return False
+            results[edge] = found
+            times.append(time.perf_counter())
+        it.env |= results
+        self._services.stats.note(self._took, len(samples.slot), [b.nbytes for b in results.values()], times)
+        return True
+
+    def _took(self, samples: int, given: Sequence[int], times: Sequence[float]) -> None:
+        stats = self._services.stats
+        for (node, *_), nbytes, (began, ended) in zip(self._nodes, given, pairwise(times), strict=True):
+            stats.called(node, samples, 0, nbytes, ended - began)
+        stats.busy(self._name, times[-1] - times[0])
+
+
+class Begun(NamedTuple):
+    """A batch on its way."""
+
+    lane: Any
+    program: Program | None
+    results: Env
+    fed: Sequence[int]
+    """Bytes that each source gave."""
+    held: bool
+    """It is on the account."""
+
+
+class Rehearsed:
+    """A device step whose inputs are fed, or made on the host; the program's thread owns it."""
+
+    def __init__(self, services: Services, budget: BatchBudget, name: str, step: Step, to_host: Sequence[Edge]) -> None:
+        """``to_host`` are the edges of the step that are wanted on the host."""
+        self._services, self._budget, self._name, self._step = services, budget, name, step
+        first = repeating(step.nodes)
+        sources, self._nodes = step.nodes[:first], step.nodes[first:]
+        made = {n.id for n in self._nodes}
+        on_host = {n.id for n in self._nodes if n.op.of_shapes}
+        fed = [Edge(n.id, k) for n in sources for k in range(n.op.num_outputs)]
+        read = dict.fromkeys(e for n in self._nodes for e in n.inputs if e.node not in made)
+        self.suits = (
+            all(isinstance(n.op, ExternalSource) and n.stage == "gpu" for n in sources)
+            and all(e in fed or e in step.needs for e in read)
+            and all(e.node in on_host for e in to_host)
+            and services.stats.spans is None  # which are of single kernels
+        )
+        """Its batches may be launched here."""
+        if not self.suits:
+            return
+        self._sources: list[tuple[Node, FedBatches]] = [(n, services.feed.states[n.id]) for n in sources]
+        self._read = [(fed.index(e) if e in fed else -1, e) for e in read]
+        """The batches that the program takes: which one was fed, or -1 where the host made it."""
+        self._passed = [(k, e) for k, e in enumerate(fed) if e in step.gives]
+        """Those that are outputs themselves."""
+        self._key: tuple[int, int] = (self._nodes[0].id, len(step.nodes)) if self._nodes else (-1, 0)
+        self._last: list[Batch] = []
+        self._shapes: Any = None
+        """`key_of` the last inputs."""
+        self._holds: dict[Any, tuple[int, int] | None] = {}
+        """Bytes that a batch of these shapes holds on the device and on the host; None where they are too many."""
+
+    def begin(self, it: Iteration, lane: Any) -> Begun | None:
+        """Launch the batch; None, and nothing is done, where there is no program for it."""
+        samples = it.samples
+        if it.draws or it.dropped or not len(samples.slot):
+            return None
+        fed, nbytes = list[Batch](), list[int]()
+        for _, state in self._sources:
+            outputs = state.whole(it.request.start, len(samples.slot))
+            if outputs is None:
+                return None
+            fed += outputs
+            nbytes.append(outputs[0].nbytes if len(outputs) == 1 else sum(b.nbytes for b in outputs))
+        begun = Begun(lane, None, {}, nbytes, False)
+        if self._nodes:
+            launched = self._launched(it, lane, fed, nbytes)
+            if launched is None:
+                return None
+            begun = launched
+        for k, edge in self._passed:
+            batch = fed[k]
+            if batch.on_host:
+                return None
+            begun.results[edge] = batch.with_data(batch.data, samples, batch.nbytes)
+        return begun
+
+    def _launched(self, it: Iteration, lane: Any, fed: Sequence[Batch], nbytes: Sequence[int]) -> Begun | None:
+        inputs = []
+        for k, edge in self._read:
+            batch = fed[k] if k >= 0 else it.env[edge]
+            if k < 0 and batch.samples is not it.samples:
+                return None
+            inputs.append(batch)
+        shapes = self._shapes_of(inputs, lane)
+        program = programs_of(lane).find(self._key, shapes)
+        held = None if program is None else self._held(it, shapes)
+        if program is None or held is None:
+            return None
+        try:
+            results = self._run(program, lane, inputs, it)
+        except Exception:  # memory, most likely; the other way is prepared for it
+            return None
+        if results is None:
+            return None
+        there, here = held
+        if there and self._budget.device is not None:
+            self._budget.device.hold(it.order, there, wait=False)
+        if here:
+            self._budget.host.hold(it.order, here, wait=False)
+        return Begun(lane, program, results, nbytes, bool(there or here))
+
+    def _shapes_of(self, inputs: list[Batch], lane: Any) -> Any:
+        """`key_of` the inputs; those that are given again and again are not looked at."""
+        last = self._last
+        if len(last) != len(inputs):
+            self._shapes = key_of(lane, inputs)
+        else:
+            for k, (before, batch) in enumerate(zip(last, inputs, strict=True)):
+                if before is not batch:
+                    self._shapes = (*self._shapes[:k], key_of_one(lane, batch), *self._shapes[k + 1 :])
+        self._last = inputs
+        return self._shapes
+
+    def _held(self, it: Iteration, shapes: Any) -> tuple[int, int] | None:
+        """`BatchBudget.at_once` for batches of ``shapes``."""
+        if shapes not in self._holds:
+            if len(self._holds) >= _KEPT:
+                self._holds.clear()
+            self._holds[shapes] = self._budget.at_once(it, self._step)
+        return self._holds[shapes]
+
+    def _run(self, program: Program, lane: Any, given: Sequence[Batch], it: Iteration) -> Env | None:
+        samples, env = it.samples, it.env
+        contexts = programs_of(lane).contexts
+
+        def context(node: Node) -> Context:
+            known = contexts.get(node.id)
+            if known is None:
+                run = self._services.run(it, device=lane)
+                known = contexts[node.id] = context_of(node, "gpu", samples, env, run)
+            else:
+                known.samples, known.args = samples, {k: env[e] for k, e in node.args.items()}
+            return known
+
+        if program.is_free:
+            return program.run(lane, given, samples, context)
+        with lane:
+            found = program.run(lane, given, samples, context, timed=True)
+        if program.changes:
+            for known in contexts.values():
+                known.args = {}  # no batch is to be held
+                known.rejects.clear()
+        return found
+
+    def finish(self, it: Iteration, begun: Begun) -> None:
+        """Wait for the batch."""
+        program, lane = begun.program, begun.lane
+        milliseconds = 0.0
+        if program is not None and not program.is_free:
+            lane.synchronize()
+            milliseconds = program.milliseconds()
+        if begun.held:
+            self._budget.release(it.order)
+        it.env |= begun.results
+        sizes = () if program is None else program.bytes
+        self._services.stats.note(self._took, len(it.samples.slot), sizes, milliseconds / 1e3, begun.fed)
+
+    def _took(self, samples: int, sizes: Sequence[tuple[int, int]], seconds: float, fed: Sequence[int]) -> None:
+        """Take down a batch: the time of its kernels is dealt out by what each took when they ran one by one."""
+        stats = self._services.stats
+        for (node, _), given in zip(self._sources, fed, strict=True):
+            stats.called(node, samples, 0, given, 0.0, device=True)
+        alone = [stats.node(n).gpu_seconds for n in self._nodes]
+        total = sum(alone)
+        for node, (taken, given), own in zip(self._nodes, sizes, alone, strict=True):
+            share = own / total if total else 1 / len(alone)
+            stats.called(node, samples, taken, given, seconds * share, device=True)

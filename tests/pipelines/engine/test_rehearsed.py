@@ -1,0 +1,256 @@
+"""Batches whose launches are known go past the engine's other way to a device, with the same results; on a stand-in for
+CuPy (tests/kit/fake_cupy.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run import Pipeline, fn, math, pipeline_def, types
+from dali_run.ops.gpu.program import Program
+from dali_run.pipelines.engine.rehearsed import Rehearsed
+from tests.kit.fake_cupy import faked
+
+BATCH, LANES = 3, 4
+REAL = [False, pytest.param(True, marks=pytest.mark.gpu(emulated=False))]
+
+
+def batches(seed: int = 3) -> Iterator[list[np.ndarray]]:
+    """Of two sizes, three batches of each in turns."""
+    random = np.random.default_rng(seed)
+    for k in range(1000):
+        yield [random.integers(0, 9, (5 + k // 3 % 2, 8, 3), np.uint8) for _ in range(BATCH)]
+
+
+def moved(arrays: list[np.ndarray], device: int | None) -> list[Any]:
+    """Arrays as the device takes them."""
+    if device is None:
+        return arrays
+    import cupy
+
+    return [cupy.asarray(a) for a in arrays]
+
+
+def given(source: Iterator[list[np.ndarray]], device: int | None) -> Callable[[], list[Any]]:
+    """As `external_source` asks for it."""
+    return lambda: moved(next(source), device)
+
+
+def made(call: Callable[..., Any], device: int | None, inputs: int = 1, **more: Any) -> Pipeline:
+    """``call`` of fed batches; of ``inputs`` different ones."""
+    sources = [batches(k) for k in range(inputs)]
+
+    @pipeline_def(batch_size=BATCH, num_threads=2, seed=8, device_id=device, **more)
+    def pipe() -> Any:
+        fed = [
+            fn.external_source(source=given(s, device), layout="HWC", device="cpu" if device is None else "gpu")
+            for s in sources
+        ]
+        return call(*fed)
+
+    return pipe()
+
+
+def results(pipe: Pipeline, count: int, hold: list[Any] | None = None) -> list[np.ndarray]:
+    """All values and shapes of the first batches."""
+    found = []
+    for _ in range(count):
+        outputs = pipe.run()
+        if hold is not None:
+            hold.append(outputs)
+            continue
+        found += [values(o) for o in outputs]
+    return found
+
+
+def values(output: Any) -> np.ndarray:
+    """Of all samples, with their shapes and layout before them."""
+    host = output.as_cpu()
+    parts = [np.asarray(host[i]) for i in range(len(host))]
+    head = [ord(c) for c in output.layout()] + [d for p in parts for d in p.shape]
+    return np.concatenate([np.array(head, np.float64), *(p.reshape(-1).astype(np.float64) for p in parts)])
+
+
+def uniform(low: float, high: float, **more: Any) -> Any:
+    return fn.random.uniform(range=[low, high], device="cpu", **more)
+
+
+CALLS: dict[str, tuple[Callable[..., Any], int]] = {
+    "source": (lambda x: x, 1),
+    "two sources": (lambda x, y: (y, x), 2),
+    "one operator": (lambda x: fn.flip(x), 1),
+    "a view": (lambda x: fn.reshape(x, shape=[-1, 3]), 1),
+    "views of views": (
+        lambda x: fn.squeeze(fn.expand_dims(fn.reinterpret(x, dtype=types.INT8), axes=[0]), axes=[0]), 1),
+    "a view and what it is of": (lambda x: (fn.reshape(x, shape=[-1]), x, fn.flip(x)), 1),
+    "shapes": (lambda x: x.shape(), 1),
+    "shapes and data": (lambda x: (fn.flip(x), x.shape(), fn.flip(x).shape(dtype=types.INT32)), 1),
+    "numbers": (lambda x: math.sqrt(x) + 2, 1),
+    "two inputs": (lambda x, y: x * y, 2),
+    "one input twice": (lambda x: x * x, 1),
+    "drawn numbers as an input": (lambda x: x * uniform(0.5, 1.5), 1),
+    "drawn numbers as an argument": (lambda x: fn.brightness(x, brightness=uniform(0.5, 1.5)), 1),
+    "drawn numbers that are an output, too": (
+        lambda x: (lambda f: (fn.brightness(x, brightness=f), f))(uniform(0.5, 1.5)), 1),
+    "drawn windows": (lambda x: fn.crop(x, crop=[3, 4], crop_pos_x=uniform(0, 1), crop_pos_y=uniform(0, 1)), 1),
+    "numbers of the host that are calculated": (lambda x: x + (uniform(0, 1) + uniform(0, 1)), 1),
+    "drawn shapes of a view": (
+        lambda x: fn.reshape(x, rel_shape=fn.random.choice(2, shape=[3]) * 0.0 + [1.0, 1.0, 1.0]), 1),
+    "a permutation": (lambda x: fn.flip(fn.permute_batch(x, indices=fn.batch_permutation())), 1),
+    "classes": (lambda x: fn.one_hot(fn.cast(x, dtype=types.INT32), num_classes=9), 1),
+    "a table": (lambda x: fn.lookup_table(x, keys=[1, 3], values=[7, 8], dtype=types.INT32), 1),
+    "parts": (lambda x: (x[1:-1, 2:], fn.slice(x, start=[1], end=[4], axes=[1]), fn.cat(x, x, axis=2)), 1),
+    "types": (lambda x, y: fn.cast_like(fn.cast(x, dtype=types.INT64), fn.cast(y, dtype=types.FLOAT)), 2),
+    "the type that is there": (lambda x: fn.cast(x, dtype=types.UINT8), 1),
+    "a copy": (lambda x: fn.copy(x), 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("real", REAL)
+@pytest.mark.parametrize("name", CALLS)
+def test_results_are_those_of_the_cpu(name: str, real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, held until the end: what a later batch does must not touch what an earlier one gave."""
+    call, inputs = CALLS[name]
+    wanted = results(made(call, None, inputs), 48)
+    rehearsed: list[bool] = []
+    begin = Rehearsed.begin
+
+    def watched(self: Rehearsed, *args: Any) -> Any:
+        found = begin(self, *args)
+        rehearsed.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Rehearsed, "begin", watched)
+    held: list[Any] = []
+    with nullcontext() if real else faked(memory=True):
+        pipe = made(call, 0, inputs)
+        results(pipe, 48, held)
+        found = [values(o) for outputs in held for o in outputs]
+        pipe.close()
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1)
+    if name not in ("a permutation", "drawn shapes of a view"):
+        assert sum(rehearsed[-2 * LANES :]) >= LANES, "the lanes know both shapes by then"
+
+
+def test_a_batch_that_is_given_again_and_again() -> None:
+    """Launches for the one array go on, also after another one was fed."""
+    one, other = [next(batches(k)) for k in (1, 2)]
+    with faked(memory=True):
+
+        @pipeline_def(batch_size=BATCH, num_threads=2, device_id=0)
+        def pipe() -> Any:
+            return fn.flip(fn.external_source(name="x", device="gpu", layout="HWC", repeat_last=True, no_copy=True))
+
+        running = pipe()
+        running.build()
+        for arrays in (one, other, one):
+            running.feed_input("x", moved(arrays, 0))
+            for _ in range(2):  # what was fed before is under way
+                running.run()
+            for _ in range(12):
+                (out,) = running.run()
+                for have, want in zip(out.as_cpu(), arrays, strict=True):
+                    np.testing.assert_array_equal(np.asarray(have), want[:, ::-1])
+        running.close()
+
+
+def test_shapes_bring_no_data_to_the_host() -> None:
+    with faked(memory=True) as fake:
+        pipe = made(lambda x: x.shape(), 0)
+        pipe.build()
+        assert [s.kind for s in pipe.plan.steps] == ["device"]
+        copied: list[int] = []
+        copy = fake.memcpy
+
+        def watched(to: int, source: int, size: int, kind: int, stream: int = 0) -> None:
+            copied.append(kind)
+            copy(to, source, size, kind, stream)
+
+        fake.memcpy = watched  # type: ignore[method-assign]
+        results(pipe, 12)
+        pipe.close()
+    assert 2 not in copied
+
+
+def test_shapes_that_the_device_gives_are_read_each_time() -> None:
+    """They are data: batches of the same shapes may say something else."""
+    given = np.array([[2, 3], [3, 2], [6, 1], [1, 6]], np.int32)
+
+    def found(device: int | None) -> list[np.ndarray]:
+        turn = iter(range(100))
+
+        @pipeline_def(batch_size=BATCH, num_threads=2, device_id=device)
+        def pipe() -> Any:
+            on = "cpu" if device is None else "gpu"
+            x = fn.external_source(source=lambda: moved([np.arange(6.0)] * BATCH, device), device=on)
+            shape = fn.external_source(source=lambda: moved([given[next(turn) % 4]] * BATCH, device), device=on)
+            return fn.reshape(x, shape)
+
+        running = pipe()
+        taken = results(running, 24)
+        running.close()
+        return taken
+
+    wanted = found(None)
+    with faked(memory=True):
+        have = found(0)
+    for a, b in zip(have, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_operators_are_counted_as_on_the_other_way() -> None:
+    with faked(memory=True):
+        pipe = made(lambda x: fn.brightness(x, brightness=uniform(0.5, 1.5)), 0)
+        results(pipe, 30)
+        stats = pipe._session.stats.nodes
+        # batches are launched before they are asked for
+        calls = {n.op: n.calls for n in stats.values()}
+        assert 30 <= calls["external_source"] == calls["brightness"] <= calls["random.uniform"] <= 40
+        by_op = {n.op: n for n in stats.values()}
+        assert {n.samples / n.calls for n in stats.values()} == {BATCH}
+        assert by_op["brightness"].bytes_in == by_op["brightness"].bytes_out == by_op["external_source"].bytes_out
+        assert by_op["random.uniform"].bytes_out == 4 * by_op["random.uniform"].samples
+        assert len(by_op["brightness"].durations) == calls["brightness"]
+        assert by_op["brightness"].gpu_seconds > 0
+        pipe.close()
+
+
+@pytest.mark.parametrize("where", ["begin", "milliseconds"])
+def test_what_a_program_raises(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is launched the batch goes the other way; a device that fails ends the run."""
+    wanted = results(made(lambda x: fn.flip(x), None), 24)
+
+    def failing(self: Program, *args: Any, **more: Any) -> Any:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(Program, "run" if where == "begin" else "milliseconds", failing)
+    with faked(memory=True):
+        pipe = made(lambda x: fn.flip(x), 0)
+        if where == "begin":
+            found = results(pipe, 24)
+            for a, b in zip(found, wanted, strict=True):
+                np.testing.assert_array_equal(a, b)
+        else:
+            with pytest.raises(RuntimeError, match="no"):
+                results(pipe, 24)
+        pipe.close()
+
+
+def test_uploads_are_not_changed_before_they_are_done() -> None:
+    """A stream does nothing before somebody waits for it: memory of the host that is used again before shows."""
+
+    def call(x: Any) -> Any:
+        return fn.brightness(x * uniform(0.5, 1.5), brightness=uniform(0.5, 1.5))
+
+    wanted = results(made(call, None), 24)
+    with faked(memory=True, late=True):
+        pipe = made(call, 0, prefetch_queue_depth=3)
+        found = results(pipe, 24)
+        pipe.close()
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1)
