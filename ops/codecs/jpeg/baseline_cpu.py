@@ -5,7 +5,7 @@ no wanted pixel go no further. What the decoder does not take, and whatever look
 libjpeg-turbo then has the last word. So this decoder may only be stricter, never more lenient.
 
 Memory is read and written by address in the inner loops. What keeps them in bounds: an MCU takes at most MCU_BYTES of
-the scan, and what is left of it is looked at before each; places in a block come from a table of 128 entries, of which
+the scan, and what is left of it is looked at before each; places in a block come from a table of 256 entries, of which
 those after the block lead to one spare place; planes and rows are sized from the frame header. Numba frees an array
 after its last use by name: arrays that are used by address belong to the caller, or are named again after it.
 """
@@ -25,7 +25,6 @@ from .huffman_cpu import (
     END_OF_BLOCK,
     ENTRIES,
     FULL,
-    LONG_MOVE,
     LOW6,
     MCU_BYTES,
     ONE,
@@ -36,22 +35,26 @@ from .huffman_cpu import (
     ZERO,
     U,
     ac_entries,
+    dc_entries,
     long_code,
     read_codes,
     unstuff,
     value_of,
 )  # fmt: skip
-from .planes_cpu import MOST_PLANES, PART, is_common, lay_out, write_line
+from .planes_cpu import PART, is_common, lay_out, write_line
 from .simd_cpu import (
     LIMIT,
     PIXELS,
     big_endian_64,
+    i16_at,
+    i32_at,
+    in_range,
     inverse_dct,
     put_i16,
     put_u64,
+    read_factors,
     u8_at,
     u16_at,
-    u64_at,
     zero_block,
 )
 
@@ -108,9 +111,9 @@ def decode_images(
         most = max(most, sizes[i] - headers[i].scan_offset)
     stream = np.empty(max(most, 0) + MCU_BYTES + 128, np.uint8)
     block = np.zeros(768, np.uint8)
-    block[256:384] = ORDER
-    codes, entries = np.empty((4, ENTRIES), np.uint16), np.empty((2, ENTRIES), np.int64)
-    factors = np.empty((3, 64), np.int32)
+    block[256:512] = ORDER
+    codes, entries = np.empty((4, ENTRIES), np.uint16), np.empty((2, ENTRIES), np.int32)
+    dcs, factors = np.empty((2, ENTRIES), np.int16), np.empty((3, 128), np.int16)
     for i in range(len(offsets)):
         row, window = headers[i], windows[i]
         inside = 0 <= window[0] <= window[2] <= row.height and 0 <= window[1] <= window[3] <= row.width
@@ -122,7 +125,20 @@ def decode_images(
         block[512:] = 0
         data = raw[offsets[i] : offsets[i] + sizes[i]]
         status[i] = _decode(
-            data, row, window, channels[i], bgr, stream, block, codes, entries, factors, dst, origins[i], pitches[i]
+            data,
+            row,
+            window,
+            channels[i],
+            bgr,
+            stream,
+            block,
+            codes,
+            entries,
+            dcs,
+            factors,
+            dst,
+            origins[i],
+            pitches[i],
         )
 
 
@@ -131,7 +147,7 @@ def decode_images(
 
 _BLOCK = np.dtype(
     [(name, np.int64) for name in ("part", "row", "column", "begin", "end")]
-    + [(name, np.uint64) for name in ("dc_table", "ac_table", "ac_codes", "factors", "line", "step")]
+    + [(name, np.uint64) for name in ("dc_table", "dc_codes", "ac_table", "ac_codes", "factors", "line", "step")]
 )
 """A block of an MCU: its component and place, the MCUs of the present row where it is wanted, addresses of its tables,
 of where the row's first such block goes in its plane, and how far the next MCU's block is from there."""
@@ -140,7 +156,7 @@ of where the row's first such block goes in its plane, and how far the next MCU'
 @njit(nogil=True, cache=True)
 def _decode(
     data: Any, row: Any, window: Any, channels: Any, bgr: Any, stream: Any, block: Any, codes: Any, entries: Any,
-    factors: Any, dst: Any, origin: Any, pitch: Any,
+    dcs: Any, factors: Any, dst: Any, origin: Any, pitch: Any,
 ) -> Any:  # fmt: skip
     parts = np.zeros(row.components, PART)
     h_max = np.int64(row.h[0]) if row.components == 3 else 1
@@ -158,28 +174,26 @@ def _decode(
     stream[length : length + MCU_BYTES + 64] = 0
 
     limit, delta, symbols = np.zeros((4, 17), np.int64), np.zeros((4, 17), np.int64), np.zeros((4, 256), np.uint8)
-    if not _tables(data, row, parts, codes, entries, limit, delta, symbols, factors):
+    if not _tables(data, row, parts, codes, entries, dcs, limit, delta, symbols, factors):
         return OTHER
-    held = lay_out(row, window, channels, h_max, v_max, parts)
-    if held > MOST_PLANES:
-        return OTHER
-    planes = np.empty(held + PIXELS, np.uint8)
+    planes = np.empty(lay_out(row, window, channels, h_max, v_max, parts) + PIXELS, np.uint8)
     blocks = np.zeros(in_mcu, _BLOCK)
     b = 0
     for c in range(len(parts)):
         part = parts[c]
         for k in range(part.h * part.v):
             blocks[b].part, blocks[b].row, blocks[b].column = c, k // part.h, k % part.h
-            blocks[b].dc_table = U(codes.ctypes.data) + U(part.dc_slot * ENTRIES * 2)
-            blocks[b].ac_table = U(entries.ctypes.data) + U(part.ac_slot * ENTRIES * 8)
+            blocks[b].dc_table = U(dcs.ctypes.data) + U(part.dc_slot * ENTRIES * 2)
+            blocks[b].dc_codes = U(codes.ctypes.data) + U(part.dc_slot * ENTRIES * 2)
+            blocks[b].ac_table = U(entries.ctypes.data) + U(part.ac_slot * ENTRIES * 4)
             blocks[b].ac_codes = U(codes.ctypes.data) + U((2 + part.ac_slot) * ENTRIES * 2)
-            blocks[b].factors = U(factors.ctypes.data) + U(c * 64 * 4)
+            blocks[b].factors = U(factors.ctypes.data) + U(c * 128 * 2)
             blocks[b].step = U(8 * part.h)
             b += 1
 
     room = window[3] - window[1] + 3 * PIXELS
     lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + 4, np.int32)
-    seen = np.zeros(8, np.int32)
+    seen = np.zeros(32, np.uint16)
     seen_at = U(seen.ctypes.data)
     here = U(block.ctypes.data)
     order, other = here + _ORDER_AT, here + _OTHER_AT
@@ -216,89 +230,114 @@ def _decode(
                 bits |= big_endian_64(at) >> (count & LOW6)
                 at += (~count >> THREE) & SEVEN
                 count |= FULL
-                code = u16_at(now.dc_table + ((bits >> SHIFT) << ONE))
-                if code == ZERO:
+                first = i16_at(now.dc_table + ((bits >> SHIFT) << ONE))
+                if first != 0:
+                    bits <<= U(first) & U(31)
+                    count -= U(first) & U(31)
+                    dc = part.previous + (first >> np.int64(5))
+                else:
                     t = part.dc_slot
-                    code = long_code(bits, limit[t], delta[t], symbols[t])
+                    code = u16_at(now.dc_codes + ((bits >> SHIFT) << ONE))
                     if code == ZERO:
-                        return OTHER
-                size = code >> EIGHT
-                bits <<= code & BYTE
-                dc = part.previous + value_of(bits, size)
+                        code = long_code(bits, limit[t], delta[t], symbols[t])
+                        if code == ZERO:
+                            return OTHER
+                    size = code >> EIGHT
+                    bits <<= code & BYTE
+                    dc = part.previous + value_of(bits, size)
+                    bits <<= size
+                    count -= (code & BYTE) + size
+                    bits |= big_endian_64(at) >> (count & LOW6)
+                    at += (~count >> THREE) & SEVEN
+                    count |= FULL
                 part.previous = dc
                 if dc < -32768 or dc > 32767:
                     return OTHER
-                bits <<= size
-                count -= (code & BYTE) + size
                 wanted = now.begin <= mx < now.end
                 table = now.ac_table
-                index, entry = ONE, ZERO
+                index, entry = ONE, np.int64(0)
                 while True:
-                    while index < BLOCK_END:
+                    # At least four lookups' bits are there.
+                    if wanted:
+                        for _ in range(4):
+                            entry = i32_at(table + ((bits >> SHIFT) << U(2)))
+                            if U(entry) & LOW6 == ZERO:
+                                break
+                            bits <<= U(entry) & LOW6
+                            count -= U(entry)  # only its low bits are looked at
+                            place = u8_at(order + index + ((U(entry) >> U(14)) & U(15)))
+                            put_i16(here + (place << ONE), U((entry << np.int64(39)) >> np.int64(57)))
+                            index += (U(entry) >> U(6)) & BYTE
+                            place = u8_at(order + index - ONE)
+                            put_i16(here + (place << ONE), U(entry >> np.int64(25)))
+                            if index >= BLOCK_END:
+                                break
+                    else:
+                        for _ in range(4):
+                            entry = i32_at(table + ((bits >> SHIFT) << U(2)))
+                            if U(entry) & LOW6 == ZERO:
+                                break
+                            bits <<= U(entry) & LOW6
+                            count -= U(entry)
+                            index += (U(entry) >> U(6)) & BYTE
+                            if index >= BLOCK_END:
+                                break
+                    if U(entry) & LOW6 != ZERO:
+                        if index >= BLOCK_END:
+                            break
                         bits |= big_endian_64(at) >> (count & LOW6)
                         at += (~count >> THREE) & SEVEN
                         count |= FULL
-                        if wanted:
-                            for _ in range(4):
-                                entry = u64_at(table + ((bits >> SHIFT) << THREE))
-                                bits <<= entry & LOW6
-                                count -= entry  # only its low bits are looked at
-                                place = order + index
-                                first = u8_at(place + ((entry >> U(16)) & U(127)))
-                                put_i16(here + (first << ONE), entry >> U(32))
-                                second = u8_at(place + ((entry >> U(24)) & U(127)))
-                                put_i16(here + (second << ONE), U(np.int64(entry) >> np.int64(52)))
-                                index += (entry >> EIGHT) & BYTE
-                                if index >= BLOCK_END:
-                                    break
-                        else:
-                            for _ in range(4):
-                                entry = u64_at(table + ((bits >> SHIFT) << THREE))
-                                bits <<= entry & LOW6
-                                count -= entry
-                                index += (entry >> EIGHT) & BYTE
-                                if index >= BLOCK_END:
-                                    break
-                    if index >= U(256):  # a symbol with more bits than the tables have
-                        index -= LONG_MOVE
-                        bits |= big_endian_64(at) >> (count & LOW6)
-                        at += (~count >> THREE) & SEVEN
-                        count |= FULL
+                        continue
+                    # A symbol with more bits than the table has.
+                    bits |= big_endian_64(at) >> (count & LOW6)
+                    at += (~count >> THREE) & SEVEN
+                    count |= FULL
+                    run, size, taken = ZERO, ZERO, ZERO
+                    if entry != 0:
+                        run, size = (U(entry) >> U(6)) & U(15), (U(entry) >> U(10)) & U(15)
+                        taken = U(entry) >> U(14)
+                    else:
                         code = u16_at(now.ac_codes + ((bits >> SHIFT) << ONE))
                         if code == ZERO:
                             t = 2 + part.ac_slot
                             code = long_code(bits, limit[t], delta[t], symbols[t])
                             if code == ZERO:
                                 return OTHER
-                        run, size = code >> U(12), (code >> EIGHT) & U(15)
-                        bits <<= code & BYTE
-                        if size == ZERO:
-                            if run != ZERO and run != U(15):
-                                return OTHER
-                            index += U(16) if run == U(15) else END_OF_BLOCK
-                        else:
-                            if size > U(10):
-                                return OTHER
-                            put_i16(here + (u8_at(order + index + run) << ONE), U(value_of(bits, size)))
-                            index += run + ONE
-                            bits <<= size
-                        count -= (code & BYTE) + size
-                        if index < BLOCK_END:
-                            continue
-                    elif entry & LOW6 != (entry >> U(48)) & U(15):
-                        # Two symbols at once; where the first ends the block, the second goes back.
-                        ended = index - ((entry >> EIGHT) & BYTE) + ((entry >> U(16)) & U(127)) + ONE
-                        if ended >= BLOCK_END:
-                            index = ended
-                            count = (count + (entry & LOW6) - ((entry >> U(48)) & U(15))) & LOW6
-                            at -= (count + SEVEN) >> THREE
-                            skip = (ZERO - count) & SEVEN
-                            bits = big_endian_64(at) << skip
-                            at += SEVEN
-                            count = FULL - skip
-                    break
-                if index != BLOCK_END and index < END_OF_BLOCK:
-                    return OTHER  # a run past the last coefficient
+                        run, size, taken = code >> U(12), (code >> EIGHT) & U(15), code & BYTE
+                        if size > U(10) or (size == ZERO and run != ZERO and run != U(15)):
+                            return OTHER
+                    bits <<= taken
+                    if size != ZERO:
+                        put_i16(here + (u8_at(order + index + run) << ONE), U(value_of(bits, size)))
+                        index += run + ONE
+                        bits <<= size
+                    else:
+                        index += U(16) if run != ZERO else END_OF_BLOCK
+                    count -= taken + size
+                    if index >= BLOCK_END:
+                        break
+                    bits |= big_endian_64(at) >> (count & LOW6)
+                    at += (~count >> THREE) & SEVEN
+                    count |= FULL
+                if index - END_OF_BLOCK >= BLOCK_END and index != BLOCK_END:
+                    # Not ended by a symbol for it. Of two symbols at once, the first may have ended the block: what was
+                    # taken goes back, and the first is read again.
+                    taken = U(entry) & LOW6
+                    if taken == ZERO:
+                        return OTHER  # a run past the last coefficient
+                    count = (count + taken) & LOW6
+                    at -= (count + SEVEN) >> THREE
+                    skip = (ZERO - count) & SEVEN
+                    bits = big_endian_64(at) << skip
+                    at += SEVEN
+                    code = u16_at(now.ac_codes + ((bits >> SHIFT) << ONE))
+                    index -= ((U(entry) >> U(6)) & BYTE) - (code >> U(12)) - ONE
+                    taken = (code & BYTE) + ((code >> EIGHT) & U(15))
+                    if index != BLOCK_END:
+                        return OTHER
+                    bits <<= taken
+                    count = FULL - skip - taken
                 if wanted and index == ONE + END_OF_BLOCK:  # nothing but DC: what the transform makes of it
                     value = dc * np.int64(factors[now.part, 0])
                     if value < -LIMIT // 4 or value >= LIMIT // 4:
@@ -327,27 +366,22 @@ def _decode(
             write_line(done, window, parts, planes, lines, sums, channels, bgr, dst, origin + done * pitch)
             done += 1
     rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
-    if rest < 0 or rest >= 8:
+    if rest < 0 or rest >= 8 or len(dcs) == 0:
         return OTHER
-    for k in range(8):
-        if seen[k] < 0 or seen[k] >= 2 * LIMIT:
-            return OTHER
-    return DONE
+    return DONE if in_range(seen) else OTHER
 
 
 @njit(nogil=True, cache=True)
 def _tables(
-    data: Any, row: Any, parts: Any, codes: Any, entries: Any, limit: Any, delta: Any, symbols: Any, factors: Any
+    data: Any, row: Any, parts: Any, codes: Any, entries: Any, dcs: Any, limit: Any, delta: Any, symbols: Any,
+    factors: Any,
 ) -> Any:  # fmt: skip
     """Quantisation tables in the order of rows, and Huffman tables: two for DC, then two for AC, which is as many as
     encoders use. False for any other use of them."""
-    single = np.empty(ENTRIES, np.int64)
+    single = np.empty(ENTRIES, np.int32)
     for c in range(len(parts)):
-        quant = row.quant[c]
-        if quant <= 0 or quant + 64 > len(data):
+        if not read_factors(data, np.int64(row.quant[c]), factors[c]):
             return False
-        for k in range(64):
-            factors[c, ORDER[k]] = data[quant + k]
     for kind in range(2):
         offsets = row.dc if kind == 0 else row.ac
         other = np.int64(0)
@@ -370,6 +404,8 @@ def _tables(
                 ac_entries(codes[t], single, entries[slot])
             elif symbols[t].max() > 11:
                 return False
+            else:
+                dc_entries(codes[t], dcs[slot])
     return True
 
 
@@ -382,5 +418,5 @@ def _begin_row(my: Any, parts: Any, blocks: Any, planes: Any) -> None:
         line = my * part.v + now.row
         now.begin = -(-(part.left - now.column) // part.h)
         now.end = -(-(part.right - now.column) // part.h) if part.top <= line < part.bottom else 0
-        first = part.plane + (line - part.top) * 8 * part.pitch + (now.column - part.left) * 8
+        first = part.plane + (8 * line & part.ring) * part.pitch + (now.column - part.left) * 8
         now.line = U(planes.ctypes.data) + U(first)

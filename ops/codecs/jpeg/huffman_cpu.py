@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .simd_cpu import copy_64, lowest_bit
+from .simd_cpu import PLACES, copy_64, lowest_bit
 
 U = np.uint64
-LOOKUP_BITS = 10
-"""Bits of the lookup tables' index: 95 % of all coefficients take no more, their value included, and the tables of two
-threads fit into one L1 cache."""
+LOOKUP_BITS = 11
+"""Bits of the lookup tables' index: 96 % of all coefficients take no more, their value included, and the tables fit
+into an L1 cache."""
 ENTRIES = 1 << LOOKUP_BITS
 SHIFT = U(64 - LOOKUP_BITS)
 ZERO, ONE, THREE, SEVEN, EIGHT = U(0), U(1), U(3), U(7), U(8)
@@ -27,18 +27,15 @@ MCU_BYTES = 10 * 64 * 4 + 16
 """Ten blocks of at most 64 symbols of at most 31 bits, and what is fetched ahead."""
 
 # An entry of an AC table: all that the next bits hold, if it is one or two whole symbols (the second only after a
-# coefficient): bits 0 ... 5 bits taken; 8 ... 15 how far the index moves; 16 ... 22 and 24 ... 30 places of the
-# coefficients from the index; 32 ... 47 the first value; 48 ... 51 bits of the first; 52 ... 63 the second value.
-LONG = np.int64(255 << 8 | 64 << 16 | 64 << 24)
-"""The entry where the bits do not hold a whole symbol."""
-LONG_MOVE = U(255)
+# coefficient): bits 0 ... 5 bits taken; 6 ... 13 how far the index moves; 14 ... 17 zeros before the first coefficient;
+# 18 ... 24 the first value; 25 ... 31 the last one, the same where there is but one, which stands before the index that
+# comes. Symbols without a coefficient write a 0 where none was written yet, or after the block.
+# Where the code is there and its value is not: bits 0 ... 5 are 0; 6 ... 9 zeros before; 10 ... 13 bits of the value;
+# 14 ... 17 bits of the code. Longer codes, and what means something else in some scans: 0.
 
-ORDER = np.full(128, 64, np.uint8)
-ORDER[:64] = np.array(
-    [0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,
-     28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61,
-     54, 47, 55, 62, 63], np.uint8)  # fmt: skip
-"""Zig-zag index to 8 * row + column (T.81, figure A.6); after the block: the spare place."""
+ORDER = np.full(256, 64, np.uint8)
+ORDER[:64] = PLACES
+"""Zig-zag index to the place in a block for `inverse_dct`; after the block: the spare place."""
 
 
 @njit(nogil=True, cache=True)
@@ -70,40 +67,51 @@ def read_codes(data: Any, at: Any, codes: Any, limit: Any, delta: Any, symbols: 
 
 
 @njit(nogil=True, cache=True)
+def _value(i: Any, taken: Any, size: Any) -> Any:
+    """The number of ``size`` bits (T.81, F.2.2.1: EXTEND) that end after ``taken`` of the bits ``i``."""
+    value = i >> (LOOKUP_BITS - taken) & (1 << size) - 1
+    return value if size == 0 or value >> (size - 1) else value + 1 - (1 << size)
+
+
+@njit(nogil=True, cache=True)
 def ac_entries(codes: Any, single: Any, entries: Any) -> None:
-    """The entries of an AC table; ``single`` is scratch of the same size."""
+    """The entries of an AC table, int32; ``single`` is scratch of the same size."""
     for i in range(ENTRIES):
         length, symbol = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
         size, run = symbol & 15, symbol >> 4
         taken = length + size
-        entry: Any = LONG
-        if length > 0 and taken <= LOOKUP_BITS:
-            move: Any = run + 1
-            place: Any = run
-            value: Any = 0
-            if size > 0:
-                value = i >> (LOOKUP_BITS - taken) & (1 << size) - 1
-                if value < 1 << (size - 1):
-                    value += 1 - (1 << size)
-            elif run == 15:
-                move, place = 16, 64
-            else:
-                move, place = 128, 64
-            entry = taken | move << 8 | place << 16 | 64 << 24 | (value & 0xFFFF) << 32 | taken << 48
-            if size == 0 and 0 < run < 15:
-                entry = LONG
+        entry: Any = np.int64(0)
+        if length == 0 or size > 10 or (size == 0 and 0 < run < 15):
+            pass
+        elif taken > LOOKUP_BITS or size > 6:
+            entry = run << 6 | size << 10 | length << 14
+        elif size == 0:
+            entry = taken | (16 if run == 15 else 128) << 6
+        else:
+            value = _value(i, taken, size)
+            entry = taken | run + 1 << 6 | run << 14 | (value & 127) << 18 | value << 25
         single[i] = entry
     for i in range(ENTRIES):
-        entry = single[i]
-        taken, run = entry & 63, entry >> 16 & 127
-        if run < 64:
-            after = single[i << taken & ENTRIES - 1]
-            if after & 63 > 0 and taken + (after & 63) <= LOOKUP_BITS:
-                move, place = run + 1, after >> 16 & 127
-                if place < 64:
-                    place += move
-                entry = taken + (after & 63) | move + (after >> 8 & 255) << 8 | run << 16 | place << 24
-                entry |= single[i] & 0xFFFF << 32 | taken << 48 | (after >> 32 & 0xFFF) << 52
+        entry = np.int64(single[i])
+        taken = entry & 63
+        if taken > 0 and entry >> 25 != 0:
+            after = np.int64(single[i << taken & ENTRIES - 1])
+            both = taken + (after & 63)
+            if taken < both <= LOOKUP_BITS:
+                move = (entry >> 6 & 255) + (after >> 6 & 255)
+                entry = both | move << 6 | entry & (0x7FF << 14) | after >> 25 << 25
+        entries[i] = entry
+
+
+@njit(nogil=True, cache=True)
+def dc_entries(codes: Any, entries: Any) -> None:
+    """The entries of a DC table, int16: all that the next bits hold, if it is a code and its value. Bits 0 ... 4 bits
+    taken; 5 ... 15 the value. Otherwise 0."""
+    for i in range(ENTRIES):
+        length, size = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
+        taken, entry = length + size, np.int64(0)
+        if length > 0 and taken <= LOOKUP_BITS:
+            entry = taken | _value(i, taken, size) << 5
         entries[i] = entry
 
 

@@ -14,15 +14,13 @@ from .header import GRAY, YCBCR
 from .simd_cpu import PIXELS, ycc_to_rgb
 
 U = np.uint64
-MOST_PLANES = 1 << 25
-"""Bytes of what is wanted of one image, between the scan and its pixels; libjpeg-turbo holds a few rows of it only."""
-
 PART = np.dtype(
     [(name, np.int64) for name in ("h", "v", "across", "down", "width", "height", "top", "bottom", "left", "right")]
-    + [(name, np.int64) for name in ("plane", "pitch", "dc_slot", "ac_slot", "previous")]
+    + [(name, np.int64) for name in ("plane", "pitch", "ring", "dc_slot", "ac_slot", "previous")]
 )
 """A component: sampling factors, pixels a sample covers, its size in samples, the blocks wanted (rows and columns from
-top and left to before bottom and right), the plane that holds them, its tables, its last DC value."""
+top and left to before bottom and right), the plane that holds rows of them for a while (row y at y & ring), its tables,
+its last DC value."""
 
 
 @njit(nogil=True, cache=True)
@@ -43,7 +41,8 @@ def is_common(row: Any) -> Any:
 @njit(nogil=True, cache=True)
 def lay_out(row: Any, window: Any, channels: Any, h_max: Any, v_max: Any, parts: Any) -> Any:
     """Lay out what is wanted of each component: the blocks that hold the window, and one sample more on each side where
-    upsampling reads it. Returns the bytes of all planes."""
+    upsampling reads it. Returns the bytes of all planes. They hold two rows of MCUs: pixels are made
+    when their MCUs have been read, but for the last row, which upsampling makes of the next MCUs, too."""
     y0, x0, y1, x1 = window
     size = np.int64(0)
     for c in range(len(parts)):
@@ -59,7 +58,8 @@ def lay_out(row: Any, window: Any, channels: Any, h_max: Any, v_max: Any, parts:
             part.left = max(x0 // part.across - halo_x, 0) // 8
             part.right = min((x1 - 1) // part.across + halo_x, part.width - 1) // 8 + 1
             part.pitch = 8 * (part.right - part.left)
-            size += part.pitch * 8 * (part.bottom - part.top)
+            part.ring = 16 * part.v - 1
+            size += part.pitch * 16 * part.v
     return size
 
 
@@ -70,7 +70,7 @@ def write_line(
     """Row y of the window to dst[at + x * channels]."""
     x0, x1 = window[1], window[3]
     wide = x1 - x0
-    luma = parts[0].plane + (y - 8 * parts[0].top) * parts[0].pitch + x0 - 8 * parts[0].left
+    luma = _sample(parts[0], y, x0)
     out = dst[at + x0 * channels : at + x1 * channels]
     if channels == 1:
         out[:] = planes[luma : luma + wide]
@@ -101,7 +101,7 @@ def write_line(
 @njit(nogil=True, cache=True)
 def _sample(part: Any, y: Any, x: Any) -> Any:
     """Where sample (y, x) of a component lies in the planes."""
-    return part.plane + (y - 8 * part.top) * part.pitch + x - 8 * part.left
+    return part.plane + (y & part.ring) * part.pitch + x - 8 * part.left
 
 
 @njit(nogil=True, cache=True)

@@ -25,11 +25,9 @@ from .huffman_cpu import (
     END_OF_BLOCK,
     ENTRIES,
     FULL,
-    LONG_MOVE,
     LOW6,
     MCU_BYTES,
     ONE,
-    ORDER,
     SEVEN,
     SHIFT,
     THREE,
@@ -41,20 +39,22 @@ from .huffman_cpu import (
     unstuff,
     value_of,
 )
-from .planes_cpu import MOST_PLANES, PART, is_common, lay_out, write_line
+from .planes_cpu import PART, is_common, lay_out, write_line
 from .simd_cpu import (
     LIMIT,
     PIXELS,
     big_endian_64,
+    i32_at,
+    in_range,
     inverse_dct,
     lowest_bit,
     nonzero_mask,
     put_i16,
     put_u64,
+    read_factors,
     u8_at,
     u16_at,
-    u64_at,
-    zigzag_to_rows,
+    zigzag_to_block,
 )
 
 _BLOCK = 72
@@ -80,8 +80,8 @@ def decode_images(
     if most == 0:
         return
     stream, block = np.empty(most + MCU_BYTES + 128, np.uint8), np.zeros(256, np.uint8)
-    codes, entries = np.empty((4, ENTRIES), np.uint16), np.empty((2, ENTRIES), np.int64)
-    factors, coefficients = np.empty((3, 64), np.int32), np.empty(0, np.int16)
+    codes, entries = np.empty((4, ENTRIES), np.uint16), np.empty((2, ENTRIES), np.int32)
+    factors, coefficients = np.empty((3, 128), np.int16), np.empty(0, np.int16)
     for i in range(len(offsets)):
         row, window = headers[i], windows[i]
         if row.status != MANY_SCANS or status[i] == DONE:
@@ -132,21 +132,16 @@ def _decode(
     mcus_x, mcus_y = -(-np.int64(row.width) // (8 * h)), -(-np.int64(row.height) // (8 * v))
     parts = np.zeros(row.components, PART)
     held = lay_out(row, window, channels, h, v, parts)
-    if held > MOST_PLANES:
-        return OTHER
     begins, across = np.empty(4, np.int64), np.empty(4, np.int64)  # a component's first block, and blocks of a row
     blocks: Any = np.int64(0)
     for c in range(len(parts)):
         begins[c], across[c] = blocks, mcus_x * parts[c].h
         blocks += mcus_x * parts[c].h * mcus_y * parts[c].v
-        quant = row.quant[c]
-        if quant <= 0 or quant + 64 > len(data):
+        if not read_factors(data, np.int64(row.quant[c]), factors[c]):
             return OTHER
-        for k in range(64):
-            factors[c, ORDER[k]] = data[quant + k]
 
     limit, delta, symbols = np.zeros((4, 17), np.int64), np.zeros((4, 17), np.int64), np.zeros((4, 256), np.uint8)
-    order = np.empty(128, np.uint8)
+    order = np.empty(256, np.uint8)
     for s in range(len(scans)):
         scan = scans[s]
         count = np.int64(scan.count)
@@ -181,7 +176,7 @@ def _decode(
         row_bytes = U(across[scan.component[0]]) * _BLOCK_BYTES
         if scan.high == 0:
             ac_entries(codes[0], entries[1], entries[0])
-            for k in range(128):
+            for k in range(256):
                 order[k] = k if k <= scan.last else _SPARE
             sound = _first_scan(
                 scan, first, row_bytes, units, wide, restart, stream, length, ends, codes, entries, order, limit,
@@ -306,66 +301,82 @@ def _first_scan(
         if at > stop + U(16):
             return False
         here = line + U(x) * _BLOCK_BYTES
-        index, entry = begin, ZERO
+        index, entry = begin, np.int64(0)
+        bits |= big_endian_64(at) >> (count & LOW6)
+        at += (~count >> THREE) & SEVEN
+        count |= FULL
         while True:
-            while index < end:
+            for _ in range(4):
+                entry = i32_at(table + ((bits >> SHIFT) << U(2)))
+                if U(entry) & LOW6 == ZERO:
+                    break
+                bits <<= U(entry) & LOW6
+                count -= U(entry)  # only its low bits are looked at
+                place = u8_at(places + index + ((U(entry) >> U(14)) & U(15)))
+                put_i16(here + (place << ONE), U((entry << np.int64(39)) >> np.int64(57)) << low)
+                index += (U(entry) >> U(6)) & BYTE
+                place = u8_at(places + index - ONE)
+                put_i16(here + (place << ONE), U(entry >> np.int64(25)) << low)
+                if index >= end:
+                    break
+            if U(entry) & LOW6 != ZERO:
+                if index >= end:
+                    break
                 bits |= big_endian_64(at) >> (count & LOW6)
                 at += (~count >> THREE) & SEVEN
                 count |= FULL
-                for _ in range(4):
-                    entry = u64_at(table + ((bits >> SHIFT) << THREE))
-                    bits <<= entry & LOW6
-                    count -= entry  # only its low bits are looked at
-                    place = places + index
-                    one = u8_at(place + ((entry >> U(16)) & U(127)))
-                    put_i16(here + (one << ONE), (entry >> U(32)) << low)
-                    two = u8_at(place + ((entry >> U(24)) & U(127)))
-                    put_i16(here + (two << ONE), U(np.int64(entry) >> np.int64(52)) << low)
-                    index += (entry >> EIGHT) & BYTE
-                    if index >= end:
-                        break
-            if index >= U(256):  # a symbol with more bits than the table has, or of a run of ended blocks
-                index -= LONG_MOVE
-                bits |= big_endian_64(at) >> (count & LOW6)
-                at += (~count >> THREE) & SEVEN
-                count |= FULL
+                continue
+            # A symbol with more bits than the table has, or of a run of ended blocks.
+            bits |= big_endian_64(at) >> (count & LOW6)
+            at += (~count >> THREE) & SEVEN
+            count |= FULL
+            zeros, size, taken = ZERO, ZERO, ZERO
+            if entry != 0:
+                zeros, size = (U(entry) >> U(6)) & U(15), (U(entry) >> U(10)) & U(15)
+                taken = U(entry) >> U(14)
+            else:
                 code = U(codes[0, np.int64(bits >> SHIFT)])
                 if code == ZERO:
                     code = long_code(bits, limit[0], delta[0], symbols[0])
                     if code == ZERO:
                         return False
-                zeros, size = code >> U(12), (code >> EIGHT) & U(15)
-                bits <<= code & BYTE
-                count -= code & BYTE
-                if size == ZERO:
-                    if zeros == U(15):
-                        index += U(16)
-                    else:
-                        run = (np.int64(1) << np.int64(zeros)) + np.int64((bits >> ONE) >> (LOW6 - zeros)) - 1
-                        bits <<= zeros
-                        count -= zeros
-                        index += END_OF_BLOCK
-                else:
-                    put_i16(here + (u8_at(places + index + zeros) << ONE), U(value_of(bits, size)) << low)
-                    index += zeros + ONE
-                    bits <<= size
-                    count -= size
-                if index < end:
-                    continue
-            elif entry & LOW6 != (entry >> U(48)) & U(15):
-                # Two symbols at once; where the first ends the block, the second goes back.
-                ended = index - ((entry >> EIGHT) & BYTE) + ((entry >> U(16)) & U(127)) + ONE
-                if ended >= end:
-                    index = ended
-                    count = (count + (entry & LOW6) - ((entry >> U(48)) & U(15))) & LOW6
-                    at -= (count + SEVEN) >> THREE
-                    skip = (ZERO - count) & SEVEN
-                    bits = big_endian_64(at) << skip
-                    at += SEVEN
-                    count = FULL - skip
-            break
-        if index != end and index < END_OF_BLOCK:
-            return False  # a run past the last coefficient
+                zeros, size, taken = code >> U(12), (code >> EIGHT) & U(15), code & BYTE
+            bits <<= taken
+            count -= taken
+            if size != ZERO:
+                put_i16(here + (u8_at(places + index + zeros) << ONE), U(value_of(bits, size)) << low)
+                index += zeros + ONE
+                bits <<= size
+                count -= size
+            elif zeros == U(15):
+                index += U(16)
+            else:
+                run = (np.int64(1) << np.int64(zeros)) + np.int64((bits >> ONE) >> (LOW6 - zeros)) - 1
+                bits <<= zeros
+                count -= zeros
+                index += END_OF_BLOCK
+            if index >= end:
+                break
+            bits |= big_endian_64(at) >> (count & LOW6)
+            at += (~count >> THREE) & SEVEN
+            count |= FULL
+        if index - END_OF_BLOCK >= end and index != end:
+            # As in `baseline_cpu`: of two symbols at once, the first may have ended the block.
+            taken = U(entry) & LOW6
+            if taken == ZERO:
+                return False  # a run past the last coefficient
+            count = (count + taken) & LOW6
+            at -= (count + SEVEN) >> THREE
+            skip = (ZERO - count) & SEVEN
+            bits = big_endian_64(at) << skip
+            at += SEVEN
+            code = U(codes[0, np.int64(bits >> SHIFT)])
+            index -= ((U(entry) >> U(6)) & BYTE) - (code >> U(12)) - ONE
+            taken = (code & BYTE) + ((code >> EIGHT) & U(15))
+            if index != end:
+                return False
+            bits <<= taken
+            count = FULL - skip - taken
         done += 1
         x += 1
         if x == wide:
@@ -484,8 +495,8 @@ def _pixels(
     planes = np.empty(held + PIXELS, np.uint8)
     room = window[3] - window[1] + 3 * PIXELS
     lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + 4, np.int32)
-    seen = np.zeros(8, np.int32)
-    by_rows, seen_at = U(block.ctypes.data), U(seen.ctypes.data)
+    seen = np.zeros(32, np.uint16)
+    paired, seen_at = U(block.ctypes.data), U(seen.ctypes.data)
     first, table = U(coefficients.ctypes.data), U(factors.ctypes.data)
     v_max = parts[0].v
     done = window[0]
@@ -494,7 +505,7 @@ def _pixels(
             part = parts[c]
             for y in range(max(my * part.v, part.top), min((my + 1) * part.v, part.bottom)):
                 here = first + U(begins[c] + y * across[c] + part.left) * _BLOCK_BYTES
-                target = U(planes.ctypes.data) + U(part.plane + (y - part.top) * 8 * part.pitch)
+                target = U(planes.ctypes.data) + U(part.plane + (8 * y & part.ring) * part.pitch)
                 for _ in range(part.right - part.left):
                     if nonzero_mask(here) <= ONE:  # nothing but DC: what the transform makes of it
                         dc = (np.int64(u16_at(here)) << np.int64(48)) >> np.int64(48)
@@ -505,8 +516,8 @@ def _pixels(
                         for k in range(8):
                             put_u64(target + U(k * part.pitch), U(value * 0x0101010101010101))
                     else:
-                        zigzag_to_rows(here, by_rows)
-                        inverse_dct(by_rows, table + U(c * 64 * 4), target, U(part.pitch), seen_at)
+                        zigzag_to_block(here, paired)
+                        inverse_dct(paired, table + U(c * 128 * 2), target, U(part.pitch), seen_at)
                     here += _BLOCK_BYTES
                     target += EIGHT
         ready = row.height if my == mcus_y - 1 else (my + 1) * 8 * v_max - (v_max > 1)
@@ -514,7 +525,6 @@ def _pixels(
         while done < ready and window[1] < window[3]:
             write_line(done, window, parts, planes, lines, sums, channels, bgr, dst, origin + done * pitch)
             done += 1
-    for k in range(8):
-        if seen[k] < 0 or seen[k] >= 2 * LIMIT:
-            return OTHER
+    if not in_range(seen):
+        return OTHER
     return DONE if len(coefficients) + len(block) + len(planes) > 0 else OTHER

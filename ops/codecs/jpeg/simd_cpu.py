@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
+
+from ...compiled.target import compiles_with
 
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
@@ -44,15 +47,16 @@ def _shuffle(builder, a, b, places):
     return builder.shuffle_vector(a, b, ir.Constant(_vector(_I32, len(places)), list(places)))
 
 
-def _loader(bits: int, big_endian: bool = False) -> Any:
+def _loader(bits: int, big_endian: bool = False, signed: bool = False) -> Any:
     def load(_typing, address):
         def generate(_context, builder, _signature, args):
             value = _load(builder, args[0], ir.IntType(bits))
             if big_endian:
                 value = builder.bswap(value)
-            return value if bits == 64 else builder.zext(value, _I64)
+            extend = builder.sext if signed else builder.zext
+            return value if bits == 64 else extend(value, _I64)
 
-        return types.uint64(types.uint64), generate
+        return (types.int64 if signed else types.uint64)(types.uint64), generate
 
     return intrinsic(load)
 
@@ -62,6 +66,8 @@ big_endian_64: Any = _loader(64, True)
 u8_at: Any = _loader(8)
 u16_at: Any = _loader(16)
 u64_at: Any = _loader(64)
+i16_at: Any = _loader(16, signed=True)
+i32_at: Any = _loader(32, signed=True)
 
 
 def _putter(bits: int) -> Any:
@@ -135,118 +141,169 @@ def _nonzero_mask(_typing, address):
 nonzero_mask: Any = intrinsic(_nonzero_mask)
 
 
-_ROWS = (
-    0, 1, 5, 6, 14, 15, 27, 28, 2, 4, 7, 13, 16, 26, 29, 42, 3, 8, 12, 17, 25, 30, 41, 43, 9, 11, 18, 24, 31, 40, 44,
-    53, 10, 19, 23, 32, 39, 45, 52, 54, 20, 22, 33, 38, 46, 51, 55, 60, 21, 34, 37, 47, 50, 56, 59, 61, 35, 36, 48, 49,
-    57, 58, 62, 63,
+_ZIGZAG = (
+    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,
+    28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61,
+    54, 47, 55, 62, 63,
 )  # fmt: skip
-"""Of 8 * row + column the place in a zig-zag (T.81, figure A.6)."""
+"""Of a place in a zig-zag 8 * row + column (T.81, figure A.6)."""
+
+_PAIRED = (0, 4, 2, 6, 1, 3, 5, 7)
+"""Rows, and columns, in the order in which `inverse_dct` takes them: those beside each other are multiplied and added
+at once."""
 
 
-def _zigzag_to_rows(_typing, source, target):
-    """Copy 64 int16 in the order of a zig-zag to ``target`` in that of rows."""
+def _place(row: int, column: int) -> int:
+    r, c = _PAIRED.index(row), _PAIRED.index(column)
+    return 16 * (r // 2) + 2 * c + r % 2
+
+
+PLACES = tuple(_place(*divmod(k, 8)) for k in _ZIGZAG)
+"""Of a place in a zig-zag that in a block for `inverse_dct`."""
+_AT = np.array(PLACES, np.int64)
+
+
+def _zigzag_to_block(_typing, source, target):
+    """Copy 64 int16 in the order of a zig-zag to ``target`` in that of `inverse_dct`."""
 
     def generate(context, builder, _signature, args):
         values = _load(builder, args[0], _vector(_I16, 64))
-        _store(builder, _shuffle(builder, values, values, _ROWS), args[1])
+        order = [PLACES.index(k) for k in range(64)]
+        _store(builder, _shuffle(builder, values, values, order), args[1])
         return context.get_dummy_value()
 
     return types.void(types.uint64, types.uint64), generate
 
 
-zigzag_to_rows: Any = intrinsic(_zigzag_to_rows)
+zigzag_to_block: Any = intrinsic(_zigzag_to_block)
 
 
 # -- inverse DCT ------------------------------------------------------------------------------------------------------
 
 
-def _transform(builder, x, bias):
-    """One dimension of libjpeg's accurate integer inverse DCT ("islow": Loeffler, Ligtenberg and Moschytz 1989, 13-bit
-    constants) over eight vectors. The result is scaled by 2^13; ``bias`` is added to it."""
-    kind = x[0].type
-    add, sub = builder.add, builder.sub
-
-    def times(value, factor):
-        return builder.mul(value, ir.Constant(kind, [factor] * kind.count))
-
-    z1 = times(add(x[2], x[6]), 4433)  # 0.541196100
-    even2 = sub(z1, times(x[6], 15137))  # 1.847759065
-    even3 = add(z1, times(x[2], 6270))  # 0.765366865
-    offset = ir.Constant(kind, [bias] * kind.count)
-    even0 = add(times(add(x[0], x[4]), 8192), offset)
-    even1 = add(times(sub(x[0], x[4]), 8192), offset)
-    sums = [add(even0, even3), add(even1, even2), sub(even1, even2), sub(even0, even3)]
-
-    z3, z4 = add(x[7], x[3]), add(x[5], x[1])
-    z5 = times(add(z3, z4), 9633)  # 1.175875602
-    z3 = sub(z5, times(z3, 16069))  # 1.961570560
-    z4 = sub(z5, times(z4, 3196))  # 0.390180644
-    z1 = times(add(x[7], x[1]), 7373)  # 0.899976223
-    z2 = times(add(x[5], x[3]), 20995)  # 2.562915447
+def _islow(x: list[int]) -> tuple[list[int], list[int]]:
+    """Libjpeg's accurate integer inverse DCT in one dimension ("islow": Loeffler, Ligtenberg and Moschytz 1989, 13-bit
+    constants), scaled by 2^13: of x[2] and x[6] what they add to the even part, and the odd part."""
+    z1 = (x[2] + x[6]) * 4433  # 0.541196100
+    even = [z1 + x[2] * 6270, z1 - x[6] * 15137]  # 0.765366865, 1.847759065
+    z3, z4 = x[7] + x[3], x[5] + x[1]
+    z5 = (z3 + z4) * 9633  # 1.175875602
+    z3 = z5 - z3 * 16069  # 1.961570560
+    z4 = z5 - z4 * 3196  # 0.390180644
+    z1 = (x[7] + x[1]) * 7373  # 0.899976223
+    z2 = (x[5] + x[3]) * 20995  # 2.562915447
     odd = [
-        add(sub(times(x[1], 12299), z1), z4),  # 1.501321110
-        add(sub(times(x[3], 25172), z2), z3),  # 3.072711026
-        add(sub(times(x[5], 16819), z2), z4),  # 2.053119869
-        add(sub(times(x[7], 2446), z1), z3),  # 0.298631336
+        x[1] * 12299 - z1 + z4,  # 1.501321110
+        x[3] * 25172 - z2 + z3,  # 3.072711026
+        x[5] * 16819 - z2 + z4,  # 2.053119869
+        x[7] * 2446 - z1 + z3,  # 0.298631336
     ]
-    return [add(s, o) for s, o in zip(sums, odd, strict=True)] + [
-        sub(s, o) for s, o in zip(sums[::-1], odd[::-1], strict=True)
-    ]
+    return even, odd
 
 
-def _transpose(builder, rows):
-    """Eight vectors of eight values, transposed: three perfect shuffles."""
-    low, high = [0, 8, 1, 9, 2, 10, 3, 11], [4, 12, 5, 13, 6, 14, 7, 15]
-    for _ in range(3):
-        rows = [_shuffle(builder, rows[i], rows[i + 4], half) for i in range(4) for half in (low, high)]
-    return rows
+_UNITS = [_islow([int(i == k) for i in range(8)]) for k in range(8)]
+"""Whole numbers are multiplied and added without a loss: each result is a sum of products with these 16-bit numbers."""
+
+
+def _multiply_add(builder, pairs, first, second):
+    """Of int16[16] the sums of each two beside each other times ``first`` and ``second``: int32[8]."""
+    short, wide = _vector(_I16, 16), _vector(_I32, 8)
+    if compiles_with("avx2"):
+        name = "llvm.x86.avx2.pmadd.wd"
+        found = builder.module.globals.get(name) or ir.Function(
+            builder.module, ir.FunctionType(wide, [short, short]), name
+        )
+        return builder.call(found, [pairs, ir.Constant(short, [first, second] * 8)])
+    both, half = builder.bitcast(pairs, wide), _splat(_I32, 8, 16)
+    one = builder.mul(builder.ashr(builder.shl(both, half), half), _splat(_I32, 8, first))
+    return builder.add(one, builder.mul(builder.ashr(both, half), _splat(_I32, 8, second)))
+
+
+def _pack(builder, a, b, signed):
+    """Two vectors, saturated to half as many bits a number, of each the lower half and then of each the upper half."""
+    kind, n = a.type.element, a.type.count
+    half = ir.IntType(kind.width // 2)
+    if compiles_with("avx2"):
+        name = f"llvm.x86.avx2.pack{'ss' if signed else 'us'}{'dw' if kind.width == 32 else 'wb'}"
+        made = ir.FunctionType(_vector(half, 2 * n), [a.type, a.type])
+        found = builder.module.globals.get(name) or ir.Function(builder.module, made, name)
+        return builder.call(found, [a, b])
+    low = -(1 << (half.width - 1)) if signed else 0
+    parts = []
+    for value in (a, b):
+        for limit, beyond in ((low, "<"), (low + (1 << half.width) - 1, ">")):
+            bound = _splat(kind, n, limit)
+            value = builder.select(builder.icmp_signed(beyond, value, bound), bound, value)
+        parts.append(builder.trunc(value, _vector(half, n)))
+    quarter = range(n // 2)
+    return _shuffle(builder, parts[0], parts[1], [k + at for at in (0, n, n // 2, n + n // 2) for k in quarter])
+
+
+def _transform(builder, x, bias):
+    """`_islow` of eight vectors at once, which come in four ``x`` (int16[16]), rows beside each other as in `_PAIRED`.
+    Eight of int32[8], ``bias`` added."""
+    offset = _splat(_I32, 8, bias)
+
+    def of_two(part, nth, which):
+        rows = _PAIRED[2 * which : 2 * which + 2]
+        return _multiply_add(builder, x[which], *(_UNITS[k][part][nth] for k in rows))
+
+    sums = [builder.add(_multiply_add(builder, x[0], 8192, sign * 8192), offset) for sign in (1, -1)]
+    even = [of_two(0, nth, 1) for nth in range(2)]
+    odd = [builder.add(of_two(1, nth, 2), of_two(1, nth, 3)) for nth in range(4)]
+    sums = [builder.add(s, e) for s, e in zip(sums, even, strict=True)] + [
+        builder.sub(s, e) for s, e in zip(sums[::-1], even[::-1], strict=True)
+    ]
+    return [builder.add(s, o) for s, o in zip(sums, odd, strict=True)] + [
+        builder.sub(s, o) for s, o in zip(sums[::-1], odd[::-1], strict=True)
+    ]
 
 
 def _inverse_dct(_typing, coefficients, factors, target, pitch, seen):
-    """A block of coefficients (int16[64] by rows) times ``factors`` (int32[64]), transformed, to rows of uint8 at
-    ``target``, ``pitch`` apart. All but the last are addresses and bytes.
+    """A block of coefficients (int16[64], in the order of `PLACES`) times factors, transformed, to rows of uint8 at
+    ``target``, ``pitch`` apart. ``factors``: int16[2][64], the factors in the same order and eight times them. All but
+    ``pitch``, in bytes, are addresses.
 
-    ``seen`` (int32[8]) collects the bits of all values between, LIMIT added: any above the lowest 14 says that one was
-    out of range. Two extra bits are kept between the passes, as in libjpeg.
+    ``seen`` (uint16[2][16]) collects the bits of all values between, so that `in_range` can tell. Two extra bits are
+    kept between the passes, as in libjpeg.
     """
 
     def generate(context, builder, _signature, args):
         source, table, out, step, log = args
-        wide = _vector(_I32, 8)
-        limit = _splat(_I32, 8, LIMIT)
-        found = _load(builder, log, wide)
+        short, wide = _vector(_I16, 16), _vector(_I32, 16)
+        products, between = (_load(builder, _plus(builder, log, 32 * k), short) for k in (0, 1))
         x = []
-        for i in range(8):
-            values = builder.sext(_load(builder, _plus(builder, source, 16 * i), _vector(_I16, 8)), wide)
-            x.append(builder.mul(values, _load(builder, _plus(builder, table, 32 * i), wide)))
-            found = builder.or_(found, builder.add(x[i], limit))
-        x = [builder.ashr(v, _splat(_I32, 8, 11)) for v in _transform(builder, x, 1 << 10)]
-        for v in x:
-            found = builder.or_(found, builder.add(v, limit))
-        _store(builder, found, log)
-        x = _transpose(builder, [builder.trunc(v, _vector(_I16, 8)) for v in x])
-        x = [builder.sext(v, wide) for v in x]
-        x = _transform(builder, x, (128 << 18) + (1 << 17))
-        pairs = []
         for i in range(4):
-            both = _shuffle(builder, x[i], x[i + 4], range(16))
-            both = builder.ashr(both, _splat(_I32, 16, 18))
-            pairs.append(_to_bytes(builder, both))
-        low = [k for i in range(8) for k in (i, 16 + i)]
-        high = [k + 8 for k in low]
-        c01, c45 = (_shuffle(builder, pairs[0], pairs[1], half) for half in (low, high))
-        c23, c67 = (_shuffle(builder, pairs[2], pairs[3], half) for half in (low, high))
-        words = [builder.bitcast(v, _vector(_I16, 8)) for v in (c01, c23, c45, c67)]
-        low, high = [0, 8, 1, 9, 2, 10, 3, 11], [4, 12, 5, 13, 6, 14, 7, 15]
-        for half, first in ((low, 0), (high, 4)):
-            left, right = (
-                builder.bitcast(_shuffle(builder, words[k], words[k + 1], half), _vector(_I32, 4)) for k in (0, 2)
-            )
-            for part, row in (([0, 4, 1, 5], first), ([2, 6, 3, 7], first + 2)):
-                two = builder.bitcast(_shuffle(builder, left, right, part), _vector(_I64, 2))
-                for k in (0, 1):
-                    place = builder.add(out, builder.mul(step, ir.Constant(_I64, row + k)))
-                    _store(builder, builder.extract_element(two, ir.Constant(_I32, k)), place)
+            values = _load(builder, _plus(builder, source, 32 * i), short)
+            x.append(builder.mul(values, _load(builder, _plus(builder, table, 32 * i), short)))
+            eightfold = _load(builder, _plus(builder, table, 128 + 32 * i), short)
+            high = builder.mul(builder.sext(values, wide), builder.sext(eightfold, wide))
+            high = builder.trunc(builder.ashr(high, _splat(_I32, 16, 16)), short)
+            products = builder.or_(products, builder.add(high, _splat(_I16, 16, 1)))
+        x = [builder.ashr(v, _splat(_I32, 8, 11)) for v in _transform(builder, x, 1 << 10)]
+        # Two rows each: of the columns 0, 4, 2, 6 and then of the others. Columns that belong together stay so.
+        x = [_pack(builder, x[k], x[k + 1], signed=True) for k in (0, 2, 4, 6)]
+        for v in x:
+            between = builder.or_(between, builder.add(v, _splat(_I16, 16, LIMIT)))
+        _store(builder, products, log)
+        _store(builder, between, _plus(builder, log, 32))
+        x = [builder.bitcast(v, _vector(_I32, 8)) for v in x]
+        first, second = [0, 2, 8, 10, 4, 6, 12, 14], [1, 3, 9, 11, 5, 7, 13, 15]
+        upper, lower = ([_shuffle(builder, x[k], x[k + 1], half) for half in (first, second)] for k in (0, 2))
+        halves = [[i + 4 * half for i in (0, 1, 2, 3, 8, 9, 10, 11)] for half in (0, 1)]
+        x = [builder.bitcast(_shuffle(builder, upper[k], lower[k], half), short) for half in halves for k in (0, 1)]
+        x = [builder.ashr(v, _splat(_I32, 8, 18)) for v in _transform(builder, x, (128 << 18) + (1 << 17))]
+        x = [_pack(builder, x[k], x[k + 1], signed=True) for k in (0, 2, 4, 6)]
+        parts = []
+        for k in (0, 2):  # columns 0 ... 3 and 4 ... 7, of each four rows
+            both = _pack(builder, x[k], x[k + 1], signed=False)
+            rows = [16 * half + 4 * column + row for half in (0, 1) for row in range(4) for column in range(4)]
+            parts.append(builder.bitcast(_shuffle(builder, both, both, rows), _vector(_I32, 8)))
+        for first_row, order in ((0, [0, 8, 1, 9, 4, 12, 5, 13]), (2, [2, 10, 3, 11, 6, 14, 7, 15])):
+            four = builder.bitcast(_shuffle(builder, parts[0], parts[1], order), _vector(_I64, 4))
+            for k, row in enumerate((first_row, first_row + 1, first_row + 4, first_row + 5)):
+                place = builder.add(out, builder.mul(step, ir.Constant(_I64, row)))
+                _store(builder, builder.extract_element(four, ir.Constant(_I32, k)), place)
         return context.get_dummy_value()
 
     address = types.uint64
@@ -254,6 +311,28 @@ def _inverse_dct(_typing, coefficients, factors, target, pitch, seen):
 
 
 inverse_dct: Any = intrinsic(_inverse_dct)
+
+
+@njit(nogil=True, cache=True)
+def in_range(seen: Any) -> Any:
+    """No value of the blocks that `inverse_dct` has ``seen`` was out of [-LIMIT, LIMIT)."""
+    products: Any = np.uint16(0)
+    between: Any = np.uint16(0)
+    for k in range(16):
+        products |= seen[k]
+        between |= seen[16 + k]
+    return products <= 1 and between < 2 * LIMIT
+
+
+@njit(nogil=True, cache=True)
+def read_factors(data: Any, at: Any, factors: Any) -> Any:
+    """A quantisation table of 8 bits at data[at:] to ``factors`` (int16[128]) of `inverse_dct`. False where none is."""
+    if at <= 0 or at + 64 > len(data):
+        return False
+    for k in range(64):
+        factors[_AT[k]] = data[at + k]
+        factors[64 + _AT[k]] = 8 * np.int16(data[at + k])
+    return True
 
 
 def _to_bytes(builder, values):
