@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec
-from ..batch import I64, Batch
+from ..batch import I64, Batch, elements
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import LARGEST, CopyPlan, affordable, run, whole
@@ -30,13 +31,23 @@ def shared(ctx: Context, values: npt.NDArray[Any], shapes: I64, layout: str) -> 
 
 def shape_argument(ctx: Context, given: bool) -> I64:
     """Argument ``shape`` [N, D]; scalars where it is not given. Negative extents are rejected."""
-    if not given:
-        return np.zeros((len(ctx.samples), 0), np.int64)
+    if "shape" not in ctx.args:
+        constant = ctx.op.shape if given else ()  # type: ignore[attr-defined]
+        if all(0 <= d <= LARGEST for d in constant) and math.prod(constant) <= LARGEST:
+            return _repeated(len(ctx.samples), tuple(constant))
     shapes = ctx.arg("shape", np.int64)
     wrong = np.any(shapes < 0, axis=1)
     for i in np.flatnonzero(wrong).tolist():
         ctx.reject(i, "bad_argument", f"shape must not be negative, got {shapes[i].tolist()}")
     return affordable(ctx, np.where(wrong[:, None], 0, shapes))
+
+
+@lru_cache(64)
+def _repeated(n: int, shape: tuple[int, ...]) -> I64:
+    """A shape for each of ``n`` samples. Not to be changed."""
+    shapes = np.empty((n, len(shape)), np.int64)
+    shapes[:] = shape
+    return shapes
 
 
 class _Filled(Operator, abstract=True):
@@ -52,7 +63,7 @@ class _Filled(Operator, abstract=True):
 
     def filled(self, ctx: Context, value: int) -> Batch:
         shapes = shape_argument(ctx, self.given("shape"))
-        size = int(shapes.prod(axis=1).max(initial=0))
+        size = int(elements(shapes).max(initial=0))
         return shared(ctx, np.full(size, value, to_numpy(self.dtype)), shapes, self.layout or "")
 
 
@@ -79,6 +90,8 @@ class Ones(_Filled, name="ones"):
 
 
 class _FilledLike(Operator, abstract=True):
+    looks_on = True
+
     dtype: Annotated[DALIDataType | None, Arg("type; that of the input by default")] = None
 
     def infer(self, *specs: Spec) -> Spec:
@@ -114,6 +127,14 @@ class OnesLike(_FilledLike, name="ones_like"):
 
 def broadcast(ctx: Context, values: Batch, shapes: I64, layout: str) -> Batch:
     """The samples of ``values`` repeated to ``shapes`` [N, D] by NumPy's rules; those that do not fit are rejected."""
+    if ctx.stage == "cpu" and values.ndim <= shapes.shape[1] and len(values) and (values.sizes == 1).all():
+        out = Batch.allocate(ctx.empty, affordable(ctx, shapes).astype(np.int32), values.dtype, layout, ctx.samples)
+        numbers = values.data[values.offsets]
+        if out.is_uniform:
+            out.data.reshape(len(out), -1)[:] = numbers[:, None]
+        else:
+            out.data[:] = np.repeat(numbers, out.sizes)
+        return out
     have = whole(values)
     missing = shapes.shape[1] - have.ndim
     if missing < 0:
@@ -189,6 +210,7 @@ class Constant(Operator, name="constant"):
     def _data(self) -> tuple[Any, ...]:
         return self.idata if self.idata is not None else self.fdata or ()
 
+    @cached_property
     def _values(self) -> npt.NDArray[Any]:
         exact = np.array(self._data(), np.int64 if self.idata is not None else np.float64)
         natural = np.dtype(np.int32 if self.idata is not None else np.float32)
@@ -198,12 +220,11 @@ class Constant(Operator, name="constant"):
         return np.broadcast_to(values[0], self.shape)
 
     def infer(self, *specs: Spec) -> Spec:
-        values = self._values()
+        values = self._values
         return Spec(values.shape, from_numpy(values.dtype), self.layout)
 
     def cpu(self, ctx: Context) -> Batch:
-        values = self._values()
-        shapes = np.tile(np.array(values.shape, np.int64), (len(ctx.samples), 1))
-        return shared(ctx, values.reshape(-1), shapes, self.layout)
+        values = self._values
+        return shared(ctx, values.reshape(-1), _repeated(len(ctx.samples), values.shape), self.layout)
 
     gpu = cpu

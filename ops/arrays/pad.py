@@ -64,13 +64,20 @@ class Pad(Operator, name="pad"):
         extent = data.shapes.astype(np.int64)
         shape = self._shape(ctx, extent, data.layout)
         plan = window(whole(data), np.zeros_like(extent), shape)
-        fill = ctx.arg("fill_value", np.float64)
+        fill = ctx.rows("fill_value", np.float64)
         return run(ctx, filled(plan, Border.FILL, fill[:, None]), data)
 
     gpu = cpu
 
     def _shape(self, ctx: Context, extent: I64, layout: str) -> I64:
         shape, largest = extent.copy(), extent.max(axis=0, initial=0)
+        if not any(name in ctx.args for name in ("axes", "align", "shape")) and min(self.align or (1,)) > 0:
+            axes = self._axes(layout, extent.shape[1])
+            least, multiple = (self._each(name, len(axes)) for name in ("shape", "align"))
+            for k, axis in enumerate(axes):
+                wanted = np.maximum(extent[:, axis], least[k]) if least[k] > 0 else largest[axis]
+                shape[:, axis] = wanted if multiple[k] <= 1 else -(-wanted // multiple[k]) * multiple[k]
+            return shape
         for rows, group in ctx.alike():
             shape[rows] = self._padded(group, extent[rows], layout, largest)
         return shape
@@ -106,6 +113,13 @@ class Pad(Operator, name="pad"):
         shape = extent.copy()
         np.put_along_axis(shape, axes, wanted, axis=1)
         return shape
+
+    def _each(self, name: str, width: int) -> tuple[int, ...]:
+        """The constant ``name`` for each of ``width`` axes; 0 where nothing is said."""
+        values: tuple[int, ...] = getattr(self, name) if self.says(name) else (0,)
+        if len(values) not in (1, width):
+            raise SpecError(f"{name} has {len(values)} values for {width} axes")
+        return values if len(values) == width else values * width
 
     def _row(self, ctx: Context, name: str, width: int) -> I64:
         """Argument ``name`` [N, width]; one value stands for all axes."""

@@ -27,11 +27,11 @@ def _volume(lo, hi):
 
 
 @inline
-def _shared(lo, hi, lo2, hi2):
-    """Volume of the intersection of two boxes."""
+def _shared(lo, hi, box_lo, box_hi, k):
+    """Volume of the intersection of a window with box ``k``: rows of arrays would be counted references."""
     v = F(1)
     for d in range(len(lo)):
-        a, b = max(lo[d], lo2[d]), min(hi[d], hi2[d])
+        a, b = max(lo[d], box_lo[k, d]), min(hi[d], box_hi[k, d])
         if b <= a:
             return F(0)
         v = F(b - a) if d == 0 else F(v * F(b - a))
@@ -39,22 +39,22 @@ def _shared(lo, hi, lo2, hi2):
 
 
 @inline
-def _metric(lo, hi, box_lo, box_hi, overlap):
-    """How much of a box the crop covers, or their intersection over union."""
-    both = _shared(lo, hi, box_lo, box_hi)
+def _metric(lo, hi, volume, box_lo, box_hi, volumes, k, overlap):
+    """How much of box ``k`` the crop covers, or their intersection over union."""
+    both = _shared(lo, hi, box_lo, box_hi, k)
     if overlap:
-        return F(both / _volume(box_lo, box_hi))
-    return F(both / F(F(_volume(lo, hi) + _volume(box_lo, box_hi)) - both))
+        return F(both / volumes[k])
+    return F(both / F(F(volume + volumes[k]) - both))
 
 
 @inline
-def _stays(lo, hi, box_lo, box_hi, prune):
-    """Does the box stay in the crop: by its centre, or by the part of it that is inside?"""
+def _stays(lo, hi, box_lo, box_hi, volumes, k, prune):
+    """Does box ``k`` stay in the crop: by its centre, or by the part of it that is inside?"""
     if prune >= F(0):
-        both = _shared(lo, hi, box_lo, box_hi)
-        return both > F(0) and both >= F(prune * _volume(box_lo, box_hi))
+        both = _shared(lo, hi, box_lo, box_hi, k)
+        return both > F(0) and both >= F(prune * volumes[k])
     for d in range(len(lo)):
-        centre = F(F(box_lo[d] + box_hi[d]) * F(0.5))
+        centre = F(F(box_lo[k, d] + box_hi[k, d]) * F(0.5))
         if not lo[d] <= centre <= hi[d]:
             return False
     return True
@@ -142,13 +142,14 @@ def crops(
     n_out = 0
     for i in range(N):
         n, sequence = counts[i], sequences[i]
-        box_lo, box_hi = np.empty((n, D), F), np.empty((n, D), F)
+        box_lo, box_hi, volumes = np.empty((n, D), F), np.empty((n, D), F), np.empty(n, F)
         for k in range(n):
             for d in range(D):
                 box_lo[k, d] = boxes[first[i] + k * 2 * D + low_at[d]]
                 v = boxes[first[i] + k * 2 * D + high_at[d]]
                 box_hi[k, d] = F(box_lo[k, d] + v) if sized else v
-        state[0] = 0
+            volumes[k] = _volume(box_lo[k], box_hi[k])
+        state[0], hard = 0, n
         best, found, success, count, whole = F(-1), False, False, 0, False
         limit = total if total >= 0 else most
         while not success and count < limit:
@@ -185,14 +186,26 @@ def crops(
                         hi[d] = F(lo[d] + shape[d])
                         shape[d] = lo[d]
                 metric = F(0)
-                left = 0
+                volume = _volume(lo, hi)
+                if all_boxes and hard < n and volume > F(0):  # often the same box is outside again
+                    m = _metric(lo, hi, volume, box_lo, box_hi, volumes, hard, overlap)
+                    if m <= best and m < thresholds[option]:
+                        continue
+                worse = False
                 for k in range(n):
-                    m = _metric(lo, hi, box_lo[k], box_hi[k], overlap)
+                    m = _metric(lo, hi, volume, box_lo, box_hi, volumes, k, overlap)
                     metric = m if k == 0 else min(metric, m) if all_boxes else max(metric, m)
-                    left += _stays(lo, hi, box_lo[k], box_hi[k], prune)
+                    if all_boxes and metric <= best and metric < thresholds[option]:
+                        worse, hard = True, k  # and other boxes only make it smaller
+                        break
+                if worse:
+                    continue
                 ok = n == 0 or metric >= thresholds[option]
                 if metric <= best and not ok:
                     continue
+                left = 0
+                for k in range(n):
+                    left += _stays(lo, hi, box_lo, box_hi, volumes, k, prune)
                 best, found = metric, True
                 best_lo[:], best_hi[:] = lo, hi
                 for d in range(D):
@@ -213,7 +226,7 @@ def crops(
                     shapes[i, d] = F(best_hi[d] - best_lo[d])
         start = n_out
         for k in range(n):
-            if not whole and not _stays(best_lo, best_hi, box_lo[k], box_hi[k], prune):
+            if not whole and not _stays(best_lo, best_hi, box_lo, box_hi, volumes, k, prune):
                 continue
             for d in range(D):
                 a, b = box_lo[k, d], box_hi[k, d]

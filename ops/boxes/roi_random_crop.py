@@ -50,10 +50,9 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
     def cpu(self, ctx: Context, *data: Batch) -> Batch:
         n = len(ctx.samples)
         names = ["crop_shape", "roi_start", "roi_end" if self.given("roi_end") else "roi_shape"]
-        given = [ctx.arg(name, np.int64) for name in names]
         if self.given("in_shape"):
             names.append("in_shape")
-            given.append(ctx.arg("in_shape", np.int64))
+        given = [ctx.rows(name, np.int64) for name in names]
         ndim = max(a.shape[1] for a in given)
         for name, a in zip(names, given, strict=True):
             if a.shape[1] not in (1, ndim):
@@ -62,8 +61,11 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
             if data[0].ndim < ndim:
                 raise SpecError(f"the data has {data[0].ndim} dimensions, the window {ndim}")
             given.append(data[0].shapes[:, :ndim].astype(np.int64))
-        crop, start, end = (np.ascontiguousarray(np.broadcast_to(a, (n, ndim))) for a in given[:3])
-        whole: I64 = np.ascontiguousarray(np.broadcast_to(given[3], (n, ndim))) if len(given) > 3 else crop[:0]
+        every = np.empty((len(given), n, ndim), np.int64)
+        for k, a in enumerate(given):
+            every[k] = a
+        crop, start, end = every[:3]
+        whole: I64 = every[3] if len(given) > 3 else crop[:0]
         if names[2] == "roi_shape":
             end = start + end
         bad = [(end < start, "the region {} to {} ends before it starts", start, end)]
@@ -72,9 +74,10 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
             bad.append((crop > whole, "the window {} is larger than the data {}", crop, whole))
         refused = np.zeros(n, np.bool_)
         for where, message, a, b in bad:
-            for i in np.flatnonzero(where.any(axis=1)).tolist():
-                ctx.reject(i, "bad_argument", message.format(a[i].tolist(), b[i].tolist()))
-                refused[i] = True
+            if where.any():
+                for i in np.flatnonzero(where.any(axis=1)).tolist():
+                    ctx.reject(i, "bad_argument", message.format(a[i].tolist(), b[i].tolist()))
+                    refused[i] = True
         out = np.zeros((n, ndim), np.int64)
         streams = ctx.streams()
         _kernels.windows_around(streams.handle, streams.sequence, crop, start, end, whole, refused, out)

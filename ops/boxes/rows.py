@@ -12,7 +12,10 @@ from ..batch import I32, I64, Batch
 from ..batch import elements as sizes_of
 from ..context import Context
 from ..errors import SpecError
+from ..kernels import Kernels
 from ..types import DALIDataType
+
+_kernels: Any = Kernels(".rows_cpu", __package__)
 
 
 def check_spec(spec: Spec, columns: tuple[int, ...], what: str = "boxes") -> None:
@@ -33,8 +36,8 @@ def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False)
     odd = (boxes.shapes[:, 1] != width) & (counts > 0)
     for i in np.flatnonzero(odd).tolist():
         ctx.reject(i, "bad_shape", f"boxes have {int(boxes.shapes[i, 1])} numbers each, {width} are needed")
-    counts[odd] = 0
-    if relative and counts.any():
+        counts[i] = 0
+    if relative and not _kernels.relative(boxes.data, boxes.offsets, counts * width):
         sample, at = each(boxes.offsets, counts * width)
         values = boxes.data[at]
         outside = ~((values >= 0) & (values <= 1))
@@ -79,11 +82,12 @@ def chosen(ctx: Context, lists: Batch, which: npt.NDArray[np.integer[Any]], coun
     shapes: I32 = lists.shapes.copy()
     shapes[:, 0] = counts
     width = sizes_of(lists.shapes[:, 1:])
-    sample = np.repeat(np.arange(len(counts)), counts)
-    begin: I64 = lists.offsets[sample] + which.astype(np.int64) * width[sample]
-    _, at = each(begin, width[sample])
     sizes = counts * width
-    return Batch(lists.data[at], np.cumsum(sizes) - sizes, shapes, lists.layout, ctx.samples)
+    ends = sizes.cumsum()
+    out = np.empty(int(ends[-1]) if len(ends) else 0, lists.dtype)
+    bits = f"u{out.itemsize}"  # one loop for all types of a size
+    _kernels.gather(lists.data.view(bits), lists.offsets, width, which.astype(np.int64), counts, out.view(bits))
+    return Batch(out, ends - sizes, shapes, lists.layout, ctx.samples)
 
 
 def lists(ctx: Context, name: str, dtype: Any) -> tuple[npt.NDArray[Any], I64, I64]:

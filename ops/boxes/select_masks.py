@@ -15,6 +15,7 @@ from ..types import DALIDataType
 from .rows import chosen, list_of
 
 _kernels: Any = Kernels(".masks_cpu", __package__)
+_rows: Any = Kernels(".rows_cpu", __package__)
 
 
 class SelectMasks(Operator, name="segmentation.select_masks"):
@@ -70,7 +71,10 @@ class SelectMasks(Operator, name="segmentation.select_masks"):
             ctx.reject(i, "bad_argument", message)
         rows = rows[:used]
         lengths = rows[:, 4] - rows[:, 3]
-        which = np.arange(int(lengths.sum())) + np.repeat(rows[:, 3] - (np.cumsum(lengths) - lengths), lengths)
-        owner = np.repeat(np.arange(n), row_counts)
-        kept = np.bincount(owner, lengths, n).astype(np.int64)
+        before = np.zeros(used + 1, np.int64)
+        lengths.cumsum(out=before[1:])
+        which = np.empty(before[-1], np.int64)
+        _rows.stretches(rows[:, 3], lengths, which)
+        ends = row_counts.cumsum()
+        kept = before[ends] - before[ends - row_counts]
         return list_of(ctx, rows[:, :3].astype(np.int32).reshape(-1), row_counts, 3), chosen(ctx, vertices, which, kept)

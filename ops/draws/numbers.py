@@ -28,6 +28,7 @@ from ..types import DALIDataType, to_numpy
 F64 = npt.NDArray[np.float64]
 
 _kernels: Any = Kernels(".philox_cpu", __package__)
+_beta: Any = Kernels(".beta_cpu", __package__)
 
 _SKIP = 257
 """How many draws apart the elements of a sample begin, as in DALI."""
@@ -36,6 +37,7 @@ _FEW = 1 << 10
 """Elements of a sample, below which shapes need not be looked at."""
 
 _THREADS = 256
+_BLOCK = 4096
 _MANY = 4096
 """Elements of a batch that are drawn where they are needed, and without arrays of draws."""
 
@@ -200,8 +202,9 @@ def _counts(n: int, each: int) -> I64:
 
 
 def _reject(ctx: Context, bad: npt.NDArray[np.bool_], message: str, values: npt.NDArray[Any]) -> None:
-    for i in np.flatnonzero(bad).tolist():
-        ctx.reject(i, "bad_argument", message.format(values[i].tolist()))
+    if bad.any():
+        for i in np.flatnonzero(bad).tolist():
+            ctx.reject(i, "bad_argument", message.format(values[i].tolist()))
 
 
 class CoinFlip(Random, name="random.coin_flip"):
@@ -380,22 +383,40 @@ class Normal(Random, name="random.normal"):
         values = saturate(self.draw(ctx, elements), to_numpy(self.result))
         return _packed(ctx, shapes, values, "")
 
+    def drawn(self, streams: Streams, samples: Samples) -> Batch | None:
+        if self.per_sample or self.dtype not in (None, _FLOAT) or not 0 < self._each < _FEW:
+            return None
+        n = len(samples)
+        words = np.empty((n * self._each, 2), np.uint32)
+        _kernels.element_draws(streams.handle, streams.sequence, _counts(n, self._each), _SKIP, words)
+        standard = _box_muller(words.T.astype(np.float32, order="C") * np.float32(2.0**-32)).astype(np.float64)
+        numbers = (standard * np.float32(self.stddev) + np.float32(self.mean)).astype(np.float32)
+        return self._filled(n, numbers, samples)
+
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         mean, stddev = elements.spread(ctx.arg("mean")), elements.spread(ctx.arg("stddev"))
+        if self.result not in _WIDE and elements.total > _BLOCK:
+            words, out = elements.draws(2), np.empty(elements.total, np.float32)
+            for lo in range(0, len(out), _BLOCK):  # what lies between stays in the cache
+                hi = lo + _BLOCK
+                standard = _box_muller(words[lo:hi].T.astype(np.float32, order="C") * np.float32(2.0**-32))
+                out[lo:hi] = standard.astype(np.float64) * stddev[lo:hi] + mean[lo:hi]
+            return out
         if self.result in _WIDE:
             pair = elements.wide_draws(2).astype(np.float64) * 2.0**-64
-            wide: F64 = _box_muller(pair) * stddev + mean
+            wide: F64 = _box_muller(pair.T) * stddev + mean
             return wide
-        standard = _box_muller(elements.draws(2).astype(np.float32) * np.float32(2.0**-32))
+        standard = _box_muller(elements.draws(2).T.astype(np.float32, order="C") * np.float32(2.0**-32))
         narrow: F32 = (standard.astype(np.float64) * stddev + mean).astype(np.float32)
         return narrow
 
 
 def _box_muller(pair: F32 | F64) -> npt.NDArray[Any]:
-    """A standard normal number from each row of two in [0, 1]; the logarithm takes one that is not 0."""
-    swap = pair[:, 0] == 0
-    first = np.where(swap, pair[:, 1], pair[:, 0])
-    second = np.where(swap, pair[:, 0], pair[:, 1])
+    """A standard normal number from each column of two in [0, 1]; the logarithm takes one that is not 0."""
+    first, second = pair
+    swap = first == 0
+    if swap.any():
+        first, second = np.where(swap, second, first), np.where(swap, first, second)
     first = np.maximum(first, np.finfo(first.dtype).tiny)
     turn = first.dtype.type(2 * np.pi)
     result: npt.NDArray[Any] = np.sqrt(first.dtype.type(-2) * np.log(first)) * np.cos(turn * second)
@@ -421,9 +442,16 @@ class Beta(Random, name="random.beta"):
             if not 0 < value <= _LARGEST:
                 raise SpecError(f"{name} must be a positive float32, got {value}")
 
-    def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
-        from .beta_cpu import beta_variates
+    def drawn(self, streams: Streams, samples: Samples) -> Batch | None:
+        if self.per_sample or not 0 < self._each < _FEW:
+            return None
+        n = len(samples)
+        out, alpha, beta = np.empty(n * self._each), np.full(n, self.alpha), np.full(n, self.beta)
+        counts = _counts(n, self._each)
+        _beta.beta_variates(streams.handle, streams.sequence, counts, _SKIP, alpha, beta, out)
+        return self._filled(n, saturate(out, to_numpy(self.result)), samples)
 
+    def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         parameters = []
         for name in ("alpha", "beta"):
             value = ctx.arg(name, np.float64)
@@ -433,7 +461,7 @@ class Beta(Random, name="random.beta"):
         alpha, beta = parameters
         out = np.empty(int(elements.counts.sum()), np.float64)
         streams = elements.streams
-        beta_variates(streams.handle, streams.sequence, elements.counts, _SKIP, alpha, beta, out)
+        _beta.beta_variates(streams.handle, streams.sequence, elements.counts, _SKIP, alpha, beta, out)
         return out
 
 
@@ -481,6 +509,12 @@ class Choice(Operator, name="random.choice"):
             count = candidates.data[candidates.offsets].astype(np.int64)
             return _packed(ctx, drawn, self._indices(ctx, elements, count, 1).astype(candidates.dtype), "")
         count = candidates.shapes[:, 0].astype(np.int64)
+        if candidates.ndim == 1:
+            places = elements.spread(candidates.offsets) + self._indices(ctx, elements, count, 1)
+            data = candidates.data if candidates.data.size else np.zeros(1, candidates.dtype)
+            return _packed(
+                ctx, drawn, np.take(data, places, mode="clip"), _chosen_layout(candidates.layout, drawn.shape[1])
+            )
         size = elements.spread(np.prod(candidates.shapes[:, 1:], axis=1, dtype=np.int64))
         begin = elements.spread(candidates.offsets) + self._indices(ctx, elements, count, candidates.ndim) * size
         within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)

@@ -10,10 +10,19 @@ from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
 from ..kernels import Kernels
-from ..streams import Streams
+from ..streams import U32, Streams
 from ..types import DALIDataType
 
 _loops: Any = Kernels(".permutation_cpu", __package__)
+_philox: Any = Kernels(".philox_cpu", __package__)
+
+
+def _drawn(stream: Streams, count: int) -> U32:
+    """The first draws of one stream."""
+    out = np.empty((1, count), np.uint32)
+    _philox.element_draws(stream.handle, stream.sequence, np.ones(1, np.int64), count, out)
+    found: U32 = out[0]
+    return found
 
 
 class BatchPermutation(Operator, name="batch_permutation"):
@@ -42,7 +51,7 @@ class BatchPermutation(Operator, name="batch_permutation"):
             first = Streams(first.key, (samples.position[:1] - samples.slot[:1]).astype(np.uint64))
         places = np.empty(n, np.int64)
         spare = n + 64
-        while n and not _loops.permuted(first.draws(np.arange(spare))[0], self._kind, places):
+        while n and not _loops.permuted(_drawn(first, spare), self._kind, places):
             spare *= 2  # draws are taken again where they would favour some places
         return Batch.from_dense(samples.slot[places].astype(np.int32), "", samples)
 

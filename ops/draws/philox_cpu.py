@@ -12,16 +12,18 @@ _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
 
-@njit(nogil=True, cache=True)
+@njit(inline="always")  # or loops that call it do not become vectors
 def _words(key: Any, sequence: Any, number: Any) -> Any:
+    # words of 32 bits, whose products are one instruction where loops become vectors
     number = np.uint64(number)
-    c0, c1, c2, c3 = number & _LOW, number >> _32, sequence & _LOW, sequence >> _32
-    k0, k1 = key & _LOW, key >> _32
+    c0, c1, c2, c3 = np.uint32(number), np.uint32(number >> _32), np.uint32(sequence), np.uint32(sequence >> _32)
+    k0, k1 = np.uint32(key), np.uint32(key >> _32)
     for _ in range(10):
-        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
-        c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _LOW, (p0 >> _32) ^ c3 ^ k1, p0 & _LOW
-        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & _LOW, (k1 + np.uint64(0xBB67AE85)) & _LOW
-    return c0, c1, c2, c3
+        p0, p1 = np.uint64(0xD2511F53) * np.uint64(c0), np.uint64(0xCD9E8D57) * np.uint64(c2)
+        c0, c1 = np.uint32(p1 >> _32) ^ c1 ^ k0, np.uint32(p1)
+        c2, c3 = np.uint32(p0 >> _32) ^ c3 ^ k1, np.uint32(p0)
+        k0, k1 = np.uint32(k0 + np.uint32(0x9E3779B9)), np.uint32(k1 + np.uint32(0xBB67AE85))
+    return np.uint64(c0), np.uint64(c1), np.uint64(c2), np.uint64(c3)
 
 
 def _four(key: Any, sequence: Any, number: Any) -> Any:
@@ -105,20 +107,6 @@ def uniforms(key: Any, sequences: Any, low: Any, factor: Any, below: Any, out: A
 
 
 @njit(nogil=True, cache=True)
-def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) -> None:
-    """The first draws of every element: element j of a stream begins at draw j * ``skip``.
-
-    ``counts`` [N] elements of stream i fill the next rows of ``out`` uint32[T, draws].
-    """
-    row = 0
-    for i in range(len(counts)):
-        for j in range(counts[i]):
-            for k in range(out.shape[1]):
-                out[row, k] = np.uint32(draw(key, sequences[i], j * skip + k))
-            row += 1
-
-
-@njit(nogil=True, cache=True)
 def _first_words(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
     """Draws ``first``, ``first`` + ``skip`` ... of a stream. Nothing branches, so that it is vectorised."""
     for j in range(len(out)):
@@ -147,6 +135,31 @@ def _line_of(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> Any:  
 
 
 _BLOCK = 1024
+_VECTOR = 8
+"""Elements that are worth loops over vectors."""
+
+
+@njit(nogil=True, cache=True)
+def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) -> None:
+    """The first draws of every element: element j of a stream begins at draw j * ``skip``.
+
+    ``counts`` [N] elements of stream i fill the next rows of ``out`` uint32[T, draws].
+    """
+    row, words = 0, np.empty(_BLOCK, np.uint32)
+    for i in range(len(counts)):
+        if counts[i] < _VECTOR:
+            for j in range(counts[i]):
+                for k in range(out.shape[1]):
+                    out[row + j, k] = np.uint32(draw(key, sequences[i], j * skip + k))
+            row += counts[i]
+            continue
+        for first in range(0, counts[i], _BLOCK):
+            n = min(_BLOCK, counts[i] - first)
+            for k in range(out.shape[1]):
+                _line(key, sequences[i], np.int64(first * skip + k), np.int64(skip), words[:n])
+                for j in range(n):
+                    out[row + j, k] = words[j]
+            row += n
 
 
 @njit(nogil=True, cache=True)

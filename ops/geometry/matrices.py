@@ -51,6 +51,9 @@ class Combination(Operator, abstract=True):
     def taken(batch: Batch) -> F64:
         """Matrices [N, d, d + 1] of an input."""
         shapes = batch.shapes
+        if batch.ndim == 2 and batch.is_uniform and shapes[0, 1] == shapes[0, 0] + 1:
+            known: F64 = batch.dense().astype(np.float64)
+            return known
         wrong = np.flatnonzero((shapes != shapes[0]).any(axis=1) | (shapes[:, 1] != shapes[:, 0] + 1))
         if batch.ndim != 2 or len(wrong):
             shown = shapes[wrong[0] if len(wrong) else 0].tolist()
@@ -60,6 +63,8 @@ class Combination(Operator, abstract=True):
 
     def combined(self, ctx: Context, maps: list[F64]) -> Batch:
         """The map that applies ``maps`` in their order, or in the opposite one."""
+        if len(maps) == 1:
+            return self._made(ctx, maps[0])
         total, *rest = (_square(m) for m in (maps[::-1] if self.reverse_order else maps))
         for m in rest:
             if m.shape[1:] != total.shape[1:]:
@@ -67,22 +72,33 @@ class Combination(Operator, abstract=True):
                     f"an affine map of {m.shape[1] - 1} dimensions does not go with one of {total.shape[1] - 1}"
                 )
             total = m @ total
-        bad = ~np.isfinite(total).all(axis=(1, 2))
-        for i in np.flatnonzero(bad).tolist():
-            ctx.reject(i, "bad_argument", "the affine map is not finite")
-        return Batch.from_dense(np.ascontiguousarray(total[:, :-1], np.float32), "", ctx.samples)
+        return self._made(ctx, total[:, :-1])
+
+    @staticmethod
+    def _made(ctx: Context, total: F64) -> Batch:
+        finite = np.isfinite(total)
+        if not finite.all():
+            for i in np.flatnonzero(~finite.all(axis=(1, 2))).tolist():
+                ctx.reject(i, "bad_argument", "the affine map is not finite")
+        return Batch.from_dense(np.ascontiguousarray(total, np.float32), "", ctx.samples)
 
 
 def _square(m: F64) -> F64:
     """[N, d, d + 1] with the row 0 ... 0 1 below."""
-    last = np.zeros((len(m), 1, m.shape[2]))
-    last[:, :, -1] = 1
-    return np.concatenate([m, last], axis=1)
+    n, d = m.shape[:2]
+    square = np.zeros((n, d + 1, d + 1))
+    square[:, :d] = m
+    square[:, d, d] = 1
+    return square
 
 
 def affine(linear: F64, shift: F64) -> F64:
-    """[N, d, d] and [N, d] as [N, d, d + 1]."""
-    return np.concatenate([linear, shift[:, :, None]], axis=2)
+    """[N, d, d] (or one for all) and [N, d] as [N, d, d + 1]."""
+    n, d = shift.shape
+    found = np.empty((n, d, d + 1))
+    found[:, :, :d] = linear
+    found[:, :, d] = shift
+    return found
 
 
 class Combine(Combination, name="transforms.combine"):
@@ -149,7 +165,7 @@ class Translation(Making, name="transforms.translation"):
 
     def matrices(self, ctx: Context, ndim: int | None) -> F64:
         offset = numbers(ctx, "offset", ndim)
-        return affine(np.broadcast_to(np.eye(offset.shape[1]), (len(offset), *(offset.shape[1],) * 2)), offset)
+        return affine(np.eye(offset.shape[1]), offset)
 
 
 class Scale(Making, name="transforms.scale"):
@@ -234,13 +250,15 @@ class Shear(Making, name="transforms.shear"):
         if values.shape[1] not in (2, 6):
             raise SpecError(f"{name} takes 2 values, or 6 in space, got {values.shape[1]}")
         if name == "angles":
-            for i in np.flatnonzero((np.abs(values) > 90).any(axis=1)).tolist():
-                ctx.reject(i, "bad_argument", f"angles must be between -90 and 90, got {values[i].tolist()}")
+            if (np.abs(values) > 90).any():
+                for i in np.flatnonzero((np.abs(values) > 90).any(axis=1)).tolist():
+                    ctx.reject(i, "bad_argument", f"angles must be between -90 and 90, got {values[i].tolist()}")
             values = np.tan(np.deg2rad(values))
         d = 2 if values.shape[1] == 2 else 3
-        linear = np.broadcast_to(np.eye(d), (len(values), d, d)).copy()
-        linear[:, ~np.eye(d, dtype=np.bool_)] = values
-        return self.around(ctx, linear)
+        linear = np.empty((len(values), d * d))
+        linear[:, :: d + 1] = 1
+        linear[:, [k for k in range(d * d) if k % (d + 1)]] = values
+        return self.around(ctx, linear.reshape(-1, d, d))
 
 
 class Crop(Making, name="transforms.crop"):

@@ -60,18 +60,27 @@ class CoordFlip(Operator, name="coord_flip"):
     def cpu(self, ctx: Context, points: Batch) -> Batch:
         if points.dtype != np.float32 or points.ndim == 0:
             raise SpecError(f"takes points of float32, got {points.dtype}, {points.ndim}-D; cast them first")
-        widths = points.shapes[:, -1]
-        names = self._names(int(widths[points.sizes > 0][0]) if (points.sizes > 0).any() else None)
-        wrong = (widths != len(names)) & (points.sizes > 0)
+        widths, there = points.shapes[:, -1], points.sizes > 0
+        names = self._names(int(widths[there.argmax()]) if there.any() else None)
+        wrong = (widths != len(names)) & there
         for i in np.flatnonzero(wrong).tolist():
             ctx.reject(i, "bad_shape", f"points have {widths[i]} coordinates, others {len(names)}")
         if not names:
             return points
-        flip = np.stack([ctx.arg(f"flip_{a}", np.int32) != 0 for a in names], axis=1)
-        center = np.stack([ctx.arg(f"center_{a}") for a in names], axis=1)
-        zero = np.zeros_like(center)
-        factors = Affine.of(zero, np.where(flip, np.float32(-1), np.float32(1)), np.where(flip, center + center, zero))
-        kept = points.replace(shapes=np.where(wrong[:, None], 0, points.shapes).astype(np.int32))
+        n = len(points)
+        factor, shift = np.empty((n, len(names)), np.float32), np.empty((n, len(names)), np.float32)
+        for k, a in enumerate(names):
+            flip, center = ctx.rows(f"flip_{a}", np.int32) != 0, ctx.rows(f"center_{a}")
+            factor[:, k] = 1 - 2 * flip.astype(np.float32)
+            shift[:, k] = np.where(flip, center + center, np.float32(0))
+        kept = points
+        if wrong.any():
+            kept = points.replace(shapes=np.where(wrong[:, None], 0, points.shapes).astype(np.int32))
+        if ctx.stage == "cpu":
+            out = Batch.allocate(ctx.empty, kept.shapes, np.float32, points.layout, points.samples)
+            _loops.flip(points.data, points.offsets, kept.sizes, factor, shift, out.data, out.offsets)
+            return out
+        factors = Affine.of(np.zeros_like(shift), factor, shift)
         return run(ctx, convert(whole(kept), np.float32, factors, points.ndim - 1), kept)
 
     gpu = cpu

@@ -22,3 +22,15 @@ def transform(src, base, counts, matrices, shifts, dst, out_base):
                 for c in range(columns):
                     total += m[r, c] * src[s + c]
                 dst[o + r] = total + t[r]
+
+
+@numba.njit(nogil=True, cache=True)
+def flip(src, base, sizes, factors, shifts, dst, out_base):
+    """Coordinates times ``factors`` plus ``shifts``, which repeat along a point: [N or 1, n] each."""
+    width = factors.shape[1]
+    for i in range(len(base)):
+        row, moved = min(i, len(factors) - 1), min(i, len(shifts) - 1)
+        for c in range(width):
+            m, t = factors[row, c], shifts[moved, c]
+            for p in range(c, sizes[i], width):
+                dst[out_base[i] + p] = np.float32(src[base[i] + p] * m) + t

@@ -107,13 +107,15 @@ class RandomCropGenerator(RandomWindow, name="random_crop_generator"):
         return window, window
 
     def cpu(self, ctx: Context, shapes: Batch) -> tuple[Batch, Batch]:
-        sizes = shapes.sizes
-        extents = np.ones((len(shapes), 2), np.int64)
-        for i, size in enumerate(sizes.tolist()):
-            if size in (2, 3):
-                extents[i] = shapes.sample(i).reshape(-1)[:2]
-            else:
-                ctx.reject(i, "bad_shape", f"an image shape has 2 or 3 numbers, got {size}")
+        if shapes.ndim == 1 and shapes.is_uniform and shapes.shapes[0, 0] in (2, 3):
+            extents = shapes.dense()[:, :2].astype(np.int64)
+        else:
+            extents = np.ones((len(shapes), 2), np.int64)
+            for i, size in enumerate(shapes.sizes.tolist()):
+                if size in (2, 3):
+                    extents[i] = shapes.sample(i).reshape(-1)[:2]
+                else:
+                    ctx.reject(i, "bad_shape", f"an image shape has 2 or 3 numbers, got {size}")
         anchor, shape = self.windows(ctx, extents[:, 0], extents[:, 1])
         return (
             Batch.from_dense(anchor.astype(np.int32), "", shapes.samples),

@@ -1,0 +1,47 @@
+"""Lists of boxes, labels and vertices: looked at and put together for a whole batch at once."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def relative(data, offsets, sizes):
+    """Do all of ``sizes`` [N] numbers from ``offsets`` [N] on lie between 0 and 1?"""
+    for i in range(len(offsets)):
+        outside = np.int64(0)
+        for k in range(offsets[i], offsets[i] + sizes[i]):
+            v = data[np.uint64(k)]  # without a sign, or it might count from the end
+            outside += np.int64(not (np.float32(0) <= v <= np.float32(1)))
+        if outside:
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def gather(data, offsets, widths, which, counts, out):
+    """Rows ``which`` of the lists of rows of ``widths`` [N] elements that begin at ``offsets`` [N] into ``out``, one
+    after the other; ``counts`` [N] of them are of list i."""
+    at = row = 0
+    for i in range(len(offsets)):
+        width = widths[i]
+        for _ in range(counts[i]):
+            begin = offsets[i] + which[row] * width
+            for k in range(width):
+                out[at + k] = data[begin + k]
+            row += 1
+            at += width
+
+
+@njit(nogil=True, cache=True)
+def stretches(first, counts, out):
+    """``counts`` [n] numbers in order from ``first`` [n] on, one stretch after the other."""
+    at = 0
+    for i in range(len(first)):
+        for k in range(counts[i]):
+            out[at + k] = first[i] + k
+        at += counts[i]
