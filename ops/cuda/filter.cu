@@ -1,5 +1,6 @@
 // filter (ops/filters/filter.py): correlation with a window for each picture.
 #include "convert.cuh"
+#include "strips.cuh"
 #include "window.cuh"
 
 // grid (tiles * pictures): `before` and `after` [5] are pictures, depth, height, width, channels; the filter begins at
@@ -42,4 +43,86 @@ __global__ void correlate(const In* source, const long long* base, const long lo
     #pragma unroll
     for (int q = 0; q < ROWS; ++q)
         if (q < spot.count) out[q * spot.pitch] = saturate<Out>(sums[q]);
+}
+
+enum { DOWN = 16 };  // rows that a thread of `correlate_strips` makes
+
+// The same with filters of H x W for all pictures, in one slice: grid (tiles * pictures). A thread makes four bytes of a
+// row where the number of CHANNELS is known (its input is bytes), or one value (0). The sums of the H results that a row
+// is part of are all on their way.
+template <typename In, typename Out, int H, int W, int CHANNELS>
+__global__ void __launch_bounds__(256, 3)
+    correlate_strips(const In* source, const long long* base, const long long* before, const long long* after, int tiles,
+                     const float* weights, const long long* places, const long long* pads, int border,
+                     const float* fills, Out* target, const long long* out_base) {
+    constexpr int WIDTH = CHANNELS ? 4 : 1, SPAN = CHANNELS ? WIDTH + (W - 1) * CHANNELS : W;
+    const int picture = blockIdx.x / tiles;
+    const long long* pad = pads + 4ll * picture;
+    const Strip<WIDTH, DOWN> strip(before + 5ll * picture, after + 5ll * picture,
+                                   static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x);
+    if (!strip.present) return;
+    const int channels = CHANNELS ? CHANNELS : strip.channels;
+    const int left = strip.x - static_cast<int>(pad[2]) * channels, top = strip.y - static_cast<int>(pad[1]);
+    const bool within = left >= 0 && left + (WIDTH - 1) + (W - 1) * channels < strip.length;
+    const In* image = source + base[picture] + strip.start;
+    Out* out = target + out_base[picture] + strip.first;
+    const float fill = fills[picture];
+    float w[H * W];
+    #pragma unroll
+    for (int k = 0; k < H * W; ++k) w[k] = weights[places[picture] + k];
+    float sums[H][WIDTH] = {};
+    #pragma unroll 1
+    for (int j = 0; j < strip.count + H - 1; ++j) {
+        const int row = place(top + j, strip.rows, border);
+        const In* line = image + static_cast<long long>(row) * strip.length;
+        float v[SPAN];
+        if (row < 0) {
+            #pragma unroll
+            for (int k = 0; k < SPAN; ++k) v[k] = fill;
+        } else if constexpr (CHANNELS > 0) {
+            if (within) {
+                unsigned words[(SPAN + 3) / 4];
+                bytes_at<SPAN>(line + left, words);
+                #pragma unroll
+                for (int k = 0; k < SPAN; ++k) v[k] = byte_of(words[k / 4], k % 4);
+            } else {
+                #pragma unroll
+                for (int k = 0; k < SPAN; ++k) {
+                    const int at = continued(left + k, strip.columns, channels, border);
+                    v[k] = at < 0 ? fill : static_cast<float>(plain(line[at]));
+                }
+            }
+        } else {
+            #pragma unroll
+            for (int k = 0; k < SPAN; ++k) {
+                const int at = within ? left + k * channels : continued(left + k * channels, strip.columns, channels, border);
+                v[k] = at < 0 ? fill : static_cast<float>(plain(line[at]));
+            }
+        }
+        #pragma unroll
+        for (int b = H - 1; b >= 0; --b) {
+            #pragma unroll
+            for (int e = 0; e < WIDTH; ++e) {
+                float sum = b ? sums[b - 1][e] : 0.0f;
+                #pragma unroll
+                for (int k = 0; k < W; ++k) sum += w[b * W + k] * v[e + k * (CHANNELS ? CHANNELS : 1)];
+                sums[b][e] = sum;
+            }
+        }
+        if (j < H - 1) continue;
+        if constexpr (CHANNELS > 0 && sizeof(Out) == 1) {
+            unsigned word = 0;
+            #pragma unroll
+            for (int e = 0; e < WIDTH; ++e) word |= static_cast<unsigned>(saturate<Out>(sums[H - 1][e])) << 8 * e;
+            put_bytes(out, word, strip.wide);
+        } else if (strip.wide == WIDTH) {
+            #pragma unroll
+            for (int e = 0; e < WIDTH; ++e) out[e] = saturate<Out>(sums[H - 1][e]);
+        } else {
+            #pragma unroll
+            for (int e = 0; e < WIDTH; ++e)
+                if (e < strip.wide) out[e] = saturate<Out>(sums[H - 1][e]);
+        }
+        out += strip.pitch;
+    }
 }

@@ -1,5 +1,6 @@
 // dilate, erode and median_blur (ops/filters/morphology.py): values from those around them.
 #include "convert.cuh"
+#include "strips.cuh"
 #include "window.cuh"
 
 // grid (tiles * pictures): the largest or smallest value of the rectangle `masks` [4]: height, width, and the element
@@ -37,6 +38,60 @@ __global__ void extreme(const T* source, const long long* base, const long long*
     #pragma unroll
     for (int q = 0; q < ROWS; ++q)
         if (q < spot.count) out[q * spot.pitch] = best[q];
+}
+
+enum { DOWN = 8 };  // rows that a thread makes of bytes
+
+// Turns bytes around so that the wanted extreme is the largest of unsigned numbers, and back.
+template <typename T> __device__ __forceinline__ unsigned turned(int largest) {
+    return (largest ? 0u : ~0u) ^ (static_cast<T>(-1) < 0 ? 0x80808080u : 0u);
+}
+
+// `extreme` of bytes, as any type of 8 bits: grid (tiles * pictures). A thread makes four bytes of DOWN rows; of each row
+// it finds the extreme of the windows' width, which counts for all windows that the row is in.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    extreme_bytes(const T* source, const long long* base, const long long* sizes, int tiles, const long long* masks,
+                  int border, int largest, T* target, const long long* out_base) {
+    const int picture = blockIdx.x / tiles;
+    const long long *size = sizes + 5ll * picture, *mask = masks + 4ll * picture;
+    const Strip<4, DOWN> strip(size, size, static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x);
+    if (!strip.present) return;
+    const int height = static_cast<int>(mask[0]), width = static_cast<int>(mask[1]);
+    const int top = strip.y - static_cast<int>(mask[2]), columns = strip.columns, channels = strip.channels;
+    const int left = strip.x - static_cast<int>(mask[3]) * channels;
+    const bool within = left >= 0 && left + 3 + (width - 1) * channels < strip.length;
+    const unsigned turn = turned<T>(largest), nothing = turn & 0xFF;
+    const unsigned char* image = reinterpret_cast<const unsigned char*>(source + base[picture] + strip.start);
+    Pairs best[DOWN] = {};
+    for (int j = 0; j < strip.count + height - 1; ++j) {
+        const int row = place(top + j, strip.rows, border);
+        if (row < 0) continue;
+        const unsigned char* line = image + static_cast<long long>(row) * strip.length;
+        Pairs most = {};
+        if (within) {
+            line += left;
+            #pragma unroll 4
+            for (int k = 0; k < width; ++k, line += channels) {
+                unsigned word;
+                bytes_at<4>(line, &word);
+                most = larger(most, pairs(word ^ turn));
+            }
+        } else {
+            for (int k = 0; k < width; ++k) {
+                unsigned word;
+                bytes_around<4>(line, left + k * channels, columns, channels, border, nothing, &word);
+                most = larger(most, pairs(word ^ turn));
+            }
+        }
+        #pragma unroll
+        for (int q = 0; q < DOWN; ++q)
+            if (static_cast<unsigned>(j - q) < static_cast<unsigned>(height)) best[q] = larger(best[q], most);
+    }
+    unsigned char* out = reinterpret_cast<unsigned char*>(target + out_base[picture] + strip.first);
+    #pragma unroll
+    for (int q = 0; q < DOWN; ++q)
+        if (q < strip.count) put_bytes(out + static_cast<long long>(q) * strip.pitch, joined(best[q]) ^ turn, strip.wide);
 }
 
 // Numbers in the order of their values.
@@ -94,4 +149,48 @@ __global__ void median(const T* source, const long long* base, const long long* 
     #pragma unroll
     for (int q = 0; q < ROWS; ++q)
         if (q < spot.count) out[q * spot.pitch] = middle[q];
+}
+
+// What three values are in order.
+struct Three { Pairs low, middle, high; };
+__device__ __forceinline__ Three sorted(Pairs a, Pairs b, Pairs c) {
+    const Pairs low = lesser(a, b), high = larger(a, b), rest = lesser(high, c);
+    return {lesser(low, rest), larger(low, rest), larger(high, c)};
+}
+
+// `median` of bytes in windows of 3 x 3: grid (tiles * pictures). The columns are sorted: the middle of nine is that of
+// the largest low, the middle middle and the smallest high value.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    median_of_nine(const T* source, const long long* base, const long long* sizes, int tiles, const long long*,
+                   T* target, const long long* out_base) {
+    const int picture = blockIdx.x / tiles;
+    const long long* size = sizes + 5ll * picture;
+    const Strip<4, DOWN> strip(size, size, static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x);
+    if (!strip.present) return;
+    const int channels = strip.channels, left = strip.x - channels;
+    const bool within = left >= 0 && left + 3 + 2 * channels < strip.length;
+    const unsigned turn = turned<T>(1);
+    const unsigned char* image = reinterpret_cast<const unsigned char*>(source + base[picture] + strip.start);
+    unsigned char* out = reinterpret_cast<unsigned char*>(target + out_base[picture] + strip.first);
+    Pairs rows[3][3] = {};
+    #pragma unroll 1
+    for (int j = 0; j < strip.count + 2; ++j) {
+        const unsigned char* line =
+            image + static_cast<long long>(place(strip.y - 1 + j, strip.rows, CLAMP)) * strip.length;
+        #pragma unroll
+        for (int k = 0; k < 3; ++k) {
+            unsigned word;
+            if (within) bytes_at<4>(line + left + k * channels, &word);
+            else bytes_around<4>(line, left + k * channels, strip.columns, channels, CLAMP, 0, &word);
+            rows[0][k] = rows[1][k], rows[1][k] = rows[2][k], rows[2][k] = pairs(word ^ turn);
+        }
+        if (j < 2) continue;
+        const Three a = sorted(rows[0][0], rows[1][0], rows[2][0]), b = sorted(rows[0][1], rows[1][1], rows[2][1]);
+        const Three c = sorted(rows[0][2], rows[1][2], rows[2][2]);
+        const Pairs low = larger(larger(a.low, b.low), c.low), high = lesser(lesser(a.high, b.high), c.high);
+        const Pairs middle = sorted(low, sorted(a.middle, b.middle, c.middle).middle, high).middle;
+        put_bytes(out, joined(middle) ^ turn, strip.wide);
+        out += strip.pitch;
+    }
 }

@@ -69,6 +69,18 @@ def tiles_of(sizes: I64) -> int:
     return int(-(-(pictures * depth * -(-rows // _ROWS) * columns * channels).max(initial=0) // THREADS))
 
 
+def strips_of(sizes: I64, width: int, height: int) -> int:
+    """The same, of threads that make ``width`` values of each of ``height`` rows (cuda/strips.cuh)."""
+    pictures, depth, rows, columns, channels = sizes.T
+    most = (pictures * depth * -(-rows // height) * -(-(columns * channels) // width)).max(initial=0)
+    return int(-(-most // THREADS))
+
+
+def fits(sizes: I64) -> bool:
+    """Rows of pieces of ``sizes`` [M, 5] are such that kernels for strips may count in 32 bits, windows included."""
+    return int((sizes[:, 3] * sizes[:, 4]).max(initial=0)) < 1 << 28
+
+
 def by_axis(values: npt.NDArray[Any], axes: int, what: str) -> npt.NDArray[Any]:
     """One value for all axes, or one for each, as [M, axes]. Raises SpecError for other numbers."""
     values = values.reshape(len(values), -1)

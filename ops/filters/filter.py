@@ -16,7 +16,7 @@ from ..errors import SpecError
 from ..images.frames import Pictures, as_frames, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
-from .axes import BORDERS, THREADS, by_axis, geometry, host_output, on_host, spatial, tiles_of
+from .axes import BORDERS, THREADS, by_axis, fits, geometry, host_output, on_host, spatial, strips_of, tiles_of
 
 _kernels: Any = Kernels(".filter_cpu", __package__)
 
@@ -126,6 +126,16 @@ class Filter(Operator, name="filter"):
         base, to, before, after, begin, window, shifts, outside = ctx.device.upload(
             parts.offsets, _places(out, parts, sizes), where, results, places + shift, extents, pads, values
         )
+        if strips := _strips(images.dtype, results, extents):
+            side, channels = strips
+            tiles = strips_of(results, 4 if channels else 1, _DOWN)
+            ctx.device.launch(
+                "filter.cu",
+                f"correlate_strips<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}, {side}, {side}, {channels}>",
+                tiles * len(own), THREADS, images.data, base, before, after, np.int32(tiles), there.data, begin, shifts,
+                border, outside, out.data, to,
+            )  # fmt: skip
+            return out
         ctx.device.launch(
             "filter.cu", f"correlate<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>", tiles * len(own), THREADS,
             images.data, base, before, after, np.int32(tiles), there.data, begin, window, shifts, border, outside,
@@ -134,6 +144,23 @@ class Filter(Operator, name="filter"):
         return out
 
     gpu = cpu
+
+
+_DOWN = 16
+"""Rows that a thread makes with filters of these sides, as in cuda/filter.cu."""
+_SIDES = (3, 5, 7)
+
+
+def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int] | None:
+    """The side of the filters and the channels that the kernel for strips is compiled for (0: any number); None where
+    filters differ, or are of other sizes."""
+    live = results[:, 0] > 0
+    extents, channels = extents[live], results[live, 4]
+    side = int(extents[0, 2])
+    if side not in _SIDES or (extents != (1, side, side)).any() or not fits(results):
+        return None
+    same = int(channels[0]) if (channels == channels[0]).all() else 0
+    return side, same if dtype == np.uint8 and same in (1, 3) else 0
 
 
 def _places(out: Batch, parts: Pictures, sizes: I64) -> I64:

@@ -19,9 +19,11 @@ from ..errors import SpecError
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
 from ..types import to_numpy
-from .axes import BORDERS, THREADS, by_axis, geometry, tiles_of
+from .axes import BORDERS, THREADS, by_axis, fits, geometry, strips_of, tiles_of
 
 _kernels: Any = Kernels(".morphology_cpu", __package__)
+_DOWN = 8
+"""Rows that a thread makes of bytes, as in cuda/morphology.cu."""
 
 
 class Neighbourhood(Operator, abstract=True):
@@ -60,6 +62,11 @@ class Neighbourhood(Operator, abstract=True):
         out = Batch.allocate(ctx.empty, images.shapes, images.dtype, images.layout, images.samples)
         tiles = tiles_of(where)
         if tiles:
+            if images.dtype.itemsize == 1 and fits(where):
+                if kernel == "extreme":
+                    kernel, tiles = "extreme_bytes", strips_of(where, 4, _DOWN)
+                elif (masks[where[:, 0] > 0, :2] == 3).all():
+                    kernel, tiles = "median_of_nine", strips_of(where, 4, _DOWN)
             base, sizes, windows, to = ctx.device.upload(parts.offsets, where, masks, parts.places(out))
             ctx.device.launch(
                 "morphology.cu", f"{kernel}<{CUDA_TYPES[images.dtype]}>", tiles * len(parts), THREADS, images.data,

@@ -194,6 +194,12 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     for (int i = 0; i < 4; i++) result |= (unsigned)(bytes >> (8 * (selector >> (4 * i) & 7)) & 255) << (8 * i);
     return result;
 }
+inline unsigned __vmaxu2(unsigned a, unsigned b) {
+    return std::max(a >> 16, b >> 16) << 16 | std::max(a & 0xFFFF, b & 0xFFFF);
+}
+inline unsigned __vminu2(unsigned a, unsigned b) {
+    return std::min(a >> 16, b >> 16) << 16 | std::min(a & 0xFFFF, b & 0xFFFF);
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
@@ -201,6 +207,14 @@ inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a
 inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 inline float __uint_as_float(unsigned x) { float f; memcpy(&f, &x, 4); return f; }
 inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4); return u; }
+inline double __hiloint2double(int high, int low) {
+    const uint64_t bits = (uint64_t)(unsigned)high << 32 | (unsigned)low;
+    double d;
+    memcpy(&d, &bits, 8);
+    return d;
+}
+inline float __logf(float x) { return std::log(x); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline float __saturatef(float x) { return x > 1.0f ? 1.0f : x > 0.0f ? x : 0.0f; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }

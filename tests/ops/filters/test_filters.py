@@ -103,6 +103,47 @@ def test_filters_of_many_sizes_and_volumes(lane: Any) -> None:
         np.testing.assert_allclose(out.sample(0), np.einsum("xyzabc,abc->xyz", views, window), atol=1e-2)
 
 
+BORDERS = ("reflect_101", "reflect_1001", "wrap", "clamp", "constant")
+RAGGED = [(3, 2), (5, 13), (17, 8), (33, 21)]
+"""Rows and columns: fewer than a filter's, and more than a thread makes."""
+
+
+def strips(lane: Any, dtype: str, channels: int, side: int, arguments: dict[str, Any]) -> list[np.ndarray]:
+    random = np.random.default_rng(side)
+    kernel = random.normal(size=(side, side)).astype(np.float32) / side
+    images = [random.integers(0, 256, (*extent, channels)).astype(dtype) for extent in RAGGED]
+    if arguments.get("mode") == "valid":
+        images = images[2:]
+    fill = [batch_of([np.float32(99)] * len(images))] if arguments.get("border") == "constant" else []
+    inputs = batch_of(images, "HWC"), batch_of([kernel] * len(images)), *fill
+    out, rejects = apply(operator("filter", **arguments), *inputs, lane=lane)
+    assert not rejects
+    return list(out)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "side", "arguments"),
+    [
+        *(("uint8", 3, 5, {"border": border}) for border in BORDERS),
+        ("uint8", 1, 3, {"dtype": "FLOAT", "border": "wrap"}),
+        ("uint8", 1, 7, {"anchor": [0, 6]}),
+        ("uint8", 3, 7, {"mode": "valid", "dtype": "FLOAT"}),
+        ("uint8", 4, 5, {"border": "clamp"}),
+        ("float32", 3, 5, {"border": "constant"}),
+        ("float32", 2, 3, {"mode": "valid"}),
+        ("int16", 3, 3, {"anchor": [2, 0]}),
+    ],
+)
+def test_strips_of_the_cuda_kernel(dtype: str, channels: int, side: int, arguments: dict[str, Any]) -> None:
+    lane = EmulatedLane()
+    got, want = (strips(where, dtype, channels, side, arguments) for where in (lane, None))
+    assert all("correlate_strips" in kernel for kernel in lane.launched)
+    for a, b in zip(got, want, strict=True):
+        whole = a.dtype.kind != "f"
+        np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=0, atol=1 if whole else 1e-3)
+        assert np.mean(a != b) < 0.01 if whole else True
+
+
 def test_bad_samples_are_rejected_alone() -> None:
     args = {"sigma": batch_of([np.float32([s]) for s in (1.0, -1.0, np.nan, 0.0, 2.0)])}
     out, rejects = apply(operator("gaussian_blur", ("sigma",)), batch_of(ragged(), "HWC"), args=args)

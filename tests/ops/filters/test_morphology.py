@@ -74,6 +74,19 @@ def test_every_type(dtype: str, lane: Any) -> None:
 
 
 @LANES
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_medians_of_nine_bytes(dtype: str, lane: Any) -> None:
+    shapes = [(1, 1, 3), (2, 5, 1), (9, 7, 3), (8, 4, 4), (19, 3, 2)]
+    random = np.random.default_rng(4)
+    images = [random.integers(0, 256, shape).astype(np.uint8).view(dtype) for shape in shapes]
+    out, _ = apply(operator("experimental.median_blur"), batch_of(images, "HWC"), lane=lane)
+    for got, image in zip(out, images, strict=True):
+        padded = np.pad(image, ((1, 1), (1, 1), (0, 0)), "edge")
+        views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(0, 1))
+        np.testing.assert_array_equal(got, np.median(views, axis=(-2, -1)).astype(dtype))
+
+
+@LANES
 def test_layouts_and_arguments_by_sample_and_frame(lane: Any) -> None:
     chw = np.ascontiguousarray(IMAGES[0].transpose(2, 0, 1))
     for name in ("dilate", "median_blur"):
