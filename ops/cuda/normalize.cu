@@ -1,22 +1,10 @@
-// Statistics of parts of samples and their use (ops/statistics/normalize.py). `dims` is [N][D][COLUMNS] as in strided.cu; column
-// STAT is the step between statistics, 0 along reduced dimensions; the first `kept` dimensions are not reduced.
-#include "convert.cuh"
+// Statistics of parts of samples and their use (ops/statistics/normalize.py): `dims` is [N][D][COLUMNS], as groups.cuh
+// has it.
+#include "fours.cuh"
+#include "groups.cuh"
 
-enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, STAT, COLUMNS };
-
-// Where the row-major index `i` over dimensions [first, last) lies, in steps of `column`. A sample has fewer than 2^31
-// elements, and one dimension takes no division.
-__device__ __forceinline__ long long offset(unsigned i, const long long* dims, int first, int last, Column column) {
-    long long at = 0;
-    for (int d = last - 1; d > first; --d) {
-        const unsigned n = static_cast<unsigned>(dims[d * COLUMNS + SHAPE]), rest = i / n;
-        at += (i - rest * n) * dims[d * COLUMNS + column];
-        i = rest;
-    }
-    return first < last ? at + i * dims[first * COLUMNS + column] : at;
-}
-
-// grid (tiles, samples), of 256 threads or GROUP where that is more: GROUP threads add up x, or (x - center)^2, for one statistic of one sample.
+// grid (tiles, samples), of 256 threads or GROUP where that is more: GROUP threads add up x, or (x - center)^2, for one
+// statistic of one sample.
 template <typename In, int GROUP>
 __global__ void sums(const In* source, const long long* dims, int ndim, int kept, const long long* base,
                      const long long* start, const long long* stats, const double* center, int square,
@@ -28,33 +16,16 @@ __global__ void sums(const In* source, const long long* dims, int ndim, int kept
     double total = 0;
     if (k < stats[sample]) {
         const In* at = source + base[sample] + offset(k, dims, 0, kept, STRIDE);
-        const double c = square ? center[start[sample] + offset(k, dims, 0, kept, STAT)] : 0;
+        const double c = square ? center[start[sample] + offset(k, dims, 0, kept, RESULT)] : 0;
         long long count = 1;
         for (int d = kept; d < ndim; ++d) count *= dims[d * COLUMNS + SHAPE];
-        const unsigned n = static_cast<unsigned>(count);
-        unsigned i = lane;
-        if (ndim - kept == 1) {
-            const long long step = dims[kept * COLUMNS + STRIDE];
-            for (; i + 7u * GROUP < n; i += 8 * GROUP) {  // eight loads on their way at a time
-                In x[8];
-                for (int j = 0; j < 8; ++j) x[j] = at[(i + j * GROUP) * step];
-                for (int j = 0; j < 8; ++j) {
-                    const double v = static_cast<double>(plain(x[j])) - c;
-                    total += square ? v * v : v;
-                }
-            }
-        }
-        for (; i < n; i += GROUP) {
-            const double v = static_cast<double>(plain(at[offset(i, dims, kept, ndim, STRIDE)])) - c;
+        each_of_group<GROUP>(at, dims, kept, ndim, static_cast<unsigned>(count), lane, [&](In x) {
+            const double v = static_cast<double>(plain(x)) - c;
             total += square ? v * v : v;
-        }
+        });
     }
-    shared[threadIdx.x] = total;
-    for (int half_group = GROUP / 2; half_group > 0; half_group /= 2) {
-        __syncthreads();
-        if (lane < half_group) shared[threadIdx.x] += shared[threadIdx.x + half_group];
-    }
-    if (lane == 0 && k < stats[sample]) partial[partial_start[sample] + k] = shared[threadIdx.x];
+    total = together<GROUP>(total, shared, [](double a, double b) { return a + b; });
+    if (lane == 0 && k < stats[sample]) partial[partial_start[sample] + k] = total;
 }
 
 // grid (tiles, groups): the mean of each statistic, or scale / sqrt(variance + epsilon); a group is the samples
@@ -82,7 +53,7 @@ extern "C" __global__ void statistics(const double* partial, const long long* pa
     out[start[begin] + k] = result;
 }
 
-// grid (tiles, samples): (x - mean) * factor + shift of four elements, in the order of memory.
+// grid (tiles, samples): (x - mean) * factor + shift of 16 elements, in the order of memory.
 template <typename In, typename Out>
 __global__ void apply(const In* source, const long long* dims, int ndim, const long long* base, const long long* start,
                       const double* mean, const double* factor, float shift, Out* target, const long long* out_base) {
@@ -90,14 +61,39 @@ __global__ void apply(const In* source, const long long* dims, int ndim, const l
     dims += static_cast<long long>(sample) * ndim * COLUMNS;
     long long size = 1;
     for (int d = 0; d < ndim; ++d) size *= dims[d * COLUMNS + SHAPE];
-    const long long own = start[sample];
+    mean += start[sample], factor += start[sample];
     const In* from = source + base[sample];
     Out* to = target + out_base[sample];
+    const long long* last = dims + (ndim - 1) * COLUMNS;
+    const unsigned width = ndim > 0 ? static_cast<unsigned>(last[SHAPE]) : 1;
+    const bool whole = aligned(from);
+    const auto make = [&](long long i) {
+        const long long stat = offset(static_cast<unsigned>(i), dims, 0, ndim, RESULT);
+        const float x = static_cast<float>(plain(from[i]));
+        to[i] = saturate<Out>((x - static_cast<float>(mean[stat])) * static_cast<float>(factor[stat]) + shift);
+    };
+    if (ndim > 0 && last[RESULT] != 0) {
+        for (int j = 0; j < 16; ++j) {
+            const long long i = (blockIdx.x * 16ll + j) * blockDim.x + threadIdx.x;
+            if (i >= size) return;
+            make(i);
+        }
+        return;
+    }
+    #pragma unroll
     for (int j = 0; j < 4; ++j) {
-        const long long i = (blockIdx.x * 4ll + j) * blockDim.x + threadIdx.x;
+        const long long i = 4 * ((blockIdx.x * 4ll + j) * blockDim.x + threadIdx.x);
         if (i >= size) return;
-        const long long stat = own + offset(static_cast<unsigned>(i), dims, 0, ndim, STAT);
-        const float value = static_cast<float>(plain(from[i]));
-        to[i] = saturate<Out>((value - static_cast<float>(mean[stat])) * static_cast<float>(factor[stat]) + shift);
+        if (i + 4 <= size && static_cast<unsigned>(i) % width + 3 < width) {  // of one result
+            const long long stat = offset(static_cast<unsigned>(i), dims, 0, ndim, RESULT);
+            const float m = static_cast<float>(mean[stat]), f = static_cast<float>(factor[stat]);
+            const Fours<In> x = four(from + i, whole);
+            Fours<Out> made;
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) made.v[e] = saturate<Out>((static_cast<float>(plain(x.v[e])) - m) * f + shift);
+            put_four(to + i, made);
+            continue;
+        }
+        for (int e = 0; e < 4 && i + e < size; ++e) make(i + e);
     }
 }

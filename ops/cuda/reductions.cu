@@ -1,22 +1,10 @@
 // reductions.* (ops/statistics/reductions.py): GROUP threads make one result of one sample. `rows` is [N][D][COLUMNS] as
 // in strided.cu; column RESULT is the step between results, 0 along reduced dimensions; the first `kept` dimensions are
 // not reduced.
-#include "convert.cuh"
+#include "fours.cuh"
+#include "groups.cuh"
 
-enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, RESULT, COLUMNS };
 enum Kind { SUM, SQUARES, DEVIATIONS, MIN, MAX };
-
-// Where the row-major index `i` over dimensions [first, last) lies, in steps of `column`. A sample has fewer than 2^31
-// elements, and one dimension takes no division.
-__device__ __forceinline__ long long offset(unsigned i, const long long* dims, int first, int last, Column column) {
-    long long at = 0;
-    for (int d = last - 1; d > first; --d) {
-        const unsigned n = static_cast<unsigned>(dims[d * COLUMNS + SHAPE]), rest = i / n;
-        at += (i - rest * n) * dims[d * COLUMNS + column];
-        i = rest;
-    }
-    return first < last ? at + i * dims[first * COLUMNS + column] : at;
-}
 
 // The type that values are combined in: float16 and bool have no arithmetic of their own, nor need they any.
 template <typename T> struct Combined { typedef T type; };
@@ -37,11 +25,18 @@ template <typename In, typename T> __device__ __forceinline__ T with(T total, In
     return combine(total, static_cast<T>(plain(v)), kind);
 }
 
+// What becomes of a sum: with `divide` 1 it is multiplied by `part`, with 2 divided, of which the halves of integers are
+// exact; 0 makes the result 0.
+template <typename Out, typename T> __device__ __forceinline__ Out ended(T total, int divide, double part, int root) {
+    if (!divide) return saturate<Out>(total);
+    const double sum = static_cast<double>(total), value = !(part > 0) ? 0 : divide == 1 ? sum * part : sum / part;
+    return saturate<Out>(root ? sqrt(value) : value);
+}
+
 enum { ALONE = 4 };  // results that a thread makes where it makes them alone
 
 // grid (tiles, samples) of 256 threads, or GROUP where that is more. Deviations are from `means`, one for each result of
-// a sample, or one (`single`). With `divide` 1 sums are multiplied by `parts`, with 2 divided, of which the halves of
-// integers are exact; 0 makes the result 0.
+// a sample, or one (`single`).
 template <typename In, typename Acc, typename Out, int GROUP>
 __global__ void reduce(const In* source, const long long* rows, int ndim, int kept, const long long* base,
                        const long long* start, const long long* results, int kind, const float* means,
@@ -65,35 +60,117 @@ __global__ void reduce(const In* source, const long long* rows, int ndim, int ke
             const In* at = source + base[sample] + offset(k, rows, 0, kept, STRIDE);
             if (kind >= MIN) total = static_cast<T>(plain(at[0]));
             const double c = kind == DEVIATIONS ? means[mean_base[sample] + (single[sample] ? 0 : within)] : 0;
-            const unsigned n = static_cast<unsigned>(count);
-            unsigned i = lane;
-            if (ndim - kept == 1) {
-                const long long step = rows[kept * COLUMNS + STRIDE];
-                for (; i + 7u * GROUP < n; i += 8 * GROUP) {  // eight loads on their way at a time
-                    In v[8];
-                    for (int j = 0; j < 8; ++j) v[j] = at[(i + j * GROUP) * step];
-                    for (int j = 0; j < 8; ++j) total = with(total, v[j], c, kind);
-                }
-                for (; i < n; i += GROUP) total = with(total, at[i * step], c, kind);
-            }
-            for (; i < n; i += GROUP) total = with(total, at[offset(i, rows, kept, ndim, STRIDE)], c, kind);
+            each_of_group<GROUP>(at, rows, kept, ndim, static_cast<unsigned>(count), lane,
+                                 [&](In v) { total = with(total, v, c, kind); });
         }
-        if (GROUP > 1) {
-            shared[threadIdx.x] = total;
-            for (int half_group = GROUP / 2; half_group > 0; half_group /= 2) {
-                __syncthreads();
-                if (lane < half_group)
-                    shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + half_group], kind);
-            }
-            if (lane != 0) return;
-            total = shared[threadIdx.x];
-        }
+        total = together<GROUP>(total, shared, [&](T a, T b) { return combine(a, b, kind); });
+        if (lane != 0) return;
         if (!present) return;
-        if (divide) {
-            const double sum = static_cast<double>(total), value = !(part > 0) ? 0 : divide == 1 ? sum * part : sum / part;
-            target[place] = saturate<Out>(root ? sqrt(value) : value);
-        } else {
-            target[place] = saturate<Out>(total);
-        }
+        target[place] = ended<Out>(total, divide, part, root);
     }
+}
+
+// The type that a few values are added up in: bytes, and the squares of bytes, in 32 bits.
+template <typename In, typename T, int KIND> struct Few { typedef T type; };
+template <typename T, int KIND> struct FewBytes { typedef int type; };
+template <typename T> struct FewBytes<T, MIN> { typedef T type; };
+template <typename T> struct FewBytes<T, MAX> { typedef T type; };
+template <typename T, int KIND> struct Few<unsigned char, T, KIND> : FewBytes<T, KIND> {};
+template <typename T, int KIND> struct Few<signed char, T, KIND> : FewBytes<T, KIND> {};
+template <typename T, int KIND> struct Few<boolean, T, KIND> : FewBytes<T, KIND> {};
+
+template <int KIND, typename In, typename F> __device__ __forceinline__ F next(F total, In v) {
+    if (KIND == SQUARES) {
+        const F x = static_cast<F>(plain(v));
+        return total + x * x;
+    }
+    return combine(total, static_cast<F>(plain(v)), KIND);
+}
+
+// Results of COUNT elements that follow each other, as do the results: the channels of pictures. grid (tiles, samples); a
+// thread makes four.
+template <typename In, typename Acc, typename Out, int KIND, int COUNT>
+__global__ void reduce_few(const In* source, const long long* base, const long long* start, const long long* results,
+                           const double* parts, int divide, int root, Out* target) {
+    typedef typename Few<In, typename Combined<Acc>::type, KIND>::type F;
+    const int sample = blockIdx.y;
+    const long long k = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x), left = results[sample] - k;
+    if (left <= 0) return;
+    const In* from = source + base[sample] + k * COUNT;
+    Out* to = target + start[sample] + k;
+    const double part = divide ? parts[sample] : 0;
+    if (left < 4) {
+        for (int r = 0; r < left; ++r) {
+            F total = KIND >= MIN ? static_cast<F>(plain(from[r * COUNT])) : F(0);
+            for (int i = 0; i < COUNT; ++i) total = next<KIND>(total, from[r * COUNT + i]);
+            to[r] = ended<Out>(total, divide, part, root);
+        }
+        return;
+    }
+    In v[4 * COUNT];
+    const bool whole = aligned(from);
+    #pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        const Fours<In> read = four(from + 4 * i, whole);
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) v[4 * i + e] = read.v[e];
+    }
+    Fours<Out> made;
+    #pragma unroll
+    for (int r = 0; r < 4; ++r) {
+        F total = KIND >= MIN ? static_cast<F>(plain(v[r * COUNT])) : F(0);
+        #pragma unroll
+        for (int i = 0; i < COUNT; ++i) total = next<KIND>(total, v[r * COUNT + i]);
+        made.v[r] = ended<Out>(total, divide, part, root);
+    }
+    put_four(to, made);
+}
+
+// Results that follow each other, of elements `step` [N] apart of which there are `counts` [N]: the frames of videos.
+// grid (tiles, samples); a thread makes four.
+template <typename In, typename Acc, typename Out, int KIND>
+__global__ void reduce_layers(const In* source, const long long* base, const long long* start, const long long* results,
+                              const long long* counts, const long long* steps, const double* parts, int divide,
+                              int root, Out* target) {
+    typedef typename Combined<Acc>::type T;
+    typedef typename Few<In, T, KIND>::type F;
+    const int sample = blockIdx.y;
+    const long long k = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x), left = results[sample] - k;
+    if (left <= 0) return;
+    const long long step = steps[sample];
+    const int count = static_cast<int>(counts[sample]);
+    const In* from = source + base[sample] + k;
+    Out* to = target + start[sample] + k;
+    const double part = divide ? parts[sample] : 0;
+    if (left < 4) {
+        for (int r = 0; r < left; ++r) {
+            T total = KIND >= MIN && count > 0 ? static_cast<T>(plain(from[r])) : T(0);
+            for (int i = 0; i < count; ++i) total = with(total, from[r + i * step], 0, KIND);
+            to[r] = ended<Out>(total, divide, part, root);
+        }
+        return;
+    }
+    const bool whole = aligned(from) && step % 4 == 0;
+    T total[4];
+    #pragma unroll
+    for (int e = 0; e < 4; ++e) total[e] = KIND >= MIN && count > 0 ? static_cast<T>(plain(from[e])) : T(0);
+    for (int first = 0; first < count; first += 1024) {  // what 32 bits hold of the squares of bytes
+        F few[4];
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) few[e] = sizeof(F) == sizeof(T) || KIND >= MIN ? static_cast<F>(total[e]) : F(0);
+        const int end = min(count, first + 1024);
+        #pragma unroll 8
+        for (int i = first; i < end; ++i) {
+            const Fours<In> read = four(from + i * step, whole);
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) few[e] = next<KIND>(few[e], read.v[e]);
+        }
+        #pragma unroll
+        for (int e = 0; e < 4; ++e)
+            total[e] = sizeof(F) == sizeof(T) || KIND >= MIN ? static_cast<T>(few[e]) : total[e] + static_cast<T>(few[e]);
+    }
+    Fours<Out> made;
+    #pragma unroll
+    for (int e = 0; e < 4; ++e) made.v[e] = ended<Out>(total[e], divide, part, root);
+    put_four(to, made);
 }

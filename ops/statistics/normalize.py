@@ -253,7 +253,7 @@ class Normalize(Operator, name="normalize"):
         dims, out_base = lane.upload(flat, out.offsets)
         largest = int(flat[:, :, SHAPE].prod(axis=1).max())
         lane.launch(
-            "normalize.cu", f"apply<{CUDA_TYPES[data.dtype]}, {CUDA_TYPES[out.dtype]}>", (-(-largest // 1024), n), 256,
+            "normalize.cu", f"apply<{CUDA_TYPES[data.dtype]}, {CUDA_TYPES[out.dtype]}>", (-(-largest // 4096), n), 256,
             data.data, dims, np.int32(flat.shape[1]), base, start, center, scales, np.float32(self.shift), out.data,
             out_base,
         )  # fmt: skip

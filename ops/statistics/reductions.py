@@ -170,19 +170,31 @@ class Reduction(Operator, abstract=True):
         factors, divide = self._divisor(grouped), _DIVIDED if self.ending[0] else 0
         if divide and out.dtype.kind == "f":  # others are rounded, for which halves must be exact
             factors, divide = np.where(factors > 0, 1 / np.maximum(factors, 1), 0), _MULTIPLIED
-        rows, begins, starts, many, bases, singles, parts = lane.upload(
-            grouped.rows, data.offsets, start, results, base, single, factors
+        step = grouped.rows[:, -1, _STRIDE]
+        rows, begins, starts, many, bases, singles, parts, counts, steps = lane.upload(
+            grouped.rows, data.offsets, start, results, base, single, factors, grouped.count, step
         )
         means = parts if mean is None else mean.data
         group, threads = group_of(grouped.count.mean())
         widest = int(results.max())
-        tiles = -(-widest // (threads * _ALONE)) if group == 1 else -(-widest * group // threads)
         exact = CUDA_TYPES[np.dtype(_accumulator(self.kind, data.dtype))]
-        kernel = f"reduce<{CUDA_TYPES[data.dtype]}, {exact}, {CUDA_TYPES[out.dtype]}, {group}>"
+        types = f"{CUDA_TYPES[data.dtype]}, {exact}, {CUDA_TYPES[out.dtype]}"
+        ending = parts, np.int32(divide), np.int32(self.ending[1]), out.data
+        if mean is None and group == 1 and (shape := _regular(grouped)):
+            of_four = -(-widest // (4 * threads)), len(data)
+            given = data.data, begins, starts, many
+            if shape == "few":
+                kernel = f"reduce_few<{types}, {self.kind}, {int(grouped.count[0])}>"
+                lane.launch("reductions.cu", kernel, of_four, threads, *given, *ending)
+            else:
+                kernel = f"reduce_layers<{types}, {self.kind}>"
+                lane.launch("reductions.cu", kernel, of_four, threads, *given, counts, steps, *ending)
+            return
+        tiles = -(-widest // (threads * _ALONE)) if group == 1 else -(-widest * group // threads)
+        kernel = f"reduce<{types}, {group}>"
         lane.launch(
             "reductions.cu", kernel, (tiles, len(data)), threads, data.data, rows, np.int32(grouped.rows.shape[1]),
-            np.int32(grouped.kept), begins, starts, many, np.int32(self.kind), means, bases, singles, parts,
-            np.int32(divide), np.int32(self.ending[1]), out.data,
+            np.int32(grouped.kept), begins, starts, many, np.int32(self.kind), means, bases, singles, *ending,
         )  # fmt: skip
 
 
@@ -190,6 +202,20 @@ _MULTIPLIED, _DIVIDED = 1, 2
 """How a sum becomes a mean, as in cuda/reductions.cu."""
 _ALONE = 4
 """Results that a thread makes where it makes them alone, as in cuda/reductions.cu."""
+_SHAPE, _STRIDE, _RESULT = 0, 1, 4
+"""Columns of `Groups.rows`."""
+
+
+def _regular(grouped: Groups) -> str:
+    """ "few": results of the same few elements, which follow each other as the results do; "layers": results that
+    follow each other, of elements some way apart; nothing for others."""
+    rows = grouped.rows
+    if grouped.kept != 1 or rows.shape[1] != 2 or (rows[:, 0, _RESULT] != 1).any():
+        return ""
+    apart, count = rows[:, 0, _STRIDE], grouped.count
+    if 2 <= count[0] <= 4 and (count == count[0]).all() and (apart == count).all() and (rows[:, 1, _STRIDE] == 1).all():
+        return "few"
+    return "layers" if (apart == 1).all() else ""
 
 
 def _center(given: Batch, grouped: Groups) -> npt.NDArray[np.float64]:

@@ -62,6 +62,36 @@ def test_ragged_batches_against_numpy(name: str, lane: EmulatedLane | None) -> N
 
 
 @LANES
+@pytest.mark.parametrize(
+    ("dtype", "shapes", "axis"),
+    [
+        ("uint8", [(1, 3), (7, 3), (66, 3)], 1),
+        ("int8", [(9, 2), (5, 2)], 1),
+        ("float32", [(6, 4), (3, 4)], 1),
+        ("uint8", [(8, 21), (1, 9), (60, 4)], 0),
+        ("uint8", [(8, 24), (5, 1024)], 0),
+        ("float32", [(5, 12), (2, 7)], 0),
+        ("int16", [(5, 12), (3, 4)], 0),
+    ],
+)
+def test_a_few_or_layers_of_elements(dtype: str, shapes: list[tuple[int, int]], axis: int, lane: Any) -> None:
+    """Four results of a kernel's thread, aligned and not, and fewer at the end."""
+    random = np.random.default_rng(axis)
+    arrays = [random.integers(0, 256, shape).astype(np.uint8).view("int8").astype(dtype) for shape in shapes]
+    if dtype == "uint8":
+        arrays[0][...] = 255
+    for name, function in NUMPY.items():
+        out, rejects = apply(operator(f"reductions.{name}", axes=[axis]), batch_of(arrays), lane=lane)
+        assert not rejects
+        for got, a in zip(out[0], arrays, strict=True):
+            want = function(a, axis)
+            if got.dtype.kind == "f":
+                np.testing.assert_allclose(got, want, rtol=1e-6)
+            else:
+                np.testing.assert_array_equal(got, want)
+
+
+@LANES
 def test_large_integers_are_exact(lane: EmulatedLane | None) -> None:
     values = np.array([2**62, 2**61 + 1, -3, 7], np.int64)
     for name, want in (("sum", values.sum()), ("min", values.min()), ("max", values.max())):
