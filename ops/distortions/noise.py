@@ -68,7 +68,7 @@ class Noise(Operator, abstract=True):
         most = int(counts.max(initial=0))
         if most == 0:
             return out
-        tiles = -(-most // (_THREADS * each))
+        tiles = -(-(most + each - 1) // (_THREADS * each))  # streams may begin within a block of draws
         sequence, base, to, many, *given = ctx.device.upload(
             streams.sequence, data.offsets, out.offsets, counts, *arguments, *there
         )
@@ -98,7 +98,7 @@ class Gaussian(Noise, name="noise.gaussian"):
         mean, stddev = ctx.arg("mean"), ctx.arg("stddev")
         mean = _checked(ctx, "mean", mean, np.isfinite(mean), "finite")
         stddev = _checked(ctx, "stddev", stddev, np.isfinite(stddev), "finite")
-        return self.run(ctx, data, "gaussian", data.sizes, (mean, stddev), dense=2)
+        return self.run(ctx, data, "gaussian", data.sizes, (mean, stddev), dense=2, each=4)
 
     gpu = cpu
 
@@ -141,7 +141,7 @@ class SaltAndPepper(Noise, name="noise.salt_and_pepper"):
         counts, steps, strides = self._elements(data)
         salted = (prob * share).astype(np.float32)
         arguments = (steps, strides, prob, salted, salt.astype(own), pepper.astype(own))
-        return self.run(ctx, data, "salt_and_pepper", counts, arguments, dense=1)
+        return self.run(ctx, data, "salt_and_pepper", counts, arguments, dense=1, each=4)
 
     gpu = cpu
 
