@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec
 from ..batch import Batch
@@ -74,24 +76,37 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
         count = units.prod(axis=1)
         if not count.any():
             return out
-        tables = np.zeros((101, 2, 64), np.int32)
-        for q in np.unique(quality).tolist():
-            for k in range(2):
-                tables[q, k, ZIGZAG] = quantisation(q)[k]
+        used, which = np.unique(quality, return_inverse=True)
         planes = 384 * count  # bytes: luma, then both chromas, whole units
         starts = planes.cumsum() - planes
-        between = ctx.device.empty(int(planes.sum()), np.uint8)
+        between = ctx.device.empty(int(planes.sum()) + 16, np.uint8)  # words are read that begin within
         begin, place, extent, steps, which, scratch = ctx.device.upload(
-            base, to, np.ascontiguousarray(sizes), tables, quality, starts
+            base, to, np.ascontiguousarray(sizes), _tables()[used], which.astype(np.int64), starts
         )
-        most, pixels = int(count.max()), int(sizes.prod(axis=1).max())
-        tiles = -(-pixels // 256)
+        pairs, cells = -(-units[:, 1] // 2) * units[:, 0], -(-sizes[:, 1] // 4) * -(-sizes[:, 0] // 2)
+        tiles = -(-int(pairs.max()) // _WARPS)
         ctx.device.launch(
-            "jpeg_distortion.cu", "compress", most * len(sizes), 64, images.data, begin, extent, np.int32(most), steps,
-            which, between, scratch,
+            "jpeg_distortion.cu", "compress", tiles * len(sizes), 32 * _WARPS, images.data, begin, extent,
+            np.int32(tiles), steps, which, between, scratch,
         )  # fmt: skip
+        tiles = -(-int(cells.max()) // 256)
         ctx.device.launch(
             "jpeg_distortion.cu", "decompress", tiles * len(sizes), 256, between, scratch, extent, np.int32(tiles),
             out.data, place,
         )  # fmt: skip
         return out
+
+
+_WARPS = 4
+"""Of a block that makes two units of 16 x 16 pixels in each, as in cuda/jpeg_distortion.cu."""
+
+
+@cache
+def _tables() -> npt.NDArray[np.uint32]:
+    """[101, 2, 64, 2] for each quality the steps of luma and chroma, in the order of rows, and what one multiplies with
+    to divide by eight of them: the high 32 bits of the product are the quotient of numbers below 2^20."""
+    steps = np.ones((101, 2, 64), np.uint32)
+    for q in range(1, 101):
+        for k in range(2):
+            steps[q, k, ZIGZAG] = quantisation(q)[k]
+    return np.stack([steps, 2**32 // (8 * steps.astype(np.uint64)) + 1], axis=-1).astype(np.uint32)
