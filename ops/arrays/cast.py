@@ -11,9 +11,13 @@ from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
 from ..conversion import round_into
-from ..copies.strided import convert, run, whole
+from ..copies.strided import CUDA_TYPES, convert, run, whole
 from ..errors import SpecError
 from ..types import DALIDataType, to_numpy
+
+_THREADS = 256
+_PER_BLOCK = 16 * _THREADS
+"""Values that a block converts, as in cuda/cast.cu."""
 
 
 def cast(ctx: Context, data: Batch, dtype: np.dtype[Any]) -> Batch:
@@ -30,6 +34,14 @@ def cast(ctx: Context, data: Batch, dtype: np.dtype[Any]) -> Batch:
         start = int(data.offsets[0]) if len(data) else 0
         out = Batch.allocate(ctx.empty, data.shapes, dtype, data.layout, data.samples)
         round_into(data.data[start : start + out.data.size], out.data)
+        return out
+    if ctx.stage != "cpu" and data.is_packed and len(data):
+        out = Batch.allocate(ctx.empty, data.shapes, dtype, data.layout, data.samples)
+        count, types = out.data.size, f"{CUDA_TYPES[data.dtype]}, {CUDA_TYPES[dtype]}"
+        ctx.device.launch(
+            "cast.cu", f"cast<{types}>", -(-count // _PER_BLOCK), _THREADS, data.data, np.int64(data.offsets[0]),
+            np.int64(count), out.data,
+        )  # fmt: skip
         return out
     return run(ctx, convert(whole(data), dtype), data)
 

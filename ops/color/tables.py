@@ -77,7 +77,7 @@ class LookupTable(Operator, name="lookup_table"):
         sizes = data.sizes
         most = int(sizes.max(initial=0))
         if most:
-            tiles = -(-most // (4 * _THREADS))
+            tiles = -(-most // (16 * _THREADS))
             base, counts, values, to = ctx.device.upload(data.offsets, sizes, table, out.offsets)
             ctx.device.launch(
                 "tables.cu", f"look_up<{CUDA_TYPES[data.dtype]}, {CUDA_TYPES[table.dtype]}>", tiles * len(data),

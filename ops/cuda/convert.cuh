@@ -28,7 +28,18 @@ __device__ __forceinline__ half double_to_half(double f) {
     asm("cvt.rn.f16.f64 %0, %1;" : "=h"(h.bits) : "d"(f));
     return h;
 }
+
+// The whole number next to one between 0 and 65535, halves up. Sums are cut off, so that what is less than a half is none
+// after; of 2^23 and more, only whole numbers are left, in the last bits. Units that convert to integers are slow.
+__device__ __forceinline__ unsigned nearest(float v) {
+    return __float_as_uint(__fadd_rz(__fadd_rz(v, 0.5f), 8388608.0f)) & 0xFFFFu;
+}
+__device__ __forceinline__ unsigned nearest(double v) {
+    return __double2loint(__dadd_rz(__dadd_rz(v, 0.5), 4503599627370496.0)) & 0xFFFFu;  // 2^52
+}
 #else  // compiled for the CPU by the tests
+inline unsigned nearest(double v) { return static_cast<unsigned>(v) + (v - static_cast<unsigned>(v) >= 0.5); }
+
 inline float half_to_float(half h) {
     _Float16 f;
     __builtin_memcpy(&f, &h, 2);
@@ -67,12 +78,16 @@ template <typename Out> struct Saturate {  // integers
         return static_cast<unsigned long long>(v) > limits<Out>::high ? static_cast<Out>(limits<Out>::high) : static_cast<Out>(v);
     }
     static __device__ __forceinline__ Out from(float v) {
+        if constexpr (limits<Out>::low == 0 && sizeof(Out) < 4)  // of NaN and 0, 0 is the larger
+            return static_cast<Out>(nearest(fminf(fmaxf(v, 0.0f), static_cast<float>(limits<Out>::high))));
         if (!(v == v)) return 0;
         if (v <= static_cast<float>(limits<Out>::low)) return static_cast<Out>(limits<Out>::low);
         if (v >= static_cast<float>(limits<Out>::high)) return static_cast<Out>(limits<Out>::high);
         return static_cast<Out>(roundf(v));
     }
     static __device__ __forceinline__ Out from(double v) {
+        if constexpr (limits<Out>::low == 0 && sizeof(Out) < 4)
+            return static_cast<Out>(nearest(fmin(fmax(v, 0.0), static_cast<double>(limits<Out>::high))));
         if (!(v == v)) return 0;
         if (v <= static_cast<double>(limits<Out>::low)) return static_cast<Out>(limits<Out>::low);
         if (v >= static_cast<double>(limits<Out>::high)) return static_cast<Out>(limits<Out>::high);

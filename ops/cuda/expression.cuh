@@ -10,6 +10,12 @@ template <> struct is_real<float> { static constexpr bool value = true; };
 template <> struct is_real<double> { static constexpr bool value = true; };
 template <typename T> constexpr bool real = is_real<T>::value;
 
+// COUNT values, of 16 bytes together or less, that are read and written at once; whether they may be at a place.
+template <typename T, int COUNT> struct alignas(COUNT * sizeof(T)) Several { T v[COUNT]; };
+template <int COUNT, typename T> __device__ __forceinline__ bool together(const T* at) {
+    return reinterpret_cast<wide>(at) % (COUNT * sizeof(T)) == 0;
+}
+
 // bool is calculated with as bool, and kept as `boolean`.
 template <typename T> __device__ __forceinline__ T load(T v) { return v; }
 __device__ __forceinline__ bool load(boolean v) { return v.value != 0; }

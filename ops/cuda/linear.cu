@@ -2,11 +2,20 @@
 // picture. A block makes a part of one picture: `tiles` blocks a picture. Bytes are read and written in words of 16
 // where both ends lie on such.
 #include "convert.cuh"
+#include "fours.cuh"
 
 constexpr int VALUES = 16;  // of a thread; a quarter as many pixels in `mix`
 
 __device__ __forceinline__ bool aligned(const void* p, int bytes) {
     return reinterpret_cast<unsigned long long>(p) % bytes == 0;
+}
+
+// Value `k` of those that lie in words.
+template <typename In> __device__ __forceinline__ float number(const In* in, int k) {
+    return static_cast<float>(plain(in[k]));
+}
+template <> __device__ __forceinline__ float number(const unsigned char* in, int k) {
+    return byte_of(reinterpret_cast<const unsigned*>(in)[k / 4], k % 4);
 }
 
 // grid (tiles * pictures): `factor` times every value plus `offset`.
@@ -25,11 +34,21 @@ __global__ void scale(const In* source, const long long* base, const long long* 
             __align__(16) In in[VALUES];
             __align__(16) Out out[VALUES];
             *reinterpret_cast<uint4*>(in) = *reinterpret_cast<const uint4*>(s + first);
-            for (int k = 0; k < VALUES; ++k) out[k] = saturate<Out>(a * static_cast<float>(plain(in[k])) + b);
+            for (int k = 0; k < VALUES; ++k) out[k] = saturate<Out>(a * number(in, k) + b);
             *reinterpret_cast<uint4*>(o + first) = *reinterpret_cast<uint4*>(out);
             return;
         }
         for (long long k = first; k < size; ++k) o[k] = saturate<Out>(a * static_cast<float>(plain(s[k])) + b);
+        return;
+    }
+    if (aligned(s) && aligned(o) && (tile + blockDim.x) * VALUES <= size) {
+        Fours<In> in[VALUES / 4];
+        for (int k = 0; k < VALUES / 4; ++k) in[k] = four(s + tile * VALUES + 4 * (k * blockDim.x + threadIdx.x), true);
+        for (int k = 0; k < VALUES / 4; ++k) {
+            Fours<Out> out;
+            for (int e = 0; e < 4; ++e) out.v[e] = saturate<Out>(a * static_cast<float>(plain(in[k].v[e])) + b);
+            put_four(o + tile * VALUES + 4 * (k * blockDim.x + threadIdx.x), out);
+        }
         return;
     }
     for (int k = 0; k < VALUES; ++k) {

@@ -1,20 +1,47 @@
 // lookup_table and equalize (ops/color/tables.py).
 #include "convert.cuh"
+#include "fours.cuh"
 
 typedef unsigned char byte;
 
-// grid (tiles * samples): what `table` has for each value; its last entry, number `last`, for what it does not hold.
+// What `table` has for `v`; its last entry, number `last`, for what it does not hold.
+template <typename In, typename Out> __device__ __forceinline__ Out entry(In v, const Out* table, int last) {
+    const bool inside = !(v < 0) && static_cast<unsigned long long>(v) < static_cast<unsigned long long>(last);
+    return table[inside ? static_cast<int>(v) : last];
+}
+
+// grid (tiles * samples), 256 threads that look up 16 values each. What becomes of each byte lies in shared memory.
 template <typename In, typename Out>
 __global__ void look_up(const In* source, const long long* base, const long long* sizes, int tiles, const Out* table,
                         int last, Out* target, const long long* out_base) {
+    constexpr bool BYTES = sizeof(In) == 1;
+    __shared__ Out known[BYTES ? 256 : 1];
     const int sample = blockIdx.x / tiles;
-    const long long first = static_cast<long long>(blockIdx.x % tiles) * blockDim.x * 4 + threadIdx.x;
-    for (int k = 0; k < 4; ++k) {
-        const long long i = first + static_cast<long long>(k) * blockDim.x;
-        if (i >= sizes[sample]) return;
-        const In v = source[base[sample] + i];
-        const bool inside = !(v < 0) && static_cast<unsigned long long>(v) < static_cast<unsigned long long>(last);
-        target[out_base[sample] + i] = table[inside ? static_cast<int>(v) : last];
+    const long long size = sizes[sample], first = static_cast<long long>(blockIdx.x % tiles) * blockDim.x * 16;
+    if (first >= size) return;
+    if constexpr (BYTES) {
+        known[threadIdx.x] = entry(static_cast<In>(static_cast<unsigned char>(threadIdx.x)), table, last);
+        __syncthreads();
+    }
+    const auto found = [&](In v) { return BYTES ? known[static_cast<unsigned char>(v)] : entry(v, table, last); };
+    const In* from = source + base[sample] + first;
+    Out* to = target + out_base[sample] + first;
+    if (aligned(from) && first + 16 * blockDim.x <= size) {
+        Fours<In> read[4];
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) read[k] = four(from + 4 * (k * blockDim.x + threadIdx.x), true);
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            Fours<Out> made;
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) made.v[e] = found(read[k].v[e]);
+            put_four(to + 4 * (k * blockDim.x + threadIdx.x), made);
+        }
+        return;
+    }
+    for (int k = 0; k < 16; ++k) {
+        const long long i = static_cast<long long>(k) * blockDim.x + threadIdx.x;
+        if (first + i < size) to[i] = found(from[i]);
     }
 }
 

@@ -38,14 +38,69 @@ def source(what: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Se
     if "strided" in modes:
         parameters.append("const int* shape")
     value = _emit(what, {n: f"v{k}" for k, n in enumerate(names)})
+    one = f"""{" ".join(loads)}
+            out[out_start[s] + e] = store<{stored}>({value});"""
+    if (count := _together(what, dtypes, modes)) > 1:
+        return _by_vectors(what, names, dtypes, modes, parameters, one, count)
     return f"""#include "expression.cuh"
 extern "C" __global__ void expression({", ".join(parameters)}) {{
     for (int s = blockIdx.y; s < samples; s += gridDim.y) {{
         for (long long e = blockIdx.x * (long long)blockDim.x + threadIdx.x; e < size[s];
              e += gridDim.x * (long long)blockDim.x) {{
             {_coordinates(modes, ndim)}
-            {" ".join(loads)}
-            out[out_start[s] + e] = store<{stored}>({value});
+            {one}
+        }}
+    }}
+}}
+"""
+
+
+def _together(what: Typed, dtypes: Sequence[Dtype], modes: Sequence[Mode]) -> int:
+    """Elements that a thread reads and writes at once: 16 bytes of the widest type."""
+    if "strided" in modes or "full" not in modes:
+        return 1
+    return 16 // max(what.dtype.itemsize, *(d.itemsize for d, m in zip(dtypes, modes, strict=True) if m == "full"))
+
+
+def _by_vectors(
+    what: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], parameters: list[str], one: str,
+    count: int,
+) -> str:  # fmt: skip
+    """The same for inputs that are read in the order of the result: ``count`` elements at a time, where all of a
+    sample's arrays are aligned for that."""
+    full = [k for k, mode in enumerate(modes) if mode == "full"]
+    inputs = {k: f"in{k} + start{k}[s]" for k in full}
+    reads = " ".join(
+        f"const auto p{k} = reinterpret_cast<const Several<{_C[dtypes[k].char]}, {count}>*>({inputs[k]})[g];"
+        for k in full
+    )
+    scalars = " ".join(f"const auto v{k} = load(in{k}[start{k}[s]]);" for k in range(len(modes)) if k not in full)
+    loads = " ".join(f"const auto v{k} = load(p{k}.v[i]);" for k in full)
+    stored = _C[what.dtype.char]
+    value = _emit(what, {n: f"v{k}" for k, n in enumerate(names)})
+    whole = " && ".join(f"together<{count}>({at})" for at in (*inputs.values(), "out + out_start[s]"))
+    return f"""#include "expression.cuh"
+extern "C" __global__ void expression({", ".join(parameters)}) {{
+    const long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x, step = gridDim.x * (long long)blockDim.x;
+    for (int s = blockIdx.y; s < samples; s += gridDim.y) {{
+        long long done = 0;
+        if ({whole}) {{
+            {scalars}
+            const long long groups = size[s] / {count};
+            for (long long g = first; g < groups; g += step) {{
+                {reads}
+                Several<{stored}, {count}> made;
+                #pragma unroll
+                for (int i = 0; i < {count}; ++i) {{
+                    {loads}
+                    made.v[i] = store<{stored}>({value});
+                }}
+                reinterpret_cast<Several<{stored}, {count}>*>(out + out_start[s])[g] = made;
+            }}
+            done = groups * {count};
+        }}
+        for (long long e = done + first; e < size[s]; e += step) {{
+            {one}
         }}
     }}
 }}
@@ -169,7 +224,8 @@ def launch(
         if mode == "strided":
             args.append(next(each))
     args += each
-    grid = (max(1, -(-int(sizes.max()) // (_BLOCK * _PER_THREAD))), min(len(sizes), 65535))
+    elements = max(_PER_THREAD, _together(what, tuple(b.dtype for b in batches), modes))
+    grid = (max(1, -(-int(sizes.max()) // (_BLOCK * elements))), min(len(sizes), 65535))
     lane.launch_text(text, "expression", grid, _BLOCK, *args)
 
 

@@ -63,10 +63,14 @@ def test_every_integer_looks_up_its_value(dtype: str, lane: Any) -> None:
     ends = np.iinfo(dtype)
     data = np.array([ends.min, 0, 1, 2, 3, 100, 127, ends.max], dtype)
     out, _ = apply(
-        operator("lookup_table", keys=[2, 100], values=[5, 6], default_value=-1), batch_of([data, data[:3]]), lane=lane
+        operator("lookup_table", keys=[2, 100], values=[5, 6], default_value=-1),
+        batch_of([data, data[:3], np.tile(data, 600)]),  # a block makes 4,096 values
+        lane=lane,
     )
-    np.testing.assert_array_equal(out.sample(0), [-1, -1, -1, 5, -1, 6, -1, -1])
-    np.testing.assert_array_equal(out.sample(1), [-1, -1, -1])
+    want = [-1, -1, -1, 5, -1, 6, -1, -1]
+    np.testing.assert_array_equal(out.sample(0), want)
+    np.testing.assert_array_equal(out.sample(1), want[:3])
+    np.testing.assert_array_equal(out.sample(2), want * 600)
 
 
 def test_refused_before_anything_runs() -> None:

@@ -260,6 +260,7 @@ def test_named_inputs() -> None:
 
 HOST = """
 #include <cmath>
+#define EMULATED
 #define __device__
 #define __global__
 #define __forceinline__ inline
