@@ -8,6 +8,7 @@ other threads.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -21,6 +22,15 @@ SMALLEST = 1 << 20
 """Bytes. Smaller blocks are CuPy's pool's, by their sizes."""
 SPARE = 4 << 30
 """Bytes that wait to be used again, at most, when a block has to be made; less where a run's account is full."""
+
+
+_RATE = 4e9
+"""Bytes a second for which it is worth waiting: page-locking takes three times as long."""
+_PATIENCE = 0.03
+_LOOK = 0.001
+_RECENT = 0.1
+"""Seconds since the last block came back in which the next one may soon."""
+_pause = time.sleep
 
 
 class Room(Protocol):
@@ -42,6 +52,8 @@ class Blocks:
     def __init__(self) -> None:
         self._idle: deque[_Block] = deque()  # appended to without the lock: a collection may do it
         self._choosing = threading.Lock()
+        self._came_back: deque[tuple[float, int]] = deque(maxlen=16)
+        """When the last blocks did, and their sizes."""
         self._rooms: tuple[Room, ...] = ()
 
     @property
@@ -72,7 +84,8 @@ class Blocks:
     def empty(self, nbytes: int, make: Callable[[int], Any]) -> U8:
         """An uninitialised array, of what ``make`` gives for a number of bytes where no idle block fits. Its memory
         comes back when the last view of it is gone."""
-        return np.asarray(Lease(self, self._taken(nbytes) or self._made(nbytes, make)))[:nbytes]
+        block = self._taken(nbytes) or self._awaited(nbytes) or self._made(nbytes, make)
+        return np.asarray(Lease(self, block))[:nbytes]
 
     def clear(self) -> None:
         """Let go of all blocks that nobody holds."""
@@ -80,6 +93,7 @@ class Blocks:
 
     def back(self, block: _Block) -> None:
         """A block is needed no more."""
+        self._came_back.append((time.monotonic(), len(block.data)))
         if all(r.spare(len(block.data)) for r in self._rooms):
             self._idle.append(block)
 
@@ -90,6 +104,19 @@ class Blocks:
             if best is not None:
                 self._idle.remove(best)
             return best
+
+    def _awaited(self, nbytes: int) -> _Block | None:
+        """A block that comes back in a part of the time that it takes to make one, where such blocks come back at all:
+        to make one keeps the driver from everything else."""
+        now = time.monotonic()
+        until = now + min(_PATIENCE, nbytes / _RATE)
+        if not any(now - at < _RECENT and nbytes <= size <= 2 * nbytes for at, size in list(self._came_back)):
+            return None
+        while time.monotonic() < until:
+            _pause(_LOOK)
+            if (found := self._taken(nbytes)) is not None:
+                return found
+        return None
 
     def _made(self, nbytes: int, make: Callable[[int], Any]) -> _Block:
         with self._choosing:

@@ -51,8 +51,10 @@ class BatchBudget:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        limit, accounts = services.options.memory.host_bytes(), services.options.accounts
-        self.host = Ledger(limit, FOR_WORK) if accounts is None else accounts.of(services.plan, limit, FOR_WORK)
+        limit, beside = services.options.memory.host_bytes(), services.options.beside
+        self.host = (
+            Ledger(limit, FOR_WORK) if beside is None else beside.accounts.of(services.plan, "host", limit, FOR_WORK)
+        )
         """The account of host memory."""
         self.device: Ledger | None = None
         """The account of the GPUs' memory, once there are any."""

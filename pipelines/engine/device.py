@@ -21,6 +21,7 @@ from .channel import Channel, Closed
 from .hand_over import arriving, end_with
 from .in_flight import Iteration
 from .intake import Intake
+from .lanes import FreeLanes, SharedLanes
 from .latch import Latch
 from .memory.budget import Ledger
 from .memory.estimate import Foresight, runs
@@ -52,14 +53,15 @@ class DevicePart:
         self._reads_at_once = reads_at_once
         self._open_lane = open_lane
         self.lanes: list[Copies] = []
-        self._free_lanes: list[Channel[Copies]] = []
+        self._free_lanes: list[FreeLanes] = []
         self.devices = len(services.plan.target.indices)
         self._limited: list[int] = []
         """Devices that are held to a budget."""
         self._open = threading.Event()
         self._stopped = False
         if any(s.kind == "device" for s in services.plan.steps):
-            budget.device = Ledger(0)
+            beside = self._options.beside
+            budget.device = Ledger(0) if beside is None else beside.accounts.of(self._plan, "device", 0)
         self._to_host = {id(s): [e for e in s.gives if self._wanted_on_host(e)] for s in services.plan.steps}
         """The edges of each step that are wanted on the host."""
 
@@ -72,16 +74,32 @@ class DevicePart:
         """All lanes are there: memory can be page-locked without waiting for the device to start."""
         return self._open.is_set()
 
-    def free_lanes(self) -> list[Channel[Copies]]:
+    def free_lanes(self) -> list[FreeLanes]:
         """Where one step will find its free lanes, of each device; they come with `open`. With lanes in common, a step
         could take all of them and wait for the next, which waits for a lane."""
-        found: list[Channel[Copies]] = [Channel("lanes", self._options.lanes) for _ in self._plan.target.indices]
+        found: list[FreeLanes] = []
+        if self._options.beside is not None:
+            found += self._options.beside.lanes.of(self._plan, len(self._free_lanes) // self.devices, self.devices)
+        else:
+            found += [Channel("lanes", self._options.lanes) for _ in self._plan.target.indices]
         self._free_lanes += found
         return found
 
     def open(self) -> None:
         """Open the lanes: the body of a thread. A GPU takes some tenths of a second to start, in which batches are
         read. Raises DeviceError."""
+        pool = None if self._options.beside is None else self._options.beside.lanes
+        if pool is None:
+            self._open_all()
+        else:
+            with pool.opening:
+                if id(self._plan) not in pool.lanes:
+                    self._open_all()
+                    pool.lanes[id(self._plan)] = self.lanes
+                self.lanes = pool.lanes[id(self._plan)]
+        self._open.set()
+
+    def _open_all(self) -> None:
         count = len(self._plan.target.indices)
         for number, free in enumerate(self._free_lanes):
             index = self._plan.target.indices[number % count]
@@ -91,13 +109,14 @@ class DevicePart:
                 self._limit(index)
             for lane in lanes:
                 free.put(lane)
-        self._open.set()
 
     def _limit(self, index: int) -> None:
         """Hold the pool of device ``index`` to the budget; all of them are on one account."""
         gpu = self._plan.target.device == "gpu"
         budget = self._options.memory.gpu_bytes(free_memory(index) if gpu else NullLane.free_memory)
-        if gpu:
+        if gpu and self._options.beside is not None:
+            self._options.beside.lanes.limit(index, budget)
+        elif gpu:
             limit_pool(index, self, budget)
         self._limited.append(index)
         assert self._budget.device is not None
@@ -112,19 +131,24 @@ class DevicePart:
 
     def close(self) -> None:
         """Give lanes and pools back; no thread uses them any more."""
+        if self._options.beside is not None:
+            for free in self._free_lanes:
+                assert isinstance(free, SharedLanes)
+                free.give_back(lambda lane: if_it_works(lane.synchronize))
+            return
         for lane in self.lanes:
             if_it_works(lane.close)
 
     def lift_limits(self) -> None:
         """Let others use the memory of the devices again."""
-        if self._plan.target.device == "gpu":
+        if self._plan.target.device == "gpu" and self._options.beside is None:
             for index in self._limited:
                 limit_pool(index, self, None)
 
     # -- launching ----------------------------------------------------------------------------------------------
 
     def launch(
-        self, name: str, step: Step, lanes: list[Channel[Copies]], inbox: Channel[Iteration], out: Channel[Iteration]
+        self, name: str, step: Step, lanes: list[FreeLanes], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
         """Launch batches on free ``lanes``: the body of a thread."""
         count = launcher_count(step)
@@ -246,7 +270,7 @@ class DevicePart:
     # -- settling -----------------------------------------------------------------------------------------------
 
     def settle(
-        self, name: str, step: Step, lanes: list[Channel[Copies]], inbox: Channel[Iteration], out: Channel[Iteration]
+        self, name: str, step: Step, lanes: list[FreeLanes], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
         """Wait for launched batches, in order, and give their lanes back: the body of a thread."""
         for it in arriving(inbox, out):

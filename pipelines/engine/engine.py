@@ -318,7 +318,8 @@ class Engine:
         page_locked_blocks().leave(self.budget.host)
         if wait:
             self.host_part.let_go()
-            self.budget.host.close()
+            for ledger in self.ledgers.values():
+                ledger.close()
 
     def _join(self, thread: threading.Thread) -> None:
         """Wait for the end of a thread, unless a GPU hangs that it waits for."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...readers.fetch.gpu_reads import Uploads
 from ..settings import RunSettings
-from .memory.budget import Accounts
+from .lanes import Beside
 
 LANES = 4
 """Batches in flight on a GPU, at the usual prefetch_queue_depth of 2. Two that are computed at once fill each other's
@@ -44,8 +44,8 @@ class Options(RunSettings):
     uploads: Uploads | None = None
     """How other runs of the graph in this process brought the files to the GPU, with which this one goes on; None:
     there were none, and records may be read again."""
-    accounts: Accounts | None = None
-    """Those of other runs in this process, which this one may overlap; None: there are none."""
+    beside: Beside | None = None
+    """What it has in common with other runs in this process, which it may overlap; None: there are none."""
     asked: bool = False
     """The schedule has a batch whenever `Engine.ask` says so, before it is taken, and no sooner."""
     repeats: bool = False

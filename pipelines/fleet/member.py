@@ -37,6 +37,9 @@ _LONG = ("over_time", "command")
 NEARLY = 10
 """Batches that are left to be written where all of a part are read, about: as many are in flight on a GPU, and in the
 queues around it."""
+BEFORE = 0.4
+"""Seconds before its end, at the rate so far, at which a part is nearly done in any case: to open the next one's output
+and to read its first batches takes some tenths."""
 _LOOK = 0.5
 SECONDS_BETWEEN_WORDS = 0.5
 """How often a worker says how far it is."""
@@ -81,7 +84,8 @@ class _Running:
     """A part that runs, or has run."""
 
     def __init__(self, before: _Running | None, few: int) -> None:
-        """``before``: the part before it, of which is told first. With ``few`` samples left it is nearly done."""
+        """``before``: the part before it, of which is told first. With ``few`` samples left it is nearly done, or where
+        so little is left that it ends soon."""
         self.before = before
         self.few = few
         self.nearly = threading.Event()
@@ -121,6 +125,9 @@ class Member:
                 self._wire.send({"opened": [span.start, span.stop], "who": who, "process": identify()})
                 threading.Thread(target=self._listen, name="orders", daemon=True).start()
                 self._serve(open_job)
+                if not any_hung():
+                    with contextlib.suppress(Exception):  # a GPU that failed fails again, and all is told
+                        open_job.close()
         except Exception as e:
             self._wire.send(problem(e))
 
@@ -190,8 +197,10 @@ class Member:
             nonlocal last
             if self._stop.is_set():
                 raise KeyboardInterrupt
-            if state.done and state.total - state.done <= running.few:
-                running.nearly.set()
+            if state.done:
+                soon = BEFORE * state.done / max(time.perf_counter() - state.started, 1e-9)
+                if state.total - state.done <= max(running.few, soon):
+                    running.nearly.set()
             now = time.monotonic()
             if now - last >= SECONDS_BETWEEN_WORDS:
                 last = now

@@ -11,7 +11,7 @@ from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import Budget
 from ..engine.inputs import JobFeed, Sources
-from ..engine.memory.budget import Accounts
+from ..engine.lanes import Beside
 from .run import CLEAN, JobResult, JobRun, Prepared, Progress, uploads_of, write_config
 
 
@@ -37,8 +37,12 @@ class OpenJob:
         self._feed = JobFeed(sources, limit)
         # parts may be too short to find out which way is faster, and lie in the same files
         self._uploads = uploads_of(prepared, keep=True)
-        self._accounts = Accounts()
+        self._beside = Beside()
         self._warm = False
+
+    def close(self) -> None:
+        """No part runs any more."""
+        self._beside.close()
 
     @property
     def positions(self) -> range:
@@ -69,7 +73,7 @@ class OpenJob:
                 result = JobResult(CLEAN, "was finished before", {}, config.url or config.path, ran=False)
             else:
                 run = JobRun(self.prepared, feed, output, config, None, progress, command, warm=self._warm,
-                             uploads=self._uploads, accounts=self._accounts)  # fmt: skip
+                             uploads=self._uploads, beside=self._beside)  # fmt: skip
                 self._warm = True
                 result = run.run()
         return PartResult(result, output.written, output.rejected)

@@ -38,7 +38,7 @@ from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.device import as_ours
 from ..engine.engine import Options
 from ..engine.inputs import JobFeed, Sources
-from ..engine.memory.budget import Accounts
+from ..engine.lanes import Beside
 from ..engine.memory.trim import trim
 from ..engine.options import lanes_for
 from ..engine.warm_up import rehearse
@@ -324,11 +324,11 @@ class JobRun:
         trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
         amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report, *, warm: bool = False,
         wanted: frozenset[tuple[int, int]] | None = None, look: Look | None = None,
-        uploads: Uploads | None = None, accounts: Accounts | None = None,
+        uploads: Uploads | None = None, beside: Beside | None = None,
     ) -> None:  # fmt: skip
         """``command`` says how the job was started, for its report, which ``amend`` completes. ``warm``: this process
         ran a part of the job before, so everything is compiled. ``wanted``: see `Stretch`. ``look`` keeps a few
-        samples. ``uploads`` and ``accounts``: see `Options`."""
+        samples. ``uploads`` and ``beside``: see `Options`."""
         self.started = datetime.now(UTC)
         self.amend = amend
         self.look = look
@@ -357,7 +357,7 @@ class JobRun:
             feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, wanted
         )
         options = options_of(prepared.spec, prepared.target)
-        options = replace(options, uploads=uploads or uploads_of(prepared), accounts=accounts)
+        options = replace(options, uploads=uploads or uploads_of(prepared), beside=beside)
         if any(n.op.late and n.stage == "gpu" for n in prepared.whole.nodes):
             options = replace(options, lanes=lanes_for(options.gpu_queue, late=True))
         self.batches: Batches

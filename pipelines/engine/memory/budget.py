@@ -254,13 +254,13 @@ class Accounts:
     samples are split and what comes after it do."""
 
     def __init__(self) -> None:
-        self._first: dict[int, Ledger] = {}
+        self._first: dict[tuple[int, str], Ledger] = {}
         self._lock = threading.Lock()
 
-    def of(self, plan: object, limit: int, for_work: float) -> Ledger:
-        """A ledger of the account of ``plan``, which must live as long as this."""
+    def of(self, plan: object, name: str, limit: int, for_work: float = 0.0) -> Ledger:
+        """A ledger of the account ``name`` of ``plan``, which must live as long as this."""
         with self._lock:
-            first = self._first.setdefault(id(plan), Ledger(limit, for_work))
+            first = self._first.setdefault((id(plan), name), Ledger(limit, for_work))
         return Ledger(limit, for_work, beside=first)
 
 

@@ -61,6 +61,62 @@ def test_small_arrays_take_no_large_blocks_and_the_smallest_that_fits_is_taken()
     assert blocks.empty(10 * LARGE, make).ctypes.data == places[0]
 
 
+def test_a_block_that_comes_back_soon_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that begins while another ends: its blocks are all in use, and come back one after the other."""
+    monkeypatch.setattr(page_locked, "_PATIENCE", 60.0)
+    monkeypatch.setattr(page_locked, "_RATE", 1.0)
+    monkeypatch.setattr(page_locked, "_RECENT", 60.0)
+    blocks, make = Blocks(), Makes()
+    held = [blocks.empty(4 * LARGE, make) for _ in range(3)]
+    assert len(make.sizes) == 3, "none came back before: none is waited for"
+    held.pop()
+    held.append(blocks.empty(4 * LARGE, make))
+    waited: list[float] = []
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            held.pop()
+
+    monkeypatch.setattr(page_locked, "_pause", pause)
+    other = blocks.empty(4 * LARGE, make)
+    assert len(waited) == 3
+    assert len(make.sizes) == 3
+    blocks.empty(20 * LARGE, make)
+    assert len(waited) == 3, "none of that size ever came back"
+    monkeypatch.setattr(page_locked, "_RATE", 1e30)
+    assert not np.shares_memory(blocks.empty(4 * LARGE, make), other)
+    assert len(make.sizes) == 5, "none came in time"
+
+
+class Account:
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
+
+    def spare(self, nbytes: int) -> bool:
+        return self.used + nbytes <= self.limit
+
+
+def test_what_lies_idle_is_on_the_accounts_of_all_runs() -> None:
+    blocks, make = Blocks(), Makes()
+    large, small = Account(100 * LARGE), Account(10 * LARGE)
+    assert blocks.least > 1 << 60
+    for account in (large, small):
+        blocks.enter(account)
+    assert blocks.least == small.limit
+    blocks.empty(4 * LARGE, make)
+    assert blocks.idle == make.sizes[0]
+    small.used = 9 * LARGE
+    blocks.empty(4 * LARGE, make)
+    assert blocks.idle == 0
+    blocks.leave(small)
+    blocks.leave(small)
+    blocks.empty(4 * LARGE, make)
+    assert blocks.idle == make.sizes[0]
+    blocks.clear()
+    assert blocks.idle == 0
+
+
 def test_what_lies_idle_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_locked, "SPARE", 8 * LARGE)
     blocks, make = Blocks(), Makes()

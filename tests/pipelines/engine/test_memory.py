@@ -291,7 +291,7 @@ def test_an_allowance_is_what_was_taken_and_what_there_is_room_for() -> None:
 
 def test_runs_that_overlap_have_one_account_and_the_earlier_goes_first() -> None:
     accounts, plan = Accounts(), object()
-    first, second = accounts.of(plan, 100, 0.25), accounts.of(plan, 100, 0.25)
+    first, second = accounts.of(plan, "host", 100, 0.25), accounts.of(plan, "host", 100, 0.25)
     first.hold((7,), 40)
     second.hold((0,), 30)
     assert first.used == second.used == 70
@@ -313,12 +313,12 @@ def test_runs_that_overlap_have_one_account_and_the_earlier_goes_first() -> None
     later.join(60)
     assert order == ["first", "second"]
     assert first.used == 65
-    assert accounts.of(object(), 100, 0.25).used == 0, "of another plan"
+    assert accounts.of(object(), "host", 100, 0.25).used == 0, "of another plan"
 
 
 def test_the_end_of_a_run_leaves_nothing_of_it_on_the_account_and_the_others_alone() -> None:
     accounts, plan = Accounts(), object()
-    first, second = accounts.of(plan, 100, 0), accounts.of(plan, 100, 0)
+    first, second = accounts.of(plan, "host", 100), accounts.of(plan, "host", 100)
     first.hold((0,), 60)
     assert first.grow(20, alone=False)
     second.hold((0,), 10)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dali_run.pipelines.fleet import member
 from dali_run.pipelines.fleet.driver import Driver
 from dali_run.pipelines.fleet.job_text import Seat
 from dali_run.pipelines.fleet.member import NEARLY, Member
@@ -55,11 +56,11 @@ def served(job: Job) -> list[dict[str, Any]]:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            member = Member(Wire(theirs), Seat("one", 1, 1.0))
+            worker = Member(Wire(theirs), Seat("one", 1, 1.0))
             for part in job.works:
-                member._orders.put({"part": [part, len(job.works)], "range": [0, TOTAL]})
-            member._orders.put(None)
-            member._serve(job)  # type: ignore[arg-type]
+                worker._orders.put({"part": [part, len(job.works)], "range": [0, TOTAL]})
+            worker._orders.put(None)
+            worker._serve(job)  # type: ignore[arg-type]
         return [m for m in Wire(ours).receive() if "at" not in m]
 
 
@@ -91,6 +92,19 @@ def test_on_the_cpu_parts_follow_each_other() -> None:
 
     job = Job("cpu", {0: first, 1: lambda tell: CLEAN})
     assert [m.get("code") for m in served(job)] == [CLEAN, CLEAN]
+
+
+def test_a_part_is_nearly_done_where_little_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many batches that is: the next one takes some tenths of a second to open and to read."""
+    monkeypatch.setattr(member, "BEFORE", 1e9)
+
+    def first(tell: Callable[[int], None]) -> int:
+        tell(1)
+        assert job.begun[1].wait(LONG)
+        return CLEAN
+
+    job = Job("gpu", {0: first, 1: lambda tell: CLEAN})
+    assert [m["ended"] for m in served(job) if "ended" in m] == [0, 1]
 
 
 def test_where_a_part_fails_the_next_one_stops() -> None:
