@@ -223,8 +223,8 @@ def run(
         return {"error": wrong[0]}
     took = max(e["began"] + e["seconds"] for e in ended) - min(e["began"] for e in ended)
     return {
-        "whole": sum(e["samples"]["read"] for e in ended) / took, "middle": together(ended), "each": ended, "bottleneck": {},
-        "wall": max(e["wall"] for e in ended),
+        "whole": sum(e["samples"]["read"] for e in ended) / took, "middle": together(ended), "each": ended,
+        "wall": max(e["wall"] for e in ended), "bottleneck": {},
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from ..types import DALIImageType
 from .jpeg import cuda as jpeg_gpu
 from .jpeg import header as jpeg_header
 from .jpeg.boundaries import Boundaries
-from .on_host import Headers, Rules
+from .on_host import CUDA, Headers, Rules
 
 Mask = npt.NDArray[np.bool_]
 
@@ -81,7 +81,7 @@ class CudaDecoder:
                 boundaries.forget(index[stale])
             if boundaries is not None and found is not None:
                 boundaries.learn(index, taken & (status == 0), plan, found)
-            ctx.decoded_by("cuda", int(np.count_nonzero(taken)) - len(found_wrong))
+            ctx.decoded_by(CUDA, int(np.count_nonzero(taken)) - len(found_wrong))
             return found_wrong
 
         ctx.check_later(wrong)

@@ -38,6 +38,8 @@ OURS, TURBO, PNG, OTHERS = "cpu", "libjpeg-turbo", "png", "other formats"
 """The names of the host's decoders in reports."""
 CUDA_PNG = "cuda png"
 """The same, of PNGs whose streams a GPU inflates."""
+CUDA = "cuda"
+"""The name of the decoder that takes a batch's JPEGs at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from ...ops.batch import Samples
+from ...ops.codecs.on_host import CUDA as BATCHED
 from ...ops.errors import DeviceError, JobError
 from ...ops.gpu.lane import Lane, free_memory, gpu_count, limit_pool
 from ...ops.interfaces import Copies
@@ -21,10 +22,11 @@ from .channel import Channel, Closed
 from .hand_over import arriving, end_with
 from .in_flight import Iteration
 from .intake import Intake
-from .lanes import FreeLanes, SharedLanes
+from .lanes import FreeLanes, OwnLanes, SharedLanes
 from .latch import Latch
 from .memory.budget import Ledger
 from .memory.estimate import Foresight, runs
+from .more_lanes import MOST, Change, MoreLanes
 from .nodes import Env, Run, bytes_of, drop, finish_late, gone
 from .null_device import DeviceTimer, NullLane
 from .out_of_memory import REMEDY, OnDevice, out_of_memory
@@ -34,6 +36,9 @@ from .workers import Pool
 _AHEAD, _LATE = 8, 0.1
 """Batches more that are read ahead, one by one, while batches wait for pictures that threads of the host decode, for
 that part of the time: one slow picture then holds its batch for as long as several others take."""
+
+_FEW = 0.01
+"""Part of the pictures that other decoders take from which the rest may wait for those."""
 
 _MODEST = 1 / 12
 """Part of the budgets that batches may take which a program did not ask to go together."""
@@ -81,7 +86,7 @@ class DevicePart:
         if self._options.beside is not None:
             found += self._options.beside.lanes.of(self._plan, len(self._free_lanes) // self.devices, self.devices)
         else:
-            found += [Channel("lanes", self._options.lanes) for _ in self._plan.target.indices]
+            found += [OwnLanes("lanes", max(MOST, self._options.lanes)) for _ in self._plan.target.indices]
         self._free_lanes += found
         return found
 
@@ -155,6 +160,7 @@ class DevicePart:
         # one launcher alone is this thread: handing a batch to another takes as long as a few launches
         launchers = [Pool(count, f"{name} {k}") for k in range(len(lanes))] if len(lanes) * count > 1 else []
         most, looked, waited = inbox.depth + _AHEAD, time.perf_counter(), self._services.waited
+        more = [MoreLanes(self._options.lanes, time.perf_counter) for _ in lanes]
         try:
             for whole in arriving(inbox, out):
                 self._open.wait()  # before that the budget is not known
@@ -168,7 +174,7 @@ class DevicePart:
                     for it, ahead in self._budget.parts(whole, step):
                         self._make_room(it, ahead)
                         device = it.number % len(lanes)
-                        it.lane, it.launched = lanes[device].get(), Latch(1)
+                        it.lane, it.launched = self._free_lane(lanes[device], more[device], it, out), Latch(1)
                         if launchers:
                             launchers[device].do(self._launch_one, name, step, it, it.lane, it.launched)
                         else:
@@ -179,6 +185,40 @@ class DevicePart:
         finally:
             for launcher in launchers:
                 launcher.shutdown()
+
+    def _free_lane(self, lanes: FreeLanes, more: MoreLanes, it: Iteration, out: Channel[Iteration]) -> Copies:
+        """A free lane for the batch, waiting for one. Where that takes long, one more is tried."""
+        began = time.perf_counter()
+        lane = lanes.get()
+        if not self._waits_for_few():
+            return lane
+        change = more.launched(len(it.samples), time.perf_counter() - began, self._room_for_more())
+        if change is Change.ONE_MORE:
+            another = self._open_lane(self._plan.target, lane.index)
+            self.lanes.append(another)
+            out.deepen()
+            lanes.put(another)
+        elif change is Change.ONE_LESS:
+            self.lanes[:] = [k for k in self.lanes if k is not lane]
+            lanes.drop(lane)
+            lane.close()
+            lane = lanes.get()
+        return lane
+
+    def _waits_for_few(self) -> bool:
+        """Some pictures take other decoders than the one that decodes a whole batch at once: the rest of their batch
+        may wait for them while the GPU has little to do."""
+        counts = self._services.stats.decoders
+        total = sum(list(counts.values()))
+        return total > 0 and total - counts.get(BATCHED, 0) >= _FEW * total
+
+    def _room_for_more(self) -> bool:
+        """A batch more would fit into the memory."""
+        assert self._budget.device is not None
+        return all(
+            ledger.used <= ledger.limit * (1 - 2 / max(4, len(self.lanes)))
+            for ledger in (self._budget.device, self._budget.host)
+        )
 
     def begin(self, name: str, step: Step, it: Iteration, lane: Copies) -> None:
         """Launch a batch on a free ``lane``; it is to be `finish`ed in its turn by the same thread: so this waits for

@@ -14,6 +14,13 @@ from .channel import Channel, Closed
 from .memory.budget import Accounts
 
 
+class OwnLanes(Channel[Copies]):
+    """The free lanes of one device of one run."""
+
+    def drop(self, lane: Copies) -> None:
+        """The lane that was taken does not come back."""
+
+
 class _Free:
     """The free lanes of one device."""
 
@@ -53,6 +60,11 @@ class SharedLanes:
             self._free.lanes.append(lane)
             self._free.changed.notify_all()  # those of a run that was stopped may be the first to hear
 
+    def drop(self, lane: Copies) -> None:
+        """The lane that was taken does not come back."""
+        with self._free.changed:
+            self._taken = [t for t in self._taken if t is not lane]
+
     def stop(self) -> None:
         """Wake everybody of this run with Closed."""
         with self._free.changed:
@@ -66,7 +78,7 @@ class SharedLanes:
             self.put(lane)
 
 
-FreeLanes = Channel[Copies] | SharedLanes
+FreeLanes = OwnLanes | SharedLanes
 
 
 class LanePool:
@@ -102,7 +114,7 @@ class LanePool:
 
 
 class Beside:
-    """Runs of one job in this process, one after the other or overlapping: what they have in common."""
+    """Accounts and lanes of the runs of one job in this process, which come one after the other or overlap."""
 
     def __init__(self) -> None:
         self.accounts = Accounts()

@@ -1,0 +1,135 @@
+"""Another lane is tried where there is none free for long, and stays where the run is faster with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run.pipelines.engine import device, more_lanes
+from dali_run.pipelines.engine.lanes import LanePool, OwnLanes
+from dali_run.pipelines.engine.memory.budget import Ledger
+from dali_run.pipelines.engine.more_lanes import Change, MoreLanes
+from dali_run.pipelines.engine.null_device import NullLane
+
+BATCH = 1024
+
+
+class Machine:
+    """A launching thread whose batches take ``seconds`` by the number of lanes, by a clock of its own."""
+
+    def __init__(self, seconds: Callable[[int], float], waiting: float = 0.8, room: bool = True) -> None:
+        self.now = 100.0
+        self.seconds, self.waiting, self.room = seconds, waiting, room
+        self.more = MoreLanes(4, lambda: self.now)
+        self.course = [4]
+
+    def run(self, seconds: float) -> MoreLanes:
+        until = self.now + seconds
+        while self.now < until:
+            took = self.seconds(self.course[-1])
+            self.now += took
+            change = self.more.launched(BATCH, self.waiting * took, self.room)
+            if change is Change.ONE_MORE:
+                self.course.append(self.course[-1] + 1)
+            elif change is Change.ONE_LESS:
+                self.course.append(self.course[-1] - 1)
+        return self.more
+
+
+def test_where_batches_wait_for_each_other_lanes_are_added_to_the_most() -> None:
+    """88 ms for a batch, however many there are."""
+    machine = Machine(lambda lanes: 0.088 / lanes)
+    assert machine.run(60).lanes == more_lanes.MOST
+    assert machine.course == list(range(4, more_lanes.MOST + 1))
+
+
+def test_lanes_are_added_as_long_as_that_is_faster() -> None:
+    """Seven fill the GPU."""
+    machine = Machine(lambda lanes: 0.088 / min(lanes, 7))
+    assert machine.run(25).lanes == 7
+    assert machine.course == [4, 5, 6, 7, 8, 7]
+
+
+def test_a_full_gpu_is_left_with_what_it_has_and_asked_less_and_less_often() -> None:
+    machine = Machine(lambda lanes: 0.004 * (1 if lanes == 4 else 1.3))
+    machine.run(more_lanes.AGAIN - 5)
+    assert machine.course == [4, 5, 4]
+    machine.run(30 * more_lanes.AGAIN)
+    assert machine.more.lanes == 4
+    assert 4 <= len(machine.course) // 2 <= 6
+
+
+@pytest.mark.parametrize("kind", ["no lane is waited for", "no room"])
+def test_nothing_is_tried(kind: str) -> None:
+    machine = Machine(lambda lanes: 0.088 / lanes, waiting=0.1 if kind[3] == "l" else 0.9, room=kind != "no room")
+    assert machine.run(100).lanes == 4
+    assert machine.course == [4]
+
+
+def test_few_slow_batches_are_enough_of_a_window() -> None:
+    machine = Machine(lambda lanes: 8 / lanes)
+    machine.run(30)
+    assert machine.course == [4], "16 of them take longer"
+    machine.run(400)
+    assert machine.more.lanes > 4
+
+
+def part(decoders: dict[str, int], lanes: list[Any]) -> Any:
+    """A `DevicePart` that has nothing but what it takes to find a lane."""
+    ledger = Ledger(1000)
+    return SimpleNamespace(
+        _services=SimpleNamespace(stats=SimpleNamespace(decoders=decoders)),
+        _budget=SimpleNamespace(device=ledger, host=ledger),
+        _plan=SimpleNamespace(target="null"),
+        _open_lane=lambda target, index: NullLane(index),
+        lanes=lanes,
+        _waits_for_few=lambda: device.DevicePart._waits_for_few(own),
+        _room_for_more=lambda: device.DevicePart._room_for_more(own),
+    )
+
+
+own: Any = None
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_lanes_come_and_go(shared: bool) -> None:
+    """A lane that does not help is closed; all others stay with whoever takes the next batches."""
+    global own
+    opened = [NullLane(3) for _ in range(2)]
+    closed: list[Any] = []
+    free: Any = OwnLanes("lanes", 12)
+    if shared:
+        pool, plan = LanePool(), object()
+        free = pool.of(plan, 0, 1)[0]
+    for lane in opened:
+        free.put(lane)
+        lane.close = lambda lane=lane: closed.append(lane)  # type: ignore[method-assign, misc]
+    own = part({"cuda": 900, "cuda webp": 100}, list(opened))
+    changes = iter([Change.NOTHING, Change.ONE_MORE, Change.NOTHING, Change.ONE_LESS])
+    more: Any = SimpleNamespace(launched=lambda *_: next(changes))
+    deeper: list[int] = []
+    out: Any = SimpleNamespace(deepen=lambda: deeper.append(1))
+    batch: Any = SimpleNamespace(samples=np.zeros(4))
+
+    def launch() -> Any:
+        return device.DevicePart._free_lane(own, free, more, batch, out)
+
+    a, b = launch(), launch()
+    assert len(own.lanes) == 3
+    assert deeper == [1]
+    c = launch()
+    assert own.lanes == [*opened, c]
+    assert {id(a), id(b)} == set(map(id, opened))
+    free.put(a)
+    free.put(b)
+    assert launch() is b, "a was free first, and did not help"
+    assert closed == [a]
+    assert own.lanes == [b, c]
+    assert free.fill == 0
+    own = part({"cuda": 1000, "cpu": 5}, [b, c])
+    free.put(c)
+    assert launch() is c, "nothing is asked: there are no more changes"
