@@ -45,7 +45,7 @@ class Options(RunSettings):
     """How other runs of the graph in this process brought the files to the GPU, with which this one goes on; None:
     there were none, and records may be read again."""
     beside: Beside | None = None
-    """Accounts and lanes that it has in common with other runs in this process, which it may overlap, if there are any."""
+    """Accounts and lanes that it has in common with other runs in this process, which it may overlap; if any."""
     asked: bool = False
     """The schedule has a batch whenever `Engine.ask` says so, before it is taken, and no sooner."""
     repeats: bool = False
