@@ -22,6 +22,8 @@ from ..types import DALIDataType, from_numpy, to_numpy
 _kernels: Any = Kernels(".tables_cpu", __package__)
 
 _THREADS = 256
+_AT_ONCE = 64
+"""Bytes that a thread looks up (cuda/tables.cu)."""
 _LAST_KEY = 65535
 
 
@@ -57,6 +59,12 @@ class LookupTable(Operator, name="lookup_table"):
         table[list(self.keys)] = self.values
         return saturate(table, to_numpy(self.dtype))
 
+    def _of_bytes(self, dtype: Any) -> npt.NDArray[Any]:
+        """`_table` of the 256 values of a type of one byte, in the order of its bits."""
+        last = len(self._table) - 1
+        every = np.arange(256).astype(np.uint8).view(dtype).astype(np.int64)
+        return self._table[np.where((every >= 0) & (every < last), every, last)]
+
     def cpu(self, ctx: Context, data: Batch) -> Batch:
         if data.dtype.kind not in "iu":
             raise SpecError(f"takes integers, got {data.dtype}; cast them first")
@@ -66,17 +74,22 @@ class LookupTable(Operator, name="lookup_table"):
             packed = data.packed()
             start = int(packed.offsets[0]) if len(packed) else 0
             values = packed.data[start : start + out.data.size]
-            last = len(table) - 1
             if values.dtype.itemsize == 1:  # the table of all values is small
-                every = np.arange(256).astype(np.uint8).view(values.dtype).astype(np.int64)
-                table = table[np.where((every >= 0) & (every < last), every, last)]
-                _kernels.look_up_bytes(values.view(np.uint8), _bits(table), _bits(out.data))
+                _kernels.look_up_bytes(values.view(np.uint8), _bits(self._of_bytes(values.dtype)), _bits(out.data))
             else:
                 _kernels.look_up(values, _bits(table), _bits(out.data))
             return out
         sizes = data.sizes
         most = int(sizes.max(initial=0))
-        if most:
+        if most and data.dtype.itemsize == table.dtype.itemsize == 1 and data.is_packed:
+            start, total = int(data.offsets[0]), out.data.size
+            every = ctx.device.upload(_bits(self._of_bytes(data.dtype)).view(np.uint32))[0]
+            blocks = -(-(total + 15) // (_THREADS * _AT_ONCE))
+            values = data.data[start : start + total]
+            ctx.device.launch(
+                "tables.cu", "look_up_bytes", blocks, _THREADS, values, np.int64(total), every, out.data
+            )
+        elif most:
             tiles = -(-most // (16 * _THREADS))
             base, counts, values, to = ctx.device.upload(data.offsets, sizes, table, out.offsets)
             ctx.device.launch(

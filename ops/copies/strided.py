@@ -20,7 +20,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..gpu.repeated import FIXED, changing, shaped
 from ..kernels import Kernels
-from . import pixels
+from . import pixels, rows
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -84,6 +84,8 @@ class CopyPlan:
     channel: int = -1
     """The dimension of length K that ``fill`` and ``affine`` run along; -1 where they are the same everywhere."""
     affine: Affine | None = None
+    turned: bool = False
+    """Samples may be mirrored: which, may change from batch to batch."""
 
     def __len__(self) -> int:
         return len(self.base)
@@ -123,7 +125,7 @@ def mirror(plan: CopyPlan, axis: int, where: npt.NDArray[np.bool_]) -> CopyPlan:
     """The samples ``where`` [N] reversed along ``axis``."""
     base, stride, anchor = plan.base.copy(), plan.stride.copy(), plan.anchor.copy()
     _kernels.mirror(axis, np.ascontiguousarray(where), plan.shape, plan.extent, base, stride, anchor)
-    return replace(plan, base=base, stride=stride, anchor=anchor)
+    return replace(plan, base=base, stride=stride, anchor=anchor, turned=True)
 
 
 def permute(plan: CopyPlan, order: Sequence[int], layout: str) -> CopyPlan:
@@ -257,17 +259,34 @@ class Loops:
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
 
 
-def loops(plan: CopyPlan, target: Target) -> Loops:
-    """The loops that copy ``plan`` into ``target``."""
+def loops(plan: CopyPlan, target: Target, apart: bool = True) -> Loops:
+    """The loops that copy ``plan`` into ``target``; with the channel ``apart`` from its neighbours."""
     n, ndim = plan.shape.shape
     table = np.empty(n * (ndim + 1) * 5, np.int64)
-    count, channel = _kernels.loops(*_arrays(plan, target), table)
+    count, channel = _kernels.loops(*_arrays(plan, target, apart), table)
     return Loops(table[: n * count * 5].reshape(n, count, 5), channel)
 
 
-def _arrays(plan: CopyPlan, target: Target) -> tuple[Any, ...]:
+def _arrays(plan: CopyPlan, target: Target, apart: bool = True) -> tuple[Any, ...]:
     fills = plan.border == Border.FILL
-    return plan.shape, plan.stride, plan.anchor, plan.extent, target.stride, plan.channel, fills
+    channel = plan.channel if apart else -1
+    return plan.shape, plan.stride, plan.anchor, plan.extent, target.stride, channel, fills
+
+
+def _lines(plan: CopyPlan, source: np.dtype[Any], target: Target) -> rows.Lines | None:
+    """``plan`` as lines of bytes; None where it is of another kind."""
+    if plan.affine is not None or source != plan.dtype:
+        return None
+    fill, c = _fill(plan), plan.channel
+    along = fill.shape[1] > 1 and c == plan.ndim - 1
+    if along and not _kernels.channels_whole(plan.shape, plan.anchor, plan.extent, c, fill.shape[1]):
+        return None
+    loop = loops(plan, target, apart=fill.shape[1] > 1 and not along)
+    most, longest, inside = _kernels.lines(loop.dims)
+    if most < 0 or (most and not rows.fits(longest, source.itemsize)) or not (inside or plan.border == Border.FILL):
+        return None
+    fills, period = rows.pattern(fill, along)
+    return rows.Lines(loop.dims, plan.base, target.base, fills, period, loop.channel, most, longest)
 
 
 _FUSED_IN = (np.dtype(np.uint8), np.dtype(np.float32))
@@ -316,12 +335,24 @@ def _copied(found: tuple[CopyPlan, Target] | None) -> pixels.Copied | None:
 
 
 def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: Again | None) -> None:
+    varies = plan.turned and again is not None and again is not FIXED  # other batches may be of another kind
+    lines = None if varies else _lines(plan, batch.dtype, target)
+    if lines is not None:
+        dtype = batch.dtype
+
+        def others(ctx: Context) -> rows.Lines | None:
+            assert again is not None
+            found = again(ctx)
+            return None if found is None else _lines(found[0], dtype, found[1])
+
+        rows.launched(ctx, batch.data, target.batch.data, lines, again if again is None or again is FIXED else others)
+        return
     copied = _copied((plan, target))
     assert copied is not None
-    dims, base, out_base, out_stride, own = copied
+    dims, base, out_base, out_stride, factors = copied
     pixels_again = again if again is None or again is FIXED else lambda c: _copied(again(c))
     if pixels.launched(
-        ctx, batch.data, base, dims, target.batch.data, out_base, out_stride, own, plan.channel, pixels_again
+        ctx, batch.data, base, dims, target.batch.data, out_base, out_stride, factors, plan.channel, pixels_again
     ):
         return
     folded = loops(plan, target)
@@ -331,9 +362,10 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
         bits = np.dtype(f"u{out.dtype.itemsize}")
         source, out, fill = source.view(bits), out.view(bits), fill.view(bits)
     most, packed = _extent(folded)
-    rows = (affine or _IDENTITY).factors
-    of_tile = _THREADS * _RUNS * (16 // out.dtype.itemsize)
-    tiles = -(-most // of_tile)
+    own = (affine or _IDENTITY).factors
+    in_word = 16 // out.dtype.itemsize  # elements; the first word may begin before the sample
+    of_tile = _THREADS * _RUNS * in_word
+    tiles = -(-(most + in_word - 1) // of_tile)
 
     def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
         assert again is not None
@@ -345,18 +377,18 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
         most, other_packed = _extent(loop)
         if loop.dims.shape[1] != ndim or loop.channel != folded.channel or other_packed != packed:
             return None
-        rows = (plan.affine or _IDENTITY).factors
-        known = most <= tiles * of_tile
-        return (loop.dims, plan.base, target.base, _fill(plan).view(fill.dtype), rows) if known else None
+        own = (plan.affine or _IDENTITY).factors
+        known = most + in_word - 1 <= tiles * of_tile
+        return (loop.dims, plan.base, target.base, _fill(plan).view(fill.dtype), own) if known else None
 
-    arrays = folded.dims, plan.base, target.base, fill, rows
+    arrays = folded.dims, plan.base, target.base, fill, own
     remade = again if again is None or again is FIXED else other
-    dims, base, out_base, fills, factors = changing(ctx.device, remade, *arrays)
+    dims, base, out_base, fills, there = changing(ctx.device, remade, *arrays)
     name = f"strided<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[out.dtype]}, {ndim}, {str(affine is not None).lower()}>"
     ctx.device.launch(
         "strided.cu", name, (tiles, n), _THREADS, source, out, dims, base, out_base, np.int32(packed),
         np.int32(plan.border), np.int32(folded.channel), fills, np.int32(fill.shape[1]), np.int32(len(fill) > 1),
-        factors, np.int32(rows.shape[1]), np.int32(len(rows) > 1),
+        there, np.int32(own.shape[1]), np.int32(len(own) > 1),
     )  # fmt: skip
 
 

@@ -173,6 +173,47 @@ def loops(
     return total, count - 1 - found if found >= 0 else -1
 
 
+@numba.njit(types.boolean(_GIVEN, _GIVEN, _GIVEN, types.int64, types.int64), nogil=True, cache=True)
+def channels_whole(shape: Any, anchor: Any, extent: Any, channel: Any, width: Any) -> Any:
+    """Whether all samples keep all of their ``width`` channels; those of no elements do."""
+    for i in range(shape.shape[0]):
+        same = anchor[i, channel] == 0 and extent[i, channel] == shape[i, channel] and shape[i, channel] == width
+        if not same:
+            elements = np.int64(1)
+            for d in range(shape.shape[1]):
+                if shape[i, d] == 0:
+                    elements = np.int64(0)
+            if elements:
+                return False
+    return True
+
+
+@numba.njit(types.UniTuple(types.int64, 3)(types.Array(types.int64, 3, "C")), nogil=True, cache=True)
+def lines(dims: Any) -> Any:
+    """Of the loops [N, D, 5] the most lines of a sample, the longest line, and whether all lies within the source; -1
+    lines where those of a sample do not lie one element after the other on both sides."""
+    n, ndim = dims.shape[0], dims.shape[1]
+    most, longest, inside = np.int64(0), np.int64(0), np.int64(1)
+    for i in range(n):
+        last = dims[i, ndim - 1]
+        rows, width = np.int64(1), last[SHAPE]
+        for d in range(ndim - 1):
+            if dims[i, d, SHAPE] == 0:
+                width = np.int64(0)
+        if width == 0:
+            continue
+        if last[STRIDE] != 1 and (width > 1 or last[ANCHOR] != 0):
+            return np.int64(-1), longest, inside
+        if last[OUT_STRIDE] != 1 and width > 1:
+            return np.int64(-1), longest, inside
+        for d in range(ndim):
+            rows *= dims[i, d, SHAPE] if d < ndim - 1 else np.int64(1)
+            if dims[i, d, ANCHOR] < 0 or dims[i, d, ANCHOR] + dims[i, d, SHAPE] > dims[i, d, EXTENT]:
+                inside = np.int64(0)
+        most, longest = max(most, rows), max(longest, width)
+    return most, longest, inside
+
+
 @numba.njit(types.int64(*_PLAN), nogil=True, cache=True)
 def tiles(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any

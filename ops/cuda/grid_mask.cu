@@ -54,3 +54,88 @@ __global__ void grid_mask(const T* source, const long long* base, const long lon
             if (i < count) to[i] = values[i];
     }
 }
+
+// The same for pixels of three bytes: a thread makes sixteen of them, three words of memory that begin where a word does.
+extern "C" __global__ void __launch_bounds__(256)
+    grid_mask_colours(const unsigned char* source, const long long* base, const long long* geometry, const float* grids,
+                      unsigned char* target, const long long* out_base) {
+    constexpr int PIXELS = 16;
+    const int sample = blockIdx.y;
+    geometry += static_cast<long long>(sample) * FIELDS;
+    const float* g = grids + 5LL * sample;
+    const unsigned rows = static_cast<unsigned>(geometry[ROWS]), columns = static_cast<unsigned>(geometry[COLUMNS]);
+    const unsigned total = static_cast<unsigned>(geometry[PLANES]) * rows * columns;
+    if (total == 0) return;
+    source += base[sample];
+    target += out_base[sample];
+    // So many pixels before the sample that three times as many bytes lead back to a multiple of 16: 3 * 11 is 1 more.
+    const unsigned lead = static_cast<unsigned>(reinterpret_cast<unsigned long long>(target) & 15) * 11 % 16;
+    const unsigned place = (blockIdx.x * blockDim.x + threadIdx.x) * PIXELS;
+    if (place >= total + lead) return;
+    const int skip = place < lead ? static_cast<int>(lead - place) : 0;
+    const unsigned first = place + skip - lead;
+    const int count = total - first < PIXELS - skip ? static_cast<int>(total - first) + skip : PIXELS;
+    unsigned y = first / columns;
+    unsigned x = first - y * columns;
+    y %= rows;
+    const float cosine = g[0], sine = g[1], shift_x = g[2], shift_y = g[3], ratio = g[4];
+    float u = static_cast<float>(x), down_sine = 0, down_cosine = 0;
+    const auto next_row = [&] {
+        const float v = static_cast<float>(y);
+        down_sine = __fmul_rn(v, sine), down_cosine = __fmul_rn(v, cosine);
+    };
+    next_row();
+    const auto kept = [&] {
+        const float fx = __fsub_rn(__fsub_rn(__fmul_rn(u, cosine), down_sine), shift_x);
+        const float fy = __fsub_rn(__fadd_rn(__fmul_rn(u, sine), down_cosine), shift_y);
+        return fx - floorf(fx) >= ratio || fy - floorf(fy) >= ratio;
+    };
+    const unsigned char* from = source + 3LL * first;
+    unsigned char* to = target + 3LL * first;
+    const auto next = [&] {
+        u += 1.0f;  // exact: columns are fewer than 2^24, or a float has no room for their numbers
+        if (++x == columns) {
+            x = 0, u = 0;
+            if (++y == rows) y = 0;
+            next_row();
+        }
+    };
+    if (skip || count < PIXELS || columns > 16777216u) {
+        for (int k = skip; k < count; ++k, next()) {
+            if (columns > 16777216u) u = static_cast<float>(x);
+            const bool keep = kept();
+            for (int c = 0; c < 3; ++c, ++from, ++to) *to = keep ? *from : 0;
+        }
+        return;
+    }
+    alignas(16) unsigned words[12];
+    if ((reinterpret_cast<unsigned long long>(from) & 15) == 0) {
+        #pragma unroll
+        for (int k = 0; k < 3; ++k) {
+            const uint4 four = reinterpret_cast<const uint4*>(from)[k];
+            words[4 * k] = four.x, words[4 * k + 1] = four.y, words[4 * k + 2] = four.z, words[4 * k + 3] = four.w;
+        }
+    } else {
+        const unsigned shift = static_cast<unsigned>(reinterpret_cast<unsigned long long>(from) & 3);
+        const unsigned* aligned = reinterpret_cast<const unsigned*>(from - shift);
+        unsigned word = aligned[0];
+        #pragma unroll
+        for (int k = 0; k < 12; ++k) {
+            const unsigned after = k < 11 || shift ? aligned[k + 1] : 0;
+            words[k] = __funnelshift_r(word, after, 8 * shift);
+            word = after;
+        }
+    }
+    #pragma unroll
+    for (int k = 0; k < PIXELS; ++k) {
+        if (!kept()) {
+            const unsigned long long bytes = 0xffffffULL << (8 * (3 * k % 4));
+            words[3 * k / 4] &= ~static_cast<unsigned>(bytes);
+            if (3 * k % 4 > 1) words[3 * k / 4 + 1] &= ~static_cast<unsigned>(bytes >> 32);
+        }
+        next();
+    }
+    #pragma unroll
+    for (int k = 0; k < 3; ++k)
+        reinterpret_cast<uint4*>(to)[k] = make_uint4(words[4 * k], words[4 * k + 1], words[4 * k + 2], words[4 * k + 3]);
+}

@@ -3,10 +3,20 @@
 #include "affine.cuh"
 #include "convert.cuh"
 
-// FROM is the element of the first pixel, LINE and ACROSS how far apart lines and pixels (3 or -3) are; TO is where the
-// packed picture of HEIGHT x WIDTH begins.
-enum Column { FROM, LINE, ACROSS, HEIGHT, WIDTH, TO, COLUMNS };
+// FROM is the element of the first pixel, LINE and ACROSS how far apart lines and pixels are; TO is where the packed
+// picture of HEIGHT x WIDTH begins. CHANNEL is how far apart a pixel's channels are: 1, or -1 where they come in the
+// opposite order (FROM is the last of them then), both with pixels 3 or -3 apart; or any, with pixels 1 or -1 apart:
+// planes, and one plane for all three where it is 0. UNEVEN is 1 where lines of the output may begin within a word.
+enum Column { FROM, LINE, ACROSS, HEIGHT, WIDTH, TO, CHANNEL, UNEVEN, COLUMNS };
 constexpr int PIXELS = 8;
+
+// Eight bytes, of which the first is at `from`, out of aligned words that hold one of them.
+__device__ __forceinline__ uint2 eight_at(const unsigned char* from) {
+    const unsigned int shift = static_cast<unsigned int>(reinterpret_cast<unsigned long long>(from) & 3);
+    const unsigned int* aligned = reinterpret_cast<const unsigned int*>(from - shift);
+    const unsigned int selector = 0x3210u + 0x1111u * shift, a = aligned[0], b = aligned[1], c = shift ? aligned[2] : 0;
+    return make_uint2(__byte_perm(a, b, selector), __byte_perm(b, c, selector));
+}
 
 __device__ __forceinline__ float byte_of(unsigned int pixel, int channel) {  // without a conversion: those are slow
     return __fsub_rn(__uint_as_float(__byte_perm(pixel, 0x4b000000u, 0x7650 + channel)), 8388608.0f);
@@ -46,22 +56,42 @@ template <typename Out, int N> __device__ __forceinline__ void put(const Out* fr
     }
 }
 
-// grid (tiles, samples); `factors` [1 or N][1 or 3][3] as in strided.cu.
+// grid (tiles, pictures); `factors` [1 or N][1 or 3][3] as in strided.cu, of samples of so many `frames`.
 template <typename Out, bool PLANAR, bool AFFINE>
-__global__ void __launch_bounds__(256) pixels(const unsigned char* source, Out* target, const long long* table,
+__global__ void __launch_bounds__(256) pixels(const unsigned char* source, Out* target, const long long* table, int frames,
                                               const float* factors, int factor_width, int factor_rows) {
     table += static_cast<long long>(blockIdx.y) * COLUMNS;
     const unsigned int height = static_cast<unsigned int>(table[HEIGHT]), width = static_cast<unsigned int>(table[WIDTH]);
-    const unsigned int groups = (width + PIXELS - 1) / PIXELS, u = blockIdx.x * blockDim.x + threadIdx.x;
+    const unsigned int groups = (width + PIXELS - 1) / PIXELS + static_cast<unsigned int>(table[UNEVEN]);
+    const unsigned int u = blockIdx.x * blockDim.x + threadIdx.x;
     if (u >= groups * height) return;
-    const unsigned int y = u / groups, x = (u - y * groups) * PIXELS;
-    const int n = static_cast<int>(min(width - x, static_cast<unsigned int>(PIXELS)));
-    const bool mirrored = table[ACROSS] < 0;
-    const unsigned char* from = source + table[FROM] + static_cast<long long>(y) * table[LINE];
-    from += mirrored ? -3ll * (static_cast<long long>(x) + n - 1) : 3ll * x;
+    const unsigned int y = u / groups, group = u - y * groups;
+    target += table[TO];
+    const long long line = static_cast<long long>(y) * width, plane = static_cast<long long>(height) * width;
+    unsigned int before = PIXELS;  // pixels of a line up to the end of the first group: those after it begin with a word
+    if (sizeof(Out) < 4 && table[UNEVEN]) {
+        const unsigned int place = static_cast<unsigned int>(reinterpret_cast<unsigned long long>(target + (PLANAR ? line : 3 * line)) & 3);
+        const unsigned int odd = place / sizeof(Out), whole = 4 / sizeof(Out);
+        before = (PLANAR ? whole - odd : odd) % whole;  // 3 is -1 modulo 4: as many pixels as bytes too many
+        if (before == 0) before = PIXELS;
+    }
+    const unsigned int end = min(group * PIXELS + before, width), x = group ? (group - 1) * PIXELS + before : 0;
+    if (x >= width) return;
+    const int n = static_cast<int>(end - x);
 
+    const long long apart = table[CHANNEL];
+    const bool mirrored = table[ACROSS] < 0, planes = table[ACROSS] == 1 || table[ACROSS] == -1;
+    const long long first = mirrored ? static_cast<long long>(x) + n - 1 : x;
+    const unsigned char* from = source + table[FROM] + static_cast<long long>(y) * table[LINE] + first * table[ACROSS];
     unsigned int read[PIXELS];
-    if (n == PIXELS) {
+    if (n == PIXELS && planes) {
+        const uint2 red = eight_at(from), green = eight_at(from + apart), blue = eight_at(from + 2 * apart);
+        #pragma unroll
+        for (int k = 0; k < PIXELS; ++k) {
+            const unsigned int pair = __byte_perm(k < 4 ? red.x : red.y, k < 4 ? green.x : green.y, k % 4 | (4 + k % 4) << 4);
+            read[k] = __byte_perm(pair, k < 4 ? blue.x : blue.y, 0x0010 | (4 + k % 4) << 8) & 0xffffff;
+        }
+    } else if (n == PIXELS) {
         const unsigned int shift = static_cast<unsigned int>(reinterpret_cast<unsigned long long>(from) & 3);
         const unsigned int* aligned = reinterpret_cast<const unsigned int*>(from - shift);
         const unsigned int selector = 0x3210u + 0x1111u * shift;
@@ -79,9 +109,12 @@ __global__ void __launch_bounds__(256) pixels(const unsigned char* source, Out* 
             read[4 * k + 3] = words[3 * k + 2] >> 8;
         }
     } else {
+        const long long across = mirrored ? -table[ACROSS] : table[ACROSS], next = planes ? apart : 1;
         #pragma unroll
-        for (int k = 0; k < PIXELS; ++k)
-            read[k] = k < n ? from[3 * k] | static_cast<unsigned int>(from[3 * k + 1]) << 8 | static_cast<unsigned int>(from[3 * k + 2]) << 16 : 0;
+        for (int k = 0; k < PIXELS; ++k) {
+            const unsigned char* at = from + k * across;
+            read[k] = k < n ? at[0] | static_cast<unsigned int>(at[next]) << 8 | static_cast<unsigned int>(at[2 * next]) << 16 : 0;
+        }
     }
     if (mirrored) {
         if (n == PIXELS) {
@@ -92,22 +125,30 @@ __global__ void __launch_bounds__(256) pixels(const unsigned char* source, Out* 
                 read[PIXELS - 1 - k] = other;
             }
         } else {
+            unsigned int turned[PIXELS];
             #pragma unroll
             for (int k = 0; k < PIXELS; ++k) {
-                const unsigned char* at = from + 3 * (n - 1 - k);
-                if (k < n) read[k] = at[0] | static_cast<unsigned int>(at[1]) << 8 | static_cast<unsigned int>(at[2]) << 16;
+                turned[k] = 0;
+                #pragma unroll
+                for (int i = 0; i < PIXELS; ++i)
+                    if (i == n - 1 - k) turned[k] = read[i];
             }
+            #pragma unroll
+            for (int k = 0; k < PIXELS; ++k) read[k] = turned[k];
         }
+    }
+    if (!planes && apart == -1) {
+        #pragma unroll
+        for (int k = 0; k < PIXELS; ++k) read[k] = __byte_perm(read[k], 0, 0x4012);
     }
 
     float own[9];
     if constexpr (AFFINE) {
-        factors += static_cast<long long>(factor_rows) * blockIdx.y * factor_width * 3;
+        factors += static_cast<long long>(factor_rows) * (blockIdx.y / frames) * factor_width * 3;
         #pragma unroll
         for (int k = 0; k < 9; ++k) own[k] = factors[factor_width > 1 ? k : k % 3];
     }
-    target += table[TO];
-    const long long place = static_cast<long long>(y) * width + x, plane = static_cast<long long>(height) * width;
+    const long long place = line + x;
     if constexpr (PLANAR) {
         #pragma unroll
         for (int c = 0; c < 3; ++c) {

@@ -73,16 +73,17 @@ template <typename Out> __device__ __forceinline__ void put_run(const Out* value
     }
 }
 
-constexpr int RUNS = 4;  // of 16 bytes that a thread writes, `blockDim.x` of them apart
+constexpr int RUNS = 4;  // words of 16 bytes that a thread writes, `blockDim.x` of them apart
 
 // grid (tiles, samples). `dims` is [N][D][COLUMNS]; `packed`: samples are written without gaps; `fill` [1 or
 // N][fill_width] and `factors` [1 or N][factor_width][3] (mean, mul, add) run along `channel` where they are wider than
 // 1, one row a sample where `*_rows` is 1.
 template <typename In, typename Out, int D, bool AFFINE>
-__global__ void strided(const In* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ dims,
-                        const long long* __restrict__ base, const long long* __restrict__ out_base, int packed, int border,
-                        int channel, const Out* __restrict__ fill, int fill_width, int fill_rows,
-                        const float* __restrict__ factors, int factor_width, int factor_rows) {
+__global__ void __launch_bounds__(256)
+    strided(const In* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ dims,
+            const long long* __restrict__ base, const long long* __restrict__ out_base, int packed, int border, int channel,
+            const Out* __restrict__ fill, int fill_width, int fill_rows, const float* __restrict__ factors,
+            int factor_width, int factor_rows) {
     constexpr int V = 16 / sizeof(Out);
     const long long sample = blockIdx.y;
     dims += sample * D * COLUMNS;
@@ -97,27 +98,38 @@ __global__ void strided(const In* __restrict__ source, Out* __restrict__ target,
     const long long* last = dims + (D - 1) * COLUMNS;
     const unsigned int width = static_cast<unsigned int>(last[SHAPE]);
     const long long anchor = last[ANCHOR], extent = last[EXTENT], stride = last[STRIDE], out_stride = last[OUT_STRIDE];
+    // Words are those of memory: the first one may hold bytes before the sample.
+    const unsigned int lead = packed ? static_cast<unsigned int>(reinterpret_cast<unsigned long long>(target) % 16 / sizeof(Out)) : 0;
+    // Columns [low, low + span) of a line within the source lie in the source.
+    const unsigned int low = static_cast<unsigned int>(min(max(-anchor, 0ll), static_cast<long long>(width)));
+    const unsigned int high = static_cast<unsigned int>(min(max(extent - anchor, 0ll), static_cast<long long>(width)));
+    const unsigned int span = high > low ? high - low : 0;
 
     #pragma unroll 1
     for (int run = 0; run < RUNS; ++run) {
-        const unsigned int first = ((blockIdx.x * RUNS + run) * blockDim.x + threadIdx.x) * V;
-        if (first >= total) return;
+        const unsigned int word = ((blockIdx.x * RUNS + run) * blockDim.x + threadIdx.x) * V;
+        if (word >= total + lead) return;
+        const int skip = word < lead ? static_cast<int>(lead - word) : 0;  // elements of the word before the sample
+        const unsigned int first = word + skip - lead;
+        const int count = total - first < V - skip ? static_cast<int>(total - first) + skip : V;
         unsigned int index[D], rest = first;
         #pragma unroll
-        for (int d = D - 1; d >= 0; --d) {
+        for (int d = D - 1; d > 0; --d) {
             const unsigned int n = static_cast<unsigned int>(dims[d * COLUMNS + SHAPE]), whole = rest / n;
             index[d] = rest - whole * n;
             rest = whole;
         }
+        index[0] = rest;
 
         alignas(16) Out values[V];
-        const int count = total - first < V ? static_cast<int>(total - first) : V;
-        const bool vector = packed && count == V && reinterpret_cast<unsigned long long>(target + first) % 16 == 0;
-        long long row = 0, out_row = 0;  // where the line of the source begins, and that of the output
-        int other = 0;                   // the place along `channel`, if that is not the last dimension
-        bool inside = true, fresh = true;
-        const auto next_line = [&] {
-            row = out_row = 0;
+        const bool vector = packed && skip == 0 && count == V;
+        const In* line = source;  // the place of the line's first element, whether it lies in the source or not
+        long long out_row = 0;    // where that of the output begins
+        int other = 0;            // the place along `channel`, if that is not the last dimension
+        bool inside = true;
+        const auto find_line = [&] {
+            long long row = anchor * stride;
+            out_row = 0;
             inside = true;
             #pragma unroll
             for (int d = 0; d < D - 1; ++d) {
@@ -131,15 +143,16 @@ __global__ void strided(const In* __restrict__ source, Out* __restrict__ target,
                 out_row += index[d] * dim[OUT_STRIDE];
                 if (d == channel) other = static_cast<int>(index[d]);
             }
-            fresh = false;
+            line = source + row;
         };
+        find_line();
+        unsigned int column = index[D - 1];
         if constexpr (!AFFINE) {  // most threads copy from one line, or write nothing but one value
-            if (count == V && index[D - 1] + V <= width && (packed || out_stride == 1)) {
-                next_line();
-                const long long at = index[D - 1] + anchor;
-                const bool nothing = !inside || (border == FILL && (at + V <= 0 || at >= extent));
-                if ((inside && at >= 0 && at + V <= extent) || (nothing && fill_width == 1)) {
-                    const In* from = source + row + at * stride;
+            if (count - skip == V && column + V <= width && (packed || out_stride == 1)) {
+                const bool all = inside && column - low < span && column + V - 1 - low < span;
+                const bool nothing = !inside || (border == FILL && (column >= low + span || column + V <= low));
+                if (all || (nothing && fill_width == 1)) {
+                    const In* from = line + column * stride;
                     if (nothing) {
                         #pragma unroll
                         for (int v = 0; v < V; ++v) values[v] = fill[0];
@@ -152,35 +165,54 @@ __global__ void strided(const In* __restrict__ source, Out* __restrict__ target,
                         #pragma unroll
                         for (int v = 0; v < V; ++v) values[v] = saturate<Out>(from[v * stride]);
                     }
-                    put_run(values, packed ? target + first : target + out_row + index[D - 1]);
+                    put_run(values, packed ? target + first : target + out_row + column);
                     continue;
                 }
             }
         }
+        const In* from = line + column * stride;
         #pragma unroll
         for (int v = 0; v < V; ++v) {
+            if (v < skip) continue;
             if (v >= count) break;
-            if (fresh) next_line();
-            const int k = channel == D - 1 ? static_cast<int>(index[D - 1]) : other;
-            long long at = index[D - 1] + anchor;
-            bool known = inside;
-            if (at < 0 || at >= extent) {
-                if (border == FILL) known = false;
-                else at = reflect(at, extent, border);
+            const int k = channel == D - 1 ? static_cast<int>(column) : other;
+            Out value;
+            if (inside && column - low < span) {
+                value = converted<In, Out, AFFINE>(*from, factors + (factor_width > 1 ? 3 * k : 0));
+            } else if (border != FILL) {
+                const long long at = static_cast<long long>(column) + anchor;
+                const bool outside = at < 0 || at >= extent;
+                value = converted<In, Out, AFFINE>(
+                    line[((outside ? reflect(at, extent, border) : at) - anchor) * stride], factors + (factor_width > 1 ? 3 * k : 0));
+            } else {
+                value = fill[fill_width > 1 ? k : 0];
             }
-            Out value = known ? converted<In, Out, AFFINE>(source[row + at * stride], factors + (factor_width > 1 ? 3 * k : 0))
-                              : fill[fill_width > 1 ? k : 0];
             if (vector) values[v] = value;
-            else target[packed ? first + v : out_row + index[D - 1] * out_stride] = value;
-            if (++index[D - 1] < width) continue;
-            index[D - 1] = 0;
-            fresh = true;
-            bool carry = true;
-            #pragma unroll
-            for (int d = D - 2; d >= 0; --d) {
-                index[d] += carry;
-                carry = carry && index[d] == static_cast<unsigned int>(dims[d * COLUMNS + SHAPE]);
-                if (carry) index[d] = 0;
+            else target[packed ? first + (v - skip) : out_row + column * out_stride] = value;
+            from += stride;
+            if (++column < width) continue;
+            column = 0;
+            if constexpr (D > 1) {
+                const long long* dim = dims + (D - 2) * COLUMNS;
+                if (++index[D - 2] < static_cast<unsigned int>(dim[SHAPE]) && border == FILL) {  // the next line
+                    const bool before = index[D - 2] - 1 + dim[ANCHOR] >= 0 && index[D - 2] - 1 + dim[ANCHOR] < dim[EXTENT];
+                    const bool now = index[D - 2] + dim[ANCHOR] >= 0 && index[D - 2] + dim[ANCHOR] < dim[EXTENT];
+                    if (before == now) {
+                        line += dim[STRIDE];
+                        out_row += dim[OUT_STRIDE];
+                        if (channel == D - 2) ++other;
+                        from = line;
+                        continue;
+                    }
+                }
+                #pragma unroll
+                for (int d = D - 2; d > 0; --d) {
+                    if (index[d] < static_cast<unsigned int>(dims[d * COLUMNS + SHAPE])) break;
+                    index[d] = 0;
+                    ++index[d - 1];
+                }
+                find_line();
+                from = line;
             }
         }
         if (vector) *reinterpret_cast<uint4*>(target + first) = *reinterpret_cast<const uint4*>(values);

@@ -45,6 +45,42 @@ __global__ void look_up(const In* source, const long long* base, const long long
     }
 }
 
+// Bytes that lie one after the other, all samples of a batch as one: `table` has a byte for each of their 256 values. Each
+// lane has the table for itself, in a bank of its own, so that no two wait for each other.
+constexpr int LANES = 32, WORDS_OF_TABLE = 64, LOOKED_UP = 4;  // words of 16 bytes a thread
+
+extern "C" __global__ void __launch_bounds__(256)
+    look_up_bytes(const byte* __restrict__ source, long long total, const unsigned* __restrict__ table, byte* __restrict__ target) {
+    __shared__ unsigned copies[WORDS_OF_TABLE * LANES];
+    for (int i = threadIdx.x; i < WORDS_OF_TABLE * LANES; i += blockDim.x) copies[i] = table[i / LANES];
+    __syncthreads();
+    const byte* own = reinterpret_cast<const byte*>(copies) + 4 * (threadIdx.x % LANES);
+    const auto of = [&](unsigned v) { return static_cast<unsigned>(own[(v & 252) * LANES + (v & 3)]); };
+    const long long lead = static_cast<long long>(reinterpret_cast<unsigned long long>(target) & 15);
+    #pragma unroll
+    for (int run = 0; run < LOOKED_UP; ++run) {
+        const long long first = ((static_cast<long long>(blockIdx.x) * LOOKED_UP + run) * blockDim.x + threadIdx.x) * 16 - lead;
+        if (first >= total) return;
+        if (first < 0 || first + 16 > total) {
+            for (long long i = max(first, 0ll); i < min(first + 16, total); ++i) target[i] = static_cast<byte>(of(source[i]));
+            continue;
+        }
+        const byte* from = source + first;
+        const unsigned shift = static_cast<unsigned>(reinterpret_cast<unsigned long long>(from) & 3);
+        const unsigned* aligned = reinterpret_cast<const unsigned*>(from - shift);
+        unsigned word[5];
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) word[k] = aligned[k];
+        word[4] = shift ? aligned[4] : 0;
+        #pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const unsigned v = __funnelshift_r(word[k], word[k + 1], 8 * shift);
+            word[k] = of(v & 255) | of(v >> 8 & 255) << 8 | of(v >> 16 & 255) << 16 | of(v >> 24) << 24;
+        }
+        *reinterpret_cast<uint4*>(target + first) = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+}
+
 // grid (planes * samples): a block counts, and replaces, the values of one channel of one picture. `geometry` [3] is
 // pictures, pixels, channels.
 extern "C" __global__ void __launch_bounds__(512)

@@ -61,6 +61,12 @@ class GridMask(Operator, name="grid_mask"):
     ) -> None:
         starts, sizes, grids, targets = ctx.device.upload(base, geometry, grid, to)
         largest, element = int(geometry.prod(axis=1).max()), source.dtype.itemsize
+        if element == 1 and (geometry[:, 3] == 3).all():
+            blocks = -(-(largest // 3 + _LEAD) // (256 * 16))
+            ctx.device.launch(
+                "grid_mask.cu", "grid_mask_colours", (blocks, len(base)), 256, source, starts, sizes, grids, target, targets
+            )
+            return
         per_thread = 16 // element
         name = f"grid_mask<{_TYPES[element]}>"
         blocks = -(-largest // (256 * per_thread))
@@ -77,6 +83,8 @@ class GridMask(Operator, name="grid_mask"):
         return np.stack([*columns, ctx.arg("ratio")], axis=1).astype(np.float32)
 
 
+_LEAD = 15
+"""Pixels that a thread may have before those of its sample."""
 _TYPES = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 

@@ -10,12 +10,16 @@ import numpy.typing as npt
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
-from ..copies.strided import Target, affordable, convert, filled, row_major, run, run_into, whole, window
+from ..copies.strided import Target, affordable, convert, filled, row_major, run_into, whole, window
 from ..copies.windows import integers, known_layout
 from ..errors import SpecError
+from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 
 F32 = npt.NDArray[np.float32]
+_loops: Any = Kernels(".multi_paste_cpu", __package__)
+_TOGETHER = 65535
+"""Parts that a grid of CUDA's holds."""
 
 
 class MultiPaste(Operator, name="multi_paste"):
@@ -88,18 +92,21 @@ class MultiPaste(Operator, name="multi_paste"):
         canvas = affordable(ctx, self._canvas(ctx, images, owner, extent))  # nothing is pasted outside of what there is
         start, size, to = self._regions(ctx, owner, extent, canvas)
         dtype = np.dtype(first.dtype if self.dtype is None else to_numpy(self.dtype))
-        out = run(ctx, filled(canvas, dtype, first.layout), first)
+        out = Batch.allocate(ctx.empty, canvas.astype(np.int32), dtype, first.layout, first.samples)
         steps = row_major(canvas)
-        # In the order of parts, as later ones cover earlier ones: a launch for the first of every sample, and so on.
-        rank = np.arange(len(owner)) - np.searchsorted(owner, owner)
-        for k in range(int(rank.max(initial=-1)) + 1):
+        layer, covered = np.empty(len(owner), np.int64), np.empty(len(first), np.bool_)
+        _loops.layers(owner, *map(np.ascontiguousarray, (to, size, canvas)), layer, covered)
+        if not covered.all():
+            free = np.where(covered[:, None], 0, canvas)
+            run_into(ctx, filled(free, dtype, first.layout), first, Target(out, out.offsets, steps))
+        # Later parts cover earlier ones; those that are apart go together.
+        for k in range(int(layer.max(initial=-1)) + 1):
             for j, batch in enumerate(images):
-                rows = np.flatnonzero((rank == k) & (which == j))
-                if len(rows) == 0:
-                    continue
-                plan = convert(window(whole(batch.take(source[rows])), start[rows], size[rows]), dtype)
-                at = out.offsets[owner[rows]] + (to[rows] * steps[owner[rows]]).sum(axis=1)
-                run_into(ctx, plan, batch, Target(out, at, steps[owner[rows]]))
+                every = np.flatnonzero((layer == k) & (which == j))
+                for rows in np.split(every, range(_TOGETHER, len(every), _TOGETHER)) if len(every) else ():
+                    plan = convert(window(whole(batch.take(source[rows])), start[rows], size[rows]), dtype)
+                    at = out.offsets[owner[rows]] + (to[rows] * steps[owner[rows]]).sum(axis=1)
+                    run_into(ctx, plan, batch, Target(out, at, steps[owner[rows]]))
         return out
 
     gpu = cpu
