@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
+from ..copies import weave
 from ..copies.strided import Target, row_major, run_into, whole
 from ..errors import SpecError
 from ..types import DALIDataType
@@ -72,6 +73,8 @@ class Cat(Operator, name="cat"):
         shape[:, at] = sum(s[:, at] for s in shapes)
         shape[wrong] = 0
         out = Batch.allocate(ctx.empty, shape.astype(np.int32), parts[0].dtype, layout, parts[0].samples)
+        if ctx.stage == "gpu" and weave.launched(ctx, parts, at, out):
+            return out
         stride, start = row_major(shape), np.zeros(len(shape), np.int64)
         for part, own in zip(parts, shapes, strict=True):
             plan = whole(part)
@@ -130,6 +133,8 @@ class Stack(Operator, name="stack"):
         shape[wrong] = 0
         layout = with_axis(next((p.layout for p in parts if p.layout), ""), self.axis_name, at, ndim)
         out = Batch.allocate(ctx.empty, shape.astype(np.int32), parts[0].dtype, layout, parts[0].samples)
+        if ctx.stage == "gpu" and weave.launched(ctx, parts, at, out):
+            return out
         stride = row_major(shape)
         inner = np.delete(stride, at, axis=1)
         for j, part in enumerate(parts):

@@ -86,9 +86,7 @@ class LookupTable(Operator, name="lookup_table"):
             every = ctx.device.upload(_bits(self._of_bytes(data.dtype)).view(np.uint32))[0]
             blocks = -(-(total + 15) // (_THREADS * _AT_ONCE))
             values = data.data[start : start + total]
-            ctx.device.launch(
-                "tables.cu", "look_up_bytes", blocks, _THREADS, values, np.int64(total), every, out.data
-            )
+            ctx.device.launch("tables.cu", "look_up_bytes", blocks, _THREADS, values, np.int64(total), every, out.data)
         elif most:
             tiles = -(-most // (16 * _THREADS))
             base, counts, values, to = ctx.device.upload(data.offsets, sizes, table, out.offsets)

@@ -64,7 +64,16 @@ class GridMask(Operator, name="grid_mask"):
         if element == 1 and (geometry[:, 3] == 3).all():
             blocks = -(-(largest // 3 + _LEAD) // (256 * 16))
             ctx.device.launch(
-                "grid_mask.cu", "grid_mask_colours", (blocks, len(base)), 256, source, starts, sizes, grids, target, targets
+                "grid_mask.cu",
+                "grid_mask_colours",
+                (blocks, len(base)),
+                256,
+                source,
+                starts,
+                sizes,
+                grids,
+                target,
+                targets,
             )
             return
         per_thread = 16 // element

@@ -99,7 +99,10 @@ def test_values_of_each_sequence_are_those_of_its_frames() -> None:
     batch = tensors([(1 + k % 3, 5, 17, 3) for k in range(6)], "FHWC")
     args = {"mean": batch_of(list(random.uniform(50, 150, (6, 3)).astype(np.float32))),
             "mirror": batch_of([np.int32(k % 2) for k in range(6)])}  # fmt: skip
-    op, lane = operator("crop_mirror_normalize", ("mean", "mirror"), output_layout="FCHW", std=[3.0, 4.0, 5.0]), EmulatedLane()
+    op, lane = (
+        operator("crop_mirror_normalize", ("mean", "mirror"), output_layout="FCHW", std=[3.0, 4.0, 5.0]),
+        EmulatedLane(),
+    )
     want, _ = apply(op, batch, args=args)
     got, _ = apply(op, batch, args=args, lane=lane)
     assert [kernel.split("<")[0] for kernel in lane.launched] == ["pixels"]

@@ -1,0 +1,50 @@
+"""Weave: a kernel of its own for samples of several inputs that are joined by a few elements at a time, as channels of
+pixels are. It writes aligned words, where a plan for each input would write every element alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..batch import I64, Batch, elements
+from ..context import Context
+
+_THREADS = 256
+_LONGEST = 32
+"""Bytes that follow each other in an input; longer runs are lines (`rows`)."""
+_MOST = 4
+"""Inputs."""
+_TYPES = {1: ("unsigned char", 1), 2: ("unsigned short", 1), 4: ("unsigned int", 1), 8: ("unsigned int", 2)}
+"""By size what elements are moved as, and how many of those they are."""
+
+
+def launched(ctx: Context, parts: Sequence[Batch], axis: int, out: Batch) -> bool:
+    """Launch the joining of ``parts`` along ``axis`` (an old or a new one) into ``out``, which is packed and on the device,
+    if it is one of these; False otherwise. Samples that are empty in ``out`` are left out."""
+    if not 2 <= len(parts) <= _MOST:
+        return False
+    name, pieces = _TYPES[out.dtype.itemsize]
+    runs: list[I64] = [elements(p.shapes[:, axis:]) * pieces for p in parts]
+    unit = out.dtype.itemsize // pieces
+    sizes = out.sizes * pieces
+    largest, longest = int(sizes.max(initial=0)), max(int(run.max(initial=0)) for run in runs)
+    if longest * unit >= _LONGEST or largest >= 2**31:
+        return False
+    if largest == 0:
+        return True
+    table = np.empty((len(out), 2 * len(parts) + 2), np.int64)
+    for k, (part, run) in enumerate(zip(parts, runs, strict=True)):
+        table[:, k], table[:, len(parts) + k] = part.offsets * pieces, run
+    table[:, -2] = out.offsets * pieces
+    table[:, -1] = np.where(sizes > 0, elements(parts[0].shapes[:, :axis]), 0)
+    (there,) = ctx.device.upload(table)
+    kind = np.dtype(f"u{unit}")
+    given: list[Any] = [p.data.view(kind) for p in parts]
+    given += given[:1] * (_MOST - len(given))
+    tiles = -(-(largest + 16 // unit - 1) // (_THREADS * (16 // unit)))
+    ctx.device.launch(
+        "weave.cu", f"weave<{name}, {len(parts)}>", (tiles, len(out)), _THREADS, *given, there, out.data.view(kind)
+    )
+    return True
