@@ -1,6 +1,6 @@
 """Pixels: a kernel of its own for the copies that pictures of three bytes a pixel take most: a window, mirrored,
-normalised, with the channels last or first, or in the opposite order, or all three from one plane. It reads and writes aligned words, where `strided` works out the place of
-every value."""
+normalised, with the channels last or first, or in the opposite order, or all three from one plane. It reads and writes
+aligned words, where `strided` works out the place of every value."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def launched(
     there, given = changing(ctx.device, remade, table, rows)
     name = f"pixels<{_TYPES[out.dtype]}, {str(at == ndim - 3).lower()}, {str(factors is not None).lower()}>"
     ctx.device.launch(
-        "pixels.cu", name, (-(-int(most) // _THREADS), n * frames), _THREADS, source, out, there, np.int32(frames), given,
-        np.int32(width), np.int32(len(rows) > 1),
+        "pixels.cu", name, (-(-int(most) // _THREADS), n * frames), _THREADS, source, out, there, np.int32(frames),
+        given, np.int32(width), np.int32(len(rows) > 1),
     )  # fmt: skip
     return True
 

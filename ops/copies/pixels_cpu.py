@@ -10,9 +10,9 @@ import numba
 
 @numba.njit(nogil=True, cache=True)
 def table(shape, stride, anchor, extent, base, out_base, out_stride, channel, itemsize, frames, out):
-    """Rows of pixels.cu for a plan whose dimension ``channel`` are the channels, one for each of up to ``frames`` pictures
-    of a sample: the most groups of eight pixels of a picture, or -1 where a sample is not of that kind. Before the
-    dimensions of a picture there may be one of frames. ``itemsize`` is that of the output."""
+    """Rows of pixels.cu for a plan whose dimension ``channel`` are the channels, one for each of up to ``frames``
+    pictures of a sample: the most groups of eight pixels of a picture, or -1 where a sample is not of that kind. Before
+    the dimensions of a picture there may be one of frames. ``itemsize`` is that of the output."""
     most = 0
     ndim = shape.shape[1]
     outer = ndim - 3

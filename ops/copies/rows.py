@@ -1,5 +1,6 @@
-"""Rows: a kernel of its own for copies whose lines are runs of bytes on both sides, with one fill value outside of them,
-or one a channel. It works out places once a line and moves aligned words, where `strided` does so for every value."""
+"""Rows: a kernel of its own for copies whose lines are runs of bytes on both sides, with one fill value outside of
+them, or one a channel. It works out places once a line and moves aligned words, where `strided` does so for every
+value."""
 
 from __future__ import annotations
 
@@ -70,8 +71,8 @@ def _pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8]
 def launched(
     ctx: Context, source: Any, target: Any, lines: Lines, again: Callable[[Context], Lines | None] | None
 ) -> None:
-    """Launch the copy of ``source`` into ``target``, flat arrays of one type on the device. ``again`` gives the lines for
-    other arguments, None where they are of another kind."""
+    """Launch the copy of ``source`` into ``target``, flat arrays of one type on the device. ``again`` gives the lines
+    for other arguments, None where they are of another kind."""
     n, ndim = lines.dims.shape[:2]
     size = int(source.dtype.itemsize)
     if lines.most == 0:
@@ -93,7 +94,7 @@ def launched(
     dims, base, out_base, fills = changing(ctx.device, remade, lines.dims, lines.base, lines.out_base, lines.fills)
     rows, variants, width = lines.fills.shape
     ctx.device.launch(
-        "rows.cu", "rows", (tiles, n), _THREADS, source.view(np.uint8), target.view(np.uint8), dims, np.int32(ndim), base,
-        out_base, np.int32(size), np.int32(lanes), np.int32(pieces), fills, np.int32(width), np.uint32(lines.period),
-        np.int32(variants), np.int32(rows > 1), np.int32(lines.channel),
+        "rows.cu", "rows", (tiles, n), _THREADS, source.view(np.uint8), target.view(np.uint8), dims, np.int32(ndim),
+        base, out_base, np.int32(size), np.int32(lanes), np.int32(pieces), fills, np.int32(width),
+        np.uint32(lines.period), np.int32(variants), np.int32(rows > 1), np.int32(lines.channel),
     )  # fmt: skip

@@ -21,8 +21,8 @@ _TYPES = {1: ("unsigned char", 1), 2: ("unsigned short", 1), 4: ("unsigned int",
 
 
 def launched(ctx: Context, parts: Sequence[Batch], axis: int, out: Batch) -> bool:
-    """Launch the joining of ``parts`` along ``axis`` (an old or a new one) into ``out``, which is packed and on the device,
-    if it is one of these; False otherwise. Samples that are empty in ``out`` are left out."""
+    """Launch the joining of ``parts`` along ``axis`` (an old or a new one) into ``out``, which is packed and on the
+    device, if it is one of these; False otherwise. Samples that are empty in ``out`` are left out."""
     if not 2 <= len(parts) <= _MOST:
         return False
     name, pieces = _TYPES[out.dtype.itemsize]

@@ -12,8 +12,8 @@ _GIVEN = "int64[:, ::1]"
 
 @numba.njit(f"void(int64[::1], {_GIVEN}, {_GIVEN}, {_GIVEN}, int64[::1], boolean[::1])", nogil=True, cache=True)
 def layers(owner: Any, to: Any, size: Any, canvas: Any, layer: Any, covered: Any) -> None:
-    """Of parts [P, D] that begin at ``to`` on the ``canvas`` [N, D] of sample ``owner`` (in ascending order): ``layer`` is
-    0 for those that cover no earlier one, else one more than the highest that they cover; and whether the parts of a
+    """Of parts [P, D] that begin at ``to`` on the ``canvas`` [N, D] of sample ``owner`` (in ascending order): ``layer``
+    is 0 for those that cover no earlier one, else one more than the highest that they cover; and whether the parts of a
     sample are apart and leave nothing of the canvas free."""
     ndim = to.shape[1]
     free = np.empty(len(canvas), np.int64)
