@@ -334,6 +334,14 @@ def _copied(found: tuple[CopyPlan, Target] | None) -> pixels.Copied | None:
     return (plan.shape, plan.stride, plan.anchor, plan.extent), plan.base, target.base, target.stride, factors
 
 
+def _widened(plan: CopyPlan, target: Target) -> bool:
+    """Values that lie side by side become float32 ones that do: threads write side by side in `strided`, and eight
+    pixels each in `pixels`."""
+    if plan.dtype != np.float32 or plan.affine is not None or plan.turned:
+        return False
+    return bool((plan.stride[:, -1] == 1).all() and (target.stride[:, -1] == 1).all())
+
+
 def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: Again | None) -> None:
     varies = plan.turned and again is not None and again is not FIXED  # other batches may be of another kind
     lines = None if varies else _lines(plan, batch.dtype, target)
@@ -351,7 +359,7 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
     assert copied is not None
     dims, base, out_base, out_stride, factors = copied
     pixels_again = again if again is None or again is FIXED else lambda c: _copied(again(c))
-    if pixels.launched(
+    if not _widened(plan, target) and pixels.launched(
         ctx, batch.data, base, dims, target.batch.data, out_base, out_stride, factors, plan.channel, pixels_again
     ):
         return

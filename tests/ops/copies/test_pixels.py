@@ -22,7 +22,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("crop_mirror_normalize", {"dtype": "FLOAT", "mean": 3.0}),
     ("flip", {"vertical": 1, "horizontal": 1}),
     ("flip", {}),
-    ("crop", {"crop": [3, 5], "crop_pos_x": 0.9, "crop_pos_y": 0.1, "dtype": "FLOAT"}),
+    ("crop", {"crop": [3, 5], "crop_pos_x": 0.9, "crop_pos_y": 0.1, "dtype": "FLOAT16"}),
     ("transpose", {"perm": [2, 0, 1]}),
     ("cast", {"dtype": "FLOAT16"}),
 ]
