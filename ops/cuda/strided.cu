@@ -6,8 +6,8 @@
 enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE, COLUMNS };
 enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
 
-// Index `i` outside [0, n) as one inside.
-__device__ long long reflect(long long i, long long n, int border) {
+// Index `i` outside [0, n) as one inside. A call, as it is rare and its divisions are long.
+__device__ __noinline__ long long reflect(long long i, long long n, int border) {
     if (border == EDGE || n == 1) return i < 0 ? 0 : i >= n ? n - 1 : i;
     long long period = border == WRAP ? n : border == REFLECT_1001 ? 2 * n : 2 * n - 2;
     i %= period;
@@ -73,6 +73,18 @@ template <typename Out> __device__ __forceinline__ void put_run(const Out* value
     }
 }
 
+template <int I> struct Number {
+    static constexpr int value = I;
+};
+
+// `what` for the numbers from 0 to N - 1. Loops that call are not unrolled, and then arrays are no registers.
+template <int N, typename What> __device__ __forceinline__ void each(const What& what) {
+    if constexpr (N > 0) {
+        each<N - 1>(what);
+        what(Number<N - 1>());
+    }
+}
+
 constexpr int RUNS = 4;  // words of 16 bytes that a thread writes, `blockDim.x` of them apart
 
 // grid (tiles, samples). `dims` is [N][D][COLUMNS]; `packed`: samples are written without gaps; `fill` [1 or
@@ -85,6 +97,7 @@ __global__ void __launch_bounds__(256)
             const Out* __restrict__ fill, int fill_width, int fill_rows, const float* __restrict__ factors,
             int factor_width, int factor_rows) {
     constexpr int V = 16 / sizeof(Out);
+    constexpr int E = sizeof(Out) < 4 ? 4 / sizeof(Out) : V;  // that are written at once where a word has several lines
     const long long sample = blockIdx.y;
     dims += sample * D * COLUMNS;
     fill += fill_rows * sample * fill_width;
@@ -121,7 +134,6 @@ __global__ void __launch_bounds__(256)
         }
         index[0] = rest;
 
-        alignas(16) Out values[V];
         const bool vector = packed && skip == 0 && count == V;
         const In* line = source;  // the place of the line's first element, whether it lies in the source or not
         long long out_row = 0;    // where that of the output begins
@@ -131,8 +143,8 @@ __global__ void __launch_bounds__(256)
             long long row = anchor * stride;
             out_row = 0;
             inside = true;
-            #pragma unroll
-            for (int d = 0; d < D - 1; ++d) {
+            each<D - 1>([&](auto number) {
+                constexpr int d = decltype(number)::value;
                 const long long* dim = dims + d * COLUMNS;
                 long long at = index[d] + dim[ANCHOR];
                 if (at < 0 || at >= dim[EXTENT]) {
@@ -142,7 +154,7 @@ __global__ void __launch_bounds__(256)
                 row += at * dim[STRIDE];
                 out_row += index[d] * dim[OUT_STRIDE];
                 if (d == channel) other = static_cast<int>(index[d]);
-            }
+            });
             line = source + row;
         };
         find_line();
@@ -153,6 +165,7 @@ __global__ void __launch_bounds__(256)
                 const bool nothing = !inside || (border == FILL && (column >= low + span || column + V <= low));
                 if (all || (nothing && fill_width == 1)) {
                     const In* from = line + column * stride;
+                    alignas(16) Out values[V];
                     if (nothing) {
                         #pragma unroll
                         for (int v = 0; v < V; ++v) values[v] = fill[0];
@@ -171,50 +184,58 @@ __global__ void __launch_bounds__(256)
             }
         }
         const In* from = line + column * stride;
-        #pragma unroll
-        for (int v = 0; v < V; ++v) {
-            if (v < skip) continue;
-            if (v >= count) break;
-            const int k = channel == D - 1 ? static_cast<int>(column) : other;
-            Out value;
-            if (inside && column - low < span) {
-                value = converted<In, Out, AFFINE>(*from, factors + (factor_width > 1 ? 3 * k : 0));
-            } else if (border != FILL) {
-                const long long at = static_cast<long long>(column) + anchor;
-                const bool outside = at < 0 || at >= extent;
-                value = converted<In, Out, AFFINE>(
-                    line[((outside ? reflect(at, extent, border) : at) - anchor) * stride], factors + (factor_width > 1 ? 3 * k : 0));
-            } else {
-                value = fill[fill_width > 1 ? k : 0];
-            }
-            if (vector) values[v] = value;
-            else target[packed ? first + (v - skip) : out_row + column * out_stride] = value;
-            from += stride;
-            if (++column < width) continue;
-            column = 0;
-            if constexpr (D > 1) {
-                const long long* dim = dims + (D - 2) * COLUMNS;
-                if (++index[D - 2] < static_cast<unsigned int>(dim[SHAPE]) && border == FILL) {  // the next line
-                    const bool before = index[D - 2] - 1 + dim[ANCHOR] >= 0 && index[D - 2] - 1 + dim[ANCHOR] < dim[EXTENT];
-                    const bool now = index[D - 2] + dim[ANCHOR] >= 0 && index[D - 2] + dim[ANCHOR] < dim[EXTENT];
-                    if (before == now) {
-                        line += dim[STRIDE];
-                        out_row += dim[OUT_STRIDE];
-                        if (channel == D - 2) ++other;
-                        from = line;
-                        continue;
+        #pragma unroll 1
+        for (int part = 0; part < V; part += E) {
+            alignas(16) Out values[E];
+            #pragma unroll
+            for (int e = 0; e < E; ++e) {
+                const int v = part + e;
+                if (v < skip) continue;
+                if (v >= count) break;
+                const int k = channel == D - 1 ? static_cast<int>(column) : other;
+                Out value;
+                if (inside && column - low < span) {
+                    value = converted<In, Out, AFFINE>(*from, factors + (factor_width > 1 ? 3 * k : 0));
+                } else if (border != FILL) {
+                    const long long at = static_cast<long long>(column) + anchor;
+                    const bool outside = at < 0 || at >= extent;
+                    value = converted<In, Out, AFFINE>(
+                        line[((outside ? reflect(at, extent, border) : at) - anchor) * stride], factors + (factor_width > 1 ? 3 * k : 0));
+                } else {
+                    value = fill[fill_width > 1 ? k : 0];
+                }
+                if (vector) values[e] = value;
+                else target[packed ? first + (v - skip) : out_row + column * out_stride] = value;
+                from += stride;
+                if (++column < width) continue;
+                column = 0;
+                if constexpr (D > 1) {
+                    const long long* dim = dims + (D - 2) * COLUMNS;
+                    if (++index[D - 2] < static_cast<unsigned int>(dim[SHAPE]) && border == FILL) {  // the next line
+                        const bool before = index[D - 2] - 1 + dim[ANCHOR] >= 0 && index[D - 2] - 1 + dim[ANCHOR] < dim[EXTENT];
+                        const bool now = index[D - 2] + dim[ANCHOR] >= 0 && index[D - 2] + dim[ANCHOR] < dim[EXTENT];
+                        if (before == now) {
+                            line += dim[STRIDE];
+                            out_row += dim[OUT_STRIDE];
+                            if (channel == D - 2) ++other;
+                            from = line;
+                            continue;
+                        }
                     }
+                    bool carry = true;
+                    #pragma unroll
+                    for (int d = D - 2; d > 0; --d) {
+                        carry = carry && index[d] >= static_cast<unsigned int>(dims[d * COLUMNS + SHAPE]);
+                        index[d] = carry ? 0 : index[d];
+                        index[d - 1] += carry;
+                    }
+                    find_line();
+                    from = line;
                 }
-                #pragma unroll
-                for (int d = D - 2; d > 0; --d) {
-                    if (index[d] < static_cast<unsigned int>(dims[d * COLUMNS + SHAPE])) break;
-                    index[d] = 0;
-                    ++index[d - 1];
-                }
-                find_line();
-                from = line;
             }
+            if (!vector) continue;
+            if constexpr (E < V) *reinterpret_cast<unsigned*>(target + first + part) = *reinterpret_cast<const unsigned*>(values);
+            else *reinterpret_cast<uint4*>(target + first) = *reinterpret_cast<const uint4*>(values);
         }
-        if (vector) *reinterpret_cast<uint4*>(target + first) = *reinterpret_cast<const uint4*>(values);
     }
 }
