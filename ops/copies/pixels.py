@@ -81,7 +81,7 @@ def launched(
 
 def _channels(shape: I64, stride: I64) -> int:
     """Which dimension may be the three channels, by the first sample that has any: the last, or that before lines."""
-    ndim = shape.shape[1]
+    ndim = int(shape.shape[1])
     for i in np.flatnonzero(shape.all(axis=1))[:1].tolist():
         return ndim - 1 if shape[i, -1] == 3 and abs(stride[i, -2]) in (1, 3) else ndim - 3
     return ndim - 1

@@ -277,6 +277,10 @@ def _lines(plan: CopyPlan, source: np.dtype[Any], target: Target) -> rows.Lines 
     """``plan`` as lines of bytes; None where it is of another kind."""
     if plan.affine is not None or source != plan.dtype:
         return None
+    if plan.ndim and not plan.extent.any():  # `filled`: as a source of which the first dimension is left out
+        extent = plan.shape.copy()
+        extent[:, 0] = 0
+        plan = replace(plan, stride=row_major(plan.shape), extent=extent)
     fill, c = _fill(plan), plan.channel
     along = fill.shape[1] > 1 and c == plan.ndim - 1
     if along and not _kernels.channels_whole(plan.shape, plan.anchor, plan.extent, c, fill.shape[1]):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.copies.strided import Border, Target, mirror, pad, row_major, run, run_into, whole, window
+from dali_run.ops.copies.strided import Border, Target, filled, mirror, pad, row_major, run, run_into, whole, window
 from dali_run.pipelines.plugins import load_operators
 
 from ...kit.emulated_lane import EmulatedLane
@@ -106,6 +106,26 @@ def test_lines_upside_down_and_targets_with_gaps() -> None:
     for ctx in (cpu, gpu):
         own = canvas.replace(data=np.full(canvas.data.size, 0x3C, np.uint8))
         run_into(ctx, plan, batch, Target(own, at, row_major(wide)))
+        made.append(own.data)
+    assert lane.launched == ["rows"]
+    np.testing.assert_array_equal(*made)
+
+
+@pytest.mark.parametrize("channel", [-1, 0, 2])
+def test_boxes_that_are_filled(channel: int) -> None:
+    random = np.random.default_rng(9)
+    shape = np.column_stack([random.integers(0, 4, 20), random.integers(1, 50, 20), np.full(20, 3)])
+    shape[0] = 3, 50, 3
+    if channel == 0:
+        shape[:, 0] = 3
+    wide = shape + np.array([0, 5, 0])
+    canvas = Batch.allocate(np.zeros, wide.astype(np.int32), np.uint8, "HWC", Samples.numbered(20))
+    plan = filled(shape, np.uint8, "HWC", np.arange(1, 4) if channel >= 0 else 7, channel)
+    made = []
+    cpu, gpu, lane = stages()
+    for ctx in (cpu, gpu):
+        own = canvas.replace(data=np.full(canvas.data.size, 0x3C, np.uint8))
+        run_into(ctx, plan, own, Target(own, canvas.offsets + 2 * 3, row_major(wide)))
         made.append(own.data)
     assert lane.launched == ["rows"]
     np.testing.assert_array_equal(*made)
