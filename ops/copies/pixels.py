@@ -20,68 +20,83 @@ _THREADS = 256
 _PICTURES = 65535
 """That a grid of CUDA's holds."""
 _NO_FACTORS = np.zeros((1, 1, 3), np.float32)
-Copied = tuple[tuple[I64, I64, I64, I64], I64, I64, I64, npt.NDArray[np.float32] | None]
-"""``dims``, ``base``, ``out_base``, ``out_stride`` and ``factors`` of `launched`."""
+Copied = tuple[tuple[I64, I64, I64, I64], I64, I64, I64, npt.NDArray[np.float32] | None, npt.NDArray[Any]]
+"""``dims``, ``base``, ``out_base``, ``out_stride``, ``factors`` and ``fill`` of `launched`."""
 _TYPES = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 
 def launched(
-    ctx: Context, source: Any, base: I64, dims: tuple[I64, I64, I64, I64], out: Any, out_base: I64, out_stride: I64,
-    factors: npt.NDArray[np.float32] | None, channel: int, again: Callable[[Context], Copied | None] | None = None,
+    ctx: Context, source: Any, out: Any, copied: Copied, channel: int,
+    again: Callable[[Context], Copied | None] | None = None,
 ) -> bool:  # fmt: skip
     """Launch the copy of ``source`` into ``out``, flat arrays on the device, if it is one of these; False otherwise.
     Samples are pictures, or sequences of them.
 
     ``dims`` are shape, stride, anchor and extent [N, D], as `strided.CopyPlan` has them; ``factors`` [1 or N, K, 3] run
-    along dimension ``channel``. ``again`` gives ``dims``, ``base``, ``out_base``, ``out_stride`` and ``factors`` for
-    other arguments.
+    along dimension ``channel``, and so does ``fill`` [1 or N, K], which a fourth channel takes. ``again`` gives what is
+    copied for other arguments.
     """
+    dims, base, out_base, out_stride, factors, fill = copied
     n, ndim = dims[0].shape
     if ndim not in (3, 4) or source.dtype != np.uint8 or out.dtype not in _TYPES:
         return False
     width = 1 if factors is None else factors.shape[1]
     if width not in (1, 3):
         return False
-    at = channel if width == 3 else _channels(dims[0], dims[1])
-    if at not in (ndim - 3, ndim - 1):
+    at, channels = _channels(dims[0], dims[1])
+    at = channel if width == 3 else at
+    if at not in (ndim - 3, ndim - 1) or (channels == 4 and (at != ndim - 1 or len(fill) > 1)):
         return False
     frames = max(int(dims[0][:, 0].max()), 1) if ndim == 4 else 1
     if n * frames > _PICTURES:
         return False
     itemsize = int(out.dtype.itemsize)
-    table = np.empty((n * frames, 8), np.int64)
-    most = _loops.table(*map(np.ascontiguousarray, (*dims, base, out_base, out_stride)), at, itemsize, frames, table)
+
+    def made(copied: Copied) -> tuple[I64, int]:
+        table = np.empty((n * frames, 8), np.int64)
+        arrays = map(np.ascontiguousarray, (*copied[0], *copied[1:4]))
+        return table, int(_loops.table(*arrays, at, channels, itemsize, frames, table))
+
+    table, most = made(copied)
     if most < 0:
         return False
     rows = _NO_FACTORS if factors is None else factors
+    spread = at == ndim - 1 and (channels == 4 or itemsize == 4)
 
-    def other(ctx: Context) -> tuple[I64, npt.NDArray[np.float32]] | None:
+    def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
         assert again is not None
         copied = again(ctx)
-        if copied is None:
+        if copied is None or (ndim == 4 and copied[0][0][:, 0].max() > frames):
             return None
-        dims, base, out_base, out_stride, factors = copied
-        if ndim == 4 and dims[0][:, 0].max() > frames:
-            return None
-        table = np.empty((n * frames, 8), np.int64)
-        found = _loops.table(
-            *map(np.ascontiguousarray, (*dims, base, out_base, out_stride)), at, itemsize, frames, table
-        )
-        return (table, _NO_FACTORS if factors is None else factors) if 0 <= found <= most else None
+        table, found = made(copied)
+        own = (_NO_FACTORS if copied[4] is None else copied[4],)
+        return (table, *own, *((copied[5],) if spread else ())) if 0 <= found <= most else None
 
     remade = again if again is None or again is FIXED else other
-    there, given = changing(ctx.device, remade, table, rows)
-    name = f"pixels<{_TYPES[out.dtype]}, {str(at == ndim - 3).lower()}, {str(factors is not None).lower()}>"
-    ctx.device.launch(
-        "pixels.cu", name, (-(-int(most) // _THREADS), n * frames), _THREADS, source, out, there, np.int32(frames),
-        given, np.int32(width), np.int32(len(rows) > 1),
-    )  # fmt: skip
+    there, given, *fills = changing(ctx.device, remade, table, rows, *((fill,) if spread else ()))
+    affine = str(factors is not None).lower()
+    more = np.int32(frames), given, np.int32(width), np.int32(len(rows) > 1)
+    if spread:
+        shape = dims[0]
+        values = int((shape[:, -3] * shape[:, -2]).max()) * channels  # of a picture
+        in_word = 16 // itemsize  # the first word may begin before the picture
+        tiles = -(-(values + in_word - 1) // (_THREADS * in_word))
+        name = f"spread<{_TYPES[out.dtype]}, {channels}, {affine}>"
+        last = np.int32(3 if fill.shape[1] > 3 else 0)
+        ctx.device.launch("pixels.cu", name, (tiles, n * frames), _THREADS, source, out, there, *more, *fills, last)
+        return True
+    name = f"pixels<{_TYPES[out.dtype]}, {str(at == ndim - 3).lower()}, {affine}>"
+    tiles = -(-most // _THREADS)
+    ctx.device.launch("pixels.cu", name, (tiles, n * frames), _THREADS, source, out, there, *more)
     return True
 
 
-def _channels(shape: I64, stride: I64) -> int:
-    """Which dimension may be the three channels, by the first sample that has any: the last, or that before lines."""
+def _channels(shape: I64, stride: I64) -> tuple[int, int]:
+    """Which dimension may be the channels, and how many there are, by the first sample that has any: the last, or that
+    before lines."""
     ndim = int(shape.shape[1])
     for i in np.flatnonzero(shape.all(axis=1))[:1].tolist():
-        return ndim - 1 if shape[i, -1] == 3 and abs(stride[i, -2]) in (1, 3) else ndim - 3
-    return ndim - 1
+        if shape[i, -1] in (3, 4) and abs(stride[i, -2]) in (1, 3):
+            return ndim - 1, int(shape[i, -1])
+        return ndim - 3, 3
+    return ndim - 1, 3

@@ -9,10 +9,11 @@ import numba
 
 
 @numba.njit(nogil=True, cache=True)
-def table(shape, stride, anchor, extent, base, out_base, out_stride, channel, itemsize, frames, out):
+def table(shape, stride, anchor, extent, base, out_base, out_stride, channel, channels, itemsize, frames, out):
     """Rows of pixels.cu for a plan whose dimension ``channel`` are the channels, one for each of up to ``frames``
     pictures of a sample: the most groups of eight pixels of a picture, or -1 where a sample is not of that kind. Before
-    the dimensions of a picture there may be one of frames. ``itemsize`` is that of the output."""
+    the dimensions of a picture there may be one of frames. ``itemsize`` is that of the output. Of 4
+    ``channels``, the last one lies outside of the source."""
     most = 0
     ndim = shape.shape[1]
     outer = ndim - 3
@@ -27,17 +28,18 @@ def table(shape, stride, anchor, extent, base, out_base, out_stride, channel, it
         if height == 0 or width == 0 or shape[i, channel] == 0 or count == 0:
             continue
         pixel, step = stride[i, channel], abs(stride[i, across])
-        if shape[i, channel] != 3 or not (step == 1 or (step == 3 and abs(pixel) == 1)):
+        if shape[i, channel] != channels or not (step == 1 or (step == 3 and abs(pixel) == 1)):
             return -1
-        apart = (height * width, width, 1) if channel == outer else (3 * width, 3, 1)
+        apart = (height * width, width, 1) if channel == outer else (channels * width, channels, 1)
         start = base[i]
         for d in range(ndim):
-            if anchor[i, d] < 0 or anchor[i, d] + shape[i, d] > extent[i, d]:
+            kept = 3 if d == channel else shape[i, d]
+            if anchor[i, d] < 0 or anchor[i, d] + kept > extent[i, d]:
                 return -1
             if d >= outer and out_stride[i, d] != apart[d - outer]:
                 return -1
             start += anchor[i, d] * stride[i, d]
-        if 3 * height * width > 2147483647:
+        if channels * height * width > 2147483647 or (channels > 3 and extent[i, channel] != 3):
             return -1
         if step == 3 and pixel == -1:
             start -= 2

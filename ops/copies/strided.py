@@ -335,7 +335,9 @@ def _copied(found: tuple[CopyPlan, Target] | None) -> pixels.Copied | None:
         return None
     plan, target = found
     factors = None if plan.affine is None else plan.affine.factors
-    return (plan.shape, plan.stride, plan.anchor, plan.extent), plan.base, target.base, target.stride, factors
+    dims = plan.shape, plan.stride, plan.anchor, plan.extent
+    fill = _fill(plan) if plan.border == Border.FILL else np.zeros((2, 1), plan.dtype)  # more than one: none to take
+    return dims, plan.base, target.base, target.stride, factors, fill
 
 
 def _widened(plan: CopyPlan, target: Target) -> bool:
@@ -361,11 +363,8 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
         return
     copied = _copied((plan, target))
     assert copied is not None
-    dims, base, out_base, out_stride, factors = copied
-    pixels_again = again if again is None or again is FIXED else lambda c: _copied(again(c))
-    if not _widened(plan, target) and pixels.launched(
-        ctx, batch.data, base, dims, target.batch.data, out_base, out_stride, factors, plan.channel, pixels_again
-    ):
+    remade = again if again is None or again is FIXED else lambda c: _copied(again(c))
+    if not _widened(plan, target) and pixels.launched(ctx, batch.data, target.batch.data, copied, plan.channel, remade):
         return
     folded = loops(plan, target)
     n, ndim = folded.dims.shape[:2]
@@ -390,12 +389,12 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
         if loop.dims.shape[1] != ndim or loop.channel != folded.channel or other_packed != packed:
             return None
         own = (plan.affine or _IDENTITY).factors
-        known = most + in_word - 1 <= tiles * of_tile
-        return (loop.dims, plan.base, target.base, _fill(plan).view(fill.dtype), own) if known else None
+        enough = most + in_word - 1 <= tiles * of_tile
+        return (loop.dims, plan.base, target.base, _fill(plan).view(fill.dtype), own) if enough else None
 
     arrays = folded.dims, plan.base, target.base, fill, own
-    remade = again if again is None or again is FIXED else other
-    dims, base, out_base, fills, there = changing(ctx.device, remade, *arrays)
+    known = again if again is None or again is FIXED else other
+    dims, base, out_base, fills, there = changing(ctx.device, known, *arrays)
     name = f"strided<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[out.dtype]}, {ndim}, {str(affine is not None).lower()}>"
     ctx.device.launch(
         "strided.cu", name, (tiles, n), _THREADS, source, out, dims, base, out_base, np.int32(packed),

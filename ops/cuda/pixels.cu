@@ -164,3 +164,67 @@ __global__ void __launch_bounds__(256) pixels(const unsigned char* source, Out* 
         put<Out, 3 * PIXELS>(made, target + 3 * place, 3 * n);
     }
 }
+
+// Of channels last, of which a fourth one may lie outside of the source: a thread makes one word of 16 bytes, so that
+// threads write side by side where values are larger than those that they come from. `fill[last]` is the fourth channel.
+template <typename Out, int CHANNELS, bool AFFINE>
+__global__ void __launch_bounds__(256)
+    spread(const unsigned char* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ table, int frames,
+           const float* __restrict__ factors, int factor_width, int factor_rows, const Out* __restrict__ fill, int last) {
+    constexpr int V = 16 / sizeof(Out);
+    table += static_cast<long long>(blockIdx.y) * COLUMNS;
+    const unsigned int width = static_cast<unsigned int>(table[WIDTH]);
+    const unsigned int total = static_cast<unsigned int>(table[HEIGHT]) * width * CHANNELS;
+    target += table[TO];
+    const unsigned int lead = static_cast<unsigned int>(reinterpret_cast<unsigned long long>(target) % 16 / sizeof(Out));
+    const unsigned int word = (blockIdx.x * blockDim.x + threadIdx.x) * V;
+    if (total == 0 || word >= total + lead) return;
+    const int skip = word < lead ? static_cast<int>(lead - word) : 0;
+    const unsigned int first = word + skip - lead;
+    const int count = total - first < V - skip ? static_cast<int>(total - first) + skip : V;
+
+    const long long across = table[ACROSS], apart = table[CHANNEL], line = table[LINE];
+    const bool swapped = apart == -1 && across != 1 && across != -1;
+    const unsigned int pixel = first / CHANNELS, y = pixel / width;
+    unsigned int c = first - pixel * CHANNELS, x = pixel - y * width;
+    const unsigned char* from_line = source + table[FROM] + (swapped ? 2 : 0) + static_cast<long long>(y) * line;
+    const unsigned char* from = from_line + static_cast<long long>(x) * across;
+    float own[9];
+    if constexpr (AFFINE) {
+        factors += static_cast<long long>(factor_rows) * (blockIdx.y / frames) * factor_width * 3;
+        #pragma unroll
+        for (int k = 0; k < 9; ++k) own[k] = factors[factor_width > 1 ? k : k % 3];
+    }
+    alignas(16) Out values[V];
+    #pragma unroll
+    for (int v = 0; v < V; ++v) {
+        if (v < skip || v >= count) continue;
+        if (CHANNELS == 4 && c == 3) {
+            values[v] = fill[last];
+        } else {
+            const float value = byte_of(from[c == 0 ? 0 : c == 1 ? apart : 2 * apart], 0);
+            if constexpr (AFFINE) {
+                const float factor[3] = {c == 0 ? own[0] : c == 1 ? own[3] : own[6], c == 0 ? own[1] : c == 1 ? own[4] : own[7],
+                                         c == 0 ? own[2] : c == 1 ? own[5] : own[8]};
+                values[v] = saturate<Out>(affine(value, factor));
+            } else {
+                values[v] = saturate<Out>(value);
+            }
+        }
+        if (++c < CHANNELS) continue;
+        c = 0;
+        from += across;
+        if (++x < width) continue;
+        x = 0;
+        from_line += line;
+        from = from_line;
+    }
+    Out* to = target + first - skip;
+    if (skip == 0 && count == V) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values);
+    } else {
+        #pragma unroll
+        for (int v = 0; v < V; ++v)
+            if (v >= skip && v < count) to[v] = values[v];
+    }
+}
