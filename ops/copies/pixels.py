@@ -36,7 +36,7 @@ def launched(
     along dimension ``channel``, and so does ``fill`` [1 or N, K], which a fourth channel takes. ``again`` gives what is
     copied for other arguments.
     """
-    dims, base, out_base, out_stride, factors, fill = copied
+    dims, _, _, _, factors, fill = copied
     n, ndim = dims[0].shape
     if ndim not in (3, 4) or source.dtype != np.uint8 or out.dtype not in _TYPES:
         return False
