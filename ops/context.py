@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,10 @@ import numpy.typing as npt
 from .base import Operator, Stage, parameter
 from .batch import I64, Batch, Samples, host_empty
 from .errors import Reject, RejectCode, SpecError
-from .interfaces import Isolation, Lane, Lender, Remembered
+from .interfaces import Isolation, Kept, Lane, Lender, Remembered
 from .streams import Streams
+
+K = TypeVar("K", bound=Kept)
 
 NO_LANE = cast("Lane", None)
 """The cpu stage has none, and its kernels ask for none."""
@@ -108,6 +110,17 @@ class Context:
         """The batch waited for ``decoder``; for the report."""
         if self.waited is not None:
             self.waited(decoder, seconds)
+
+    def facts(self, make: Callable[[int], K]) -> K | None:
+        """The facts that this operator keeps of its samples' data set, where they are whole records and come again;
+        ``make`` makes it, given how many bytes it may keep."""
+        if self.remembered is None or self.samples.part is not None or self.attempt:
+            return None
+        key = id(self.op), id(self.samples.origins)
+        found = self.remembered.kept.get(key)
+        if found is None:  # with the data set itself, so that no other one has its id
+            found = self.remembered.kept.setdefault(key, (self.samples.origins, make(self.remembered.budget)))
+        return cast("K", found[1])
 
     def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:
         """Call ``check`` once the device is done with this batch. It returns the samples (places in this call) whose

@@ -53,7 +53,7 @@ class CudaDecoder:
         """Plan the images ``which`` of ``files``, which `Lane.to_device` has taken to the device; the others are left
         out. ``limited``: all blocks of an image are wanted, or, where false, those that the caller will name by
         `jpeg_gpu.limit`."""
-        boundaries, known = remembered(ctx), None
+        boundaries, known = ctx.facts(Boundaries), None
         if boundaries is not None:
             known = np.where(which, boundaries.counts(files.samples.index, files.sizes), 0)
         plan = jpeg_gpu.plan_decode(
@@ -68,7 +68,7 @@ class CudaDecoder:
         """Enqueue all kernels; what fails a check is run again by the engine."""
         lane = self._lane
         taken = plan.status == 0
-        boundaries, index, found = remembered(ctx), files.samples.index, None
+        boundaries, index, found = ctx.facts(Boundaries), files.samples.index, None
         if boundaries is not None and plan.unknowns and not boundaries.full:
             found = list[Any]()
         status = self._decoder.decode(lane.address(files.data), plan, output, lane.address(out), found=found)
@@ -85,19 +85,6 @@ class CudaDecoder:
             return found_wrong
 
         ctx.check_later(wrong)
-
-
-def remembered(ctx: Context) -> Boundaries | None:
-    """The facts that this operator knows of its samples' data set, where they are whole records of one."""
-    if ctx.remembered is None or ctx.samples.part is not None or ctx.attempt:
-        return None
-    key = id(ctx.op), id(ctx.samples.origins)
-    found = ctx.remembered.kept.get(key)
-    if found is None:  # with the data set itself, so that no other one has its id
-        found = ctx.remembered.kept.setdefault(key, (ctx.samples.origins, Boundaries(ctx.remembered.budget)))
-    facts = found[1]
-    assert isinstance(facts, Boundaries)
-    return facts
 
 
 def cuda_decoder(lane: Lane) -> CudaDecoder:

@@ -23,6 +23,7 @@ from ..types import DALIImageType
 from . import modern, plain
 from .deep_colour import available, is_deep
 from .formats import BOMB_PIXELS, Header, check_pixels, probe, recognise
+from .jpeg.anchors import MODE, NO_STATES, Anchors
 from .pixels import Pixels, channels_of, orient, recolour
 from .png import decoder as png
 
@@ -420,10 +421,12 @@ def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> 
 
 
 def decode(
-    ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, needed: Needed | None = None
-) -> Batch:
+    ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, needed: Needed | None = None,
+    joined: Context | None = None,
+) -> Batch:  # fmt: skip
     """The images of ``batch`` (1-D uint8) as HWC, or what ``windows`` cut out of them. Only the pixels that are
-    ``needed`` are sure to be decoded; damage is found wherever it is."""
+    ``needed`` are sure to be decoded; damage is found wherever it is. ``joined``: the context of the operator that this
+    one is a part of."""
     headers = read_headers(ctx, batch, rules)
     ours = straight(batch, headers, rules, ctx.isolation)
     began = time.perf_counter()
@@ -438,7 +441,7 @@ def decode(
         heights, widths = sizes[:, 0], sizes[:, 1]
     out = Batch.allocate(ctx.empty, output_shapes(headers, rules, heights, widths), rules.dtype, "HWC", batch.samples)
     began = time.perf_counter()
-    left = _baseline(batch, headers, rules, anchors, out, needed)
+    left = _baseline(joined or ctx, batch, headers, rules, anchors, out, needed)
     ended = time.perf_counter()
     ctx.decoded_by(OURS, len(batch) - headers.bad - int(np.count_nonzero(left)), ended - began)
     if ours:
@@ -540,7 +543,7 @@ _NO_CORNERS, _ALL = np.empty((0, 2), np.int64), np.empty((0, 4), np.int64)
 
 
 def _baseline(
-    batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, out: Batch, needed: Needed | None
+    ctx: Context, batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, out: Batch, needed: Needed | None
 ) -> npt.NDArray[np.bool_]:
     """Decode what our own decoder takes; which good images are left for others, [N]."""
     if rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr or rules.fast_idct:
@@ -556,7 +559,13 @@ def _baseline(
     encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
     files = encoded, np.ascontiguousarray(batch.offsets), batch.shapes[:, 0].astype(np.int64), headers.jpeg
     places = windows, channels, rules.output_type is DALIImageType.BGR, out.data, origins, pitches, status
-    _decoder.decode_images(*files, *places)
+    facts = ctx.facts(Anchors) if ctx.stage == "cpu" and (len(corners) or len(seen)) else None
+    index = batch.samples.index
+    known = np.zeros((n, 3), np.int64) if facts is None else facts.begin(index, headers.jpeg, windows)
+    wanted = known[:, MODE].copy()
+    _decoder.decode_images(*files, *places, NO_STATES if facts is None else facts.states, known)
+    if facts is not None:
+        facts.end(index, known, wanted)
     if len(headers.scans):
         _progressive.decode_images(*files, headers.scans, *places)
     left: npt.NDArray[np.bool_] = headers.good & (status != _decoder.DONE)

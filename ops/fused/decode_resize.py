@@ -89,7 +89,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             planned.append(sampling(second, self.resize, images[:, :2], images[:, 2], np.dtype(np.uint8)))
             return source_windows(planned[0].plan, images[:, :2])
 
-        decoded = host_decode.decode(first, encoded, decode.rules, decode.cuts(first), needed)
+        decoded = host_decode.decode(first, encoded, decode.rules, decode.cuts(first), needed, ctx)
         if not planned:
             needed(decoded.shapes)
         for reject in second.rejects:  # an image is reported for what is wrong with the image first

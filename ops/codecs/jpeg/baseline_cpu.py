@@ -2,7 +2,8 @@
 
 The whole scan is read, because a damaged file must be found wherever the damage is; coefficients of blocks that hold
 no wanted pixel go no further. What the decoder does not take, and whatever looks unusual, gets a status other than 0:
-libjpeg-turbo then has the last word. So this decoder may only be stricter, never more lenient.
+libjpeg-turbo then has the last word. So this decoder may only be stricter, never more lenient. Of a file that was read
+as a whole before, and has not changed, the rows and columns of blocks that are wanted are read alone (`anchors`).
 
 Memory is read and written by address in the inner loops. What keeps them in bounds: an MCU takes at most MCU_BYTES of
 the scan, and what is left of it is looked at before each; places in a block come from a table of 256 entries, of which
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .anchors import CHECK, KNOWN, LEARN, MODE, NOTHING, PLACE, STRIDE
 from .header import OK
 from .huffman_cpu import (
     BLOCK_END,
@@ -55,11 +57,15 @@ from .simd_cpu import (
     read_factors,
     u8_at,
     u16_at,
+    u64_at,
     zero_block,
 )
 
 DONE, OTHER = 0, 1
 """Status of an image: its pixels are there; it is one for libjpeg-turbo."""
+
+_STATE_BITS, _DC_BITS = U(31), U(11)
+"""A state: from the lowest bit on, the bits of the scan before it (without stuffing), three DC values."""
 
 _ORDER_AT, _OTHER_AT = U(256), U(512)
 """Where that table and a second block lie after the coefficients of a block."""
@@ -98,13 +104,14 @@ def regions(
 @njit(nogil=True, cache=True)
 def decode_images(
     raw: Any, offsets: Any, sizes: Any, headers: Any, windows: Any, channels: Any, bgr: Any, dst: Any, origins: Any,
-    pitches: Any, status: Any,
+    pitches: Any, status: Any, states: Any, known: Any,
 ) -> None:  # fmt: skip
     """Decode N images, the bytes raw[offset : offset + size]; ``headers`` are their HEADER rows.
 
     ``windows`` [N, 4] (y0, x0, y1, x1, inside the picture) are the pixels wanted; those of image i are written as uint8
     with ``channels[i]`` 1 (Y) or 3 (RGB, or BGR) to dst[origins[i] + y * pitches[i] + x * channels[i]:]. ``status`` [N]
-    becomes DONE or OTHER; with OTHER some pixels of the window may have been written.
+    becomes DONE or OTHER; with OTHER some pixels of the window may have been written. ``states``, uint64, has room for
+    what is ``known`` [N, 3] of the images, or to be: see `anchors`.
     """
     most: Any = np.int64(0)
     for i in range(len(offsets)):
@@ -120,26 +127,17 @@ def decode_images(
         fits = offsets[i] >= 0 and sizes[i] >= 0 and offsets[i] + sizes[i] <= len(raw)
         if not (inside and fits and row.status == OK and row.scans <= 1 and is_common(row)):
             status[i] = OTHER
+            known[i, MODE] = NOTHING
             continue
         block[:256] = 0
         block[512:] = 0
         data = raw[offsets[i] : offsets[i] + sizes[i]]
         status[i] = _decode(
-            data,
-            row,
-            window,
-            channels[i],
-            bgr,
-            stream,
-            block,
-            codes,
-            entries,
-            dcs,
-            factors,
-            dst,
-            origins[i],
-            pitches[i],
-        )
+            data, row, window, channels[i], bgr, stream, block, codes, entries, dcs, factors, dst, origins[i],
+            pitches[i], states, known[i],
+        )  # fmt: skip
+        if status[i] != DONE:
+            known[i, MODE] = NOTHING
 
 
 # -- the scan ---------------------------------------------------------------------------------------------------------
@@ -157,6 +155,7 @@ of where the row's first such block goes in its plane, and how far the next MCU'
 def _decode(
     data: Any, row: Any, window: Any, channels: Any, bgr: Any, stream: Any, block: Any, codes: Any, entries: Any,
     dcs: Any, factors: Any, dst: Any, origin: Any, pitch: Any,
+    states: Any, known: Any,
 ) -> Any:  # fmt: skip
     parts = np.zeros(row.components, PART)
     h_max = np.int64(row.h[0]) if row.components == 3 else 1
@@ -201,14 +200,44 @@ def _decode(
     # then, where a vector is read at once, and both take different parts of the processor.
     waits, its_factors, its_target, its_pitch = False, ZERO, ZERO, ZERO
     start = U(stream.ctypes.data)
+    stride = STRIDE // h_max
+    anchors, first_state = -(-mcus_x // stride), known[PLACE]
+    if restart > 0 or first_state < 0 or first_state + anchors * mcus_y > len(states) or length >= 1 << 28:
+        known[MODE] = NOTHING
+    if known[MODE] != NOTHING:
+        check = digest(data)
+        if known[MODE] == KNOWN and check != known[CHECK]:
+            known[MODE] = NOTHING
+        known[CHECK] = check
+    learning, alone = known[MODE] == LEARN, known[MODE] == KNOWN
+    rows_from, rows_to, from_mx, to_mx = _wanted_mcus(parts) if alone else (0, mcus_y, 0, mcus_x)
+    from_mx = from_mx // stride * stride
     interval, left = 0, (restart if restart > 0 else mcus_x * mcus_y)
     stop = start + U(ends[0] if len(ends) > 0 else length)
     bits = big_endian_64(start)
     at, count = start + SEVEN, FULL  # `count` (its low 6 bits) of `bits` are valid, the next byte lies at `at`
     done = window[0]
-    for my in range(mcus_y):
+    for my in range(rows_from, rows_to):
         _begin_row(my, parts, blocks, planes)
-        for mx in range(mcus_x):
+        if alone:
+            state = states[first_state + my * anchors + from_mx // stride]
+            place = state & ((ONE << _STATE_BITS) - ONE)
+            if place >> THREE > U(length):
+                return OTHER
+            at = start + (place >> THREE)
+            bits = big_endian_64(at) << (place & SEVEN)
+            at, count = at + SEVEN, FULL - (place & SEVEN)
+            for c in range(len(parts)):
+                value = state >> (_STATE_BITS + U(c) * _DC_BITS) & ((ONE << _DC_BITS) - ONE)
+                parts[c].previous = np.int64(value) - (1 << 10)
+        for mx in range(from_mx, to_mx):
+            if learning and mx & (stride - 1) == 0:
+                state = ((at - start) << THREE) - (count & LOW6)
+                for c in range(len(parts)):
+                    value = U(parts[c].previous + (1 << 10))
+                    learning = learning and value < ONE << _DC_BITS
+                    state |= value << (_STATE_BITS + U(c) * _DC_BITS)
+                states[first_state + my * anchors + mx // stride] = state
             if left == 0:
                 rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
                 if rest < 0 or rest >= 8:
@@ -366,8 +395,10 @@ def _decode(
             write_line(done, window, parts, planes, lines, sums, channels, bgr, dst, origin + done * pitch)
             done += 1
     rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
-    if rest < 0 or rest >= 8 or len(dcs) == 0:
+    if ((rest < 0 or rest >= 8) and not alone) or len(dcs) == 0:
         return OTHER
+    if not learning and not alone:
+        known[MODE] = NOTHING
     return DONE if in_range(seen) else OTHER
 
 
@@ -420,3 +451,45 @@ def _begin_row(my: Any, parts: Any, blocks: Any, planes: Any) -> None:
         now.end = -(-(part.right - now.column) // part.h) if part.top <= line < part.bottom else 0
         first = part.plane + (8 * line & part.ring) * part.pitch + (now.column - part.left) * 8
         now.line = U(planes.ctypes.data) + U(first)
+
+
+@njit(nogil=True, cache=True)
+def _wanted_mcus(parts: Any) -> Any:
+    """The rows and columns of MCUs that hold wanted blocks: from and to before."""
+    top: Any = np.int64(0)
+    bottom: Any = np.int64(0)
+    left: Any = np.int64(0)
+    right: Any = np.int64(0)
+    for c in range(len(parts)):
+        part = parts[c]
+        if part.bottom == 0:
+            continue
+        first = bottom == 0
+        top = part.top // part.v if first else min(top, part.top // part.v)
+        left = part.left // part.h if first else min(left, part.left // part.h)
+        bottom = max(bottom, -(-part.bottom // part.v))
+        right = max(right, -(-part.right // part.h))
+    return top, bottom, left, right
+
+
+@njit(nogil=True, cache=True)
+def digest(data: Any) -> Any:
+    """64 bits of all bytes: files that differ differ in them, but for one in 2^64 (and those that are made for it)."""
+    at, n = U(data.ctypes.data), len(data)
+    a, b, c, d = U(n), U(n) + ONE, U(n) + U(2), U(n) + THREE
+    for _ in range(n // 32):
+        a = _mixed(a ^ u64_at(at))
+        b = _mixed(b ^ u64_at(at + EIGHT))
+        c = _mixed(c ^ u64_at(at + U(16)))
+        d = _mixed(d ^ u64_at(at + U(24)))
+        at += U(32)
+    for k in range(n // 32 * 32, n):
+        a = _mixed(a ^ U(data[k]))
+    return np.int64(_mixed(_mixed(_mixed(a) ^ b) ^ c) ^ d)
+
+
+@njit(nogil=True, cache=True)
+def _mixed(value: Any) -> Any:
+    """Each bit of 64 changes half of the bits above it, and these change those below; no two values have one result."""
+    value *= U(0x9E3779B97F4A7C15)
+    return value ^ (value >> U(32))

@@ -148,3 +148,25 @@ def test_not_where_records_come_once(folder: Path) -> None:
         feed = JobFeed(sources)
         assert Engine(plan, feed, feed.requests(2), Options()).services.remembered is None
         assert Engine(plan, feed, feed.requests(2), Options(repeats=True)).services.remembered is not None
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_cpu_reads_what_a_crop_shows(folder: Path, joined: bool) -> None:
+    """From the second epoch on, where that is allowed; to the same pixels."""
+    found, kept = [], []
+    for remember in (True, False):
+        pipe = Pipeline(batch_size=3, num_threads=2, device_id=None, seed=7, remember=remember)
+        with pipe:
+            files = fn.readers.file(files=sorted(map(str, folder.glob("*.jpg"))))[0]
+            images = fn.decoders.image_random_crop(files)
+            pipe.set_outputs(fn.resize(images, size=[20, 24]) if joined else images)
+        found.append([np.array(batch.at(i)) for _ in range(8) for (batch,) in [pipe.run()] for i in range(3)])
+        facts = pipe._session.engine().services.remembered
+        per_node = sum(n["remembered_bytes"] for n in pipe.executor_statistics().values())
+        kept.append((0, 0, per_node) if facts is None else (facts.records(), facts.nbytes(), per_node))
+        pipe.close()
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert kept[1] == (0, 0, 0)
+    assert kept[0][0] == 5, "all but the progressive picture"
+    assert kept[0][1] == kept[0][2] > 0

@@ -44,7 +44,7 @@ def decode(
     status = np.empty(len(files), np.int32)
     KERNELS.decode_images(
         raw, offsets, sizes, headers, windows, np.full(len(files), channels), space == "BGR", out, starts, pitches,
-        status,
+        status, np.empty(0, np.uint64), np.zeros((len(files), 3), np.int64),
     )  # fmt: skip
     pictures = []
     for at, h, w, (y0, x0, y1, x1) in zip(starts, height, width, windows, strict=True):
@@ -127,6 +127,7 @@ def test_windows_outside_of_the_picture_are_not_decoded() -> None:
         KERNELS.decode_images(
             raw, np.zeros(1, np.int64), sizes, header, np.array([window]), np.array([3]), False,
             np.empty(1200, np.uint8), np.zeros(1, np.int64), np.array([60]), status,
+            np.empty(0, np.uint64), np.zeros((1, 3), np.int64),
         )  # fmt: skip
         assert status[0] == KERNELS.OTHER
 
