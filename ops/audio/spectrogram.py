@@ -13,6 +13,7 @@ from ..base import Arg, Operator, Spec, Stage
 from ..batch import I64, Batch
 from ..context import Context
 from ..errors import SpecError
+from ..gpu.repeated import lasting
 from ..kernels import Kernels
 from ..types import DALIDataType
 from .fft import FftPlan, plan
@@ -81,6 +82,7 @@ class Spectrogram(Operator, name="spectrogram"):
     INT16 as it is.
     """
 
+    repeats = True
     bound = "1e-5 of the largest value of a spectrogram"
     example = "{op: spectrogram, in: audio, nfft: 512, window_length: 400, window_step: 160, out: spectrogram}"
 
@@ -237,8 +239,7 @@ def _gpu_tables(lane: Any, op: Spectrogram, found: FftPlan) -> tuple[Any, ...]:
         lane.cache[key] = tuple(
             lane.upload(a)[0] for a in (op.window, radices, roots, found.twiddles, found.place.astype(np.int32))
         )
-    tables: tuple[Any, ...] = lane.cache[key]
-    return tables
+    return lasting(lane, *lane.cache[key])
 
 
 class PowerSpectrum(Operator, name="power_spectrum"):

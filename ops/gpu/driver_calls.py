@@ -135,6 +135,40 @@ class Launches:
         self._asks[0, :4] = functions[ELAPSED], self._passed.ctypes.data, first, last
 
 
+class Stopwatch:
+    """Two events on a stream, and the time between them, again and again."""
+
+    def __init__(self, stream: int) -> None:
+        """For a stream of the current GPU."""
+        import cupy
+
+        functions = load()
+        self._passed = np.zeros(1, np.float32)
+        self._events = cupy.cuda.Event(), cupy.cuda.Event()
+        first, last = (event.ptr for event in self._events)
+        self._calls = np.zeros((3, 1, _COLUMNS), np.int64)
+        self._calls[0, 0, :3] = functions[RECORD], first, stream
+        self._calls[1, 0, :3] = functions[RECORD], last, stream
+        self._calls[2, 0, :4] = functions[ELAPSED], self._passed.ctypes.data, first, last
+
+    def begin(self) -> None:
+        """Time all that is launched from here on."""
+        self._call(0)
+
+    def end(self) -> None:
+        """No longer."""
+        self._call(1)
+
+    def milliseconds(self) -> float:
+        """The time between, once the device is done. Raises cupy.cuda.driver.CUDADriverError."""
+        self._call(2)
+        return float(self._passed[0])
+
+    def _call(self, which: int) -> None:
+        if status := _loops.call_all(self._calls[which], 1):
+            refused(status)
+
+
 class Work:
     """Work for one stream of the current context, done in order, begun by `submit`. Memory of the host is
     page-locked, and holds until the stream is done with it."""

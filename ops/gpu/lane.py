@@ -270,6 +270,13 @@ class Lane:
         """Launches on this lane that will be repeated, see `driver_calls.Launches`."""
         return stream_work.Launches(self.stream.ptr, kernels, places)
 
+    def stopwatch(self) -> stream_work.Stopwatch:
+        """For times of this lane's work; one at a time is in use. The lane is entered."""
+        found: stream_work.Stopwatch | None = self.cache.get("stopwatch")
+        if found is None:
+            found = self.cache["stopwatch"] = stream_work.Stopwatch(self.stream.ptr)
+        return found
+
     def work(self) -> stream_work.Work:
         """For what is to be begun all at once on this lane."""
         return stream_work.Work(self.stream.ptr)

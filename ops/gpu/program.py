@@ -15,7 +15,7 @@ import numpy as np
 
 from ..batch import Batch, Samples
 from ..context import Context
-from .repeated import Changing, Recording, bytes_of, key_of, output_of
+from .repeated import IN_VAIN, Changing, Recording, bytes_of, key_of, output_of
 
 _KEPT = 4
 """Shapes of batches that are remembered for a step and a lane."""
@@ -125,6 +125,8 @@ class Program:
         """It gives nothing but views: the device has nothing to do."""
         self.changes = bool(self._changing)
         """It asks for contexts."""
+        self.in_vain = 0
+        """Batches in a row whose arguments asked for other launches."""
 
     def run(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[Any], Context],
@@ -139,10 +141,12 @@ class Program:
             for one in arrays:
                 made = one.again(ctx)
                 if made is None or ctx.rejects or tuple([(a.dtype, a.shape) for a in made]) != one.kinds:
+                    self.in_vain += 1
                     return None
                 for array in made:
                     at = next(tables)
                     staged[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.in_vain = 0
         for k, low, high, at in self._brought:
             part = np.ascontiguousarray(inputs[k].data[low:high])
             staged[at : at + part.nbytes] = part.view(np.uint8)
@@ -219,7 +223,8 @@ class Programs:
     def find(self, step: Hashable, key: Any) -> Program | None:
         """The program of ``step`` for inputs of ``key`` (`key_of`)."""
         kept = self._kept.get(step)
-        return None if kept is None else kept.get(key)
+        found = None if kept is None else kept.get(key)
+        return None if found is None or found.in_vain > IN_VAIN else found
 
     def run(
         self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples,

@@ -25,8 +25,12 @@ from ..context import Context
 
 _KEPT = 4
 """Shapes of batches that are remembered for an operator and a lane."""
+_LAST = 8
+"""Shapes that may come in turns until they are remembered."""
 _OPERATORS = 256
 """Operators that a lane remembers."""
+IN_VAIN = 3
+"""Batches in a row for whose arguments a recording is tried in vain."""
 _ALIGNMENT = 256
 _NOTHING = np.empty(0, np.uint8)
 KEY = "repeated"
@@ -253,6 +257,8 @@ class Recording:
     ) -> None:  # fmt: skip
         """``made`` is memory that is allocated, and arrays that are made anew, in their order; ``constant`` are device
         arrays that the kernels read, and that are the same each time."""
+        self.in_vain = 0
+        """Batches in a row whose arguments asked for other launches."""
         self._constant, self.outputs = tuple(constant), tuple(outputs)
         self.made, self.launches = tuple(made), tuple(launches)
         self.changing = [one for one in made if isinstance(one, Changing)]
@@ -332,12 +338,18 @@ def output_of(data: Any, out: Output, samples: Samples) -> Batch:
 
 
 _KeyOfOne = tuple[bytes, bytes, str, str, int]
-_Key = tuple[_KeyOfOne, ...]
+_Key = tuple[bool | _KeyOfOne, ...]
 
 
 def key_of(lane: Any, inputs: Sequence[Batch]) -> _Key:
     """Equal for batches for which the same is launched."""
-    return tuple([key_of_one(lane, b) for b in inputs])
+    return (are_all(inputs[0].samples), *[key_of_one(lane, b) for b in inputs])
+
+
+def are_all(samples: Samples) -> bool:
+    """No sample of the iteration is missing: places in the batch are places in the iteration."""
+    slot = samples.slot
+    return len(slot) == 0 or int(slot[-1]) == len(slot) - 1
 
 
 def key_of_one(lane: Any, b: Batch) -> _KeyOfOne:
@@ -351,7 +363,8 @@ class Repeats:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[_Key, Recording | None]] = {}
-        self._last: dict[Hashable, _Key] = {}
+        self._last: dict[Hashable, dict[_Key, None]] = {}
+        """The shapes that came last."""
         self.used: Recording | None = None
         """The one that the last call of `run` repeated."""
 
@@ -378,17 +391,26 @@ class Repeats:
         if known is not None:
             repeated = known.repeat(lane, inputs, samples, context or _no_context)
             if repeated is not None:
-                self.used = known
+                self.used, known.in_vain = known, 0
                 return repeated
-        elif key in kept or self._last.get(node) != key:
-            self._last[node] = key
+            known.in_vain += 1
+            if known.in_vain > IN_VAIN:  # with these arguments something else is launched each time
+                kept[key] = None
+                return launch(lane)[0]
+        elif key in kept or key not in (last := self._last.setdefault(node, {})):
+            if key not in kept:
+                if len(last) >= _LAST:
+                    del last[next(iter(last))]
+                last[key] = None
             return launch(lane)[0]
         recorder = Recorder(lane, inputs, context is None)
         outputs, alone = launch(recorder)
         if len(kept) >= _KEPT:
             kept.clear()
         if alone or context is None:  # with other arguments none may be rejected
-            kept[key] = recorder.recording(outputs) if alone else None
+            made = kept[key] = recorder.recording(outputs) if alone else None
+            if made is not None and known is not None:
+                made.in_vain = known.in_vain
         return outputs
 
 

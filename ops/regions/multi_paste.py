@@ -14,6 +14,7 @@ from ..context import Context
 from ..copies.strided import Target, affordable, convert, filled, row_major, run_into, whole, window
 from ..copies.windows import integers, known_layout
 from ..errors import SpecError
+from ..gpu.repeated import are_all, once
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 
@@ -37,6 +38,7 @@ class MultiPaste(Operator, name="multi_paste"):
     all have the same. Sequences are pasted frame by frame (DALI's CPU operator refuses them). Any type is taken.
     """
 
+    repeats = True
     layouts = ("HWC", "FHWC")
     inputs = (1, 64)
     example = "{op: multi_paste, in: [a, b], out_anchors: $places, output_size: [512, 512], out: images}"
@@ -147,6 +149,8 @@ class MultiPaste(Operator, name="multi_paste"):
             return owner, owner, np.tile(np.arange(len(images)), n)
         ids, counts = ctx.lists("in_ids", np.int64)
         slots = images[0].samples.slot
+        if not are_all(images[0].samples):
+            once(ctx.device)  # parts are of other samples, some of which are missing
         last = int(slots.max(initial=-1)) + 1  # stands for all that are not there
         place = np.full(last + 1, -1, np.int64)
         place[slots] = np.arange(n)

@@ -335,7 +335,6 @@ class Variance(Reduction, name="reductions.variance"):
     example = "{op: reductions.variance, in: [images, means], axis_names: HW, out: variances}"
     kind = DEVIATIONS
     ending = (True, False)
-    repeats = False
 
     ddof: Annotated[int, Arg("taken from the number of elements", ge=0)] = 0
 

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ...ops.base import Operator
-from ...ops.batch import Batch
+from ...ops.base import Operator, outputs_of
+from ...ops.batch import Batch, Samples
 from ...ops.context import Context, streams_of
 from ...ops.gpu.program import Program, programs_of
-from ...ops.gpu.repeated import key_of, key_of_one
+from ...ops.gpu.repeated import are_all, key_of_one
 from ...readers.external_source import ExternalSource, FedBatches
 from ..compile.schedule import Step
+from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
 from .batch_budget import BatchBudget
 from .in_flight import Iteration
@@ -28,6 +29,19 @@ from .services import Services
 
 _KEPT = 16
 """Shapes of batches of which the memory is remembered."""
+_SEEN, _TURNS = 256, 4
+"""Shapes and lanes that are counted, and batches of a shape that make a program: a lane's first is launched, the second
+recorded, the third repeated."""
+_IN_VAIN = 8
+"""Batches in a row that were launched as they are, and then the other way all the same."""
+
+
+def _is_plain(node: Node) -> bool:
+    """Nothing but launches, or shapes, is expected of it."""
+    op = node.op
+    if node.scope or node.samples_of or op.late or isinstance(op, (Split, Merge)):
+        return False
+    return op.shared and (node.stage == "gpu" or op.of_shapes)
 
 
 class Draws:
@@ -76,7 +90,10 @@ class Begun(NamedTuple):
     """A batch on its way."""
 
     lane: Any
-    program: Program | None
+    timer: Any
+    """Of what was launched: asked for `milliseconds`; None where the device has nothing to do."""
+    sizes: Sequence[tuple[int, int]]
+    """Bytes that each operator takes and gives."""
     results: Env
     fed: Sequence[int]
     """Bytes that each source gave."""
@@ -90,15 +107,19 @@ class Rehearsed:
     def __init__(self, services: Services, budget: BatchBudget, name: str, step: Step, to_host: Sequence[Edge]) -> None:
         """``to_host`` are the edges of the step that are wanted on the host."""
         self._services, self._budget, self._name, self._step = services, budget, name, step
-        first = repeating(step.nodes)
-        sources, self._nodes = step.nodes[:first], step.nodes[first:]
-        made = {n.id for n in self._nodes}
-        on_host = {n.id for n in self._nodes if n.op.of_shapes}
-        fed = [Edge(n.id, k) for n in sources for k in range(n.op.num_outputs)]
+        sources = [n for n in step.nodes if isinstance(n.op, ExternalSource) and n.stage == "gpu"]
+        self._nodes = [n for n in step.nodes if n not in sources]
+        made, on_host = {n.id for n in self._nodes}, {n.id for n in self._nodes if n.op.of_shapes}
+        self._fed = [Edge(n.id, k) for n in sources for k in range(n.op.num_outputs)]
         read = dict.fromkeys(e for n in self._nodes for e in n.inputs if e.node not in made)
+        self._repeat = list(step.nodes[repeating(step.nodes) :]) == self._nodes
+        """They may become a program."""
+        repeated = [n for n in self._nodes if n.op.repeats]
+        self._plain = all(_is_plain(n) for n in self._nodes) and (len(self._nodes) == 1 or not repeated)
+        """They may be launched as they are."""
         self.suits = (
-            all(isinstance(n.op, ExternalSource) and n.stage == "gpu" for n in sources)
-            and all(e in fed or e in step.needs for e in read)
+            (self._repeat or self._plain)
+            and all(e in self._fed or e in step.needs for e in read)
             and all(e.node in on_host for e in to_host)
             and services.stats.spans is None  # which are of single kernels
         )
@@ -106,16 +127,19 @@ class Rehearsed:
         if not self.suits:
             return
         self._sources: list[tuple[Node, FedBatches]] = [(n, services.feed.states[n.id]) for n in sources]
-        self._read = [(fed.index(e) if e in fed else -1, e) for e in read]
-        """The batches that the program takes: which one was fed, or -1 where the host made it."""
-        self._passed = [(k, e) for k, e in enumerate(fed) if e in step.gives]
+        self._read = [(self._fed.index(e) if e in self._fed else -1, e) for e in read]
+        """The batches that operators take: which one was fed, or -1 where the host made it."""
+        self._passed = [(k, e) for k, e in enumerate(self._fed) if e in step.gives]
         """Those that are outputs themselves."""
-        self._key: tuple[int, int] = (self._nodes[0].id, len(step.nodes)) if self._nodes else (-1, 0)
+        self._key = (self._nodes[0].id, len(step.nodes)) if self._nodes else (-1, 0)
         self._last: list[Batch] = []
-        self._shapes: Any = None
-        """`key_of` the last inputs."""
+        self._keys: list[Any] = []
+        """`key_of_one` of the last inputs."""
         self._holds: dict[Any, tuple[int, int] | None] = {}
         """Bytes that a batch of these shapes holds on the device and on the host; None where they are too many."""
+        self._seen: dict[int, int] = {}
+        """How often shapes came to a lane."""
+        self._in_vain = 0
 
     def begin(self, it: Iteration, lane: Any) -> Begun | None:
         """Launch the batch; None, and nothing is done, where there is no program for it."""
@@ -129,7 +153,7 @@ class Rehearsed:
                 return None
             fed += outputs
             nbytes.append(outputs[0].nbytes if len(outputs) == 1 else sum(b.nbytes for b in outputs))
-        begun = Begun(lane, None, {}, nbytes, False)
+        begun = Begun(lane, None, (), {}, nbytes, False)
         if self._nodes:
             launched = self._launched(it, lane, fed, nbytes)
             if launched is None:
@@ -149,35 +173,56 @@ class Rehearsed:
             if k < 0 and batch.samples is not it.samples:
                 return None
             inputs.append(batch)
-        shapes = self._shapes_of(inputs, lane)
-        program = programs_of(lane).find(self._key, shapes)
-        held = None if program is None else self._held(it, shapes)
-        if program is None or held is None:
+        shapes = self._shapes_of(inputs, lane, it.samples)
+        program = programs_of(lane).find(self._key, shapes) if self._repeat else None
+        held = None if program is None and not self._goes_plainly(lane, shapes) else self._held(it, shapes)
+        if held is None:
             return None
+        timer: Any = None
+        sizes: Sequence[tuple[int, int]] = []
         try:
-            results = self._run(program, lane, inputs, it)
+            if program is not None:
+                results = self._run(program, lane, inputs, it)
+                timer, sizes = None if program.is_free else program, program.bytes
+            else:
+                timer, sizes = lane, []
+                results = self._run_plainly(lane, fed, it, sizes)
         except Exception:  # memory, most likely; the other way is prepared for it
-            return None
+            results = None
         if results is None:
+            self._in_vain += program is None
             return None
         there, here = held
         if there and self._budget.device is not None:
             self._budget.device.hold(it.order, there, wait=False)
         if here:
             self._budget.host.hold(it.order, here, wait=False)
-        return Begun(lane, program, results, nbytes, bool(there or here))
+        return Begun(lane, timer, sizes, results, nbytes, bool(there or here))
 
-    def _shapes_of(self, inputs: list[Batch], lane: Any) -> Any:
+    def _goes_plainly(self, lane: Any, shapes: Any) -> bool:
+        """Batches of ``shapes`` are launched as they are: for the first time, or where there is no program although
+        they came often enough for one."""
+        if not self._plain or self._in_vain > _IN_VAIN:
+            return False
+        if not self._repeat:
+            return True
+        key = hash((id(lane), shapes))
+        if len(self._seen) > _SEEN:
+            self._seen.clear()
+        seen = self._seen[key] = self._seen.get(key, -1) + 1
+        return not 0 < seen <= _TURNS
+
+    def _shapes_of(self, inputs: list[Batch], lane: Any, samples: Samples) -> Any:
         """`key_of` the inputs; those that are given again and again are not looked at."""
-        last = self._last
+        last, keys = self._last, self._keys
         if len(last) != len(inputs):
-            self._shapes = key_of(lane, inputs)
+            self._keys = [key_of_one(lane, b) for b in inputs]
         else:
-            for k, (before, batch) in enumerate(zip(last, inputs, strict=True)):
-                if before is not batch:
-                    self._shapes = (*self._shapes[:k], key_of_one(lane, batch), *self._shapes[k + 1 :])
+            for k, batch in enumerate(inputs):
+                if batch is not last[k]:
+                    keys[k] = key_of_one(lane, batch)
         self._last = inputs
-        return self._shapes
+        return (are_all(samples), *self._keys)
 
     def _held(self, it: Iteration, shapes: Any) -> tuple[int, int] | None:
         """`BatchBudget.at_once` for batches of ``shapes``."""
@@ -210,18 +255,50 @@ class Rehearsed:
                 known.rejects.clear()
         return found
 
+    def _run_plainly(
+        self, lane: Any, fed: Sequence[Batch], it: Iteration, sizes: list[tuple[int, int]]
+    ) -> Env | None:  # fmt: skip
+        """The results of the operators' own launches; None where one has more to say than these."""
+        samples, env = it.samples, dict(it.env)
+        for edge, batch in zip(self._fed, fed, strict=True):
+            if batch.on_host:
+                return None
+            env[edge] = batch.with_data(batch.data, samples, batch.nbytes)
+        run = self._services.run(it, device=lane)
+        last = {e: n.id for n in self._nodes for e in n.reads}
+        with lane:
+            watch = lane.stopwatch()
+            watch.begin()
+            for node in self._nodes:
+                inputs = [lane.to_device(env[e]) if node.stage == "gpu" else env[e] for e in node.inputs]
+                ctx = context_of(node, node.stage, samples, env, run)
+                outputs = outputs_of(node.op.kernel(node.stage)(ctx, *inputs))
+                if ctx.rejects or ctx.checks or ctx.finish is not None or len(outputs) != node.op.num_outputs:
+                    ctx.checks.clear()
+                    return None
+                for k, batch in enumerate(outputs):
+                    if len(batch) != len(samples):
+                        return None
+                    env[Edge(node.id, k)] = batch if batch.samples is samples else batch.replace(samples=samples)
+                sizes.append((sum(b.nbytes for b in inputs), sum(b.nbytes for b in outputs)))
+                for e in node.reads:
+                    if last[e] == node.id and e not in self._step.gives:
+                        env.pop(e, None)
+            watch.end()
+        self._in_vain = 0
+        return {e: env[e] for e in self._step.gives}
+
     def finish(self, it: Iteration, begun: Begun) -> None:
         """Wait for the batch."""
-        program, lane = begun.program, begun.lane
         milliseconds = 0.0
-        if program is not None and not program.is_free:
-            lane.synchronize()
-            milliseconds = program.milliseconds()
+        if begun.timer is not None:
+            begun.lane.synchronize()
+            timer = begun.lane.stopwatch() if begun.timer is begun.lane else begun.timer
+            milliseconds = timer.milliseconds()
         if begun.held:
             self._budget.release(it.order)
         it.env |= begun.results
-        sizes = () if program is None else program.bytes
-        self._services.stats.note(self._took, len(it.samples.slot), sizes, milliseconds / 1e3, begun.fed)
+        self._services.stats.note(self._took, len(it.samples.slot), begun.sizes, milliseconds / 1e3, begun.fed)
 
     def _took(self, samples: int, sizes: Sequence[tuple[int, int]], seconds: float, fed: Sequence[int]) -> None:
         """Take down a batch: the time of its kernels is dealt out by what each took when they ran one by one."""

@@ -288,6 +288,22 @@ def _milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
     return [1e3 * (_events[end].at - _events[begin].at) for begin, end in between]
 
 
+class _Stopwatch:
+    """dali_run.ops.gpu.driver_calls.Stopwatch."""
+
+    def __init__(self, stream: int) -> None:
+        pass
+
+    def begin(self) -> None:
+        self._began = time.perf_counter()
+
+    def end(self) -> None:
+        self._ended = time.perf_counter()
+
+    def milliseconds(self) -> float:
+        return 1e3 * (self._ended - self._began)
+
+
 def _of_interface(tensor: Any) -> Array:
     """Another library's tensor, where it lies."""
     what = tensor.__cuda_array_interface__
@@ -560,6 +576,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     if late:
         device.Arena.take = noisy  # type: ignore[method-assign]
     work, stream_work.Work = stream_work.Work, lambda stream: Work(fake, stream)  # type: ignore[assignment,misc]
+    stopwatch, stream_work.Stopwatch = stream_work.Stopwatch, _Stopwatch  # type: ignore[misc]
     milliseconds, stream_work.milliseconds = stream_work.milliseconds, _milliseconds
     launches = stream_work.Launches
     stream_work.Launches = lambda stream, kernels, places: PlainLaunches(  # type: ignore[assignment,misc]
@@ -587,6 +604,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         _defaults.clear()
         stream_work.Launches = launches  # type: ignore[misc]
         stream_work.Work = work  # type: ignore[misc]
+        stream_work.Stopwatch = stopwatch  # type: ignore[misc]
         stream_work.milliseconds = milliseconds
         start._start = ahead
         start._started.clear()
