@@ -14,9 +14,11 @@ from ..copies.strided import convert, pad, run, whole, window
 from ..copies.windows import OutOfBounds, border, bounded, fill_along, image_layout, refused, round_half_away
 from ..errors import SpecError
 from ..gpu.repeated import once
+from ..kernels import Kernels
 from ..types import DALIDataType, DALIImageType, to_numpy
 
 F64 = npt.NDArray[np.float64]
+_kernels: Any = Kernels("..copies.windows_cpu", __package__)
 
 
 class Slice(Operator, name="slice"):
@@ -109,13 +111,54 @@ class Slice(Operator, name="slice"):
     def windows(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...]) -> tuple[I64, I64]:
         """Anchor and shape [N, D] of the slice of each sample, after the policy; of ``data`` the shapes are enough."""
         extent = data.shapes.astype(np.int64)
-        start, end = self._ranges(ctx, extent, data, inputs)
-        anchor, stop = round_half_away(start), round_half_away(end)
-        backwards = np.any(stop < anchor, axis=1)
+        found = self._of_one_group(ctx, data, inputs)
+        if found is None:
+            start, end = self._ranges(ctx, extent, data, inputs)
+            anchor = round_half_away(start)
+            shape = round_half_away(end) - anchor
+        else:
+            anchor, shape = found
+        backwards = np.any(shape < 0, axis=1) if found is None or (shape < 0).any() else np.zeros(len(data), np.bool_)
         for i in np.flatnonzero(backwards).tolist():
-            ctx.reject(i, "bad_argument", f"the slice {anchor[i].tolist()} to {stop[i].tolist()} ends before it starts")
-        shape = refused(stop - anchor, backwards)
-        return bounded(ctx, self.out_of_bounds_policy, refused(anchor, backwards), shape, extent)
+            stop = (anchor[i] + shape[i]).tolist()
+            ctx.reject(i, "bad_argument", f"the slice {anchor[i].tolist()} to {stop} ends before it starts")
+        anchor, shape = refused(anchor, backwards), refused(shape, backwards)
+        return bounded(ctx, self.out_of_bounds_policy, anchor, shape, extent)
+
+    def _of_one_group(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...]) -> tuple[I64, I64] | None:
+        """Anchor and shape [N, D] by one compiled call, where all samples name the same axes; else None."""
+        if "axes" in ctx.args or data.ndim == 0 or len(data) == 0:
+            return None
+        if not isinstance(next(ctx.alike(*inputs))[0], slice):
+            return None
+        axes = self._axes(data.layout, data.ndim)
+        if inputs:
+            (first, first_parts), (last, last_parts) = (
+                (rows, relative and rows.dtype.kind == "f")
+                for rows, relative in zip(_rows(inputs), (self.normalized_anchor, self.normalized_shape), strict=True)
+            )
+            sized = _kernels.AFTER
+        else:
+            first, first_parts = self._argument_rows(ctx, "start")
+            sized = _kernels.AFTER if self._which("shape") else _kernels.AT if self._which("end") else _kernels.WITH_IT
+            last, last_parts = self._argument_rows(ctx, "shape" if sized == _kernels.AFTER else "end")
+        for name, values in (("start", first), ("shape" if sized == _kernels.AFTER else "end", last)):
+            if values.shape[1] not in (1, len(axes)):
+                raise SpecError(f"{name} has {values.shape[1]} values for {len(axes)} axes")
+        anchor, shape = np.empty(data.shapes.shape, np.int64), np.empty(data.shapes.shape, np.int64)
+        first, last = (np.ascontiguousarray(values, np.float64) for values in (first, last))
+        _kernels.slices(
+            data.shapes, np.array(axes, np.int64), first, first_parts, last, last_parts, sized, anchor, shape
+        )
+        return anchor, shape
+
+    def _argument_rows(self, ctx: Context, name: str) -> tuple[npt.NDArray[Any], bool]:
+        """The argument ``name`` [1 or N, k], 0 where there is none, and whether it is in parts of the extent."""
+        which = self._which(name)
+        if not which:
+            return np.zeros((1, 1)), False
+        relative = which.startswith("rel_")
+        return ctx.rows(which, np.float32 if relative else np.int64), relative
 
     def cpu(self, ctx: Context, data: Batch, *inputs: Batch) -> Batch:
         anchor, shape = self.windows(ctx, data, inputs)
@@ -179,6 +222,12 @@ class Slice(Operator, name="slice"):
             real = rows.dtype.kind == "f"
             values.append(scaled(rows, along, "rel_" if real and relative else ""))
         return values[0], values[0] + values[1]
+
+
+def _rows(inputs: tuple[Batch, ...]) -> list[npt.NDArray[Any]]:
+    """[N, k] of each, on the host: shapes are computed there, so that a copy from a device is waited for."""
+    rows = [batch.dense().reshape(len(batch), -1) for batch in inputs]
+    return [values if batch.on_host else values.get() for batch, values in zip(inputs, rows, strict=True)]
 
 
 _ENDS = ("start", "end", "shape", "rel_start", "rel_end", "rel_shape")

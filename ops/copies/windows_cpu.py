@@ -70,3 +70,60 @@ def of_other_width(shape: Any, channel: Any, width: Any) -> Any:
     for i in range(len(shape)):
         found += shape[i, channel] != width and shape[i, channel] > 0
     return found
+
+
+AT, AFTER, WITH_IT = range(3)
+
+
+@numba.njit(error_model="numpy", forceinline=True)
+def _rounded(value: Any) -> Any:
+    """The nearest integer, halves away from zero, see `_integer`."""
+    whole = np.trunc(value)
+    return _integer(whole + np.copysign(1.0 if abs(value - whole) >= 0.5 else 0.0, value - whole))
+
+
+@numba.njit(
+    "int64(int32[:, :], int64[::1], float64[:, ::1], boolean, float64[:, ::1], boolean, int64, "
+    "int64[:, ::1], int64[:, ::1])",
+    nogil=True, cache=True, error_model="numpy",
+)  # fmt: skip
+def slices(
+    extent: Any,
+    axes: Any,
+    first: Any,
+    first_parts: Any,
+    last: Any,
+    last_parts: Any,
+    sized: Any,
+    anchor: Any,
+    shape: Any,
+) -> Any:
+    """Where slices lie in samples of ``extent`` [N, D]: ``anchor`` and ``shape`` of each, of a length below 0 where one
+    ends before it starts; returns how many do.
+
+    Along ``axes`` they start at ``first`` and end at ``last``, or after as many elements (``sized``: AFTER), or where
+    the sample does (WITH_IT); both are [N or 1, axes or 1], and parts of the extent, in float32, where ``*_parts`` says
+    so. Other axes are whole.
+    """
+    wrong = 0
+    for i in range(len(extent)):
+        for d in range(extent.shape[1]):
+            anchor[i, d], shape[i, d] = 0, extent[i, d]
+        backwards = False
+        for k in range(len(axes)):
+            along = extent[i, axes[k]]
+            a = first[i if len(first) > 1 else 0, k if first.shape[1] > 1 else 0]
+            b = last[i if len(last) > 1 else 0, k if last.shape[1] > 1 else 0]
+            if first_parts:
+                a = np.float64(np.float32(a) * np.float32(along))
+            if last_parts:
+                b = np.float64(np.float32(b) * np.float32(along))
+            if sized == WITH_IT:
+                b = np.float64(along)
+            elif sized == AFTER:
+                b = np.float64(np.float32(a) + np.float32(b)) if first_parts and last_parts else a + b
+            start, stop = _rounded(a), _rounded(b)
+            anchor[i, axes[k]], shape[i, axes[k]] = start, stop - start
+            backwards = backwards or stop < start
+        wrong += backwards
+    return wrong

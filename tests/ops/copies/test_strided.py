@@ -446,3 +446,51 @@ def test_full_like_has_the_type_of_what_it_is_like() -> None:
     assert out.sample(1).tolist() == [[2, 3, 0, 255]] * 2
     like, value = Spec((2, 4), DALIDataType.UINT8, "HW"), Spec((4,), DALIDataType.FLOAT)
     assert operator("full_like").infer(like, value) == like
+
+
+def test_slices_to_the_end_of_samples_that_floats_cannot_count() -> None:
+    extent = 2**24 + 3
+    data = Batch(
+        np.zeros(extent, np.uint8), np.zeros(1, np.int64), np.array([[extent]], np.int32), "", Samples.numbered(1)
+    )
+    op = operator("slice", start=[5], axes=[0])
+    anchor, shape = op.windows(Context(op, "cpu", data.samples), data, ())
+    assert (anchor.tolist(), shape.tolist()) == ([[5]], [[extent - 5]])
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_windows_of_slices_are_those_of_each_sample_alone(kind: int) -> None:
+    """Relative and absolute ones, of constants and of inputs; those that end before they start are refused."""
+    random = np.random.default_rng(kind)
+    for _ in range(20):
+        n = int(random.integers(1, 5))
+        data = batch_of([np.zeros((*random.integers(0, 30, 2), 3), np.uint8) for _ in range(n)], "HWC")
+        inputs: tuple[Batch, ...] = ()
+        how: dict[str, Any] = {"out_of_bounds_policy": "pad", "axis_names": "HW"}
+        first, last = (
+            random.uniform(-0.5, 1, (n, 2)).astype(np.float32),
+            random.uniform(-0.2, 1, (n, 2)).astype(np.float32),
+        )
+        of = np.float32(data.shapes[:, :2])
+        if kind == 0:
+            inputs = tuple(batch_of(list(values)) for values in (first, last))
+            start, end = first * of, first * of + last * of
+        elif kind == 1:
+            how |= {"rel_start": first[0].tolist(), "rel_shape": last[0].tolist()}
+            start, end = first[:1] * of, first[:1] * of + last[:1] * of
+        elif kind == 2:
+            whole = random.integers(-3, 5, 2)
+            how |= {"start": whole.tolist(), "rel_end": last[0].tolist()}
+            start, end = np.tile(whole, (n, 1)).astype(np.float32), last[:1] * of
+        else:
+            whole = random.integers(5, 40, 2)
+            how |= {"rel_start": first[0].tolist(), "end": whole.tolist()}
+            start, end = first[:1] * of, np.tile(whole, (n, 1)).astype(np.float32)
+        start, end = (np.trunc(v) + np.copysign(np.abs(v - np.trunc(v)) >= 0.5, v) for v in (start, end))
+        wrong = (end < start).any(axis=1)
+        op = operator("slice", **how)
+        ctx = Context(op, "cpu", data.samples)
+        anchor, shape = op.windows(ctx, data, inputs)
+        assert sorted(r.slot for r in ctx.rejects) == np.flatnonzero(wrong).tolist()
+        np.testing.assert_array_equal(anchor[:, :2], np.where(wrong[:, None], 0, start))
+        np.testing.assert_array_equal(shape[:, :2], np.where(wrong[:, None], 0, end - start))
