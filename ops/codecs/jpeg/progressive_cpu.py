@@ -44,14 +44,17 @@ from .simd_cpu import (
     LIMIT,
     PIXELS,
     big_endian_64,
+    deposit,
     i32_at,
     in_range,
     inverse_dct,
-    lowest_bit,
+    mirrored,
     nonzero_mask,
+    ones,
     put_i16,
     put_u64,
     read_factors,
+    refine,
     u8_at,
     u16_at,
     zigzag_to_block,
@@ -399,7 +402,8 @@ def _refining_scan(
     at, count = start + SEVEN, FULL
     step = np.int64(1) << np.int64(scan.low)
     end = U(scan.last + 1)
-    band = (~ZERO >> (U(64) - end)) & (~ZERO << U(scan.first))
+    # Masks have the first coefficient highest, as a scan has its first bit.
+    band = mirrored((~ZERO >> (U(64) - end)) & (~ZERO << U(scan.first)))
     run: Any = np.int64(0)
     x: Any = np.int64(0)
     line = first
@@ -418,11 +422,11 @@ def _refining_scan(
         if at > stop + U(16):
             return False
         here = line + U(x) * _BLOCK_BYTES
-        known = nonzero_mask(here) & band
+        known = mirrored(nonzero_mask(here)) & band
         ahead = band  # places that are still to come
-        ended = run > 0
-        while ahead != ZERO:
-            passed, place, fresh = known & ahead, U(_SPARE), np.int64(0)
+        more, plus, minus = ZERO, ZERO, ZERO
+        while True:
+            passed, ended = known & ahead, run > 0
             if not ended:
                 bits |= big_endian_64(at) >> (count & LOW6)
                 at += (~count >> THREE) & SEVEN
@@ -443,39 +447,42 @@ def _refining_scan(
                 else:
                     if size > ONE:
                         return False
-                    if size == ONE:
-                        fresh = step if np.int64(bits) < 0 else -step
-                        bits <<= ONE
-                        count -= ONE
+                    above = bits >> U(63)
+                    bits <<= size
+                    count -= size
                     free = ~known & ahead
-                    for _ in range(np.int64(zeros)):
-                        free &= free - ONE
-                    if free != ZERO:
-                        place = lowest_bit(free)
-                        ahead &= (~ZERO << ONE) << place
+                    left_free = ones(free)
+                    if zeros < left_free:
+                        place = deposit(ONE << (left_free - ONE - zeros), free)
+                        plus |= place & (ZERO - (above & size))
+                        minus |= place & (ZERO - (~above & size))
+                        ahead &= place - ONE
                         passed &= ~ahead
-                    elif fresh != 0:
+                    elif size != ZERO:
                         return False  # a new coefficient after the last
                     else:
                         ahead = ZERO
-            if ended:
-                ahead = ZERO
-            turn = 0
-            while passed != ZERO:
-                if turn & 31 == 0:
+            if passed != ZERO:
+                bits |= big_endian_64(at) >> (count & LOW6)
+                at += (~count >> THREE) & SEVEN
+                count |= FULL
+                number = ones(passed)
+                if number > U(48):  # more than there are bits
+                    late = deposit((ONE << (number - U(32))) - ONE, passed)
+                    more |= deposit(bits >> U(32), passed & ~late)
+                    bits <<= U(32)
+                    count -= U(32)
+                    passed, number = late, number - U(32)
                     bits |= big_endian_64(at) >> (count & LOW6)
                     at += (~count >> THREE) & SEVEN
                     count |= FULL
-                turn += 1
-                address = here + (lowest_bit(passed) << ONE)
-                passed &= passed - ONE
-                value = (np.int64(u16_at(address)) << np.int64(48)) >> np.int64(48)
-                more = ((value >> np.int64(63)) | np.int64(1)) * step
-                put_i16(address, U(value + (more & (np.int64(bits) >> np.int64(63)))))
-                bits <<= ONE
-                count -= ONE
-            if fresh != 0:
-                put_i16(here + (place << ONE), U(fresh))
+                more |= deposit((bits >> ONE) >> (LOW6 - number), passed)
+                bits <<= number
+                count -= number
+            if ended or ahead == ZERO:
+                break
+        if more | plus | minus != ZERO:
+            refine(here, mirrored(more), mirrored(plus), mirrored(minus), step)
         if run > 0:
             run -= 1
         x += 1

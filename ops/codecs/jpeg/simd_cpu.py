@@ -141,6 +141,74 @@ def _nonzero_mask(_typing, address):
 nonzero_mask: Any = intrinsic(_nonzero_mask)
 
 
+def _of_bits(name: str) -> Any:
+    def apply(_typing, value):
+        def generate(_context, builder, _signature, args):
+            return getattr(builder, name)(args[0])
+
+        return types.uint64(types.uint64), generate
+
+    return intrinsic(apply)
+
+
+ones: Any = _of_bits("ctpop")
+"""How many bits of a number are 1."""
+mirrored: Any = _of_bits("bitreverse")
+"""A number with its highest bit lowest."""
+
+
+def _deposit(_typing, bits, places):
+    """The lowest ``bits`` to ``places``, a mask: its lowest bit says where the lowest one goes, and so on."""
+
+    def generate(_context, builder, _signature, args):
+        name = "llvm.x86.bmi.pdep.64"
+        made = ir.FunctionType(_I64, [_I64, _I64])
+        return builder.call(builder.module.globals.get(name) or ir.Function(builder.module, made, name), args)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+@njit(nogil=True, cache=True)
+def deposit_by_steps(bits: Any, places: Any) -> Any:
+    """`deposit` on processors that have no instruction for it."""
+    found: Any = np.uint64(0)
+    while places != np.uint64(0):
+        lowest = places & (~places + np.uint64(1))
+        found |= lowest & (~(bits & np.uint64(1)) + np.uint64(1))
+        bits >>= np.uint64(1)
+        places ^= lowest
+    return found
+
+
+deposit: Any = intrinsic(_deposit) if compiles_with("bmi2") else deposit_by_steps
+
+
+def _refine(_typing, address, more, plus, minus, step):
+    """Of the 64 int16 from ``address`` on, those of the mask ``more`` go ``step`` (int64) away from 0; others become
+    larger by it where ``plus`` says so, and smaller where ``minus`` does."""
+
+    def generate(context, builder, _signature, args):
+        kind = _vector(_I16, 64)
+        values, zero = _load(builder, args[0], kind), _splat(_I16, 64, 0)
+        more, plus, minus = (builder.bitcast(a, _vector(ir.IntType(1), 64)) for a in args[1:4])
+        one = builder.insert_element(
+            ir.Constant(kind, ir.Undefined), builder.trunc(args[4], _I16), ir.Constant(_I32, 0)
+        )
+        step = _shuffle(builder, one, one, [0] * 64)
+        below = builder.icmp_signed("<", values, zero)
+        down = builder.or_(minus, builder.and_(more, below))
+        up = builder.or_(plus, builder.and_(more, builder.not_(below)))
+        values = builder.add(values, builder.select(up, step, zero))
+        _store(builder, builder.sub(values, builder.select(down, step, zero)), args[0])
+        return context.get_dummy_value()
+
+    number = types.uint64
+    return types.void(number, number, number, number, types.int64), generate
+
+
+refine: Any = intrinsic(_refine)
+
+
 _ZIGZAG = (
     0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,
     28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,17 @@ def test_scripts_of_scans(script: Sequence[Scan], interval: int) -> None:
         files.append(made.encoded(of_components(script, len(sampling)), interval))
     assert_exact(files[:4])
     assert (decode(files[4:])[1] == KERNELS.OTHER).all()
+
+
+def test_blocks_full_of_coefficients() -> None:
+    """More bits of correction at once than a word of the scan has."""
+    pixels = np.random.default_rng(4).integers(0, 256, (40, 48, 3)).astype(np.uint8)
+    files = []
+    for quality in (97, 100):
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, "JPEG", quality=quality, progressive=True, subsampling=0)
+        files.append(out.getvalue())
+    assert_exact(files)
 
 
 def test_runs_of_ended_blocks() -> None:

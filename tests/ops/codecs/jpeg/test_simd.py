@@ -1,5 +1,5 @@
-"""The inverse DCT of the CPU's decoders, on vectors: libjpeg's accurate one to the bit, and values out of its range are
-told; by instructions of this processor and by those that any has."""
+"""Steps of the CPU's decoders on vectors and masks: libjpeg's accurate inverse DCT to the bit, values out of its range
+are told, bits go where they belong; by instructions of this processor and by those that any has."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def expected(blocks: NDArray[np.int16], quant: NDArray[np.uint8]) -> tuple[NDArr
     return np.clip(x.transpose(2, 1, 0) + 128, 0, 255).astype(np.uint8), good
 
 
-def check() -> None:
+def check_transform() -> None:
     """Blocks of few and many coefficients, small and large, and the largest that there are."""
     rng = np.random.default_rng(5)
     quant = rng.integers(1, 256, 64).astype(np.uint8)
@@ -88,14 +88,63 @@ def check() -> None:
     np.testing.assert_array_equal(out[good], pixels[good])
 
 
+@njit(nogil=True)
+def refined(blocks: Any, masks: Any, step: Any) -> None:
+    """`refine` of blocks [N, 64] by three masks each."""
+    for i in range(len(blocks)):
+        simd.refine(U(blocks[i].ctypes.data), masks[i, 0], masks[i, 1], masks[i, 2], step)
+
+
+@njit(nogil=True)
+def of_bits(values: Any, masks: Any, out: Any) -> None:
+    """Of each value: how many bits it has, itself mirrored, its bits deposited, by both ways."""
+    for i in range(len(values)):
+        out[i, 0], out[i, 1] = simd.ones(values[i]), simd.mirrored(values[i])
+        out[i, 2], out[i, 3] = simd.deposit(values[i], masks[i]), simd.deposit_by_steps(values[i], masks[i])
+
+
+def check_masks() -> None:
+    """Numbers of few and of many bits."""
+    rng = np.random.default_rng(3)
+    values, masks = (rng.integers(0, 1 << 64, 300, np.uint64) for _ in range(2))
+    masks &= np.where(np.arange(300) % 3 == 0, rng.integers(0, 1 << 64, 300, np.uint64), ~U(0))
+    masks[:3], values[:3] = [0, ~U(0), 1 << 63], [~U(0), ~U(0), 1]
+    out = np.empty((300, 4), np.uint64)
+    of_bits(values, masks, out)
+    for value, mask, found in zip(values.tolist(), masks.tolist(), out.tolist(), strict=True):
+        places = [k for k in range(64) if mask >> k & 1]
+        deposited = sum((value >> n & 1) << k for n, k in enumerate(places))
+        assert found == [value.bit_count(), int(f"{value:064b}"[::-1], 2), deposited, deposited]
+    blocks = rng.integers(-9, 10, (100, 64)).astype(np.int16) * (rng.random((100, 64)) < 0.5)
+    bits = rng.integers(0, 4, (100, 64))  # nothing, away from 0, plus, minus
+    place = U(1) << np.arange(64, dtype=np.uint64)
+    masks = np.stack([((bits == k) * place).sum(1, dtype=np.uint64) for k in (1, 2, 3)], 1)
+    away = np.where(blocks < 0, -4, 4)
+    right = blocks + np.choose(bits, [0, away, 4, -4])
+    made = blocks.astype(np.int16)
+    refined(made, masks, 4)
+    np.testing.assert_array_equal(made, right)
+
+
+def check() -> None:
+    """All of it."""
+    check_transform()
+    check_masks()
+
+
 def test_the_transform_is_libjpegs() -> None:
-    check()
+    check_transform()
 
 
-@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="for processors without AVX2")
-def test_processors_without_avx2_make_the_same() -> None:
-    code = "from dali_run.ops.compiled.target import compiles_with; assert not compiles_with('avx2')\n" \
-           "from tests.ops.codecs.jpeg import test_idct; test_idct.check()"  # fmt: skip
+def test_masks_of_coefficients() -> None:
+    check_masks()
+
+
+@pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="other instructions there")
+def test_processors_without_avx2_and_bmi2_make_the_same() -> None:
+    code = "from dali_run.ops.compiled.target import compiles_with\n" \
+           "assert not compiles_with('avx2') | compiles_with('bmi2')\n" \
+           "from tests.ops.codecs.jpeg import test_simd; test_simd.check()"  # fmt: skip
     environment = {**os.environ, "NUMBA_CPU_NAME": "x86-64-v2", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
