@@ -391,7 +391,8 @@ class _OpenShard:
     """Lines of the reject log in whose place a sample was written: another one, or the damaged one itself."""
     bytes: int = 0
     first_key: str | None = None
-    last_key: str | None = None
+    last: tuple[Samples, int] | None = None
+    """Its last sample, whose key is looked for when the shard is complete."""
     lane: int | None = None
     """Which of the threads that frame has this shard, once there is work for one."""
     framed: Future[None] | None = None
@@ -403,7 +404,7 @@ class _OpenShard:
         self.bytes += nbytes
         if self.first_key is None:
             self.first_key = records.samples.origin(0).key
-        self.last_key = records.samples.origin(n - 1).key
+        self.last = records.samples, n - 1
 
     def entry(self, rejects_size: int, carry: Mapping[str, Any]) -> dict[str, Any]:
         """Its line of the journal; the files come when they are published."""
@@ -414,7 +415,7 @@ class _OpenShard:
             "rejects": self.rejects,
             **({"replaced": self.replaced} if self.replaced else {}),
             "first_key": self.first_key,
-            "last_key": self.last_key,
+            "last_key": None if self.last is None else self.last[0].origin(self.last[1]).key,
             "files": [],
             "rejects_size": rejects_size,
             "carry": carry,
