@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -45,6 +46,14 @@ def table(lobes: int) -> F32:
     """The kernel from 0 to ``lobes``, STEPS numbers a lobe, and zeros after it."""
     u = np.arange(lobes * STEPS + 2) / STEPS
     return _kernel(lobes, u).astype(np.float32)
+
+
+@lru_cache(16)
+def pairs(table: Callable[[int], F32], lobes: int) -> npt.NDArray[np.uint64]:
+    """The entries of a table, each with the step to the next one above it: as one number, which is one look-up."""
+    numbers = table(lobes)
+    both = np.stack([numbers, np.append(numbers[1:], numbers[-1:]) - numbers], axis=1)
+    return both.view(np.uint64).reshape(-1)
 
 
 @lru_cache(16)

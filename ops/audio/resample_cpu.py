@@ -29,6 +29,19 @@ def _dot(weights, signal, start, channels, c):
     return total
 
 
+@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _dot_of(weights, count, signal, start, channels):
+    """`_dot` of the first ``count`` weights, from element ``start`` on."""
+    total = np.float32(0)
+    if channels == 1:
+        for j in range(count):  # indices without a sign are not negative, which lets it be vectorised
+            total += weights[np.uint64(j)] * signal[np.uint64(start + j)]
+    else:
+        for j in range(count):
+            total += weights[np.uint64(j)] * signal[np.uint64(start + j * channels)]
+    return total
+
+
 @jit
 def by_phases(data, base, rows, taps, first, out, out_base):
     """Sums of the taps of one of ``up`` phases; what is outside of a signal is 0."""
@@ -50,34 +63,62 @@ def by_phases(data, base, rows, taps, first, out, out_base):
                 block += down
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"reassoc"})
-def _weigh(weights, offset, shrink, lobes, steps, table):
-    """The kernel at the distances ``offset``, ``offset`` + 1 ...; their sum."""
+# Weights are found in three loops: places in the table, by vectors; what stands there, one by one; numbers between two
+# entries, by vectors. As one loop all of it was done one by one.
+
+
+@jit
+def _looked_up(pairs, entries, count, found):
+    for j in range(count):
+        found[np.uint64(j)] = pairs[np.uint64(entries[np.uint64(j)])]
+
+
+@jit
+def _between(found, parts, count, weights):
+    """``found``: entries and the steps to the next ones, float32 each."""
+    for j in range(count):
+        k = np.uint64(j)
+        entry, step = np.uint32(found[k]).view(np.float32), np.uint32(found[k] >> np.uint64(32)).view(np.float32)
+        weights[k] = entry + parts[k] * step
+
+
+@jit
+def _sum(weights):
     total = np.float32(0)
     for j in range(len(weights)):
-        place = min(abs(offset + j) * shrink, np.float64(lobes)) * steps
-        entry = np.uint32(np.int32(place))
-        part = np.float32(place - entry)
-        weight = table[entry] + part * (table[entry + np.uint32(1)] - table[entry])
-        weights[j] = weight
-        total += weight
+        total += weights[j]
     return total
 
 
 @jit
-def by_table(data, base, rows, ratios, table, lobes, steps, out, out_base):
+def _weigh(offset, shrink, lobes, steps, entries, parts, count):
+    """Places of the distances ``offset``, ``offset`` + 1 ... in the kernel's table."""
+    for j in range(count):
+        k = np.uint64(j)
+        place = min(abs(offset + j) * shrink, np.float64(lobes)) * steps
+        entry = np.int32(place)
+        entries[k] = entry
+        parts[k] = np.float32(place - entry)
+
+
+@jit
+def by_table(data, base, rows, ratios, pairs, lobes, steps, out, out_base):
     """The kernel between the entries of its table, for any ratio of rates (``ratios``: input samples for one of the
     output); its weights are divided by their sum."""
     for i in range(len(base)):
         n, frames, channels, ratio = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], ratios[i]
         shrink = min(1.0, 1.0 / ratio)
         half = int(np.ceil(lobes / shrink))
-        weights = np.empty(2 * half + 1, np.float32)
+        weights, parts = np.empty(2 * half + 1, np.float32), np.empty(2 * half + 1, np.float32)
+        entries, found = np.empty(2 * half + 1, np.int32), np.empty(2 * half + 1, np.uint64)
         signal = data[base[i] : base[i] + n * channels]
         for k in range(frames):
             at = k * ratio
             start = int(np.floor(at)) - half
-            total = _weigh(weights, start - at, shrink, lobes, steps, table)
+            _weigh(start - at, shrink, lobes, steps, entries, parts, 2 * half + 1)
+            _looked_up(pairs, entries, 2 * half + 1, found)
+            _between(found, parts, 2 * half + 1, weights)
+            total = _sum(weights)
             low, high = max(0, -start), min(2 * half + 1, n - start)
             inside = weights[low : max(low, high)]
             for c in range(channels):
@@ -85,22 +126,23 @@ def by_table(data, base, rows, ratios, table, lobes, steps, out, out_base):
 
 
 @jit
-def _weigh_as_dali(weights, first, place, scale, center, table):
-    for j in range(len(weights)):
+def _weigh_as_dali(first, place, scale, center, entries, parts, count):
+    for j in range(count):
+        k = np.uint64(j)
         at = np.float32(np.float32(first + j) - place) * scale + center
-        entry = np.uint32(np.int32(at))  # which is above 0
-        part = np.float32(at - np.float32(entry))
-        weights[j] = table[entry] + part * (table[entry + np.uint32(1)] - table[entry])
+        entry = np.int32(at)  # which is above 0
+        entries[k] = entry
+        parts[k] = np.float32(at - np.float32(entry))
 
 
 @jit
-def as_dali(data, base, rows, ratios, table, lobes, center, scale, out, out_base):
+def as_dali(data, base, rows, ratios, pairs, lobes, center, scale, out, out_base):
     """As DALI: the kernel keeps its width whatever the ratio is, and places are summed up in float32 within blocks of
     256 outputs."""
-    room = np.empty(2 * lobes, np.float32)
+    room, parts = np.empty(2 * lobes, np.float32), np.empty(2 * lobes, np.float32)
+    entries, found = np.empty(2 * lobes, np.int32), np.empty(2 * lobes, np.uint64)
     for i in range(len(base)):
         n, frames, channels, ratio = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], ratios[i]
-        signal = data[base[i] : base[i] + n * channels]
         step = np.float32(ratio)
         for block in range(0, frames, DALI_BLOCK):
             start = block * ratio
@@ -109,8 +151,11 @@ def as_dali(data, base, rows, ratios, table, lobes, center, scale, out, out_base
             for k in range(block, min(block + DALI_BLOCK, frames)):
                 middle = np.int64(np.ceil(place))
                 first, end = max(middle - lobes, -whole), min(middle + lobes, n - whole)
-                weights = room[: max(end - first, 0)]
-                _weigh_as_dali(weights, first, place, scale, center, table)
+                count = max(end - first, 0)
+                _weigh_as_dali(first, place, scale, center, entries, parts, count)
+                _looked_up(pairs, entries, count, found)
+                _between(found, parts, count, room)
+                at, to = base[i] + (whole + first) * channels, out_base[i] + k * channels
                 for c in range(channels):
-                    out[out_base[i] + k * channels + c] = _dot(weights, signal, whole + first, channels, c)
+                    out[to + c] = _dot_of(room, count, data, at + c, channels)
                 place = np.float32(place + step)

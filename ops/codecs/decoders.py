@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -342,6 +344,15 @@ class Numpy(Operator, name="decoders.numpy"):
     def infer(self, *specs: Spec) -> Spec:
         check_encoded(specs[0])
         return Spec(None, self.dtype, "")
+
+    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
+        from ..storage.npy import read_header
+
+        counts = np.zeros(len(inputs[0]), np.int64)
+        for i in range(len(counts)):
+            with contextlib.suppress(SampleError):  # it will be rejected
+                counts[i] = math.prod(read_header(encoded_bytes(inputs[0], i)).shape)
+        return counts, np.zeros(len(counts), np.int64)
 
     def cpu(self, ctx: Context, encoded: Batch) -> Batch:
         from ..storage.npy import read_header, view

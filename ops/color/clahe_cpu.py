@@ -50,10 +50,40 @@ def _cubed(f):
 
 
 @jit
-def _byte(v):
-    v = min(max(v, 0.0), 1.0)
+def _level(v):
+    """sRGB's curve from 0 to 1, as a byte."""
     v = v * 12.92 if v <= 0.0031308 else 1.055 * v ** (1 / 2.4) - 0.055
     return np.uint8(v * 255 + 0.5)
+
+
+_STEPS = 4096
+
+
+@cache
+def curve() -> tuple[Any, Any]:
+    """float64[257]: the least number of which `_level` makes each byte, and one that is above all; uint8[_STEPS + 1]:
+    the byte of each multiple of 1 / _STEPS. A power takes longer than the rest of a pixel."""
+    least = np.zeros(257)
+    for level in range(1, 256):
+        low, high = 0.0, 1.0
+        while np.nextafter(low, 1) < high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if _level.py_func(middle) >= level else (middle, high)
+        least[level] = high
+    least[256] = np.inf
+    return least, np.array([_level.py_func(k / _STEPS) for k in range(_STEPS + 1)], np.uint8)
+
+
+_LEAST, _NEAR = curve()
+
+
+@jit
+def _byte(v):
+    v = min(max(v, 0.0), 1.0)
+    level = np.int64(_NEAR[np.int64(v * _STEPS)])
+    while v >= _LEAST[level + 1]:
+        level += 1
+    return np.uint8(level)
 
 
 @jit
@@ -112,16 +142,19 @@ def _equalized(plane, rows, columns, down, across, clip):
         for i in range(across):
             _tile_table(plane, rows, columns, j * height, i * width, height, width, clip, found[j, i])
     down_step, across_step = np.float32(1) / np.float32(height), np.float32(1) / np.float32(width)
+    beside, parts = np.empty((2, columns), np.int64), np.empty(columns, np.float32)
+    for x in range(columns):
+        fx = np.float32(x) * across_step - np.float32(0.5)
+        column = int(np.floor(fx))
+        parts[x] = fx - np.float32(column)
+        beside[0, x], beside[1, x] = max(column, 0), min(column + 1, across - 1)
     for y in range(rows):
         fy = np.float32(y) * down_step - np.float32(0.5)
         row = int(np.floor(fy))
         ya = fy - np.float32(row)
         upper, lower = max(row, 0), min(row + 1, down - 1)
         for x in range(columns):
-            fx = np.float32(x) * across_step - np.float32(0.5)
-            column = int(np.floor(fx))
-            xa = fx - np.float32(column)
-            left, right = max(column, 0), min(column + 1, across - 1)
+            left, right, xa = beside[0, x], beside[1, x], parts[x]
             v = plane[y * columns + x]
             one = np.float32(1)
             a = np.float32(found[upper, left, v]) * (one - xa) + np.float32(found[upper, right, v]) * xa
@@ -140,12 +173,12 @@ def clahe(src, base, sizes, down, across, clip, luma, dst, out_base):
         s, o = src[base[i] : base[i] + pixels * channels], dst[out_base[i] : out_base[i] + pixels * channels]
         plane = np.empty(pixels, np.uint8)
         if channels == 3 and luma:
+            colours = np.empty((2, pixels), np.uint8)
             for p in range(pixels):
-                plane[p] = _lab(s[3 * p], s[3 * p + 1], s[3 * p + 2])[0]
+                plane[p], colours[0, p], colours[1, p] = _lab(s[3 * p], s[3 * p + 1], s[3 * p + 2])
             _equalized(plane, rows, columns, down, across, clip)
             for p in range(pixels):
-                _, a, b = _lab(s[3 * p], s[3 * p + 1], s[3 * p + 2])
-                _rgb(plane[p], a, b, o, 3 * p)
+                _rgb(plane[p], np.int64(colours[0, p]), np.int64(colours[1, p]), o, 3 * p)
             continue
         for c in range(channels):
             for p in range(pixels):

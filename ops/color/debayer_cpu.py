@@ -14,53 +14,55 @@ jit = numba.njit(nogil=True, cache=True)
 
 
 @jit
-def _blue_row(above, own, below, here, o):
-    """A line of blue and green; ``here`` is 1 where blue is. From the second column on, to the last but one: indices
-    that are plainly not negative let it be vectorised."""
-    for x in range(len(own) - 2):
-        blue = here[x + 1]
-        beside = own[x] + own[x + 2]
-        upright = above[x + 1] + below[x + 1]
-        corners = above[x] + above[x + 2] + below[x] + below[x + 2]
-        o[3 * x] = (corners + 2) >> 2 if blue else (upright + 1) >> 1
-        o[3 * x + 1] = (beside + upright + 2) >> 2 if blue else own[x + 1]
-        o[3 * x + 2] = own[x + 1] if blue else (beside + 1) >> 1
+def _row(above, own, below, here, far, green, near):
+    """A line, from the second column to the last but one. ``here`` is 1 where the line has the colour that is not
+    green: ``near`` is that colour, ``far`` the one of the lines beside. Lines are of a type that four values fit into,
+    and no wider, or there would be fewer to a vector. Indices have no sign, or they might count from the end."""
+    U, B = own.dtype.type, near.dtype.type
+    for k in range(len(own) - 2):
+        x, y, z = np.uint64(k), np.uint64(k + 1), np.uint64(k + 2)
+        beside, upright = U(own[x] + own[z]), U(above[y] + below[y])
+        corners = U(U(above[x] + above[z]) + U(below[x] + below[z]))
+        cross = U(U(beside + upright) + U(2)) >> U(2)
+        marked = here[y] != 0
+        far[x] = B(U(corners + U(2)) >> U(2)) if marked else B(U(upright + U(1)) >> U(1))
+        green[x] = B(cross) if marked else B(own[y])
+        near[x] = B(own[y]) if marked else B(U(beside + U(1)) >> U(1))
 
 
 @jit
-def _red_row(above, own, below, here, o):
-    """A line of green and red; ``here`` is 1 where red is. From the second column on, to the last but one: indices
-    that are plainly not negative let it be vectorised."""
-    for x in range(len(own) - 2):
-        red = here[x + 1]
-        beside = own[x] + own[x + 2]
-        upright = above[x + 1] + below[x + 1]
-        corners = above[x] + above[x + 2] + below[x] + below[x + 2]
-        o[3 * x] = own[x + 1] if red else (beside + 1) >> 1
-        o[3 * x + 1] = (beside + upright + 2) >> 2 if red else own[x + 1]
-        o[3 * x + 2] = (corners + 2) >> 2 if red else (upright + 1) >> 1
+def _joined(red, green, blue, o):
+    for x in range(len(o) // 3):
+        o[3 * x], o[3 * x + 1], o[3 * x + 2] = red[x], green[x], blue[x]
 
 
 @jit
-def bilinear(src, base, sizes, blue, dst, out_base):
-    """Pictures of ``sizes`` [M, 2] with blue at ``blue`` [M, 2], see `Debayer.blue_position`."""
+def bilinear(src, base, sizes, blue, dst, out_base, wide):
+    """Pictures of ``sizes`` [M, 2] with blue at ``blue`` [M, 2], see `Debayer.blue_position`. ``wide`` [3, columns]:
+    scratch for lines, of twice as many bits."""
     for i in range(len(base)):
         rows, columns = sizes[i]
         s, o = src[base[i] : base[i] + rows * columns], dst[out_base[i] : out_base[i] + rows * columns * 3]
         if rows < 3 or columns < 3:
             o[:] = 0
             continue
-        marks = np.empty((2, columns), np.uint8)
+        marks, planes = np.empty((2, columns), np.uint8), np.empty((3, columns), dst.dtype)
+        for y in range(2):
+            for x in range(columns):
+                wide[y, x] = s[y * columns + x]
         for x in range(columns):
             marks[0, x] = (x + 1 + blue[i, 1]) & 1 == 0
             marks[1, x] = 1 - marks[0, x]
         for y in range(1, rows - 1):
-            above, own = s[(y - 1) * columns : y * columns], s[y * columns : (y + 1) * columns]
-            below, to = s[(y + 1) * columns : (y + 2) * columns], o[3 * y * columns : 3 * (y + 1) * columns]
+            above, own, below = wide[(y - 1) % 3, :columns], wide[y % 3, :columns], wide[(y + 1) % 3, :columns]
+            for x in range(columns):
+                below[x] = s[np.uint64((y + 1) * columns + x)]
+            to = o[3 * y * columns : 3 * (y + 1) * columns]
             if (y + 1 + blue[i, 0]) & 1 == 0:
-                _blue_row(above, own, below, marks[0], to[3:])
+                _row(above, own, below, marks[0], planes[0], planes[1], planes[2])
             else:
-                _red_row(above, own, below, marks[1], to[3:])
+                _row(above, own, below, marks[1], planes[2], planes[1], planes[0])
+            _joined(planes[0], planes[1], planes[2], to[3 : 3 * columns - 3])
             to[:3] = to[3:6]
             to[3 * columns - 3 :] = to[3 * columns - 6 : 3 * columns - 3]
         width = 3 * columns

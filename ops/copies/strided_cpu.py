@@ -58,6 +58,8 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
         if border == 0 and ndim == 3 and rows > 1 and _is_box(dims[i]):
             _box(dst, out_base[i], dims[i], fills)
             rows = 0
+        width, line = dims[i, ndim - 2, SHAPE], _is_line(dims, i) and _alike(factor)
+        first = dims[i, ndim - 2, ANCHOR]
         for _ in range(rows):
             at, to, inside = base[i], out_base[i], rows > 0  # true; a literal would be compiled for apart
             for d in range(ndim - 2):
@@ -69,12 +71,33 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
                         k = _reflect(k, dims[i, d, EXTENT], border)
                 at += k * dims[i, d, STRIDE]
                 to += index[d] * dims[i, d, OUT_STRIDE]
-            _plane(src, dst, at, to, dims[i, ndim - 2], dims[i, ndim - 1], inside, border, fills, factor)
+            if line and inside:
+                _line(src, dst, at + first, to, width, _entry(factor, 0))
+            else:
+                _plane(src, dst, at, to, dims[i, ndim - 2], dims[i, ndim - 1], inside, border, fills, factor)
             for d in range(ndim - 3, -1, -1):
                 index[d] += 1
                 if index[d] < dims[i, d, SHAPE]:
                     break
                 index[d] = 0
+
+
+@jit
+def _is_line(dims, i):
+    """The two innermost dimensions of sample ``i`` are one run of neighbours on both sides, inside of the source."""
+    row, col = dims.shape[1] - 2, dims.shape[1] - 1
+    first, width = dims[i, row, ANCHOR], dims[i, row, SHAPE]
+    near = dims[i, row, STRIDE] == 1 and dims[i, row, OUT_STRIDE] == 1
+    one = dims[i, col, SHAPE] == 1 and dims[i, col, ANCHOR] == 0 and dims[i, col, EXTENT] == 1
+    return near and one and first >= 0 and first + width <= dims[i, row, EXTENT]
+
+
+@jit
+def _line(src, dst, s, o, w, f):
+    """``w`` neighbours. Views of the arrays would be counted references, which take longer than short lines."""
+    like = dst.dtype.type(0)
+    for x in range(w):
+        dst[np.uint64(o + x)] = _convert(src[np.uint64(s + x)], like, f)
 
 
 @jit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,13 @@ def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
 
     Raises SampleError: no .npy, a type that is no number or boolean, or fewer bytes than the shape needs.
     """
-    head = io.BytesIO(data[:_MAX_HEADER])
     if bytes(data[:6]) != npy_format.MAGIC_PREFIX:
         raise SampleError("corrupt_record", f"no .npy file: it starts with {bytes(data[:6]).hex(' ') or 'nothing'}")
+    # Version 1 says in two bytes how long its header is; files of a data set have the same one, as a rule.
+    length = 10 + data[8] + 256 * data[9] if len(data) >= 10 and data[6] == 1 else _MAX_HEADER
     try:
-        version = npy_format.read_magic(head)
-        read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-        shape, fortran_order, dtype = read(head)
+        read = _parsed if length <= _USUAL else _parse
+        shape, fortran_order, dtype, offset = read(bytes(data[:length]))
     except Exception as e:  # the header is a Python literal: a damaged one fails in many ways
         raise SampleError("corrupt_record", f"the .npy header is damaged: {str(e).splitlines()[0][:200]}") from e
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
@@ -45,14 +46,28 @@ def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
     needed = dtype.itemsize
     for d in shape:
         needed *= d
-    needed += head.tell()
+    needed += offset
     size = len(data) if size is None else size
     if needed > size:
         raise SampleError("truncated", f"the .npy file has {size} bytes, its header asks for {needed}")
-    return NpyHeader(dtype, shape, fortran_order, head.tell())
+    return NpyHeader(dtype, shape, fortran_order, offset)
 
 
 _MAX_HEADER = 1 << 16
+_USUAL = 256
+"""Bytes of headers that are kept."""
+
+
+def _parse(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, order, type and length of the header that a file begins with."""
+    head = io.BytesIO(start)
+    version = npy_format.read_magic(head)
+    read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+    shape, fortran_order, dtype = read(head)
+    return shape, fortran_order, dtype, head.tell()
+
+
+_parsed = lru_cache(1024)(_parse)
 
 
 def view(data: memoryview, header: NpyHeader) -> np.ndarray[Any, Any]:

@@ -61,12 +61,12 @@ _REGISTERED = 0.5
 _REGISTERED_FILES = (1 << 62,)
 """The owner of those on the account: never the oldest batch."""
 
-_QUICK, _PROMPT = 1e-3, 4e-3
+_QUICK, _PROMPT = 2e-3, 8e-3
 """Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
 thread costs 10 to 50 us, estimating memory more, and with the GIL so short a task gains nothing from another
 thread."""
 
-_MUCH = 8 << 20
+_MUCH = 32 << 20
 """Bytes that a batch of several chunks may have where it is computed in the thread that asks."""
 
 _FIRST = 2

@@ -176,7 +176,8 @@ class HostPart:
         began = time.perf_counter()
         lender = self.lender.of(it.number) if self.lender is not None and staging is not None else None
         track = name if it.chunks is None else threading.current_thread().name
-        run = self._services.run(it, allocate_staging=staging, lender=lender, pool=helpers,
+        again = self._recycler.empty if staging is None else None  # what is not bound for a device
+        run = self._services.run(it, allocate_staging=staging, lender=lender, pool=helpers, allocate=again,
                         observe=self._services.observer(track, it.number))  # fmt: skip
         env = {e: it.env[e] for e in step.needs}
         for nodes, gives, per_batch, reads in self._groups[name]:

@@ -191,6 +191,28 @@ def _axis(
 
 
 @njit(nogil=True, cache=True)
+def _picked(
+    src: Any, base: Any, stride: Any, sy: Any, sx: Any, rows: Any, columns: Any, C: Any, dst: Any, at: Any
+) -> None:  # fmt: skip
+    """The pixels of rows ``sy`` and columns ``sx``; indices have no sign, or they might count from the end."""
+    for y in range(rows):
+        line = base + sy[y] * stride
+        if C == 3:
+            for x in range(columns):
+                s, o = np.uint64(line + 3 * sx[np.uint64(x)]), np.uint64(at + 3 * x)
+                dst[o], dst[o + _ONE], dst[o + _TWO] = src[s], src[s + _ONE], src[s + _TWO]
+        else:
+            for x in range(columns):
+                s, o = line + C * sx[np.uint64(x)], at + C * x
+                for c in range(C):
+                    dst[np.uint64(o + c)] = src[np.uint64(s + c)]
+        at += columns * C
+
+
+_ONE, _TWO = np.uint64(1), np.uint64(2)
+
+
+@njit(nogil=True, cache=True)
 def images(
     src: Any, offsets: Any, frames: Any, extents: Any, channels: Any, columns_first: Any,
     lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any, support: Any, flip: Any, rounds: Any,
@@ -208,6 +230,11 @@ def images(
         )
         C, count, stride = channels[i], shape[i, 1], extents[i, 1] * channels[i]
         m = count * C
+        if src.itemsize == 1 and kind[i, 0] == NEAREST and kind[i, 1] == NEAREST:  # bytes need no arithmetic
+            for f in range(frames[i]):
+                base, at = offsets[i] + f * extents[i, 0] * stride + corner, dst_offsets[i] + f * shape[i, 0] * m
+                _picked(src, base, stride, sy, sx, shape[i, 0], count, C, dst, at)
+            continue
         wide, row = np.empty(n + ROOM, np.float32), np.empty(m + ROOM, np.float32)
         narrow = np.empty(rows * m + ROOM if columns_first[i] else 0, np.float32)
         for f in range(frames[i]):

@@ -11,7 +11,7 @@ import pytest
 import dali_run.fn as fn
 from dali_run import pipeline_def
 from dali_run.ops.batch import Batch, Samples
-from dali_run.pipelines.engine import host
+from dali_run.pipelines.engine import engine, host
 from dali_run.pipelines.engine.memory.reuse import Recycler
 from dali_run.pipelines.engine.memory.shared_outputs import Band, join
 
@@ -97,6 +97,7 @@ def test_pictures_of_any_size_get_their_places_too(chain: str, monkeypatch: pyte
         return joined
 
     monkeypatch.setattr(host, "join", watched)
+    monkeypatch.setattr(engine, "_MUCH", 0)  # all batches go to the workers
 
     @pipeline_def(batch_size=40, num_threads=2, device_id=None)
     def program() -> Any:
@@ -110,13 +111,14 @@ def test_pictures_of_any_size_get_their_places_too(chain: str, monkeypatch: pyte
         (out,) = pipe.run()
         for k, picture in enumerate(pictures):
             np.testing.assert_array_equal(np.asarray(out[k]), picture * 2 ** chain.count("brightness"))
+    assert len(seen) >= 2, "no batch was cut"
     assert all(seen[-2:]), seen
 
 
 @pytest.mark.parametrize("what", ["another type", "another shape", "both"])
 def test_outputs_that_nobody_declared_are_foreseen_from_the_data(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program feeds arrays of a type and a shape that it does not declare; operators say what they make of them."""
-    images = np.arange(40 * 300 * 250 * 3, dtype=np.uint32).astype(np.uint8).reshape(40, 300, 250, 3)
+    images = np.arange(40 * 120 * 100 * 3, dtype=np.uint32).astype(np.uint8).reshape(40, 120, 100, 3)
     seen: list[bool] = []
 
     def watched(parts: Sequence[Batch], empty: Any) -> Batch:
@@ -125,6 +127,7 @@ def test_outputs_that_nobody_declared_are_foreseen_from_the_data(what: str, monk
         return joined
 
     monkeypatch.setattr(host, "join", watched)
+    monkeypatch.setattr(engine, "_MUCH", 0)  # all batches go to the workers
 
     @pipeline_def(batch_size=40, num_threads=2, device_id=None)
     def program() -> Any:
