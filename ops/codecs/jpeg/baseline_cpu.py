@@ -191,7 +191,7 @@ def _decode(
             b += 1
 
     room = window[3] - window[1] + 3 * PIXELS
-    lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + 4, np.int32)
+    lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + PIXELS, np.int16)
     seen = np.zeros(32, np.uint16)
     seen_at = U(seen.ctypes.data)
     here = U(block.ctypes.data)

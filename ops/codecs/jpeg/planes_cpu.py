@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from .header import GRAY, YCBCR
-from .simd_cpu import PIXELS, ycc_to_rgb
+from .simd_cpu import PIXELS, blend_columns, blend_rows, ycc_to_rgb
 
 U = np.uint64
 PART = np.dtype(
@@ -115,22 +115,16 @@ def _upsample(y: Any, x0: Any, x1: Any, part: Any, planes: Any, out: Any, sums: 
     if part.down == 2:
         far = min(max(near + (1 if y & 1 else -1), 0), part.height - 1)
     low, high = max(begin - 1, 0), min(begin + n, part.width - 1)  # columns, both included
-    a = planes[_sample(part, near, low) : _sample(part, near, high) + 1]
-    b = planes[_sample(part, far, low) : _sample(part, far, high) + 1]
-    middle = sums[low - (begin - 1) :]
-    if part.down == 2:
-        for i in range(len(a)):
-            middle[i] = 3 * np.int32(a[i]) + np.int32(b[i])
-    else:
-        for i in range(len(a)):
-            middle[i] = a[i]
+    one, other = U(planes.ctypes.data) + U(_sample(part, near, low)), U(planes.ctypes.data) + U(_sample(part, far, low))
+    blended = U(sums.ctypes.data) + U(2 * (low - (begin - 1)))
+    for k in range(0, high + 1 - low, PIXELS):  # and more than there are, after them
+        blend_rows(one + U(k), other + U(k), blended + U(2 * k))
     if low > begin - 1:
         sums[0] = sums[1]
     if high < begin + n:
         sums[n + 1] = sums[n]
-    left, centre, right = sums[:n], sums[1 : n + 1], sums[2 : n + 2]
-    both = part.down == 2
-    even, odd, shift = np.int32(8 if both else 1), np.int32(7 if both else 2), np.int32(4 if both else 2)
-    for i in range(n):
-        out[2 * i] = (3 * centre[i] + left[i] + even) >> shift
-        out[2 * i + 1] = (3 * centre[i] + right[i] + odd) >> shift
+    # Where the height is whole, `near` and `far` are the same: four times the samples, and the constants.
+    even, odd = (8, 7) if part.down == 2 else (4, 8)
+    blended, target = U(sums.ctypes.data) + U(2), U(out.ctypes.data)
+    for k in range(0, n, PIXELS):
+        blend_columns(blended + U(2 * k), target + U(2 * k), even, odd)

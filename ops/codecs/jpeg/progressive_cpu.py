@@ -501,7 +501,7 @@ def _pixels(
     """From coefficients to the pixels of the window."""
     planes = np.empty(held + PIXELS, np.uint8)
     room = window[3] - window[1] + 3 * PIXELS
-    lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + 4, np.int32)
+    lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + PIXELS, np.int16)
     seen = np.zeros(32, np.uint16)
     paired, seen_at = U(block.ctypes.data), U(seen.ctypes.data)
     first, table = U(coefficients.ctypes.data), U(factors.ctypes.data)

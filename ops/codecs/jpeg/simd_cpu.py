@@ -419,6 +419,46 @@ PIXELS = 32
 """That `ycc_to_rgb` makes at once."""
 
 
+def _blend_rows(_typing, near, far, target):
+    """PIXELS uint8 from ``near``, three times, and from ``far``, to int16 from ``target`` on: addresses."""
+
+    def generate(context, builder, _signature, args):
+        short = _vector(_I16, PIXELS)
+        one, other = (builder.zext(_load(builder, a, _vector(_I8, PIXELS)), short) for a in args[:2])
+        _store(builder, builder.add(builder.mul(one, _splat(_I16, PIXELS, 3)), other), args[2])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.uint64), generate
+
+
+blend_rows: Any = intrinsic(_blend_rows)
+
+
+def _blend_columns(_typing, sums, target, even, odd):
+    """Of PIXELS int16 from ``sums`` on (one lies before, and one after) twice as many uint8 from ``target`` on: each
+    three times, and the one before it and ``even``, or the one after it and ``odd`` (int64), divided by 16."""
+
+    def generate(context, builder, _signature, args):
+        short, eight, four = _vector(_I16, PIXELS), _splat(_I16, PIXELS, 8), _splat(_I16, PIXELS, 4)
+        step = ir.Constant(_I64, 2)
+        centre, before, after = (
+            _load(builder, a, short) for a in (args[0], builder.sub(args[0], step), builder.add(args[0], step))
+        )
+        centre = builder.mul(centre, _splat(_I16, PIXELS, 3))
+        found = []
+        for beside, rounding in ((before, args[2]), (after, args[3])):
+            add = builder.insert_element(_splat(_I16, PIXELS, 0), builder.trunc(rounding, _I16), ir.Constant(_I32, 0))
+            add = _shuffle(builder, add, add, [0] * PIXELS)
+            found.append(builder.lshr(builder.add(builder.add(centre, beside), add), four))
+        _store(builder, builder.or_(found[0], builder.shl(found[1], eight)), args[1])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.int64, types.int64), generate
+
+
+blend_columns: Any = intrinsic(_blend_columns)
+
+
 def _ycc_to_rgb(_typing, luma, blue, red, target, bgr):
     """PIXELS pixels from addresses of their Y, Cb and Cr to interleaved R, G, B (or B, G, R) at ``target``.
 
