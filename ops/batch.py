@@ -295,6 +295,14 @@ class Batch:
     # -- making one ---------------------------------------------------------------------------------------------
 
     @staticmethod
+    def sized(data: Any, offsets: I64, shapes: I32, layout: str, samples: Samples, elements: int) -> Batch:
+        """A batch whose samples have so many ``elements`` together: counting them again lets go of the GIL seven times,
+        which a thread that launches waits for longer than it counts."""
+        made = Batch(data, offsets, shapes, layout, samples)
+        object.__setattr__(made, "_nbytes", elements * made.dtype.itemsize)
+        return made
+
+    @staticmethod
     def from_dense(array: Any, layout: str, samples: Samples) -> Batch:
         """A batch over ``array`` (N, *shape), NumPy or CuPy; a view where the array is C-contiguous."""
         n, shape = array.shape[0], array.shape[1:]
@@ -336,7 +344,7 @@ class Batch:
         sizes = elements(shapes)
         ends = sizes.cumsum()
         data = empty(int(ends[-1]) if len(ends) else 0, np.dtype(dtype))
-        return Batch(data, ends - sizes, shapes, layout, samples)
+        return Batch.sized(data, ends - sizes, shapes, layout, samples, int(ends[-1]) if len(ends) else 0)
 
 
 _ALIGNMENT, _LARGE = 64, 4096

@@ -190,6 +190,8 @@ def source_windows(plan: ResamplePlan, extents: I64) -> I64:
 
 def _begun(ctx: Context, left: I64) -> list[I64]:
     """The samples ``left`` to other decoders: those that threads of the host have begun with, and the rest."""
+    if not len(left):
+        return []
     slots = ctx.samples.slot
     ahead = np.flatnonzero(np.isin(slots, ctx.begun.batch.samples.slot)) if ctx.begun is not None else left[:0]
     return [some for some in (ahead, np.setdiff1d(left, ahead)) if len(some)]

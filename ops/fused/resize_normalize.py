@@ -105,7 +105,9 @@ class Sampling:
 
     def allocate(self, ctx: Context, samples: Samples) -> Batch:
         """The uninitialised results."""
-        return Batch(ctx.empty(self.elements, self.dtype), self.offsets, self.shapes, self.layout, samples)
+        return Batch.sized(
+            ctx.empty(self.elements, self.dtype), self.offsets, self.shapes, self.layout, samples, self.elements
+        )
 
 
 def sampling(

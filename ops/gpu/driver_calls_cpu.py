@@ -39,3 +39,16 @@ def call_all(calls: Any, count: Any) -> Any:
         if status:
             return status
     return 0
+
+
+@numba.njit("UniTuple(int64, 2)(int64[::1], int32[:, ::1])", cache=True)
+def extent(offsets: Any, shapes: Any) -> Any:
+    """Where the first of some samples begins and the last one ends, in elements; there must be one. It keeps the GIL:
+    others would hold it for longer than this takes."""
+    low, high = offsets[0], offsets[0]
+    for i in range(len(offsets)):
+        count = 1
+        for k in range(shapes.shape[1]):
+            count *= shapes[i, k]
+        low, high = min(low, offsets[i]), max(high, offsets[i] + count)
+    return low, high

@@ -18,12 +18,15 @@ from ..batch import I64, Batch
 from ..compiled import binaries
 from ..compiled.times import times
 from ..errors import DeviceError, SpecError
+from ..kernels import Kernels
 from . import driver_calls as stream_work
 from . import page_locked
 from .readable_by_gpu import lease_of
 from .waits import waiting
 
 SOURCES = Path(__file__).parents[1] / "cuda"
+
+_loops: Any = Kernels(".driver_calls_cpu", __package__)
 
 U8 = npt.NDArray[np.uint8]
 _ALIGNMENT = 256
@@ -428,7 +431,8 @@ class Lane:
 def _extent(batch: Batch) -> tuple[int, int]:
     if len(batch) == 0:
         return 0, 0
-    return int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
+    low, high = _loops.extent(np.ascontiguousarray(batch.offsets), np.ascontiguousarray(batch.shapes))
+    return int(low), int(high)
 
 
 def foreign(value: Any) -> Any:

@@ -345,8 +345,8 @@ def plan_decode(
     ``stage``: as of `Runtime`, where what travels is planned. Raises ValueError where the batch is too large.
     """
     n = len(headers)
-    fours = int(np.count_nonzero(headers["status"] == _header.FOUR))
-    heads = n + 3 * int(np.count_nonzero(headers["scans"] == 3)) + 2 * fours
+    fours = _loops.count_equal(headers["status"], _header.FOUR)
+    heads = n + 3 * _loops.count_equal(headers["scans"], 3) + 2 * fours
     table = np.empty(0, _scans.SCAN) if scans is None else scans
     rows = heads + len(table)
     states = int(known.sum()) if known is not None else 0

@@ -32,6 +32,15 @@ def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: A
     totals[ENTRIES] += entries
 
 
+@numba.njit(cache=True)
+def count_equal(values: Any, value: Any) -> Any:
+    """How many of ``values`` are ``value``. It keeps the GIL: others would hold it for longer than this takes."""
+    count = 0
+    for i in range(len(values)):
+        count += values[i] == value
+    return count
+
+
 @numba.njit(nogil=True, cache=True)
 def plan_images(
     headers: Any, which: Any, offsets: Any, sizes: Any, luma_only: Any, limits: Any, images: Any, component: Any,
