@@ -9,8 +9,11 @@ import pytest
 
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
+from dali_run.pipelines.plugins import load_operators
 
 from .images.test_resize import operator
+
+load_operators()
 
 
 def context(name: str, op: str, given: Any, **constants: Any) -> Context:
