@@ -156,13 +156,22 @@ class FedBatches:
             if start <= first < start + len(outputs[0]):
                 return tuple(_placed(ctx, b, start) for b in outputs)
 
-    def whole(self, start: int, n: int) -> tuple[Batch, ...] | None:
-        """The batch of the ``n`` samples from position ``start`` on, as it was put; None where it is not the next.
-        `take` gives it, too."""
+    def first(self, start: int, n: int) -> tuple[Batch, ...] | None:
+        """The batch of the ``n`` samples from position ``start`` on, as it was put; None where it is not the next."""
         if not self._waiting or self._waiting[0][0] != start or len(self._waiting[0][1][0].offsets) != n:
             return None
-        self._taken.append(self._waiting[0])
-        return self._waiting.popleft()[1]
+        return self._waiting[0][1]
+
+    def drop(self) -> None:
+        """Forget the next batch."""
+        self._waiting.popleft()
+
+    def whole(self, start: int, n: int) -> tuple[Batch, ...] | None:
+        """As `first`; it is the next no more, but `take` goes on to give it."""
+        found = self.first(start, n)
+        if found is not None:
+            self._taken.append(self._waiting.popleft())
+        return found
 
     def close(self) -> None:
         """Let go of what was not taken."""

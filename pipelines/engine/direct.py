@@ -17,7 +17,8 @@ from .host import HostPart
 from .in_flight import Iteration
 from .intake import Intake
 from .options import Options
-from .rehearsed import Begun, Draws, Rehearsed
+from .plain import PlainStep
+from .rehearsed import Begun, Rehearsed
 from .services import Services
 
 
@@ -52,7 +53,7 @@ class Direct:
         self, services: Services, budget: BatchBudget, intake: Intake, host_part: HostPart, device_part: DevicePart
     ) -> None:
         *before, last = services.plan.steps
-        self._before = [(services.name_of(s), s, Draws(services, services.name_of(s), s)) for s in before]
+        self._before = [(services.name_of(s), s, PlainStep(services, services.name_of(s), s)) for s in before]
         self._name, self._step = services.name_of(last), last
         self._budget, self._intake, self._host_part, self._device_part = budget, intake, host_part, device_part
         self._rehearsed = Rehearsed(services, budget, self._name, last, device_part.wanted_on_host(last))
@@ -97,8 +98,8 @@ class Direct:
             assert it is not None
             begun = None
             try:
-                for name, step, draws in self._before:
-                    if not (draws.suits and draws.run(it)):
+                for name, step, plain in self._before:
+                    if not (plain.suits and plain.run(it)):
                         self._host_part.whole(it, name, step, None, None)
                 begun = self._begun(it)
             except Exception as e:  # raised in its turn

@@ -48,6 +48,7 @@ from .memory.budget import Ledger
 from .nodes import Dropped, bytes_of, drop
 from .null_device import NullLane
 from .options import Options
+from .plain import PlainStep
 from .services import FEWER, Services
 from .stats import Stats
 
@@ -133,11 +134,15 @@ class Engine:
         """Samples of a batch that may be computed in the caller's thread."""
         self._slow = 0.0
         """Batches that took too long to be computed in the caller's thread, less those that did not."""
+        self._doubtful = True
+        """The last batch took so long in the caller's thread that the next one's work is timed."""
         self._handed_out: tuple[int, ...] | None = None
         self._apart: deque[Iteration] = deque()
         """Batches that came together and were not handed out yet."""
         self._abandoned: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._named = [(self.name_of(s), s) for s in plan.steps]
+        self._named = [
+            (self.name_of(s), s, PlainStep(self.services, self.name_of(s), s)) for s in plan.steps if self.inline
+        ]
 
     # -- parts, for reports -------------------------------------------------------------------------------------
 
@@ -400,13 +405,15 @@ class Engine:
 
     def _run_inline(self) -> Iteration | None:
         """The next batch, computed by the caller; None where threads should do it from now on."""
-        began, worked = time.perf_counter(), time.thread_time()
+        began, at_work = time.perf_counter(), time.thread_time() if self._doubtful else None
         it = self.intake.one(0 if self._slow > _PATIENCE else None if self._light else self._most_inline)
         if it is None:
             self.inline = False
             self.host_part.on_account = True
             return None
-        for name, step in self._named:
+        for name, step, plain in self._named:
+            if plain.suits and plain.run(it):
+                continue
             if step.kind == "whole":
                 self.host_part.whole(it, name, step, None, self.host_part.pool)
                 continue
@@ -420,7 +427,14 @@ class Engine:
             with self.budget.host.work(0):
                 done = self.host_part.computed(step, it, env, it.samples, 0)
             self.host_part.join_chunks(name, step, it, [done])
-        worked, took = time.thread_time() - worked, time.perf_counter() - began
+        took = time.perf_counter() - began
+        self._doubtful = took > _QUICK  # asking for the thread's time is a call of the system
+        if not self._doubtful:
+            worked = took
+        elif at_work is None:
+            return it
+        else:
+            worked = time.thread_time() - at_work
         if worked <= _QUICK and took <= _PROMPT:
             self._slow -= self._slow > 0
         else:  # a large batch that takes long soon goes to the threads

@@ -8,23 +8,20 @@ that way again, with the same result.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ...ops.base import Operator, outputs_of
 from ...ops.batch import Batch, Samples
-from ...ops.context import Context, streams_of
+from ...ops.context import Context
 from ...ops.gpu.program import Program, programs_of
 from ...ops.gpu.repeated import are_all, key_of_one
 from ...readers.external_source import ExternalSource, FedBatches
 from ..compile.schedule import Step
-from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
 from .batch_budget import BatchBudget
 from .in_flight import Iteration
 from .nodes import Env, context_of, repeating
+from .plain import Plain
 from .services import Services
 
 _KEPT = 16
@@ -34,56 +31,6 @@ _SEEN, _TURNS = 256, 4
 recorded, the third repeated."""
 _IN_VAIN = 8
 """Batches in a row that were launched as they are, and then the other way all the same."""
-
-
-def _is_plain(node: Node) -> bool:
-    """Nothing but launches, or shapes, is expected of it."""
-    op = node.op
-    if node.scope or node.samples_of or op.late or isinstance(op, (Split, Merge)):
-        return False
-    return op.shared and (node.stage == "gpu" or op.of_shapes)
-
-
-class Draws:
-    """A step of nodes that do nothing but draw numbers: what they are given besides takes longer than the drawing."""
-
-    def __init__(self, services: Services, name: str, step: Step) -> None:
-        self._services, self._name, self._gives = services, name, step.gives
-        self.suits = all(
-            n.stage == "cpu"
-            and n.op.random
-            and not (n.reads or n.scope or n.op.per_batch)
-            and type(n.op).drawn is not Operator.drawn
-            for n in step.nodes
-        )
-        """It is such a step."""
-        seeds = services.plan.seeds
-        self._nodes = [(n, n.op.drawn, seeds.get(n.id, 0), Edge(n.id)) for n in step.nodes] if self.suits else []
-
-    def run(self, it: Iteration) -> bool:
-        """Draw for the batch; False, and nothing is done, where that takes more than drawing."""
-        samples, times = it.samples, [time.perf_counter()]
-        results: Env = {}
-        if it.draws or not len(samples.slot):
-            return False
-        for _, drawn, seed, edge in self._nodes:
-            try:
-                found = drawn(streams_of(seed, samples, self._services.options.rng), samples)
-            except Exception:  # the kernel says what it is
-                return False
-            if found is None:
-                return False
-            results[edge] = found
-            times.append(time.perf_counter())
-        it.env |= results
-        self._services.stats.note(self._took, len(samples.slot), [b.nbytes for b in results.values()], times)
-        return True
-
-    def _took(self, samples: int, given: Sequence[int], times: Sequence[float]) -> None:
-        stats = self._services.stats
-        for (node, *_), nbytes, (began, ended) in zip(self._nodes, given, pairwise(times), strict=True):
-            stats.called(node, samples, 0, nbytes, ended - began)
-        stats.busy(self._name, times[-1] - times[0])
 
 
 class Begun(NamedTuple):
@@ -99,6 +46,8 @@ class Begun(NamedTuple):
     """Bytes that each source gave."""
     held: bool
     """It is on the account."""
+    inputs: Sequence[Batch]
+    """Held until the device is done with them."""
 
 
 class Rehearsed:
@@ -115,7 +64,8 @@ class Rehearsed:
         self._repeat = list(step.nodes[repeating(step.nodes) :]) == self._nodes
         """They may become a program."""
         repeated = [n for n in self._nodes if n.op.repeats]
-        self._plain = all(_is_plain(n) for n in self._nodes) and (len(self._nodes) == 1 or not repeated)
+        self._operators = Plain(services, self._nodes, step.gives)
+        self._plain = self._operators.suits and (len(self._nodes) == 1 or not repeated)
         """They may be launched as they are."""
         self.suits = (
             (self._repeat or self._plain)
@@ -153,7 +103,7 @@ class Rehearsed:
                 return None
             fed += outputs
             nbytes.append(outputs[0].nbytes if len(outputs) == 1 else sum(b.nbytes for b in outputs))
-        begun = Begun(lane, None, (), {}, nbytes, False)
+        begun = Begun(lane, None, (), {}, nbytes, False, ())
         if self._nodes:
             launched = self._launched(it, lane, fed, nbytes)
             if launched is None:
@@ -197,7 +147,7 @@ class Rehearsed:
             self._budget.device.hold(it.order, there, wait=False)
         if here:
             self._budget.host.hold(it.order, here, wait=False)
-        return Begun(lane, timer, sizes, results, nbytes, bool(there or here))
+        return Begun(lane, timer, sizes, results, nbytes, bool(there or here), inputs)
 
     def _goes_plainly(self, lane: Any, shapes: Any) -> bool:
         """Batches of ``shapes`` are launched as they are: for the first time, or where there is no program although
@@ -264,28 +214,16 @@ class Rehearsed:
             if batch.on_host:
                 return None
             env[edge] = batch.with_data(batch.data, samples, batch.nbytes)
-        run = self._services.run(it, device=lane)
-        last = {e: n.id for n in self._nodes for e in n.reads}
         with lane:
             watch = lane.stopwatch()
             watch.begin()
-            for node in self._nodes:
-                inputs = [lane.to_device(env[e]) if node.stage == "gpu" else env[e] for e in node.inputs]
-                ctx = context_of(node, node.stage, samples, env, run)
-                outputs = outputs_of(node.op.kernel(node.stage)(ctx, *inputs))
-                if ctx.rejects or ctx.checks or ctx.finish is not None or len(outputs) != node.op.num_outputs:
-                    ctx.checks.clear()
-                    return None
-                for k, batch in enumerate(outputs):
-                    if len(batch) != len(samples):
-                        return None
-                    env[Edge(node.id, k)] = batch if batch.samples is samples else batch.replace(samples=samples)
-                sizes.append((sum(b.nbytes for b in inputs), sum(b.nbytes for b in outputs)))
-                for e in node.reads:
-                    if last[e] == node.id and e not in self._step.gives:
-                        env.pop(e, None)
+            found = self._operators.run(it, env, lane)
             watch.end()
+        self._operators.forget()
+        if found is None:
+            return None
         self._in_vain = 0
+        sizes += [(taken, given) for taken, given, _ in found]
         return {e: env[e] for e in self._step.gives}
 
     def finish(self, it: Iteration, begun: Begun) -> None:

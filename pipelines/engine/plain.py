@@ -1,0 +1,184 @@
+"""Plain: nodes called one after the other for a whole batch, with nothing around them.
+
+Of a batch of a few numbers, most of the time is what the engine does for batches that fail, or that memory does not
+hold. Here nothing of the kind is done: a batch that would need it is left as it was, and goes the other way, which
+tells its samples apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import numpy as np
+
+from ...ops.base import Operator, outputs_of
+from ...ops.batch import host_empty
+from ...ops.context import Context, streams_of
+from ...ops.interfaces import Lane
+from ...readers.base import Reader
+from ...readers.external_source import ExternalSource, FedBatches
+from ..compile.schedule import Step
+from ..graph.conditionals import Merge, Split
+from ..graph.nodes import Edge, Node
+from .in_flight import Iteration
+from .nodes import Env, context_of
+from .services import Services
+
+_SMALL = 1 << 20
+"""Bytes of the arrays of a batch that the host computes."""
+_IN_VAIN = 8
+"""Batches in a row that were left as they were."""
+
+
+class TooLargeError(Exception):
+    """A kernel asks for more memory than a batch of a few numbers needs."""
+
+
+def is_plain(node: Node) -> bool:
+    """Its kernel may be called for a whole batch, and called again where that fails."""
+    op = node.op
+    if node.scope or node.samples_of or node.stage == "mixed" or op.late or isinstance(op, (Split, Merge, Reader)):
+        return False
+    return op.shared and not (op.decodes or op.slow or op.waits)
+
+
+class Plain:
+    """Some nodes; one thread owns it."""
+
+    def __init__(self, services: Services, nodes: Sequence[Node], keep: Collection[Edge]) -> None:
+        """``keep``: the outputs that are needed afterwards."""
+        self._services, self._keep = services, keep
+        self._nodes = [(n, n.stage, [Edge(n.id, k) for k in range(n.op.num_outputs)]) for n in nodes]
+        last = {e: n.id for n in nodes for e in n.reads}
+        self._frees = {n.id: [e for e in n.reads if last[e] == n.id and e not in keep] for n in nodes}
+        self._contexts: dict[tuple[int, int], Context] = {}
+        self.suits = all(map(is_plain, nodes))
+        """They may be called so."""
+
+    def run(self, it: Iteration, env: Env, lane: Any = None) -> list[tuple[int, int, float]] | None:
+        """Add their outputs to ``env``. For each node the bytes that it takes and gives, and when it ended; None where
+        one of them has more to say than its outputs. Raises what kernels raise."""
+        samples, found = it.samples, list[tuple[int, int, float]]()
+        for node, stage, edges in self._nodes:
+            inputs = [env[e] for e in node.inputs]
+            if stage == "gpu":
+                inputs = [lane.to_device(b) for b in inputs]
+            drawn = None
+            if not inputs and not node.args and stage == "cpu" and type(node.op).drawn is not Operator.drawn:
+                seed = self._services.plan.seeds.get(node.id, 0)
+                drawn = node.op.drawn(streams_of(seed, samples, self._services.options.rng), samples)
+            if drawn is not None:
+                outputs: Sequence[Any] = (drawn,)
+            else:
+                ctx = self._context(node, stage, it, env, lane)
+                outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
+                if ctx.rejects or ctx.checks or ctx.finish is not None:
+                    self._contexts.clear()
+                    return None
+            if len(outputs) != len(edges):
+                return None
+            given = 0
+            for edge, batch in zip(edges, outputs, strict=True):
+                if len(batch.offsets) != len(samples.slot):
+                    return None
+                env[edge] = batch if batch.samples is samples else batch.replace(samples=samples)
+                given += batch.nbytes
+            found.append((sum([b.nbytes for b in inputs]) if inputs else 0, given, time.perf_counter()))
+            for e in self._frees[node.id]:
+                env.pop(e, None)
+        return found
+
+    def _context(self, node: Node, stage: Any, it: Iteration, env: Env, lane: Any) -> Context:
+        key = node.id, id(lane)
+        known = self._contexts.get(key)
+        args = {k: env[e] for k, e in node.args.items()} if node.args else {}
+        if known is None:
+            run = self._services.run(it, device=lane, allocate=None if lane is not None else _small)
+            known = self._contexts[key] = context_of(node, stage, it.samples, env, run)
+            known.device = cast("Lane", lane)
+        known.samples, known.args = it.samples, args
+        return known
+
+    def forget(self) -> None:
+        """Hold no batch."""
+        for known in self._contexts.values():
+            known.args = {}
+
+
+class PlainStep:
+    """A step of the host, of a few numbers a batch: sources, draws, arithmetic."""
+
+    def __init__(self, services: Services, name: str, step: Step) -> None:
+        self._services, self._name, self._gives = services, name, step.gives
+        sources = [n for n in step.nodes if isinstance(n.op, ExternalSource) and n.stage == "cpu"]
+        nodes = [n for n in step.nodes if n not in sources]
+        self._sources: list[tuple[Node, FedBatches, list[Edge]]] = [
+            (n, services.feed.states[n.id], [Edge(n.id, k) for k in range(n.op.num_outputs)]) for n in sources
+        ]
+        self._nodes, self._needs = nodes, step.needs
+        self._looks_on = all(n.op.looks_on for n in nodes)
+        self._plain = Plain(services, nodes, step.gives)
+        self._in_vain = 0
+        self.suits = (
+            self._plain.suits
+            and services.stats.spans is None
+            and all(n.stage == "cpu" for n in nodes)
+            and (services.plan.target.device != "null")
+        )
+        """Batches may be tried."""
+
+    def run(self, it: Iteration) -> bool:
+        """Take the batch through the step; False, and nothing is done, where it needs more."""
+        if it.draws or it.dropped or not len(it.samples.slot) or self._in_vain > _IN_VAIN:
+            return False
+        self._in_vain += 1
+        began, taken, env = time.perf_counter(), 0, dict[Edge, Any]()
+        for e in self._needs:
+            batch = env[e] = it.env[e]
+            taken += batch.data.nbytes
+        sources: list[tuple[int, int, float]] = []
+        for _, state, edges in self._sources:
+            outputs = state.first(it.request.start, len(it.samples.slot))
+            if outputs is None:
+                return False
+            for edge, batch in zip(edges, outputs, strict=True):
+                if not batch.on_host:
+                    return False
+                env[edge] = batch.with_data(batch.data, it.samples, batch.nbytes)
+                taken += batch.data.nbytes
+            sources.append((0, sum([b.nbytes for b in outputs]), time.perf_counter()))
+        if taken > _SMALL and not self._looks_on:
+            return False
+        try:
+            found = self._plain.run(it, env)
+        except Exception:  # the other way finds the samples that raise it
+            return False
+        finally:
+            self._plain.forget()
+        if found is None:
+            return False
+        for _, state, _ in self._sources:
+            state.drop()
+        for e in self._gives:
+            it.env[e] = env[e]
+        self._in_vain = 0
+        self._services.stats.note(self._took, len(it.samples.slot), began, sources + found)
+        return True
+
+    def _took(self, samples: int, began: float, found: Sequence[tuple[int, int, float]]) -> None:
+        stats = self._services.stats
+        nodes = [n for n, *_ in self._sources] + self._nodes
+        ends = pairwise([began, *(ended for *_, ended in found)])
+        for node, (taken, given, _), (start, end) in zip(nodes, found, ends, strict=True):
+            stats.called(node, samples, taken, given, end - start)
+        stats.busy(self._name, found[-1][2] - began if found else 0.0)
+
+
+def _small(n: int, dtype: Any) -> Any:
+    """Memory for a few numbers."""
+    if n * np.dtype(dtype).itemsize > _SMALL:
+        raise TooLargeError
+    return host_empty(n, dtype)
