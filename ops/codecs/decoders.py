@@ -357,6 +357,9 @@ class Numpy(Operator, name="decoders.numpy"):
     def cpu(self, ctx: Context, encoded: Batch) -> Batch:
         from ..storage.npy import read_header, view
 
+        alike = self._alike(ctx, encoded)
+        if alike is not None:
+            return alike
         arrays: dict[int, npt.NDArray[Any]] = {}
         for i in range(len(encoded)):
             try:
@@ -385,6 +388,31 @@ class Numpy(Operator, name="decoders.numpy"):
         out = Batch.allocate(ctx.empty, shapes, dtype, "", encoded.samples)
         for i, array in arrays.items():
             out.sample(i)[...] = saturate(array.astype(array.dtype.newbyteorder("="), copy=False), dtype)
+        return out
+
+    def _alike(self, ctx: Context, encoded: Batch) -> Batch | None:
+        """The arrays of files with one and the same header, copied at once; None where there are others."""
+        from ..storage.npy import read_header
+
+        if encoded.ndim != 1 or encoded.dtype != np.uint8 or not encoded.is_uniform or not encoded.is_packed:
+            return None
+        files = encoded.dense()
+        try:
+            header = read_header(encoded_bytes(encoded, 0))
+        except SampleError:
+            return None
+        dtype, ndim = header.dtype, len(header.shape)
+        wanted = dtype if self.dtype is None else to_numpy(self.dtype)
+        size = math.prod(header.shape) * dtype.itemsize
+        exact = dtype == wanted and dtype.isnative and not (header.fortran_order and ndim > 1)
+        if not exact or not size or files.shape[1] != header.offset + size:
+            return None
+        if (files[:, : header.offset] != files[0, : header.offset]).any():
+            return None
+        shapes = np.empty((len(files), ndim), np.int32)
+        shapes[:] = header.shape
+        out = Batch.allocate(ctx.empty, shapes, dtype, "", encoded.samples)
+        out.data.view(np.uint8).reshape(len(files), size)[:] = files[:, header.offset :]
         return out
 
 

@@ -56,7 +56,7 @@ def _level(v):
     return np.uint8(v * 255 + 0.5)
 
 
-_STEPS = 4096
+_STEPS = 1 << 14
 
 
 @cache
@@ -71,7 +71,8 @@ def curve() -> tuple[Any, Any]:
             low, high = (low, middle) if _level.py_func(middle) >= level else (middle, high)
         least[level] = high
     least[256] = np.inf
-    return least, np.array([_level.py_func(k / _STEPS) for k in range(_STEPS + 1)], np.uint8)
+    places = np.arange(_STEPS + 1) / _STEPS
+    return least, np.searchsorted(least[1:256], places, side="right").astype(np.uint8)
 
 
 _LEAST, _NEAR = curve()
@@ -86,15 +87,28 @@ def _byte(v):
     return np.uint8(level)
 
 
+@cache
+def parts() -> tuple[Any, Any]:
+    """The numbers that bytes of a Lab stand for: of lightness [256, 2] its root and Y; of a and b [256, 2] what they add
+    to that root and take from it."""
+    lightness = np.empty((256, 2))
+    for byte in range(256):
+        level = byte * (100.0 / 255)
+        root = (level + 16) / 116
+        y = level / 903.3 if level <= 8 else root * root * root
+        lightness[byte] = 7.787 * y + 16.0 / 116 if level <= 8 else root, y
+    across = np.arange(256) - 128
+    return lightness, np.stack([across / 500.0, across / 200.0], axis=1)
+
+
+_LIGHTNESS, _ACROSS = parts()
+
+
 @jit
 def _rgb(lightness, a, b, out, at):
     """The pixel of a Lab of three bytes."""
-    level = lightness * (100.0 / 255)
-    fy = (level + 16) / 116
-    y = level / 903.3 if level <= 8 else fy * fy * fy
-    if level <= 8:
-        fy = 7.787 * y + 16.0 / 116
-    x, z = _cubed(fy + (a - 128) / 500.0), _cubed(fy - (b - 128) / 200.0)
+    fy, y = _LIGHTNESS[lightness, 0], _LIGHTNESS[lightness, 1]
+    x, z = _cubed(fy + _ACROSS[a, 0]), _cubed(fy - _ACROSS[b, 1])
     for c in range(3):
         out[at + c] = _byte(_FROM[c, 0] * x + _FROM[c, 1] * y + _FROM[c, 2] * z)
 

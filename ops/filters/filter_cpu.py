@@ -61,6 +61,19 @@ def _add_four(total, line, apart, weights):
         total[x] += (w0 * v0[x] + w1 * v1[x]) + (w2 * v2[x] + w3 * v3[x])
 
 
+@fast
+def _add_five(total, lines, slot, apart, weights, at, n):
+    """The same of five columns, in one pass and in the order of `_add_four` and then one more. Indices have no sign, or
+    they might count from the end; views would be counted references."""
+    w0, w1, w2, w3, w4 = weights[at], weights[at + 1], weights[at + 2], weights[at + 3], weights[at + 4]
+    line = np.uint64(slot)
+    for x in range(n):
+        v0, v1 = lines[line, np.uint64(x)], lines[line, np.uint64(x + apart)]
+        v2, v3 = lines[line, np.uint64(x + 2 * apart)], lines[line, np.uint64(x + 3 * apart)]
+        four = total[np.uint64(x)] + ((w0 * v0 + w1 * v1) + (w2 * v2 + w3 * v3))
+        total[np.uint64(x)] = four + w4 * lines[line, np.uint64(x + 4 * apart)]
+
+
 @jit
 def correlate(src, base, before, after, weights, places, extents, pads, border, fills, dst, out_base):
     """Pictures of ``before`` [M, 5] with filters of ``extents`` [M, 3], to pictures of ``after``."""
@@ -96,6 +109,9 @@ def correlate(src, base, before, after, weights, places, extents, pads, border, 
                                     start = origin + (slice_ * rows + row) * columns * channels
                                     _line(line, src, start, -pads[i, 2], count, columns, channels, border, fill)
                             at = places[i] + (a * q + b) * r
+                            if r == 5:
+                                _add_five(total, lines, slot, channels, weights, at, len(total))
+                                continue
                             c = 0
                             while c + 4 <= r:
                                 _add_four(total, line[c * channels :], channels, weights[at + c : at + c + 4])
