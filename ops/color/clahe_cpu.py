@@ -89,8 +89,8 @@ def _byte(v):
 
 @cache
 def parts() -> tuple[Any, Any]:
-    """The numbers that bytes of a Lab stand for: of lightness [256, 2] its root and Y; of a and b [256, 2] what they add
-    to that root and take from it."""
+    """The numbers that bytes of a Lab stand for: of lightness [256, 2] its root and Y; of a and b [256, 2] the parts
+    that are added to that root and taken from it."""
     lightness = np.empty((256, 2))
     for byte in range(256):
         level = byte * (100.0 / 255)
