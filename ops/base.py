@@ -135,6 +135,8 @@ class Operator:
     of_shapes: ClassVar[bool] = False
     """Its output follows from the shapes, types and layouts of its inputs, wherever their data is: its cpu kernel takes
     batches of a GPU, too."""
+    host_inputs: ClassVar[bool] = False
+    """Its gpu kernel reads inputs after the first on the host: those that are there stay there."""
     makes_files: ClassVar[bool] = False
     """Its output is the bytes of whole files: fields may keep them, as they keep those that were read."""
     decodes: ClassVar[bool] = False

@@ -21,7 +21,7 @@ from .slice import resolve_axes
 class Reshaping(Operator, abstract=True):
     """The shape arguments that reshape and reinterpret share."""
 
-    looks_on = repeats = True
+    looks_on = repeats = host_inputs = True
 
     inputs = (1, 2)
 

@@ -29,7 +29,7 @@ class Slice(Operator, name="slice"):
     away from zero and saturated (DALI cuts fractions off here).
     """
 
-    repeats = True
+    repeats = host_inputs = True
     inputs = (1, 3)
     example = "{op: slice, in: images, rel_start: [0.1, 0.1], rel_shape: [0.8, 0.8], axis_names: HW, out: images}"
 
@@ -161,6 +161,8 @@ class Slice(Operator, name="slice"):
         return ctx.rows(which, np.float32 if relative else np.int64), relative
 
     def cpu(self, ctx: Context, data: Batch, *inputs: Batch) -> Batch:
+        if inputs:
+            once(ctx.device)  # windows follow from their data
         anchor, shape = self.windows(ctx, data, inputs)
         channel = data.layout.index("C") if "C" in data.layout else data.ndim - 1
         plan = window(whole(data), anchor, shape)
@@ -194,7 +196,7 @@ class Slice(Operator, name="slice"):
             known = list(range(ndim)) if "axes" in ctx.args else self._axes(layout, ndim)
             axes = np.broadcast_to(np.array(known, np.int64), (n, len(known)))
         along = np.take_along_axis(extent, axes, axis=1)
-        first, last = self._given(ctx, along) if not inputs else self._positional(ctx, inputs, along)
+        first, last = self._given(ctx, along) if not inputs else self._positional(inputs, along)
         np.put_along_axis(start, axes, first, axis=1)
         np.put_along_axis(end, axes, last, axis=1)
         return start, end
@@ -212,10 +214,8 @@ class Slice(Operator, name="slice"):
             return first, first + size
         return first, along.astype(np.float64) if last is None else last
 
-    def _positional(self, ctx: Context, inputs: tuple[Batch, ...], along: I64) -> tuple[Any, Any]:
+    def _positional(self, inputs: tuple[Batch, ...], along: I64) -> tuple[Any, Any]:
         values = []
-        if not all(b.on_host for b in inputs):
-            once(ctx.device)
         for batch, relative in zip(inputs, (self.normalized_anchor, self.normalized_shape), strict=True):
             rows = batch.dense().reshape(len(batch), -1)
             rows = rows.get() if not batch.on_host else rows  # shapes are computed on the host: the copy is waited for

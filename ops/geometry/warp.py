@@ -333,6 +333,7 @@ class WarpAffine(Warping, name="warp_affine"):
     Volumes take three rows of four, for (x, y, z, 1).
     """
 
+    host_inputs = True
     inputs = (1, 2)
     example = "{op: warp_affine, in: images, matrix: [0.5, 0, 0, 0, 0.5, 0], out: images}"
 

@@ -282,7 +282,8 @@ def _run(node: Node, env: Env, run: Run) -> None:
             return
     elif node.stage == "cpu" and not node.reads and node.op.random and _draw(node, env, run):
         return
-    inputs = [_placed(env[e], node, run) for e in node.inputs]
+    there = node.inputs[:1] if node.op.host_inputs else node.inputs
+    inputs = [_placed(env[e], node, run) for e in there] + [env[e] for e in node.inputs[len(there) :]]
     samples = _samples(node, inputs, env, run)
     if len(samples) == 0:
         for k, spec in enumerate(node.specs):

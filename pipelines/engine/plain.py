@@ -65,7 +65,8 @@ class Plain:
         for node, stage, edges in self._nodes:
             inputs = [env[e] for e in node.inputs]
             if stage == "gpu":
-                inputs = [lane.to_device(b) for b in inputs]
+                moved = 1 if node.op.host_inputs else len(inputs)
+                inputs[:moved] = [lane.to_device(b) for b in inputs[:moved]]
             drawn = None
             if not inputs and not node.args and stage == "cpu" and type(node.op).drawn is not Operator.drawn:
                 seed = self._services.plan.seeds.get(node.id, 0)
