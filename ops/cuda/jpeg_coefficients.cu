@@ -1,6 +1,10 @@
 // Coefficients: every thread decodes the blocks that begin in its subsequence, from the state that jpeg_states found, and
 // stores them one after the other.
 //
+// A turn of the loop takes up to FAST_CODES plain AC coefficients, whose codes and extra bits are looked up together, and
+// then one symbol of any kind: the end of a block and the DC after it, a long code or a large value. All lanes of a warp go
+// through either part, so that what is seldom is paid for once a turn, not at every symbol.
+//
 // The host may know the states from an earlier time. Such threads write down where their own blocks begin and where they
 // end; jpeg_joints sees whether each ends where the next one begins. If so, the blocks are those of the scan, whatever was known.
 #include "jpeg_states.cu"
@@ -8,11 +12,16 @@
 #ifndef COEFFICIENT_BLOCKS
 #define COEFFICIENT_BLOCKS 4  // on a multiprocessor, at least
 #endif
-#ifndef CODES_AT_ONCE
-#define CODES_AT_ONCE 4       // between two looks at what a lane has still to read; five and a half bits each
+#ifndef FAST_CODES
+#define FAST_CODES 4
 #endif
 
-static_assert(CODES_AT_ONCE <= 4 && RING >= 7, "a turn finds no more than one store takes, beside three that were left");
+#ifndef PLAIN_BITS
+#define PLAIN_BITS 10         // have 94 of 100 AC coefficients of ImageNet's files; no fewer than LOOKUP_BITS
+#endif
+#define PLAINS (1 << PLAIN_BITS)
+
+static_assert(FAST_CODES + 8 <= RING, "seven coefficients are left from a turn, and the next one may find one more than these");
 
 // Bounds that no position is below.
 #define ALL_STORED (-1)
@@ -22,12 +31,138 @@ static_assert(CODES_AT_ONCE <= 4 && RING >= 7, "a turn finds no more than one st
 #define STATUS_BITS 0xff
 #define NOT_MINE 0x100  // the thread before stores the block that is under way
 
-// The coefficient of the code at the start of `bits` (T.81, F.2.2.1: EXTEND).
-DEVICE int coefficient_value(u32 bits, u32 entry) {
-    u32 behind = __funnelshift_l(0, bits, entry >> 8), unused = entry >> 24;
-    u32 value = shift_right(behind, unused);
-    return (int)behind < 0 ? value : value - shift_right(~0u, unused);
+// Where a lane is, in one word: bits past the start of the reader's window (0..6), coefficients since a multiple of RING
+// before the block (7..14), whether a DC comes next (15), zig-zag index of the next coefficient (16..22), whether the
+// block's end was met (23). Above them is anything.
+#define ONE_COEFFICIENT 0x80u
+#define COEFFICIENTS(s) ((s) >> 7 & 255)
+#define DC_NEXT 0x8000u
+#define INDEX_OVER 0x400000u
+#define END_MET 0x800000u
+#define POSITION(s) ((int)((s) & 127))
+#define STOP (64u | DC_NEXT | INDEX_OVER | END_MET)
+
+// What a plain AC symbol adds to that word: its bits, one coefficient, how far the index moves; and the coefficient
+// (24..31). An end of the block adds no coefficient, but END_MET. 0: any other symbol.
+DEVICE u32 plain_entry(u32 entry, u32 bits) {
+    u32 taken = entry & 255, size = 32 - (entry >> 24), moves = entry & 0xff0000;
+    if (entry == 0 || taken > PLAIN_BITS) return 0;
+    if (size == 0) return moves == INDEX_OVER ? END_MET | taken : 0;
+    if (size > 7) return 0;
+    int value = (int)(bits >> (PLAIN_BITS - taken)) & ((1 << size) - 1);
+    if (value < 1 << (size - 1)) value -= (1 << size) - 1;
+    return (u32)value << 24 | moves | ONE_COEFFICIENT | taken;
 }
+
+// The coefficient of such an entry (0..15), and the index in `s` after it (16..23).
+DEVICE u32 plain_coefficient(u32 entry, u32 s) {
+#ifndef EMULATED
+    u32 coefficient;
+    asm("prmt.b32 %0, %1, %2, 0x76b3;" : "=r"(coefficient) : "r"(entry), "r"(s));
+    return coefficient;
+#else
+    return (u32)((i32)entry >> 24) & 0xffff | (s & 0xffff0000);
+#endif
+}
+
+// A code in 16 bits, for what is no plain symbol: its length (8..15), and its symbol. 0: a longer code.
+#define CODE_INVALID 0x1ff0u
+DEVICE u16 short_entry(u32 entry) {
+    if (entry & ENTRY_IS_INVALID) return CODE_INVALID;
+    u32 size = 32 - (entry >> 24), move = entry >> 16 & 255, run = size ? move - 1 : move == 16 ? 15 : 0;
+    return entry ? (u16)((entry & 0x1f00) | run << 4 | size) : (u16)0;
+}
+
+// An image's four tables (DC 0, DC 1, AC 0, AC 1) as this kernel has them in shared memory.
+struct __align__(16) CoefficientTables {
+    u32 plain[2 * PLAINS];       // of the AC tables
+    LongCodes longer[4];
+    u16 codes[4 * LOOKUPS];
+    u16 near[2 * NEAR_CODES];    // of the AC tables
+
+    // By a whole block of threads, which has to meet afterwards.
+    DEVICE void load(const Batch *batch, int image) {
+        const HuffmanTable *from = (const HuffmanTable *)batch->tables + (i64)image * 4;
+        for (int i = 4 * threadIdx.x; i < 4 * LOOKUPS; i += 4 * blockDim.x) {
+            uint4 four = *(const uint4 *)(from[i / LOOKUPS].lookup + i % LOOKUPS);
+            *(uint2 *)(codes + i) = make_uint2(short_entry(four.x) | (u32)short_entry(four.y) << 16,
+                                               short_entry(four.z) | (u32)short_entry(four.w) << 16);
+        }
+        for (int i = threadIdx.x; i < 2 * PLAINS; i += blockDim.x)
+            plain[i] = plain_entry(from[2 + i / PLAINS].lookup[i % PLAINS >> (PLAIN_BITS - LOOKUP_BITS)], i % PLAINS);
+        for (int i = threadIdx.x; i < 2 * NEAR_CODES; i += blockDim.x)
+            near[i] = short_entry(from[2 + i / NEAR_CODES].near[i % NEAR_CODES]);
+        const int each = sizeof(LongCodes) / 16;
+        for (int i = threadIdx.x; i < 4 * each; i += blockDim.x)
+            ((uint4 *)longer)[i] = ((const uint4 *)&from[i / each].longer)[i % each];
+    }
+    // The code at the start of `bits`, of table `nth`.
+    DEVICE u32 code(int nth, u32 bits) const {
+        u32 entry = codes[(nth << LOOKUP_BITS) + (bits >> (32 - LOOKUP_BITS))];
+        if (entry) return entry;
+        u32 i = (bits >> 16) - longer[nth].limit[LONG_LENGTHS];
+        if (nth >= 2 && i < NEAR_CODES) return near[(nth - 2) * NEAR_CODES + i];
+        return short_entry(long_code(longer[nth], bits, nth < 2));
+    }
+};
+
+// Which tables the blocks of an MCU use; as Codes.
+struct BlockTables {
+    u32 slots;                // bit b: DC table of block b, bit 16 + b: its AC table
+    int blocks;               // blocks in an MCU, or 1 where all have the same tables
+
+    DEVICE u32 dc(int block) const { return slots >> block & 1; }
+    DEVICE u32 ac(int block) const { return slots >> (block + 16) & 1; }
+    DEVICE int after(int block) const { return block + 1 == blocks ? 0 : block + 1; }
+};
+
+// The coefficient of `size` bits at the start of `bits` (T.81, F.2.2.1: EXTEND).
+DEVICE int coefficient_value(u32 bits, u32 size) {
+    u32 value = shift_right(bits, 32 - size);
+    return (int)bits < 0 ? value : value - shift_right(~0u, 32 - size);
+}
+
+// A window of 96 bits of a stream. The 160 bits after it are on their way into shared memory, or there: what a lane waits
+// for was asked for two turns before, by whatever lanes. Otherwise all lanes would wait in each turn for what any of them
+// asked for in the one before.
+struct StagedReader {
+    const u32 *words;         // of the subsequence
+    SharedPairs pairs;
+    u32 w0, w1, w2;
+    int at;                   // local position of w0's first bit
+
+    DEVICE explicit StagedReader(const SharedPairs &pairs) : pairs(pairs) {}
+    // origin: a bit of the stream, the first of 16 bytes; position: from there.
+    DEVICE void seek(const Stream &stream, i64 origin, int position) {
+        words = stream.words + (origin >> 5);
+        at = position & ~31;
+        pairs.wait<0>();
+        for (int i = at >> 6; i < (at >> 6) + 4; i++) pairs.ask(i, words + 2 * i);
+        pairs.commit();
+        pairs.wait<0>();
+        fill();
+    }
+    // 32 bits from a position (in the lowest seven bits) that counts from `at`: below 64.
+    DEVICE u32 peek(u32 position) const {
+        bool second = any_bit<32>(position);
+        return __funnelshift_l(second ? w2 : w1, second ? w1 : w0, position);
+    }
+    // Moves on by so many words, two at most.
+    DEVICE void advance(int count) {
+        int before = at >> 6;
+        at += 32 * count;
+        int now = at >> 6;
+        if (now != before) pairs.ask(now + 3, words + 2 * (now + 3));
+        pairs.commit();
+        pairs.wait<2>();
+        fill();
+    }
+    DEVICE void fill() {
+        uint2 one = pairs.get(at >> 6), two = pairs.get((at >> 6) + 1);
+        bool odd = any_bit<32>(at);
+        w0 = odd ? one.y : one.x, w1 = odd ? two.x : one.y, w2 = odd ? two.y : two.x;
+    }
+};
 
 // Where one block ends and the next one begins: bits after the start of a subsequence (0..15), block within the MCU
 // (16..19), blocks before (32..63).
@@ -43,8 +178,8 @@ DEVICE u64 *ends(const Batch *batch, const Image &image) { return batch->starts 
 // Stores the blocks that begin in the nth subsequence of image `at`, entered in `state` after `index` finished blocks.
 // What is seldom needed is read again then, so that it takes no registers.
 template <bool KNOWN>
-DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const SharedRing &ring, int nth, u32 state,
-                        u32 index) {
+DEVICE u32 store_blocks(const Batch *batch, int at, const CoefficientTables &tables, const BlockTables &which,
+                        const SharedRing &ring, const SharedPairs &pairs, int nth, u32 state, u32 index) {
     const u32 block_count = arrived(batch->images[at].block_count);
     auto note_beginning = [&](u64 joint) { beginnings(batch, batch->images[at])[nth] = joint; };
     auto note_end = [&](u64 joint) { ends(batch, batch->images[at])[nth] = joint; };
@@ -55,88 +190,95 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
     u64 *blocks = kept(batch->blocks + batch->images[at].blocks);
     const i64 entries_at = batch->images[at].entries + (i64)nth * ENTRIES_EACH;
     u32 *entries = kept(batch->entries + entries_at);
-    u32 s = state & 0xff00ffu, flags = s < INDEX_ONE ? 0 : NOT_MINE;
-    int block = state >> 8 & 15, table = codes.table(s < INDEX_ONE, block);
-    if (KNOWN && !(flags & NOT_MINE)) note_beginning(pack_joint(s & 0xffff, block, index, block_count));
-    u32 used = 0, stored = 0, block_at = 0;  // entries; those after `stored` are in the ring
-    // Blocks that ended in this turn, two at most. A store in the middle of it would make everything wait that uses its
-    // registers again.
-    u32 finished = 0, newer_low = 0, newer_high = 0, older_low = 0, older_high = 0;
-    int difference = 0, bound, end;
-    Reader reader;
+    const SharedWords values(tables.plain);
+    int block = state >> 8 & 15;
+    u32 flags = (state >> 16 & 127) == 0 ? 0 : NOT_MINE;
+    if (KNOWN && !flags) note_beginning(pack_joint(state & 255, block, index, block_count));
+    u32 stored = 0, block_at = 0;  // entries; those after `stored` are in the ring
+    u32 plain_at = which.ac(block) << PLAIN_BITS;
+    int difference = 0, end;
+    StagedReader reader(pairs);
     Interval interval;
     {
         const Stream stream = stream_of(batch, at);
         const i64 origin = (i64)nth * SUBSEQUENCE_BITS;
-        reader.seek(stream, origin, s & 0xffff);
-        interval.find(stream, origin + (int)(s & 0xffff));
+        reader.seek(stream, origin, state & 255);
+        interval.find(stream, origin + (int)(state & 255));
         end = interval.end(stream, origin);
     }
-
-    auto look_up = [&](u32 bits) {
-        u32 entry = codes.entry(table, bits);
-        return entry ? entry : codes.long_entry(table, bits);
-    };
-    auto take = [&](u32 bits, u32 entry) {
-        int value = coefficient_value(bits, entry);
-        bool is_dc = s < INDEX_ONE, is_coefficient = entry >> 24 != 32;  // without extra bits: runs of zeros
-        flags |= entry & ENTRY_IS_INVALID;
-        difference = is_dc ? value : difference;
-        block_at = is_dc ? used : block_at;
-        s += entry & ENTRY_MOVE;
-        if (is_coefficient && !is_dc) {
-            u32 coefficient = __byte_perm(value, s - INDEX_ONE, 0x7610);  // its index above its value
-            ring.put(used, coefficient);
-            used++;
-        }
-        bool ends = s >= INDEX_END;
-        if (ends) {
-            if (is_coefficient && s >= INDEX_END + INDEX_ONE) flags |= BAD_CODE;  // a run past the last coefficient
-            s &= 0xffff;
-            older_low = newer_low, older_high = newer_high;
-            newer_low = (u32)entries_at + block_at, newer_high = (used - block_at) | (u32)difference << 16;
-            finished += !(flags & NOT_MINE);
-            index++;
-            block = codes.after(block);
-            if (KNOWN && flags & NOT_MINE) note_beginning(pack_joint(s, block, index, block_count));
-            flags &= ~NOT_MINE;
-            if ((int)s >= SUBSEQUENCE_BITS || index == block_count) bound = ALL_STORED;
-        }
-        table = codes.table(ends, block);
-    };
+    u32 s = (state & 31) | (flags ? state & 0x7f0000 : DC_NEXT);
     for (;;) {
-        bound = reader.end();
-        if (bound + 31 <= end) {  // no code that starts below the bound ends beyond the interval
+        if (end - reader.at >= 64 + PLAIN_BITS) {  // no plain symbol that starts in the window ends beyond the interval
 #pragma unroll
-            for (int k = 0; k < CODES_AT_ONCE; k++) {
-                if ((int)(s & 0xffff) >= bound) continue;
-                u32 bits = reader.peek(s);
-                take(bits, look_up(bits));
-            }
-        } else {
-#pragma unroll 1
-            for (int k = 0; k < CODES_AT_ONCE; k++) {
-                if ((int)(s & 0xffff) >= bound) break;
-                u32 bits = reader.peek(s), entry = look_up(bits);
-                if ((int)((s + (entry & ENTRY_MOVE)) & 0xffff) > end) bound = INTERVAL_OVER; else take(bits, entry);
+            for (int k = 0; k < FAST_CODES; k++) {
+                u32 entry = values[plain_at + (reader.peek(s) >> (32 - PLAIN_BITS))];
+                if (any_bit<STOP>(s)) entry = 0;
+                u32 before = s;
+                s += entry;
+                ring.put_nth(before, plain_coefficient(entry, s));  // counts if the entry does
             }
         }
-        if (finished > 1) store_past_cache(blocks + index - 2, older_low, older_high);
-        if (finished) store_past_cache(blocks + index - 1, newer_low, newer_high);
-        finished = 0;
-        if (used - stored >= 4) {
-            u32 a = ring.get(stored), b = ring.get(stored + 1), c = ring.get(stored + 2), d = ring.get(stored + 3);
-            store_past_cache(entries + stored, a, b, c, d);
-            stored += 4;
+        int bound = 0;
+        u32 low, high;
+        bool finished = false;
+        if (any_bit<INDEX_OVER | END_MET>(s)) {
+            if (!(s & END_MET) && s & 0x3f0000) flags |= BAD_CODE;  // a run past the last coefficient
+            u32 count = COEFFICIENTS(s) - block_at % RING;
+            low = (u32)entries_at + block_at, high = count | (u32)difference << 16;
+            finished = !(flags & NOT_MINE);
+            block_at += count;
+            index++;
+            block = which.after(block);
+            int position = reader.at + POSITION(s);
+            if (KNOWN && flags & NOT_MINE) note_beginning(pack_joint(position, block, index, block_count));
+            flags &= ~NOT_MINE;
+            s = POSITION(s) | block_at % RING * ONE_COEFFICIENT | DC_NEXT;
+            if (position >= SUBSEQUENCE_BITS || index == block_count) bound = ALL_STORED;
         }
-        if (bound >= 0) {
-            reader.advance(s & 0xffff);
-            continue;
+        if (bound == 0 && !any_bit<64>(s)) {
+            bool is_dc = s & DC_NEXT;
+            u32 bits = reader.peek(s), code = tables.code(is_dc ? which.dc(block) : 2 + which.ac(block), bits);
+            u32 length = code >> 8, size = code & 15, run = code >> 4 & 15;
+            if (reader.at + POSITION(s) + (int)(length + size) > end) {
+                bound = INTERVAL_OVER;
+            } else {
+                int value = coefficient_value(bits << (length & 31), size);
+                if (code == CODE_INVALID) flags |= BAD_CODE;
+                u32 before = s;
+                s += length + size;
+                if (is_dc) {
+                    difference = value;
+                    s += INDEX_ONE - DC_NEXT;
+                    plain_at = which.ac(block) << PLAIN_BITS;
+                } else if (size) {
+                    s += (run + 1) * INDEX_ONE;
+                    ring.put_nth(before, __byte_perm(value, s, 0x7610));  // its index above its value
+                    s += ONE_COEFFICIENT;
+                } else {
+                    s += run == 15 ? 16 * INDEX_ONE : END_MET;
+                    if (any_bit<INDEX_OVER>(s)) s |= END_MET;
+                }
+            }
         }
+        if (finished) store_past_cache(blocks + index - 1, low, high);
+        bool many = block_at - block_at % RING + COEFFICIENTS(s) - stored >= 8;
+        u32 eight[8];
+        if (many) ring.get_eight(stored, eight);
+        if (bound == 0) {
+            reader.advance(POSITION(s) >> 5);
+            s &= ~96u;
+        }
+        if (many) {
+            store_past_cache(entries + stored, eight[0], eight[1], eight[2], eight[3]);
+            store_past_cache(entries + stored + 4, eight[4], eight[5], eight[6], eight[7]);
+            stored += 8;
+        }
+        if (bound == 0) continue;
         const Stream stream = stream_of(batch, at);
         const i64 origin = (i64)nth * SUBSEQUENCE_BITS;
+        int position = reader.at + POSITION(s);
         if (bound == ALL_STORED) {
-            if (index == block_count && stream.bits - (origin + (int)s) >= 8) flags |= EXTRANEOUS;
+            if (index == block_count && stream.bits - (origin + position) >= 8) flags |= EXTRANEOUS;
             break;
         }
         if (interval.last(stream)) {
@@ -144,29 +286,29 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const Codes &codes, const Sh
             break;
         }
         u32 expected = (u32)(interval.nth + 1) * batch->images[at].restart * batch->images[at].blocks_in_mcu;
-        if (s >= INDEX_ONE || block != 0 || index != expected || end - (int)s >= 8) flags |= BAD_RESTART;
-        s = end;
+        if (!(s & DC_NEXT) || block != 0 || index != expected || end - position >= 8) flags |= BAD_RESTART;
+        block_at += COEFFICIENTS(s) - block_at % RING;  // of a block that was cut off; such an image is refused
+        s = (end & 31) | block_at % RING * ONE_COEFFICIENT | DC_NEXT;
         block = 0;
         flags &= ~NOT_MINE;
-        table = codes.table(true, 0);
         interval.nth++;
         reader.seek(stream, origin, end);
         end = interval.end(stream, origin);
-        if ((int)s >= SUBSEQUENCE_BITS) break;
+        if (reader.at + POSITION(s) >= SUBSEQUENCE_BITS) break;
     }
-    for (; stored < used; stored++) entries[stored] = ring.get(stored);
-    if (KNOWN) note_end(pack_joint((int)(s & 0xffff) - SUBSEQUENCE_BITS, block, index, block_count));
-    if (flags & ENTRY_IS_INVALID) flags |= BAD_CODE;
+    for (u32 used = block_at - block_at % RING + COEFFICIENTS(s); stored < used; stored++) entries[stored] = ring.get(stored);
+    if (KNOWN) note_end(pack_joint(reader.at + POSITION(s) - SUBSEQUENCE_BITS, block, index, block_count));
     return flags & STATUS_BITS;
 }
 
 template <bool KNOWN> DEVICE void store_chunk(const Batch *batch) {
-    __shared__ Tables<LOOKUP_BITS> tables;
-    __shared__ u32 rings[ENTROPY_THREADS * RING];
+    __shared__ CoefficientTables tables;
+    __shared__ __align__(1024) u32 rings[ENTROPY_THREADS * RING];
+    __shared__ uint2 windows[ENTROPY_THREADS * 4];
     int at = locate(batch->entropy_first, batch->count, blockIdx.x);
     const Image &image = batch->images[at];
     if (batch->status[at] & BAD_TABLE || KNOWN != (image.known_count > 0)) return;
-    tables.load(batch, at, &HuffmanTable::lookup);
+    tables.load(batch, at);
     __syncthreads();
     if (threadIdx.x == 0) return;  // the chunk's first subsequence belongs to the chunk before
     int nth = (blockIdx.x - batch->entropy_first[at]) * (ENTROPY_THREADS - 1) + threadIdx.x - 1;
@@ -174,7 +316,10 @@ template <bool KNOWN> DEVICE void store_chunk(const Batch *batch) {
     if (KNOWN && image.known_count != (i64)batch->stream[2 * at] * 8 / SUBSEQUENCE_BITS + 1) return mark(batch, image, at, STALE);
     SharedRing ring(rings + (threadIdx.x / 32) * 32 * RING + threadIdx.x % 32);
     u64 start = KNOWN ? beginnings(batch, image)[nth] : batch->starts[image.entries / ENTRIES_EACH + nth];
-    u32 flags = store_blocks<KNOWN>(batch, at, codes_of(tables, image), ring, nth, (u32)start, (u32)(start >> 32));
+    SharedPairs pairs(windows + (threadIdx.x / 32) * 128 + threadIdx.x % 32);
+    u32 slots = image.dc_slots | image.ac_slots << 16;
+    const BlockTables which = {arrived(slots), (int)arrived(slots ? image.blocks_in_mcu : 1)};
+    u32 flags = store_blocks<KNOWN>(batch, at, tables, which, ring, pairs, nth, (u32)start, (u32)(start >> 32));
     if (flags) mark(batch, batch->images[at], at, (int)flags);
 }
 

@@ -131,7 +131,7 @@ struct Batch {
     u64 *starts;                  // per subsequence of a scan: the decoder's state there, and the blocks before it
     u64 *known;                   // the same of scans that were decoded before, from the host
     u64 *blocks;                  // per block: where its AC coefficients are, how many, and its DC
-    u32 *entries;                 // AC coefficients: zig-zag position and value
+    u32 *entries;                 // AC coefficients: value (0..15), zig-zag position and one (16..22)
     i16 *coefficients;            // of pictures in many scans
     i32 *progress;                // of such a scan, by its stream's place among the images: MCUs whose coefficients stand
     u8 *planes;
@@ -250,26 +250,63 @@ struct SharedWords {
 };
 
 // What a thread keeps in shared memory for itself: RING words, those of a warp's lanes side by side.
-#define RING 8
+#ifndef RING
+#define RING 16
+#endif
 struct SharedRing {
 #ifndef EMULATED
     u32 address;
     DEVICE explicit SharedRing(u32 *first) : address((u32)__cvta_generic_to_shared(first)) {
         asm volatile("" : "+r"(address));
     }
-    DEVICE void put(u32 i, u32 word) const {
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(address + 128 * (i % RING)), "r"(word));
+    // The place that `nth` says, from bit 7 on.
+    DEVICE void put_nth(u32 nth, u32 word) const {
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(address + (nth & 128 * (RING - 1))), "r"(word));
     }
     DEVICE u32 get(u32 i) const {
         u32 word;
         asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address + 128 * (i % RING)));
         return word;
     }
+    DEVICE void get_eight(u32 i, u32 (&eight)[8]) const {  // i: a multiple of eight
+        u32 from = address + 128 * (i % RING);
+#pragma unroll
+        for (int k = 0; k < 8; k++) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(eight[k]) : "r"(from + 128 * k));
+    }
 #else
     u32 *first;
     explicit SharedRing(u32 *first) : first(first) {}
-    void put(u32 i, u32 word) const { first[32 * (i % RING)] = word; }
+    void put_nth(u32 nth, u32 word) const { first[32 * ((nth >> 7) % RING)] = word; }
     u32 get(u32 i) const { return first[32 * (i % RING)]; }
+    void get_eight(u32 i, u32 (&eight)[8]) const { for (int k = 0; k < 8; k++) eight[k] = get(i + k); }
+#endif
+};
+
+// Four pairs of words of a stream that a thread has on their way into shared memory, those of a warp's lanes side by side.
+struct SharedPairs {
+#ifndef EMULATED
+    u32 address;
+    DEVICE explicit SharedPairs(uint2 *first) : address((u32)__cvta_generic_to_shared(first)) {
+        asm volatile("" : "+r"(address));
+    }
+    DEVICE void ask(int nth, const u32 *from) const {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address + 256 * (nth & 3)), "l"(from) : "memory");
+    }
+    DEVICE void commit() const { asm volatile("cp.async.commit_group;" ::: "memory"); }
+    // Until all that was asked for before the last COUNT commits is there.
+    template <int COUNT> DEVICE void wait() const { asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory"); }
+    DEVICE uint2 get(int nth) const {
+        uint2 pair;
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(pair.x), "=r"(pair.y) : "r"(address + 256 * (nth & 3)) : "memory");
+        return pair;
+    }
+#else
+    uint2 *first;
+    explicit SharedPairs(uint2 *first) : first(first) {}
+    void ask(int nth, const u32 *from) const { first[32 * (nth & 3)] = make_uint2(from[0], from[1]); }
+    void commit() const {}
+    template <int COUNT> void wait() const {}
+    uint2 get(int nth) const { return first[32 * (nth & 3)]; }
 #endif
 };
 
@@ -322,6 +359,17 @@ DEVICE void store_released(i32 *to, i32 value) {
 DEVICE void prefetch(const u32 *at) {
 #ifndef EMULATED
     asm volatile("prefetch.L1 [%0];" ::"l"(at));
+#endif
+}
+
+// Whether x has any of these bits, by one instruction.
+template <u32 BITS> DEVICE bool any_bit(u32 x) {
+#ifndef EMULATED
+    u32 some;
+    asm("and.b32 %0, %1, %2;" : "=r"(some) : "r"(x), "n"(BITS));
+    return some != 0;
+#else
+    return x & BITS;
 #endif
 }
 

@@ -7,7 +7,7 @@
 // those of a block into their places.
 #include "jpeg_dc.cu"
 
-#define IDCT_THREADS 128
+#define IDCT_THREADS 128  // as many as `dequant` has entries
 #ifndef IDCT_BLOCKS
 #define IDCT_BLOCKS 5  // on a multiprocessor, at least
 #endif
@@ -116,7 +116,8 @@ struct SharedBytes {
 };
 
 KERNEL __launch_bounds__(IDCT_THREADS, IDCT_BLOCKS) jpeg_idct(const Batch *batch) {
-    __shared__ u32 dequant[64];  // by zig-zag index: byte in a block's workspace, factor (16..31)
+    // By zig-zag index and one: byte in a block's workspace, factor (16..31). Entries of one in a broken block may say more.
+    __shared__ u32 dequant[128];
     __shared__ __align__(16) u8 workspace[IDCT_WARPS * WARP_SPACE];
     __shared__ uint2 chunks[IDCT_WARPS][CHUNKS];  // first coefficient; byte of its block in the workspace, how many (16..21)
     __shared__ BlockGrid grid;
@@ -124,13 +125,16 @@ KERNEL __launch_bounds__(IDCT_THREADS, IDCT_BLOCKS) jpeg_idct(const Batch *batch
     if (batch->status[at]) return;
     const Image &image = batch->images[at];
     const Component &component = image.component[c];
-    if (threadIdx.x < 64) {
+    {
         const u8 *factors = batch->raw + image.raw + component.quant;
-        int i = threadIdx.x, place = NATURAL_ORDER[i];
-        u32 factor = component.quant_wide ? factors[2 * i] << 8 | factors[2 * i + 1] : factors[i];
-        dequant[i] = (u32)(place % 8 * COLUMNS + place / 8 * 2) | factor << 16;
+        int i = threadIdx.x - 1, entry = 0;
+        if (i >= 0 && i < 64) {
+            int place = NATURAL_ORDER[i], factor = component.quant_wide ? factors[2 * i] << 8 | factors[2 * i + 1] : factors[i];
+            entry = (place % 8 * COLUMNS + place / 8 * 2) | factor << 16;
+        }
+        dequant[threadIdx.x] = (u32)entry;
     }
-    if (threadIdx.x == 64) grid.open(image, component);
+    if (threadIdx.x == 96) grid.open(image, component);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     u32 own = warp * WARP_SPACE + 16 * lane;  // the lane's own block in the workspace
     const u64 *blocks = batch->blocks + image.blocks;
@@ -158,7 +162,7 @@ KERNEL __launch_bounds__(IDCT_THREADS, IDCT_BLOCKS) jpeg_idct(const Batch *batch
         bool real = group < groups && x < grid.per_row;
         u8 *to = plane + (i64)8 * y * pitch + 8 * x;
         int dc = restart && group < groups ? dc_of_block(image, blocks, c, index) : (int)(i16)(now >> 48);
-        dc *= (int)dequant[0] >> 16;
+        dc *= (int)dequant[1] >> 16;
         u32 far = (u32)(dc + 32768);  // of all coefficients: beyond 16 bits
         // The next round's record is on its way meanwhile.
         group = --left ? group + 8 * IDCT_WARPS : groups;
@@ -185,7 +189,7 @@ KERNEL __launch_bounds__(IDCT_THREADS, IDCT_BLOCKS) jpeg_idct(const Batch *batch
         auto place = [&](int turn) {
             u32 how[CHUNKS_AT_ONCE];
 #pragma unroll
-            for (int k = 0; k < CHUNKS_AT_ONCE; k++) how[k] = table.word(coming[turn][k] >> 14 & 0xfc);
+            for (int k = 0; k < CHUNKS_AT_ONCE; k++) how[k] = table.word(coming[turn][k] >> 14 & 0x1fc);
 #pragma unroll
             for (int k = 0; k < CHUNKS_AT_ONCE; k++)
                 if (these[turn][k].y > bound) {

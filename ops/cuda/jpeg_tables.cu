@@ -34,8 +34,8 @@ struct __align__(16) HuffmanTable {
 };
 
 // Two symbols in one word: how far both move the position (bits 0..7) and the zig-zag index (16..23), and the first by
-// itself (8..15, 24..31), 0 where there is one only. A block's last symbol is never the first of a pair by its code, but
-// may be by its index. 0: a longer code.
+// itself (8..15, 24..31), 0 where there is one only. The second of a DC is an AC symbol of its block. A block's last
+// symbol is never the first of a pair by its code, but may be by its index. 0: a longer code.
 #define PAIR_MOVE 0x00ff00ffu
 
 DEVICE u32 code_entry(u32 symbol, u32 length, bool is_dc) {
@@ -44,29 +44,24 @@ DEVICE u32 code_entry(u32 symbol, u32 length, bool is_dc) {
     return (32 - size) << 24 | move << 16 | length << 8 | (length + size);
 }
 
-// The entry of `pairs` at `bits`, from single entries by as many bits.
-DEVICE u32 pair_entry(const u32 *single, u32 bits, bool is_dc) {
+// The entry of `pairs` at `bits`, from single entries by as many bits, and those of what comes after these, if anything.
+DEVICE u32 pair_entry(const u32 *single, const u32 *next, u32 bits) {
     u32 entry = single[bits], taken = entry & 255, move = entry & ENTRY_MOVE;
-    if (entry == 0 || is_dc || move >= 64 << 16 || taken >= PAIR_BITS) return move;
-    u32 behind = single[bits << taken & (PAIRS - 1)], length = behind >> 8 & 31;
+    if (entry == 0 || !next || move >= 64 << 16 || taken >= PAIR_BITS) return move;
+    u32 behind = next[bits << taken & (PAIRS - 1)], length = behind >> 8 & 31;
     if (behind == 0 || length > PAIR_BITS - taken) return move;
     return move << 8 | (move + (behind & ENTRY_MOVE));
 }
 
-KERNEL jpeg_tables(const Batch *batch) {
-    __shared__ u32 single[PAIRS];
-    __shared__ int first[18], index[18];  // per length: first code, index of its first symbol
-    __shared__ int bad;
-    const Image &image = batch->images[blockIdx.x >> 2];
-    if (image.block_count == 0) return;
-    int slot = blockIdx.x & 1, is_dc = !(blockIdx.x & 2);
-    int offset = is_dc ? image.dc[slot] : image.ac[slot];
-    if (offset == 0) return;
-    HuffmanTable &table = ((HuffmanTable *)batch->tables)[blockIdx.x];
-    const u8 *counts = batch->raw + image.raw + offset, *symbols = counts + 16;
-    if (threadIdx.x == 0) {
+// A table of a file, opened by one thread.
+struct TableCodes {
+    int first[18], index[18];  // per length: first code, index of its first symbol
+    int bad;
+
+    DEVICE void open(const u8 *file, int size, int offset) {
+        const u8 *counts = file + offset;
         int code = 0, total = 0;
-        bad = offset + 16 > image.raw_size;
+        bad = offset + 16 > size;
         for (int length = 1; length <= 16 && !bad; length++) {
             first[length] = code;
             index[length] = total;
@@ -77,28 +72,50 @@ KERNEL jpeg_tables(const Batch *batch) {
         }
         first[17] = code;
         index[17] = total;
-        if (bad || total > 256 || offset + 16 + total > image.raw_size) bad = 1;
+        if (bad || total > 256 || offset + 16 + total > size) bad = 1;
     }
+    // What `pattern`, so many bits, begins with, if that is a code of `from` to `to` of them; else 0.
+    DEVICE u32 entry(const u8 *symbols, u32 pattern, int bits, int from, int to, bool is_dc) const {
+        for (int length = from; length <= to; length++) {
+            int nth = (int)(pattern >> (bits - length)) - first[length];
+            if (nth < index[length + 1] - index[length]) return code_entry(symbols[index[length] + nth], length, is_dc);
+        }
+        return 0;
+    }
+};
+
+KERNEL jpeg_tables(const Batch *batch) {
+    __shared__ u32 single[PAIRS], after[PAIRS];
+    __shared__ TableCodes codes, codes_after;
+    const Image &image = batch->images[blockIdx.x >> 2];
+    if (image.block_count == 0) return;
+    int slot = blockIdx.x & 1, is_dc = !(blockIdx.x & 2);
+    int offset = is_dc ? image.dc[slot] : image.ac[slot];
+    if (offset == 0) return;
+    HuffmanTable &table = ((HuffmanTable *)batch->tables)[blockIdx.x];
+    const u8 *file = batch->raw + image.raw, *symbols = file + offset + 16;
+    // After a DC come codes of the AC table of the same block: here that of the same slot, or pairs have one symbol.
+    int offset_after = !is_dc ? offset : image.dc_slots == image.ac_slots ? image.ac[slot] : 0;
+    if (threadIdx.x == 0) codes.open(file, image.raw_size, offset);
+    if (threadIdx.x == 32 && is_dc && offset_after) codes_after.open(file, image.raw_size, offset_after);
     __syncthreads();
-    if (bad) {
+    if (codes.bad) {
         if (threadIdx.x == 0) mark(batch, image, blockIdx.x >> 2, BAD_TABLE);
         return;
     }
+    const int *first = codes.first, *index = codes.index;
     for (int i = threadIdx.x; i < 256; i += blockDim.x) {
         u8 symbol = i < index[17] ? symbols[i] : 0;
         table.longer.symbol[i] = symbol;
         if (is_dc && symbol > 15) mark(batch, image, blockIdx.x >> 2, BAD_TABLE);
     }
+    const u32 *next = !is_dc ? single : offset_after && !codes_after.bad ? after : nullptr;
     for (int i = threadIdx.x; i < PAIRS; i += blockDim.x) {
-        u32 entry = 0;
-        for (int length = 1; length <= PAIR_BITS && !entry; length++) {
-            int nth = (i >> (PAIR_BITS - length)) - first[length];
-            if (nth < index[length + 1] - index[length]) entry = code_entry(symbols[index[length] + nth], length, is_dc);
-        }
-        single[i] = entry;
+        single[i] = codes.entry(symbols, i, PAIR_BITS, 1, PAIR_BITS, is_dc);
+        if (is_dc && next) after[i] = codes_after.entry(file + offset_after + 16, i, PAIR_BITS, 1, PAIR_BITS, false);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < PAIRS; i += blockDim.x) table.pairs[i] = pair_entry(single, i, is_dc);
+    for (int i = threadIdx.x; i < PAIRS; i += blockDim.x) table.pairs[i] = pair_entry(single, next, i);
     for (int i = threadIdx.x; i < LOOKUPS; i += blockDim.x) {
         u32 entry = single[i << (PAIR_BITS - LOOKUP_BITS)];
         table.lookup[i] = (entry >> 8 & 31) <= LOOKUP_BITS ? entry : 0;
@@ -106,11 +123,8 @@ KERNEL jpeg_tables(const Batch *batch) {
     u32 begin = (u32)first[LOOKUP_BITS + 1] << (15 - LOOKUP_BITS);  // of the patterns that begin with a longer code
     if (threadIdx.x == 0) table.longer.limit[LONG_LENGTHS] = begin;
     for (int i = threadIdx.x; i < NEAR_CODES && !is_dc; i += blockDim.x) {
-        u32 entry = ENTRY_INVALID, pattern = begin + i;
-        for (int length = LOOKUP_BITS + 1; length <= 16; length++) {
-            int nth = (int)(pattern >> (16 - length)) - first[length];
-            if (nth < index[length + 1] - index[length]) { entry = code_entry(symbols[index[length] + nth], length, is_dc); break; }
-        }
+        u32 entry = codes.entry(symbols, begin + i, 16, LOOKUP_BITS + 1, 16, is_dc);
+        if (entry == 0) entry = ENTRY_INVALID;
         table.near[i] = entry;
     }
     for (int i = threadIdx.x; i < LONG_LENGTHS; i += blockDim.x) {
