@@ -90,6 +90,33 @@ def test_qualities_and_optimised_tables(harness: Harness, quality: int) -> None:
     assert_exact(harness, [encode(150, 90, quality=quality, optimize=o) for o in (False, True)])
 
 
+def test_a_block_with_tables_of_different_numbers(harness: Harness) -> None:
+    """What comes after a DC is looked up with it only where the tables of a block have the same number."""
+    files = []
+    for quality in (30, 90):
+        file = bytearray(encode(150, 90, gray=True, quality=quality))
+        scan = file.index(b"\xff\xda")
+        file[scan + 6] = 0x01  # DC table 0, AC table 1
+        table = next(at for at in range(len(file)) if file[at : at + 2] == b"\xff\xc4" and file[at + 4] == 0x10)
+        file[table + 4] = 0x11
+        files.append(bytes(file))
+    assert_exact(harness, files)
+
+
+def test_flat_pictures_and_bare_blocks(harness: Harness) -> None:
+    """Blocks of two symbols, and of coefficients that no short code holds."""
+    flat = np.full((120, 200, 3), 90, np.uint8)
+    flat[40:80, 60:140] = 200
+    checked = np.where(np.indices((64, 96)).sum(axis=0)[..., None] % 2, 255, 0).astype(np.uint8).repeat(3, axis=2)
+    files = []
+    for picture_of in (flat, checked):
+        for quality in (1, 75, 100):
+            out = io.BytesIO()
+            Image.fromarray(picture_of).save(out, "JPEG", quality=quality)
+            files.append(out.getvalue())
+    assert_exact(harness, files)
+
+
 def test_restart_intervals(harness: Harness) -> None:
     intervals: list[dict[str, int]] = [{"restart_marker_blocks": n} for n in (1, 2, 3, 7, 20, 100000 // 2)]
     intervals += [{"restart_marker_rows": n} for n in (1, 2)]
