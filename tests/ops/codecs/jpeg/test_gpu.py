@@ -91,7 +91,7 @@ def test_qualities_and_optimised_tables(harness: Harness, quality: int) -> None:
 
 
 def test_a_block_with_tables_of_different_numbers(harness: Harness) -> None:
-    """What comes after a DC is looked up with it only where the tables of a block have the same number."""
+    """The symbol after a DC is looked up with it only where the tables of a block have the same number."""
     files = []
     for quality in (30, 90):
         file = bytearray(encode(150, 90, gray=True, quality=quality))
