@@ -13,8 +13,10 @@ from ..graph.nodes import Node
 _KEPT = 4096
 """Durations kept per operator for percentiles; beyond that every second one is thinned out."""
 
-_NOTED = 1024
-"""Notes of batches that wait to be added up."""
+_NOTED = 32
+"""Notes of batches that wait to be added up. More of them would live until Python's collector looks at all that is new
+(every 700 objects), and be counted as lasting: it then looks at everything, for which a process with large libraries
+takes a quarter of a second."""
 
 
 @dataclass(slots=True)

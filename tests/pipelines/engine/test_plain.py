@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from dali_run import Pipeline, fn, pipeline_def, types
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.engine import plain
 from dali_run.pipelines.engine.plain import PlainStep
+from tests.kit.fake_cupy import faked
 
 BATCH, COUNT = 4, 12
 
@@ -134,6 +137,33 @@ def test_operators_are_counted() -> None:
     assert by_op["external_source"].bytes_out == 20 * by_op["external_source"].samples
     assert by_op["cast"].bytes_out == 20 * by_op["cast"].samples
     pipe.close()
+
+
+@pytest.mark.parametrize("device", [None, 0])
+def test_the_collector_finds_nothing_to_do(device: int | None) -> None:
+    """It looks at what lasts for more than some hundred objects, and at everything in the end, which takes long."""
+
+    @pipeline_def(batch_size=BATCH, num_threads=2, device_id=device)
+    def pipe() -> Any:
+        x = fn.external_source(name="x", device="cpu" if device is None else "gpu", repeat_last=True, no_copy=True)
+        return x + 1
+
+    with nullcontext() if device is None else faked():
+        running = pipe()
+        running.build()
+        array: Any = np.zeros((BATCH, 3), np.float32)
+        if device is not None:
+            import cupy
+
+            array = cupy.empty(array.shape, array.dtype)
+        running.feed_input("x", array)
+        for _ in range(100):
+            running.run()
+        before = sum(s["collections"] for s in gc.get_stats())
+        for _ in range(2000):
+            running.run()
+        assert sum(s["collections"] for s in gc.get_stats()) - before <= 5
+        running.close()
 
 
 def test_what_a_program_gives_is_not_held() -> None:
