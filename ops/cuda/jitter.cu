@@ -1,48 +1,81 @@
-// jitter (ops/distortions/jitter.py): a thread moves VALUES values, whose draws lie side by side.
+// jitter (ops/distortions/jitter.py): a thread moves VALUES values TURNS times; the draws of these lie side by side.
 #include "convert.cuh"
 #include "division.cuh"
 #include "philox.cuh"
 
 typedef unsigned long long Key;
-constexpr int VALUES = 4;
+constexpr int VALUES = 4, TURNS = 8;  // with all turns' code in a row, threads wait for instructions
 
 // A number of 0 ... count - 1 from a draw: low bits of powers of two, else by multiplication.
 __device__ __forceinline__ int among(unsigned draw, unsigned count) {
-    return (count & (count - 1)) == 0 ? draw & (count - 1) : static_cast<unsigned>(static_cast<Key>(draw) * count >> 32);
+    return (count & (count - 1)) == 0 ? draw & (count - 1) : __umulhi(draw, count);
 }
 
-// grid (tiles * samples); `sizes` [3] is rows, columns, channels.
+// grid (tiles * samples); `sizes` [3] is rows, columns, channels. Samples have less than 2^31 values.
 template <typename T>
-__global__ void jitter(Key key, Key low, int phase, const Key* sequences, int skip, const T* source,
-                       const long long* base, const long long* sizes, int tiles, const long long* reach, T* target,
-                       const long long* out_base) {
+__global__ void __launch_bounds__(256)
+    jitter(Key key, Key low, int phase, const Key* sequences, int skip, const T* __restrict__ source, const long long* base,
+           const long long* sizes, int tiles, const long long* reach, T* __restrict__ target, const long long* out_base) {
     const int sample = blockIdx.x / tiles;
     const int rows = static_cast<int>(sizes[3 * sample]), columns = static_cast<int>(sizes[3 * sample + 1]);
     const int channels = static_cast<int>(sizes[3 * sample + 2]), n = static_cast<int>(reach[sample]);
-    const long long first = VALUES * (static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x);
-    const long long left = static_cast<long long>(rows) * columns * channels - first;
-    if (left <= 0) return;
+    const Key sequence = sequences[sample];
+    const unsigned count = static_cast<unsigned>(rows) * columns * channels, step = VALUES * blockDim.x;
+    const T* s = source + base[sample];
+    T* out = target + out_base[sample];
+    const bool words = sizeof(T) == 1 && reinterpret_cast<unsigned long long>(out) % 4 == 0;
+    unsigned first = blockIdx.x % tiles * (step * TURNS) + VALUES * threadIdx.x;
     long long rest = first;
     int c = static_cast<int>(split(rest, channels)), x = static_cast<int>(split(rest, columns)), y = static_cast<int>(rest);
-    Draws draws(key, sequences[sample], low, phase, static_cast<Key>(first) * skip);
-    const T* s = source + base[sample];
-    T* out = target + out_base[sample] + first;
-    #pragma unroll
-    for (int v = 0; v < VALUES; ++v) {
-        if (v >= left) break;
-        int u = x, w = y;
+    rest = step;  // from turn to turn
+    const int step_c = static_cast<int>(split(rest, channels)), step_x = static_cast<int>(split(rest, columns)), step_y = static_cast<int>(rest);
+    #pragma unroll 1
+    for (int turn = 0; turn < TURNS && first < count; ++turn, first += step) {
+        T made[VALUES];
         if (n > 1) {
-            u += among(draws.next(), n) - (n >> 1);
-            w += among(draws.next(), n) - (n >> 1);
-            draws.pass(skip - 2);
-            u = u < 0 ? 0 : u >= columns ? columns - 1 : u;
-            w = w < 0 ? 0 : w >= rows ? rows - 1 : w;
+            unsigned draws[2 * VALUES];
+            if (skip == 2 && phase == 0) {
+                #pragma unroll
+                for (int b = 0; b < VALUES / 2; ++b) {
+                    const Key number = low + first / 2 + b;  // what overflows is carried to the high half
+                    const Four four = philox(key, sequence + (number < low), number);
+                    #pragma unroll
+                    for (int i = 0; i < 4; ++i) draws[4 * b + i] = four.word[i];
+                }
+            } else {
+                Draws drawn(key, sequence, low, phase, static_cast<Key>(first) * skip);
+                #pragma unroll 1
+                for (int v = 0; v < VALUES; ++v) {
+                    const unsigned across = drawn.next(), down = drawn.next();
+                    drawn.pass(skip - 2);
+                    #pragma unroll
+                    for (int k = 0; k < VALUES; ++k)
+                        if (k == v) draws[2 * k] = across, draws[2 * k + 1] = down;
+                }
+            }
+            int to = c, column = x, row = y;
+            #pragma unroll
+            for (int v = 0; v < VALUES; ++v) {
+                const int u = min(max(column + among(draws[2 * v], n) - (n >> 1), 0), columns - 1);
+                const int w = min(max(row + among(draws[2 * v + 1], n) - (n >> 1), 0), rows - 1);
+                made[v] = s[static_cast<unsigned>(w * columns + u) * channels + to];
+                if (++to == channels) to = 0, ++column;
+                if (column == columns) column = 0, ++row;
+            }
+            c += step_c, x += step_x, y += step_y;
+            if (c >= channels) c -= channels, ++x;
+            if (x >= columns) x -= columns, ++y;
+        } else {
+            #pragma unroll
+            for (int v = 0; v < VALUES; ++v) made[v] = s[min(first + v, count - 1)];
         }
-        out[v] = s[(static_cast<long long>(w) * columns + u) * channels + c];
-        if (++c < channels) continue;
-        c = 0;
-        if (++x < columns) continue;
-        x = 0;
-        ++y;
+        if (words && first + VALUES <= count) {
+            alignas(4) T four[VALUES] = {made[0], made[1], made[2], made[3]};
+            *reinterpret_cast<unsigned*>(out + first) = *reinterpret_cast<const unsigned*>(four);
+            continue;
+        }
+        #pragma unroll
+        for (int v = 0; v < VALUES; ++v)
+            if (first + v < count) out[first + v] = made[v];
     }
 }

@@ -58,6 +58,11 @@ extern "C" __global__ void taps(const long long* axes, const float* regions, con
         const long long most = n - kept;
         const long long first = start < 0 ? 0 : start > most ? most : start;
         *start_out = static_cast<int>(first);
+        if (first == start && kept == count) {  // no tap is outside
+            for (int k = 0; k < count; ++k)
+                row[k] = __fdiv_rn(filter_at(kind, values, last, __fmul_rn(__fsub_rn(static_cast<float>(start + k), at), density)), total);
+            continue;
+        }
         for (long long k = 0; k < kept; ++k) row[k] = 0.0f;
         for (int k = 0; k < count; ++k) {
             const float w = filter_at(kind, values, last, __fmul_rn(__fsub_rn(static_cast<float>(start + k), at), density));

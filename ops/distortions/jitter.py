@@ -20,7 +20,7 @@ _kernels: Any = Kernels(".jitter_cpu", __package__)
 _SKIP = 257
 """How many draws apart elements begin in DALI."""
 _THREADS = 256
-_VALUES = 4  # that a thread moves (cuda/jitter.cu)
+_VALUES = 32  # that a thread moves (cuda/jitter.cu: VALUES * TURNS)
 
 
 class Jitter(Operator, name="jitter"):

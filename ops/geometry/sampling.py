@@ -145,6 +145,11 @@ def _gpu(
     base, sizes, params, begins, values, to = ctx.device.upload(
         images.offsets, geometry, places.params, map_base, fills, out.offsets
     )
+    if takes_pixels(images, dtype, geometry, how) and places.kind is not Kind.MAPS:
+        pixels_on_gpu(
+            ctx, images, geometry, places.kind, base, sizes, params, how, border, fills.shape, values, out, to
+        )
+        return out
     pixels = int((geometry[:, 0] * geometry[:, 4] * geometry[:, 5]).max())
     map_x = params if places.map_x is None else places.map_x
     map_y = params if places.map_y is None else places.map_y
@@ -155,3 +160,32 @@ def _gpu(
         values, np.int32(fills.shape[1]), np.int32(len(fills) > 1), out.data, to,
     )  # fmt: skip
     return out
+
+
+_TILE, _TALL, _BEFORE = 32, 128, 3  # columns and lines of a tile, and pixels before a line's first one, at most
+_FARTHEST = 400_000  # pixel that cuda/sampling_pixels.cu reaches
+
+
+def takes_pixels(images: Batch, dtype: np.dtype[Any], geometry: I64, how: Filter) -> bool:
+    """Whether `pixels_on_gpu` takes ``images``: of three bytes a pixel, and the results too."""
+    return (
+        images.dtype == np.uint8
+        and dtype == np.uint8
+        and how is not Filter.CUBIC
+        and bool((geometry[:, 3] == 3).all())
+        and int(geometry[:, 1:].max()) < _FARTHEST
+    )
+
+
+def pixels_on_gpu(
+    ctx: Context, images: Batch, geometry: I64, kind: Kind, base: Any, sizes: Any, params: Any, how: Filter,
+    border: Border, fill_shape: tuple[int, ...], fills: Any, out: Batch, to: Any,
+) -> None:  # fmt: skip
+    """Sample ``images`` into ``out``; ``base``, ``sizes`` (the ``geometry``), ``params``, ``fills`` and ``to`` are on
+    the device."""
+    tiles = geometry[:, 0] * -(-geometry[:, 4] // _TALL) * -(-(geometry[:, 5] + _BEFORE) // _TILE)
+    ctx.device.launch(
+        "sampling_pixels.cu", f"sample_pixels<{int(kind)}, {int(how)}>",
+        (int(tiles.max()), len(images)), _THREADS, images.data, base, sizes, params, np.int32(border), fills,
+        np.int32(fill_shape[1]), np.int32(fill_shape[0] > 1), out.data, to,
+    )  # fmt: skip

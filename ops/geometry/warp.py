@@ -24,7 +24,7 @@ from ..kernels import Kernels
 from ..libraries import presets
 from ..sequences.unfold import by_frame, largest
 from ..types import DALIDataType, DALIInterpType, to_numpy
-from .sampling import Filter, Kind
+from .sampling import Filter, Kind, pixels_on_gpu, takes_pixels
 
 F64 = npt.NDArray[np.float64]
 
@@ -182,9 +182,19 @@ class Warping(Operator, abstract=True):
         out = Batch.allocate(ctx.empty, shape.astype(np.int32), dtype, images.layout, images.samples)
         if out.data.size == 0:
             return out
+        axes = spatial_axes(images.layout)
+        how = Filter.LINEAR if linear else Filter.NEAREST
+        if axes == 2 and takes_pixels(images, dtype, geometry, how):
+            fills = np.array([[fill]], np.float32)
+            base, sizes, to, values = fixed(ctx.device, images.offsets, geometry, out.offsets, fills)
+            (maps,) = changing(ctx.device, None if again is None else _of_centres(again), of_centres(matrices))
+            border = Border.EDGE if self.fill_value is None else Border.FILL
+            pixels_on_gpu(
+                ctx, images, geometry, Kind.AFFINE, base, sizes, maps, how, border, fills.shape, values, out, to
+            )
+            return out
         base, sizes, to = fixed(ctx.device, images.offsets, geometry, out.offsets)
         (maps,) = changing(ctx.device, again, matrices)
-        axes = spatial_axes(images.layout)
         pixels = int((geometry[:, 0] * geometry[:, -axes:].prod(axis=1)).max())
         tiles = -(-pixels // (_THREADS * _PIXELS if axes == 2 else _THREADS))
         kernel = f"{'warp' if axes == 2 else 'warp_volumes'}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"
@@ -193,6 +203,16 @@ class Warping(Operator, abstract=True):
             images.data, base, sizes, maps, np.int32(linear), np.int32(self.fill_value is not None), fill, out.data, to,
         )  # fmt: skip
         return out
+
+
+def _of_centres(again: Again) -> Again:
+    """``again`` for matrices, as for `of_centres`."""
+
+    def other(ctx: Context) -> tuple[F64] | None:
+        found = again(ctx)
+        return None if found is None else (of_centres(found[0]),)
+
+    return other
 
 
 def of_centres(matrices: F64) -> F64:

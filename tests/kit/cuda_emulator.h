@@ -215,8 +215,15 @@ inline double __hiloint2double(int high, int low) {
 }
 inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float a, float b) { return a / b; }
+inline long long __double_as_longlong(double x) { long long i; memcpy(&i, &x, 8); return i; }
+inline long long __double2ll_rn(double x) { return static_cast<long long>(std::nearbyint(x)); }
 inline float __saturatef(float x) { return x > 1.0f ? 1.0f : x > 0.0f ? x : 0.0f; }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fadd_rz(float a, float b) {
+    const double sum = static_cast<double>(a) + b;
+    const float near = static_cast<float>(sum);
+    return std::fabs(near) > std::fabs(sum) ? std::nextafter(near, 0.0f) : near;
+}
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }

@@ -1,4 +1,4 @@
-"""The tables of the GPU's two passes over images: all samples in one call, without the GIL."""
+"""The tables of the GPU's passes over images: all samples in one call, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -81,3 +81,60 @@ def planes(
         between += made
         most_first, most_second = max(most_first, made), max(most_second, b[2])
     return widest, starts, weights, between, most_first, most_second
+
+
+POOL = 8192
+"""Values between the passes that a block of resample_pixels.cu has room for."""
+_TALL, _LOW = 64, 4
+"""Rows of a tile at most, and those below which tiles are narrower."""
+_ROWS_FIRST, _COLUMNS_FIRST, _NEAREST = 0, 1, 2
+
+
+@numba.njit(nogil=True, cache=True)
+def tiles(lo, hi, size, kind, support, anchor, shape, flip, across, shapes, first, offsets, out, axes, regions, table):
+    """Rows of resample.cu's taps as in `planes`, and ``table`` [N, 16] for resample_pixels.cu: pictures of three
+    channels.
+
+    Gives the most outputs of an axis, the sums of outputs and of weights, and the most tiles of a sample; 0 tiles where
+    the taps of some sample reach farther than a block has room for.
+    """
+    starts = weights = widest = most = 0
+    taps, scale = [0, 0], [0.0, 0.0]
+    for i in range(len(offsets)):
+        row = table[i]
+        frames = 1
+        for d in range(first):
+            frames *= shapes[i, d]
+        for a in range(2):
+            extent = shapes[i, first + a]
+            taps[a] = 1 if kind[i, a] == NEAREST else min(extent, max(1, math.ceil(support[i, a])))
+            scale[a] = abs(float(hi[i, a]) - float(lo[i, a])) / max(size[i, a], 1)
+            axis = axes[i, a]
+            axis[0], axis[1], axis[2], axis[3] = extent, size[i, a], anchor[i, a], shape[i, a]
+            axis[4], axis[5], axis[6], axis[7], axis[8] = kind[i, a], flip[i, a], taps[a], starts, weights
+            regions[i, a, 0], regions[i, a, 1], regions[i, a, 2] = lo[i, a], hi[i, a], support[i, a]
+            row[10 + a], row[12 + a], row[14 + a] = taps[a], starts, weights
+            starts += shape[i, a]
+            weights += shape[i, a] * taps[a]
+            widest = max(widest, shape[i, a])
+        height, width, line = shapes[i, first], shapes[i, first + 1], 3 * shapes[i, first + 1]
+        if kind[i, 0] == NEAREST and kind[i, 1] == NEAREST:
+            order, tall, wide = _NEAREST, 32, 64
+        else:
+            order = _COLUMNS_FIRST if across[i] else _ROWS_FIRST
+            for wide in (64, 32):
+                if across[i]:  # rows of the source that a tile's outputs reach
+                    rows = POOL // (3 * wide) - taps[0] - 2
+                    tall = math.floor(min(rows / max(scale[0], 1e-6), float(_TALL)))
+                    tall = max(tall, 1 if rows >= height - taps[0] - 2 else 0)
+                else:
+                    columns = max(min(math.ceil(wide * scale[1]) + taps[1] + 2, width), 1)
+                    tall = min(POOL // ((3 * columns + 7) // 8 * 8), _TALL // 4)
+                if tall >= min(_LOW, shape[i, 0]):
+                    break
+            if tall <= 0:
+                return widest, starts, weights, 0
+        row[0], row[1], row[2], row[3], row[4] = offsets[i], out[i], frames, height * line, line
+        row[5], row[6], row[7], row[8], row[9] = shape[i, 0], shape[i, 1], order, tall, wide
+        most = max(most, frames * (-(-shape[i, 0] // tall)) * (-(-shape[i, 1] // wide)))
+    return widest, starts, weights, max(most, 1)

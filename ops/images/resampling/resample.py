@@ -502,6 +502,8 @@ def _planes_on_gpu(
 ) -> None:
     """As `_run_gpu`, of images."""
     n = len(batch)
+    if _of_pixels(batch, first, out, finish) and _pixels_on_gpu(ctx, plan, batch, first, out, finish, again):
+        return
     tables = partial(_plane_tables, shaped(batch), first, out.offsets)
     arrays, (widest, starts, weights, between, most, most_last) = tables(plan)
     lane, source = ctx.device, batch.data
@@ -520,7 +522,7 @@ def _planes_on_gpu(
     factors: tuple[Any, ...] = ()
     if finish is not None:
         _, channels = _around(batch.shapes, first, 2)
-        factors = lane.upload(np.concatenate([channels[:, None], finish.strides], axis=1), finish.factors)
+        factors = _factors(lane, np.concatenate([channels[:, None], finish.strides], axis=1), finish)
     start_of, weight_of = ctx.empty(starts, np.int32), ctx.empty(weights_room, np.float32)
     lane.launch(
         "resample.cu", "taps", (-(-widest // _BLOCK), 2 * n), _BLOCK, *for_taps, np.int32(2), start_of, weight_of
@@ -534,8 +536,64 @@ def _planes_on_gpu(
                     start_of, weight_of)  # fmt: skip
         return
     lane.launch("resample.cu", f"normalize_pass<float, {_CUDA[batch.dtype.name]}, {_cuda(out.data)}>", grid, _BLOCK,
-                middle, out.data, two, start_of, weight_of, *factors, np.int32(finish.factors.shape[1]),
-                np.int32(finish.factors.shape[0] > 1))  # fmt: skip
+                middle, out.data, two, start_of, weight_of, *factors)  # fmt: skip
+
+
+def _of_pixels(batch: Batch, first: int, out: Batch, finish: Finish | None) -> bool:
+    """Whether ``batch`` is of pictures of three bytes a pixel, which become bytes or float32, or are finished."""
+    last = batch.shapes[:, first + 2 :]
+    kinds = batch.dtype == np.uint8 and (finish is not None or out.dtype in (np.uint8, np.float32))
+    return kinds and last.shape[1] == 1 and bool((last == 3).all())
+
+
+def _pixels_on_gpu(
+    ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None, again: Again | None
+) -> bool:
+    """As `_planes_on_gpu`, of pictures of three bytes a pixel: all in one kernel. False where taps reach too far."""
+    n, like, offsets = len(batch), shaped(batch), out.offsets
+
+    def tables(plan: ResamplePlan) -> tuple[tuple[npt.NDArray[Any], ...], tuple[int, ...]]:
+        axes, regions = np.empty((n, 2, 9), np.int64), np.empty((n, 2, 3), np.float32)
+        table = np.empty((n, 16), np.int64)
+        arrays = (plan.lo, plan.hi, plan.size, plan.kind, plan.support, plan.anchor, plan.shape, plan.flip, plan.across)
+        numbers = _passes.tiles(
+            *map(np.ascontiguousarray, arrays), like.shapes, first, like.offsets, offsets, axes, regions, table
+        )
+        return (axes, regions, table), numbers
+
+    arrays, (widest, starts, weights, most) = tables(plan)
+    if most == 0:
+        return False
+    lane = ctx.device
+    weights_room = room(lane, weights)
+
+    def other(ctx: Context) -> Sequence[npt.NDArray[Any]] | None:
+        assert again is not None
+        plan = again(ctx)
+        if plan is None:
+            return None
+        found, (_, _, weights, most) = tables(plan)  # any grid does
+        return found if most and weights <= weights_room else None
+
+    axes, regions, table = changing(lane, None if again is None else other, *arrays)
+    start_of, weight_of = ctx.empty(starts, np.int32), ctx.empty(weights_room, np.float32)
+    lane.launch(
+        "resample.cu", "taps", (-(-widest // _BLOCK), 2 * n), _BLOCK, axes, regions, *fixed(lane, _TABLES, TABLE),
+        np.int32(2), start_of, weight_of,
+    )  # fmt: skip
+    kernel, factors = "resample_pixels", ()
+    if finish is not None:
+        places = np.concatenate([np.full((n, 1), 3), finish.strides], axis=1)
+        kernel, factors = "normalize_pixels", _factors(lane, places, finish)
+    lane.launch("resample_pixels.cu", f"{kernel}<{_cuda(out.data)}>", (most, n), _BLOCK, batch.data, out.data, table,
+                start_of, weight_of, *factors)  # fmt: skip
+    return True
+
+
+def _factors(lane: Lane, places: I64, finish: Finish) -> tuple[Any, ...]:
+    """Arguments of kernels for ``finish``; ``places`` [N, 3] are channels and strides."""
+    there = lane.upload(places, finish.factors)
+    return (*there, np.int32(finish.factors.shape[1]), np.int32(finish.factors.shape[0] > 1))
 
 
 def _plane_tables(
