@@ -225,6 +225,7 @@ class Constant(Operator, name="constant"):
 
     def cpu(self, ctx: Context) -> Batch:
         values = self._values
-        return shared(ctx, values.reshape(-1), _repeated(len(ctx.samples), values.shape), self.layout)
+        flat = np.array(values, order="C").reshape(-1)  # a copy: programs may write into what they are given
+        return shared(ctx, flat, _repeated(len(ctx.samples), values.shape), self.layout)
 
     gpu = cpu

@@ -54,7 +54,8 @@ class Program:
             sizes |= {e: o.nbytes for e, o in zip(p.gives, given, strict=True)}
         self.bytes = [(sum(sizes[e] for e in p.takes), sum(sizes[e] for e in p.gives)) for p in parts]
         self.nodes = [p.node for p in parts]
-        self._told = [(e, b) for p in parts for e, b in zip(p.gives, p.told, strict=False) if e in outputs]
+        told = [(e, b) for p in parts for e, b in zip(p.gives, p.told, strict=False) if e in outputs]
+        self._told = [(e, b.replace(data=_again(lane, b))) for e, b in told]
         parts = [p for p in parts if not p.told]
         recordings = [_recorded(p) for p in parts]
         self._changing = [(p.node, r.changing) for p, r in zip(parts, recordings, strict=True) if r.changing]
@@ -121,7 +122,8 @@ class Program:
         self._constant = recordings
         """Which hold the arrays that kernels read and that are the same each time."""
 
-        self.is_free = self._launches is None and not self._made and not self._block
+        told_there = any(not b.on_host for _, b in self._told)
+        self.is_free = self._launches is None and not self._made and not self._block and not told_there
         """It gives nothing but views: the device has nothing to do."""
         self.changes = bool(self._changing)
         """It asks for contexts."""
@@ -165,7 +167,7 @@ class Program:
         # what is done on this lane from here on may have the block again
         found = {edge: output_of(memory[which], out, samples) for edge, (which, out) in self._outputs.items()}
         for edge, told in self._told:
-            found[edge] = told.with_data(told.data, samples, told.nbytes)
+            found[edge] = told.with_data(_again(lane, told), samples, told.nbytes)
         return found
 
     def milliseconds(self) -> float:
@@ -176,6 +178,15 @@ class Program:
 def _recorded(part: Part) -> Recording:
     assert part.recording is not None
     return part.recording
+
+
+def _again(lane: Any, told: Batch) -> Any:
+    """The data of ``told`` once more: whoever is given an output may write into it."""
+    if told.on_host:
+        return told.data.copy()
+    data = lane.empty(told.data.size, told.data.dtype)
+    lane.copy(lane.address(data), lane.address(told.data), told.data.nbytes)
+    return data
 
 
 def _extent(batch: Batch) -> tuple[int, int]:

@@ -114,8 +114,9 @@ class MultiPaste(Operator, name="multi_paste"):
         together. Of constant arguments, and the same shapes as before, it is known."""
         key = (images[0].samples.slot.tobytes(), *(b.shapes.tobytes() for b in images))
         constant, before = not ctx.args, len(ctx.rejects)
-        if constant and key in self._known:
-            return self._known[key]
+        known = self._known.get(key) if constant else None
+        if known is not None:  # another thread may let go of it at any moment
+            return known
         owner, source, which = self._parts(ctx, images)
         extent = np.stack([b.shapes.astype(np.int64) for b in images])[which, source]
         canvas = affordable(ctx, self._canvas(ctx, images, owner, extent))  # nothing is pasted outside of what there is

@@ -144,9 +144,12 @@ class BatchBudget:
 
     def at_once(self, it: Iteration, step: Step) -> tuple[int, int] | None:
         """Bytes that a device ``step`` will hold for the batch on the device and on the host; None where that is so
-        much that the batch goes in parts."""
+        much that the batch goes in parts, or where it cannot be told of all samples."""
         assert self.device is not None
-        ahead = self.foresee(it, step)
+        try:
+            ahead = self._foreseen(it.env, it.samples, step)
+        except _Unforeseen:  # `foresee` drops those
+            return None
         if 2 * ahead.held > self.host.limit // 4 or ahead.at_once > self.device.limit // (
             self._services.options.lanes * len(self._services.plan.target.indices)
         ):

@@ -61,6 +61,18 @@ class Plain:
     def run(self, it: Iteration, env: Env, lane: Any = None) -> list[tuple[int, int, float]] | None:
         """Add their outputs to ``env``. For each node the bytes that it takes and gives, and when it ended; None where
         one of them has more to say than its outputs. Raises what kernels raise."""
+        try:
+            found = self._run(it, env, lane)
+        except BaseException:
+            self._contexts.clear()  # they may have been told of samples
+            raise
+        if found is None:
+            self._contexts.clear()
+        for known in self._contexts.values():
+            known.args = {}  # no batch is to be held
+        return found
+
+    def _run(self, it: Iteration, env: Env, lane: Any) -> list[tuple[int, int, float]] | None:
         samples, found = it.samples, list[tuple[int, int, float]]()
         for node, stage, edges in self._nodes:
             inputs = [env[e] for e in node.inputs]
@@ -77,7 +89,6 @@ class Plain:
                 ctx = self._context(node, stage, it, env, lane)
                 outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
                 if ctx.rejects or ctx.checks or ctx.finish is not None:
-                    self._contexts.clear()
                     return None
             if len(outputs) != len(edges):
                 return None
@@ -102,11 +113,6 @@ class Plain:
             known.device = cast("Lane", lane)
         known.samples, known.args = it.samples, args
         return known
-
-    def forget(self) -> None:
-        """Hold no batch."""
-        for known in self._contexts.values():
-            known.args = {}
 
 
 class PlainStep:
@@ -157,8 +163,6 @@ class PlainStep:
             found = self._plain.run(it, env)
         except Exception:  # the other way finds the samples that raise it
             return False
-        finally:
-            self._plain.forget()
         if found is None:
             return False
         for _, state, _ in self._sources:

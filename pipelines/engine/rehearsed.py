@@ -219,7 +219,6 @@ class Rehearsed:
             watch.begin()
             found = self._operators.run(it, env, lane)
             watch.end()
-        self._operators.forget()
         if found is None:
             return None
         self._in_vain = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -141,3 +143,20 @@ def test_grid_mask_finds_rows_and_columns_by_the_layout(lane: EmulatedLane | Non
     np.testing.assert_array_equal(movie[0].sample(0), np.stack([want, want]))
     with pytest.raises(SpecError, match="HW"):
         op.infer(Spec((4, 4), None, "CD"))
+
+
+def test_multi_paste_remembers_nothing_that_another_thread_lets_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads share an operator: what was there when one looked may be gone when it asks."""
+
+    class Fleeting(dict[Any, Any]):
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            self.clear()
+            return found
+
+    op = operator("multi_paste", output_size=[6, 6])
+    monkeypatch.setitem(vars(op), "_known", Fleeting())
+    batch = batch_of(images((4, 4, 3), (5, 4, 3)), "HWC")
+    first, second = (apply(op, batch, batch)[0][0] for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dali_run import Pipeline, fn, pipeline_def, types
+from dali_run.ops.arrays.cast import Cast
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.engine import plain
 from dali_run.pipelines.engine.plain import PlainStep
@@ -189,3 +190,19 @@ def test_what_a_program_gives_is_not_held() -> None:
         running.run()
     assert sum(ref() is not None for ref in alive) <= 4
     running.close()
+
+
+def test_a_batch_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tried: list[bool]) -> None:
+    """Contexts go from batch to batch: that of a kernel which raised has been told of samples."""
+    kernel, turn = Cast.cpu, iter(range(1000))
+
+    def failing(self: Cast, ctx: Any, data: Any) -> Any:
+        if next(turn) == 3:
+            ctx.reject(0, "bad_argument", "no")
+            raise RuntimeError("only this once")
+        return kernel(self, ctx, data)
+
+    monkeypatch.setattr(Cast, "cpu", failing)
+    results(made(lambda x: fn.cast(x * fn.random.uniform(), dtype=types.INT32), numbers()))
+    assert len(tried) >= COUNT
+    assert tried.count(False) == 1

@@ -3,6 +3,7 @@ CuPy (tests/kit/fake_cupy.py)."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -284,3 +285,36 @@ def test_uploads_are_not_changed_before_they_are_done() -> None:
         pipe.close()
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=1)
+
+
+MORE: dict[str, Callable[..., Any]] = {
+    "a constant": lambda x: (types.Constant([1, 2, 3]), fn.constant(fdata=[0.5], shape=[2, 2])),
+    "shapes of the device": lambda x: (x.shape(device="gpu"), fn.flip(x)),
+    "filled": lambda x: (fn.zeros(shape=[3]), fn.ones_like(x), fn.full(4, shape=[2])),
+    "what is said of samples": lambda x: (fn.get_property(x, key="layout"), fn.one_hot(x.shape()[0], num_classes=9)),
+}
+
+
+@pytest.mark.parametrize("device", [None, 0])
+@pytest.mark.parametrize("name", [*CALLS, *MORE])
+def test_outputs_may_be_written_into(name: str, device: int | None) -> None:
+    """They are the program's: what it does with them changes no later batch."""
+    call, inputs = CALLS.get(name) or (MORE[name], 1)
+    if device is None and "device" in name:
+        pytest.skip("there is none")
+
+    def found(write: bool) -> list[np.ndarray]:
+        taken = []
+        with nullcontext() if device is None else faked(memory=True):
+            pipe = made(call, device, inputs)
+            for _ in range(COUNT):
+                outputs = pipe.run()
+                taken += [values(o) for o in outputs]
+                for o in outputs if write else ():
+                    data = o.batch.data
+                    ctypes.memset(data.ctypes.data if o.batch.on_host else data.data.ptr, 77, data.nbytes)
+            pipe.close()
+        return taken
+
+    for have, want in zip(found(True), found(False), strict=True):
+        np.testing.assert_array_equal(have, want)
