@@ -17,6 +17,8 @@ from ..kernels import Kernels
 
 _loops: Any = Kernels(".pixels_cpu", __package__)
 _THREADS = 256
+_SPREAD = 4
+"""Words that a thread of `spread` makes (cuda/pixels.cu)."""
 _PICTURES = 65535
 """That a grid of CUDA's holds."""
 _NO_FACTORS = np.zeros((1, 1, 3), np.float32)
@@ -80,7 +82,7 @@ def launched(
         shape = dims[0]
         values = int((shape[:, -3] * shape[:, -2]).max()) * channels  # of a picture
         in_word = 16 // itemsize  # the first word may begin before the picture
-        tiles = -(-(values + in_word - 1) // (_THREADS * in_word))
+        tiles = -(-(values + in_word - 1) // (_THREADS * _SPREAD * in_word))
         name = f"spread<{_TYPES[out.dtype]}, {channels}, {affine}>"
         last = np.int32(3 if fill.shape[1] > 3 else 0)
         ctx.device.launch("pixels.cu", name, (tiles, n * frames), _THREADS, source, out, there, *more, *fills, last)

@@ -17,8 +17,8 @@ from ..context import Context
 from ..gpu.repeated import FIXED, changing
 
 _THREADS = 256
-_PIECE = 16384
-"""Bytes of a line that a group of lanes writes (cuda/rows.cu)."""
+_LONG, _PIECE = 16384, 2048
+"""Bytes: longer lines are written in pieces, so that what is under way lies side by side."""
 _SHORTEST = 16
 """Bytes of a line that are worth a group of lanes."""
 
@@ -40,6 +40,11 @@ class Lines:
     """Lines of a sample."""
     longest: int
     """Elements of a line."""
+
+
+def together(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Whether the kernel makes values of ``target`` of those of ``source``: the same, or bytes that become floats."""
+    return source == target or (source == np.uint8 and target == np.float32)
 
 
 def fits(longest: int, itemsize: int) -> bool:
@@ -71,15 +76,17 @@ def _pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8]
 def launched(
     ctx: Context, source: Any, target: Any, lines: Lines, again: Callable[[Context], Lines | None] | None
 ) -> None:
-    """Launch the copy of ``source`` into ``target``, flat arrays of one type on the device. ``again`` gives the lines
-    for other arguments, None where they are of another kind."""
+    """Launch the copy of ``source`` into ``target``, flat arrays on the device whose types go ``together``. ``again``
+    gives the lines for other arguments, None where they are of another kind."""
     n, ndim = lines.dims.shape[:2]
-    size = int(source.dtype.itemsize)
+    size = int(target.dtype.itemsize)
+    kernel = "rows" if source.dtype == target.dtype else "rows_of_floats"
     if lines.most == 0:
         return
     nbytes = lines.longest * size
-    lanes = 32 if nbytes > 512 else 16
-    pieces = -(-nbytes // _PIECE)
+    lanes = 32 if nbytes > 1024 else 16
+    piece = _PIECE if nbytes > _LONG else _LONG
+    pieces = -(-(nbytes + 15) // piece) if nbytes > _LONG else 1  # they begin where words of the output do
     tiles = -(-lines.most * pieces // (_THREADS // lanes))
 
     def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
@@ -87,14 +94,14 @@ def launched(
         found = again(ctx)
         if found is None or (found.period, found.channel) != (lines.period, lines.channel):
             return None
-        enough = found.most * pieces <= tiles * (_THREADS // lanes) and found.longest * size <= pieces * _PIECE
+        enough = found.most * pieces <= tiles * (_THREADS // lanes) and found.longest * size <= pieces * piece - 15
         return (found.dims, found.base, found.out_base, found.fills) if enough else None
 
     remade = again if again is None or again is FIXED else other
     dims, base, out_base, fills = changing(ctx.device, remade, lines.dims, lines.base, lines.out_base, lines.fills)
     rows, variants, width = lines.fills.shape
     ctx.device.launch(
-        "rows.cu", "rows", (tiles, n), _THREADS, source.view(np.uint8), target.view(np.uint8), dims, np.int32(ndim),
-        base, out_base, np.int32(size), np.int32(lanes), np.int32(pieces), fills, np.int32(width),
+        "rows.cu", kernel, (tiles, n), _THREADS, source.view(np.uint8), target.view(np.uint8), dims, np.int32(ndim),
+        base, out_base, np.int32(size), np.int32(lanes), np.int32(piece), np.int32(pieces), fills, np.int32(width),
         np.uint32(lines.period), np.int32(variants), np.int32(rows > 1), np.int32(lines.channel),
     )  # fmt: skip

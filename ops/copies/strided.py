@@ -275,7 +275,7 @@ def _arrays(plan: CopyPlan, target: Target, apart: bool = True) -> tuple[Any, ..
 
 def _lines(plan: CopyPlan, source: np.dtype[Any], target: Target) -> rows.Lines | None:
     """``plan`` as lines of bytes; None where it is of another kind."""
-    if plan.affine is not None or source != plan.dtype:
+    if plan.affine is not None or not rows.together(source, plan.dtype):
         return None
     if plan.ndim and not plan.extent.any():  # `filled`: as a source of which the first dimension is left out
         extent = plan.shape.copy()
@@ -287,7 +287,7 @@ def _lines(plan: CopyPlan, source: np.dtype[Any], target: Target) -> rows.Lines 
         return None
     loop = loops(plan, target, apart=fill.shape[1] > 1 and not along)
     most, longest, inside = _kernels.lines(loop.dims)
-    if most < 0 or (most and not rows.fits(longest, source.itemsize)) or not (inside or plan.border == Border.FILL):
+    if most < 0 or (most and not rows.fits(longest, plan.dtype.itemsize)) or not (inside or plan.border == Border.FILL):
         return None
     fills, period = rows.pattern(fill, along)
     return rows.Lines(loop.dims, plan.base, target.base, fills, period, loop.channel, most, longest)

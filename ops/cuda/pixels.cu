@@ -112,29 +112,16 @@ __global__ void __launch_bounds__(256) pixels(const unsigned char* source, Out* 
         const long long across = mirrored ? -table[ACROSS] : table[ACROSS], next = planes ? apart : 1;
         #pragma unroll
         for (int k = 0; k < PIXELS; ++k) {
-            const unsigned char* at = from + k * across;
+            const unsigned char* at = from + (mirrored ? n - 1 - k : k) * across;
             read[k] = k < n ? at[0] | static_cast<unsigned int>(at[next]) << 8 | static_cast<unsigned int>(at[2 * next]) << 16 : 0;
         }
     }
-    if (mirrored) {
-        if (n == PIXELS) {
-            #pragma unroll
-            for (int k = 0; k < PIXELS / 2; ++k) {
-                const unsigned int other = read[k];
-                read[k] = read[PIXELS - 1 - k];
-                read[PIXELS - 1 - k] = other;
-            }
-        } else {
-            unsigned int turned[PIXELS];
-            #pragma unroll
-            for (int k = 0; k < PIXELS; ++k) {
-                turned[k] = 0;
-                #pragma unroll
-                for (int i = 0; i < PIXELS; ++i)
-                    if (i == n - 1 - k) turned[k] = read[i];
-            }
-            #pragma unroll
-            for (int k = 0; k < PIXELS; ++k) read[k] = turned[k];
+    if (mirrored && n == PIXELS) {
+        #pragma unroll
+        for (int k = 0; k < PIXELS / 2; ++k) {
+            const unsigned int other = read[k];
+            read[k] = read[PIXELS - 1 - k];
+            read[PIXELS - 1 - k] = other;
         }
     }
     if (!planes && apart == -1) {
@@ -165,8 +152,10 @@ __global__ void __launch_bounds__(256) pixels(const unsigned char* source, Out* 
     }
 }
 
-// Of channels last, of which a fourth one may lie outside of the source: a thread makes one word of 16 bytes, so that
-// threads write side by side where values are larger than those that they come from. `fill[last]` is the fourth channel.
+constexpr int SPREAD = 4;  // words of 16 bytes that a thread of `spread` makes, `blockDim.x` of them apart
+
+// Of channels last, of which a fourth one may lie outside of the source: threads write words side by side, where values
+// are larger than those that they come from. `fill[last]` is the fourth channel.
 template <typename Out, int CHANNELS, bool AFFINE>
 __global__ void __launch_bounds__(256)
     spread(const unsigned char* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ table, int frames,
@@ -177,54 +166,79 @@ __global__ void __launch_bounds__(256)
     const unsigned int total = static_cast<unsigned int>(table[HEIGHT]) * width * CHANNELS;
     target += table[TO];
     const unsigned int lead = static_cast<unsigned int>(reinterpret_cast<unsigned long long>(target) % 16 / sizeof(Out));
-    const unsigned int word = (blockIdx.x * blockDim.x + threadIdx.x) * V;
-    if (total == 0 || word >= total + lead) return;
-    const int skip = word < lead ? static_cast<int>(lead - word) : 0;
-    const unsigned int first = word + skip - lead;
-    const int count = total - first < V - skip ? static_cast<int>(total - first) + skip : V;
+    const unsigned int begin = (blockIdx.x * SPREAD * blockDim.x + threadIdx.x) * V;
+    if (total == 0 || begin >= total + lead) return;
 
     const long long across = table[ACROSS], apart = table[CHANNEL], line = table[LINE];
     const bool swapped = apart == -1 && across != 1 && across != -1;
-    const unsigned int pixel = first / CHANNELS, y = pixel / width;
-    unsigned int c = first - pixel * CHANNELS, x = pixel - y * width;
-    const unsigned char* from_line = source + table[FROM] + (swapped ? 2 : 0) + static_cast<long long>(y) * line;
-    const unsigned char* from = from_line + static_cast<long long>(x) * across;
+    source += table[FROM] + (swapped ? 2 : 0);
+    const Out fourth = CHANNELS == 4 ? fill[last] : Out();
     float own[9];
     if constexpr (AFFINE) {
         factors += static_cast<long long>(factor_rows) * (blockIdx.y / frames) * factor_width * 3;
         #pragma unroll
         for (int k = 0; k < 9; ++k) own[k] = factors[factor_width > 1 ? k : k % 3];
     }
-    alignas(16) Out values[V];
-    #pragma unroll
-    for (int v = 0; v < V; ++v) {
-        if (v < skip || v >= count) continue;
-        if (CHANNELS == 4 && c == 3) {
-            values[v] = fill[last];
-        } else {
-            const float value = byte_of(from[c == 0 ? 0 : c == 1 ? apart : 2 * apart], 0);
-            if constexpr (AFFINE) {
-                const float factor[3] = {c == 0 ? own[0] : c == 1 ? own[3] : own[6], c == 0 ? own[1] : c == 1 ? own[4] : own[7],
-                                         c == 0 ? own[2] : c == 1 ? own[5] : own[8]};
-                values[v] = saturate<Out>(affine(value, factor));
-            } else {
-                values[v] = saturate<Out>(value);
+    #pragma unroll 1
+    for (int run = 0; run < SPREAD; ++run) {
+        const unsigned int word = begin + run * blockDim.x * V;
+        if (word >= total + lead) return;
+        const int skip = word < lead ? static_cast<int>(lead - word) : 0;
+        const unsigned int first = word + skip - lead;
+        const int count = total - first < V - skip ? static_cast<int>(total - first) + skip : V;
+        const unsigned int pixel = first / CHANNELS, y = pixel / width;
+        unsigned int c = first - pixel * CHANNELS, x = pixel - y * width;
+        const unsigned char* from_line = source + static_cast<long long>(y) * line;
+        const unsigned char* from = from_line + static_cast<long long>(x) * across;
+        Out* to = target + first - skip;
+        alignas(16) Out values[V];
+        const auto next_pixel = [&] {
+            from += across;
+            if (++x < width) return;
+            x = 0;
+            from_line += line;
+            from = from_line;
+        };
+        if (V % CHANNELS == 0 && c == 0 && skip == 0 && count == V) {  // whole pixels
+            #pragma unroll
+            for (int v = 0; v < V; v += CHANNELS) {
+                #pragma unroll
+                for (int k = 0; k < 3; ++k) {
+                    const float value = byte_of(from[k * apart], 0);
+                    if constexpr (AFFINE) values[(v + k) % V] = saturate<Out>(affine(value, own + 3 * k));
+                    else values[(v + k) % V] = saturate<Out>(value);
+                }
+                if (CHANNELS == 4) values[(v + 3) % V] = fourth;
+                next_pixel();
             }
+            *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values);
+            continue;
         }
-        if (++c < CHANNELS) continue;
-        c = 0;
-        from += across;
-        if (++x < width) continue;
-        x = 0;
-        from_line += line;
-        from = from_line;
-    }
-    Out* to = target + first - skip;
-    if (skip == 0 && count == V) {
-        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values);
-    } else {
         #pragma unroll
-        for (int v = 0; v < V; ++v)
-            if (v >= skip && v < count) to[v] = values[v];
+        for (int v = 0; v < V; ++v) {
+            if (v < skip || v >= count) continue;
+            if (CHANNELS == 4 && c == 3) {
+                values[v] = fourth;
+            } else {
+                const float value = byte_of(from[c == 0 ? 0 : c == 1 ? apart : 2 * apart], 0);
+                if constexpr (AFFINE) {
+                    const float factor[3] = {c == 0 ? own[0] : c == 1 ? own[3] : own[6], c == 0 ? own[1] : c == 1 ? own[4] : own[7],
+                                             c == 0 ? own[2] : c == 1 ? own[5] : own[8]};
+                    values[v] = saturate<Out>(affine(value, factor));
+                } else {
+                    values[v] = saturate<Out>(value);
+                }
+            }
+            if (++c < CHANNELS) continue;
+            c = 0;
+            next_pixel();
+        }
+        if (skip == 0 && count == V) {
+            *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values);
+        } else {
+            #pragma unroll
+            for (int v = 0; v < V; ++v)
+                if (v >= skip && v < count) to[v] = values[v];
+        }
     }
 }

@@ -3,8 +3,7 @@
 // found is worked out once for all of it.
 
 enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE, COLUMNS };
-constexpr int PIECE = 16384;  // bytes of a line that a group of lanes writes (ops/copies/strided.py has the same number)
-constexpr int WORDS = 4;      // of 16 bytes that a lane has under way
+constexpr int WORDS = 4, UNEVEN = 2;  // of 16 bytes that a lane has under way, and where they begin within words
 
 typedef unsigned char byte;
 
@@ -50,18 +49,46 @@ __device__ __forceinline__ void copied(const byte* __restrict__ from, byte* __re
                 if (w + k * lanes < ends.words) words[w + k * lanes] = read[k];
         }
     } else {
-        for (int w = lane; w < ends.words; w += WORDS * lanes) {
-            uint4 read[WORDS];
+        for (int w = lane; w < ends.words; w += UNEVEN * lanes) {
+            uint4 read[UNEVEN];
             #pragma unroll
-            for (int k = 0; k < WORDS; ++k)
+            for (int k = 0; k < UNEVEN; ++k)
                 if (w + k * lanes < ends.words) read[k] = bytes_at(inner + 16 * (w + k * lanes));
             #pragma unroll
-            for (int k = 0; k < WORDS; ++k)
+            for (int k = 0; k < UNEVEN; ++k)
                 if (w + k * lanes < ends.words) words[w + k * lanes] = read[k];
         }
     }
     if (lane < ends.head) to[lane] = first;
     if (lane < ends.tail) to[n - ends.tail + lane] = last;
+}
+
+// Bytes as floats.
+__device__ __forceinline__ float value_of(unsigned word, int k) {  // without a conversion: those are slow
+    return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650 + k)) - 8388608.0f;
+}
+
+__device__ __forceinline__ void floated(const byte* __restrict__ from, float* __restrict__ to, int n, int lane, int lanes) {
+    const int head = min(static_cast<int>(-reinterpret_cast<unsigned long long>(to) & 15) / 4, n), count = (n - head) / 4;
+    const int tail = n - head - 4 * count;
+    if (lane < head) to[lane] = value_of(from[lane], 0);
+    if (lane < tail) to[n - tail + lane] = value_of(from[n - tail + lane], 0);
+    const byte* inner = from + head;
+    const unsigned shift = place(inner, 4);
+    const unsigned* given = reinterpret_cast<const unsigned*>(inner - shift);
+    float4* made = reinterpret_cast<float4*>(to + head);
+    for (int w = lane; w < count; w += WORDS * lanes) {
+        unsigned read[WORDS];
+        #pragma unroll
+        for (int k = 0; k < WORDS; ++k) {
+            const int at = w + k * lanes;
+            if (at < count) read[k] = __funnelshift_r(given[at], shift ? given[at + 1] : 0, 8 * shift);
+        }
+        #pragma unroll
+        for (int k = 0; k < WORDS; ++k)
+            if (w + k * lanes < count)
+                made[w + k * lanes] = make_float4(value_of(read[k], 0), value_of(read[k], 1), value_of(read[k], 2), value_of(read[k], 3));
+    }
 }
 
 // `fill` holds `period` bytes, and again from the first on, 16 bytes more at least. `at`: the first byte's place in it.
@@ -82,12 +109,13 @@ __device__ __forceinline__ void filled(const byte* fill, unsigned period, unsign
     }
 }
 
-// grid (groups, samples) of `lanes` (16 or 32) threads a line, or one of its `pieces`. `dims` is [N][ndim][COLUMNS], in
+// grid (groups, samples) of `lanes` (16 or 32) threads a line, or one of its `pieces` of `piece` bytes. `dims` is [N][ndim][COLUMNS], in
 // elements of `size` bytes. `fills` [1 or N][variants][fill_width] holds what stands outside, `period` bytes of it; a
 // variant for each place along dimension `channel`, or one.
-extern "C" __global__ void __launch_bounds__(256)
-    rows(const byte* __restrict__ source, byte* __restrict__ target, const long long* __restrict__ dims, int ndim,
-         const long long* __restrict__ base, const long long* __restrict__ out_base, int size, int lanes, int pieces,
+template <bool FLOATS>
+__device__ __forceinline__ void
+    line_of(const byte* __restrict__ source, byte* __restrict__ target, const long long* __restrict__ dims, int ndim,
+         const long long* __restrict__ base, const long long* __restrict__ out_base, int size, int lanes, int piece, int pieces,
          const byte* __restrict__ fills, int fill_width, unsigned period, int variants, int fill_rows, int channel) {
     const int sample = blockIdx.y, lane = threadIdx.x % lanes;
     const unsigned group = blockIdx.x * (blockDim.x / lanes) + threadIdx.x / lanes;
@@ -95,9 +123,9 @@ extern "C" __global__ void __launch_bounds__(256)
     const long long* last = dims + (ndim - 1) * COLUMNS;
     const long long length = last[SHAPE], anchor = last[ANCHOR], extent = last[EXTENT];
     unsigned rest = pieces == 1 ? group : group / pieces;
-    const long long begin = pieces == 1 ? 0 : static_cast<long long>(group - rest * pieces) * PIECE;
+    const unsigned number = group - rest * pieces;
     const long long width = length * size;
-    if (begin >= width) return;
+    if (width == 0) return;
 
     long long from = base[sample] + anchor, to = out_base[sample];
     bool inside = true;
@@ -116,11 +144,17 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     if (rest != 0) return;
 
-    const long long end = min(begin + PIECE, width);
+    byte* out = target + to * size;
+    long long begin = 0, end = width;
+    if (pieces > 1) {  // they begin where words of the output do
+        const long long shift = place(out, 16);
+        begin = number == 0 ? 0 : static_cast<long long>(number) * piece - shift;
+        end = min(static_cast<long long>(number + 1) * piece - shift, width);
+        if (begin >= width) return;
+    }
     long long low = min(max(-anchor, 0ll), length) * size, high = min(max(extent - anchor, 0ll), length) * size;
     if (!inside || high < low) low = high = width;
     low = min(max(low, begin), end), high = min(max(high, begin), end);
-    byte* out = target + to * size;
     if (low > begin || high < end) {
         const byte* fill = fills + (static_cast<long long>(fill_rows) * sample * variants + variant) * fill_width;
         const auto phase = [&](long long at) {  // in 32 bits where that is enough, as it is a fifth of the work
@@ -129,5 +163,19 @@ extern "C" __global__ void __launch_bounds__(256)
         if (low > begin) filled(fill, period, phase(begin), out + begin, static_cast<int>(low - begin), lane, lanes);
         if (high < end) filled(fill, period, phase(high), out + high, static_cast<int>(end - high), lane, lanes);
     }
-    if (high > low) copied(source + from * size + low, out + low, static_cast<int>(high - low), lane, lanes);
+    if (high <= low) return;
+    if (FLOATS) floated(source + from + low / 4, reinterpret_cast<float*>(out + low), static_cast<int>(high - low) / 4, lane, lanes);
+    else copied(source + from * size + low, out + low, static_cast<int>(high - low), lane, lanes);
 }
+
+#define GIVEN                                                                                                        \
+    const byte* source, byte* target, const long long* dims, int ndim, const long long* base, const long long* out_base, \
+        int size, int lanes, int piece, int pieces, const byte* fills, int fill_width, unsigned period, int variants,    \
+        int fill_rows, int channel
+#define PASSED \
+    source, target, dims, ndim, base, out_base, size, lanes, piece, pieces, fills, fill_width, period, variants, fill_rows, channel
+
+extern "C" __global__ void __launch_bounds__(256) rows(GIVEN) { line_of<false>(PASSED); }
+
+// The same of bytes that become floats: `size` is that of the output.
+extern "C" __global__ void __launch_bounds__(256) rows_of_floats(GIVEN) { line_of<true>(PASSED); }

@@ -131,6 +131,21 @@ def test_boxes_that_are_filled(channel: int) -> None:
     np.testing.assert_array_equal(*made)
 
 
+@pytest.mark.parametrize("values", [1, 3])
+def test_bytes_that_become_floats(values: int) -> None:
+    random = np.random.default_rng(11)
+    batch = batch_of_widths("uint8", 3, random)
+    n = len(batch)
+    anchor = np.column_stack([random.integers(-3, 3, n), random.integers(-30, 30, n), np.zeros(n, np.int64)])
+    shape = np.column_stack([random.integers(1, 5, n), random.integers(20, 60, n), np.full(n, 3)])
+    plan = pad(window(whole(batch), anchor, shape), Border.FILL, np.arange(7, 7 + values) if values == 3 else 9.5, 2)
+    plan = replace(plan, dtype=np.dtype(np.float32))
+    cpu, gpu, lane = stages()
+    want, got = run(cpu, plan, batch), run(gpu, plan, batch)
+    assert lane.launched == ["rows_of_floats"]
+    np.testing.assert_array_equal(got.data, want.data)
+
+
 def test_other_borders_and_short_lines_go_the_general_way() -> None:
     random = np.random.default_rng(7)
     batch = batch_of([random.integers(0, 256, (6, 9, 3), np.uint8) for _ in range(2)], "HWC")
