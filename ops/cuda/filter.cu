@@ -51,7 +51,7 @@ enum { DOWN = 16 };  // rows that a thread of `correlate_strips` makes
 // row where the number of CHANNELS is known (its input is bytes), or one value (0). The sums of the H results that a row
 // is part of are all on their way.
 template <typename In, typename Out, int H, int W, int CHANNELS>
-__global__ void __launch_bounds__(256, 3)
+__global__ void __launch_bounds__(256, H * W <= 25 ? 3 : H * W <= 49 ? 2 : 1)
     correlate_strips(const In* source, const long long* base, const long long* before, const long long* after, int tiles,
                      const float* weights, const long long* places, const long long* pads, int border,
                      const float* fills, Out* target, const long long* out_base) {
@@ -63,42 +63,17 @@ __global__ void __launch_bounds__(256, 3)
     if (!strip.present) return;
     const int channels = CHANNELS ? CHANNELS : strip.channels;
     const int left = strip.x - static_cast<int>(pad[2]) * channels, top = strip.y - static_cast<int>(pad[1]);
-    const bool within = left >= 0 && left + (WIDTH - 1) + (W - 1) * channels < strip.length;
     const In* image = source + base[picture] + strip.start;
     Out* out = target + out_base[picture] + strip.first;
     const float fill = fills[picture];
-    float w[H * W];
+    float w[H * W], sums[H][WIDTH] = {};
     #pragma unroll
     for (int k = 0; k < H * W; ++k) w[k] = weights[places[picture] + k];
-    float sums[H][WIDTH] = {};
-    #pragma unroll 1
-    for (int j = 0; j < strip.count + H - 1; ++j) {
-        const int row = place(top + j, strip.rows, border);
-        const In* line = image + static_cast<long long>(row) * strip.length;
-        float v[SPAN];
-        if (row < 0) {
-            #pragma unroll
-            for (int k = 0; k < SPAN; ++k) v[k] = fill;
-        } else if constexpr (CHANNELS > 0) {
-            if (within) {
-                unsigned words[(SPAN + 3) / 4];
-                bytes_at<SPAN>(line + left, words);
-                #pragma unroll
-                for (int k = 0; k < SPAN; ++k) v[k] = byte_of(words[k / 4], k % 4);
-            } else {
-                #pragma unroll
-                for (int k = 0; k < SPAN; ++k) {
-                    const int at = continued(left + k, strip.columns, channels, border);
-                    v[k] = at < 0 ? fill : static_cast<float>(plain(line[at]));
-                }
-            }
-        } else {
-            #pragma unroll
-            for (int k = 0; k < SPAN; ++k) {
-                const int at = within ? left + k * channels : continued(left + k * channels, strip.columns, channels, border);
-                v[k] = at < 0 ? fill : static_cast<float>(plain(line[at]));
-            }
-        }
+    const auto line = [&](int j, int& row) {
+        row = place(top + j, strip.rows, border);
+        return image + static_cast<long long>(row < 0 ? 0 : row) * strip.length;
+    };
+    const auto add = [&](int j, const float* v) {  // row j of the windows
         #pragma unroll
         for (int b = H - 1; b >= 0; --b) {
             #pragma unroll
@@ -109,20 +84,62 @@ __global__ void __launch_bounds__(256, 3)
                 sums[b][e] = sum;
             }
         }
-        if (j < H - 1) continue;
+        if (j < H - 1) return;
         if constexpr (CHANNELS > 0 && sizeof(Out) == 1) {
             unsigned word = 0;
             #pragma unroll
             for (int e = 0; e < WIDTH; ++e) word |= static_cast<unsigned>(saturate<Out>(sums[H - 1][e])) << 8 * e;
             put_bytes(out, word, strip.wide);
-        } else if (strip.wide == WIDTH) {
-            #pragma unroll
-            for (int e = 0; e < WIDTH; ++e) out[e] = saturate<Out>(sums[H - 1][e]);
         } else {
             #pragma unroll
             for (int e = 0; e < WIDTH; ++e)
                 if (e < strip.wide) out[e] = saturate<Out>(sums[H - 1][e]);
         }
         out += strip.pitch;
+    };
+    const int count = strip.count + H - 1;
+    int row;
+    if (left >= 0 && left + (WIDTH - 1) + (W - 1) * channels < strip.length) {  // columns are in the picture
+        constexpr int WORDS = (SPAN + 3) / 4;
+        unsigned words[WORDS];
+        In values[W];
+        const auto read = [&](int j) {  // while the row before is added
+            const In* from = line(j, row) + left;
+            if constexpr (CHANNELS > 0) {
+                bytes_at<SPAN>(from, words);
+            } else {
+                #pragma unroll
+                for (int k = 0; k < W; ++k) values[k] = from[k * channels];
+            }
+        };
+        read(0);
+        #pragma unroll 1
+        for (int j = 0; j < count; ++j) {
+            float v[SPAN];
+            #pragma unroll
+            for (int k = 0; k < SPAN; ++k) {
+                if constexpr (CHANNELS > 0) v[k] = byte_of(words[k / 4], k % 4);
+                else v[k] = static_cast<float>(plain(values[k]));
+            }
+            if (row < 0) {
+                #pragma unroll
+                for (int k = 0; k < SPAN; ++k) v[k] = fill;
+            }
+            if (j + 1 < count) read(j + 1);
+            add(j, v);
+        }
+        return;
+    }
+    int at[SPAN];
+    #pragma unroll
+    for (int k = 0; k < SPAN; ++k)
+        at[k] = continued(left + k * (CHANNELS ? 1 : channels), strip.columns, channels, border);
+    #pragma unroll 1
+    for (int j = 0; j < count; ++j) {
+        const In* from = line(j, row);
+        float v[SPAN];
+        #pragma unroll
+        for (int k = 0; k < SPAN; ++k) v[k] = row < 0 || at[k] < 0 ? fill : static_cast<float>(plain(from[at[k]]));
+        add(j, v);
     }
 }

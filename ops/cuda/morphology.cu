@@ -194,3 +194,66 @@ __global__ void __launch_bounds__(256)
         out += strip.pitch;
     }
 }
+
+// Four bytes of a line that is continued by its ends.
+__device__ __noinline__ unsigned word_around(const unsigned char* line, int first, int columns, int channels) {
+    unsigned word;
+    bytes_around<4>(line, first, columns, channels, CLAMP, 0, &word);
+    return word;
+}
+
+__device__ __forceinline__ void order(Pairs& low, Pairs& high) {
+    const Pairs a = low, b = high;
+    low = lesser(a, b), high = larger(a, b);
+}
+
+// The middle of COUNT values and those from number `next` on that `value` gives, to v[0]: the smallest of `v` goes to its
+// beginning, the largest to its end, and both are left out. Recursive, as loops of this length are not unrolled.
+template <int COUNT, typename Value> __device__ __forceinline__ void left_out(Pairs* v, Value value, int next) {
+    #pragma unroll
+    for (int i = 0; i < COUNT / 2; ++i) order(v[i], v[COUNT - 1 - i]);
+    #pragma unroll
+    for (int i = 1; i < (COUNT + 1) / 2; ++i) {
+        order(v[0], v[i]);
+        order(v[COUNT - 1 - i], v[COUNT - 1]);
+    }
+    if constexpr (COUNT > 3) {
+        v[0] = value(next);
+        left_out<COUNT - 1>(v, value, next + 1);
+    } else {
+        v[0] = v[1];
+    }
+}
+
+// `median` of bytes in windows of H x W, both odd: grid (tiles * pictures). A thread makes four bytes of a row. Of one more
+// than half of the values the smallest and the largest cannot be the middle: they give way to the next value, until all
+// have been seen, and one is left.
+template <typename T, int H, int W>
+__global__ void __launch_bounds__(256)
+    median_of(const T* source, const long long* base, const long long* sizes, int tiles, const long long*, T* target,
+              const long long* out_base) {
+    constexpr int MOST = H * W / 2 + 2;
+    const int picture = blockIdx.x / tiles;
+    const long long* size = sizes + 5ll * picture;
+    const Strip<4, 1> strip(size, size, static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x);
+    if (!strip.present) return;
+    const int channels = strip.channels, left = strip.x - W / 2 * channels;
+    const bool within = left >= 0 && left + 3 + (W - 1) * channels < strip.length;
+    const unsigned turn = turned<T>(1);
+    const unsigned char* image = reinterpret_cast<const unsigned char*>(source + base[picture] + strip.start);
+    int lines[H];
+    #pragma unroll
+    for (int j = 0; j < H; ++j) lines[j] = place(strip.y - H / 2 + j, strip.rows, CLAMP) * strip.length + left;
+    const auto value = [&](int n) {
+        const int at = lines[n / W] + n % W * channels;
+        unsigned word;
+        if (within) bytes_at<4>(image + at, &word);
+        else word = word_around(image + lines[n / W] - left, left + n % W * channels, strip.columns, channels);
+        return pairs(word ^ turn);
+    };
+    Pairs v[MOST];
+    #pragma unroll
+    for (int n = 0; n < MOST; ++n) v[n] = value(n);
+    left_out<MOST>(v, value, MOST);
+    put_bytes(reinterpret_cast<unsigned char*>(target + out_base[picture] + strip.first), joined(v[0]) ^ turn, strip.wide);
+}

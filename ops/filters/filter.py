@@ -127,11 +127,11 @@ class Filter(Operator, name="filter"):
             parts.offsets, _places(out, parts, sizes), where, results, places + shift, extents, pads, values
         )
         if strips := _strips(images.dtype, results, extents):
-            side, channels = strips
+            height, width, channels = strips
             tiles = strips_of(results, 4 if channels else 1, _DOWN)
             ctx.device.launch(
                 "filter.cu",
-                f"correlate_strips<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}, {side}, {side}, {channels}>",
+                f"correlate_strips<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}, {height}, {width}, {channels}>",
                 tiles * len(own), THREADS, images.data, base, before, after, np.int32(tiles), there.data, begin, shifts,
                 border, outside, out.data, to,
             )  # fmt: skip
@@ -147,20 +147,21 @@ class Filter(Operator, name="filter"):
 
 
 _DOWN = 16
-"""Rows that a thread makes with filters of these sides, as in cuda/filter.cu."""
-_SIDES = (3, 5, 7)
+"""Rows that a thread makes in strips, as in cuda/filter.cu."""
+_HELD = 121
+"""Values of a filter that a thread holds."""
 
 
-def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int] | None:
-    """The side of the filters and the channels that the kernel for strips is compiled for (0: any number); None where
-    filters differ, or are of other sizes."""
+def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int, int] | None:
+    """Height and width of the filters, and the channels, that the kernel for strips is compiled for (0: any number);
+    None where filters differ or are large."""
     live = results[:, 0] > 0
     extents, channels = extents[live], results[live, 4]
-    side = int(extents[0, 2])
-    if side not in _SIDES or (extents != (1, side, side)).any() or not fits(results):
+    depth, height, width = extents[0].tolist()
+    if depth > 1 or height * width > _HELD or (extents != extents[0]).any() or not fits(results):
         return None
     same = int(channels[0]) if (channels == channels[0]).all() else 0
-    return side, same if dtype == np.uint8 and same in (1, 3) else 0
+    return height, width, same if dtype == np.uint8 and same in (1, 3) else 0
 
 
 def _places(out: Batch, parts: Pictures, sizes: I64) -> I64:

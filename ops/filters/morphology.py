@@ -24,6 +24,19 @@ from .axes import BORDERS, THREADS, by_axis, fits, geometry, strips_of, tiles_of
 _kernels: Any = Kernels(".morphology_cpu", __package__)
 _DOWN = 8
 """Rows that a thread makes of bytes, as in cuda/morphology.cu."""
+_SELECTED = 49
+"""Bytes of a window whose middle is found by leaving out the smallest and largest ones."""
+
+
+def _of_bytes(kernel: str, windows: I64) -> tuple[str, int]:
+    """The template that makes bytes in ``windows`` [M, 2] of height and width, and rows that a thread makes; 0 where it
+    is that of other types."""
+    if kernel == "extreme":
+        return "extreme_bytes<{}>", _DOWN
+    height, width = windows[0].tolist()
+    if (windows != windows[0]).any() or not 1 < height * width <= _SELECTED:
+        return f"{kernel}<{{}}>", 0
+    return ("median_of_nine<{}>", _DOWN) if height == width == 3 else (f"median_of<{{}}, {height}, {width}>", 1)
 
 
 class Neighbourhood(Operator, abstract=True):
@@ -60,16 +73,14 @@ class Neighbourhood(Operator, abstract=True):
             getattr(_kernels, kernel)(source, base, where, masks, *arguments, out.data, parts.places(out))
             return out if own == images.dtype else out.replace(data=saturate(out.data, images.dtype))
         out = Batch.allocate(ctx.empty, images.shapes, images.dtype, images.layout, images.samples)
-        tiles = tiles_of(where)
+        tiles, kernel_of = tiles_of(where), f"{kernel}<{{}}>"
         if tiles:
             if images.dtype.itemsize == 1 and fits(where):
-                if kernel == "extreme":
-                    kernel, tiles = "extreme_bytes", strips_of(where, 4, _DOWN)
-                elif (masks[where[:, 0] > 0, :2] == 3).all():
-                    kernel, tiles = "median_of_nine", strips_of(where, 4, _DOWN)
+                kernel_of, down = _of_bytes(kernel, masks[where[:, 0] > 0, :2])
+                tiles = strips_of(where, 4, down) if down else tiles
             base, sizes, windows, to = ctx.device.upload(parts.offsets, where, masks, parts.places(out))
             ctx.device.launch(
-                "morphology.cu", f"{kernel}<{CUDA_TYPES[images.dtype]}>", tiles * len(parts), THREADS, images.data,
+                "morphology.cu", kernel_of.format(CUDA_TYPES[images.dtype]), tiles * len(parts), THREADS, images.data,
                 base, sizes, np.int32(tiles), windows, *arguments, out.data, to,
             )  # fmt: skip
         return out

@@ -108,9 +108,9 @@ RAGGED = [(3, 2), (5, 13), (17, 8), (33, 21)]
 """Rows and columns: fewer than a filter's, and more than a thread makes."""
 
 
-def strips(lane: Any, dtype: str, channels: int, side: int, arguments: dict[str, Any]) -> list[np.ndarray]:
-    random = np.random.default_rng(side)
-    kernel = random.normal(size=(side, side)).astype(np.float32) / side
+def strips(lane: Any, dtype: str, channels: int, side: Any, arguments: dict[str, Any]) -> list[np.ndarray]:
+    random = np.random.default_rng(channels)
+    kernel = (random.normal(size=np.broadcast_to(side, 2)) / np.max(side)).astype(np.float32)
     images = [random.integers(0, 256, (*extent, channels)).astype(dtype) for extent in RAGGED]
     if arguments.get("mode") == "valid":
         images = images[2:]
@@ -129,12 +129,15 @@ def strips(lane: Any, dtype: str, channels: int, side: int, arguments: dict[str,
         ("uint8", 1, 7, {"anchor": [0, 6]}),
         ("uint8", 3, 7, {"mode": "valid", "dtype": "FLOAT"}),
         ("uint8", 4, 5, {"border": "clamp"}),
+        ("uint8", 3, (2, 9), {"border": "reflect_1001"}),
+        ("uint8", 1, (1, 1), {}),
+        ("float32", 1, (6, 1), {"border": "wrap"}),
         ("float32", 3, 5, {"border": "constant"}),
         ("float32", 2, 3, {"mode": "valid"}),
         ("int16", 3, 3, {"anchor": [2, 0]}),
     ],
 )
-def test_strips_of_the_cuda_kernel(dtype: str, channels: int, side: int, arguments: dict[str, Any]) -> None:
+def test_strips_of_the_cuda_kernel(dtype: str, channels: int, side: Any, arguments: dict[str, Any]) -> None:
     lane = EmulatedLane()
     got, want = (strips(where, dtype, channels, side, arguments) for where in (lane, None))
     assert all("correlate_strips" in kernel for kernel in lane.launched)
