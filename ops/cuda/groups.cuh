@@ -21,7 +21,7 @@ __device__ __forceinline__ long long offset(unsigned i, const long long* rows, i
 template <int GROUP, typename In, typename Use>
 __device__ __forceinline__ void each_of_group(const In* at, const long long* rows, int kept, int ndim, unsigned n,
                                               unsigned lane, Use use) {
-    constexpr unsigned MANY = 8;  // loads on their way at a time
+    constexpr unsigned MANY = GROUP == 32 && sizeof(In) <= 4 ? 16 : 8;  // loads on their way at a time
     if (ndim - kept != 1) {
         for (unsigned i = lane; i < n; i += GROUP) use(at[offset(i, rows, kept, ndim, STRIDE)]);
         return;

@@ -157,7 +157,8 @@ enum { NO, YES, UNSURE };
 
 // Whether a try succeeds, with `number`. EXACT calculates as the CPU does. Otherwise logarithms and roots are those of
 // float32; where what these may be off could decide, the answer is UNSURE. Normal numbers are off by less than 3e-5 then:
-// the logarithm's error of 1e-6 is divided by twice the root, which is 0.04 or more for `r` up to 0.999.
+// the logarithm's error of 1e-6 is divided by twice the root, which is 0.04 or more for `r` up to 0.999; exponential ones
+// by less than 1e-5.
 template <bool EXACT>
 __device__ __forceinline__ int tried(const Try& t, const Mean& mean, const double* factorials, double& number) {
     const double m = mean.m, c2 = mean.c2;
@@ -195,9 +196,10 @@ __device__ __forceinline__ int tried(const Try& t, const Mean& mean, const doubl
         x = 1;
         w = 1.0 / 78;
     } else {
-        if (!EXACT) return UNSURE;
-        const double v = -log(1.0 - t.tail), y = mean.d + v * 2 * mean.cx / mean.d;
+        const double v = EXACT ? -log(1.0 - t.tail) : -__logf(static_cast<float>(1.0 - t.tail));
+        const double wide = 2 * mean.cx / mean.d, y = mean.d + v * 2 * mean.cx / mean.d, off = 1e-5 * wide;
         x = ceil(y);
+        if (!EXACT && (x - y < off || x - y > 1 - off)) return UNSURE;
         w = -mean.d * mean.one * (1 + y / 2);
     }
     number = x + m;

@@ -25,12 +25,25 @@ template <typename In, typename T> __device__ __forceinline__ T with(T total, In
     return combine(total, static_cast<T>(plain(v)), kind);
 }
 
+// The root of `v` as Out. For float32 that of half the digits, once corrected, is off by 2^-44 of itself at most: enough,
+// but where the last bits lie next to a tie.
+template <typename Out> __device__ __forceinline__ Out root_of(double v) { return saturate<Out>(sqrt(v)); }
+template <> __device__ __forceinline__ float root_of<float>(double v) {
+    if (v > 1e-30 && v < 1e30) {
+        const double inverse = rsqrtf(static_cast<float>(v)), near = v * inverse;
+        const double root = fma(fma(-near, near, v), 0.5 * inverse, near);
+        const unsigned rest = static_cast<unsigned>(__double2loint(root)) & 0x1FFFFFFFu;  // float32 has 29 bits less
+        if (rest - 0x0FFFF000u > 0x2000u) return static_cast<float>(root);
+    }
+    return static_cast<float>(sqrt(v));
+}
+
 // What becomes of a sum: with `divide` 1 it is multiplied by `part`, with 2 divided, of which the halves of integers are
 // exact; 0 makes the result 0.
 template <typename Out, typename T> __device__ __forceinline__ Out ended(T total, int divide, double part, int root) {
     if (!divide) return saturate<Out>(total);
     const double sum = static_cast<double>(total), value = !(part > 0) ? 0 : divide == 1 ? sum * part : sum / part;
-    return saturate<Out>(root ? sqrt(value) : value);
+    return root ? root_of<Out>(value) : saturate<Out>(value);
 }
 
 enum { ALONE = 4 };  // results that a thread makes where it makes them alone
@@ -87,11 +100,14 @@ template <int KIND, typename In, typename F> __device__ __forceinline__ F next(F
     return combine(total, static_cast<F>(plain(v)), KIND);
 }
 
+// ENDING is `divide`, and 4 more for roots.
+
 // Results of COUNT elements that follow each other, as do the results: the channels of pictures. grid (tiles, samples); a
 // thread makes four.
-template <typename In, typename Acc, typename Out, int KIND, int COUNT>
+template <typename In, typename Acc, typename Out, int KIND, int COUNT, int ENDING>
 __global__ void reduce_few(const In* source, const long long* base, const long long* start, const long long* results,
-                           const double* parts, int divide, int root, Out* target) {
+                           const double* parts, Out* target) {
+    constexpr int divide = ENDING % 4, root = ENDING / 4;
     typedef typename Few<In, typename Combined<Acc>::type, KIND>::type F;
     const int sample = blockIdx.y;
     const long long k = 4 * (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x), left = results[sample] - k;
@@ -128,10 +144,10 @@ __global__ void reduce_few(const In* source, const long long* base, const long l
 
 // Results that follow each other, of elements `step` [N] apart of which there are `counts` [N]: the frames of videos.
 // grid (tiles, samples); a thread makes four.
-template <typename In, typename Acc, typename Out, int KIND>
+template <typename In, typename Acc, typename Out, int KIND, int ENDING>
 __global__ void reduce_layers(const In* source, const long long* base, const long long* start, const long long* results,
-                              const long long* counts, const long long* steps, const double* parts, int divide,
-                              int root, Out* target) {
+                              const long long* counts, const long long* steps, const double* parts, Out* target) {
+    constexpr int divide = ENDING % 4, root = ENDING / 4;
     typedef typename Combined<Acc>::type T;
     typedef typename Few<In, T, KIND>::type F;
     const int sample = blockIdx.y;
@@ -151,26 +167,35 @@ __global__ void reduce_layers(const In* source, const long long* base, const lon
         return;
     }
     const bool whole = aligned(from) && step % 4 == 0;
-    T total[4];
-    #pragma unroll
-    for (int e = 0; e < 4; ++e) total[e] = KIND >= MIN && count > 0 ? static_cast<T>(plain(from[e])) : T(0);
-    for (int first = 0; first < count; first += 1024) {  // what 32 bits hold of the squares of bytes
-        F few[4];
+    const auto begin = [&](auto* totals) {
         #pragma unroll
-        for (int e = 0; e < 4; ++e) few[e] = sizeof(F) == sizeof(T) || KIND >= MIN ? static_cast<F>(total[e]) : F(0);
-        const int end = min(count, first + 1024);
+        for (int e = 0; e < 4; ++e) totals[e] = KIND >= MIN && count > 0 ? plain(from[e]) : 0;
+    };
+    const auto add = [&](int first, int end, F* totals) {
         #pragma unroll 8
         for (int i = first; i < end; ++i) {
             const Fours<In> read = four(from + i * step, whole);
             #pragma unroll
-            for (int e = 0; e < 4; ++e) few[e] = next<KIND>(few[e], read.v[e]);
+            for (int e = 0; e < 4; ++e) totals[e] = next<KIND>(totals[e], read.v[e]);
+        }
+    };
+    constexpr int HELD = 1024;  // squares of bytes whose sum 32 bits hold
+    Fours<Out> made;
+    F few[4];
+    begin(few);
+    if (sizeof(F) == sizeof(T) || KIND >= MIN || count <= HELD) {
+        add(0, count, few);
+        #pragma unroll
+        for (int e = 0; e < 4; ++e) made.v[e] = ended<Out>(few[e], divide, part, root);
+    } else {
+        T total[4] = {};
+        for (int first = 0; first < count; first += HELD) {
+            add(first, min(count, first + HELD), few);
+            #pragma unroll
+            for (int e = 0; e < 4; ++e) total[e] += static_cast<T>(few[e]), few[e] = 0;
         }
         #pragma unroll
-        for (int e = 0; e < 4; ++e)
-            total[e] = sizeof(F) == sizeof(T) || KIND >= MIN ? static_cast<T>(few[e]) : total[e] + static_cast<T>(few[e]);
+        for (int e = 0; e < 4; ++e) made.v[e] = ended<Out>(total[e], divide, part, root);
     }
-    Fours<Out> made;
-    #pragma unroll
-    for (int e = 0; e < 4; ++e) made.v[e] = ended<Out>(total[e], divide, part, root);
     put_four(to, made);
 }

@@ -69,7 +69,9 @@ __device__ __forceinline__ void put_bytes(unsigned char* to, unsigned word, int 
         *reinterpret_cast<unsigned*>(to) = word;
         return;
     }
-    for (int i = 0; i < count; ++i) to[i] = static_cast<unsigned char>(word >> 8 * i);
+    #pragma unroll
+    for (int i = 0; i < 4; ++i)
+        if (i < count) to[i] = static_cast<unsigned char>(word >> 8 * i);
 }
 
 // Bytes are compared in pairs, each as a number of 16 bits: 0 and 2 of a word, and 1 and 3.

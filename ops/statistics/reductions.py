@@ -182,13 +182,13 @@ class Reduction(Operator, abstract=True):
         ending = parts, np.int32(divide), np.int32(self.ending[1]), out.data
         if mean is None and group == 1 and (shape := _regular(grouped)):
             of_four = -(-widest // (4 * threads)), len(data)
-            given = data.data, begins, starts, many
+            given, end = (data.data, begins, starts, many), divide + 4 * self.ending[1]
             if shape == "few":
-                kernel = f"reduce_few<{types}, {self.kind}, {int(grouped.count[0])}>"
-                lane.launch("reductions.cu", kernel, of_four, threads, *given, *ending)
+                kernel = f"reduce_few<{types}, {self.kind}, {int(grouped.count[0])}, {end}>"
+                lane.launch("reductions.cu", kernel, of_four, threads, *given, parts, out.data)
             else:
-                kernel = f"reduce_layers<{types}, {self.kind}>"
-                lane.launch("reductions.cu", kernel, of_four, threads, *given, counts, steps, *ending)
+                kernel = f"reduce_layers<{types}, {self.kind}, {end}>"
+                lane.launch("reductions.cu", kernel, of_four, threads, *given, counts, steps, parts, out.data)
             return
         tiles = -(-widest // (threads * _ALONE)) if group == 1 else -(-widest * group // threads)
         kernel = f"reduce<{types}, {group}>"

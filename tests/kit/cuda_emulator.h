@@ -213,6 +213,12 @@ inline double __hiloint2double(int high, int low) {
     memcpy(&d, &bits, 8);
     return d;
 }
+inline int __double2loint(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    return (int)bits;
+}
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline long long __double_as_longlong(double x) { long long i; memcpy(&i, &x, 8); return i; }

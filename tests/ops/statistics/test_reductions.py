@@ -91,6 +91,15 @@ def test_a_few_or_layers_of_elements(dtype: str, shapes: list[tuple[int, int]], 
                 np.testing.assert_array_equal(got, want)
 
 
+def test_roots_on_a_gpu_are_rounded_once() -> None:
+    """Of a few bytes, by half the digits and a correction (cuda/reductions.cu)."""
+    values = np.random.default_rng(6).integers(0, 256, (5000, 3)).astype(np.uint8)
+    values[:2] = [[0, 0, 0], [1, 0, 0]]
+    out, _ = apply(operator("reductions.rms", axes=[1]), batch_of([values]), lane=EmulatedLane())
+    want = np.sqrt((values.astype(np.float64) ** 2).sum(axis=1) * (1 / 3)).astype(np.float32)
+    np.testing.assert_array_equal(out[0].sample(0), want)
+
+
 @LANES
 def test_large_integers_are_exact(lane: EmulatedLane | None) -> None:
     values = np.array([2**62, 2**61 + 1, -3, 7], np.int64)
