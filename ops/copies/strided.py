@@ -138,7 +138,7 @@ def permute(plan: CopyPlan, order: Sequence[int], layout: str) -> CopyPlan:
 
 def convert(plan: CopyPlan, dtype: Any, affine: Affine | None = None, channel: int = -1) -> CopyPlan:
     """The same elements as ``dtype``, after ``affine`` along dimension ``channel``."""
-    return replace(plan, dtype=np.dtype(dtype), affine=affine, channel=channel)
+    return replace(plan, dtype=np.dtype(dtype), affine=affine, channel=channel if channel >= 0 else plan.channel)
 
 
 def filled(shape: I64, dtype: Any, layout: str, fill: npt.ArrayLike = 0.0, channel: int = -1) -> CopyPlan:

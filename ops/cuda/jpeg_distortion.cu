@@ -172,11 +172,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 }
 
 // Two values of a line of half the size for each of those at columns 1 and 2 of `own`: three parts of the nearer, one of
-// the farther. `first` and `last`: there is nothing before column 1, and nothing after column 1 or 2.
-__device__ __forceinline__ void wider(const int* own, bool first, bool last_one, bool last_two, int* out) {
+// the farther. `first` and `last`: there is nothing before column 1, and nothing after column 1 or 2. `few`: nothing of
+// column 1 goes to column 2 either.
+__device__ __forceinline__ void wider(const int* own, bool first, bool last_one, bool last_two, bool few, int* out) {
     out[0] = first ? (own[1] * 4 + 8) >> 4 : (own[1] * 3 + own[0] + 8) >> 4;
     out[1] = last_one ? (own[1] * 4 + 7) >> 4 : (own[1] * 3 + own[2] + 7) >> 4;
-    out[2] = (own[2] * 3 + own[1] + 8) >> 4;
+    out[2] = few ? (own[2] * 4 + 8) >> 4 : (own[2] * 3 + own[1] + 8) >> 4;
     out[3] = last_two ? (own[2] * 4 + 7) >> 4 : (own[2] * 3 + own[3] + 7) >> 4;
 }
 
@@ -193,6 +194,7 @@ extern "C" __global__ void decompress(const byte* planes, const long long* scrat
     const byte* luma = planes + scratch[picture];
     const byte* chroma = luma + 256ll * across * down;
     const int before = row > 0 ? row - 1 : 0, after = smaller(row + 1, rows - 1), column = x / 2;
+    const bool few = columns < 3;  // of so few, libjpeg repeats each value
     int own[2][2][4];  // three parts of the nearer line, one of the farther: by row of pixels and chroma
     #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -201,6 +203,7 @@ extern "C" __global__ void decompress(const byte* planes, const long long* scrat
         bytes_at<4>(plane + row * 8ll * across, &near);
         bytes_at<4>(plane + before * 8ll * across, &upper);
         bytes_at<4>(plane + after * 8ll * across, &lower);
+        if (few) upper = lower = near;
         #pragma unroll
         for (int k = 0; k < 4; ++k) {
             const int middle = 3 * (near >> 8 * k & 255);
@@ -214,8 +217,8 @@ extern "C" __global__ void decompress(const byte* planes, const long long* scrat
         if (y >= height) break;
         const unsigned four = *reinterpret_cast<const unsigned*>(luma + y * 16ll * across + x);
         int cb[4], cr[4];
-        wider(own[j][0], x == 0, column + 1 >= columns, column + 2 >= columns, cb);
-        wider(own[j][1], x == 0, column + 1 >= columns, column + 2 >= columns, cr);
+        wider(own[j][0], x == 0, few || column + 1 >= columns, column + 2 >= columns, few, cb);
+        wider(own[j][1], x == 0, few || column + 1 >= columns, column + 2 >= columns, few, cr);
         unsigned words[3] = {};
         const int half = 1 << 15;
         #pragma unroll

@@ -111,6 +111,7 @@ __global__ void __launch_bounds__(256)
     const long long* last = dims + (D - 1) * COLUMNS;
     const unsigned int width = static_cast<unsigned int>(last[SHAPE]);
     const long long anchor = last[ANCHOR], extent = last[EXTENT], stride = last[STRIDE], out_stride = last[OUT_STRIDE];
+    if (total == 0) return;
     // Words are those of memory: the first one may hold bytes before the sample.
     const unsigned int lead = packed ? static_cast<unsigned int>(reinterpret_cast<unsigned long long>(target) % 16 / sizeof(Out)) : 0;
     // Columns [low, low + span) of a line within the source lie in the source.

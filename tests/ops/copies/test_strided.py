@@ -20,6 +20,8 @@ from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.plugins import load_operators
 
+from ...kit.emulated_lane import EmulatedLane
+from ...kit.operators import apply as on
 from ...kit.operators import batch_of, operator
 
 load_operators()
@@ -245,6 +247,34 @@ def test_several_fill_values_with_one_mean() -> None:
     want = np.tile(np.array([1.0, 2, 3]).reshape(3, 1, 1), (1, 9, 11))
     want[:, 1:8, 1:10] = IMAGES[0].transpose(2, 0, 1) - 4.0
     np.testing.assert_array_equal(out.sample(0), want)
+
+
+@pytest.mark.parametrize("dtype", [None, "UINT8", "INT16", "FLOAT"])
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("op", ["crop", "slice"])
+def test_several_fill_values_of_another_type(op: str, on_gpu: bool, dtype: str | None) -> None:
+    """Each channel has its own, whatever the type of the output; of one column, too."""
+    image = IMAGES[0]
+    more: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    for width in (1, 4, 11):
+        where: dict[str, Any] = (
+            {"crop": [9, width], "crop_pos_x": 0.0, "crop_pos_y": 0.5}
+            if op == "crop"
+            else {"start": [-1, 0], "shape": [9, width], "axis_names": "HW"}
+        )
+        made = operator(op, **where, **more, out_of_bounds_policy="pad", fill_values=[1, 2, 3])
+        out, rejects = on(made, batch_of([image], "HWC"), lane=EmulatedLane() if on_gpu else None)
+        want = np.tile(np.array([1, 2, 3]), (9, width, 1))
+        want[1:8, : min(width, 9)] = image[:, :width]
+        assert not rejects
+        np.testing.assert_array_equal(out.sample(0), want)
+
+
+def test_an_empty_sample_that_begins_within_a_word() -> None:
+    """The kernel divides by extents, and the first word of such a sample is one of another's, too."""
+    images = [np.ones(s, np.uint8) for s in ((1, 1, 1), (3, 2, 1), (1, 0, 1), (5, 5, 1))]
+    out, _ = on(operator("flip"), batch_of(images, "HWC"), lane=EmulatedLane())
+    assert all((s == 1).all() and s.shape == i.shape for s, i in zip(out, images, strict=True))
 
 
 def test_slice_by_inputs() -> None:

@@ -67,3 +67,13 @@ def test_others_than_rgb_images() -> None:
         out, rejects = apply(operator(NAME), images, lane=lane)
         assert [(r.slot, r.code) for r in rejects] == [(1, "bad_shape")]
         assert out.sample(2).shape == (0, 4, 3)
+
+
+def test_pictures_of_few_pixels() -> None:
+    """Libjpeg repeats colours that are one or two to a line, instead of taking values between them."""
+    sides = [(h, w) for h in (1, 2, 3, 5, 17) for w in (1, 2, 3, 4, 5, 6, 17)]
+    images = batch_of([source(k, 0, 256, "uint8", [*side, 3]) for k, side in enumerate(sides)], "HWC")
+    want, _ = apply(operator(NAME), images)
+    got, _ = apply(operator(NAME), images, lane=EmulatedLane())
+    for a, b, side in zip(got, want, sides, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=str(side))
