@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 
+from ...ops.interfaces import Copies
 from ...readers.base import Reader
 from ..compile.plan import Plan
 from ..graph.nodes import Node
 from .batch_budget import BatchBudget
-from .device import DevicePart
+from .device import DevicePart, if_it_works
 from .host import HostPart
 from .in_flight import Iteration
 from .intake import Intake
@@ -57,7 +58,8 @@ class Direct:
         self._name, self._step = services.name_of(last), last
         self._budget, self._intake, self._host_part, self._device_part = budget, intake, host_part, device_part
         self._rehearsed = Rehearsed(services, budget, self._name, last, device_part.wanted_on_host(last))
-        self._in_flight: deque[tuple[Iteration, Begun | None]] = deque()
+        self._in_flight: deque[tuple[Iteration, Copies | None, Begun | None]] = deque()
+        """Batches with their lanes, if they came to have one."""
         self._due = 0
         """Batches that were asked for and have not begun."""
 
@@ -78,15 +80,23 @@ class Direct:
         if not self._in_flight:
             self._due = max(self._due, 1)
             self._launch()
-        it, begun = self._in_flight.popleft()
-        if it.problem is not None:
-            raise it.problem
-        if begun is None:
-            self._lanes.append(self._device_part.finish(it, self._step))
+        it, lane, begun = self._in_flight.popleft()
+        try:
+            if it.problem is not None:
+                raise it.problem
+            if begun is None:
+                self._device_part.finish(it, self._step)
+                self._budget.release(it.order)
+            else:
+                self._rehearsed.finish(it, begun)
+        except Exception:  # the program may go on with the next batch
+            if lane is not None:
+                if_it_works(lane.synchronize)
             self._budget.release(it.order)
-        else:
-            self._rehearsed.finish(it, begun)
-            self._lanes.append(begun.lane)
+            raise
+        finally:
+            if lane is not None:
+                self._lanes.append(lane)
         if self._due:
             self._launch()
         return it
@@ -96,19 +106,19 @@ class Direct:
             self._due -= 1
             it = self._intake.one(None)
             assert it is not None
-            begun = None
+            lane, begun = None, None
             try:
                 for name, step, plain in self._before:
                     if not (plain.suits and plain.run(it)):
                         self._host_part.whole(it, name, step, None, None)
-                begun = self._begun(it)
+                lane = self._lanes.popleft()
+                begun = self._begun(it, lane)
             except Exception as e:  # raised in its turn
                 it.problem = e
-            self._in_flight.append((it, begun))
+            self._in_flight.append((it, lane, begun))
 
-    def _begun(self, it: Iteration) -> Begun | None:
+    def _begun(self, it: Iteration, lane: Copies) -> Begun | None:
         """Launch the batch; None where `DevicePart` has it."""
-        lane = self._lanes.popleft()
         begun = self._rehearsed.begin(it, lane) if self._rehearsed.suits else None
         if begun is None:
             self._device_part.begin(self._name, self._step, it, lane)

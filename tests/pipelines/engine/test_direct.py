@@ -246,3 +246,38 @@ def test_decoders_and_readers_have_threads_of_their_own() -> None:
         running.build()
         assert running._session.engine().direct is None
         running.close()
+
+
+def test_a_program_goes_on_after_batches_that_raise() -> None:
+    """More of them than there are lanes: each gives its own back."""
+
+    def found(device: int | None) -> list[int | None]:
+        turn = iter(range(100))
+
+        def source() -> list[Any]:
+            k = next(turn)
+            arrays = [np.full((4, 5) if k % 3 == 1 else (4, 5, 3), k, np.uint8) for _ in range(BATCH)]
+            if device is None:
+                return arrays
+            import cupy
+
+            return [cupy.asarray(a) for a in arrays]
+
+        @pipeline_def(batch_size=BATCH, num_threads=2, device_id=device)
+        def pipe() -> Any:
+            x = fn.external_source(source=source, device="cpu" if device is None else "gpu")
+            return fn.crop(fn.reshape(x, layout="HWC"), crop=[2, 2])
+
+        running, taken = pipe(), list[int | None]()
+        for _ in range(30):
+            try:
+                taken.append(int(np.asarray(running.run()[0].as_cpu()[0])[0, 0, 0]))
+            except SpecError:
+                taken.append(None)
+        running.close()
+        return taken
+
+    wanted = [None if k % 3 == 1 else k for k in range(30)]
+    assert found(None) == wanted
+    with faked(memory=True):
+        assert found(0) == wanted
