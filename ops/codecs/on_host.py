@@ -26,6 +26,7 @@ from .formats import BOMB_PIXELS, Header, check_pixels, probe, recognise
 from .jpeg.anchors import MODE, NO_STATES, Anchors
 from .pixels import Pixels, channels_of, orient, recolour
 from .png import decoder as png
+from .tiff import decoder as tiff
 
 MAX_PIXELS = 178_956_970
 """The default limit on an image (2^29 bytes of RGB), by which Pillow refuses decompression bombs too."""
@@ -35,7 +36,7 @@ OnDamage = Literal["reject", "keep", "flag"]
 """The fate of an image whose decoder reports damage but goes on: it is refused, goes on as the decoder guesses it,
 or goes on and is noted in the reject log."""
 
-OURS, TURBO, PNG, OTHERS = "cpu", "libjpeg-turbo", "png", "other formats"
+OURS, TURBO, PNG, TIFF, OTHERS = "cpu", "libjpeg-turbo", "png", "tiff", "other formats"
 """The names of the host's decoders in reports."""
 CUDA_PNG = "cuda png"
 """The same, of PNGs whose streams a GPU inflates."""
@@ -275,16 +276,21 @@ def _examine(headers: Headers, i: int, header: Header | SampleError | None, size
     check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels, size, rules.bomb_ratio)
 
 
-def straight(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None) -> list[int]:
-    """Images that are no JPEGs and that a decoder of ours can write into an output as it is wanted."""
-    plain = rules.dtype == np.uint8 and (isolation is None or not isolation.jpeg)
-    if not plain or not headers.others or not png.available():
-        return []
-    return [
-        i for i, header in headers.others.items()
-        if header.format == "png" and headers.good[i] and headers.orientation[i] == 1
-        and png.is_straight(header, int(batch.shapes[i, 0]), rules.output_type)
-    ]  # fmt: skip
+def straight(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None) -> dict[str, I64]:
+    """Images that are no JPEGs and that decoders of ours can write into an output as they are wanted: their places, by
+    the name of the decoder."""
+    if rules.dtype != np.uint8 or (isolation is not None and isolation.jpeg) or not headers.others:
+        return {}
+    turned, kind = headers.orientation, rules.output_type
+    upright = [(i, header) for i, header in headers.others.items() if headers.good[i] and turned[i] == 1]
+    found = {}
+    if png.available():
+        pngs = [i for i, header in upright if png.is_straight(header, int(batch.shapes[i, 0]), kind)]
+        found[PNG] = np.array(pngs, np.int64)
+    tiffs = np.array([i for i, header in upright if tiff.is_straight(header, kind)], np.int64)
+    if len(tiffs):
+        found[TIFF] = tiffs[tiff.are_plain(batch, tiffs)]
+    return {name: which for name, which in found.items() if len(which)}
 
 
 def decode_others(
@@ -364,10 +370,13 @@ def _without_library(data: memoryview, header: Header, rules: Rules, isolation: 
     """The pixels of an image that code of ours decodes, turned as is wanted; None for all others."""
     if isolation is not None and isolation.jpeg:
         return None
-    pixels = png.stored(data, header) if header.format == "png" else plain.view(data, header)
+    pixels = _STORED.get(header.format, plain.view)(data, header)
     if pixels is None:
         return None
     return orient(pixels, header.orientation) if rules.adjust_orientation else pixels
+
+
+_STORED = {"png": png.stored, "tiff": tiff.stored}
 
 
 def _after_error(
@@ -396,16 +405,17 @@ DAMAGE = ("corrupt_data", "truncated")
 
 
 def decode_straight(
-    batch: Batch, which: I64, rules: Rules, anchors: I64 | None, out: Batch, places: I64
+    name: str, batch: Batch, which: I64, rules: Rules, anchors: I64 | None, out: Batch, places: I64
 ) -> npt.NDArray[np.bool_]:
-    """Decode the images ``which`` (see `straight`) of ``batch`` to the ``places`` of ``out``. Which of them the decoder
-    did not take, bool[len(which)]."""
+    """Decode the images ``which`` of ``batch`` by the decoder ``name`` (see `straight`) to the ``places`` of ``out``.
+    Which of them it did not take, bool[len(which)]."""
     corners = np.zeros((len(which), 2), np.int64) if anchors is None else anchors[which]
     shapes = out.shapes[places].astype(np.int64)
     windows = np.concatenate([corners, corners + shapes[:, :2]], axis=1)
     channels, pitches = np.ascontiguousarray(shapes[:, 2]), shapes[:, 1] * shapes[:, 2]
     origins = out.offsets[places] - corners[:, 0] * pitches - corners[:, 1] * channels
-    status = png.decode_into(
+    decode_into = png.decode_into if name == PNG else tiff.decode_into
+    status = decode_into(
         batch, which, windows, channels, rules.output_type is DALIImageType.BGR, out.data, origins, pitches
     )
     left: npt.NDArray[np.bool_] = status != 0
@@ -431,7 +441,7 @@ def decode(
     ours = straight(batch, headers, rules, ctx.isolation)
     began = time.perf_counter()
     placed = _placed(headers, rules) if headers.others else []
-    late = headers.others.keys() - ours - set(placed)
+    late = headers.others.keys() - set(placed).union(*(which.tolist() for which in ours.values()))
     others = decode_others(ctx, batch, headers, rules, late) if late else {}
     aside = time.perf_counter() - began
     anchors = None
@@ -444,12 +454,12 @@ def decode(
     left = _baseline(joined or ctx, batch, headers, rules, anchors, out, needed)
     ended = time.perf_counter()
     ctx.decoded_by(OURS, len(batch) - headers.bad - int(np.count_nonzero(left)), ended - began)
-    if ours:
-        which = np.array([i for i in ours if left[i]], np.int64)
-        refused = which[decode_straight(batch, which, rules, anchors, out, which)]
+    for name, places in ours.items():
+        which, began = places[left[places]], time.perf_counter()
+        refused = which[decode_straight(name, batch, which, rules, anchors, out, which)]
         left[which] = False
-        began, ended = ended, time.perf_counter()
-        ctx.decoded_by(PNG, len(which) - len(refused), ended - began)
+        ended = time.perf_counter()
+        ctx.decoded_by(name, len(which) - len(refused), ended - began)
         others |= _refused(ctx, batch, headers, rules, refused)
         left[refused] = headers.good[refused]
         aside += time.perf_counter() - ended

@@ -13,7 +13,7 @@ import functools
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,7 @@ from .on_host import (
     CUDA_PNG,
     OTHERS,
     PNG,
+    TIFF,
     TURBO,
     Headers,
     Rules,
@@ -108,12 +109,14 @@ class HostPart:
         """Decode the JPEGs ``which`` on the threads."""
         self._start(TURBO, which, HostPart._jpegs)
 
-    def start_others(self, straight: Sequence[int], elsewhere: npt.NDArray[np.bool_]) -> None:
-        """Decode what is no JPEG on the threads; ``straight``: those that `decode_straight` takes, ``elsewhere`` [N]:
-        those that the GPU does."""
-        ours = np.array(straight, np.int64)
+    def start_others(self, straight: Mapping[str, I64], elsewhere: npt.NDArray[np.bool_]) -> None:
+        """Decode what is no JPEG on the threads; ``straight``: those that `decode_straight` takes, by its decoders'
+        names, ``elsewhere`` [N]: those that the GPU does."""
         rest = [i for i in self._headers.others if self._headers.good[i] and not elsewhere[i]]
-        self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), ours), HostPart._others)
+        taken = np.concatenate([np.empty(0, np.int64), *straight.values()])
+        self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), taken), HostPart._others)
+        self._start(TIFF, straight.get(TIFF, taken[:0]), functools.partial(HostPart._straight, name=TIFF))
+        ours = straight.get(PNG, taken[:0])
         room = self._room(ours)
         by_gpu = png.takes(self._batch, ours, room)
         inflated = by_gpu.copy()
@@ -122,7 +125,7 @@ class HostPart:
         self._submit(CUDA_PNG, ours[inflated], np.zeros(np.count_nonzero(inflated), np.int64), HostPart._streams, FILES)
         by_thread = by_gpu & ~inflated
         self._submit(PNG, ours[by_thread], room[by_thread], HostPart._filtered)
-        self._start(PNG, ours[~by_gpu], HostPart._straight)
+        self._start(PNG, ours[~by_gpu], functools.partial(HostPart._straight, name=PNG))
 
     def _start(self, name: str, which: I64, decode: Callable[[HostPart, I64, Batch], list[Odd]]) -> None:
         """Have tasks ``decode`` images to the samples of a batch."""
@@ -181,9 +184,9 @@ class HostPart:
                 bad.append((i, e.bare()))
         return bad
 
-    def _straight(self, which: I64, part: Batch) -> list[Odd]:
+    def _straight(self, which: I64, part: Batch, name: str) -> list[Odd]:
         places = np.arange(len(which))
-        left = places[decode_straight(self._batch, which, self._rules, self._anchors, part, places)]
+        left = places[decode_straight(name, self._batch, which, self._rules, self._anchors, part, places)]
         if not len(left):
             return []
         odd = dict(self._others(which[left], part.take(left)))

@@ -1,0 +1,1 @@
+"""TIFF by ourselves: the plain kinds that data sets hold."""

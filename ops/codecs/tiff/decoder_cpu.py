@@ -1,0 +1,279 @@
+"""TIFF on the CPU, a whole batch without the GIL: strips and tiles that are stored as they are, or packed by LZW,
+deflate (by libdeflate) or PackBits.
+
+The decoder takes files of plain kinds (`directory_cpu`) that are in order; whatever looks unusual gets the status
+`OTHER`, and Pillow, with libtiff, then has the last word. So this decoder may only be stricter, never more lenient.
+
+Facts: TIFF 6.0, sections 9 (PackBits), 13 (LZW), 14 (differencing); Adobe's Photoshop TIFF Technical Notes (deflate).
+
+Memory is read and written by address. What keeps it in bounds: strips lie inside the file; what they become has exactly
+the size that the directory says; pixels are written inside the window only. Numba frees an array after its last use by
+name: arrays that are used by address are named again after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ..jpeg.simd_cpu import big_endian_64, put_u8, put_u64, u8_at, u64_at
+from ..png.decoder_cpu import _emit, _inflate, _keep
+from ..png.simd_cpu import call_1
+from .directory_cpu import (
+    BIG,
+    CODING,
+    FACTS,
+    HEIGHT,
+    HIGH,
+    INVERTED,
+    LZW,
+    NONE,
+    OFFSET_BYTES,
+    OFFSETS,
+    PACK_BITS,
+    PREDICTOR,
+    SAMPLES,
+    SIZE_BYTES,
+    SIZES,
+    TILED,
+    WIDE,
+    WIDTH,
+    number,
+    read,
+)
+
+DONE, OTHER = 0, 1
+"""Status of an image: its pixels are there; it is one for Pillow."""
+
+BEFORE = 264
+"""Bytes of the scratch before what is unpacked: each of the 256 bytes once, which LZW's first strings are, and as many
+more as one load reads after them."""
+_AFTER = 16
+_CLEAR, _FIRST = 256, 258
+"""LZW: the code that empties the table, and the first one that is free then."""
+
+
+@njit(nogil=True, cache=True)
+def _copy(source: Any, target: Any, n: Any) -> None:
+    """``n`` bytes forwards; up to 7 after them may be written, too. Where the two overlap, they are 8 bytes apart."""
+    for k in range(0, n, 8):
+        put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
+
+
+@njit(nogil=True, cache=True)
+def _eight(at: Any, end: Any) -> Any:
+    """Eight bytes at ``at`` as a number, the first highest; zeros from ``end`` on."""
+    value = np.int64(0)
+    for k in range(8):
+        value = value << 8 | (np.int64(u8_at(np.uint64(at + k))) if at + k < end else 0)
+    return value
+
+
+@njit(nogil=True, cache=True)
+def _unpack_lzw(source: Any, size: Any, base: Any, room: Any, table: Any) -> Any:
+    """Unpack ``room`` bytes to ``base + BEFORE``, of the ``size`` bytes at ``source``. Returns whether there were
+    exactly so many.
+
+    A string is an address in the scratch and a length, ``address << 16 | length``, since all strings but the first 256
+    have been written: the one that a code defines is the string of that code, and the byte after it. So a code costs
+    one copy of 8 bytes. Codes that are not defined have the length 0; these, and long strings, are for the second half
+    of the loop, which takes one code and checks everything. The first takes four, where all bounds are far away.
+    """
+    at, stop, seven = base + BEFORE, base + BEFORE + room, np.uint64(7)
+    bits, end = 8 * size, source + size
+    far, calm = end - 8, stop - 33  # here and before, there are 8 bytes to read, and 33 to write
+    for k in range(256):
+        table[k] = (base + k) << 16 | 1
+    if _eight(source, end) >> 55 & 511 != _CLEAR:
+        return False
+    bit = np.int64(9)
+    while True:
+        table[256:] = 0
+        first = _eight(source + (bit >> 3), end) >> (55 - (bit & 7)) & 511  # after an empty table, nine bits
+        bit += 9
+        if bit > bits or first > 255:
+            return False
+        put_u8(np.uint64(at), np.uint64(first))
+        newest = at << 16 | 2
+        at += 1
+        if at == stop:
+            return True
+        code, following = np.int64(0), np.int64(_FIRST)
+        for width in range(9, 13):
+            limit, left, right = (1 << width) - 1, np.uint64(width), np.uint64(64 - width)
+            while following < limit:
+                plain = True
+                while plain and following + 4 <= limit and at <= calm and source + (bit >> 3) <= far:
+                    word = big_endian_64(np.uint64(source + (bit >> 3))) << np.uint64(bit & 7)
+                    for _ in range(4):
+                        found = table[np.int64(word >> right)]
+                        length = found & 0xFFFF
+                        if np.uint64(length - 1) > seven:
+                            plain = False
+                            break
+                        put_u64(np.uint64(at), u64_at(np.uint64(found >> 16)))
+                        table[following] = newest
+                        newest = (at << 16) + length + 1
+                        at += length
+                        bit += width
+                        following += 1
+                        word <<= left
+                if following == limit:
+                    break
+                code = _eight(source + (bit >> 3), end) >> (64 - width - (bit & 7)) & limit
+                bit += width
+                if bit > bits:
+                    return False
+                found = newest if code == following else table[code]
+                length, string = found & 0xFFFF, found >> 16
+                if length == 0:
+                    break
+                if length > stop - at:
+                    return False
+                if code == following:  # its last byte is its first, which is about to be written
+                    for k in range(length):
+                        put_u8(np.uint64(at + k), u8_at(np.uint64(string + k)))
+                else:
+                    _copy(string, at, length)
+                table[following] = newest
+                newest = (at << 16) + length + 1
+                at += length
+                following += 1
+                if at == stop:
+                    return True
+            if following < limit:
+                break
+        if following >= 4095 or code != _CLEAR:  # the table is full, or the data ends too early
+            return False
+
+
+@njit(nogil=True, cache=True)
+def _unpack_bits(source: Any, size: Any, target: Any, room: Any) -> Any:
+    """Undo PackBits: ``room`` bytes to ``target``. Returns whether they were exactly so many."""
+    at, end, stop = source, source + size, target + room
+    while target < stop:
+        if at >= end:
+            return False
+        n = np.int64(u8_at(np.uint64(at)))
+        at += 1
+        if n < 128:
+            n += 1
+            if n > end - at or n > stop - target:
+                return False
+            for k in range(n):
+                put_u8(np.uint64(target + k), u8_at(np.uint64(at + k)))
+            at += n
+            target += n
+        elif n > 128:
+            n = 257 - n
+            if at >= end or n > stop - target:
+                return False
+            value = u8_at(np.uint64(at))
+            for k in range(n):
+                put_u8(np.uint64(target + k), value)
+            at += 1
+            target += n
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _add_up(row: Any, n: Any, step: Any) -> None:
+    """Undo the predictor: each of the ``n`` bytes of a row, plus the one ``step`` before it."""
+    if step == 3:
+        a, b, c = np.uint64(0), np.uint64(0), np.uint64(0)
+        for k in range(row, row + n, 3):
+            a += u8_at(np.uint64(k))
+            b += u8_at(np.uint64(k + 1))
+            c += u8_at(np.uint64(k + 2))
+            put_u8(np.uint64(k), a)
+            put_u8(np.uint64(k + 1), b)
+            put_u8(np.uint64(k + 2), c)
+        return
+    for first in range(row, row + step):
+        a = np.uint64(0)
+        for k in range(first, row + n, step):
+            a += u8_at(np.uint64(k))
+            put_u8(np.uint64(k), a)
+
+
+@njit(nogil=True, cache=True)
+def _unpacked(
+    functions: Any, machine: Any, facts: Any, source: Any, size: Any, base: Any, rows: Any, table: Any, counts: Any
+) -> Any:
+    """The address of ``rows`` rows of a strip or tile, as samples; 0 where it is not in order."""
+    coding, row = facts[CODING], facts[WIDE] * facts[SAMPLES]
+    room, target, sound = rows * row, base + BEFORE, True
+    if coding == NONE:
+        if size < room:
+            return 0
+        if not facts[INVERTED]:
+            return source
+        for k in range(room):
+            put_u8(np.uint64(target + k), u8_at(np.uint64(source + k)))
+    elif coding == LZW:
+        sound = _unpack_lzw(source, size, base, room, table)
+    elif coding == PACK_BITS:
+        sound = _unpack_bits(source, size, target, room)
+    else:
+        sound = machine != 0 and _inflate(functions, machine, source, size, target, room, counts) == room
+    if not sound:
+        return 0
+    if facts[PREDICTOR] == 2:
+        for y in range(rows):
+            _add_up(target + y * row, row, facts[SAMPLES])
+    if facts[INVERTED]:
+        for k in range(target, target + room):
+            put_u8(np.uint64(k), u8_at(np.uint64(k)) ^ np.uint64(255))
+    return target
+
+
+@njit(nogil=True, cache=True)
+def decode_images(
+    functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, dst: Any, origins: Any,
+    pitches: Any, status: Any,
+) -> None:  # fmt: skip
+    """Decode N images, the bytes raw[offset : offset + size]. The other arguments are those of the PNG decoder
+    (`png.decoder_cpu.decode_images`). Without libdeflate ``functions`` are 0, and deflated ones are for others."""
+    machine = call_1(functions[0], (0,)) if functions[0] else 0
+    table, facts, counts = np.zeros(4096, np.int64), np.zeros(FACTS, np.int64), np.zeros(2, np.int64)
+    scratch = np.empty(0, np.uint8)
+    for i in range(len(sizes)):
+        status[i] = OTHER
+        start, size = raw.ctypes.data + offsets[i], sizes[i]
+        y0, x0, y1, x1 = windows[i, 0], windows[i, 1], windows[i, 2], windows[i, 3]
+        if not read(start, size, facts) or y1 > facts[HEIGHT] or x1 > facts[WIDTH]:
+            continue
+        samples, wide, high = facts[SAMPLES], facts[WIDE], facts[HIGH]
+        need = BEFORE + wide * high * samples + _AFTER
+        if len(scratch) < need:
+            scratch = np.empty(need, np.uint8)
+            for k in range(BEFORE):
+                scratch[k] = k & 255
+        kind = 0 if samples == 1 else 4 if samples == 2 else 2 if samples == 3 else 6  # as PNG calls them
+        across = (facts[WIDTH] + wide - 1) // wide
+        chunks, sound = across * ((facts[HEIGHT] + high - 1) // high), True
+        for c in range(chunks):
+            top, left = c // across * high, c % across * wide
+            at = number(start + facts[OFFSETS] + c * facts[OFFSET_BYTES], facts[OFFSET_BYTES], facts[BIG])
+            n = number(start + facts[SIZES] + c * facts[SIZE_BYTES], facts[SIZE_BYTES], facts[BIG])
+            if at < 8 or n == 0 or n > size - at:
+                sound = False
+                break
+            rows = high if facts[TILED] else min(high, facts[HEIGHT] - top)
+            row = _unpacked(functions, machine, facts, start + at, n, scratch.ctypes.data, rows, table, counts)
+            if row == 0:
+                sound = False
+                break
+            first, last = max(x0 - left, 0), min(x1 - left, wide)
+            for y in range(max(y0, top), min(y1, top + high)):
+                if first < last:
+                    place = dst.ctypes.data + origins[i] + y * pitches[i] + (left + first) * channels[i]
+                    _emit(row + (y - top) * wide * samples, first, last, 8, kind, 0, 0, channels[i], bgr, place,
+                          channels[i])  # fmt: skip
+        if sound:
+            status[i] = DONE
+    if machine:
+        call_1(functions[2], (machine,))
+    _keep(scratch, scratch, scratch, scratch, raw, dst, counts)

@@ -1,0 +1,259 @@
+"""Our TIFF decoder: libtiff's pixels, and never more than Pillow with libtiff takes."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_run.ops.batch import Batch
+from dali_run.ops.codecs import pillow
+from dali_run.ops.codecs.decoders import Image as ImageDecoder
+from dali_run.ops.codecs.decoders import ImageCrop
+from dali_run.ops.codecs.formats import Header, probe
+from dali_run.ops.codecs.png import decoder as png
+from dali_run.ops.codecs.tiff import decoder
+from dali_run.ops.context import Context
+from dali_run.ops.errors import SampleError
+from dali_run.ops.types import DALIImageType
+from tests.kit.operators import batch_of
+
+CODINGS = {"raw": 1, "packbits": 32773, "tiff_lzw": 5, "tiff_adobe_deflate": 8, "tiff_deflate": 32946}
+
+
+def picture(k: int, channels: int, height: int = 61, width: int = 83) -> np.ndarray[Any, Any]:
+    """Noise, a slope with a little of it, or few colours in long runs, by ``k``."""
+    rng = np.random.default_rng(k)
+    noise = rng.integers(0, 256, (height, width, channels))
+    slope = np.add.outer(np.arange(height), 2 * np.arange(width))[..., None] + np.arange(channels) * 40
+    pixels = [noise, slope + noise % 4, (slope // 97) * 60 + (noise > 254)][k % 3]
+    return pixels.astype(np.uint8)
+
+
+def saved(pixels: np.ndarray[Any, Any], coding: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    image.save(out, "TIFF", compression=coding, **options)
+    return out.getvalue()
+
+
+def by_pillow(data: bytes, header: Header) -> Any:
+    """Its pixels, or the error's code."""
+    try:
+        return pillow.decode(memoryview(data), header, False, 10**8)
+    except SampleError as e:
+        return e.code
+
+
+def agrees(data: bytes) -> bool:
+    """Whether the decoder takes the file; then Pillow does, too, with the same pixels."""
+    try:
+        header = probe(memoryview(data))
+    except SampleError:
+        return False
+    if header.format != "tiff" or header.width * header.height > 10**7:
+        return False
+    got = decoder.stored(memoryview(data), header)
+    if got is None:
+        return False
+    np.testing.assert_array_equal(got, by_pillow(data, header))
+    return True
+
+
+def packed(parts: Sequence[bytes], tags: Mapping[int, Any], order: str) -> bytes:
+    """A TIFF of strips or tiles ``parts``, with ``tags`` besides those of their places."""
+    data = bytearray(struct.pack(order + "2sHI", b"II" if order == "<" else b"MM", 42, 0))
+    places = []
+    for part in parts:
+        places.append(len(data))
+        data += part
+    tiled = 322 in tags
+    numbers = {**tags, 324 if tiled else 273: places, 325 if tiled else 279: [len(p) for p in parts]}
+    entries = b""
+    for tag, value in sorted(numbers.items()):
+        values = value if isinstance(value, (list, tuple)) else [value]
+        code = "I" if tag in (273, 279, 324, 325) else "H"
+        body = struct.pack(f"{order}{len(values)}{code}", *values)
+        where = body.ljust(4, b"\0")
+        if len(body) > 4:
+            where = struct.pack(order + "I", len(data))
+            data += body
+        entries += struct.pack(order + "HHI", tag, 3 if code == "H" else 4, len(values)) + where
+    data += bytes(len(data) & 1)
+    struct.pack_into(order + "I", data, 4, len(data))
+    return bytes(data) + struct.pack(order + "H", len(numbers)) + entries + bytes(4)
+
+
+def plain_tags(height: int, width: int, channels: int, coding: int) -> dict[int, Any]:
+    tags: dict[int, Any] = {
+        256: width, 257: height, 258: [8] * channels, 259: coding, 262: 2 if channels > 2 else 1, 277: channels,
+        284: 1,
+    }  # fmt: skip
+    if channels in (2, 4):
+        tags[338] = 2
+    return tags
+
+
+def lzw(data: bytes) -> bytes:
+    """As section 13 of TIFF 6.0 packs."""
+    table, codes, string = {bytes([k]): k for k in range(256)}, [(256, 9)], b""
+    width, free = 9, 258
+    for k in range(len(data)):
+        longer = string + data[k : k + 1]
+        if longer in table:
+            string = longer
+            continue
+        codes.append((table[string], width))
+        table[longer] = free
+        free += 1
+        if free == 4094:
+            codes.append((256, 12))
+            table, width, free = {bytes([b]): b for b in range(256)}, 9, 258
+        elif free + 1 > 1 << width:
+            width += 1
+        string = data[k : k + 1]
+    codes.append((table[string], width))
+    free += 1
+    codes.append((257, width + (free + 1 > 1 << width and width < 12)))
+    bits = "".join(f"{code:0{n}b}" for code, n in codes)
+    bits += "0" * (-len(bits) % 8)
+    return int(bits, 2).to_bytes(len(bits) // 8, "big")
+
+
+def good_files() -> dict[str, bytes]:
+    """One of each kind that the decoder takes."""
+    files = {}
+    for n, coding in enumerate(CODINGS):
+        for k, channels in enumerate((1, 2, 3, 4)):
+            pixels = picture(n + k, channels)
+            more = {"tiffinfo": {278: 7 + 20 * (k % 2)}} if coding != "raw" else {}
+            files[f"{coding} {channels}"] = saved(pixels, coding, **more)
+    for order in "<>":
+        for predictor in (1, 2):
+            pixels = picture(4, 3, 70, 90)
+            tiles = []
+            for y in range(0, 70, 32):
+                for x in range(0, 90, 48):
+                    tile = np.zeros((32, 48, 3), np.uint8)
+                    part = pixels[y : y + 32, x : x + 48]
+                    tile[: part.shape[0], : part.shape[1]] = part
+                    if predictor == 2:
+                        tile[:, 1:] -= tile[:, :-1].copy()
+                    tiles.append(lzw(tile.tobytes()))
+            tags = {**plain_tags(70, 90, 3, 5), 317: predictor, 322: 48, 323: 32}
+            files[f"tiles {order} {predictor}"] = packed(tiles, tags, order)
+        gray = picture(1, 1)
+        inverted = {**plain_tags(61, 83, 1, 1), 262: 0, 278: 61}
+        files[f"0 is white {order}"] = packed([gray.tobytes()], inverted, order)
+    for channels in (1, 3, 4):
+        files[f"differences {channels}"] = saved(picture(1, channels), "tiff_lzw", tiffinfo={317: 2})
+    large = picture(1, 3, 300, 200)
+    files["full tables"] = packed([lzw(large.tobytes())], {**plain_tags(300, 200, 3, 5), 278: 300}, "<")
+    return files
+
+
+@pytest.fixture(scope="module")
+def good() -> dict[str, bytes]:
+    return good_files()
+
+
+def test_plain_kinds(good: dict[str, bytes]) -> None:
+    without = [name for name in good if "deflate" in name] if not png.available() else []
+    assert [name for name, data in good.items() if not agrees(data)] == without
+
+
+def test_lzw_of_any_length_of_strings() -> None:
+    rng = np.random.default_rng(5)
+    for k in range(12):
+        n = int(rng.integers(1, 4000))
+        runs = rng.integers(0, 3, n).repeat(rng.integers(1, 2 + 40 * (k % 4), n))[: 16 * (1 + n // 16)]
+        width = 16
+        pixels = np.resize(runs.astype(np.uint8), (max(1, len(runs) // width), width, 1))
+        tags = {**plain_tags(len(pixels), width, 1, 5), 278: len(pixels)}
+        assert agrees(packed([lzw(pixels.tobytes())], tags, "<>"[k % 2]))
+
+
+def test_changed_files_get_the_same_verdict(good: dict[str, bytes]) -> None:
+    """Whatever a byte becomes, what the decoder takes is what Pillow makes of the file."""
+    rng, taken, tried = np.random.default_rng(9), 0, 0
+    for data in good.values():
+        directory = struct.unpack_from("<I" if data[:1] == b"I" else ">I", data, 4)[0]
+        for n in range(50):
+            # half of the changes are to the directory, which decides over the memory
+            low, high = (directory, min(directory + 170, len(data))) if n % 2 else (4, len(data))
+            at, byte = int(rng.integers(low, high)), bytes([int(rng.integers(0, 256))])
+            changed = data[:at] + byte + data[at + 1 :]
+            taken += agrees([changed, changed, data[:at] + data[at + 1 :], data[:at]][n // 2 % 4])
+            tried += 1
+    assert 0 < taken < tried
+
+
+def test_odd_kinds_are_for_others() -> None:
+    gray = picture(0, 1, 32, 32).tobytes()
+    tags = {**plain_tags(32, 32, 1, 1), 278: 32}
+    assert agrees(packed([gray], tags, "<"))
+    odd: list[dict[int, Any]] = [
+        {266: 2}, {284: 2}, {317: 2}, {338: 0}, {339: 2}, {258: [4]}, {262: 3}, {259: 7}, {278: 0}, {278: 16},
+        {322: 32, 323: 32}, {32997: 2}, {256: 0}, {257: 65535},
+    ]  # fmt: skip
+    for change in odd:
+        assert not agrees(packed([gray], {**tags, **change}, "<")), change
+    tiled = {**tags, 322: 32, 323: 32}
+    del tiled[278]
+    assert agrees(packed([gray], tiled, "<"))
+    assert not agrees(packed([gray], {**tiled, 273: 8}, "<"))
+    assert not agrees(packed([gray], {**tiled, 279: 1024}, "<"))
+    assert not agrees(packed([gray[:-1]], tags, "<"))
+    assert not agrees(packed([gray, gray], tags, "<"))
+    assert not agrees(packed([b"\x80\x00" + gray], {**tags, 259: 5}, "<"))
+
+
+def run(operator: Any, files: Sequence[bytes]) -> tuple[Batch, list[Any], dict[str, int]]:
+    taken: dict[str, int] = {}
+
+    def told(decoder: str, images: int, *_: Any) -> None:
+        taken[decoder] = taken.get(decoder, 0) + images
+
+    batch = batch_of([np.frombuffer(f, np.uint8) for f in files])
+    ctx = Context(operator, "cpu", batch.samples, decoders=told)
+    return operator.cpu(ctx, batch), [(r.slot, r.code, r.message) for r in ctx.rejects], taken
+
+
+@pytest.mark.parametrize("kind", [DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY, DALIImageType.ANY_DATA])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_in_a_batch_as_by_pillow(
+    kind: DALIImageType, windowed: bool, good: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Straight into the output, cut and whole: the same pixels and rejects as without the decoder."""
+    files = [data for name, data in good.items() if "deflate" not in name]
+    whole = files[0], files[8], files[-1]
+    files += [whole[0][:60], whole[1][:200] + bytes(40) + whole[1][240:], whole[2][:8] + bytes(8) + whole[2][16:]]
+    files.append(saved(picture(1, 3), "tiff_lzw", tiffinfo={274: 6}))
+    given: dict[str, Any] = {"output_type": kind}
+    operator = ImageCrop(crop=(31, 17), crop_pos_x=0.9, **given) if windowed else ImageDecoder(**given)
+    ours, rejects, taken = run(operator, files)
+    straight = [n for n, data in enumerate(files[:-4]) if kind is not DALIImageType.GRAY or probe_channels(data) < 3]
+    assert taken["tiff"] == len(straight)
+    monkeypatch.setattr(decoder, "is_straight", lambda *_: False)
+    theirs, their_rejects, taken = run(operator, files)
+    assert "tiff" not in taken
+    assert sorted(rejects) == sorted(their_rejects)
+    bad = {slot for slot, *_ in rejects}
+    assert bad
+    for i in set(range(len(files))) - bad:
+        np.testing.assert_array_equal(ours.sample(i), theirs.sample(i), str(i))
+
+
+def probe_channels(data: bytes) -> int:
+    return probe(memoryview(data)).channels
+
+
+def test_corpus(shared_data: Path) -> None:
+    files = sorted((shared_data / "corpus" / "tiff").iterdir())
+    assert sum(agrees(path.read_bytes()) for path in files) > 0
