@@ -19,7 +19,14 @@ BETA = 8.555504641634386
 STEPS = 512
 """Entries of a table for each lobe; lines between them are 5e-6 from the curve."""
 _DALI_STEPS = 64
-_MOST = 1 << 21  # numbers in a table for every phase
+MOST_PHASES = 1024
+"""Of ratios that get taps for each phase. Rates that are drawn have thousands: a table that is used once cost 80 ms."""
+_MOST = 1 << 18  # numbers in a table for every phase
+_MOST_OF_TORCHAUDIO = 1 << 24
+TURNS = 16
+"""Through all phases that a block of threads on a GPU makes (cuda/audio/resample.cu has the same number)."""
+_GROUP, _ALIGNED = 4, 16  # phases of a thread there, and phases that rows of taps are filled up to
+_NEAR = 8192  # inputs that a block has room for
 _TORCHAUDIO_LOBES, _TORCHAUDIO_ROLLOFF = 6, 0.99
 
 
@@ -70,6 +77,14 @@ def dali_table(lobes: int) -> F32:
     return np.concatenate([[0], sinc * window, np.zeros(4)]).astype(np.float32)
 
 
+@lru_cache(1)
+def through_nodes() -> npt.NDArray[np.float64]:
+    """Eight places from -1 to 1 (Chebyshev's nodes), and a line for each power: values there, times the line, are the
+    power's coefficient in the polynomial through them. Between frames the kernel is one, to 3e-6."""
+    nodes = np.cos(np.pi * (np.arange(8) + 0.5) / 8)
+    return np.concatenate([nodes[None], np.linalg.inv(np.vander(nodes, increasing=True))])
+
+
 @dataclass(frozen=True, slots=True)
 class Phases:
     """Resampling by ``up / down``: output k is the sum of ``taps[k % up]`` times inputs from
@@ -82,10 +97,32 @@ class Phases:
     first: npt.NDArray[np.int64]
     """[up]"""
 
+    @property
+    def width(self) -> int:
+        """Taps of a phase."""
+        return int(self.taps.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Groups(Phases):
+    """Phases in groups of four, for threads that make four outputs of the same inputs: ``taps`` [inputs, phases],
+    counted from ``first`` [groups]."""
+
+    @property
+    def width(self) -> int:
+        """Inputs of a group."""
+        return int(self.taps.shape[0])
+
+
+def _same_rate() -> Phases:
+    return Phases(1, 1, np.ones((1, 1), np.float32), np.zeros(1, np.int64))
+
 
 @lru_cache(64)
 def phases(ratio: Fraction, lobes: int) -> Phases | None:
     """The kernel of this package at every phase, of sum 1 each; None where there are too many."""
+    if ratio == 1:
+        return _same_rate()
     up, down = ratio.numerator, ratio.denominator
     shrink = min(1.0, up / down)
     half = math.ceil(lobes / shrink)
@@ -102,15 +139,37 @@ def phases(ratio: Fraction, lobes: int) -> Phases | None:
 def torchaudio_phases(ratio: Fraction) -> Phases | None:
     """The default of torchaudio.functional.resample: a sinc of six lobes with a squared cosine as its window,
     cut off at 0.99 of the lower Nyquist frequency."""
+    if ratio == 1:
+        return _same_rate()
     up, down = ratio.numerator, ratio.denominator
     cutoff = min(up, down) * _TORCHAUDIO_ROLLOFF
     width = math.ceil(_TORCHAUDIO_LOBES * down / cutoff)
-    if up * (2 * width + down) > 8 * _MOST:
+    if up * (2 * width + down) > _MOST_OF_TORCHAUDIO:
         return None
     t = np.arange(0, -up, -1)[:, None] / up + np.arange(-width, width + down)[None] / down
     t = np.clip(t * cutoff, -_TORCHAUDIO_LOBES, _TORCHAUDIO_LOBES)
     taps = np.sinc(t) * np.cos(t * math.pi / _TORCHAUDIO_LOBES / 2) ** 2 * cutoff / down
     return Phases(up, down, taps.astype(np.float32), np.full(up, -width, np.int64))
+
+
+@lru_cache(64)
+def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
+    """The phases ``find(*of)`` in groups. Few phases are there several times, so that a turn through all of them is
+    work for a block of threads."""
+    found = find(*of)
+    if found is None:
+        return None
+    if found.taps.size == 1:  # the same rate: what is beside a value is not even multiplied by 0
+        return Groups(128, 128, np.ones((1, 128), np.float32), np.zeros(32, np.int64))
+    fit = (_NEAR - found.width) // ((TURNS + 1) * found.down)
+    times = max(1, min(-(-128 // found.up), fit))
+    up = found.up * times
+    first = (np.arange(times)[:, None] * found.down + found.first).reshape(-1)
+    starts = first[::_GROUP]
+    shift = first - np.repeat(starts, _GROUP)[:up]
+    taps = np.zeros((found.width + int(shift.max()), -(-up // _ALIGNED) * _ALIGNED), np.float32)
+    taps[shift + np.arange(found.width)[:, None], np.arange(up)] = np.tile(found.taps, (times, 1)).T
+    return Groups(up, found.down * times, taps, starts)
 
 
 def trimmed(found: Phases) -> Phases:

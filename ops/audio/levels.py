@@ -126,7 +126,7 @@ class PreemphasisFilter(Operator, name="preemphasis_filter"):
             base, counts, factors, to = ctx.device.upload(audio.offsets, sizes, coefficients, out.offsets)
             ctx.device.launch(
                 "audio/features.cu", f"preemphasis<{CUDA_TYPES[audio.dtype]}, {CUDA_TYPES[dtype]}>",
-                (-(-int(sizes.max()) // 256), len(audio)), 256,
+                (-(-int(sizes.max()) // 1024), len(audio)), 256,
                 audio.data, base, counts, factors, np.int32(border), out.data, to,
             )  # fmt: skip
         return out

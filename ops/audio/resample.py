@@ -34,6 +34,7 @@ _MOST = 2**31 - 1  # elements of a sample
 APART = 1 << 20
 """How many times one rate may be the other: the filter is as wide as the rates are apart, 2^40 took hours."""
 _FRAMES = 8  # that a thread makes by the table (cuda/audio/resample.cu)
+_BLOCKS = 4  # of 256 frames of DALI that a block of threads makes (there, too)
 
 
 def needs_soxr(parity: Resampler) -> bool:
@@ -112,11 +113,10 @@ def _resample(
         _launch(ctx, "as_dali", signals, rows, (ratios, table), out, factors,
                 (np.int64(lobes), np.float32(32 * lobes + 1), np.float32(32)))  # fmt: skip
         return
-    found = [_phases(a, b, lobes, parity) for a, b in zip(in_rate.tolist(), out_rate.tolist(), strict=True)]
-    which = np.array([p is not None for p in found], np.bool_)
+    which, found, kinds = _phases(in_rate, out_rate, lobes, parity, beside=ctx.stage != "cpu")
     if which.any():
         some = _only(rows, which)
-        taps, first = _filled(some, found, beside=ctx.stage != "cpu")
+        taps, first = _filled(some, which, found, kinds)
         _launch(ctx, "by_phases", signals, some, (taps, first), out, factors, ())
     if not which.all():
         if parity == "torchaudio":
@@ -124,7 +124,9 @@ def _resample(
                 ctx.reject(i, "bad_argument", f"torchaudio resamples by whole rates; {in_rate[i]:g} to {out_rate[i]:g} "
                            "Hz has too many phases")  # fmt: skip
         else:
-            tables = ratios, _table(ctx, filters.table, lobes)
+            tables: tuple[Any, ...] = ratios, _table(ctx, filters.table, lobes)
+            if ctx.stage != "cpu":
+                tables += (filters.through_nodes(),)
             _launch(ctx, "by_table", signals, _only(rows, ~which), tables, out, factors,
                     (np.int64(lobes), np.int64(filters.STEPS)))  # fmt: skip
 
@@ -135,15 +137,46 @@ def _table(ctx: Context, table: Callable[[int], Any], lobes: int) -> npt.NDArray
     return found
 
 
-def _phases(in_rate: float, out_rate: float, lobes: int, parity: Resampler) -> filters.Phases | None:
-    if not in_rate > 0 or not out_rate > 0:
-        return None
-    ratio = Fraction(out_rate) / Fraction(in_rate)
-    if ratio.numerator > 1 << 16 or ratio.denominator > 1 << 16:
-        return None
-    if ratio == 1:
-        return filters.Phases(1, 1, np.ones((1, 1), np.float32), np.zeros(1, np.int64))
-    return filters.phases(ratio, lobes) if parity == "dali-run" else filters.torchaudio_phases(ratio)
+def _phases(
+    in_rate: F64, out_rate: F64, lobes: int, parity: Resampler, *, beside: bool
+) -> tuple[npt.NDArray[np.bool_], list[filters.Phases], I64]:
+    """Which samples have taps for each phase, those of each ratio, and for each of these samples which they are.
+    Taps lie ``beside`` each other for groups of phases, as the kernel on a GPU takes them."""
+    up, down = in_lowest_terms(in_rate, out_rate)
+    most = filters.MOST_PHASES if parity == "dali-run" else 1 << 16
+    which = (in_rate > 0) & (out_rate > 0) & (up <= most) & (down <= 1 << 16)
+    keys, kinds = np.unique((up[which] * (1 << 17) + down[which]).astype(np.int64), return_inverse=True)
+    find: Callable[..., filters.Phases | None] = filters.phases
+    more: tuple[int, ...] = (lobes,)
+    if parity != "dali-run":
+        find, more = filters.torchaudio_phases, ()
+    found = []
+    for key in keys.tolist():
+        ratio = Fraction(key >> 17, key & (1 << 17) - 1)
+        found.append(filters.grouped(find, ratio, *more) if beside else find(ratio, *more))
+    kept = np.array([p is not None for p in found], np.bool_)
+    if not kept.all():
+        which[which] = kept[kinds]
+        kinds = (np.cumsum(kept) - 1)[kinds[kept[kinds]]]
+    return which, [p for p in found if p is not None], kinds
+
+
+def in_lowest_terms(in_rate: F64, out_rate: F64) -> tuple[F64, F64]:
+    """Numerators and denominators of out_rate / in_rate as whole numbers, exactly where they are below 2^53; 1 / 1
+    where a rate is not above 0."""
+    usable = (in_rate > 0) & (out_rate > 0)
+    (before, e), (after, f) = (_odd(np.where(usable, x, 1.0)) for x in (in_rate, out_rate))
+    common, shift = np.gcd(before, after), np.clip(f - e, -64, 64)
+    up = np.ldexp((after // common).astype(np.float64), np.maximum(shift, 0))
+    return up, np.ldexp((before // common).astype(np.float64), np.maximum(-shift, 0))
+
+
+def _odd(x: F64) -> tuple[I64, npt.NDArray[np.int32]]:
+    """Odd numbers and powers of two whose products ``x`` are."""
+    part, exponent = np.frexp(x)
+    whole = (part * 2.0**53).astype(np.int64)
+    low = whole & -whole
+    return whole // low, exponent + np.frexp(low.astype(np.float64))[1]
 
 
 def _only(rows: I64, which: npt.NDArray[np.bool_]) -> I64:
@@ -153,23 +186,17 @@ def _only(rows: I64, which: npt.NDArray[np.bool_]) -> I64:
     return some
 
 
-def _filled(rows: I64, found: list[filters.Phases | None], *, beside: bool) -> tuple[Any, Any]:
-    """The taps and first places of all phases in use; ``rows`` say where those of a sample are. Tap k of all phases
-    lies ``beside`` each other, or all taps of a phase."""
-    places: dict[int, tuple[int, int]] = {}
-    taps, first = [np.empty(0, np.float32)], [np.empty(0, np.int64)]
+def _filled(
+    rows: I64, which: npt.NDArray[np.bool_], found: list[filters.Phases], kinds: I64
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The taps and first places of all phases in use; ``rows`` say where those of a sample are."""
+    facts = np.zeros((len(found), 5), np.int64)  # as the columns from UP on
     table = start = 0
     for i, p in enumerate(found):
-        if p is None:
-            continue
-        if id(p) not in places:
-            places[id(p)] = table, start
-            taps.append((p.taps.T if beside else p.taps).reshape(-1))
-            first.append(p.first)
-            table, start = table + p.taps.size, start + p.up
-        rows[i, _cpu.UP], rows[i, _cpu.DOWN], rows[i, _cpu.TAPS] = p.up, p.down, p.taps.shape[1]
-        rows[i, _cpu.TABLE], rows[i, _cpu.FIRST] = places[id(p)]
-    return np.concatenate(taps), np.concatenate(first)
+        facts[i] = p.up, p.down, p.width, table, start
+        table, start = table + p.taps.size, start + len(p.first)
+    rows[which, _cpu.UP :] = facts[kinds]
+    return np.concatenate([p.taps.reshape(-1) for p in found]), np.concatenate([p.first for p in found])
 
 
 def _launch(
@@ -182,11 +209,13 @@ def _launch(
         return
     lane = ctx.device
     base, there, *arrays, to = lane.upload(signals.offsets, rows, *tables, out.offsets)
-    most = int(rows[:, _cpu.OUTPUTS].max())
-    each = 256 * (_FRAMES if kernel == "by_table" else 1)
+    outputs = rows[:, _cpu.OUTPUTS]
+    each: Any = 256 * (_FRAMES if kernel == "by_table" else _BLOCKS)
+    if kernel == "by_phases":
+        each = np.maximum(rows[:, _cpu.UP], 1) * filters.TURNS
     lane.launch(
         "audio/resample.cu", f"{kernel}<{CUDA_TYPES[signals.dtype]}, {CUDA_TYPES[out.dtype]}>",
-        (-(-most // each), len(signals)), 256,
+        (int((-(-outputs // each)).max()), len(signals)), 256,
         signals.data, base, there, *arrays, *numbers, *factors, out.data, to,
     )  # fmt: skip
 

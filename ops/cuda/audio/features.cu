@@ -48,17 +48,38 @@ extern "C" __global__ void decibels(const float* data, const long long* base, co
     out[out_base[blockIdx.y] + i] = value;
 }
 
-// grid (tiles, samples). border: 0 the first sample, 1 zero, 2 the second sample.
+// grid (tiles, samples). border: 0 the first sample, 1 zero, 2 the second sample. A thread makes FOUR values, which it
+// reads and writes at once where both signals begin at multiples of four.
+enum { FOUR = 4 };
+template <typename T> struct __align__(FOUR * sizeof(T)) Four { T values[FOUR]; };
 template <typename In, typename Out>
 __global__ void preemphasis(const In* data, const long long* base, const long long* sizes, const float* factors,
                             int border, Out* out, const long long* out_base) {
-    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x, n = sizes[blockIdx.y];
+    const long long i = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * FOUR, n = sizes[blockIdx.y];
     if (i >= n) return;
     const In* signal = data + base[blockIdx.y];
+    Out* to = out + out_base[blockIdx.y];
+    const float factor = factors[blockIdx.y];
     const long long before = i ? i - 1 : border == 2 && n > 1 ? 1 : 0;
-    const float last = i == 0 && border == 1 ? 0.0f : static_cast<float>(plain(signal[before]));
-    const float value = static_cast<float>(plain(signal[i])) - factors[blockIdx.y] * last;
-    out[out_base[blockIdx.y] + i] = saturate<Out>(value);
+    float last = i == 0 && border == 1 ? 0.0f : static_cast<float>(plain(signal[before]));
+    if (i + FOUR <= n && reinterpret_cast<unsigned long long>(signal) % sizeof(Four<In>) == 0 &&
+        reinterpret_cast<unsigned long long>(to) % sizeof(Four<Out>) == 0) {
+        const Four<In> now = *reinterpret_cast<const Four<In>*>(signal + i);
+        Four<Out> made;
+#pragma unroll
+        for (int k = 0; k < FOUR; ++k) {
+            const float value = static_cast<float>(plain(now.values[k]));
+            made.values[k] = saturate<Out>(value - factor * last);
+            last = value;
+        }
+        *reinterpret_cast<Four<Out>*>(to + i) = made;
+        return;
+    }
+    for (long long k = i; k < n && k < i + FOUR; ++k) {
+        const float value = static_cast<float>(plain(signal[k]));
+        to[k] = saturate<Out>(value - factor * last);
+        last = value;
+    }
 }
 
 // The value of the thread `d` before this one in its warp.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from dali_run.ops.audio import filters
 from dali_run.ops.audio.mel import MelFilterBank
-from dali_run.ops.audio.resample import AudioResample
+from dali_run.ops.audio.resample import AudioResample, in_lowest_terms
 from dali_run.ops.base import coerce, find, outputs_of, parameter
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
@@ -137,6 +138,91 @@ def test_phases_and_tables_agree(make_lane: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(filters, "phases", lambda ratio, lobes: None)
     by_table = run("audio_resample", X, lane, in_rate=44100, out_rate=16000).sample(0)
     assert np.abs(by_phases - by_table).max() <= 1e-5
+
+
+@pytest.mark.parametrize("make_lane", LANES[1:])
+@pytest.mark.parametrize(
+    ("frames", "channels", "rates"),
+    [
+        (4000, 1, {"scale": 0.8731}),  # polynomials, several tiles
+        (4000, 2, {"scale": 1.1907}),
+        (2500, 1, {"scale": 0.9301, "quality": 100}),
+        (2500, 1, {"scale": 1.2, "quality": 0}),
+        (9000, 2, {"scale": 0.0213}),  # as wide as polynomials are not made for
+        (60, 1, {"scale": 41.7}),
+        (7000, 2, {"in_rate": 44100, "out_rate": 16000}),  # phases: of several turns
+        (2000, 1, {"in_rate": 44100, "out_rate": 48000}),
+        (600, 1, {"in_rate": 16000, "out_rate": 44100}),
+        (9000, 2, {"in_rate": 16000, "out_rate": 8000}),  # one phase, several times
+        (3000, 1, {"in_rate": 16000, "out_rate": 48000, "quality": 100}),
+        (12000, 2, {"in_rate": 48000, "out_rate": 11025}),  # inputs that a block takes in two parts
+        (30000, 1, {"in_rate": 48000, "out_rate": 60}),  # inputs that no block has room for
+        (5000, 3, {"scale": 1.0}),
+        (5000, 2, {"scale": 0.3719, "parity": "dali"}),
+        (3000, 1, {"scale": 1.0911, "parity": "dali", "quality": 100}),
+        (9000, 2, {"scale": 0.117, "parity": "dali"}),  # inputs that no block has room for
+        (50, 1, {"scale": 51.0, "parity": "dali"}),
+    ],
+)
+def test_kernels_resample_as_the_cpu(frames: int, channels: int, rates: dict[str, Any], make_lane: Any) -> None:
+    sound = source(1, "loud", (frames, channels))
+    want = run("audio_resample", sound, **rates).sample(0)
+    got = run("audio_resample", sound, make_lane(), **rates).sample(0)
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+    whole = (sound * 20000).astype(np.int16)
+    want = run("audio_resample", whole, **rates).sample(0).astype(int)
+    assert np.abs(run("audio_resample", whole, make_lane(), **rates).sample(0) - want).max() <= 1
+
+
+@pytest.mark.parametrize("make_lane", LANES[1:])
+def test_a_value_stays_where_the_rate_is_the_same(make_lane: Any) -> None:
+    """Values beside it are not even multiplied by 0."""
+    sound = X.copy()
+    sound[7], sound[1000] = np.nan, np.inf
+    assert np.array_equal(run("audio_resample", sound, make_lane(), scale=1.0).sample(0), sound, equal_nan=True)
+
+
+@pytest.mark.parametrize("make_lane", LANES[1:])
+@pytest.mark.parametrize("dtype", ["FLOAT", "INT16"])
+@pytest.mark.parametrize("lengths", [[0, 1, 2, 1024, 1027, 3], [4, 8, 2048, 12]])
+@pytest.mark.parametrize("border", ["clamp", "zero", "reflect"])
+def test_preemphasis_of_signals_that_begin_anywhere(
+    border: str, lengths: list[int], dtype: str, make_lane: Any
+) -> None:
+    for inputs in (X, (X * 9000).astype(np.int16)):
+        batch = Batch.from_list([inputs[:n] for n in lengths], "", Samples.numbered(len(lengths)))
+        want = run("preemphasis_filter", batch, border=border, dtype=dtype)
+        got = run("preemphasis_filter", batch, make_lane(), border=border, dtype=dtype)
+        most = 1.0 if dtype == "INT16" else 1e-6 * float(np.abs(inputs).max())
+        for i in range(len(lengths)):
+            assert np.abs(got.sample(i).astype(float) - want.sample(i)).max(initial=0) <= most
+
+
+def test_ratios_in_lowest_terms() -> None:
+    before = np.array([44100, 16000, 1, 1, 0.1, 1, 3e-300, 48000, 0])
+    after = np.array([16000, 44100, 0.5, np.float32(0.9), 0.2, 1 / 3, 3e-300, 1e300, 5])
+    up, down = in_lowest_terms(before, after)
+    for a, b, p, q in zip(before.tolist(), after.tolist(), up.tolist(), down.tolist(), strict=True):
+        exact = Fraction(b) / Fraction(a) if a else Fraction(1)
+        if max(exact.numerator, exact.denominator) < 1 << 53:
+            assert (p, q) == exact.as_integer_ratio()
+        else:
+            assert max(p, q) >= 1 << 53
+
+
+def test_drawn_rates_make_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two thousand drawn float32s some are fractions of 2^16 and less; one's table of every phase took 80 ms."""
+    made: list[Fraction] = []
+    monkeypatch.setattr(filters, "phases", lambda ratio, lobes: made.append(ratio))
+    scales = np.random.default_rng(3).uniform(0.8, 1.2, 2000).astype(np.float32)
+    scales[:5] = [0.999847412109375, 0.5, 44100 / 48000, 1.0009765625, 0.9990234375]
+    args = {"scale": Batch.from_dense(scales, "", Samples.numbered(2000))}
+    batch = Batch.from_dense(np.zeros((2000, 1), np.float32), "", Samples.numbered(2000))
+    op = find("audio_resample")(scale=1.0, per_sample=frozenset(("scale",)))
+    op.cpu(Context(op, "cpu", batch.samples, args), batch)
+    assert {(p.numerator, p.denominator) for p in made} >= {(1, 2), (1023, 1024)}
+    assert all(p.numerator <= filters.MOST_PHASES for p in made)
 
 
 def test_the_same_rate_changes_nothing() -> None:
