@@ -1,10 +1,11 @@
-// jitter (ops/distortions/jitter.py): a thread moves VALUES values TURNS times; the draws of these lie side by side.
+// jitter (ops/distortions/jitter.py): a thread moves VALUES values TURNS times; the draws of these lie side by side. Of
+// pixels of three bytes, it moves PIXELS at a time: where a pixel lies is found out once for its three values.
 #include "convert.cuh"
 #include "division.cuh"
 #include "philox.cuh"
 
 typedef unsigned long long Key;
-constexpr int VALUES = 4, TURNS = 8;  // with all turns' code in a row, threads wait for instructions
+constexpr int VALUES = 4, PIXELS = 4, TURNS = 8;  // with all turns' code in a row, threads wait for instructions
 
 // A number of 0 ... count - 1 from a draw: low bits of powers of two, else by multiplication.
 __device__ __forceinline__ int among(unsigned draw, unsigned count) {
@@ -77,5 +78,64 @@ __global__ void __launch_bounds__(256)
         #pragma unroll
         for (int v = 0; v < VALUES; ++v)
             if (first + v < count) out[first + v] = made[v];
+    }
+}
+
+// grid (tiles * samples): pictures [rows, columns, 3] of bytes, whose draws begin with the first of their sequence. POWER:
+// all numbers of places are powers of two. They are the values that `jitter` gives.
+template <bool POWER>
+__global__ void __launch_bounds__(256)
+    jitter_pixels(Key key, const Key* sequences, const unsigned char* __restrict__ source, const long long* base,
+                  const long long* sizes, int tiles, const long long* reach, unsigned char* __restrict__ target,
+                  const long long* out_base) {
+    const int sample = blockIdx.x / tiles;
+    const int rows = static_cast<int>(sizes[3 * sample]), columns = static_cast<int>(sizes[3 * sample + 1]);
+    const unsigned count = static_cast<unsigned>(rows) * columns, step = PIXELS * blockDim.x;
+    unsigned first = blockIdx.x % tiles * (step * TURNS) + PIXELS * threadIdx.x;
+    if (first >= count) return;
+    const unsigned n = static_cast<unsigned>(reach[sample]);
+    const int half = static_cast<int>(n >> 1), most_x = columns - 1, most_y = rows - 1;
+    const Key sequence = sequences[sample];
+    const unsigned char* s = source + base[sample];
+    unsigned char* out = target + out_base[sample];
+    const bool words = reinterpret_cast<unsigned long long>(out) % 4 == 0;
+    int row = static_cast<int>(first / columns), x = static_cast<int>(first) - row * columns - half, y = row - half;
+    const int step_y = static_cast<int>(step / columns), step_x = static_cast<int>(step) - step_y * columns;
+    const int end = columns - half;  // `x` and `y` are `half` less than column and row
+    #pragma unroll 1
+    for (int turn = 0; turn < TURNS && first < count; ++turn, first += step) {
+        unsigned made[3 * PIXELS / 4] = {};
+        int left = x, top = y;
+        #pragma unroll
+        for (int pair = 0; pair < PIXELS / 2; ++pair) {
+            unsigned draws[12];
+            #pragma unroll
+            for (int b = 0; b < 3; ++b) {
+                const Four four = philox(key, sequence, first / 2 * 3 + 3 * pair + b);
+                #pragma unroll
+                for (int i = 0; i < 4; ++i) draws[4 * b + i] = four.word[i];
+            }
+            #pragma unroll
+            for (int v = 0; v < 6; ++v) {
+                const unsigned across = draws[2 * v], down = draws[2 * v + 1];
+                const int to_x = left + static_cast<int>(POWER ? across & (n - 1) : __umulhi(across, n));
+                const int to_y = top + static_cast<int>(POWER ? down & (n - 1) : __umulhi(down, n));
+                const int u = max(min(to_x, most_x), 0), w = max(min(to_y, most_y), 0);
+                const unsigned value = s[static_cast<unsigned>(w * columns + u) * 3 + v % 3];
+                made[(6 * pair + v) / 4] |= value << 8 * ((6 * pair + v) % 4);
+                if (v % 3 == 2 && ++left == end) left = -half, ++top;
+            }
+        }
+        x += step_x, y += step_y;
+        if (x >= end) x -= columns, ++y;
+        unsigned char* to = out + 3 * first;
+        if (words && first + PIXELS <= count) {
+            #pragma unroll
+            for (int k = 0; k < 3 * PIXELS / 4; ++k) reinterpret_cast<unsigned*>(to)[k] = made[k];
+            continue;
+        }
+        #pragma unroll
+        for (int v = 0; v < 3 * PIXELS; ++v)
+            if (first + v / 3 < count) to[v] = static_cast<unsigned char>(made[v / 4] >> 8 * (v % 4));
     }
 }

@@ -20,7 +20,7 @@ _kernels: Any = Kernels(".jitter_cpu", __package__)
 _SKIP = 257
 """How many draws apart elements begin in DALI."""
 _THREADS = 256
-_VALUES = 32  # that a thread moves (cuda/jitter.cu: VALUES * TURNS)
+_VALUES = 32  # that a thread moves (cuda/jitter.cu: VALUES * TURNS), or pixels of three bytes
 
 
 class Jitter(Operator, name="jitter"):
@@ -61,12 +61,24 @@ class Jitter(Operator, name="jitter"):
                 sizes, reach, out.data.view(raw), out.offsets,
             )  # fmt: skip
             return out
-        most = int(sizes.prod(axis=1).max(initial=0))
-        if most:
-            tiles = -(-most // (_THREADS * _VALUES))
-            sequence, base, to, extent, far = ctx.device.upload(
-                streams.sequence, images.offsets, out.offsets, sizes, reach
-            )
+        pixels = (
+            images.dtype == np.uint8
+            and skip == 2
+            and not (streams.low or streams.phase)
+            and bool((sizes[:, 2] == 3).all())
+        )
+        counts = sizes[:, 0] * sizes[:, 1] if pixels else sizes.prod(axis=1)
+        tiles = -(-int(counts.max(initial=0)) // (_THREADS * _VALUES))
+        if not tiles:
+            return out
+        sequence, base, to, extent, far = ctx.device.upload(streams.sequence, images.offsets, out.offsets, sizes, reach)
+        if pixels:
+            power = (self.nDegree & (self.nDegree - 1)) == 0
+            ctx.device.launch(
+                "jitter.cu", f"jitter_pixels<{'true' if power else 'false'}>", tiles * len(images), _THREADS,
+                streams.start[0], sequence, images.data, base, extent, np.int32(tiles), far, out.data, to,
+            )  # fmt: skip
+        else:
             ctx.device.launch(
                 "jitter.cu", f"jitter<{CUDA_TYPES[images.dtype]}>", tiles * len(images), _THREADS,
                 *streams.start, sequence, np.int32(skip), images.data, base, extent, np.int32(tiles), far, out.data,

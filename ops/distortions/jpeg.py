@@ -14,6 +14,7 @@ from ..codecs.jpeg.tables import ZIGZAG, quantisation
 from ..context import Context
 from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
+from ..gpu.repeated import Again, both
 from ..images.frames import as_frames, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType
@@ -27,6 +28,7 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
     The GPU's kernels do the same arithmetic without the files.
     """
 
+    repeats = True
     layouts = ("HWC", "FHWC")
     example = "{op: jpeg_compression_distortion, in: images, quality: $quality, out: images}"
 
@@ -54,7 +56,7 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
         parts = pictures(ctx, images, ["quality"], np.int64)
         if parts.sample is None and images.layout == "FHWC":
             parts = as_frames(images, parts)
-        quality = np.clip(parts.arguments["quality"], 1, 100)
+        quality = _within(parts.arguments["quality"])
         out = Batch.allocate(ctx.empty, images.shapes, np.uint8, images.layout, images.samples)
         sizes = parts.shapes[:, :2]
         if ctx.stage == "cpu":
@@ -66,22 +68,24 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
                     picture = images.data[begin : begin + count].reshape(height, width, 3)
                     _kernels.distort(picture, q, out.data[to : to + count].reshape(height, width, 3))
             return out
-        return self._on_gpu(ctx, images, parts.offsets, parts.places(out), sizes, quality, out)
+        again = None if parts.sample is not None else lambda c: (_within(c.arg("quality", np.int64)),)
+        return self._on_gpu(ctx, images, parts.offsets, parts.places(out), sizes, quality, out, again)
 
     gpu = cpu
 
     @staticmethod
-    def _on_gpu(ctx: Context, images: Batch, base: Any, to: Any, sizes: Any, quality: Any, out: Batch) -> Batch:
+    def _on_gpu(
+        ctx: Context, images: Batch, base: Any, to: Any, sizes: Any, quality: Any, out: Batch, again: Again | None
+    ) -> Batch:
         units = -(-sizes // 16)  # of 16 x 16 pixels
         count = units.prod(axis=1)
         if not count.any():
             return out
-        used, which = np.unique(quality, return_inverse=True)
         planes = 384 * count  # bytes: luma, then both chromas, whole units
         starts = planes.cumsum() - planes
         between = ctx.device.empty(int(planes.sum()) + 16, np.uint8)  # words are read that begin within
-        begin, place, extent, steps, which, scratch = ctx.device.upload(
-            base, to, np.ascontiguousarray(sizes), _tables()[used], which.astype(np.int64), starts
+        (begin, place, extent, steps, scratch), (which,) = both(
+            ctx.device, (base, to, np.ascontiguousarray(sizes), _tables(), starts), again, quality
         )
         pairs, cells = -(-units[:, 1] // 2) * units[:, 0], -(-sizes[:, 1] // 4) * -(-sizes[:, 0] // 2)
         tiles = -(-int(pairs.max()) // _WARPS)
@@ -95,6 +99,10 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
             out.data, place,
         )  # fmt: skip
         return out
+
+
+def _within(quality: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.minimum(np.maximum(quality, 1), 100)
 
 
 _WARPS = 4

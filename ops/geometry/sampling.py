@@ -23,6 +23,7 @@ from ..types import DALIInterpType
 
 F64 = npt.NDArray[np.float64]
 _loops: Any = Kernels(".sampling_cpu", __package__)
+_plans: Any = Kernels(".plan_cpu", __package__)
 _THREADS, _PIXELS = 256, 4  # of a block, and those that a thread makes (cuda/sampling.cu)
 
 
@@ -168,13 +169,12 @@ _FARTHEST = 400_000  # pixel that cuda/sampling_pixels.cu reaches
 
 def takes_pixels(images: Batch, dtype: np.dtype[Any], geometry: I64, how: Filter) -> bool:
     """Whether `pixels_on_gpu` takes ``images``: of three bytes a pixel, and the results too."""
-    return (
-        images.dtype == np.uint8
-        and dtype == np.uint8
-        and how is not Filter.CUBIC
-        and bool((geometry[:, 3] == 3).all())
-        and int(geometry[:, 1:].max()) < _FARTHEST
-    )
+    return images.dtype == np.uint8 and dtype == np.uint8 and how is not Filter.CUBIC and _within(geometry)
+
+
+def _within(geometry: I64) -> bool:
+    three, longest, _ = _plans.extent(geometry, _TALL, _TILE, _BEFORE)
+    return bool(three) and int(longest) < _FARTHEST
 
 
 def pixels_on_gpu(
@@ -183,9 +183,9 @@ def pixels_on_gpu(
 ) -> None:  # fmt: skip
     """Sample ``images`` into ``out``; ``base``, ``sizes`` (the ``geometry``), ``params``, ``fills`` and ``to`` are on
     the device."""
-    tiles = geometry[:, 0] * -(-geometry[:, 4] // _TALL) * -(-(geometry[:, 5] + _BEFORE) // _TILE)
+    *_, tiles = _plans.extent(geometry, _TALL, _TILE, _BEFORE)
     ctx.device.launch(
         "sampling_pixels.cu", f"sample_pixels<{int(kind)}, {int(how)}>",
-        (int(tiles.max()), len(images)), _THREADS, images.data, base, sizes, params, np.int32(border), fills,
+        (int(tiles), len(images)), _THREADS, images.data, base, sizes, params, np.int32(border), fills,
         np.int32(fill_shape[1]), np.int32(fill_shape[0] > 1), out.data, to,
     )  # fmt: skip

@@ -7,6 +7,7 @@ in float32 along a row, and so takes the other of two neighbours at some ties.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, Border, affordable
 from ..copies.windows import image_layout, known_layout, refused, round_half_away
 from ..errors import SpecError
-from ..gpu.repeated import Again, changing, fixed, once, shaped
+from ..gpu.repeated import Again, both, once, shaped
 from ..kernels import Kernels
 from ..libraries import presets
 from ..sequences.unfold import by_frame, largest
@@ -30,6 +31,7 @@ F64 = npt.NDArray[np.float64]
 
 _loops: Any = Kernels(".sampling_cpu", __package__)
 _volumes: Any = Kernels(".warp_cpu", __package__)
+_plans: Any = Kernels(".plan_cpu", __package__)
 _THREADS, _PIXELS = 256, 4  # of a block, and those that a thread makes of a picture (cuda/warp.cu)
 
 
@@ -125,21 +127,10 @@ class Warping(Operator, abstract=True):
 
         Volumes take [N, 3, 4] for (x, y, z, 1). ``again`` gives sizes and matrices for other arguments.
         """
-        axes = spatial_axes(images.layout)
-        shape = images.shapes.astype(np.int64)
-        shape[:, -1 - axes : -1] = sizes
-        wrong = np.any(~np.isfinite(matrices), axis=(1, 2))
-        for i in np.flatnonzero(wrong).tolist():
-            ctx.reject(i, "bad_argument", "the transform is not finite, or cannot be inverted")
-        shape = affordable(ctx, refused(shape, wrong | (images.sizes == 0)))
-        maps = np.where(np.reshape(wrong, (-1, 1, 1)), 0, matrices).astype(np.float64, order="C")
+        shape, geometry, maps = _placed(ctx, images, sizes, matrices)
         dtype = images.dtype if self.dtype is None else to_numpy(self.dtype)
-        frames = images.shapes[:, : -1 - axes].prod(axis=1, dtype=np.int64)
-        geometry = np.column_stack([frames, images.shapes[:, -1 - axes :], shape[:, -1 - axes : -1]]).astype(np.int64)
-        geometry[shape.prod(axis=1) == 0, 0] = 0
         linear = self.interp_type is DALIInterpType.INTERP_LINEAR
-        # The fill is a value of the input's type, as in DALI: 300 is 255 among uint8.
-        fill = np.float32(saturate(np.array([self.fill_value or 0.0]), images.dtype)[0])
+        fill = _fill(float(self.fill_value or 0.0), images.dtype)
         if ctx.stage == "cpu":
             return self._cpu(ctx, images, shape, np.dtype(dtype), geometry, maps, linear, fill)
 
@@ -147,8 +138,7 @@ class Warping(Operator, abstract=True):
             if again is None or len(ctx.samples) != len(maps):  # there are frames
                 return None
             found, matrices = again(ctx)
-            same = found.tobytes() == sizes.tobytes() and np.isfinite(matrices).all()
-            return (np.ascontiguousarray(matrices, np.float64),) if same else None
+            return (np.ascontiguousarray(matrices, np.float64),) if found.tobytes() == sizes.tobytes() else None
 
         remade = None if again is None else other
         return self._gpu(ctx, images, shape, np.dtype(dtype), geometry, maps, linear, fill, remade)
@@ -186,15 +176,18 @@ class Warping(Operator, abstract=True):
         how = Filter.LINEAR if linear else Filter.NEAREST
         if axes == 2 and takes_pixels(images, dtype, geometry, how):
             fills = np.array([[fill]], np.float32)
-            base, sizes, to, values = fixed(ctx.device, images.offsets, geometry, out.offsets, fills)
-            (maps,) = changing(ctx.device, None if again is None else _of_centres(again), of_centres(matrices))
+            (base, sizes, to, values), (maps,) = both(
+                ctx.device, (images.offsets, geometry, out.offsets, fills),
+                None if again is None else _of_centres(again), of_centres(matrices),
+            )  # fmt: skip
             border = Border.EDGE if self.fill_value is None else Border.FILL
             pixels_on_gpu(
                 ctx, images, geometry, Kind.AFFINE, base, sizes, maps, how, border, fills.shape, values, out, to
             )
             return out
-        base, sizes, to = fixed(ctx.device, images.offsets, geometry, out.offsets)
-        (maps,) = changing(ctx.device, again, matrices)
+        (base, sizes, to), (maps,) = both(
+            ctx.device, (images.offsets, geometry, out.offsets), None if again is None else _finite(again), matrices
+        )
         pixels = int((geometry[:, 0] * geometry[:, -axes:].prod(axis=1)).max())
         tiles = -(-pixels // (_THREADS * _PIXELS if axes == 2 else _THREADS))
         kernel = f"{'warp' if axes == 2 else 'warp_volumes'}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"
@@ -205,22 +198,71 @@ class Warping(Operator, abstract=True):
         return out
 
 
+def _placed(ctx: Context, images: Batch, sizes: I64, matrices: F64) -> tuple[I64, I64, F64]:
+    """The shapes of outputs of ``sizes``, their geometry for kernels, and maps to give these: zeros instead of those
+    that are not finite, whose samples are rejected."""
+    if spatial_axes(images.layout) == 2:
+        shape, geometry = np.empty(images.shapes.shape, np.int64), np.empty((len(images), 6), np.int64)
+        maps = np.array(matrices, np.float64, order="C")
+        if _plans.placed(images.shapes, sizes, maps, shape, geometry):
+            _refuse(ctx, matrices)
+        affords = affordable(ctx, shape)
+        if affords is not shape:
+            geometry[:, 4:] = affords[:, -3:-1]
+            geometry[affords.prod(axis=1) == 0, 0] = 0
+        return affords, geometry, maps
+    shape = images.shapes.astype(np.int64)
+    shape[:, -4:-1] = sizes
+    wrong = _refuse(ctx, matrices)
+    shape = affordable(ctx, refused(shape, wrong | (images.sizes == 0)))
+    maps = np.where(np.reshape(wrong, (-1, 1, 1)), 0, matrices).astype(np.float64, order="C")
+    frames = images.shapes[:, :-4].prod(axis=1, dtype=np.int64)
+    geometry = np.column_stack([frames, images.shapes[:, -4:], shape[:, -4:-1]]).astype(np.int64)
+    geometry[shape.prod(axis=1) == 0, 0] = 0
+    return shape, geometry, maps
+
+
+def _refuse(ctx: Context, matrices: F64) -> npt.NDArray[np.bool_]:
+    """Which matrices are not finite; their samples are rejected."""
+    wrong: npt.NDArray[np.bool_] = np.any(~np.isfinite(matrices), axis=(1, 2))
+    for i in np.flatnonzero(wrong).tolist():
+        ctx.reject(i, "bad_argument", "the transform is not finite, or cannot be inverted")
+    return wrong
+
+
+@lru_cache(64)
+def _fill(value: float, dtype: np.dtype[Any]) -> np.float32:
+    """The fill is a value of the input's type, as in DALI: 300 is 255 among uint8."""
+    return np.float32(saturate(np.array([value]), dtype)[0])
+
+
 def _of_centres(again: Again) -> Again:
-    """``again`` for matrices, as for `of_centres`."""
+    """``again`` for matrices, as for `of_centres`; None where one is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
         found = again(ctx)
-        return None if found is None else (of_centres(found[0]),)
+        if found is None:
+            return None
+        params = np.empty((len(found[0]), 9))
+        return (params,) if _plans.centred(found[0], params) else None
+
+    return other
+
+
+def _finite(again: Again) -> Again:
+    """``again``; None where a matrix is not finite."""
+
+    def other(ctx: Context) -> tuple[F64] | None:
+        found = again(ctx)
+        return (found[0],) if found is not None and np.isfinite(found[0]).all() else None
 
     return other
 
 
 def of_centres(matrices: F64) -> F64:
     """[N, 2, 3] maps of corners' coordinates as parameters of `Kind.AFFINE`, [N, 9]."""
-    params = np.zeros((len(matrices), 9))
-    params[:, :6] = matrices.reshape(-1, 6)
-    params[:, [2, 5]] += matrices[:, :, :2].sum(axis=2) / 2 - 0.5
-    params[:, 8] = 1
+    params = np.empty((len(matrices), 9))
+    _plans.centred(matrices, params)
     return params
 
 
@@ -279,14 +321,14 @@ class Rotate(Warping, name="rotate"):
         """The sizes of the outputs, and the maps of their pixels."""
         # As DALI, radians in float32: 45 degrees counts as |sin| > |cos|.
         radians = (ctx.arg("angle") * np.float32(np.pi / 180)).astype(np.float64)
-        height, width = images.shapes[:, -3].astype(np.int64), images.shapes[:, -2].astype(np.int64)
         cos, sin = np.cos(radians), np.sin(radians)
-        sizes = self.given_sizes(ctx, images)
-        if not self.given("size") and not self.keep_size:
-            sizes = largest(ctx, canvas(height, width, np.abs(cos), np.abs(sin)))
-        x, y = sizes[:, 1] / 2, sizes[:, 0] / 2
-        rows = [[cos, -sin, width / 2 - cos * x + sin * y], [sin, cos, height / 2 - sin * x - cos * y]]
-        return sizes, np.array(rows).transpose(2, 0, 1)
+        sizes, maps = self.given_sizes(ctx, images), np.empty((len(radians), 2, 3))
+        grows = not self.given("size") and not self.keep_size
+        _plans.turned(images.shapes, cos, sin, sizes, grows, maps)
+        if grows and (alike := largest(ctx, sizes)) is not sizes:
+            sizes = alike
+            _plans.turned(images.shapes, cos, sin, sizes, False, maps)
+        return sizes, maps
 
     def infer(self, *specs: Spec) -> Spec:
         known = Warping.infer(self, *specs)
@@ -332,17 +374,6 @@ def canvas_of_volumes(sizes: I64, turn: F64) -> I64:
     most = np.take_along_axis(before, most, axis=1)
     grown: I64 = out + (out % 2 != most % 2)
     return grown[:, ::-1]
-
-
-def canvas(height: I64, width: I64, cos: F64, sin: F64) -> I64:
-    """[N, 2] height and width of the canvas that holds rotated images, by DALI's rule."""
-    turned = sin > cos
-    with np.errstate(invalid="ignore"):
-        sides = np.stack([cos * height + sin * width, cos * width + sin * height], axis=1)
-    out = np.ceil(np.where(np.isfinite(sides), sides, 0) - 0.01).astype(np.int64)
-    parity = np.where(turned[:, None], np.stack([width, height], axis=1), np.stack([height, width], axis=1)) % 2
-    grown: I64 = out + (out % 2 != parity)
-    return grown
 
 
 class WarpAffine(Warping, name="warp_affine"):

@@ -63,6 +63,16 @@ def changing(lane: Any, again: Again | None, *arrays: npt.NDArray[Any]) -> tuple
     return there
 
 
+def both(
+    lane: Any, constant: Sequence[npt.NDArray[Any]], again: Again | None, *arrays: npt.NDArray[Any]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """`fixed` for ``constant`` and `changing` for ``arrays``: one copy for all of them where nothing is taken down."""
+    if isinstance(lane, Recorder):
+        return fixed(lane, *constant), changing(lane, again, *arrays)
+    there: tuple[Any, ...] = lane.upload(*constant, *arrays)
+    return there[: len(constant)], there[len(constant) :]
+
+
 def lasting(lane: Any, *arrays: Any) -> tuple[Any, ...]:
     """``arrays`` of the device that stay as they are, and that whoever has them may hold."""
     if isinstance(lane, Recorder):

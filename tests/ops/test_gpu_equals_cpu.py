@@ -321,6 +321,7 @@ CHANGING: list[tuple[str, dict[str, Any], dict[str, tuple[float, float, int]], b
     ("rotate", {}, {"angle": (0, 3, 0)}, False),
     ("warp_affine", {"size": [9, 8]}, {"matrix": (-1, 1, 6)}, True),
     ("warp_affine", {"inverse_map": False}, {"matrix": (-1, 1, 6)}, True),
+    ("jpeg_compression_distortion", {}, {"quality": (0, 101, 0)}, True),
     ("erase", {"shape": [0.4, 0.3], "normalized": True}, {"anchor": (0, 0.6, 2)}, False),
     ("erase", {"shape": [2, 3], "anchor": [1, 1]}, {"fill_value": (0, 255, 3)}, True),
     ("random_resized_crop", {"size": [9, 8]}, {}, False),

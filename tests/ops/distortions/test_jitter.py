@@ -49,14 +49,27 @@ def test_cuda_run_on_the_cpu(rng: str) -> None:
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_pixels_of_three_bytes_move_as_on_the_cpu(n: int) -> None:
+    sizes = [[45, 61], [1, 1], [64, 64], [3, 2], [1100, 2], [0, 5]]
+    images = batch_of([source(k, 0, 256, "uint8", [*size, 3]) for k, size in enumerate(sizes)], "HWC")
+    masks = {"mask": batch_of([np.int32(k != 2) for k in range(len(sizes))])}
+    want, _ = apply(operator("jitter", ("mask",), nDegree=n), images, args=masks, seed=5)
+    got, _ = apply(operator("jitter", ("mask",), nDegree=n), images, args=masks, seed=5, lane=EmulatedLane())
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(got.sample(2), images.sample(2))
+
+
 @pytest.mark.gpu
-def test_gpu() -> None:
+@pytest.mark.parametrize(("n", "channels"), [(2, 3), (5, 3), (5, 1)])
+def test_gpu(n: int, channels: int) -> None:
     from dali_run.ops.gpu.lane import Lane
 
-    images = batch_of([source(k, 0, 256, "uint8", [40 + k, 60 - k, 3]) for k in range(4)], "HWC")
-    want, _ = apply(operator("jitter", nDegree=5), images, seed=5)
+    images = batch_of([source(k, 0, 256, "uint8", [140 + k, 160 - k, channels]) for k in range(4)], "HWC")
+    want, _ = apply(operator("jitter", nDegree=n), images, seed=5)
     with Lane() as lane:
-        out, _ = apply(operator("jitter", nDegree=5), lane.to_device(images), seed=5, lane=lane)
+        out, _ = apply(operator("jitter", nDegree=n), lane.to_device(images), seed=5, lane=lane)
         got = lane.to_host(out)
         lane.synchronize()
     for a, b in zip(got, want, strict=True):
