@@ -152,6 +152,14 @@ def torchaudio_phases(ratio: Fraction) -> Phases | None:
     return Phases(up, down, taps.astype(np.float32), np.full(up, -width, np.int64))
 
 
+def alike(found: Phases, times: int) -> int:
+    """How many inputs that a warp asks for at once lie in one bank of the GPU's shared memory, with every phase there
+    ``times`` times: of eight turns, and four groups of each."""
+    first = (np.arange(times)[:, None] * found.down + found.first).reshape(-1)[::_GROUP][:4]
+    places = np.unique(np.arange(8)[:, None] * (found.down * times) + first - first[0])
+    return int(np.bincount((places + places // 32) % 32).max())
+
+
 @lru_cache(64)
 def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
     """The phases ``find(*of)`` in groups. Few phases are there several times, so that a turn through all of them is
@@ -163,6 +171,7 @@ def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
         return Groups(128, 128, np.ones((1, 128), np.float32), np.zeros(32, np.int64))
     fit = (_NEAR - found.width) // ((TURNS + 1) * found.down)
     times = max(1, min(-(-128 // found.up), fit))
+    times = min(range(times, max(times - 8, 0), -1), key=lambda n: alike(found, n))
     up = found.up * times
     first = (np.arange(times)[:, None] * found.down + found.first).reshape(-1)
     starts = first[::_GROUP]

@@ -199,6 +199,14 @@ def test_preemphasis_of_signals_that_begin_anywhere(
             assert np.abs(got.sample(i).astype(float) - want.sample(i)).max(initial=0) <= most
 
 
+def test_few_phases_are_there_so_often_that_inputs_lie_in_many_banks() -> None:
+    for ratio in (Fraction(1, 2), Fraction(1, 3), Fraction(2), Fraction(1, 6)):
+        found, groups = filters.phases(ratio, 16), filters.grouped(filters.phases, ratio, 16)
+        assert found is not None
+        assert groups is not None
+        assert filters.alike(found, groups.up // found.up) <= 3
+
+
 def test_ratios_in_lowest_terms() -> None:
     before = np.array([44100, 16000, 1, 1, 0.1, 1, 3e-300, 48000, 0])
     after = np.array([16000, 44100, 0.5, np.float32(0.9), 0.2, 1 / 3, 3e-300, 1e300, 5])
