@@ -37,13 +37,18 @@ def cast(ctx: Context, data: Batch, dtype: np.dtype[Any]) -> Batch:
         return out
     if ctx.stage != "cpu" and data.is_packed and len(data):
         out = Batch.allocate(ctx.empty, data.shapes, dtype, data.layout, data.samples)
-        count, types = out.data.size, f"{CUDA_TYPES[data.dtype]}, {CUDA_TYPES[dtype]}"
-        ctx.device.launch(
-            "cast.cu", f"cast<{types}>", -(-count // _PER_BLOCK), _THREADS, data.data, np.int64(data.offsets[0]),
-            np.int64(count), out.data,
-        )  # fmt: skip
+        copied(ctx, data.data, out.data, int(data.offsets[0]))
         return out
     return run(ctx, convert(whole(data), dtype), data)
+
+
+def copied(ctx: Context, source: Any, target: Any, start: int = 0) -> None:
+    """Launch: fill ``target`` from ``source``, from element ``start`` on, as its type. Both are flat device arrays."""
+    types = f"{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[target.dtype]}"
+    ctx.device.launch(
+        "cast.cu", f"cast<{types}>", -(-target.size // _PER_BLOCK), _THREADS, source, np.int64(start),
+        np.int64(target.size), target,
+    )  # fmt: skip
 
 
 def _is_plain(before: np.dtype[Any], after: np.dtype[Any]) -> bool:

@@ -1,31 +1,42 @@
 // cast (ops/arrays/cast.py) of values that follow each other.
 #include "convert.cuh"
-#include "fours.cuh"
 
-enum { GROUPS = 4 };  // of four values, that a thread converts
+enum { PER_THREAD = 16 };  // values
 
-// grid (tiles) for `count` values from `start` on.
+// Values that are read and written at once, where they are aligned for that.
+template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Some { T v[N]; };
+
+template <typename T, int N> __device__ __forceinline__ bool aligned_for(const T* at) {
+    return reinterpret_cast<unsigned long long>(at) % alignof(Some<T, N>) == 0;
+}
+
+// grid (tiles) for `count` values from `start` on. A thread has 16 bytes of the larger type at a time and no more: of 32,
+// a warp would write every other 16 first.
 template <typename In, typename Out>
 __global__ void cast(const In* source, long long start, long long count, Out* target) {
+    constexpr int EACH = sizeof(In) == 8 || sizeof(Out) == 8 ? 2 : 4, GROUPS = PER_THREAD / EACH;
+    typedef Some<In, EACH> Given;
+    typedef Some<Out, EACH> Made;
     const In* from = source + start;
-    const bool whole = aligned(from);
+    const bool whole = aligned_for<In, EACH>(from) && aligned_for<Out, EACH>(target);
     const long long first = static_cast<long long>(blockIdx.x) * blockDim.x * GROUPS + threadIdx.x;
-    if (whole && 4 * (first + (GROUPS - 1ll) * blockDim.x) + 4 <= count) {
-        Fours<In> read[GROUPS];
+    if (whole && EACH * (first + (GROUPS - 1ll) * blockDim.x) + EACH <= count) {
+        Given read[GROUPS];
         #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) read[g] = four(from + 4 * (first + g * blockDim.x), true);
+        for (int g = 0; g < GROUPS; ++g)
+            read[g] = *reinterpret_cast<const Given*>(from + EACH * (first + g * blockDim.x));
         #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
-            Fours<Out> made;
+            Made made;
             #pragma unroll
-            for (int e = 0; e < 4; ++e) made.v[e] = saturate<Out>(read[g].v[e]);
-            put_four(target + 4 * (first + g * blockDim.x), made);
+            for (int e = 0; e < EACH; ++e) made.v[e] = saturate<Out>(read[g].v[e]);
+            *reinterpret_cast<Made*>(target + EACH * (first + g * blockDim.x)) = made;
         }
         return;
     }
     for (int g = 0; g < GROUPS; ++g)
-        for (int e = 0; e < 4; ++e) {
-            const long long i = 4 * (first + g * blockDim.x) + e;
+        for (int e = 0; e < EACH; ++e) {
+            const long long i = EACH * (first + g * blockDim.x) + e;
             if (i < count) target[i] = saturate<Out>(from[i]);
         }
 }

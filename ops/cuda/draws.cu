@@ -1,20 +1,26 @@
-// random.* of many numbers (ops/draws/numbers.py): a thread draws one element. `numbers` is [N][3], see `Drawn`.
+// random.* of many numbers (ops/draws/numbers.py): a thread draws one element. `numbers` is [N][width], see `Drawn`.
 #include "convert.cuh"
 #include "philox.cuh"
 
-enum Drawn { FLIP, UNIFORM, NORMAL };  // numbers: limit; first, factor, below; mean, stddev
+enum Drawn { FLIP, UNIFORM, NORMAL, CHOSEN };  // numbers: limit; first, factor, below; mean, stddev; those to choose from
 
 // grid (tiles * samples)
 template <typename Out, int KIND>
 __global__ void draw(unsigned long long key, unsigned long long low, int phase, const unsigned long long* sequences,
-                     int skip, int tiles, const long long* counts, const double* numbers, Out* target,
-                     const long long* out_base) {
+                     int skip, int tiles, const long long* counts, const double* numbers, int width,
+                     Out* target, const long long* out_base) {
     const int sample = blockIdx.x / tiles;
     const long long j = static_cast<long long>(blockIdx.x % tiles) * blockDim.x + threadIdx.x;
     if (j >= counts[sample]) return;
     Draws draws(key, sequences[sample], low, phase, static_cast<unsigned long long>(j) * skip);
-    const double first = numbers[3 * sample], second = numbers[3 * sample + 1], third = numbers[3 * sample + 2];
     Out* to = target + out_base[sample] + j;
+    numbers += static_cast<long long>(width) * sample;
+    if (KIND == CHOSEN) {
+        const unsigned long long scaled = static_cast<unsigned long long>(draws.next()) * static_cast<unsigned>(width);
+        *to = saturate<Out>(static_cast<float>(numbers[scaled >> 32]));
+        return;
+    }
+    const double first = numbers[0], second = numbers[1], third = numbers[2];
     if (KIND == FLIP) {
         *to = saturate<Out>(static_cast<int>(static_cast<double>(draws.next()) <= first));
     } else if (KIND == UNIFORM) {

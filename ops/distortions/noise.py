@@ -14,6 +14,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SpecError
+from ..gpu.repeated import changing, fixed
 from ..kernels import Kernels
 from ..types import DALIDataType
 
@@ -35,6 +36,7 @@ class Noise(Operator, abstract=True):
     """Base of the operators of this module."""
 
     random = True
+    repeats = True
 
     def infer(self, *specs: Spec) -> Spec:
         if specs[0].dtype is DALIDataType.BOOL:
@@ -69,14 +71,22 @@ class Noise(Operator, abstract=True):
         if most == 0:
             return out
         tiles = -(-(most + each - 1) // (_THREADS * each))  # streams may begin within a block of draws
-        sequence, base, to, many, *given = ctx.device.upload(
-            streams.sequence, data.offsets, out.offsets, counts, *arguments, *there
-        )
+        arrays = data.offsets, out.offsets, counts, *arguments, *there
+        if ctx.args or ctx.state is not None:
+            sequence, base, to, many, *given = changing(ctx.device, None, streams.sequence, *arrays)
+        else:
+            (sequence,) = changing(ctx.device, _sequence, streams.sequence)
+            base, to, many, *given = fixed(ctx.device, *arrays)
         ctx.device.launch(
             "noise.cu", f"{kernel}<{CUDA_TYPES[data.dtype]}>", tiles * len(data), _THREADS,
             *streams.start, sequence, np.int32(skip), data.data, base, np.int32(tiles), many, *given, out.data, to,
         )  # fmt: skip
         return out
+
+
+def _sequence(ctx: Context) -> tuple[npt.NDArray[Any]] | None:
+    """Which streams another call draws from; None where the key and the counter are others, too."""
+    return None if ctx.state is not None else (ctx.streams().sequence,)
 
 
 def _checked(ctx: Context, name: str, values: F32, good: npt.NDArray[np.bool_], what: str) -> F32:

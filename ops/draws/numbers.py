@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays.cast import copied
 from ..arrays.constant import shape_argument
 from ..base import Arg, Operator, Spec, Stage
 from ..batch import I32, I64, Batch, Samples
@@ -21,6 +22,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SpecError
+from ..gpu.repeated import changing, fixed
 from ..kernels import Kernels
 from ..streams import F32, U32, Streams, ends_of, uniform, uniform_range
 from ..types import DALIDataType, to_numpy
@@ -55,6 +57,7 @@ class Random(Operator, abstract=True):
 
     inputs = (0, 1)
     random = True
+    repeats = True
     dtypes: ClassVar[tuple[DALIDataType, ...]] = _NUMBERS
 
     shape: Annotated[
@@ -83,22 +86,46 @@ class Random(Operator, abstract=True):
         elements = Elements(ctx, shapes)
         if elements.total >= _MANY and self.is_simple:
             return self._many(ctx, elements, shapes)
-        values = saturate(self.draw(ctx, elements), to_numpy(self.result))
-        batch = _packed(ctx, shapes, values, "")
-        return batch if ctx.stage == "cpu" else ctx.device.to_device(batch)
+        return _packed(ctx, shapes, saturate(self.draw(ctx, elements), to_numpy(self.result)), "")
 
-    gpu = cpu
+    def gpu(self, ctx: Context, *like: Batch) -> Batch:
+        shapes = _shapes(ctx, *like)
+        if self.is_simple:
+            elements = Elements(ctx, shapes)
+            if elements.total >= (1 if self.is_exact else _MANY):
+                return self._many(ctx, elements, shapes)
+
+        def again(ctx: Context) -> tuple[npt.NDArray[Any], ...]:
+            drawn = None if like or ctx.args else self.drawn(ctx.streams(), ctx.samples)
+            if drawn is not None:
+                return (drawn.data,)
+            return (saturate(self.draw(ctx, Elements(ctx, shapes)), to_numpy(self.result)),)
+
+        (values,) = again(ctx)
+        out = Batch.allocate(ctx.empty, shapes, values.dtype, "", ctx.samples)
+        (there,) = changing(ctx.device, None if "shape" in ctx.args else again, values)
+        if values.size:
+            copied(ctx, there, out.data)
+        return out
 
     kind: ClassVar[str] = ""
     """In cuda/draws.cu."""
 
     @property
+    def _kind(self) -> str:
+        """With these arguments."""
+        return self.kind
+
+    @property
     def is_simple(self) -> bool:
-        """An element is one of cuda/draws.cu, by three `numbers` of its sample."""
+        """An element is one of cuda/draws.cu, by the `numbers` of its sample."""
         return False
 
+    is_exact: ClassVar[bool] = True
+    """A GPU draws the same bits as the host."""
+
     def numbers(self, ctx: Context) -> F64:
-        """Three for each sample, [N, 3], as cuda/draws.cu says."""
+        """For each sample, [N, 3] as a rule, as cuda/draws.cu says."""
         raise NotImplementedError
 
     def _many(self, ctx: Context, elements: Elements, shapes: I32) -> Batch:
@@ -106,16 +133,31 @@ class Random(Operator, abstract=True):
         numbers, streams, counts = self.numbers(ctx), elements.streams, elements.counts
         dtype = np.dtype(to_numpy(self.result))
         if ctx.stage == "cpu":
-            values = getattr(_kernels, f"many_{self.kind.lower()}")(
+            values = getattr(_kernels, f"many_{self._kind.lower()}")(
                 streams.handle, np.ascontiguousarray(streams.sequence), counts, _SKIP, numbers
             )
             return _packed(ctx, shapes, saturate(values, dtype), "")
         out = Batch.allocate(ctx.empty, shapes, dtype, "", ctx.samples)
         tiles = -(-int(counts.max()) // _THREADS)
-        sequence, many, given, to = ctx.device.upload(streams.sequence, counts, numbers, out.offsets)
+
+        def again(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
+            streams = ctx.streams()
+            if ctx.state is not None:  # the key and the counter are another one each time
+                return None
+            return (streams.sequence, self.numbers(ctx)) if ctx.args else (streams.sequence,)
+
+        if "shape" in ctx.args or ctx.state is not None:
+            arrays = streams.sequence, numbers, counts, out.offsets
+            sequence, given, many, to = changing(ctx.device, None, *arrays)
+        elif ctx.args:
+            sequence, given = changing(ctx.device, again, streams.sequence, numbers)
+            many, to = fixed(ctx.device, counts, out.offsets)
+        else:
+            (sequence,) = changing(ctx.device, again, streams.sequence)
+            given, many, to = fixed(ctx.device, numbers, counts, out.offsets)
         ctx.device.launch(
-            "draws.cu", f"draw<{CUDA_TYPES[dtype]}, {self.kind}>", tiles * len(counts), _THREADS, *streams.start,
-            sequence, np.int32(_SKIP), np.int32(tiles), many, given, out.data, to,
+            "draws.cu", f"draw<{CUDA_TYPES[dtype]}, {self._kind}>", tiles * len(counts), _THREADS, *streams.start,
+            sequence, np.int32(_SKIP), np.int32(tiles), many, given, np.int32(numbers.shape[1]), out.data, to,
         )  # fmt: skip
         return out
 
@@ -284,7 +326,7 @@ class Uniform(Random, name="random.uniform"):
             raise SpecError(f"range needs two numbers, the smaller first, got {list(self.range)}")
 
     def cpu(self, ctx: Context, *like: Batch) -> Batch:
-        found = None if like or ctx.stage != "cpu" else self.drawn(ctx.streams(), ctx.samples)
+        found = None if like else self.drawn(ctx.streams(), ctx.samples)
         return Random.cpu(self, ctx, *like) if found is None else found
 
     def drawn(self, streams: Streams, samples: Samples) -> Batch | None:
@@ -316,10 +358,21 @@ class Uniform(Random, name="random.uniform"):
     kind = "UNIFORM"
 
     @property
+    def _kind(self) -> str:
+        return "CHOSEN" if self.given("values") else self.kind
+
+    @property
     def is_simple(self) -> bool:
-        return not self.given("values") and self.result not in _WIDE
+        return self.given("values") or self.result not in _WIDE
+
+    def _many(self, ctx: Context, elements: Elements, shapes: I32) -> Batch:
+        if ctx.stage == "cpu" and self.given("values"):
+            return _packed(ctx, shapes, saturate(self._chosen(ctx, elements), to_numpy(self.result)), "")
+        return Random._many(self, ctx, elements, shapes)
 
     def numbers(self, ctx: Context) -> F64:
+        if self.given("values"):
+            return ctx.arg("values").astype(np.float64)
         first, below, factor = ends_of(*self._ranges(ctx))
         return np.stack([first, factor, below], axis=1).astype(np.float64)
 
@@ -369,6 +422,7 @@ class Normal(Random, name="random.normal"):
     stddev: Annotated[float, Arg("standard deviation", per_sample=True)] = 1.0
 
     kind = "NORMAL"
+    is_exact = False
 
     @property
     def is_simple(self) -> bool:
@@ -417,7 +471,7 @@ def _box_muller(pair: F32 | F64) -> npt.NDArray[Any]:
     swap = first == 0
     if swap.any():
         first, second = np.where(swap, second, first), np.where(swap, first, second)
-    first = np.maximum(first, np.finfo(first.dtype).tiny)
+        first = np.maximum(first, np.finfo(first.dtype).tiny)
     turn = first.dtype.type(2 * np.pi)
     result: npt.NDArray[Any] = np.sqrt(first.dtype.type(-2) * np.log(first)) * np.cos(turn * second)
     return result
@@ -429,6 +483,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 class Beta(Random, name="random.beta"):
     """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
 
+    repeats = False
     dtypes: ClassVar[tuple[DALIDataType, ...]] = (DALIDataType.FLOAT, DALIDataType.FLOAT64)
     example: ClassVar[str] = "{op: random.beta, alpha: 0.4, beta: 0.4, out: share}"
 

@@ -246,19 +246,20 @@ class Programs:
         if not self._kept.get(step):
             return None
         given = list(inputs.values())
-        known = self.find(step, key_of(lane, given))
+        known = self.find(step, key_of(lane, given, samples))
         made = None if known is None else known.run(lane, given, samples, context)
         return None if known is None or made is None else (made, known.bytes)
 
     def note(
-        self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], trail: Sequence[Part], outputs: Collection[Edge]
-    ) -> None:
+        self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples, trail: Sequence[Part],
+        outputs: Collection[Edge],
+    ) -> None:  # fmt: skip
         """All operators of ``step``, the ``trail``, were repeated: so will the whole be."""
         given = list(inputs.values())
         if sum(b.data.nbytes for b in given if not lane.holds(b)) > _SMALL:
             return
         kept = self._kept.setdefault(step, {})
-        key = key_of(lane, given)
+        key = key_of(lane, given, samples)
         if key in kept:
             return
         if len(kept) >= _KEPT:

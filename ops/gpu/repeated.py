@@ -348,12 +348,18 @@ def output_of(data: Any, out: Output, samples: Samples) -> Batch:
 
 
 _KeyOfOne = tuple[bytes, bytes, str, str, int]
-_Key = tuple[bool | _KeyOfOne, ...]
+_Key = tuple[int | _KeyOfOne, ...]
 
 
-def key_of(lane: Any, inputs: Sequence[Batch]) -> _Key:
+def key_of(lane: Any, inputs: Sequence[Batch], samples: Samples) -> _Key:
     """Equal for batches for which the same is launched."""
-    return (are_all(inputs[0].samples), *[key_of_one(lane, b) for b in inputs])
+    return (count_of(samples), *[key_of_one(lane, b) for b in inputs])
+
+
+def count_of(samples: Samples) -> int:
+    """How many samples there are; less than 0 where some of the iteration are missing, so that places in the batch are
+    not places in the iteration."""
+    return len(samples.slot) if are_all(samples) else -len(samples.slot)
 
 
 def are_all(samples: Samples) -> bool:
@@ -393,7 +399,7 @@ class Repeats:
         self.used = None
         if not all(map(lane.holds, inputs)):
             return launch(lane)[0]
-        key = key_of(lane, inputs)
+        key = key_of(lane, inputs, samples)
         if len(self._last) > _OPERATORS:
             self.release()
         kept = self._kept.setdefault(node, {})

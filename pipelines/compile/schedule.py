@@ -63,7 +63,7 @@ def schedule(graph: Graph) -> tuple[Step, ...]:
     for at in range(len(set(order.values()))):
         nodes = tuple(n for n in graph.nodes if place[n.id] == at)
         if kinds[nodes[0].id] == "device":  # what is handed over comes first, what is launched for it without a gap
-            nodes = tuple(sorted(nodes, key=lambda n: bool(n.reads)))
+            nodes = tuple(sorted(nodes, key=lambda n: bool(n.reads) or n.op.repeats))
         needs = _unique(e for n in nodes for e in n.reads if place[e.node] < at)
         later = [e for n in graph.nodes if place[n.id] > at for e in n.reads]
         gives = _unique(e for e in (*later, *graph.outputs.values()) if place[e.node] == at)

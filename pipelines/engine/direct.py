@@ -1,4 +1,5 @@
-"""Direct: batches that the program itself provides, launched and settled by the program's own thread.
+"""Direct: batches that the program itself provides, or that a GPU makes of nothing, launched and settled by the
+program's own thread.
 
 Each hand-over to another thread costs 10 to 50 us, and as long again where the other one holds the GIL; launching a few
 kernels costs less than the four of them. What the GPU does, it does beside the program all the same.

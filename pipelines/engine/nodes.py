@@ -159,6 +159,7 @@ class _Whole:
     """The first of them that belongs to it."""
     run_: Run
     programs: Programs
+    samples: Samples
     inputs: dict[Edge, Batch] = field(default_factory=dict)
 
     def run(self, env: Env, keep: Collection[Edge]) -> bool:
@@ -166,10 +167,13 @@ class _Whole:
         run, nodes = self.run_, self.nodes[self.first :]
         made = {n.id for n in nodes}
         self.inputs = {e: env[e] for n in nodes for e in n.inputs if e.node not in made}
-        samples = next(iter(self.inputs.values())).samples
+        samples = next(iter(self.inputs.values())).samples if self.inputs else run.samples
         run.trail = None
         if len(samples) == 0 or any(b.samples is not samples for b in self.inputs.values()):
             return False
+        if any(not n.inputs for n in nodes) and (run.dropped or samples is not run.samples):
+            return False
+        self.samples = samples
         run.trail = []
         if run.mark_device is not None:
             run.mark_device(nodes[0], len(samples), 0, 0, False)
@@ -201,7 +205,7 @@ class _Whole:
         run, trail = self.run_, self.run_.trail
         run.trail = None
         if trail is not None and len(trail) == len(self.nodes) - self.first and not run.dropped:
-            self.programs.note(run.device, self._key, self.inputs, trail, keep)
+            self.programs.note(run.device, self._key, self.inputs, self.samples, trail, keep)
 
     @property
     def _key(self) -> tuple[int, int]:
@@ -214,7 +218,7 @@ def repeating(nodes: Sequence[Node]) -> int:
     while first:
         node = nodes[first - 1]
         told = node.op.of_shapes and node.id not in read
-        if not node.inputs or not (told or (node.stage == "gpu" and node.op.repeats)):
+        if not (told or (node.stage == "gpu" and node.op.repeats)) or (node.samples_of is not None and not node.inputs):
             break
         read |= {e.node for e in node.reads}
         first -= 1
@@ -226,7 +230,7 @@ def _repeating(nodes: Sequence[Node], run: Run) -> _Whole | None:
     if run.device is None or run.emulate or run.attempt or len(run.draws) > 1 or not hasattr(run.device, "launches"):
         return None
     first = repeating(nodes)
-    return _Whole(nodes, first, run, programs_of(run.device)) if first < len(nodes) else None
+    return _Whole(nodes, first, run, programs_of(run.device), run.samples) if first < len(nodes) else None
 
 
 def bytes_of(batches: Iterable[Batch]) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ...ops.batch import Batch, Samples
 from ...ops.context import Context
 from ...ops.gpu.program import Program, programs_of
-from ...ops.gpu.repeated import are_all, key_of_one
+from ...ops.gpu.repeated import count_of, key_of_one
 from ...readers.external_source import ExternalSource, FedBatches
 from ..compile.schedule import Step
 from ..graph.nodes import Edge, Node
@@ -172,7 +172,7 @@ class Rehearsed:
                 if batch is not last[k]:
                     keys[k] = key_of_one(lane, batch)
         self._last = inputs
-        return (are_all(samples), *self._keys)
+        return (count_of(samples), *self._keys)
 
     def _held(self, it: Iteration, shapes: Any) -> tuple[int, int] | None:
         """`BatchBudget.at_once` for batches of ``shapes``."""

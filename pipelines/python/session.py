@@ -153,7 +153,7 @@ class Session:
                 policy=self._settings.on_error,
                 **self._settings.run.shared(),
                 together=self.self_driven and self._settings.run.rng == "philox",
-                asked=not self.self_driven,
+                asked=not self.self_driven or _is_launched(plan),
                 repeats=True,
                 inline=True,
             )
@@ -178,6 +178,7 @@ class Session:
         engine = self.engine()
         if self.self_driven:
             self.in_flight += 1
+            engine.ask()
             return
         try:
             setup = self._setup()
@@ -290,6 +291,11 @@ class Session:
 
 
 # Generators that the engine's threads hold must not hold the pipeline: it stops the threads when nobody refers to it.
+
+
+def _is_launched(plan: Plan) -> bool:
+    """There is nothing to do ahead of the program: a GPU makes every batch from its number alone."""
+    return all(n.stage == "gpu" and (n.inputs or n.op.repeats) for n in plan.graph.nodes)
 
 
 def _endless(start: int, batch_size: int) -> Iterator[Request]:

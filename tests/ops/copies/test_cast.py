@@ -23,6 +23,7 @@ FLOATS = np.concatenate(
 CASES = [
     (FLOATS, "UINT8"), (FLOATS, "UINT16"), (FLOATS, "INT16"), (np.arange(256, dtype=np.uint8), "FLOAT"),
     (np.arange(-40_000, 40_000, 7, dtype=np.int32), "INT8"), (FLOATS, "BOOL"), (FLOATS[::97], "FLOAT64"),
+    (np.arange(256, dtype=np.uint8).repeat(40), "INT64"), (np.arange(-40_000, 40_000, 7, dtype=np.int64), "INT16"),
 ]  # fmt: skip
 
 

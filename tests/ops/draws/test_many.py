@@ -21,6 +21,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("random.uniform", {"range": [-3.0, 0.7]}, {}),
     ("random.uniform", {"dtype": "UINT8"}, {"range": ENDS}),
     ("random.uniform", {"range": [0.0, 9.5], "dtype": "INT16"}, {}),
+    ("random.uniform", {"values": [3.5, -1.0, 300.0], "dtype": "UINT8"}, {}),
+    ("random.uniform", {}, {"values": ENDS}),
     ("random.coin_flip", {"probability": 0.3}, {}),
     ("random.coin_flip", {"dtype": "UINT8"},
      {"probability": batch_of([np.float32(p) for p in (0.2, 0.5, 1)], "", SAMPLES)}),

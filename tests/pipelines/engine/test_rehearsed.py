@@ -4,6 +4,7 @@ CuPy (tests/kit/fake_cupy.py)."""
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -110,6 +111,7 @@ CALLS: dict[str, tuple[Callable[..., Any], int]] = {
     "types": (lambda x, y: fn.cast_like(fn.cast(x, dtype=types.INT64), fn.cast(y, dtype=types.FLOAT)), 2),
     "the type that is there": (lambda x: fn.cast(x, dtype=types.UINT8), 1),
     "a copy": (lambda x: fn.copy(x), 1),
+    "noise": (lambda x: fn.noise.salt_and_pepper(x, prob=0.3), 1),
 }  # fmt: skip
 
 
@@ -146,6 +148,83 @@ def test_results_are_those_of_the_cpu(name: str, real: bool, monkeypatch: pytest
     assert all(rehearsed[-2 * LANES :])
     programs = not {"source", "two sources", "a permutation", "drawn shapes of a view"} & {name}
     assert len([at for at in ran if at >= COUNT - LANES]) >= programs * LANES
+
+
+DRAWS: dict[str, Callable[[Any], Any]] = {
+    "uniform": lambda on: fn.random.uniform(range=[-2.0, 5.0], device=on),
+    "whole numbers": lambda on: fn.random.uniform(range=[0.0, 50.0], shape=[7], dtype=types.INT16, device=on),
+    "of values": lambda on: fn.random.uniform(values=[1.5, -2.0, 9.0], shape=[2, 3], device=on),
+    "coins": lambda on: fn.random.coin_flip(probability=0.3, device=on),
+    "normal": lambda on: fn.random.normal(mean=3.0, stddev=2.0, device=on),
+    "many": lambda on: fn.random.coin_flip(shape=[3000], dtype=types.UINT8, device=on),
+    "wide": lambda on: fn.random.normal(stddev=100.0, shape=[5], dtype=types.INT32, device=on),
+    "two, and what follows": lambda on: (
+        (lambda a, b: (a, b * 2, fn.cast(a + b, dtype=types.FLOAT64)))(
+            fn.random.uniform(shape=[4], device=on), fn.random.coin_flip(shape=[4], device=on))),
+    "with arguments": lambda on: fn.random.coin_flip(probability=uniform(0, 1), shape=[9], device=on),
+}  # fmt: skip
+ALONE = [name for name in DRAWS if name != "with arguments"]
+"""Nothing of them is of the host."""
+
+
+def drawn(name: str, device: int | None, batch: int = BATCH, fed: bool = False, **more: Any) -> Pipeline:
+    """A pipeline of nothing but draws; ``fed``: and of fed batches."""
+    on = "cpu" if device is None else "gpu"
+    source = given(batches(), device)
+
+    @pipeline_def(batch_size=batch, num_threads=2, seed=8, device_id=device, **more)
+    def pipe() -> Any:
+        found = DRAWS[name](on)
+        found = found if isinstance(found, tuple) else (found,)
+        return (*found, fn.flip(fn.external_source(source=source, layout="HWC", device=on))) if fed else found
+
+    return pipe()
+
+
+@pytest.mark.parametrize("real", REAL)
+@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_of_a_gpu_are_those_of_the_host(
+    name: str, fed: bool, real: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch has draws of its own, also where its launches are another one's; no thread is started for them."""
+    wanted = results(drawn(name, None, fed=fed), COUNT)
+    ran, run = list[bool](), Program.run
+
+    def running(self: Program, *args: Any, **more: Any) -> Any:
+        ran.append((found := run(self, *args, **more)) is not None)
+        return found
+
+    monkeypatch.setattr(Program, "run", running)
+    with nullcontext() if real else faked(memory=True):
+        before = set(threading.enumerate())
+        pipe = drawn(name, 0, fed=fed)
+        held: list[Any] = []
+        results(pipe, COUNT, held)
+        started = {t.name for t in set(threading.enumerate()) - before}
+        found = [values(o) for outputs in held for o in outputs]
+        pipe.close()
+    assert real or fed or name not in ALONE or started == {"abandoned"}
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert name not in ALONE or ran[-LANES:] == [True] * LANES
+
+
+@pytest.mark.parametrize("batch", [1, 2, 6])
+@pytest.mark.parametrize("name", ["uniform", "normal", "two, and what follows"])
+def test_draws_do_not_depend_on_the_size_of_batches(name: str, batch: int) -> None:
+    def found(size: int, count: int, **more: Any) -> tuple[list[np.ndarray], Any]:
+        with faked(memory=True):
+            pipe = drawn(name, 0, size, enable_checkpointing=True, **more)
+            parts = [[np.asarray(s) for s in o.as_cpu()] for _ in range(count) for o in pipe.run()[:1]]
+            state = pipe.checkpoint()
+            pipe.close()
+        return [s for p in parts for s in p], state
+
+    whole, _ = found(3, 24)
+    first, state = found(batch, 36 // batch)
+    rest, _ = found(batch, 36 // batch, checkpoint=state)
+    np.testing.assert_array_equal([*first, *rest], whole)
 
 
 def test_a_batch_that_is_given_again_and_again() -> None:
