@@ -19,6 +19,7 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.compile.schedule import Step
 from dali_run.pipelines.engine import engine as execute
+from dali_run.pipelines.engine import plain
 from dali_run.pipelines.engine.engine import Engine, Options, Request, segments
 from dali_run.pipelines.engine.inputs import numbered
 from dali_run.pipelines.engine.latch import Latch
@@ -161,6 +162,7 @@ def test_threads_take_over_where_batches_take_long(limit: str, monkeypatch: pyte
 
 def test_a_large_batch_of_several_chunks_goes_to_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "_MUCH", -1)
+    monkeypatch.setattr(plain, "_SMALL", -1)
     with engine(2, batch=32, inline=True) as running:
         Gate.opened.set()
         found = [next(running) for _ in range(3)]
