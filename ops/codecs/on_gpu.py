@@ -29,12 +29,12 @@ from ..context import Context
 from ..errors import DeviceError, Reject
 from ..gpu.lane import Lane
 from ..types import DALIImageType
-from . import webp_on_gpu
+from . import plain_on_gpu, webp_on_gpu
 from .jpeg import header as jpeg_header
 from .jpeg import nvjpeg
 from .jpeg.nvjpeg import Backend, Output
 from .on_cuda import makes, makes_four, plan_pixels, takes
-from .on_host import Headers, Rules, Windows, cut, decode_others, output_shapes, read_headers, straight
+from .on_host import Headers, Rules, Windows, copied, cut, decode_others, output_shapes, read_headers, straight
 from .on_threads import HostPart, thread_count, threads
 from .pixels import channels_of
 
@@ -119,6 +119,8 @@ class Prepared:
     """[N] JPEGs that the threads have begun with."""
     webps: Mask
     """[N] WebPs that the GPU decodes."""
+    plains: tuple[I64, I64]
+    """Images that the GPU copies out of their files: `copied`."""
 
     @property
     def nbytes(self) -> int:
@@ -144,18 +146,24 @@ def prepare(
     shapes = output_shapes(headers, rules, heights, widths)
     host = HostPart(ctx, batch, headers, rules, anchors, shapes)
     webps = np.zeros(len(batch), np.bool_)
+    plains = copied(batch, headers, rules, ctx.isolation) if not ctx.attempt else _NONE
     if others:
         host.keep(others)
     elif headers.others:
         if not ctx.attempt:
             webps = webp_on_gpu.takes(batch, headers, rules)
-        host.start_others(straight(batch, headers, rules, ctx.isolation), webps)
+        elsewhere = webps.copy()
+        elsewhere[plains[0]] = True
+        host.start_others(straight(batch, headers, rules, ctx.isolation), elsewhere)
     jpegs = np.zeros(len(batch), np.bool_)
     if exactly(rules, decoder) and not ctx.attempt and headers.odd:
         jpegs = headers.good & ~takes(headers, rules)
         jpegs[list(headers.others)] = False
         host.start(np.flatnonzero(jpegs))
-    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects, jpegs, webps)
+    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects, jpegs, webps, plains)
+
+
+_NONE = np.empty(0, np.int64), np.empty((0, 4), np.int64)
 
 
 def exactly(rules: Rules, decoder: str) -> bool:
@@ -195,7 +203,8 @@ def start(
     left[list(headers.others)] = False
     launch, webps = None, np.flatnonzero(ready.webps & headers.good)
     if files is None:
-        files = lane.to_device(batch) if len(webps) or host.wants_files else batch
+        files = lane.to_device(batch) if len(webps) or len(ready.plains[0]) or host.wants_files else batch
+    plain_on_gpu.copy(ctx, lane, files, rules, *ready.plains, anchors, out)
     finish_webps = webp_on_gpu.decode(ctx, lane, files, headers, rules, webps, anchors, out)
     if decoder != "nvjpeg" and ctx.attempt == 0:
         ours, launch = plan_pixels(ctx, files, headers, rules, takes(headers, rules), anchors, out)

@@ -38,6 +38,8 @@ or goes on and is noted in the reject log."""
 
 OURS, TURBO, PNG, TIFF, OTHERS = "cpu", "libjpeg-turbo", "png", "tiff", "other formats"
 """The names of the host's decoders in reports."""
+PLAIN = "plain"
+"""The same, of pictures that are copied."""
 CUDA_PNG = "cuda png"
 """The same, of PNGs whose streams a GPU inflates."""
 CUDA = "cuda"
@@ -293,6 +295,20 @@ def straight(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation 
     return {name: which for name, which in found.items() if len(which)}
 
 
+def copied(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None) -> tuple[I64, I64]:
+    """Images of which copies are wanted as they lie in their files: their places, and where the pixels are, a row of
+    `plain.find` for each."""
+    if rules.dtype != np.uint8 or (isolation is not None and isolation.jpeg):
+        return _NOBODY, _NOBODY.reshape(0, 4)
+    some = [i for i, h in headers.others.items() if headers.good[i] and plain.makes(h, rules.output_type)]
+    which = np.array(some, np.int64)
+    if not some:
+        return which, which.reshape(0, 4)
+    rows = plain.find(batch, which, headers.extents[which])
+    found = rows[:, plain.STEP] > 0
+    return which[found], rows[found]
+
+
 def decode_others(
     ctx: Context, batch: Batch, headers: Headers, rules: Rules, which: Collection[int],
     run: Callable[..., Iterable[Any]] = map,
@@ -409,17 +425,21 @@ def decode_straight(
 ) -> npt.NDArray[np.bool_]:
     """Decode the images ``which`` of ``batch`` by the decoder ``name`` (see `straight`) to the ``places`` of ``out``.
     Which of them it did not take, bool[len(which)]."""
-    corners = np.zeros((len(which), 2), np.int64) if anchors is None else anchors[which]
+    decode_into = png.decode_into if name == PNG else tiff.decode_into
+    status = decode_into(batch, which, *_targets(rules, None if anchors is None else anchors[which], out, places))
+    left: npt.NDArray[np.bool_] = status != 0
+    return left
+
+
+def _targets(rules: Rules, corners: I64 | None, out: Batch, places: I64) -> tuple[Any, ...]:
+    """Where pictures go whose windows begin at ``corners`` and that are the samples ``places`` of ``out``, as loops
+    want it: windows, channels, whether blue comes first, memory, and places and pitches of whole pictures there."""
     shapes = out.shapes[places].astype(np.int64)
+    corners = np.zeros((len(places), 2), np.int64) if corners is None else corners
     windows = np.concatenate([corners, corners + shapes[:, :2]], axis=1)
     channels, pitches = np.ascontiguousarray(shapes[:, 2]), shapes[:, 1] * shapes[:, 2]
     origins = out.offsets[places] - corners[:, 0] * pitches - corners[:, 1] * channels
-    decode_into = png.decode_into if name == PNG else tiff.decode_into
-    status = decode_into(
-        batch, which, windows, channels, rules.output_type is DALIImageType.BGR, out.data, origins, pitches
-    )
-    left: npt.NDArray[np.bool_] = status != 0
-    return left
+    return windows, channels, rules.output_type is DALIImageType.BGR, out.data, origins, pitches
 
 
 def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> I32:
@@ -440,8 +460,9 @@ def decode(
     headers = read_headers(ctx, batch, rules)
     ours = straight(batch, headers, rules, ctx.isolation)
     began = time.perf_counter()
-    placed = _placed(headers, rules) if headers.others else []
-    late = headers.others.keys() - set(placed).union(*(which.tolist() for which in ours.values()))
+    plains, rows = copied(batch, headers, rules, ctx.isolation)
+    placed = _placed(headers, rules, plains) if headers.others else []
+    late = headers.others.keys() - set(placed).union(plains.tolist(), *(which.tolist() for which in ours.values()))
     others = decode_others(ctx, batch, headers, rules, late) if late else {}
     aside = time.perf_counter() - began
     anchors = None
@@ -463,6 +484,13 @@ def decode(
         others |= _refused(ctx, batch, headers, rules, refused)
         left[refused] = headers.good[refused]
         aside += time.perf_counter() - ended
+    if len(plains):
+        began, seen = time.perf_counter(), left[plains]
+        plains, rows = plains[seen], rows[seen]
+        corners = None if anchors is None else anchors[plains]
+        plain.copy_into(batch, plains, rows, *_targets(rules, corners, out, plains))
+        left[plains] = False
+        ctx.decoded_by(PLAIN, len(plains), time.perf_counter() - began)
     if placed:
         began = time.perf_counter()
         done = _decode_placed(ctx, batch, headers, rules, anchors, out, [i for i in placed if left[i]])
@@ -505,11 +533,14 @@ _SURE = ("webp", "bmp", "pnm")
 """Formats whose pixels have the size that their headers say, with every decoder."""
 
 
-def _placed(headers: Headers, rules: Rules) -> list[int]:
-    """Images that are no JPEGs whose pixels can go into the output as they come: its shape is known before."""
+def _placed(headers: Headers, rules: Rules, besides: I64) -> list[int]:
+    """Images that are no JPEGs whose pixels can go into the output as they come, ``besides`` others: its shape is known
+    before."""
     if rules.output_type is DALIImageType.ANY_DATA or rules.on_damage != "reject":
         return []
-    return [i for i, header in headers.others.items() if header.format in _SURE and headers.good[i]]
+    known = set(besides.tolist())
+    others = headers.others.items()
+    return [i for i, header in others if header.format in _SURE and headers.good[i] and i not in known]
 
 
 def _decode_placed(

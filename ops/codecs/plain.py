@@ -1,63 +1,78 @@
-"""Pictures that are stored as they are, binary PGM and PPM and BMP of 24 bits: read without a decoder.
+"""Pictures that are stored as they are, binary PGM and PPM and BMP of 24 and 32 bits: copied, without a decoder.
 
 Files that are not whole, or not plain, are left to Pillow, whose pixels these are.
 """
 
 from __future__ import annotations
 
-import re
-import struct
+from typing import Any
 
 import numpy as np
 
+from ..batch import I64, Batch
+from ..kernels import Kernels
+from ..types import DALIImageType
 from .formats import Header
 from .pixels import Pixels
 
-_PNM = re.compile(rb"P[56](?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+255\s")
+_loops: Any = Kernels(".plain_cpu", __package__)
+
+FORMATS = ("bmp", "pnm")
+FIRST, PITCH, STEP, BACKWARDS = range(4)
+"""Columns of where pixels are: the byte of the first pixel shown, bytes from a line to the next one below (negative
+where the last is stored first), bytes of a pixel (0: the file is not plain), whether blue comes first."""
 
 
 def view(data: memoryview, header: Header) -> Pixels | None:
     """(H, W, C) uint8, perhaps a view of ``data``; None where the file is in none of these formats."""
-    if header.bits != 8:
+    if header.format not in FORMATS or header.bits != 8:
         return None
-    if header.format == "pnm":
-        return _pnm(data, header)
-    return _bmp(data, header) if header.format == "bmp" else None
-
-
-def _pnm(data: memoryview, header: Header) -> Pixels | None:
-    found = _PNM.match(bytes(data[:1024]))
-    if found is None or (int(found[1]), int(found[2])) != (header.width, header.height):
+    encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
+    extents = np.array([[header.height, header.width]], np.int64)
+    first, pitch, step, backwards = _found(encoded, one, one + len(encoded), extents)[0].tolist()
+    if not step:
         return None
-    shape = (header.height, header.width, header.channels)
-    size = header.height * header.width * header.channels
-    if len(data) - found.end() < size:
-        return None
-    return np.frombuffer(data, np.uint8, size, found.end()).reshape(shape)
-
-
-def _bmp(data: memoryview, header: Header) -> Pixels | None:
-    if len(data) < 54:
-        return None
-    at, size, width, height, planes, bits, compression = struct.unpack_from("<10xIIiiHHI", data)
-    if (planes, bits, compression, width, abs(height)) != (
-        1,
-        24,
-        0,
-        header.width,
-        header.height,
-    ) or size not in _HEADERS:
-        return None
-    pitch, rows = (3 * width + 3) & ~3, abs(height)
-    if at < 14 + size or len(data) - at < pitch * rows:
-        return None
-    lines = np.frombuffer(data, np.uint8, pitch * rows, at).reshape(rows, pitch)[:, : 3 * width]
-    stored = lines.reshape(rows, width, 3) if height < 0 else lines.reshape(rows, width, 3)[::-1]
-    pixels = np.empty((rows, width, 3), np.uint8)
+    shape = (header.height, header.width, min(step, 3))
+    stored: Pixels = np.ndarray(shape, np.uint8, encoded, first, (pitch, step, 1))
+    if not backwards:
+        return stored
+    pixels = np.empty(shape, np.uint8)
     for k in range(3):  # one channel after the other: NumPy is slow where the innermost axis is short
         pixels[..., k] = stored[..., 2 - k]
     return pixels
 
 
-_HEADERS = (40, 108, 124)
-"""Bytes of BITMAPINFOHEADER and its fourth and fifth version."""
+def makes(header: Header, output_type: DALIImageType) -> bool:
+    """Whether a plain file with this header is only copied for what is wanted."""
+    if header.format not in FORMATS or header.bits != 8:
+        return False
+    return output_type in _COPIES or (output_type is DALIImageType.GRAY and header.channels == 1)
+
+
+_COPIES = (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.ANY_DATA)
+
+
+def find(batch: Batch, which: I64, extents: I64) -> I64:
+    """Where the pixels of the images ``which`` of ``batch`` lie in their files, a row for each (the columns above);
+    ``extents`` [M, 2] are their heights and widths, by the headers."""
+    return _found(batch.data, batch.offsets[which], batch.shapes[which, 0].astype(np.int64), extents)
+
+
+def _found(encoded: Any, offsets: I64, sizes: I64, extents: I64) -> I64:
+    rows = np.zeros((len(sizes), 4), np.int64)
+    _loops.find(_readonly(encoded), offsets, sizes, np.ascontiguousarray(extents), rows)
+    return rows
+
+
+def _readonly(encoded: Any) -> Any:
+    """One type for Numba, whether the bytes are mapped read-only or not."""
+    encoded = encoded.view()
+    encoded.flags.writeable = False
+    return encoded
+
+
+def copy_into(
+    batch: Batch, which: I64, rows: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
+) -> None:
+    """`plain_cpu.copy_images` for the images ``which`` of ``batch``. The other arrays have a row for each of them."""
+    _loops.copy_images(_readonly(batch.data), batch.offsets[which], rows, windows, channels, bgr, out, origins, pitches)

@@ -1,0 +1,198 @@
+"""BMP and PNM on the CPU, a whole batch without the GIL: where the pixels lie in the file, and copies of them.
+
+Only what is plain is found: BMP of 24 and 32 bits (BITMAPINFOHEADER and its versions 4 and 5, without compression),
+bottom up or top down, and binary PGM and PPM of 8 bits. All lines must be in the file.
+
+Facts: Microsoft, BITMAPFILEHEADER and BITMAPINFOHEADER; Netpbm, pgm(5) and ppm(5).
+
+Lines are copied by address. What keeps it in bounds: `find` takes no picture whose last line is not in the file, and
+windows lie inside the picture.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .jpeg.simd_cpu import put_u8, put_u64, u8_at, u64_at
+from .plain import BACKWARDS, FIRST, PITCH, STEP
+
+_PNM_HEADER = 1024
+_HIGHEST = 1 << 24
+
+
+@njit(nogil=True, cache=True)
+def _little(raw: Any, at: Any, n: Any) -> Any:
+    value: Any = np.int64(0)
+    for k in range(n):
+        value |= np.int64(raw[at + k]) << 8 * k
+    return value
+
+
+@njit(nogil=True, cache=True)
+def _is_space(byte: Any) -> Any:
+    return byte == 32 or 9 <= byte <= 13
+
+
+@njit(nogil=True, cache=True)
+def _field(raw: Any, at: Any, end: Any) -> Any:
+    """Where the next field of a PNM's header begins: after space, and comments of whole lines. -1: not in order. What
+    other programs read differently (a comment right after a field, or with a CR in it) is not in order either."""
+    if at >= end or not _is_space(raw[at]):
+        return -1
+    while at < end:
+        if _is_space(raw[at]):
+            at += 1
+        elif raw[at] == 35:  # "#", to the end of the line
+            while at < end and raw[at] != 10 and raw[at] != 13:
+                at += 1
+            if at == end or raw[at] == 13:
+                return -1
+            at += 1
+        else:
+            return at
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def _pnm(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> None:
+    end = start + min(size, _PNM_HEADER)
+    if size < 2 or raw[start] != 80 or (raw[start + 1] != 53 and raw[start + 1] != 54):
+        return
+    at = start + 2
+    for wanted in (width, height):
+        at = _field(raw, at, end)
+        if at < 0:
+            return
+        value, begun = np.int64(0), at
+        while at < end and 48 <= raw[at] <= 57 and at - begun < 10:
+            value = 10 * value + raw[at] - 48
+            at += 1
+        if at == begun or value != wanted:
+            return
+    at = _field(raw, at, end)
+    if at < 0 or end - at < 4 or raw[at] != 50 or raw[at + 1] != 53 or raw[at + 2] != 53 or not _is_space(raw[at + 3]):
+        return
+    step = 1 if raw[start + 1] == 53 else 3
+    first = at + 4 - start
+    if (size - first) // (width * step) < height:
+        return
+    row[FIRST], row[PITCH], row[STEP] = first, width * step, step
+
+
+@njit(nogil=True, cache=True)
+def _bmp(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> None:
+    if size < 54 or raw[start] != 66 or raw[start + 1] != 77:
+        return
+    first, head = _little(raw, start + 10, 4), _little(raw, start + 14, 4)
+    rows = _little(raw, start + 22, 4)
+    down = rows >= 1 << 31
+    if down:
+        rows = (1 << 32) - rows
+    bits = _little(raw, start + 28, 2)
+    if (head != 40 and head != 108 and head != 124) or (bits != 24 and bits != 32) or first < 14 + head:
+        return
+    if _little(raw, start + 18, 4) != width or rows != height or height >= _HIGHEST:
+        return
+    if _little(raw, start + 26, 2) != 1 or _little(raw, start + 30, 4) != 0:  # planes, compression
+        return
+    step = bits >> 3
+    pitch = step * width + 3 & ~3
+    if (size - first) // pitch < height:
+        return
+    row[STEP], row[BACKWARDS] = step, 1
+    row[FIRST], row[PITCH] = (first, pitch) if down else (first + (height - 1) * pitch, -pitch)
+
+
+@njit(nogil=True, cache=True)
+def find(raw: Any, offsets: Any, sizes: Any, extents: Any, rows: Any) -> None:
+    """Where the pixels of M files are, the bytes raw[offset : offset + size]. ``extents`` [M, 2]: height and width, by
+    the headers. ``rows`` [M, 4] becomes a row for each, with the columns of `plain`; `FIRST` counts from the
+    beginning of the file."""
+    for k in range(len(sizes)):
+        rows[k] = 0
+        if sizes[k] >= 2 and 0 < extents[k, 0] < 1 << 31 and 0 < extents[k, 1] < 1 << 31:
+            if raw[offsets[k]] == 66:
+                _bmp(raw, offsets[k], sizes[k], extents[k, 0], extents[k, 1], rows[k])
+            else:
+                _pnm(raw, offsets[k], sizes[k], extents[k, 0], extents[k, 1], rows[k])
+
+
+@njit(nogil=True, cache=True)
+def _same(source: Any, target: Any, n: Any) -> None:
+    """``n`` bytes."""
+    for k in range(0, n - 7, 8):
+        put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
+    for k in range(n & ~7, n):
+        put_u8(np.uint64(target + k), u8_at(np.uint64(source + k)))
+
+
+def _mask(first: int) -> np.uint64:
+    return np.uint64(sum(0xFF << 8 * k for k in range(first, 8, 3)))
+
+
+_A_0, _B_0, _C_0 = _mask(0), _mask(1), _mask(2)
+_A_1, _B_1, _C_1 = _mask(1), _mask(2), _mask(0)
+_A_2, _B_2, _C_2 = _mask(2), _mask(0), _mask(1)
+"""Of the first, second and third eight of 24 bytes, those of the first channel, of the second and of the third."""
+
+
+@njit(nogil=True, cache=True)
+def _turned(source: Any, target: Any, n: Any) -> None:
+    """``n`` pixels of three bytes, the first and the third in each other's place: eight at a time in three words."""
+    s16, s48 = np.uint64(16), np.uint64(48)
+    for k in range(0, 3 * n - 23, 24):
+        a, b, c = u64_at(np.uint64(source + k)), u64_at(np.uint64(source + k + 8)), u64_at(np.uint64(source + k + 16))
+        up_a, up_b, up_c = a << s16, b << s16 | a >> s48, c << s16 | b >> s48
+        down_a, down_b, down_c = a >> s16 | b << s48, b >> s16 | c << s48, c >> s16
+        # Bytes 0, 8 and 16 are of the first channel, the third and the second.
+        put_u64(np.uint64(target + k), down_a & _A_0 | a & _B_0 | up_a & _C_0)
+        put_u64(np.uint64(target + k + 8), down_b & _A_1 | b & _B_1 | up_b & _C_1)
+        put_u64(np.uint64(target + k + 16), down_c & _A_2 | c & _B_2 | up_c & _C_2)
+    _picked(source, target, n - n % 8, n, 3, 2, 1, 0)
+
+
+@njit(nogil=True, cache=True)
+def _picked(source: Any, target: Any, begin: Any, end: Any, step: Any, a: Any, b: Any, c: Any) -> None:
+    """Bytes a, b and c of the pixels ``begin`` ... ``end`` - 1, which are ``step`` bytes apart."""
+    source += begin * step
+    target += 3 * begin
+    for _ in range(begin, end):
+        put_u8(np.uint64(target), u8_at(np.uint64(source + a)))
+        put_u8(np.uint64(target + 1), u8_at(np.uint64(source + b)))
+        put_u8(np.uint64(target + 2), u8_at(np.uint64(source + c)))
+        source += step
+        target += 3
+
+
+@njit(nogil=True, cache=True)
+def copy_images(
+    raw: Any, offsets: Any, rows: Any, windows: Any, channels: Any, bgr: Any, out: Any, origins: Any, pitches: Any
+) -> None:
+    """Copy the pixels in ``windows`` [M, 4] (y0, x0, y1, x1, inside the picture) of M files with ``rows`` of `find`
+    to out[origins[k] + y * pitches[k] + x * channels[k]:]: as they are stored with 1 channel, or 3 (RGB, or BGR)."""
+    for k in range(len(rows)):
+        step, n = rows[k, STEP], windows[k, 3] - windows[k, 1]
+        source = raw.ctypes.data + offsets[k] + rows[k, FIRST] + windows[k, 1] * step
+        target = out.ctypes.data + origins[k] + windows[k, 1] * channels[k]
+        for y in range(windows[k, 0], windows[k, 2]):
+            line, to = source + y * rows[k, PITCH], target + y * pitches[k]
+            if step == 1 and channels[k] == 3:
+                _picked(line, to, 0, n, 1, 0, 0, 0)
+            elif step == channels[k] and (step == 1 or (rows[k, BACKWARDS] != 0) == bgr):
+                _same(line, to, n * step)
+            elif step == 3:
+                _turned(line, to, n)
+            elif (rows[k, BACKWARDS] != 0) == bgr:
+                _picked(line, to, 0, n, step, 0, 1, 2)
+            else:
+                _picked(line, to, 0, n, step, 2, 1, 0)
+    _keep(raw, out)
+
+
+@njit(nogil=True, cache=True)
+def _keep(raw: Any, out: Any) -> Any:
+    """Name arrays that were used by address, so that they live until here."""
+    return len(raw) + len(out)

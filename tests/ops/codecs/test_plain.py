@@ -1,0 +1,188 @@
+"""BMP and PNM that are copied, on the CPU and by a kernel: Pillow's pixels and verdicts."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs import pillow, plain, plain_on_gpu
+from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.on_host import Rules
+from dali_run.ops.errors import SampleError
+from dali_run.ops.types import DALIImageType
+from dali_run.pipelines.compile.place import Target
+from dali_run.pipelines.compile.plan import compile_graph
+from tests.kit.emulated_lane import EmulatedLane
+from tests.kit.fake_cupy import faked
+from tests.pipelines.engine.test_which_decoder import graph, results
+
+GPUS = ["emulated", pytest.param("real", marks=pytest.mark.gpu(emulated=False))]
+KINDS = ["24", "32", "24 down", "32 down", "P5", "P6"]
+SIZES = [(1, 1), (3, 2), (5, 9), (17, 8), (40, 31), (9, 67), (33, 64)]
+
+
+@pytest.fixture(params=GPUS)
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+    with faked(memory=True) if request.param == "emulated" else nullcontext():
+        yield request.param
+
+
+@pytest.fixture(params=GPUS)
+def lane(request: pytest.FixtureRequest) -> Iterator[Any]:
+    if request.param == "emulated":
+        yield EmulatedLane()
+        return
+    from dali_run.ops.gpu.lane import Lane
+
+    real = Lane(0)
+    with real:
+        yield real
+    real.close()
+
+
+def encoded(kind: str, h: int, w: int, seed: int) -> bytes:
+    """A file of noise."""
+    channels = {"3": 4, "P": 1}.get(kind[0], 3) if kind != "P6" else 3
+    pixels = np.random.default_rng(seed).integers(0, 256, (h, w, channels), np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(out, "PPM" if kind[0] == "P" else "BMP")
+    data = out.getvalue()
+    if "down" in kind:
+        data = data[:22] + (-h).to_bytes(4, "little", signed=True) + data[26:]
+    return data
+
+
+def by_pillow(data: bytes) -> Any:
+    """The pixels, or None."""
+    try:
+        header = probe(memoryview(data))
+        return pillow.decode(memoryview(data), header, True, 10**6)
+    except SampleError:
+        return None
+
+
+def batch_of(files: list[bytes]) -> tuple[Batch, np.ndarray]:
+    """A batch, with other bytes between the files, and the extents that their headers tell."""
+    spaced = [part for f in files for part in (f, b"P6 1 1 255 abc")]
+    batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in spaced], "", Samples.numbered(len(spaced)))
+    headers = [probe(memoryview(f)) for f in files]
+    return batch.take(np.arange(0, len(spaced), 2)), np.array([(h.height, h.width) for h in headers], np.int64)
+
+
+@pytest.mark.parametrize("bgr", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows(kind: str, bgr: bool, lane: Any) -> None:
+    """Of pictures of many sizes, in RGB and BGR, and gray ones in as many channels, by loops and by the kernel."""
+    rng = np.random.default_rng(4)
+    files = [encoded(kind, h, w, k) for k, (h, w) in enumerate(SIZES)]
+    for counts in (1, 3) if kind == "P5" else (3,):
+        batch, extents = batch_of(files)
+        which = np.array([2, 0, 3, 1, 6, 5, 4])
+        rows = plain.find(batch, which, extents[which])
+        assert (rows[:, plain.STEP] > 0).all()
+        lows = np.array([[rng.integers(0, n) for n in SIZES[i]] for i in range(len(files))], np.int64)
+        lows[3] = 0
+        sizes = np.array([[rng.integers(1, n - a + 1) for n, a in zip(SIZES[i], lows[i], strict=True)]
+                          for i in range(len(files))])  # fmt: skip
+        shapes = np.column_stack([sizes, np.full(len(files), counts)]).astype(np.int32)
+        out = Batch.allocate(np.zeros, shapes, np.dtype(np.uint8), "HWC", batch.samples)
+        there = Batch.allocate(lane.empty, shapes, np.dtype(np.uint8), "HWC", batch.samples)
+        origins = out.offsets - (lows[:, 0] * sizes[:, 1] + lows[:, 1]) * counts
+        plain.copy_into(batch, which, rows, np.column_stack([lows, lows + sizes])[which], np.full(len(which), counts),
+                        bgr, out.data, origins[which], (sizes[:, 1] * counts)[which])  # fmt: skip
+        rules = Rules(output_type=DALIImageType.BGR if bgr else DALIImageType.RGB)
+        ctx = type("Counting", (), {"decoded_by": lambda *_: None})
+        plain_on_gpu.copy(ctx, lane, lane.to_device(batch), rules, which, rows, lows, there)  # type: ignore[arg-type]
+        made = lane.to_host(there)
+        lane.synchronize()
+        for i, data in enumerate(files):
+            (y, x), (h, w) = lows[i], sizes[i]
+            expected = np.broadcast_to(by_pillow(data)[y : y + h, x : x + w], (h, w, counts))
+            expected = expected[..., ::-1] if bgr else expected
+            np.testing.assert_array_equal(out.sample(i), expected)
+            np.testing.assert_array_equal(made.sample(i), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage(kind: str) -> None:
+    """Whatever is changed in a header, or cut off: what is taken has Pillow's pixels, and much is not taken."""
+    rng = np.random.default_rng(KINDS.index(kind))
+    taken = []
+    for k in range(600):
+        data = encoded(kind, 5 + k % 3, 6 + k % 7, k)
+        at = int(rng.integers(2, 56 if kind[0] != "P" else 12))
+        value = int(rng.choice([0, 1, 9, 10, 32, 35, 50, 53, 127, 128, 255, int(rng.integers(0, 256))]))
+        data = [data[:at] + bytes([value]) + data[at + 1 :], data[:at] + data[at + 1 :], data[: -1 - at],
+                data[:at] + bytes([value]) + data[at:], data + b"more"][k % 5]  # fmt: skip
+        try:
+            header = probe(memoryview(data))
+        except SampleError:
+            continue
+        if header.width * header.height > 10**6 or not plain.makes(header, DALIImageType.RGB):
+            continue
+        pixels = plain.view(memoryview(data), header)
+        taken.append(pixels is not None)
+        if pixels is not None:
+            np.testing.assert_array_equal(pixels, by_pillow(data))
+    assert 100 < sum(taken) < len(taken) - 50
+
+
+def written(folder: Path) -> Path:
+    """Plain files of all kinds, and others: palettes, few bits, masks, runs, text, other depths, cut off."""
+    (folder / "a").mkdir(parents=True)
+    files = [encoded(kind, 20 + k, 31 - k, k) for k, kind in enumerate(KINDS)]
+    for mode in ("P", "1", "L"):
+        out = io.BytesIO()
+        Image.fromarray(np.random.default_rng(3).integers(0, 256, (19, 23, 3), np.uint8)).convert(mode).save(out, "BMP")
+        files.append(out.getvalue())
+    bitmap = encoded("32", 20, 21, 3)
+    masked = bytearray(bitmap[:14] + (108).to_bytes(4, "little") + bitmap[18:54] + bytes(68) + bitmap[54:])
+    masked[10:14], masked[30] = (122).to_bytes(4, "little"), 3
+    for k, mask in enumerate((0xFF, 0xFF00, 0xFF0000, 0xFF000000)):
+        masked[54 + 4 * k : 58 + 4 * k] = mask.to_bytes(4, "little")
+    text = b"P3 2 2 255\n1 2 3 4 5 6 7 8 9 10 11 12\n"
+    deep, scaled = b"P5 7 5 65535\n" + bytes(range(70)), b"P5 7 5 100\n" + bytes(range(35))
+    files += [bytes(masked), text, deep, scaled, files[0][:-5], files[4][:-1], files[5] + b"tail", bitmap[:54]]
+    for k, data in enumerate(files):
+        (folder / "a" / f"{k:02d}.{'ppm' if data[:1] == b'P' else 'bmp'}").write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
+@pytest.mark.parametrize("output_type", ["RGB", "BGR", "GRAY", "ANY_DATA"])
+def test_jobs(
+    tmp_path: Path, decoder: str, output_type: str, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Pixels and verdicts are those of a run without copies, on the CPU and on a GPU."""
+    where, arguments = written(tmp_path), {"decoder": decoder, "output_type": output_type}
+    with monkeypatch.context() as patched:
+        patched.setattr(plain, "makes", lambda *_: False)
+        patched.setattr(plain, "view", lambda *_: None)
+        expected, without = results(compile_graph(graph(where, **arguments), Target(), 7), 25)
+    assert "plain" not in without["decoders"]
+    for target, name in (("cpu", "plain"), ("gpu", "cuda plain")):
+        found, report = results(compile_graph(graph(where, **arguments), Target(target), 7), 25)
+        assert list(found) == list(expected)
+        for key, value in expected.items():
+            np.testing.assert_array_equal(found[key], value, err_msg=key)
+        assert report["rejected"] == without["rejected"]
+        assert report["decoders"][name] == (2 if output_type == "GRAY" else 7) - (output_type == "GRAY")
+    assert len(expected) >= 12
+    assert sum(without["rejected"].values()) >= 3
+
+
+def test_fused_on_a_gpu(tmp_path: Path, gpu: str) -> None:
+    """With resizing in the same step, and pictures in between that threads decode."""
+    where = written(tmp_path)
+    expected, _ = results(compile_graph(graph(where, fused=True), Target(), 7), 25)
+    found, report = results(compile_graph(graph(where, fused=True), Target("gpu"), 7), 25)
+    assert list(found) == list(expected)
+    assert report["decoders"]["cuda plain"] == 7
