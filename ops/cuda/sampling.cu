@@ -1,25 +1,12 @@
 // Pixels taken from elsewhere (ops/geometry/sampling.py): a thread makes PIXELS output pixels, `blockDim.x`
 // apart. Coordinates are those of pixel centres.
 #include "bilinear.cuh"
+#include "borders.cuh"
 
-enum Geometry { PLANES, ROWS, COLUMNS, CHANNELS, HEIGHT, WIDTH, FIELDS };
 enum Kind { PERSPECTIVE, AFFINE, WATER, SPHERE, MAPS };
 enum Filter { NEAREST, NEAREST_EVEN, LINEAR, CUBIC };
-enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
 
 constexpr int PIXELS = 4;
-
-// Index `i` as one inside [0, n), or -1 for what stands outside.
-__device__ __forceinline__ int inside(int i, int n, int border) {
-    if (i >= 0 && i < n) return i;
-    if (border == FILL) return -1;
-    if (border == EDGE || n == 1) return i < 0 ? 0 : n - 1;
-    const int period = border == WRAP ? n : border == REFLECT_1001 ? 2 * n : 2 * n - 2;
-    i %= period;
-    if (i < 0) i += period;
-    if (i < n) return i;
-    return border == REFLECT_1001 ? 2 * n - 1 - i : 2 * n - 2 - i;
-}
 
 // Where the output pixel (x, y) comes from.
 __device__ __forceinline__ void place(int kind, const double* p, int x, int y, int rows, int columns, const float* map_x,

@@ -3,11 +3,10 @@
 // square share more lines of the cache than those in a row. Lines of the output begin with up to three pixels that are
 // none, so that every tile's begin at a word.
 #include "bytes.cuh"
+#include "borders.cuh"
 
-enum Geometry { PLANES, ROWS, COLUMNS, CHANNELS, HEIGHT, WIDTH, FIELDS };
 enum Kind { PERSPECTIVE, AFFINE, WATER, SPHERE };
 enum Filter { NEAREST, NEAREST_EVEN, LINEAR };
-enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
 
 #ifndef GROUP
 #define GROUP 8
@@ -22,18 +21,6 @@ typedef unsigned char u8;
 typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
-
-// Index `i` as one inside [0, n), or -1 for what stands outside.
-__device__ __forceinline__ int inside(int i, int n, int border) {
-    if (i >= 0 && i < n) return i;
-    if (border == FILL) return -1;
-    if (border == EDGE || n == 1) return i < 0 ? 0 : n - 1;
-    const int period = border == WRAP ? n : border == REFLECT_1001 ? 2 * n : 2 * n - 2;
-    i %= period;
-    if (i < 0) i += period;
-    if (i < n) return i;
-    return border == REFLECT_1001 ? 2 * n - 1 - i : 2 * n - 2 - i;
-}
 
 // A coordinate: a whole number, and 2^-32ths.
 struct Place {

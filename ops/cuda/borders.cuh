@@ -1,0 +1,17 @@
+// What kernels that take pixels from elsewhere read of a picture, and what stands outside of it.
+#pragma once
+
+enum Geometry { PLANES, ROWS, COLUMNS, CHANNELS, HEIGHT, WIDTH, FIELDS };
+enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
+
+// Index `i` as one inside [0, n), or -1 for what stands outside.
+__device__ __forceinline__ int inside(int i, int n, int border) {
+    if (i >= 0 && i < n) return i;
+    if (border == FILL) return -1;
+    if (border == EDGE || n == 1) return i < 0 ? 0 : n - 1;
+    const int period = border == WRAP ? n : border == REFLECT_1001 ? 2 * n : 2 * n - 2;
+    i %= period;
+    if (i < 0) i += period;
+    if (i < n) return i;
+    return border == REFLECT_1001 ? 2 * n - 1 - i : 2 * n - 2 - i;
+}
