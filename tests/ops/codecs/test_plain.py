@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +18,10 @@ from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIImageType
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
-from tests.kit.emulated_lane import EmulatedLane
-from tests.kit.fake_cupy import faked
 from tests.pipelines.engine.test_which_decoder import graph, results
 
-GPUS = ["emulated", pytest.param("real", marks=pytest.mark.gpu(emulated=False))]
 KINDS = ["24", "32", "24 down", "32 down", "P5", "P6"]
 SIZES = [(1, 1), (3, 2), (5, 9), (17, 8), (40, 31), (9, 67), (33, 64)]
-
-
-@pytest.fixture(params=GPUS)
-def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
-    with faked(memory=True) if request.param == "emulated" else nullcontext():
-        yield request.param
-
-
-@pytest.fixture(params=GPUS)
-def lane(request: pytest.FixtureRequest) -> Iterator[Any]:
-    if request.param == "emulated":
-        yield EmulatedLane()
-        return
-    from dali_run.ops.gpu.lane import Lane
-
-    real = Lane(0)
-    with real:
-        yield real
-    real.close()
 
 
 def encoded(kind: str, h: int, w: int, seed: int) -> bytes:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import random
 import struct
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +17,10 @@ from dali_run.ops.codecs import webp_on_gpu as on_gpu
 from dali_run.ops.codecs.formats import probe
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
-from tests.kit.emulated_lane import EmulatedLane
 from tests.kit.fake_cupy import faked
 from tests.pipelines.engine.test_which_decoder import graph, results
 
 pytestmark = pytest.mark.skipif(webp._library() is None, reason="no libwebp here")
-
-GPUS = ["emulated", pytest.param("real", marks=pytest.mark.gpu(emulated=False))]
-
-
-@pytest.fixture(params=GPUS)
-def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
-    with faked(memory=True) if request.param == "emulated" else nullcontext():
-        yield request.param
-
-
-@pytest.fixture(params=GPUS)
-def lane(request: pytest.FixtureRequest) -> Iterator[Any]:
-    if request.param == "emulated":
-        yield EmulatedLane()
-        return
-    from dali_run.ops.gpu.lane import Lane
-
-    real = Lane(0)
-    with real:
-        yield real
-    real.close()
 
 
 def picture(h: int, w: int, seed: int) -> np.ndarray:
