@@ -74,9 +74,10 @@ class Processes:
             while self._workers and time.monotonic() < deadline:
                 self.poll(0.2)
         finally:
-            for worker in self._workers.values():
+            for worker in self._workers.values():  # deaf: stopped, or in a call that does not return
                 with contextlib.suppress(OSError):
                     os.kill(worker.pid, signal.SIGKILL)
+                worker.wire.close()
             self._selector.close()
             self._wire.close()
             self._nursery.kill()
@@ -139,12 +140,15 @@ class Processes:
         ours, theirs = socket.socketpair()
         try:
             socket.send_fds(self._wire.sock, [json.dumps({"seat": seat.plain()}).encode()], [theirs.fileno()])
-        except OSError:
+            pid = int(self._expect("pid")["pid"])
+        except BaseException as e:
             ours.close()
-            raise JobError(f"the workers' process is gone{self.last_words()}") from None
+            if isinstance(e, OSError):
+                raise JobError(f"the workers' process is gone{self.last_words()}") from None
+            raise
         finally:
             theirs.close()
-        worker = Process(seat, Wire(ours), int(self._expect("pid")["pid"]))
+        worker = Process(seat, Wire(ours), pid)
         self._workers[seat] = worker
         self._selector.register(worker.wire, selectors.EVENT_READ, worker)
 

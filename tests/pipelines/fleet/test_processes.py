@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -318,6 +319,33 @@ def test_only_workers_touch_cuda_each_with_its_own_gpu(
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
     assert {pid for pid, _, _ in notes}.isdisjoint({str(nursery), str(os.getpid())})
     assert {(above, visible) for _, above, visible in notes} == {(str(nursery), "3"), (str(nursery), "5")}
+
+
+def test_a_worker_that_hears_nothing_is_ended_when_its_crew_is_left(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is left open: pytest makes a socket that is not closed an error."""
+    monkeypatch.setattr("dali_run.pipelines.fleet.processes.PATIENCE", 0.1)
+    job = JobText(str(spec), spec.read_text(), {}, "cpu", None, str(tmp_path))
+    with Processes(job, [Seat("deaf", 1, 1.0, (), None)]) as crew:
+        crew.fill(1)
+        (worker,) = crew.workers
+        os.kill(worker.pid, signal.SIGSTOP)
+    gc.collect()
+    assert worker.wire.fileno() == -1
+    while os.path.exists(f"/proc/{worker.pid}"):
+        time.sleep(0.02)
+
+
+def test_workers_that_cannot_be_started_leave_nothing_open(spec: Path, tmp_path: Path) -> None:
+    job = JobText(str(spec), spec.read_text(), {}, "cpu", None, str(tmp_path))
+    with Processes(job, [Seat(name, 1, 0.5, (), None) for name in "ab"]) as crew:
+        crew.fill(1)
+        os.kill(crew._nursery.pid, signal.SIGKILL)
+        crew._nursery.wait()
+        with pytest.raises(JobError, match="workers' process"):
+            crew.fill(2)
+    gc.collect()
 
 
 HANGING = """
