@@ -221,10 +221,15 @@ class Session:
         self.prefetched = True
 
     def take(self) -> tuple[TensorList, ...]:
-        """The outputs of the oldest iteration that was scheduled. Raises StopIteration where there is none left."""
+        """The outputs of the oldest iteration that was scheduled. Raises StopIteration where there is none left, and
+        what made that one fail: it is gone then, too."""
         if self.in_flight == 0:
             raise StopIteration
-        iteration: Iteration = next(self.engine())
+        try:
+            iteration: Iteration = next(self.engine())
+        except Exception:
+            self.in_flight -= 1
+            raise
         self.in_flight -= 1
         self.taken = iteration.request.start + iteration.request.n
         self.dropped = iteration.dropped
