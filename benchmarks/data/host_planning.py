@@ -135,7 +135,7 @@ def measure(
     from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
     from dali_run.ops.fused import decode_resize as fused_decode
     from dali_run.ops.gpu import lane as device
-    from dali_run.pipelines.engine.device import DevicePart
+    from dali_run.pipelines.engine.device.part import DevicePart
     from dali_run.pipelines.engine.engine import Engine, Options, Request
     from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
 

@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.data.different import GIGABYTES, images_of
 from dali_run.ops.context import Context
 from dali_run.pipelines.bench.machine import facts
-from dali_run.pipelines.engine.workers import Pool
+from dali_run.pipelines.engine.threads.workers import Pool
 from dali_run.readers.base import Reader
 from dali_run.readers.file import File
 from dali_run.readers.lmdb import LMDB

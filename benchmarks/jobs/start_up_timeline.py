@@ -34,8 +34,9 @@ PARTS = {
     "dali_run.pipelines.compile.plan": ["compile_job"],
     "dali_run.pipelines.job.batches": ["Batches.warm_up"],
     "dali_run.pipelines.engine.engine": ["Engine.__init__", "Engine.start", "Engine.__next__", "Engine.stop"],
-    "dali_run.pipelines.engine.device": [
-        "DevicePart.open", "DevicePart._launch_whole", "DevicePart._settled", "DevicePart._make_room",
+    "dali_run.pipelines.engine.device.open_lanes": ["OpenLanes.open"],
+    "dali_run.pipelines.engine.device.part": [
+        "DevicePart._launch_whole", "DevicePart._settled", "DevicePart._make_room",
     ],
     "dali_run.pipelines.engine.host": ["HostPart.whole", "HostPart.computed"],
     "dali_run.pipelines.engine.inputs": ["Sources.__init__"],

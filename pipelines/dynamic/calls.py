@@ -23,7 +23,7 @@ from ...ops.gpu.repeated import repeats_of
 from ...ops.interfaces import Lane
 from ...ops.types import DALIDataType, from_numpy
 from ..compile.infer import infer_node
-from ..engine.nodes import empty, merge
+from ..engine.nodes.envs import empty, merge
 from ..graph.arguments import check_arguments, no_argument
 from ..graph.nodes import Edge, Node
 from ..user_warnings import user_line

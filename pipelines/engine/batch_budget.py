@@ -15,11 +15,12 @@ from ...ops.gpu.readable_by_gpu import in_device_memory
 from ..compile.schedule import Step
 from ..graph.nodes import Edge
 from ..wording import size
-from . import nodes
 from .in_flight import Iteration
 from .memory import estimate
 from .memory.budget import Ledger
-from .nodes import MORE_MEMORY, Dropped, bytes_of
+from .nodes.envs import bytes_of, cut, drop, gone, within
+from .nodes.guarded import MORE_MEMORY, described
+from .nodes.run import Dropped
 from .services import Services
 
 FOR_WORK = 0.25
@@ -90,15 +91,15 @@ class BatchBudget:
         with contextlib.suppress(_Unforeseen):
             return self._foreseen(it.env, it.samples, step)
         for slot in it.samples.slot.tolist():
-            one = nodes.cut({e: it.env[e] for e in step.needs}, slot, slot + 1)
+            one = cut({e: it.env[e] for e in step.needs}, slot, slot + 1)
             try:
-                self._foreseen(one, nodes.within(it.samples, slot, slot + 1, {})[1], step)
+                self._foreseen(one, within(it.samples, slot, slot + 1, {})[1], step)
             except _Unforeseen as e:
                 fatal = self._services.raised(e.problem, 1)
                 if fatal is not None:
                     raise fatal from e.problem
                 where = " > ".join(n.name for n in step.nodes)
-                it.dropped.append(Dropped(slot, where, "internal", nodes.described(e.problem)))
+                it.dropped.append(Dropped(slot, where, "internal", described(e.problem)))
         self.drop(it)
         with contextlib.suppress(_Unforeseen):
             return self._foreseen(it.env, it.samples, step)
@@ -215,6 +216,6 @@ class BatchBudget:
     @staticmethod
     def drop(it: Iteration) -> None:
         """Drop the samples that failed from all batches."""
-        gone = nodes.gone(it.dropped)
-        nodes.drop(it.env, gone)
-        it.samples = it.samples.take(~np.isin(it.samples.slot, list(gone)))
+        lost = gone(it.dropped)
+        drop(it.env, lost)
+        it.samples = it.samples.take(~np.isin(it.samples.slot, list(lost)))

@@ -9,14 +9,13 @@ free lane and hand it on at once, too; another thread settles batches in order: 
 checks that kernels left, runs failed samples again alone, and only then lets the batch go.
 
 The engine owns the threads and channels. Its parts own the rest: `Services` what all batches share, `BatchBudget` the
-memory, `Intake` the schedule, `HostPart` the workers, `DevicePart` the lanes.
+memory, `Intake` the schedule, `HostPart` the workers, `OpenLanes` the lanes, and `DevicePart` what is on them. Where
+the caller's thread does all of it (`asked`), there are no other threads.
 """
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -30,27 +29,30 @@ from ...ops.gpu.lane import page_locked_blocks, pinned_empty
 from ...ops.gpu.start import start_ahead
 from ...ops.gpu.waits import Watch, unwatch, watch
 from ...ops.interfaces import Copies
-from ...readers.base import Reader
 from ...readers.fetch.gpu_reads import lender_for
 from ...readers.fetch.lost_pages import lost_files
 from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
-from . import gil, hand_over
+from . import hand_over
+from .asked.direct import Direct, suits
+from .asked.inline import Inline
 from .batch_budget import IN_PARTS, BatchBudget
-from .channel import Channel, Closed
 from .compile_ahead import clients_of, compile_ahead
-from .device import DevicePart, as_ours, if_it_works, launcher_count, open_lane
-from .direct import Direct, suits
-from .host import CHUNK, HostPart
+from .device.null_lane import NullLane
+from .device.open_lanes import OpenLanes, open_lane
+from .device.part import DevicePart, launcher_count
+from .errors import as_ours, if_it_works
+from .host import HostPart
 from .in_flight import Feed, Iteration, Request, replace_dropped
 from .intake import Intake
 from .memory.budget import Ledger
-from .nodes import Dropped, bytes_of, drop
-from .null_device import NullLane
+from .nodes.envs import drop
+from .nodes.run import Dropped
 from .options import Options
-from .plain import PlainStep
 from .services import FEWER, Services
 from .stats import Stats
+from .threads import gil
+from .threads.channel import Channel, Closed
 
 __all__ = [
     "FEWER", "IN_PARTS", "Engine", "Feed", "Iteration", "NullLane", "Options", "Request", "launcher_count", "segments",
@@ -62,28 +64,8 @@ _REGISTERED = 0.5
 _REGISTERED_FILES = (1 << 62,)
 """The owner of those on the account: never the oldest batch."""
 
-_QUICK, _PROMPT = 2e-3, 8e-3
-"""Seconds of CPU time, and seconds in all, that a batch may take in the thread that asks. Every hand-over to another
-thread costs 10 to 50 us, estimating memory more, and with the GIL so short a task gains nothing from another
-thread."""
-
-_MUCH = 32 << 20
-"""Bytes that a batch of several chunks may have where it is computed in the thread that asks."""
-
-_FIRST = 2
-"""Batches that may take any time: they compile loops."""
-
 _LOOK = 0.2
 """Seconds after which a thread that waits for others looks whether they wait for a GPU that hangs."""
-
-_PATIENCE = 16
-"""Batches that may take longer (first ones compile kernels, files are not in the page cache) before threads start."""
-
-
-def is_light(plan: Plan) -> bool:
-    """Nothing in the plan reads, decodes or runs code of the user's: all of it is arithmetic on a few numbers."""
-    light = all(s.kind == "whole" for s in plan.steps)
-    return light and all(not n.op.per_batch or n.op.light for n in plan.graph.nodes)
 
 
 class Engine:
@@ -107,17 +89,21 @@ class Engine:
         self.budget = BatchBudget(self.services)
         self.intake = Intake(self.services, self.budget, schedule)
         self.host_part = HostPart(self.services, self.budget, self.intake, self._staging)
-        self.device_part = DevicePart(
-            self.services, self.budget, self.intake, self.host_part.reads_at_once, self.open_lane
-        )
+        self.lanes = OpenLanes(self.services, self.budget, self.open_lane)
+        self.device_part = DevicePart(self.services, self.budget, self.intake, self.host_part.reads_at_once, self.lanes)
         self.direct = (
             Direct(self.services, self.budget, self.intake, self.host_part, self.device_part)
             if suits(plan, options)
             else None
         )
-        self.inline = options.inline and all(s.kind != "device" for s in plan.steps)
-        """Batches are computed in the caller's thread, so far."""
-        self.host_part.on_account = not self.inline
+        """Makes all batches in the caller's thread, where it can."""
+        self.inline = (
+            Inline(self.services, self.intake, self.host_part)
+            if options.inline and all(s.kind != "device" for s in plan.steps)
+            else None
+        )
+        """Makes them there, so far."""
+        self.host_part.on_account = self.inline is None
         self.channels: list[Channel[Any]] = []
         self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
         """The channels before and after every step; None where one thread goes from the step before to this one."""
@@ -129,20 +115,10 @@ class Engine:
         self.hung = False
         """A GPU of it does not come to an end."""
         self._watch: Watch | None = None
-        self._light = is_light(plan)
-        self._most_inline = CHUNK if any(n.op.decodes or isinstance(n.op, Reader) for n in plan.graph.nodes) else None
-        """Samples of a batch that may be computed in the caller's thread."""
-        self._slow = 0.0
-        """Batches that took too long to be computed in the caller's thread, less those that did not."""
-        self._doubtful = True
-        """The last batch took so long in the caller's thread that the next one's work is timed."""
         self._handed_out: tuple[int, ...] | None = None
         self._apart: deque[Iteration] = deque()
         """Batches that came together and were not handed out yet."""
         self._abandoned: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._named = [
-            (self.name_of(s), s, PlainStep(self.services, self.name_of(s), s)) for s in plan.steps if self.inline
-        ]
 
     # -- parts, for reports -------------------------------------------------------------------------------------
 
@@ -174,7 +150,7 @@ class Engine:
 
     def start(self) -> None:
         """Start the threads; iterating does it by itself."""
-        if self._started or self.inline:
+        if self._started or self.inline is not None:
             return
         self._started = True
         self._thread("abandoned", self._stop_when_abandoned)
@@ -184,8 +160,8 @@ class Engine:
         if self.direct is not None:
             self.direct.open()
             return
-        lanes = {i: self.device_part.free_lanes() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
-        if lanes and self.plan.target.device == "gpu":
+        free = {i: self.lanes.for_step() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
+        if free and self.plan.target.device == "gpu":
             host, stats = self.budget.host, self.stats  # and not self: files stay registered from run to run
             self.host_part.lender = lender_for(
                 self.options.upload,
@@ -195,40 +171,40 @@ class Engine:
                 lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
                 self.options.uploads,
             )
-        if lanes:
+        if free:
             gil.lower(id(self))
         here: Channel[Iteration] | None = None
         for steps in segments(self.plan.steps):
             name = self.name_of(steps[-1]) if steps else "feed"
             if steps and steps[0].kind == "device":
                 assert here is not None
-                there = self._channel(name, self.device_part.devices * self.options.gpu_queue)
+                there = self._channel(name, self.lanes.devices * self.options.gpu_queue)
                 settling: Channel[Iteration] = self._channel(
-                    f"{name} in flight", self.device_part.devices * self.options.lanes
+                    f"{name} in flight", self.lanes.devices * self.options.lanes
                 )
-                free = lanes[self.plan.steps.index(steps[0])]
-                self._thread(name, self.device_part.launch, name, steps[0], free, here, settling)
-                self._thread(f"{name} settle", self.device_part.settle, name, steps[0], free, settling, there)
+                its = free[self.plan.steps.index(steps[0])]
+                self._thread(name, self.device_part.launch, name, steps[0], its, here, settling)
+                self._thread(f"{name} settle", self.device_part.settle, name, steps[0], its, settling, there)
             else:
                 # twice as many where some are finished and some in the pool
                 depth = self.options.cpu_queue * (2 if steps and steps[-1].kind == "chunk" else 1)
-                there = self._channel(name, self.device_part.devices * depth)
+                there = self._channel(name, self.lanes.devices * depth)
                 self._thread(name, self.host_part.run, steps, here, there)
             for step in steps:
                 self.boxes[self.name_of(step)] = here if step is steps[0] else None, there
             here = there
         assert here is not None
         self.delivery = here
-        if lanes:  # when there are all channels that its failure would stop
-            self._thread("open", self.device_part.open)
-        if lanes and self.plan.target.device == "gpu":
+        if free:  # when there are all channels that its failure would stop
+            self._thread("open", self.lanes.open)
+        if free and self.plan.target.device == "gpu":
             self._watch = Watch(self.plan.target.indices, self.options.gpu_timeout, self._hang)
             watch(self._watch)
 
     def _staging(self, nbytes: int) -> Any:
         """Memory for bytes that are bound for a device: page-locked once that is open. Until then nothing waits for
         it, and what is read is copied once more."""
-        return self.page_locked(nbytes) if self.device_part.is_open else np.empty(nbytes, np.uint8)
+        return self.page_locked(nbytes) if self.lanes.are_open else np.empty(nbytes, np.uint8)
 
     def ask(self) -> None:
         """The schedule has one more batch (`Options.asked`)."""
@@ -270,7 +246,7 @@ class Engine:
                                "`dali-run doctor` and dmesg show how the GPU is"))  # fmt: skip
 
     def _stop_channels(self) -> None:
-        self.device_part.stop()
+        self.lanes.stop()
         for channel in self.channels:
             channel.stop()
         for ledger in self.ledgers.values():
@@ -308,9 +284,9 @@ class Engine:
                 with suppress(RuntimeError):  # it could not be started
                     self._join(thread)
         if self._watch is None:
-            self.device_part.close()
+            self.lanes.close()
         elif not self.hung:
-            closing = threading.Thread(target=self.device_part.close, name="close", daemon=True)
+            closing = threading.Thread(target=self.lanes.close, name="close", daemon=True)
             closing.start()
             self._join(closing)
             unwatch(self._watch)
@@ -319,7 +295,7 @@ class Engine:
             return
         if self.host_part.lender is not None:
             if_it_works(self.host_part.lender.close)
-        self.device_part.lift_limits()
+        self.lanes.lift_limits()
         page_locked_blocks().leave(self.budget.host)
         if wait:
             self.host_part.let_go()
@@ -344,10 +320,11 @@ class Engine:
 
     def __next__(self) -> Iteration:
         """The next finished batch. Raises StopIteration at the end of the schedule, or what ended the run."""
-        if self.inline:
-            iteration = self._run_inline()
-            if iteration is not None:
-                return self._finish(iteration)
+        if self.inline is not None:
+            made = self.inline.take()
+            if made is not None:
+                return self._finish(made)
+            self.inline, self.host_part.on_account = None, True
         if self._apart:
             return self._finish(self._apart.popleft())
         self.start()
@@ -402,42 +379,3 @@ class Engine:
         iteration.dropped += [Dropped(slot, name, "read_failed", why) for slot, name in names.items()]
         drop(iteration.env, set(names))
         iteration.samples = iteration.samples.take(~np.isin(iteration.samples.slot, list(names)))
-
-    def _run_inline(self) -> Iteration | None:
-        """The next batch, computed by the caller; None where threads should do it from now on."""
-        began, at_work = time.perf_counter(), time.thread_time() if self._doubtful else None
-        it = self.intake.one(0 if self._slow > _PATIENCE else None if self._light else self._most_inline)
-        if it is None:
-            self.inline = False
-            self.host_part.on_account = True
-            return None
-        for name, step, plain in self._named:
-            if plain.suits and plain.run(it):
-                continue
-            if step.kind == "whole":
-                self.host_part.whole(it, name, step, None, self.host_part.pool)
-                continue
-            env = {e: it.env[e] for e in step.needs}
-            reads = not all(n.op.looks_on for n in step.nodes)
-            if reads and len(it.samples) > CHUNK and bytes_of(env.values()) > _MUCH:
-                self._slow = math.inf
-                self.host_part.with_threads(name, step, it)
-                self._handed_out = it.order
-                continue
-            with self.budget.host.work(0):
-                done = self.host_part.computed(step, it, env, it.samples, 0)
-            self.host_part.join_chunks(name, step, it, [done])
-        took = time.perf_counter() - began
-        self._doubtful = took > _QUICK  # asking for the thread's time is a call of the system
-        if not self._doubtful:
-            worked = took
-        elif at_work is None:
-            return it
-        else:
-            worked = time.thread_time() - at_work
-        if worked <= _QUICK and took <= _PROMPT:
-            self._slow -= self._slow > 0
-        else:  # a large batch that takes long soon goes to the threads
-            large = len(it.samples) > CHUNK and it.number >= _FIRST
-            self._slow += max(1.0, worked / _PROMPT) if large else 1
-        return it

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import NoReturn
 
-from .channel import Channel, Closed
 from .in_flight import Iteration
+from .threads.channel import Channel, Closed
 
 
 def taken(channel: Channel[Iteration]) -> Iteration:

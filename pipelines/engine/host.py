@@ -17,19 +17,22 @@ from ...readers.fetch.gpu_reads import Lending
 from ..compile.schedule import Step, segments
 from ..graph.nodes import Edge, Node
 from .batch_budget import FOR_WORK, BatchBudget
-from .channel import Channel, Closed
+from .errors import out_of_memory
 from .hand_over import arriving, end_with
 from .in_flight import Iteration
 from .intake import Intake
-from .latch import Latch
 from .memory.budget import Allowance
 from .memory.estimate import Foresight, runs
 from .memory.reuse import Recycler
 from .memory.shared_outputs import Band, join, whole_outputs
-from .nodes import Env, Run, begin, bytes_of, cut, drop, gone, guarded
-from .out_of_memory import out_of_memory
+from .nodes.envs import bytes_of, cut, drop, gone
+from .nodes.guarded import guarded
+from .nodes.run import Env, Run
+from .nodes.run_nodes import begin
 from .services import Services
-from .workers import Pool
+from .threads.channel import Channel, Closed
+from .threads.latch import Latch
+from .threads.workers import Pool
 
 CHUNK = 8
 """Samples a chunk: few enough for a decoded chunk to stay in the L2 cache, enough to hide the cost of a task."""
@@ -220,12 +223,21 @@ class HostPart:
             yield part
 
     def with_threads(self, name: str, step: Step, it: Iteration) -> None:
-        """Take the batch, as a whole, through a ``chunk`` step, and wait for it."""
-        for part in self._chunked(name, step, it):
-            assert part is it
-            assert it.chunks is not None
-            it.chunks.wait()
-            it.chunks = None
+        """Take the batch, as a whole, through a ``chunk`` step, and wait for it; it is on the account meanwhile."""
+        try:
+            for part in self._chunked(name, step, it):
+                assert part is it
+                assert it.chunks is not None
+                it.chunks.wait()
+                it.chunks = None
+        finally:
+            self._budget.release(it.order)
+
+    def alone(self, name: str, step: Step, it: Iteration, env: Env) -> None:
+        """Take the batch, as one chunk, through a ``chunk`` step in this thread."""
+        with self._budget.host.work(0):
+            done = self.computed(step, it, env, it.samples, 0)
+        self.join_chunks(name, step, it, [done])
 
     def _submit_chunks(self, name: str, step: Step, it: Iteration, ahead: Foresight) -> None:
         before = self._before.get(name)

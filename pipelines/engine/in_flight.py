@@ -12,9 +12,10 @@ from ...ops.batch import Batch, Origin, Samples
 from ...ops.interfaces import Begun, Copies
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
-from .latch import Latch
 from .memory.estimate import Foresight
-from .nodes import Draws, Dropped, Env, Run, State, cut, gone, within
+from .nodes.envs import cut, gone, within
+from .nodes.run import Draws, Dropped, Env, Run, State
+from .threads.latch import Latch
 
 
 @dataclass(frozen=True, slots=True)

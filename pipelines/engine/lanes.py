@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from ...ops.gpu.lane import limit_pool
 from ...ops.interfaces import Copies
-from .channel import Channel, Closed
 from .memory.budget import Accounts
+from .threads.channel import Channel, Closed
 
 
 class OwnLanes(Channel[Copies]):

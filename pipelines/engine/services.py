@@ -13,7 +13,8 @@ from ..compile.plan import Plan
 from ..compile.schedule import Step
 from ..graph.nodes import Node
 from .in_flight import Feed, Iteration
-from .nodes import Run, described
+from .nodes.guarded import described
+from .nodes.run import Run
 from .options import Options
 from .stats import Stats
 

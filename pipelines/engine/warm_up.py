@@ -27,7 +27,9 @@ from ..compile.plan import Plan
 from .engine import Feed, Request
 from .memory.budget import Allowance, Ledger
 from .memory.estimate import foresee
-from .nodes import Dropped, Env, Run, drop, run_nodes
+from .nodes.envs import drop
+from .nodes.run import Dropped, Env, Run
+from .nodes.run_nodes import run_nodes
 
 _SAMPLES = 2
 _MOST = 256 << 20

@@ -24,7 +24,7 @@ from ..compile.place import resolve_target
 from ..compile.plan import compile_graph
 from ..engine.engine import Engine
 from ..engine.inputs import JobFeed, Sources
-from ..engine.nodes import gone
+from ..engine.nodes.envs import gone
 from ..graph.builder import GraphBuilder
 from ..graph.nodes import Edge, Graph
 from ..problems import Mark, Problems

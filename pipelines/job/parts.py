@@ -19,7 +19,8 @@ from ...ops.batch import I32, I64, Batch, Samples
 from ...writers.shards.rejects import RejectRow
 from ..compile.apart import Halves
 from ..engine.engine import Engine, Iteration, Options, Request
-from ..engine.nodes import Dropped, gone
+from ..engine.nodes.envs import gone
+from ..engine.nodes.run import Dropped
 from ..engine.stats import Stats
 from .batches import Batches, Finished, Stretch, rows_of
 from .report import build_report

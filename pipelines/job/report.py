@@ -269,7 +269,7 @@ def _memory(engine: Engine) -> dict[str, float]:
         memory[f"{name}_waited_seconds"] = round(ledger.waited, 6)
     if (remembered := engine.services.remembered) is not None:
         memory |= {"remembered_bytes": remembered.nbytes(), "remembered_records": remembered.records()}
-    if any(isinstance(lane, Lane) for lane in engine.device_part.lanes):
+    if any(isinstance(lane, Lane) for lane in engine.lanes.all):
         import cupy
 
         pool = cupy.get_default_memory_pool()  # of the current GPU

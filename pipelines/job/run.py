@@ -35,8 +35,8 @@ from ..compile.place import Target, resolve_target
 from ..compile.plan import Plan
 from ..cores import threads_of
 from ..engine.compile_ahead import clients_of, compile_ahead
-from ..engine.device import as_ours
 from ..engine.engine import Options
+from ..engine.errors import as_ours
 from ..engine.inputs import JobFeed, Sources
 from ..engine.lanes import Beside
 from ..engine.memory.trim import trim

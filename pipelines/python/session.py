@@ -15,7 +15,7 @@ from ..compile.place import Target
 from ..compile.plan import Plan, compile_graph
 from ..engine.engine import Engine, Iteration, Options, Request
 from ..engine.inputs import EndlessFeed, Sources
-from ..engine.nodes import Dropped
+from ..engine.nodes.run import Dropped
 from ..engine.options import lanes_for
 from ..engine.stats import Stats
 from ..graph.nodes import Edge, Graph

@@ -20,7 +20,8 @@ from ..compile.place import Target
 from ..compile.plan import compile_graph
 from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.inputs import JobFeed, Sources
-from ..engine.nodes import Env, Run, run_nodes
+from ..engine.nodes.run import Env, Run
+from ..engine.nodes.run_nodes import run_nodes
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
 from ..show.pictures import SPECTRA, as_picture, is_signal

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ....ops.batch import host_empty
 from ...wording import size
-from ..channel import Closed
+from ..threads.channel import Closed
 from .shared_outputs import Band
 
 

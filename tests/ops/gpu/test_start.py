@@ -17,9 +17,9 @@ from dali_run.ops.gpu import start
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.engine import engine as engines
+from dali_run.pipelines.engine.device.null_lane import NullLane
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.engine.null_device import NullLane
 from dali_run.pipelines.job import run as runs
 from dali_run.pipelines.spec.build import load_spec
 
@@ -168,8 +168,8 @@ def test_memory_is_page_locked_when_the_device_is_open(tmp_path: Path) -> None:
         engine.page_locked = lambda nbytes: asked.append(nbytes) or np.empty(nbytes, np.uint8)  # type: ignore[func-returns-value,assignment]
         assert len(engine._staging(100)) == 100
         assert asked == []
-        engine.device_part.free_lanes()
-        engine.device_part.open()
+        engine.lanes.for_step()
+        engine.lanes.open()
         assert len(engine._staging(101)) == 101
         assert asked == [101]
 

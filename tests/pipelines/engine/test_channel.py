@@ -9,8 +9,8 @@ import weakref
 
 import pytest
 
-from dali_run.pipelines.engine.channel import Channel, Closed
-from dali_run.pipelines.engine.workers import Pool
+from dali_run.pipelines.engine.threads.channel import Channel, Closed
+from dali_run.pipelines.engine.threads.workers import Pool
 
 
 def test_items_come_in_order_and_no_more_than_fit() -> None:
@@ -97,7 +97,7 @@ def test_a_pool_without_work_has_no_threads() -> None:
 
 def test_the_interpreter_ends_with_a_pool_at_work() -> None:
     program = (
-        "import time\nfrom dali_run.pipelines.engine.workers import Pool\npool = Pool(2, 'x')\n"
+        "import time\nfrom dali_run.pipelines.engine.threads.workers import Pool\npool = Pool(2, 'x')\n"
         "for _ in range(1000): pool.do(time.sleep, 0.02)\nprint('end')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -17,8 +17,8 @@ from dali_run.ops.errors import JobError
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
-from dali_run.pipelines.engine import gil as switch_interval
 from dali_run.pipelines.engine.engine import Engine, NullLane, Options, Request
+from dali_run.pipelines.engine.threads import gil as switch_interval
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.graph.nodes import Edge
 

@@ -12,10 +12,10 @@ import pytest
 
 from dali_run import fn, pipeline_def
 from dali_run.ops.images.flip import Flip
-from dali_run.pipelines.engine import engine
-from dali_run.pipelines.engine import workers as pools
+from dali_run.pipelines.engine.asked import inline
 from dali_run.pipelines.engine.inputs import Sources
-from dali_run.pipelines.engine.workers import Pool
+from dali_run.pipelines.engine.threads import workers as pools
+from dali_run.pipelines.engine.threads.workers import Pool
 from dali_run.pipelines.python.pipeline import Pipeline
 
 PATIENCE = 60
@@ -64,7 +64,7 @@ class Kernel:
             return flip(op, *args)
 
         monkeypatch.setattr(Flip, "cpu", cpu)
-        monkeypatch.setattr(engine, "_PATIENCE", -1)  # threads make the first batch, too
+        monkeypatch.setattr(inline, "_PATIENCE", -1)  # threads make the first batch, too
 
 
 def started(kernel: Kernel) -> Pipeline:

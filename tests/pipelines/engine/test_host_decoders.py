@@ -17,8 +17,8 @@ from dali_run.ops.codecs.formats import probe
 from dali_run.pipelines.bench.web_mix import write_mix
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
-from dali_run.pipelines.engine import device
-from dali_run.pipelines.engine.channel import Channel
+from dali_run.pipelines.engine.device import part as device
+from dali_run.pipelines.engine.threads.channel import Channel
 
 from .test_which_decoder import engines, graph, results  # noqa: F401 (a fixture)
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.pipelines.engine.channel import Closed
+from dali_run.pipelines.engine.device.null_lane import NullLane
 from dali_run.pipelines.engine.inputs import Sources
 from dali_run.pipelines.engine.lanes import LanePool
-from dali_run.pipelines.engine.null_device import NullLane
+from dali_run.pipelines.engine.threads.channel import Closed
 from dali_run.pipelines.job.part import OpenJob
 from dali_run.pipelines.job.run import CLEAN, INTERRUPTED, Progress, identity, prepare, run_job
 

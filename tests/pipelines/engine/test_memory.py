@@ -20,14 +20,15 @@ from dali_run.ops.context import Context
 from dali_run.ops.errors import DeviceError, JobError, SpecError
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
-from dali_run.pipelines.engine import out_of_memory as on_device
-from dali_run.pipelines.engine.channel import Closed
+from dali_run.pipelines.engine import errors
+from dali_run.pipelines.engine.device import out_of_memory as on_device
 from dali_run.pipelines.engine.engine import FEWER, IN_PARTS, Engine, NullLane, Options
 from dali_run.pipelines.engine.host import HostPart
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.engine.memory.budget import Accounts, Allowance, Ledger, OverBudgetError
 from dali_run.pipelines.engine.memory.estimate import runs
 from dali_run.pipelines.engine.memory.reuse import Recycler
+from dali_run.pipelines.engine.threads.channel import Closed
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.graph.nodes import Edge
 from dali_run.pipelines.job.part import OpenJob
@@ -787,15 +788,16 @@ def test_what_counts_as_out_of_memory() -> None:
     class CUDARuntimeError(RuntimeError):
         pass
 
-    assert on_device.out_of_memory(OutOfMemoryError())
-    assert on_device.out_of_memory(CUDARuntimeError("cudaErrorMemoryAllocation: out of memory"))
-    assert not on_device.out_of_memory(CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access"))
-    assert not on_device.out_of_memory(MemoryError())
+    assert errors.out_of_memory(OutOfMemoryError())
+    assert errors.out_of_memory(CUDARuntimeError("cudaErrorMemoryAllocation: out of memory"))
+    assert not errors.out_of_memory(CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access"))
+    assert not errors.out_of_memory(MemoryError())
 
 
 def test_edges_are_let_go_after_their_last_reader() -> None:
     """A chain holds two batches at a time, not all of them."""
-    from dali_run.pipelines.engine.nodes import Run, run_nodes
+    from dali_run.pipelines.engine.nodes.run import Run
+    from dali_run.pipelines.engine.nodes.run_nodes import run_nodes
 
     b = GraphBuilder()
     (x,) = b.add("testing.numbers")

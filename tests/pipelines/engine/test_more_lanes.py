@@ -6,14 +6,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from dali_run.pipelines.engine import device, more_lanes
+from dali_run.pipelines.engine.device import more_lanes
+from dali_run.pipelines.engine.device.more_lanes import Change, MoreLanes
+from dali_run.pipelines.engine.device.null_lane import NullLane
+from dali_run.pipelines.engine.device.open_lanes import OpenLanes
 from dali_run.pipelines.engine.lanes import LanePool, OwnLanes
 from dali_run.pipelines.engine.memory.budget import Ledger
-from dali_run.pipelines.engine.more_lanes import Change, MoreLanes
-from dali_run.pipelines.engine.null_device import NullLane
 
 BATCH = 1024
 
@@ -78,58 +78,52 @@ def test_few_slow_batches_are_enough_of_a_window() -> None:
     assert machine.more.lanes > 4
 
 
-def part(decoders: dict[str, int], lanes: list[Any]) -> Any:
-    """A `DevicePart` that has nothing but what it takes to find a lane."""
+def opened(decoders: dict[str, int], lanes: list[Any]) -> OpenLanes:
+    """Lanes of a run that has nothing else."""
     ledger = Ledger(1000)
-    return SimpleNamespace(
-        _services=SimpleNamespace(stats=SimpleNamespace(decoders=decoders)),
-        _budget=SimpleNamespace(device=ledger, host=ledger),
-        _plan=SimpleNamespace(target="null"),
-        _open_lane=lambda target, index: NullLane(index),
-        lanes=lanes,
-        _waits_for_few=lambda: device.DevicePart._waits_for_few(own),
-        _room_for_more=lambda: device.DevicePart._room_for_more(own),
+    target = SimpleNamespace(indices=(3,))
+    services: Any = SimpleNamespace(
+        stats=SimpleNamespace(decoders=decoders), plan=SimpleNamespace(target=target, steps=[]), options=None
     )
-
-
-own: Any = None
+    budget: Any = SimpleNamespace(device=ledger, host=ledger)
+    found = OpenLanes(services, budget, lambda target, index: NullLane(index))
+    found.all += lanes
+    return found
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_lanes_come_and_go(shared: bool) -> None:
     """A lane that does not help is closed; all others stay with whoever takes the next batches."""
-    global own
-    opened = [NullLane(3) for _ in range(2)]
+    first = [NullLane(3) for _ in range(2)]
     closed: list[Any] = []
     free: Any = OwnLanes("lanes", 12)
     if shared:
         pool, plan = LanePool(), object()
         free = pool.of(plan, 0, 1)[0]
-    for lane in opened:
+    for lane in first:
         free.put(lane)
         lane.close = lambda lane=lane: closed.append(lane)  # type: ignore[method-assign, misc]
-    own = part({"cuda": 900, "cuda webp": 100}, list(opened))
+    own = opened({"cuda": 900, "cuda webp": 100}, first)
     changes = iter([Change.NOTHING, Change.ONE_MORE, Change.NOTHING, Change.ONE_LESS])
     more: Any = SimpleNamespace(launched=lambda *_: next(changes))
     deeper: list[int] = []
     out: Any = SimpleNamespace(deepen=lambda: deeper.append(1))
-    batch: Any = SimpleNamespace(samples=np.zeros(4))
 
     def launch() -> Any:
-        return device.DevicePart._free_lane(own, free, more, batch, out)
+        return own.take(free, more, 4, out)
 
     a, b = launch(), launch()
-    assert len(own.lanes) == 3
+    assert len(own.all) == 3
     assert deeper == [1]
     c = launch()
-    assert own.lanes == [*opened, c]
-    assert {id(a), id(b)} == set(map(id, opened))
+    assert own.all == [*first, c]
+    assert {id(a), id(b)} == set(map(id, first))
     free.put(a)
     free.put(b)
     assert launch() is b, "a was free first, and did not help"
     assert closed == [a]
-    assert own.lanes == [b, c]
+    assert own.all == [b, c]
     assert free.fill == 0
-    own = part({"cuda": 1000, "cpu": 5}, [b, c])
+    own = opened({"cuda": 1000, "cpu": 5}, [b, c])
     free.put(c)
     assert launch() is c, "nothing is asked: there are no more changes"

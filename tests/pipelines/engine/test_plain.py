@@ -13,8 +13,8 @@ import pytest
 from dali_run import Pipeline, fn, pipeline_def, types
 from dali_run.ops.arrays.cast import Cast
 from dali_run.ops.errors import JobError
-from dali_run.pipelines.engine import plain
-from dali_run.pipelines.engine.plain import PlainStep
+from dali_run.pipelines.engine.asked import plain
+from dali_run.pipelines.engine.asked.plain import PlainStep
 from tests.kit.fake_cupy import faked
 
 BATCH, COUNT = 4, 12

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.pipelines.engine.nodes import cut
+from dali_run.pipelines.engine.nodes.envs import cut
 from dali_run.pipelines.graph.nodes import Edge
 
 

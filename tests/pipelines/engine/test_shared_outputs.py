@@ -11,7 +11,8 @@ import pytest
 import dali_run.fn as fn
 from dali_run import pipeline_def
 from dali_run.ops.batch import Batch, Samples
-from dali_run.pipelines.engine import engine, host
+from dali_run.pipelines.engine import host
+from dali_run.pipelines.engine.asked import inline
 from dali_run.pipelines.engine.memory.reuse import Recycler
 from dali_run.pipelines.engine.memory.shared_outputs import Band, join
 
@@ -97,7 +98,7 @@ def test_pictures_of_any_size_get_their_places_too(chain: str, monkeypatch: pyte
         return joined
 
     monkeypatch.setattr(host, "join", watched)
-    monkeypatch.setattr(engine, "_MUCH", 0)  # all batches go to the workers
+    monkeypatch.setattr(inline, "_MUCH", 0)  # all batches go to the workers
 
     @pipeline_def(batch_size=40, num_threads=2, device_id=None)
     def program() -> Any:
@@ -127,7 +128,7 @@ def test_outputs_that_nobody_declared_are_foreseen_from_the_data(what: str, monk
         return joined
 
     monkeypatch.setattr(host, "join", watched)
-    monkeypatch.setattr(engine, "_MUCH", 0)  # all batches go to the workers
+    monkeypatch.setattr(inline, "_MUCH", 0)  # all batches go to the workers
 
     @pipeline_def(batch_size=40, num_threads=2, device_id=None)
     def program() -> Any:

@@ -19,7 +19,7 @@ from dali_run.ops.codecs.jpeg import nvjpeg
 from dali_run.ops.codecs.jpeg.nvjpeg import Backend, NvJpegError, Output
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
-from dali_run.pipelines.engine.device import launcher_count
+from dali_run.pipelines.engine.device.part import launcher_count
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.graph.builder import GraphBuilder

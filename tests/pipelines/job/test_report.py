@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dali_run.pipelines.engine.channel import Channel
+from dali_run.pipelines.engine.threads.channel import Channel
 from dali_run.pipelines.job.report import Load, _percent, _waits, bottleneck
 
 CPU = Load("cpu", 0.7, "The CPU workers hold the job back.", "More threads.")

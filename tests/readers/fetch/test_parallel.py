@@ -12,7 +12,7 @@ import pytest
 
 from dali_run.ops.batch import Samples
 from dali_run.ops.context import Context
-from dali_run.pipelines.engine.workers import Pool
+from dali_run.pipelines.engine.threads.workers import Pool
 from dali_run.readers.fetch.parallel import spread
 from dali_run.readers.file import File
 from tests.kit.readers import content, open_reader

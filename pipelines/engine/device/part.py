@@ -4,69 +4,56 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 
-from ...ops.batch import Samples
-from ...ops.codecs.on_host import CUDA as BATCHED
-from ...ops.errors import DeviceError, JobError
-from ...ops.gpu.lane import Lane, free_memory, gpu_count, limit_pool
-from ...ops.interfaces import Copies
-from ..compile.place import Target
-from ..compile.schedule import Step
-from ..graph.nodes import Edge
-from .batch_budget import FOR_WORK, BatchBudget
-from .channel import Channel, Closed
-from .hand_over import arriving, end_with
-from .in_flight import Iteration
-from .intake import Intake
-from .lanes import FreeLanes, OwnLanes, SharedLanes
-from .latch import Latch
-from .memory.budget import Ledger
-from .memory.estimate import Foresight, runs
-from .more_lanes import MOST, Change, MoreLanes
-from .nodes import Env, Run, bytes_of, drop, finish_late, gone
-from .null_device import DeviceTimer, NullLane
-from .out_of_memory import REMEDY, OnDevice, out_of_memory
-from .services import Services
-from .workers import Pool
+from ....ops.batch import Samples
+from ....ops.errors import DeviceError
+from ....ops.gpu.lane import Lane
+from ....ops.interfaces import Copies
+from ...compile.schedule import Step
+from ...graph.nodes import Edge
+from ..batch_budget import FOR_WORK, BatchBudget
+from ..errors import as_ours
+from ..hand_over import arriving, end_with
+from ..in_flight import Iteration
+from ..intake import Intake
+from ..lanes import FreeLanes
+from ..memory.estimate import Foresight, runs
+from ..nodes.envs import bytes_of, drop, gone
+from ..nodes.run import Env, Run
+from ..nodes.run_nodes import finish_late
+from ..services import Services
+from ..threads.channel import Channel, Closed
+from ..threads.latch import Latch
+from ..threads.workers import Pool
+from .more_lanes import MoreLanes
+from .open_lanes import OpenLanes
+from .out_of_memory import OnDevice
+from .timer import DeviceTimer
 
 _AHEAD, _LATE = 8, 0.1
 """Batches more that are read ahead, one by one, while batches wait for pictures that threads of the host decode, for
 that part of the time: one slow picture then holds its batch for as long as several others take."""
-
-_FEW = 0.01
-"""Part of the pictures that other decoders take from which the rest may wait for those."""
 
 _MODEST = 1 / 12
 """Part of the budgets that batches may take which a program did not ask to go together."""
 
 
 class DevicePart:
-    """Launching and settling; the lanes of every device."""
+    """Launching and settling."""
 
     def __init__(
-        self, services: Services, budget: BatchBudget, intake: Intake, reads_at_once: int,
-        open_lane: Callable[[Target, int], Copies],
-    ) -> None:  # fmt: skip
+        self, services: Services, budget: BatchBudget, intake: Intake, reads_at_once: int, lanes: OpenLanes
+    ) -> None:
         self._services = services
         self._plan, self._options = services.plan, services.options
         self._budget = budget
         self._intake = intake
         self._reads_at_once = reads_at_once
-        self._open_lane = open_lane
-        self.lanes: list[Copies] = []
-        self._free_lanes: list[FreeLanes] = []
-        self.devices = len(services.plan.target.indices)
-        self._limited: list[int] = []
-        """Devices that are held to a budget."""
-        self._open = threading.Event()
-        self._stopped = False
-        if any(s.kind == "device" for s in services.plan.steps):
-            beside = self._options.beside
-            budget.device = Ledger(0) if beside is None else beside.accounts.of(self._plan, "device", 0)
+        self.lanes = lanes
         self._to_host = {id(s): [e for e in s.gives if self._wanted_on_host(e)] for s in services.plan.steps}
         """The edges of each step that are wanted on the host."""
 
@@ -74,97 +61,21 @@ class DevicePart:
         """The edges of a step that are brought to the host."""
         return self._to_host[id(step)]
 
-    @property
-    def is_open(self) -> bool:
-        """All lanes are there: memory can be page-locked without waiting for the device to start."""
-        return self._open.is_set()
-
-    def free_lanes(self) -> list[FreeLanes]:
-        """Where one step will find its free lanes, of each device; they come with `open`. With lanes in common, a step
-        could take all of them and wait for the next, which waits for a lane."""
-        found: list[FreeLanes] = []
-        if self._options.beside is not None:
-            found += self._options.beside.lanes.of(self._plan, len(self._free_lanes) // self.devices, self.devices)
-        else:
-            found += [OwnLanes("lanes", max(MOST, self._options.lanes)) for _ in self._plan.target.indices]
-        self._free_lanes += found
-        return found
-
-    def open(self) -> None:
-        """Open the lanes: the body of a thread. A GPU takes some tenths of a second to start, in which batches are
-        read. Raises DeviceError."""
-        pool = None if self._options.beside is None else self._options.beside.lanes
-        if pool is None:
-            self._open_all()
-        else:
-            with pool.opening:
-                if id(self._plan) not in pool.lanes:
-                    self._open_all()
-                    pool.lanes[id(self._plan)] = self.lanes
-                self.lanes = pool.lanes[id(self._plan)]
-        self._open.set()
-
-    def _open_all(self) -> None:
-        count = len(self._plan.target.indices)
-        for number, free in enumerate(self._free_lanes):
-            index = self._plan.target.indices[number % count]
-            lanes = [self._open_lane(self._plan.target, index) for _ in range(self._options.lanes)]
-            self.lanes += lanes
-            if index not in self._limited:
-                self._limit(index)
-            for lane in lanes:
-                free.put(lane)
-
-    def _limit(self, index: int) -> None:
-        """Hold the pool of device ``index`` to the budget; all of them are on one account."""
-        gpu = self._plan.target.device == "gpu"
-        budget = self._options.memory.gpu_bytes(free_memory(index) if gpu else NullLane.free_memory)
-        if gpu and self._options.beside is not None:
-            self._options.beside.lanes.limit(index, budget)
-        elif gpu:
-            limit_pool(index, self, budget)
-        self._limited.append(index)
-        assert self._budget.device is not None
-        self._budget.device.limit += budget
-
-    def stop(self) -> None:
-        """Wake the threads that wait for a lane with Closed."""
-        self._stopped = True
-        self._open.set()
-        for free in self._free_lanes:
-            free.stop()
-
-    def close(self) -> None:
-        """Give lanes and pools back; no thread uses them any more."""
-        if self._options.beside is not None:
-            for free in self._free_lanes:
-                assert isinstance(free, SharedLanes)
-                free.give_back(lambda lane: if_it_works(lane.synchronize))
-            return
-        for lane in self.lanes:
-            if_it_works(lane.close)
-
-    def lift_limits(self) -> None:
-        """Let others use the memory of the devices again."""
-        if self._plan.target.device == "gpu" and self._options.beside is None:
-            for index in self._limited:
-                limit_pool(index, self, None)
-
     # -- launching ----------------------------------------------------------------------------------------------
 
     def launch(
-        self, name: str, step: Step, lanes: list[FreeLanes], inbox: Channel[Iteration], out: Channel[Iteration]
+        self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
-        """Launch batches on free ``lanes``: the body of a thread."""
+        """Launch batches on ``free`` lanes: the body of a thread."""
         count = launcher_count(step)
         # one launcher alone is this thread: handing a batch to another takes as long as a few launches
-        launchers = [Pool(count, f"{name} {k}") for k in range(len(lanes))] if len(lanes) * count > 1 else []
+        launchers = [Pool(count, f"{name} {k}") for k in range(len(free))] if len(free) * count > 1 else []
         most, looked, waited = inbox.depth + _AHEAD, time.perf_counter(), self._services.waited
-        more = [MoreLanes(self._options.lanes, time.perf_counter) for _ in lanes]
+        more = [MoreLanes(self._options.lanes, time.perf_counter) for _ in free]
         try:
             for whole in arriving(inbox, out):
-                self._open.wait()  # before that the budget is not known
-                if self._stopped:
+                self.lanes.wait()
+                if self.lanes.stopped:
                     raise Closed
                 now = time.perf_counter()
                 if self._services.waited - waited > _LATE * (now - looked) and inbox.depth < most:
@@ -173,8 +84,9 @@ class DevicePart:
                 try:
                     for it, ahead in self._budget.parts(whole, step):
                         self._make_room(it, ahead)
-                        device = it.number % len(lanes)
-                        it.lane, it.launched = self._free_lane(lanes[device], more[device], it, out), Latch(1)
+                        device = it.number % len(free)
+                        it.lane = self.lanes.take(free[device], more[device], len(it.samples), out)
+                        it.launched = Latch(1)
                         if launchers:
                             launchers[device].do(self._launch_one, name, step, it, it.lane, it.launched)
                         else:
@@ -185,40 +97,6 @@ class DevicePart:
         finally:
             for launcher in launchers:
                 launcher.shutdown()
-
-    def _free_lane(self, lanes: FreeLanes, more: MoreLanes, it: Iteration, out: Channel[Iteration]) -> Copies:
-        """A free lane for the batch, waiting for one. Where that takes long, one more is tried."""
-        began = time.perf_counter()
-        lane = lanes.get()
-        if not self._waits_for_few():
-            return lane
-        change = more.launched(len(it.samples), time.perf_counter() - began, self._room_for_more())
-        if change is Change.ONE_MORE:
-            another = self._open_lane(self._plan.target, lane.index)
-            self.lanes.append(another)
-            out.deepen()
-            lanes.put(another)
-        elif change is Change.ONE_LESS:
-            self.lanes[:] = [k for k in self.lanes if k is not lane]
-            lanes.drop(lane)
-            lane.close()
-            lane = lanes.get()
-        return lane
-
-    def _waits_for_few(self) -> bool:
-        """Some pictures take other decoders than the one that decodes a whole batch at once: the rest of their batch
-        may wait for them while the GPU has little to do."""
-        counts = self._services.stats.decoders
-        total = sum(list(counts.values()))
-        return total > 0 and total - counts.get(BATCHED, 0) >= _FEW * total
-
-    def _room_for_more(self) -> bool:
-        """A batch more would fit into the memory."""
-        assert self._budget.device is not None
-        return all(
-            ledger.used <= ledger.limit * (1 - 2 / max(4, len(self.lanes)))
-            for ledger in (self._budget.device, self._budget.host)
-        )
 
     def begin(self, name: str, step: Step, it: Iteration, lane: Copies) -> None:
         """Launch a batch on a free ``lane``; it is to be `finish`ed in its turn by the same thread: so this waits for
@@ -231,7 +109,7 @@ class DevicePart:
     def _make_room(self, it: Iteration, ahead: Foresight, *, wait: bool = True) -> None:
         """Wait until the device, and the host for what comes back, have room for the batch."""
         assert self._budget.device is not None
-        room = self._budget.device.limit // (self._options.lanes * self.devices)
+        room = self._budget.device.limit // (self._options.lanes * self.lanes.devices)
         at_once, kept = ahead.at_once, ahead.held
         it.cuts = [(0, len(ahead.peak))]
         if at_once > room:
@@ -248,8 +126,8 @@ class DevicePart:
         as many as there is room for in all places that batches in flight have, or, where a program does other things
         with the device, a small part of that."""
         assert self._budget.device is not None
-        lanes = self._options.lanes * self.devices
-        in_flight = lanes + self._options.gpu_queue * self.devices + self._reads_at_once
+        lanes = self._options.lanes * self.lanes.devices
+        in_flight = lanes + self._options.gpu_queue * self.lanes.devices + self._reads_at_once
         on_device, on_host = self._budget.device.limit / lanes, self._budget.host.limit * (1 - FOR_WORK) / in_flight
         if self._options.whole_batches:
             on_device, on_host = (
@@ -293,7 +171,7 @@ class DevicePart:
             step.gives,
             self._to_host[id(step)],
             lane,
-            self.lanes,
+            self.lanes.all,
             self._device_error,
             self._services.fell_back,
         )
@@ -310,13 +188,13 @@ class DevicePart:
     # -- settling -----------------------------------------------------------------------------------------------
 
     def settle(
-        self, name: str, step: Step, lanes: list[FreeLanes], inbox: Channel[Iteration], out: Channel[Iteration]
+        self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
         """Wait for launched batches, in order, and give their lanes back: the body of a thread."""
         for it in arriving(inbox, out):
             try:
                 lane = self.finish(it, step)
-                lanes[it.number % len(lanes)].put(lane)
+                free[it.number % len(free)].put(lane)
                 self._budget.holds(it)
                 out.put(it)
             except BaseException as e:  # raised where the batch is taken
@@ -365,40 +243,7 @@ class DevicePart:
         return joined
 
 
-def open_lane(target: Target, index: int) -> Copies:
-    """A lane of device ``index``. Raises DeviceError for a GPU that is not there."""
-    if target.device == "null":
-        return NullLane(index)
-    if index >= gpu_count():
-        raise DeviceError(f"GPU {index} was asked for, this machine has {gpu_count()}; run `dali-run doctor`, or "
-                          "use device: cpu")  # fmt: skip
-    return Lane(index)
-
-
-def if_it_works(end: Callable[[], object]) -> None:
-    """Call ``end``, and ignore that a failed device fails again: the caller has already been told."""
-    try:
-        end()
-    except Exception as e:
-        if as_ours(e) is e:
-            raise
-
-
 def launcher_count(step: Step) -> int:
     """Threads that launch a device step. Where a kernel's launch waits (JPEG engines), another goes on meanwhile (one
     H200: 24k images/s instead of 16k); else two would only contend for the GIL (100k instead of 115k)."""
     return 2 if any(n.op.waits for n in step.nodes) else 1
-
-
-def as_ours(problem: BaseException) -> BaseException:
-    """The error that ends a run, in words for its user: lack of memory and failures of a device are not bugs."""
-    kind = type(problem).__name__
-    if kind == "OutOfMemoryError" or out_of_memory(problem):
-        return DeviceError(f"the GPU's memory does not suffice: {problem}; {REMEDY}")
-    if kind in ("CUDARuntimeError", "CUDADriverError"):
-        return DeviceError(f"the GPU failed: {problem}; this process cannot use it any more. CUDA_LAUNCH_BLOCKING=1 "
-                           "shows which kernel went astray, `dali-run doctor` and dmesg how the GPU is")  # fmt: skip
-    if isinstance(problem, MemoryError):
-        return JobError(f"out of memory: {str(problem) or 'an allocation failed'}; lower pipeline.batch_size, "
-                        "prefetch_queue_depth or memory.host, so that less is held at a time")  # fmt: skip
-    return problem

@@ -1,4 +1,4 @@
-"""Times of kernels on a lane, and a lane where there is no GPU."""
+"""Times of kernels on a lane of a GPU."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ...ops.batch import Batch
-from ...ops.gpu.lane import Lane
-from ..graph.nodes import Node
-from .stats import Stats
+from ....ops.gpu.lane import Lane
+from ...graph.nodes import Node
+from ..stats import Stats
 
 _CLOCK = "trace clock"
 """Where a lane keeps what its times count from in a trace: a mark, its perf_counter, and the lane's track."""
@@ -67,43 +64,3 @@ class DeviceTimer:
         self._marks.clear()
         self._lane.used_again(self._events)
         self._events = []
-
-
-class NullLane:
-    """A lane without a GPU: host memory, CPU kernels, the same steps and threads around them."""
-
-    free_memory = 1 << 62
-    """Bytes that there are."""
-
-    def __init__(self, index: int = 0) -> None:
-        self.index = index
-
-    def __enter__(self) -> NullLane:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        pass
-
-    def empty(self, n: int, dtype: Any) -> Any:
-        return np.empty(n, dtype)
-
-    def to_device(self, batch: Batch) -> Batch:
-        return batch
-
-    def to_host(self, batch: Batch) -> Batch:
-        return batch
-
-    def holds(self, batch: Batch) -> bool:
-        return True
-
-    def wait(self) -> None:
-        pass
-
-    def give_back(self, *, mine: bool) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -11,18 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...ops.batch import Batch, Samples
-from ...ops.context import Context
-from ...ops.gpu.program import Program, programs_of
-from ...ops.gpu.repeated import count_of, key_of_one
-from ...readers.external_source import ExternalSource, FedBatches
-from ..compile.schedule import Step
-from ..graph.nodes import Edge, Node
-from .batch_budget import BatchBudget
-from .in_flight import Iteration
-from .nodes import Env, context_of, repeating
+from ....ops.batch import Batch, Samples
+from ....ops.context import Context
+from ....ops.gpu.program import Program, programs_of
+from ....ops.gpu.repeated import count_of, key_of_one
+from ....readers.external_source import ExternalSource, FedBatches
+from ...compile.schedule import Step
+from ...graph.nodes import Edge, Node
+from ..batch_budget import BatchBudget
+from ..in_flight import Iteration
+from ..nodes.as_program import repeating
+from ..nodes.run import Env, context_of
+from ..services import Services
 from .plain import Plain
-from .services import Services
 
 _KEPT = 16
 """Shapes of batches of which the memory is remembered."""

@@ -10,27 +10,22 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...ops.batch import Batch
-from ...ops.context import stand_in
-from ...ops.errors import DeviceError
-from ...ops.interfaces import Copies
-from ..compile.place import is_late
-from ..graph.nodes import Edge, Node
-from .nodes import Env, ErrorHook, Run, guarded, merge, middle, pieces
+from ....ops.batch import Batch
+from ....ops.context import stand_in
+from ....ops.errors import DeviceError
+from ....ops.interfaces import Copies
+from ...compile.place import is_late
+from ...graph.nodes import Edge, Node
+from ..errors import REMEDY, out_of_memory
+from ..nodes.envs import merge, middle, pieces
+from ..nodes.guarded import ErrorHook, guarded
+from ..nodes.run import Env, Run
 
 AGAIN = "out of GPU memory: tried again once it was idle"
 HALVED = "out of GPU memory: batch halved"
 CPU_DECODER = "out of GPU memory: decoded on the CPU"
 CPU_KERNELS = "out of GPU memory: computed on the CPU"
 JOINED = "out of GPU memory: joined on the host"
-
-
-def out_of_memory(problem: BaseException) -> bool:
-    """The device (or page-locked memory) could not give what was asked for; the device itself is well."""
-    kind = type(problem).__name__
-    if kind in ("CUDARuntimeError", "CUDADriverError"):
-        return "emoryAllocation" in str(problem) or "OUT_OF_MEMORY" in str(problem)
-    return kind == "OutOfMemoryError"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +164,3 @@ class OnDevice:
     def _belongs_there(self, edge: Edge) -> bool:
         node = next(n for n in self.nodes if n.id == edge.node)
         return node.stage != "cpu" and not is_late(node)
-
-
-REMEDY = "lower pipeline.batch_size or prefetch_queue_depth, or run with --device cpu"

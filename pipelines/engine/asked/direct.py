@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 
-from ...ops.interfaces import Copies
-from ...readers.base import Reader
-from ..compile.plan import Plan
-from ..graph.nodes import Node
-from .batch_budget import BatchBudget
-from .device import DevicePart, if_it_works
-from .host import HostPart
-from .in_flight import Iteration
-from .intake import Intake
-from .options import Options
+from ....ops.interfaces import Copies
+from ....readers.base import Reader
+from ...compile.plan import Plan
+from ...graph.nodes import Node
+from ..batch_budget import BatchBudget
+from ..device.part import DevicePart
+from ..errors import if_it_works
+from ..host import HostPart
+from ..in_flight import Iteration
+from ..intake import Intake
+from ..options import Options
+from ..services import Services
 from .plain import PlainStep
 from .rehearsed import Begun, Rehearsed
-from .services import Services
 
 
 def suits(plan: Plan, options: Options) -> bool:
@@ -66,8 +67,8 @@ class Direct:
 
     def open(self) -> None:
         """Open the lanes."""
-        (lanes,) = self._device_part.free_lanes()
-        self._device_part.open()
+        (lanes,) = self._device_part.lanes.for_step()
+        self._device_part.lanes.open()
         self._lanes = deque(lanes.get() for _ in range(lanes.fill))
         self._host_part.on_account = False
 

@@ -14,18 +14,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...ops.base import Operator, outputs_of
-from ...ops.batch import host_empty
-from ...ops.context import Context, streams_of
-from ...ops.interfaces import Lane
-from ...readers.base import Reader
-from ...readers.external_source import ExternalSource, FedBatches
-from ..compile.schedule import Step
-from ..graph.conditionals import Merge, Split
-from ..graph.nodes import Edge, Node
-from .in_flight import Iteration
-from .nodes import Env, context_of
-from .services import Services
+from ....ops.base import Operator, outputs_of
+from ....ops.batch import host_empty
+from ....ops.context import Context, streams_of
+from ....ops.interfaces import Lane
+from ....readers.base import Reader
+from ....readers.external_source import ExternalSource, FedBatches
+from ...compile.schedule import Step
+from ...graph.conditionals import Merge, Split
+from ...graph.nodes import Edge, Node
+from ..in_flight import Iteration
+from ..nodes.run import Env, context_of
+from ..services import Services
 
 _SMALL = 1 << 20
 """Bytes of the arrays of a batch that the host computes."""

@@ -1,0 +1,49 @@
+"""A lane where there is no GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....ops.batch import Batch
+
+
+class NullLane:
+    """A lane without a GPU: host memory, CPU kernels, the same steps and threads around them."""
+
+    free_memory = 1 << 62
+    """Bytes that there are."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+
+    def __enter__(self) -> NullLane:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def empty(self, n: int, dtype: Any) -> Any:
+        return np.empty(n, dtype)
+
+    def to_device(self, batch: Batch) -> Batch:
+        return batch
+
+    def to_host(self, batch: Batch) -> Batch:
+        return batch
+
+    def holds(self, batch: Batch) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+    def give_back(self, *, mine: bool) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,96 @@
+"""The last nodes of a step on a device as one program (`ops.gpu.program`): their launches are known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from ....ops.batch import Batch, Samples
+from ....ops.context import Context
+from ....ops.gpu.program import Programs, programs_of
+from ...graph.nodes import Edge, Node
+from .run import Env, Run, context_of
+
+
+@dataclass(slots=True)
+class Whole:
+    """The last of some nodes, all of which repeat their launches: as one program, from the third time on."""
+
+    nodes: Sequence[Node]
+    first: int
+    """The first of them that belongs to it."""
+    run_: Run
+    programs: Programs
+    samples: Samples
+    inputs: dict[Edge, Batch] = field(default_factory=dict)
+
+    def run(self, env: Env, keep: Collection[Edge]) -> bool:
+        """Run them as a program, if there is one for these batches."""
+        run, nodes = self.run_, self.nodes[self.first :]
+        made = {n.id for n in nodes}
+        self.inputs = {e: env[e] for n in nodes for e in n.inputs if e.node not in made}
+        samples = next(iter(self.inputs.values())).samples if self.inputs else run.samples
+        run.trail = None
+        if len(samples) == 0 or any(b.samples is not samples for b in self.inputs.values()):
+            return False
+        if any(not n.inputs for n in nodes) and (run.dropped or samples is not run.samples):
+            return False
+        self.samples = samples
+        run.trail = []
+        if run.mark_device is not None:
+            run.mark_device(nodes[0], len(samples), 0, 0, False)
+        contexts = self.programs.contexts
+
+        def context(node: Node) -> Context:
+            known = contexts.get(node.id)
+            if known is None or run.draws:
+                known = contexts[node.id] = context_of(node, "gpu", samples, env, run)
+            else:
+                known.samples, known.args = samples, {k: env[e] for k, e in node.args.items()}
+            return known
+
+        found = self.programs.run(run.device, self._key, self.inputs, samples, context)
+        for known in contexts.values():
+            known.args = {}  # no batch is to be held
+            known.rejects.clear()
+        if found is None:
+            return False
+        run.trail = None
+        outputs, sizes = found
+        env |= cast("Env", outputs)
+        if run.mark_whole is not None:
+            run.mark_whole(nodes, len(samples), sizes)
+        return True
+
+    def note(self, keep: Collection[Edge]) -> None:
+        """They have run one by one."""
+        run, trail = self.run_, self.run_.trail
+        run.trail = None
+        if trail is not None and len(trail) == len(self.nodes) - self.first and not run.dropped:
+            self.programs.note(run.device, self._key, self.inputs, self.samples, trail, keep)
+
+    @property
+    def _key(self) -> tuple[int, int]:
+        return self.nodes[self.first].id, len(self.nodes)
+
+
+def repeating(nodes: Sequence[Node]) -> int:
+    """The place from which on ``nodes`` may become a program: they repeat their launches, or go by shapes alone."""
+    first, read = len(nodes), set[int]()
+    while first:
+        node = nodes[first - 1]
+        told = node.op.of_shapes and node.id not in read
+        if not (told or (node.stage == "gpu" and node.op.repeats)) or (node.samples_of is not None and not node.inputs):
+            break
+        read |= {e.node for e in node.reads}
+        first -= 1
+    return first
+
+
+def whole_of(nodes: Sequence[Node], run: Run) -> Whole | None:
+    """The last nodes that may become a program."""
+    if run.device is None or run.emulate or run.attempt or len(run.draws) > 1 or not hasattr(run.device, "launches"):
+        return None
+    first = repeating(nodes)
+    return Whole(nodes, first, run, programs_of(run.device), run.samples) if first < len(nodes) else None

@@ -1,0 +1,135 @@
+"""Run: all that some nodes are given for one pass over them, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.base import Stage
+from ....ops.batch import Batch, Samples
+from ....ops.context import Context, Helpers
+from ....ops.errors import RejectCode
+from ....ops.gpu.program import Part
+from ....ops.interfaces import Begun, Copies, Isolation, Lane, Lender, Remembered
+from ...graph.nodes import Edge, Node
+from ..memory.budget import Allowance
+
+Env = dict[Edge, Batch]
+State = tuple[int, int, int, int]
+"""Of a random generator: key, counter (low and high half) and word."""
+Draws = tuple[tuple[int, int, Mapping[int, State]], ...]
+"""Batches by their slots [low, high), each with where the streams of its operators go on from, by their seeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A sample that was dropped, and where."""
+
+    slot: int
+    node: str
+    code: RejectCode
+    message: str
+    kept: bool = False
+    """It was not dropped, only noted: it is damaged."""
+
+
+@dataclass(slots=True)
+class Run:
+    """The inputs and results of one pass over some nodes."""
+
+    samples: Samples
+    """All samples of this part of the iteration (for nodes without inputs)."""
+    seeds: Mapping[int, int]
+    rng: str = "philox"
+    draws: Draws = ()
+    """Of operators whose streams go on from states that they are given; empty where they follow from ``rng``."""
+    device: Copies | None = None
+    """The lane of device nodes; None on the host."""
+    emulate: bool = False
+    """Run the CPU kernels of device nodes (the null device)."""
+    states: Mapping[int, Any] = field(default_factory=dict)
+    """Open data sets and other state of per_batch nodes, by id."""
+    reader_samples: Mapping[int, Samples] = field(default_factory=dict)
+    allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
+    lender: Lender | None = None
+    """Lends views of containers to readers that feed a device."""
+    pool: Helpers | None = None
+    allowance: Allowance | None = None
+    """The memory that the kernels may allocate on the host; None for any amount."""
+    allocate: Callable[[int, Any], Any] | None = None
+    """Where the kernels' arrays come from otherwise (the null device)."""
+    alone: Callable[[], AbstractContextManager[None]] | None = None
+    """Waits until no other work runs, for a sample that found too little memory."""
+    isolation: Isolation | None = None
+    count: Callable[[str, int], None] | None = None
+    """Told of samples that take a slower way."""
+    decoders: Callable[[str, int, float], None] | None = None
+    """Told which decoder took how many images, in how many seconds."""
+    waited: Callable[[str, float], None] | None = None
+    """Told which decoder a batch waited for, and how long."""
+    remembered: Remembered | None = None
+    """Facts that are kept of records from one epoch to the next."""
+    begun: Mapping[int, Begun] = field(default_factory=dict)
+    """Results of `begin`, by the node's id."""
+    attempt: int = 0
+    observe: Callable[[Node, int, int, int, float, float], None] | None = None
+    """Called after every kernel: node, samples, bytes in, bytes out, begin and end (perf_counter)."""
+    mark_device: Callable[[Node, int, int, int, bool], None] | None = None
+    """Called around every kernel on a device: node, samples, bytes in, bytes out, after."""
+    mark_whole: Callable[[Sequence[Node], int, Sequence[tuple[int, int]]], None] | None = None
+    """Called after nodes that were launched as one: samples, and each node's bytes in and out."""
+    dropped: list[Dropped] = field(default_factory=list)
+    checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
+    late: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
+    """Calls that give the late outputs (of some of the samples each) once the device is done."""
+    trail: list[Part] | None = None
+    """Operators that repeated their launches, one after the other; None where one did not, or nobody asks."""
+    results: Env = field(default_factory=dict)
+    """Results of a launch on a device, until it is settled."""
+    timer: Any = None
+
+    def state(self) -> tuple[int, int, int]:
+        """How much it has noted down so far."""
+        return len(self.dropped), len(self.checks), len(self.late)
+
+    def undo(self, state: tuple[int, int, int]) -> None:
+        """Forget what was noted down since ``state``."""
+        del self.dropped[state[0] :], self.checks[state[1] :], self.late[state[2] :]
+
+
+def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -> Context:
+    """All that the kernel of ``node`` is given besides its inputs."""
+    seed, first, state = run.seeds.get(node.id, 0), 0, None
+    if run.draws and node.id in run.seeds and seed in run.draws[0][2]:
+        slot = int(samples.slot[0])
+        first, _, states = next(d for d in run.draws if d[0] <= slot < d[1])
+        seed, *rest = states[seed]
+        state = rest[0], rest[1], rest[2]
+    return Context(
+        op=node.op,
+        stage=stage,
+        samples=samples,
+        args={k: env[e] for k, e in node.args.items()},
+        seed=seed,
+        rng=run.rng,
+        state=state,
+        first=first,
+        device=cast("Lane", run.device),
+        source=run.states.get(node.id),
+        allocate_staging=run.allocate_staging,
+        lender=run.lender,
+        pool=run.pool,
+        isolation=run.isolation,
+        count=run.count,
+        decoders=run.decoders,
+        waited=run.waited,
+        remembered=run.remembered,
+        begun=run.begun.get(node.id),
+        attempt=run.attempt,
+        allocate=run.allocate if run.allowance is None else run.allowance.empty,
+    )

@@ -1,0 +1,240 @@
+"""Run nodes: take the samples of one environment through a list of nodes, dropping what cannot be processed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from functools import partial
+from typing import cast
+
+import numpy as np
+
+from ....ops.base import Operator, Stage, outputs_of
+from ....ops.batch import Batch, Samples
+from ....ops.context import Context, streams_of
+from ....ops.errors import SpecError
+from ....ops.gpu.program import Part
+from ....ops.gpu.repeated import repeats_of
+from ....ops.interfaces import Begun, Copies, Lane
+from ...graph.conditionals import Merge, Split
+from ...graph.nodes import Edge, Node
+from .as_program import whole_of
+from .envs import bytes_of, drop, empty, gone, merge, pieces
+from .run import Dropped, Env, Run, context_of
+
+RAISED_BY = "_dali_run_operator"
+"""On an exception: the node whose kernel raised it."""
+
+
+def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Collection[Edge] | None = None) -> None:
+    """Run ``nodes`` in order; their outputs are added to ``env``, samples that fail leave it.
+
+    With ``keep``, a batch leaves ``env`` after the last of ``nodes`` that reads it, unless its edge is in ``keep``:
+    what a chain holds at a time is then that of a few steps.
+    """
+    if run.allowance is not None:
+        run.allowance.begin(len(run.samples))
+    last = {} if keep is None else {e: node.id for node in nodes for e in node.reads}
+    kept = {e.node for e in keep or ()}
+    whole = None if keep is None else whole_of(nodes, run)
+    for at, node in enumerate(nodes):
+        if whole is not None and at == whole.first and whole.run(env, keep or ()):
+            return
+        if run.allowance is not None:
+            run.allowance.lasting = node.id in kept
+        if isinstance(node.op, Split):
+            _split(node, env)
+        elif isinstance(node.op, Merge):
+            env[Edge(node.id)] = merge([_placed(env[e], node, run) for e in node.inputs])
+        else:
+            _run(node, env, run)
+        if keep is not None:
+            for e in node.reads:
+                if last[e] == node.id and e not in keep:
+                    env.pop(e, None)
+        if run.allowance is not None and node is not nodes[-1]:
+            made = {n.id for n in nodes}
+            run.allowance.settle(bytes_of(b for e, b in env.items() if e.node in made))
+    if whole is not None:
+        whole.note(keep or ())
+
+
+def _draw(node: Node, env: Env, run: Run) -> bool:
+    """Run a node that does nothing but draw numbers (`Operator.drawn`). Of half a dozen such nodes of a batch, most
+    of the time would be what a kernel is given besides."""
+    samples = _samples(node, (), env, run)
+    if len(samples) == 0 or type(node.op).drawn is Operator.drawn:
+        return False
+    began = time.perf_counter()
+    found = node.op.drawn(streams_of(run.seeds.get(node.id, 0), samples, run.rng), samples)
+    if found is None:
+        return False
+    env[Edge(node.id)] = found
+    if run.observe:
+        run.observe(node, len(samples), 0, found.nbytes, began, time.perf_counter())
+    return True
+
+
+def _by_batch(node: Node, env: Env, run: Run) -> bool:
+    """Run a node whose streams go on from another state in each batch, where several go together: one by one."""
+    if run.seeds.get(node.id) not in run.draws[0][2]:
+        return False
+    slots = (env[node.reads[0]].samples if node.reads else run.samples).slot
+    borders = [low for low, high, _ in run.draws if len(slots) and low <= slots[-1] and high > slots[0]]
+    if len(borders) < 2:
+        return False
+    before = len(run.dropped)
+    parts: list[Env] = []
+    with closing(pieces({e: env[e] for e in node.reads}, run, [*borders, int(slots[-1]) + 1])) as inside:
+        for piece in inside:
+            _run(node, piece, run)
+            parts.append({e: b for e, b in piece.items() if e.node == node.id})
+    for k in range(node.op.num_outputs):
+        edge = Edge(node.id, k)
+        found = [p[edge] for p in parts]
+        env[edge] = merge(found, None if run.device is None or found[0].on_host else cast("Lane", run.device).empty)
+    if len(run.dropped) > before:
+        drop(env, gone(run.dropped))
+    return True
+
+
+def _run(node: Node, env: Env, run: Run) -> None:
+    if run.draws:
+        if _by_batch(node, env, run):
+            return
+    elif node.stage == "cpu" and not node.reads and node.op.random and _draw(node, env, run):
+        return
+    there = node.inputs[:1] if node.op.host_inputs else node.inputs
+    inputs = [_placed(env[e], node, run) for e in there] + [env[e] for e in node.inputs[len(there) :]]
+    samples = _samples(node, inputs, env, run)
+    if len(samples) == 0:
+        for k, spec in enumerate(node.specs):
+            env[Edge(node.id, k)] = empty(spec, samples)
+        return
+    stage: Stage = "cpu" if run.emulate else node.stage
+    made: list[Context] = []
+
+    def launch(device: Copies | None) -> tuple[Sequence[Batch], bool]:
+        ctx = context_of(node, stage, samples, env, run)
+        ctx.device = cast("Lane", device)
+        made.append(ctx)
+        outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
+        return outputs, not (ctx.rejects or ctx.checks or ctx.finish)
+
+    taken = sum(b.nbytes for b in inputs)
+    if run.mark_device:
+        run.mark_device(node, len(samples), taken, 0, False)
+    began = time.perf_counter()
+    try:
+        if stage == "gpu" and node.op.repeats and run.attempt == 0:
+            context = partial(context_of, node, stage, samples, env, run) if node.args or node.op.random else None
+            repeats = repeats_of(run.device)
+            outputs = repeats.run(run.device, node.id, inputs, samples, launch, context)
+            if run.trail is not None and repeats.used is not None:
+                gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
+                run.trail.append(Part(node, repeats.used, node.inputs, gives))
+        else:
+            outputs, _ = launch(run.device)
+            if run.trail is not None and node.op.of_shapes:
+                gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
+                run.trail.append(Part(node, None, node.inputs, gives, outputs))
+    except SpecError as e:
+        raise e.at(node.where) from None
+    except Exception as e:
+        e.__dict__.setdefault(RAISED_BY, node)
+        raise
+    ended = time.perf_counter()
+    if len(outputs) != node.op.num_outputs:
+        raise AssertionError(f"{node.op.name} gave {len(outputs)} outputs, not {node.op.num_outputs}")
+    for k, batch in enumerate(outputs):
+        if len(batch) != len(samples):
+            raise AssertionError(f"{node.op.name} gave {len(batch)} samples for {len(samples)}")
+        env[Edge(node.id, k)] = batch if batch.samples is samples else batch.replace(samples=samples)
+    given = sum(b.nbytes for b in outputs)
+    if run.observe:
+        run.observe(node, len(samples), taken, given, began, ended)
+    if run.mark_device:
+        run.mark_device(node, len(samples), taken, given, True)
+    if not made:
+        return
+    (ctx,) = made
+    run.checks += ctx.checks
+    if ctx.finish is not None:
+        run.late.append((Edge(node.id), ctx.finish))
+    # They refer to the context, and to others that share its list: a ring would keep the batch's memory until the
+    # collector comes.
+    ctx.checks.clear()
+    ctx.finish = None
+    if ctx.rejects:
+        run.dropped += [
+            Dropped(r.slot, node.parts.get(r.part, node.name), r.code, r.message, r.kept) for r in ctx.rejects
+        ]
+        drop(env, gone(run.dropped))
+
+
+def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, Begun]:
+    """Have mixed kernels whose inputs are there start what the host does of their work; see `Operator.begin`."""
+    begun = {}
+    for node in nodes:
+        if node.stage == "mixed" and all(e in env for e in (*node.inputs, *node.args.values())):
+            inputs = [env[e] for e in node.inputs]
+            samples = inputs[0].samples if inputs else run.reader_samples.get(node.id)
+            if samples is None or not len(samples):
+                continue
+            found = node.op.begin(context_of(node, "mixed", samples, env, run), *inputs)
+            if found is not None:
+                begun[node.id] = found
+    return begun
+
+
+def finish_late(run: Run, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()) -> None:
+    """Replace the stand-ins in ``env`` by the late outputs of ``run``, less the samples that were dropped
+    since. The device must be done with the run's kernels. ``tried`` calls what allocates."""
+    if not run.late or run.device is None:
+        return
+    parts: dict[Edge, list[Batch]] = {}
+    with run.device as lane:
+        for edge, finish in run.late:
+            if edge in env:
+                parts.setdefault(edge, []).append(tried(finish))
+    lane.synchronize()
+    for edge, batches in parts.items():
+        whole = batches[0] if len(batches) == 1 else merge(batches)  # several where the batch was cut
+        samples = env[edge].samples
+        if whole.samples is samples:  # nothing was dropped since, as a rule
+            env[edge] = whole
+        else:
+            env[edge] = whole.take(np.searchsorted(whole.samples.slot, samples.slot), samples)
+
+
+def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: Run) -> Samples:
+    if inputs:
+        return inputs[0].samples
+    if node.id not in run.reader_samples and node.samples_of is not None:
+        return env[node.samples_of].samples
+    samples = run.reader_samples.get(node.id, run.samples)
+    if not run.dropped:
+        return samples
+    # What an earlier node dropped must not come back: inputs and arguments of one kernel hold the same samples.
+    lost = np.isin(samples.slot, list(gone(run.dropped)))
+    return samples.take(~lost) if lost.any() else samples
+
+
+def _placed(batch: Batch, node: Node, run: Run) -> Batch:
+    """The batch where the node runs: mixed operators take host input, gpu operators device input."""
+    if run.device is None or run.emulate:
+        return batch
+    if node.stage == "gpu" or isinstance(node.op, (Split, Merge)):
+        moved: Batch = run.device.to_device(batch) if node.stage == "gpu" else batch
+        return moved
+    return batch
+
+
+def _split(node: Node, env: Env) -> None:
+    data, predicate = env[node.inputs[0]], env[node.args["predicate"]]
+    truth = np.asarray(predicate.data[predicate.offsets]).astype(bool)
+    wanted = predicate.samples.slot[truth]
+    first = np.isin(data.samples.slot, wanted)
+    env[Edge(node.id, 0)] = data.take(np.flatnonzero(first))
+    env[Edge(node.id, 1)] = data.take(np.flatnonzero(~first))

@@ -1,0 +1,1 @@
+"""Threads and the hand-overs between them: pools, channels, latches."""
