@@ -16,7 +16,7 @@ NAME = "bench"
 
 
 def command(
-    specs: Annotated[list[Path] | None, typer.Argument(metavar="[SPEC]...", help="YAML specs of jobs.")] = None,
+    specs: Annotated[list[Path] | None, typer.Argument(metavar="SPEC", help="YAML specs of jobs.")] = None,
     suite: Annotated[
         str | None,
         typer.Option(

@@ -26,7 +26,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a spec that is there.")] = False,
     json: Json = False,
 ) -> None:
-    """Write a commented spec for data that it has looked at.
+    """Look at a data set, and write a commented spec for it.
 
     In a terminal it asks what is not given: where the data is, what to make of it, where to. Elsewhere the first task
     that fits the data is taken. What it writes validates, and runs as it is.

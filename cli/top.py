@@ -18,7 +18,7 @@ _AT_WORK = ("preparing", "running")
 
 def command(
     output: Annotated[
-        str | None, typer.Argument(metavar="[OUT]", help="The folder (or URL) that a job writes to; all jobs without.")
+        str | None, typer.Argument(metavar="OUT", help="The folder (or URL) that a job writes to; all jobs without.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
     json: Json = False,
@@ -61,7 +61,7 @@ def _view(found: Sequence[Mapping[str, Any]]) -> Any:
     from ..pipelines.show.live import live_view, live_views
 
     if not found:
-        return "no job of yours is at work here"
+        return "no job of yours is running on this machine"
     return live_view(found[0]) if len(found) == 1 else live_views(found)
 
 

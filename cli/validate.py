@@ -13,7 +13,7 @@ NAME = "validate"
 
 
 def command(
-    specs: Annotated[list[Path], typer.Argument(metavar="SPEC...", help="YAML specs.")],
+    specs: Annotated[list[Path], typer.Argument(metavar="SPEC", help="YAML specs.")],
     changes: Set = None,
     plugins: Plugins = False,
     json: Json = False,

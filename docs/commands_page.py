@@ -32,7 +32,7 @@ def _section(name: str, command: Any) -> str:
     text, _, examples = _text(command.help).partition("Examples:")
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and not getattr(p, "hidden", False)]
-    usage = " ".join(["dali-run", name, *(_argument(p) for p in arguments), "[OPTIONS]"])
+    usage = " ".join(["dali-run", name, *map(_argument, arguments), "[OPTIONS]"])
     lines = ["", f"## {name}", "", f"    {usage}", "", text.strip()]
     rows = [(_argument(p), getattr(p, "help", "")) for p in arguments]
     rows += [(_option(p), p.help) for p in options if p.name != "help"]
@@ -49,7 +49,8 @@ def _text(help: str | None) -> str:
 
 
 def _argument(p: Any) -> str:
-    return str(p.metavar or p.name.upper())
+    name = str(p.metavar or p.name.upper()) + "..." * (p.nargs == -1)
+    return name if p.required else f"[{name}]"
 
 
 def _option(p: Any) -> str:

@@ -14,7 +14,7 @@ NAME = "convert-pipeline"
 
 def command(
     serialized: Annotated[Path, typer.Argument(metavar="IN.dali", help="What DALI's Pipeline.serialize wrote.")],
-    spec: Annotated[Path | None, typer.Argument(metavar="[OUT.yaml]", help="The spec; stdout by default.")] = None,
+    spec: Annotated[Path | None, typer.Argument(metavar="OUT.yaml", help="The spec; stdout by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
     """Write a pipeline that DALI serialized as a YAML spec.

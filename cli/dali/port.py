@@ -13,7 +13,7 @@ NAME = "port"
 
 
 def command(
-    programs: Annotated[list[Path], typer.Argument(metavar="PROGRAM...", help="Python files.")],
+    programs: Annotated[list[Path], typer.Argument(metavar="PROGRAM", help="Python files.")],
     write: Annotated[bool, typer.Option("--write", help="Rewrite the imports: nvidia.dali becomes dali_run.")] = False,
     json: Json = False,
 ) -> None:

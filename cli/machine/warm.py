@@ -13,7 +13,7 @@ NAME = "warm"
 
 
 def command(
-    spec: Annotated[Path | None, typer.Argument(metavar="[SPEC]", help="YAML spec of a job; without: all.")] = None,
+    spec: Annotated[Path | None, typer.Argument(metavar="SPEC", help="YAML spec of a job; without: all.")] = None,
     changes: Set = None,
     device: Device = None,
     processes: Annotated[

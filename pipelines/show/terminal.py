@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -246,7 +247,7 @@ def operators_view(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 def operator_view(operator: Mapping[str, Any], idle: str = "") -> RenderableType:
     """One operator with its arguments; ``idle`` says which have no effect."""
-    parts: list[RenderableType] = [Text(operator["name"], "bold"), Text(operator["doc"]), Text()]
+    parts: list[RenderableType] = [Text(operator["name"], "bold"), Text(_flowing(operator["doc"])), Text()]
     parts.append(table(("", ""), [[Text(k, "dim"), v] for k, v in operator["facts"].items()]))
     rows = [[a["name"], a["type"], a["default"], a["help"]] for a in operator["arguments"] if not a["without_effect"]]
     if rows:
@@ -256,6 +257,13 @@ def operator_view(operator: Mapping[str, Any], idle: str = "") -> RenderableType
     if operator["example"]:
         parts += [Text("\nexample", "dim"), Text(operator["example"])]
     return Group(*parts)
+
+
+def _flowing(text: str) -> str:
+    """Paragraphs of a docstring as one line each, for the terminal to wrap. Lists and what is indented stay."""
+    paragraphs = text.replace("``", "`").split("\n\n")
+    listed = re.compile(r"^(?: |[-*] |\d+[.)] )", re.M)
+    return "\n\n".join(p if listed.search(p) else p.replace("\n", " ") for p in paragraphs)
 
 
 def like_view(found: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -333,7 +341,7 @@ def value_in_words(f: Mapping[str, Any]) -> str:
 
 
 def doctor_view(found: Mapping[str, Any]) -> RenderableType:
-    """Findings by area, then what to do."""
+    """Findings by area, then what to repair, and what else can be installed."""
     rows: list[Row] = []
     area = ""
     for f in found["findings"]:
@@ -341,6 +349,9 @@ def doctor_view(found: Mapping[str, Any]) -> RenderableType:
         rows.append([first, f["what"], Text(f["status"], _STYLES[f["status"]]), Text(f["value"])])
         area = f["area"]
     parts: list[RenderableType] = [table(("", "", "", ""), rows)]
-    if found["remedies"]:
-        parts += [Text("\nTo do:", "bold"), *(Text(f"  {r}") for r in found["remedies"])]
+    optional = {f["remedy"] for f in found["findings"] if f["area"] == "packages" and f["status"] == "missing"}
+    for title, wanted in (("To do:", False), ("Where you need it:", True)):
+        remedies = [Text(f"  {r}") for r in found["remedies"] if (r in optional) is wanted]
+        if remedies:
+            parts += [Text(f"\n{title}", "bold"), *remedies]
     return Group(*parts)

@@ -76,11 +76,20 @@ def version_of(package: str) -> str:
 
 
 _CORE = ("numpy", "numba", "pillow", "simplejpeg", "pyyaml", "lmdb", "typer", "rich")
-_OPTIONAL = {
-    "imagecodecs": ("colour of 16 bits a channel in PNG, TIFF and JPEG 2000", "formats"),
+OPTIONAL = {
+    "imagecodecs": ("JPEG XL, and colour of 16 bits a channel in TIFF and JPEG 2000", "formats"),
+    "pillow-heif": ("HEIC", "formats"),
+    "soundfile": ("sounds", "media"),
+    "soxr": ("resampling of sounds as soxr and librosa do it", "media"),
+    "av": ("videos", "media"),
     "pyarrow": ("Parquet files", "parquet"),
     "fsspec": ("data at URLs, with s3fs, gcsfs or adlfs for the store", "remote"),
+    "ray": ("jobs on a Ray cluster (--on ray)", "ray"),
+    "opencv-python-headless": ("optical_flow", "flow"),
 }
+"""Packages that some jobs need: what for, and the extra that brings them. Those for a GPU are looked at with it."""
+_SAME = {"opencv-python-headless": ("opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")}
+"""Packages that do as well."""
 
 
 def _packages() -> Iterator[Finding]:
@@ -89,8 +98,8 @@ def _packages() -> Iterator[Finding]:
             yield Finding("packages", package, "ok", version)
         else:
             yield Finding("packages", package, "warning", "not installed", "pip install --force-reinstall dali-run")
-    for package, (use, extra) in _OPTIONAL.items():
-        if version := version_of(package):
+    for package, (use, extra) in OPTIONAL.items():
+        if version := next(filter(None, map(version_of, (package, *_SAME.get(package, ())))), ""):
             yield Finding("packages", package, "ok", f"{version}: {use}")
         else:
             yield Finding("packages", package, "missing", f"for {use}", f"pip install 'dali-run[{extra}]'")
@@ -163,6 +172,7 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("gpu", f"GPU {i}", "ok", f"{gpu.name}, {size(gpu.memory_bytes)}, compute capability {capability}")
     yield from _cupy(found)
     yield from _nvjpeg(found)
+    yield from _nvdec()
     yield from _uploads()
 
 
@@ -211,6 +221,14 @@ def _nvjpeg(found: Driver) -> Iterator[Finding]:
         decoder.close()
     except nvjpeg.NvJpegError as e:
         yield Finding("gpu", "JPEG engines", "note", f"none ({e}): JPEGs are decoded on the GPU's cores")
+
+
+def _nvdec() -> Iterator[Finding]:
+    if version := version_of("PyNvVideoCodec"):
+        yield Finding("gpu", "NVDEC", "ok", f"videos, by PyNvVideoCodec {version}")
+    else:
+        yield Finding("gpu", "NVDEC", "missing", "PyNvVideoCodec is not installed: videos are decoded on the CPU",
+                      "pip install 'dali-run[video-gpu]'")  # fmt: skip
 
 
 def _uploads() -> Iterator[Finding]:

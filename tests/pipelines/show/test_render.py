@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from dali_run.pipelines import wording as units
 from dali_run.pipelines.show.tables import table
-from dali_run.pipelines.show.terminal import plan_view, report_view
+from dali_run.pipelines.show.terminal import operator_view, plan_view, report_view
 from tests.kit.pages import operator, stage, summary
 
 
@@ -135,3 +135,12 @@ def test_a_plan_names_stages_shapes_and_what_is_written() -> None:
 )
 def test_numbers_for_people(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_what_an_operator_does_is_wrapped_by_the_terminal_alone() -> None:
+    """Docstrings have lines of 120 columns; lists in them stay lists."""
+    doc = "Takes ``one``\nor two.\n\nKinds:\n- a\n- b"
+    shown = {"name": "op", "doc": doc, "facts": {}, "arguments": [], "example": ""}
+    with (screen := Console(width=80)).capture() as said:
+        screen.print(operator_view(shown))
+    assert said.get().splitlines()[1:6] == ["Takes `one` or two.", "", "Kinds:", "- a", "- b"]

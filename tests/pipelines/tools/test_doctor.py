@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from dali_run.ops.codecs.jpeg import nvjpeg
 from dali_run.ops.compiled import binaries, store
 from dali_run.ops.errors import DeviceError
 from dali_run.ops.gpu.driver import Driver, Gpu
+from dali_run.pipelines.show.terminal import doctor_view
 from dali_run.pipelines.tools import cuda_images, doctor
 from tests.kit.fake_cupy import faked
 
+ROOT = Path(__file__).parents[3]
 H200 = Gpu("NVIDIA H200", 141 << 30, (9, 0))
 
 
@@ -111,6 +116,35 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert packages["imagecodecs"]["status"] == "missing"
     assert packages["numpy"]["status"] == "ok"
     assert "pip install 'dali-run[formats]'" in doctor.examine()["remedies"]
+
+
+def test_every_extra_that_brings_something_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except those of developers, and frameworks, which programs bring themselves. The README has the same ones."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for_users = extras.keys() - {"test", "lint", "docs", "browser", "torch", "jax"}
+    gpu = {"cuda12", "cuda13", "video-gpu"}  # looked at where there is one
+    assert {extra for _, extra in doctor.OPTIONAL.values()} == for_users - gpu
+    for package, (_, extra) in doctor.OPTIONAL.items():
+        assert any(re.match(rf"{re.escape(package)}\b(?!-)", wanted) for wanted in extras[extra]), package
+    install = (ROOT / "README.md").read_text().split("## Install")[1].split("\n## ")[0]
+    assert all(f"`{extra}`" in install for extra in for_users)
+    monkeypatch.setattr(doctor, "version_of", lambda package: "")
+    assert {f"pip install 'dali-run[{extra}]'" for extra in for_users - gpu} <= set(doctor.examine()["remedies"])
+
+
+def test_another_build_of_opencv_does_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version_of", lambda package: "5.0" if package == "opencv-python" else "")
+    assert findings("packages")["opencv-python-headless"]["status"] == "ok"
+
+
+def test_what_must_be_repaired_stands_apart_from_what_may_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version_of", lambda package: "" if package in ("numba", "av") else "1.0")
+    monkeypatch.setattr(doctor, "driver", lambda: None)
+    with (screen := Console(width=100)).capture() as said:
+        screen.print(doctor_view(doctor.examine()))
+    repair, install = said.get().split("To do:")[1].split("Where you need it:")
+    assert repair.split("\n")[1].strip() == "pip install --force-reinstall dali-run"
+    assert install.split() == ["pip", "install", "'dali-run[media]'"]
 
 
 def test_a_broken_machine_is_still_examined(monkeypatch: pytest.MonkeyPatch) -> None:
