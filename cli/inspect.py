@@ -21,6 +21,10 @@ def command(
         Path | None, typer.Option(metavar="DIR", help="Where pictures go; for a spec inspect/<its name> by default.")
     ] = None,
     changes: Set = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Compare with the same spec so overridden, or with another SPEC."),
+    ] = None,
     follow_links: FollowLinks = False,
     html: Annotated[Path | None, written_to("Write it as a page, with pictures.")] = None,
     json: Json = False,
@@ -30,12 +34,16 @@ def command(
     A spec: its first samples are run on the CPU; what every operator gives becomes a picture (or .npy), with a table of
     shapes, types and ranges and a contact sheet. Nothing is written to the spec's output.
 
+    With --against a second run of the same samples, and how far the results of each operator are from the first one's:
+    what another library's pixels, filter or decoder would change.
+
     A shard or a data set (files, TFRecord, tar, LMDB, RecordIO, Parquet, .npy): its samples are listed,
     pictures are decoded.
 
     \b
     Examples:
       dali-run inspect configs/imagenet_train.yaml -n 8 --out look
+      dali-run inspect imagenet_val --against pipeline.parity=torchvision
       dali-run inspect out/quickstart
       dali-run inspect data/lmdb -n 2 --json
     """
@@ -46,12 +54,20 @@ def command(
     if is_spec:
         from ..pipelines.tools.intermediates import inspect_spec
 
-        found = inspect_spec(Path(target), overrides(changes), samples, out or Path("inspect") / Path(target).stem)
+        first = overrides(changes)
+        specs = [a for a in against or [] if "=" not in a]
+        if len(specs) > 1:
+            raise typer.BadParameter(f"takes one other spec, got {', '.join(specs)}", param_hint="--against")
+        other = (Path(specs[0] if specs else target), {**first, **overrides([a for a in against or [] if "=" in a])})
+        folder = out or Path("inspect") / Path(target).stem
+        found = inspect_spec(Path(target), first, samples, folder, other if against else None)
         if html is not None:
             from ..pipelines.tools.inspect_page import spec_page
 
             html.write_text(spec_page(found, made_by), encoding="utf-8")
     else:
+        if against:
+            raise typer.BadParameter(f"is for specs; {target} is taken for a data set", param_hint="--against")
         from ..pipelines.tools.datasets import inspect_data
 
         seen: list[Any] | None = None if html is None else []

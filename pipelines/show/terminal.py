@@ -295,12 +295,26 @@ def intermediates_view(found: Mapping[str, Any]) -> RenderableType:
         more = f" +{len(r['shapes']) - 3}" if len(r["shapes"]) > 3 else ""
         values = ["-" if r[k] is None else f"{r[k]:.4g}" for k in ("min", "max", "mean")]
         rows.append([r["name"], shapes + more, r["dtype"], r["layout"], *values])
-    columns = ("operator", "shapes", "dtype", "layout", "min", "max", "mean")
-    parts: list[RenderableType] = [table(columns, rows, numbers=("min", "max", "mean")), Text()]
+    columns: tuple[str, ...] = ("operator", "shapes", "dtype", "layout", "min", "max", "mean")
+    if any("apart" in r for r in found["intermediates"]):
+        columns = ("operator", "dtype", "layout", "values that differ", "by at most", "by on average")
+        rows = [[r["name"], r["dtype"], r["layout"], *_apart(r["apart"])] for r in found["intermediates"]]
+    parts: list[RenderableType] = [table(columns, rows, numbers=columns[-3:]), Text()]
     for r in found["rejects"]:
         parts.append(Text(f"Rejected: {r['key']}: {r['operator']}: {r['code']}: {r['message']}", "yellow"))
     parts.append(Text(f"{count(len(found['samples']), 'sample')}; pictures and arrays are in {found['folder']}"))
     return Group(*parts)
+
+
+def _apart(found: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    if found is None:
+        return "only here", "", ""
+    if found["differ"] is None:
+        return "other shapes" if found["other_shape"] else "other samples", "", ""
+    more = f", {found['other_shape']} of {found['samples']} of another shape" if found["other_shape"] else ""
+    if not found["max"]:
+        return f"none{more}", "", ""
+    return f"{found['differ']:.1%}{more}", f"{found['max']:.4g}", f"{found['mean']:.4g}"
 
 
 def data_view(found: Mapping[str, Any]) -> RenderableType:

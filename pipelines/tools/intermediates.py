@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,54 @@ _SOUNDS = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
 _CELL, _LABEL = 160, 14
 
 
-def inspect_spec(path: Path, overrides: Mapping[str, Any] | None, n: int, folder: Path) -> dict[str, Any]:
+Against = tuple[Path, Mapping[str, Any]]
+"""Another spec, or the same, and its overrides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What every operator of a spec gives for its first samples."""
+
+    name: str
+    """Of the spec."""
+    nodes: list[Node]
+    entries: list[Entry]
+    edges: list[Edge]
+    """Of the entries."""
+    samples: list[str]
+    """Keys."""
+    rejects: list[dict[str, str]]
+
+    def titled(self) -> Iterator[tuple[str, Batch]]:
+        """The entries by what they are called: the operator, and which output where it has several."""
+        several = {name for name, output, _ in self.entries if output}
+        for name, output, batch in self.entries:
+            yield f"{name}[{output}]" if name in several else name, batch
+
+
+def inspect_spec(
+    path: Path, overrides: Mapping[str, Any] | None, n: int, folder: Path, against: Against | None = None
+) -> dict[str, Any]:
     """Run the first ``n`` samples of a spec on the CPU, nothing fused, and `dump` what every operator gives.
 
+    ``against`` is run, too; rows of operators that both have, by name, then say how far `apart` the results are.
     Raises SpecError, JobError. Nothing is written where the spec writes.
     """
+    with _looked_at(path, overrides, n) as seen:
+        drawn = dict(_drawn_over(seen.nodes, {e: b for e, (_, _, b) in zip(seen.edges, seen.entries, strict=True)}))
+        rows = dump(seen.entries, folder, [drawn.get(edge, {}) for edge in seen.edges])
+        if against is not None:
+            with _looked_at(*against, n) as other:
+                theirs = dict(other.titled())
+                for row, (title, batch) in zip(rows, seen.titled(), strict=True):
+                    row["apart"] = apart(batch, theirs[title]) if title in theirs else None
+    return {"name": seen.name, "folder": str(folder), "samples": seen.samples, "intermediates": rows,
+            "rejects": seen.rejects}  # fmt: skip
+
+
+@contextmanager
+def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Iterator[Seen]:
+    """The first ``n`` samples of a spec; the data sets that batches may view are open meanwhile."""
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     plan = compile_graph(built.graph, Target("cpu"), settings.seed, fusing=False)
@@ -57,13 +101,39 @@ def inspect_spec(path: Path, overrides: Mapping[str, Any] | None, n: int, folder
         nodes = [x for x in plan.graph.nodes if not isinstance(x.op, (Split, Merge))]
         edges = [(x.name, Edge(x.id, k)) for x in nodes for k in range(x.op.num_outputs)]
         entries = [(name, edge.output, env[edge]) for name, edge in edges]
-        drawn = dict(_drawn_over(nodes, {edge: env[edge] for _, edge in edges}))
-        rows = dump(entries, folder, [drawn.get(edge, {}) for _, edge in edges])
         origins = {int(s): samples.origin(i) for i, s in enumerate(samples.slot)}
         rejects = [{"key": origins[d.slot].key, "source": origins[d.slot].source, "operator": d.node, "code": d.code,
                     "message": d.message} for d in run.dropped]  # fmt: skip
-    return {"name": built.spec.name, "folder": str(folder), "samples": [origins[int(s)].key for s in samples.slot],
-            "intermediates": rows, "rejects": rejects}  # fmt: skip
+        keys = [origins[int(s)].key for s in samples.slot]
+        yield Seen(built.spec.name, nodes, entries, [e for _, e in edges], keys, rejects)
+
+
+def apart(ours: Batch, theirs: Batch) -> dict[str, Any]:
+    """How far two results of the same samples are apart.
+
+    ``samples``: those that both have at the same place; ``other_shape``: those among them whose shapes differ, which
+    are not compared further; ``differ``: the share of values that are not equal; ``max`` and ``mean`` of the absolute
+    differences, None where nothing was compared.
+    """
+    second = dict(_by_record(theirs))
+    pairs = [(x, second[k]) for k, x in _by_record(ours) if k in second]
+    alike = [(a.astype(np.float64), b.astype(np.float64)) for a, b in pairs if a.shape == b.shape and a.size]
+    far = [np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)) for a, b in alike]
+    values = sum(f.size for f in far)
+    return {
+        "samples": len(pairs),
+        "other_shape": sum(a.shape != b.shape for a, b in pairs),
+        "differ": sum(int(np.count_nonzero(f)) for f in far) / values if values else None,
+        "max": max(float(f.max()) for f in far) if values else None,
+        "mean": sum(float(f.sum()) for f in far) / values if values else None,
+    }
+
+
+def _by_record(batch: Batch) -> Iterator[tuple[tuple[int, int], NDArray[Any]]]:
+    """Samples by their place in the batch and the record that they are of."""
+    who = zip(batch.samples.slot.tolist(), batch.samples.index.tolist(), strict=True)
+    for key, sample in zip(who, batch, strict=True):
+        yield key, np.asarray(sample)
 
 
 def _drawn_over(nodes: Sequence[Node], batches: Mapping[Edge, Batch]) -> list[tuple[Edge, Pictures]]:

@@ -127,6 +127,17 @@ class Planned(TypedDict):
     on_machines: NotRequired[OnMachines | None]
 
 
+class Apart(TypedDict):
+    """How far the results of one operator are apart in two runs (``--against``), over the values of samples that have
+    the same shape in both."""
+
+    samples: int
+    other_shape: int
+    differ: float | None
+    max: float | None
+    mean: float | None
+
+
 class Intermediate(TypedDict):
     """The results of one operator for the samples that were inspected."""
 
@@ -139,6 +150,7 @@ class Intermediate(TypedDict):
     max: float | None
     mean: float | None
     files: list[str]
+    apart: NotRequired[Apart | None]
 
 
 class InspectedSpec(TypedDict):
