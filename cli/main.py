@@ -150,6 +150,10 @@ def _error(error: Exception) -> tuple[int, str]:
 
     if isinstance(error, DaliRunError):
         return USAGE if isinstance(error, SpecError) else JOB_FAILED, str(error)
+    from ..pipelines.engine.errors import as_ours
+
+    if isinstance(ours := as_ours(error), DaliRunError):
+        return JOB_FAILED, str(ours)
     if isinstance(error, OSError):
         return JOB_FAILED, f"{error.filename}: {error.strerror}" if error.filename else str(error)
     what = " ".join(str(error).split())

@@ -21,6 +21,7 @@ from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.kernels import Kernels
+from ..ops.storage.descriptors import Descriptor
 from ..ops.storage.inventory import Pieces
 from ..ops.storage.urls import Store, is_url, join, plain_path
 from ..ops.types import DALIDataType
@@ -35,6 +36,7 @@ _kernels: Any = Kernels(".file_cpu", __package__)
 MEDIA_FILTERS = ("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm", "*.jp2",
                  "*.webp", "*.flac", "*.ogg", "*.wav")  # fmt: skip
 VIDEO_FILTERS = ("*.mp4", "*.mov", "*.mkv", "*.webm", "*.avi", "*.ts", "*.mpg", "*.mpeg")
+_AT_FDCWD = -100  # relative to the working directory
 MAX_FILE = 2**31 - 1
 """Sizes are 32 bits wide in a Batch."""
 _OPENING = 1 << 15  # bytes that could be read in the time that a file takes to open
@@ -56,7 +58,7 @@ class FileSet:
         self.root = root
         remote = is_url(root) if root is not None else any(is_url(os.fsdecode(n)) for n in names[:1])
         self._remote = RemoteFiles(root, names) if remote else None
-        self._directory = -1 if remote else _open_directory(root)
+        self._root = None if remote or root is None else _open_directory(root)
         self._name(names)
         self.sizes, self.mtimes = self._stat()
         self.kept: npt.NDArray[np.bool_] = np.ones(len(names), np.bool_)
@@ -128,9 +130,13 @@ class FileSet:
 
     def close(self) -> None:
         """Let go of the root directory."""
-        if self._directory >= 0:
-            os.close(self._directory)
-            self._directory = -1
+        if self._root is not None:
+            self._root.close()
+
+    @property
+    def _directory(self) -> int:
+        """The folder that names are relative to, as the system takes it."""
+        return _AT_FDCWD if self._root is None else self._root.number
 
     def _stat(self) -> tuple[I64, I64]:
         from .file_cpu import NOT_A_FILE, stat_files
@@ -463,10 +469,8 @@ def read_file_list(path: str) -> tuple[list[bytes], list[int]]:
     return names, labels
 
 
-def _open_directory(root: str | None) -> int:
-    if root is None:
-        return -100  # AT_FDCWD: relative to the working directory
+def _open_directory(root: str) -> Descriptor:
     try:
-        return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return Descriptor(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as e:
         raise JobError(f"{root} cannot be opened: {e.strerror}") from None

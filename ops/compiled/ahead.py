@@ -56,14 +56,14 @@ def compile_all(
     for loop in wanted:
         todo.put(loop)
     answers: queue.SimpleQueue[tuple[Loop, Answer] | None] = queue.SimpleQueue()
-    workers = [_Worker(environment or {}) for _ in range(max(1, min(processes, len(wanted))))]
-    threads = [threading.Thread(target=_feed, args=(w, todo, answers), daemon=True) for w in workers]
+    workers: list[_Worker] = []
     try:
-        for worker, thread in zip(workers, threads, strict=True):
-            worker.start()
-            thread.start()
+        for _ in range(max(1, min(processes, len(wanted)))):
+            workers.append(_Worker(environment or {}))
+            workers[-1].start()
+            threading.Thread(target=_feed, args=(workers[-1], todo, answers), daemon=True).start()
         ended = 0
-        while ended < len(threads):
+        while ended < len(workers):
             answer = answers.get()
             if answer is None:
                 ended += 1

@@ -43,10 +43,12 @@ def seats_of(on: str, target: Target) -> list[Seat]:
 def measure_together(this: Measurement, seats: Sequence[Seat], patience: float) -> dict[str, Any]:
     """The result of a process for each seat: their rates summed, one report. They begin to count at the same moment,
     when all are warm; no result within ``patience`` seconds is an ``error``, and so is one process without any."""
-    crew = [_Process(this, seat, (k, len(seats))) for k, seat in enumerate(seats)]
+    crew: list[_Process] = []
     late = threading.Timer(patience, _kill, (crew,))
-    late.start()
     try:
+        for k, seat in enumerate(seats):
+            crew.append(_Process(this, seat, (k, len(seats))))
+        late.start()
         for process in crew:
             if not process.ready():
                 return {"error": f"{process.seat.name}: {process.problem()}"}
@@ -93,8 +95,12 @@ class _Process:
         mine = replace(this, overrides={**this.overrides, **changes}, seat=seat.plain(), turn=turn)
         command = [sys.executable, "-m", "dali_run.pipelines.bench.measure", mine.as_json("measure")]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `kill`
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
-                                         text=True)  # fmt: skip
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+                                             text=True)  # fmt: skip
+        except BaseException:
+            self._said.close()
+            raise
         self._last = ""
 
     def ready(self) -> bool:

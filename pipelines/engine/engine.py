@@ -107,7 +107,7 @@ class Engine:
         self.channels: list[Channel[Any]] = []
         self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
         """The channels before and after every step; None where one thread goes from the step before to this one."""
-        self.delivery: Channel[Iteration]
+        self.delivery: Channel[Iteration] = Channel("not begun", 1)
         """Where finished batches wait to be taken."""
         self._threads: list[threading.Thread] = []
         self._started = False
@@ -231,7 +231,10 @@ class Engine:
 
         thread = threading.Thread(target=body, name=name, daemon=True)
         self._threads.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as e:
+            raise as_ours(e) from None
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:

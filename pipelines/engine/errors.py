@@ -18,7 +18,8 @@ def out_of_memory(problem: BaseException) -> bool:
 
 
 def as_ours(problem: BaseException) -> BaseException:
-    """The error that ends a run, in words for its user: lack of memory and failures of a device are not bugs."""
+    """The error that ends a run, in words for its user: lack of memory or threads and failures of a device are not
+    bugs."""
     kind = type(problem).__name__
     if kind == "OutOfMemoryError" or out_of_memory(problem):
         return DeviceError(f"the GPU's memory does not suffice: {problem}; {REMEDY}")
@@ -28,6 +29,9 @@ def as_ours(problem: BaseException) -> BaseException:
     if isinstance(problem, MemoryError):
         return JobError(f"out of memory: {str(problem) or 'an allocation failed'}; lower pipeline.batch_size, "
                         "prefetch_queue_depth or memory.host, so that less is held at a time")  # fmt: skip
+    if isinstance(problem, RuntimeError) and str(problem) == "can't start new thread":
+        return JobError("the system starts no more threads; allow more (ulimit -u, or the container's limit of "
+                        "processes), or lower pipeline.num_threads")  # fmt: skip
     return problem
 
 

@@ -54,16 +54,21 @@ class Processes:
         self._opened = False
 
     def __enter__(self) -> Processes:
-        ours, theirs = socket.socketpair()
-        self._log = tempfile.TemporaryFile()
-        command = [sys.executable, "-m", f"{__package__}.nursery", str(theirs.fileno())]
-        self._nursery = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-            start_new_session=True,
-        )  # fmt: skip
-        theirs.close()
-        self._wire = Wire(ours)
-        self._selector = selectors.DefaultSelector()
+        with contextlib.ExitStack() as undo:
+            ours, theirs = socket.socketpair()
+            self._wire = Wire(ours)
+            undo.callback(self._wire.close)
+            with theirs:
+                self._selector = selectors.DefaultSelector()
+                undo.callback(self._selector.close)
+                self._log = tempfile.TemporaryFile()
+                undo.callback(self._log.close)
+                command = [sys.executable, "-m", f"{__package__}.nursery", str(theirs.fileno())]
+                self._nursery = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+                    start_new_session=True,
+                )  # fmt: skip
+            undo.pop_all()
         self._wire.send({"job": self._job.plain()})
         return self
 

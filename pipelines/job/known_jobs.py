@@ -45,8 +45,9 @@ def keep(path: Path, found: Mapping[str, Any]) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(text)
         os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...ops.gpu.lane import Lane
 from ..engine.engine import Engine, launcher_count
+from ..engine.threads.channel import Channel
 from ..graph.conditionals import Merge, Split
 
 SCHEMA_VERSION = 1
@@ -64,7 +65,7 @@ def build_report(
             }
         )
     loads = loads_of(engine, operators, seconds, sink_seconds, sink, step_seconds(engine))
-    top = bottleneck(loads, engine.boxes[_stage_id(engine, 0)][1].passed)
+    top = bottleneck(loads, _box(engine, 0)[1].passed)
     return {
         "schema_version": SCHEMA_VERSION,
         "device": plan.target.device,
@@ -146,10 +147,16 @@ def _busy(engine: Engine, i: int) -> float:
     return busy / engine.host_part.reads_at_once if i == 0 and engine.plan.steps[i].kind == "whole" else busy
 
 
+def _box(engine: Engine, i: int) -> tuple[Channel[Any] | None, Channel[Any]]:
+    """The channels before and after step ``i``; of an engine that could not begin, one that nothing went through."""
+    name = _stage_id(engine, i)
+    return engine.boxes[name] if name in engine.boxes else (None, engine.delivery)
+
+
 def _waits(engine: Engine, i: int) -> dict[str, float]:
     """How long step ``i`` waited for batches, and for room after it."""
     name = _stage_id(engine, i)
-    before, after = engine.boxes[name]
+    before, after = _box(engine, i)
     waited, blocked = before.waited_empty if before is not None else 0.0, after.waited_full
     if engine.plan.steps[i].kind == "chunk":
         # A batch has its place in the queue before the workers are done with it. While they work the queue may be full

@@ -159,7 +159,8 @@ class Pipeline:
         graph = self._definition.builder.build(self._named_outputs())
         self._session.build(graph, self._target(), self.num_outputs)
         if restored is not None:
-            self._restore(restored)
+            with self._session.undone():
+                self._restore(restored)
 
     def start_py_workers(self) -> None:
         """Start the processes of parallel external_sources; call it before anything touches a GPU when they fork."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import weakref
@@ -76,7 +77,28 @@ class Session:
         self._outputs = outputs
         self.built = compile_graph(graph, target, self._settings.run_seed)
         if not any(isinstance(n.op, Reader) and n.op.lazy_init for n in self.built.graph.nodes):
-            self.open()
+            with self.undone():
+                self.open()
+
+    @contextlib.contextmanager
+    def undone(self) -> Iterator[None]:
+        """Where the body raises, the pipeline is not built: what failed may be put right and tried again."""
+        try:
+            yield
+        except BaseException:
+            self._close_inputs()
+            self.built = None
+            raise
+
+    def _close_inputs(self) -> None:
+        workers, sources = self._workers, self.sources
+        self._workers = self.sources = None
+        self._opened = False
+        self._opened_inputs.clear()
+        if workers is not None:
+            workers.close()
+        if sources is not None:
+            sources.close()
 
     @property
     def plan(self) -> Plan:
@@ -94,6 +116,13 @@ class Session:
         if self._opened:
             return
         self._opened = True
+        try:
+            self._open(plan)
+        except BaseException:
+            self._close_inputs()
+            raise
+
+    def _open(self, plan: Plan) -> None:
         self.sources = Sources(plan, self._settings.batch_size)
         for node in plan.graph.nodes:
             if node.id in self.sources.states and not isinstance(node.op, Reader):

@@ -104,8 +104,10 @@ def store(path: str, kind: str, version: int, size: int, mtime_ns: int, columns:
                 for array in (header, *body):
                     file.write(array.view(np.uint8).data)
             os.replace(temporary, place)
-        except OSError:
+        except BaseException as e:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+            if not isinstance(e, OSError):
+                raise
             continue
         return

@@ -65,10 +65,11 @@ def local_copy(path: str) -> str:
             _make_room(size, path)
             _coming[place] = size
     if not there:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".dali-run-", dir=place.parent)
-        os.close(handle)
+        temporary = ""
         try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=".dali-run-", dir=place.parent)
+            os.close(handle)
             store.get(name, temporary)
             if os.path.getsize(temporary) != size:
                 raise JobError(f"{path} has {size} bytes, {os.path.getsize(temporary)} came; try again")
@@ -80,7 +81,7 @@ def local_copy(path: str) -> str:
             raise JobError(f"{path} cannot be copied to {place}: {e.strerror or e}") from None
         finally:
             _coming.pop(place, None)
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(temporary)
     with contextlib.suppress(OSError):
         os.utime(place, ns=(time.time_ns(), version))

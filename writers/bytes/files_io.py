@@ -41,7 +41,10 @@ def before(operation: str, path: Path) -> int | None:
 
 
 class File:
-    """A file being written, in order, with the few things that a shard needs."""
+    """A file being written, in order, with the few things that a shard needs. It is closed with the last reference to
+    it, if it was not before."""
+
+    _fd = -1
 
     def __init__(self, path: Path, *, append: bool = False) -> None:
         """Make ``path`` (it must not exist), or open it for appending; a link is not followed.
@@ -54,7 +57,6 @@ class File:
         self._fd = os.open(path, flags, 0o666)
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode) or (append and found.st_nlink > 1):
-            os.close(self._fd)
             raise OSError(errno.EEXIST, "it is no file of this program's own (a pipe, or a hard link)", str(path))
         self.size = found.st_size
 
@@ -116,6 +118,10 @@ class File:
             fd, self._fd = self._fd, -1
             with _named(self.path):
                 os.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self.close()
 
 
 _MOST = 1 << 30

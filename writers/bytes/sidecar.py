@@ -32,10 +32,13 @@ def open_regular(path: Path) -> io.BufferedReader:
         if isinstance(e, FileNotFoundError):
             raise
         raise _unreadable(path, e) from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise JobError(f"{path} is no regular file, and is not read; remove it")
+        return os.fdopen(fd, "rb")
+    except BaseException:
         os.close(fd)
-        raise JobError(f"{path} is no regular file, and is not read; remove it")
-    return os.fdopen(fd, "rb")
+        raise
 
 
 def _unreadable(path: Path, problem: OSError) -> JobError:

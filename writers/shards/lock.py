@@ -16,6 +16,7 @@ import shlex
 import socket
 import stat
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -184,14 +185,25 @@ _HEAD = b'{"host": '
 
 
 def identify() -> dict[str, Any]:
-    """Identity of this process, beyond the reuse of process numbers: host, boot, pid and start time."""
-    return {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "started": _started(os.getpid())}
+    """Identity of this process, beyond the reuse of process numbers: host, boot, pid and start time. Raises OSError
+    where the system does not say."""
+    return dict(_identity(os.getpid()))
+
+
+@lru_cache(1)
+def _identity(pid: int) -> dict[str, Any]:
+    """Asked once: a lock is not lost where the machine gets another name, or there is no descriptor to ask with."""
+    return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "started": _started(pid)}
+
+
+_ABSENT = (FileNotFoundError, NotADirectoryError, PermissionError, ProcessLookupError)
+"""There is no /proc, or no such process; with any other error nothing is known."""
 
 
 def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
+    except _ABSENT:
         return ""
 
 
@@ -199,7 +211,7 @@ def _started(pid: int) -> int | None:
     """Start of process ``pid`` in clock ticks after boot (proc(5), field 22 of stat), or None where there is none."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
+    except (*_ABSENT, ValueError, IndexError):
         return None
 
 

@@ -34,6 +34,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from ...errors import JobError, RejectCode, SampleError
+from ...storage.descriptors import Descriptor
 from ...types import DALIImageType
 from ..formats import Header
 from ..pixels import Pixels
@@ -266,6 +267,7 @@ class Isolation:
         if not fresh:
             with contextlib.suppress(IndexError):
                 return self._idle.pop()
+        why = ""
         with self._lock:
             for k in range(_KEEPERS):
                 if self._closed:
@@ -274,12 +276,14 @@ class Isolation:
                     if self._keeper is None:
                         self._keeper = _Keeper(self.jpeg)
                     return self._keeper.worker()
-                except OSError:  # it was killed, perhaps before it was up; another one will do
+                except OSError as e:  # it was killed, perhaps before it was up; another one will do
+                    why = str(e)
                     if self._keeper is not None:
                         self._keeper.close()
                     self._keeper = None
                     time.sleep(min(0.01 * 2**k, 1.0))  # what kills them, short of memory, say, may pass
-        raise JobError(_cannot_start(f"{_KEEPERS} of them in a row were killed; is there memory for them?"))
+        lost = f"{_KEEPERS} of them in a row were killed, or could not be made ({why})"
+        raise JobError(_cannot_start(f"{lost}; is there memory for them?"))
 
 
 def _how(code: int, timeout: float) -> tuple[RejectCode, str]:
@@ -299,7 +303,14 @@ class _Keeper:
 
     def __init__(self, jpeg: bool) -> None:
         """Starts it. Raises JobError with what it printed where it does not come up."""
+        with contextlib.ExitStack() as undo:
+            self._control = self._started(jpeg, undo)
+            undo.pop_all()
+
+    def _started(self, jpeg: bool, undo: contextlib.ExitStack) -> socket.socket:
+        """Our end of its socket, once it is up. ``undo`` ends what was begun."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(here.close)
         argument = json.dumps([there.fileno(), jpeg, [str(p) for p in sys.path]])
         with there, tempfile.TemporaryFile() as printed:
             try:
@@ -310,32 +321,28 @@ class _Keeper:
                     start_new_session=True,  # Ctrl-C is for us; we end it
                 )  # fmt: skip
             except OSError as e:
-                here.close()
                 raise JobError(_cannot_start(str(e))) from None
+            undo.callback(_end, self.process)
             there.close()
             if not _receive(here):
-                here.close()
                 self.process.wait()
                 if self.process.returncode < 0:
                     raise ChildProcessError("killed while it started")
                 printed.seek(0)
                 last = printed.read().decode(errors="replace").strip().splitlines()[-1:]
                 raise JobError(_cannot_start(last[0] if last else f"exit code {self.process.returncode}"))
-        self._control = here
+        return here
 
     def worker(self) -> _Worker:
         """A new worker. Raises OSError where the keeper is gone."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        file = os.memfd_create("dali-run decoder", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        # A worker gone astray must not take away what this process has mapped: to touch that would end it.
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        try:
-            with there:
-                socket.send_fds(self._control, [b"fork"], [there.fileno(), file])
-        except OSError:
-            here.close()
-            os.close(file)
-            raise
+        with there, contextlib.ExitStack() as undo:
+            undo.callback(here.close)
+            file = Descriptor(os.memfd_create("dali-run decoder", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+            # A worker gone astray must not take away what this process has mapped: to touch that would end it.
+            fcntl.fcntl(file.number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+            socket.send_fds(self._control, [b"fork"], [there.fileno(), file.number])
+            undo.pop_all()
         return _Worker(here, file)
 
     def close(self) -> None:
@@ -343,9 +350,15 @@ class _Keeper:
         _hang_up(self._control)
         try:
             self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        except BaseException as e:
+            _end(self.process)
+            if not isinstance(e, subprocess.TimeoutExpired):
+                raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _cannot_start(why: str) -> str:
@@ -355,8 +368,8 @@ def _cannot_start(why: str) -> str:
 class _Worker:
     """One process that decodes, from outside."""
 
-    def __init__(self, channel: socket.socket, file: int) -> None:
-        self._channel, self._file = channel, file
+    def __init__(self, channel: socket.socket, file: Descriptor) -> None:
+        self._channel, self._memory, self._file = channel, file, file.number
         self._map: mmap.mmap | None = None
         self._images = 0
         self.answered = False
@@ -413,7 +426,7 @@ class _Worker:
     def close(self) -> None:
         """Let it end."""
         _hang_up(self._channel)
-        os.close(self._file)
+        self._memory.close()
         self._map = None  # it goes with the last view
 
 

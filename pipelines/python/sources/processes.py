@@ -78,7 +78,8 @@ class WorkerPool:
         self, sources: Sequence[ParallelSource], batch_size: int, depths: Mapping[str, int], workers: int, method: str,
         pickler: Any = None,
     ) -> None:  # fmt: skip
-        """Starts the processes. Raises ValueError for an unknown start method."""
+        """Starts the processes. Raises ValueError for an unknown start method, JobError where there can be no more
+        processes."""
         if method not in ("fork", "spawn"):
             raise ValueError(f"py_start_method must be 'fork' or 'spawn', got {method!r}")
         self._sources = {s.name: s for s in sources}
@@ -92,15 +93,15 @@ class WorkerPool:
         resource_tracker.ensure_running()  # before forking: all processes must report to the same one
         dumps, loads, loads_args = _pickler(pickler)
         payload = dumps(list(sources)) if method == "spawn" else list(sources)
-        self._workers = []
-        for k in range(workers):
-            here, there = context.Pipe()
-            arguments = (there, payload, loads if method == "spawn" else None, loads_args)
-            process = context.Process(target=_work, args=arguments, daemon=True, name=f"dali-run source {k}")
-            process.start()
-            there.close()
-            self._workers.append(_Worker(process, here))
+        self._workers: list[_Worker] = []
         _open[id(self._workers)] = self._workers
+        try:
+            for k in range(workers):
+                arguments = payload, loads if method == "spawn" else None, loads_args
+                self._workers.append(_started(context, f"dali-run source {k}", arguments))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pids(self) -> list[int]:
@@ -195,6 +196,23 @@ def _shut_down_all() -> None:
     for workers in list(_open.values()):
         _shut_down(workers)
     _open.clear()
+
+
+def _started(context: Any, name: str, arguments: tuple[Any, ...]) -> _Worker:
+    try:
+        here, there = context.Pipe()
+        try:
+            process = context.Process(target=_work, args=(there, *arguments), daemon=True, name=name)
+            process.start()
+        except BaseException:
+            here.close()
+            raise
+        finally:
+            there.close()
+    except OSError as e:
+        raise JobError(f"the processes of external_source cannot be started: {e.strerror or e}; allow more (ulimit -u, "
+                       "ulimit -n), or lower py_num_workers") from None  # fmt: skip
+    return _Worker(process, here)
 
 
 def _shut_down(workers: list[_Worker]) -> None:
