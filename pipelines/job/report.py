@@ -149,8 +149,7 @@ def _busy(engine: Engine, i: int) -> float:
 
 def _box(engine: Engine, i: int) -> tuple[Channel[Any] | None, Channel[Any]]:
     """The channels before and after step ``i``; of an engine that could not begin, one that nothing went through."""
-    name = _stage_id(engine, i)
-    return engine.boxes[name] if name in engine.boxes else (None, engine.delivery)
+    return engine.boxes.get(_stage_id(engine, i), (None, engine.delivery))
 
 
 def _waits(engine: Engine, i: int) -> dict[str, float]:

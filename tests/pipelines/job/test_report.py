@@ -47,6 +47,7 @@ def test_workers_are_blocked_only_while_they_have_no_work(
     queue.waited_full = full
     engine: Any = SimpleNamespace(
         boxes={"01:cpu": (None, queue)},
+        delivery=queue,
         stats=SimpleNamespace(idled={"01:cpu": idle}),
         plan=SimpleNamespace(steps=[None, step]),
         name_of=lambda _: "01:cpu",
