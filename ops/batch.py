@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from .errors import MixedTypesError, RaggedError
+from .errors import MixedTypesError, RaggedError, SampleError
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -365,6 +365,34 @@ def address(array: npt.NDArray[Any]) -> int:
     """Where the first element of a host array lies."""
     found: int = array.__array_interface__["data"][0]
     return found
+
+
+LARGEST_EXTENT = 2**31 - 1
+"""Elements of a sample along one axis."""
+MOST_AXES = 32
+"""Of a sample; NumPy has 64 from version 2 on, CuPy 32."""
+
+
+def check_extents(extents: Sequence[int], itemsize: int) -> None:
+    """Raises SampleError for a shape that no array has, as the headers of files may claim: negative, of too many axes,
+    or too long. Extents beside a 0 count, too: NumPy makes no array of (2**40, 2**40, 0)."""
+    if any(d < 0 or isinstance(d, bool) for d in extents):
+        raise SampleError("corrupt_record", f"the header claims the shape {_shown(extents)}")
+    if len(extents) > MOST_AXES:
+        raise SampleError("bad_shape", f"the header claims {len(extents)} axes; up to {MOST_AXES} are read")
+    beyond = max(extents, default=0) > LARGEST_EXTENT
+    if beyond or math.prod(d for d in extents if d) * itemsize > LARGEST_BYTES:
+        raise SampleError("too_large", f"the header claims the shape {_shown(extents)}; axes may have up to "
+                          f"{LARGEST_EXTENT:,} elements, and arrays {LARGEST_BYTES:,} bytes")  # fmt: skip
+
+
+LARGEST_BYTES = 2**62
+"""Of one sample, were none of its extents 0."""
+
+
+def _shown(extents: Sequence[int]) -> str:
+    text = str(tuple(extents))
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def elements(shapes: npt.NDArray[Any]) -> I64:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
-from ..ops.batch import Batch
+from ..ops.batch import Batch, check_extents
 from ..ops.context import Context
 from ..ops.conversion import saturate
 from ..ops.errors import JobError, SampleError, SpecError
@@ -28,6 +28,10 @@ _BLOCK, _CARD = 2880, 80
 _TYPES = {8: ">u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 _MOST_HDUS, _MOST_BLOCKS = 10_000, 4096
 _MAX_ELEMENTS = 1 << 31
+_MOST_BLOCK = 4096
+"""Integers of a block of Rice's code, usually 16 or 32; a file could claim one that holds all pixels in one byte."""
+_WIDEST = 8
+"""Bytes of an element."""
 
 Value = str | int | float | bool | None
 
@@ -60,7 +64,8 @@ class Hdu:
         if not 0 <= count <= 999:
             raise SampleError("corrupt_data", f"{prefix}NAXIS is {count}")
         found = tuple(self.integer(f"{prefix}NAXIS{k}") for k in range(count, 0, -1))
-        if min(found, default=0) < 0 or math.prod(found) > _MAX_ELEMENTS:
+        check_extents(found, _WIDEST)
+        if math.prod(found) > _MAX_ELEMENTS:
             raise SampleError("too_large", f"extents of {list(found)}")
         return found
 
@@ -144,6 +149,8 @@ def read_image(data: memoryview, hdu: Hdu) -> npt.NDArray[Any]:
         kind = _TYPES.get(hdu.integer("BITPIX"))
         if kind is None:
             raise SampleError("corrupt_data", f"BITPIX is {hdu.integer('BITPIX')}")
+        if math.prod(extents) * np.dtype(kind).itemsize > hdu.size:
+            raise SampleError("corrupt_data", f"{list(extents)} pixels in {hdu.size} bytes")
         stored = np.frombuffer(data, kind, math.prod(extents), hdu.start).reshape(extents)
         stored = stored.astype(stored.dtype.newbyteorder("="))
     scale, zero = hdu.number("BSCALE", 1.0), hdu.number("BZERO", 0.0)
@@ -181,9 +188,13 @@ def _tiles(data: memoryview, hdu: Hdu) -> npt.NDArray[Any]:
     rows = hdu.integer("NAXIS2")
     if math.prod(counts) != rows:
         raise SampleError("corrupt_data", f"{rows} tiles, but the image needs {math.prod(counts)}")
+    if rows * row_bytes > hdu.size:
+        raise SampleError("corrupt_data", f"a table of {rows} tiles in {hdu.size} bytes")
     options = {hdu.cards.get(f"ZNAME{k}"): hdu.cards.get(f"ZVAL{k}") for k in range(1, 10)}
     heap = hdu.start + hdu.integer("THEAP", hdu.integer("NAXIS1") * rows)
     end = hdu.start + hdu.size
+    if heap < hdu.start:
+        raise SampleError("corrupt_data", "the heap of the tiles begins before their table")
     out = np.empty(extents, {8: np.uint8, 16: np.int16, 32: np.int32}[bits])
     for number, place in enumerate(itertools.product(*map(range, counts))):
         window = tuple(slice(p * t, min((p + 1) * t, e)) for p, t, e in zip(place, tile, extents, strict=True))
@@ -222,7 +233,7 @@ def _tile(
     problem = SampleError("corrupt_data", f"tile {number} is damaged")
     if method.startswith("RICE"):
         width, block = options.get("BYTEPIX", 4), options.get("BLOCKSIZE", 32)
-        if width not in (1, 2, 4) or not isinstance(block, int) or block < 1:
+        if type(width) is not int or width not in (1, 2, 4) or type(block) is not int or not 1 <= block <= _MOST_BLOCK:
             raise SampleError("unsupported", f"Rice's code with BYTEPIX {width} and BLOCKSIZE {block}")
         decoded = np.empty(count, np.int64)
         if not _kernels.rice(packed, width, block, decoded):

@@ -21,7 +21,6 @@ from .file import FileSet, check_choice, chosen_files
 
 I64 = npt.NDArray[np.int64]
 
-_MAX_EXTENT = 2**31 - 1
 _HEADERS_KEPT = 4096
 _LONGEST_HEADER = 1 << 14
 
@@ -53,8 +52,6 @@ class _Arrays(FileSet):
         header = self._headers.get(key)
         if header is None:
             header = read_header(data, size)
-            if max(header.shape, default=0) > _MAX_EXTENT:
-                raise SampleError("too_large", f"an extent of {list(header.shape)} is larger than {_MAX_EXTENT}")
             if len(self._headers) >= _HEADERS_KEPT:
                 self._headers.clear()
             self._headers[key] = header

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy_format
 
+from ..batch import check_extents
 from ..errors import SampleError
 
 
@@ -28,7 +30,8 @@ class NpyHeader:
 def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
     """The header of a .npy file in memory, or of one of ``size`` bytes that starts with ``data``. Nothing is unpickled.
 
-    Raises SampleError: no .npy, a type that is no number or boolean, or fewer bytes than the shape needs.
+    Raises SampleError: no .npy, a type that is no number or boolean, a shape that no array has, or fewer bytes than it
+    needs.
     """
     if bytes(data[:6]) != npy_format.MAGIC_PREFIX:
         raise SampleError("corrupt_record", f"no .npy file: it starts with {bytes(data[:6]).hex(' ') or 'nothing'}")
@@ -41,12 +44,8 @@ def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
         raise SampleError("corrupt_record", f"the .npy header is damaged: {str(e).splitlines()[0][:200]}") from e
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise SampleError("unsupported", f".npy of type {dtype.str!r}: only booleans, integers and floats are read")
-    if any(d < 0 for d in shape):
-        raise SampleError("corrupt_record", f"the .npy header claims the shape {shape}")
-    needed = dtype.itemsize
-    for d in shape:
-        needed *= d
-    needed += offset
+    check_extents(shape, dtype.itemsize)
+    needed = math.prod(shape) * dtype.itemsize + offset
     size = len(data) if size is None else size
     if needed > size:
         raise SampleError("truncated", f"the .npy file has {size} bytes, its header asks for {needed}")
@@ -72,8 +71,5 @@ _parsed = lru_cache(1024)(_parse)
 
 def view(data: memoryview, header: NpyHeader) -> np.ndarray[Any, Any]:
     """The array of a .npy file in memory; a view in the file's byte order."""
-    count = 1
-    for d in header.shape:
-        count *= d
-    flat: np.ndarray[Any, Any] = np.frombuffer(data, header.dtype, count, header.offset)
+    flat: np.ndarray[Any, Any] = np.frombuffer(data, header.dtype, math.prod(header.shape), header.offset)
     return flat.reshape(header.shape, order="F" if header.fortran_order else "C")

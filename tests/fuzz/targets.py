@@ -11,6 +11,7 @@ import atexit
 import gzip
 import io
 import json
+import math
 import os
 import random
 import shutil
@@ -519,6 +520,37 @@ def npy(data: bytes) -> None:
     read_all(lambda: Numpy(files=(path,)))
 
 
+def npy_decoder(data: bytes) -> None:
+    from ..kit.operators import apply, batch_of, operator
+
+    whole = np.frombuffer(array(), np.uint8)
+    out, rejects = apply(operator("decoders.numpy", dtype="FLOAT"), batch_of([whole, np.frombuffer(data, np.uint8)]))
+    assert out.sample(0).shape == (2, 3, 4)
+    assert all(r.slot == 1 and r.code != "internal" for r in rejects)
+
+
+def npy_of_shape(shape: object, kind: str = "<f4") -> bytes:
+    """A .npy file whose header claims ``shape``, and 96 bytes of data."""
+    text = repr({"descr": kind, "fortran_order": False, "shape": shape}).encode() + b"\n"
+    return b"\x93NUMPY\x01\0" + struct.pack("<H", len(text)) + text + bytes(96)
+
+
+def fits(data: bytes) -> None:
+    from dali_run.readers.fits import read_hdus, read_image
+
+    with suppress(DaliRunError):
+        for hdu in read_hdus(memoryview(data)):
+            with suppress(DaliRunError):
+                extents = hdu.extents("Z" if "ZNAXIS" in hdu.cards else "")
+                if math.prod(extents) < MOST_UNPACKED:
+                    read_image(memoryview(data), hdu)
+
+
+def fits_files() -> list[bytes]:
+    saved = np.load(Path(__file__).parents[1] / "golden" / "fits.npz")
+    return [saved[f"{name}/file"].tobytes() for name in ("uint16", "cube", "RICE_1-int16-tiles", "GZIP_2-int16-tiles")]
+
+
 def file_list(data: bytes) -> None:
     from dali_run.readers.file import read_file_list
 
@@ -705,6 +737,8 @@ TARGETS: dict[str, Target] = {
     ),
     "coco": Target(annotations, lambda: [coco()]),
     "npy": Target(npy, lambda: [array(), array(version=(2, 0))]),
+    "npy_decoder": Target(npy_decoder, lambda: [array(), npy_of_shape((2**31, 0)), npy_of_shape((3, 1, 8))]),
+    "fits": Target(fits, fits_files, kernels=True),
     "file_list": Target(file_list, lambda: [b"a b.jpg 3\nc.jpg 4\n\n"]),
     "jpeg_header": Target(jpeg_header, lambda: [jpeg(), jpeg(progressive=True), jpeg(exif=exif())], kernels=True),
     "image_header": Target(image_header, modern_pictures),

@@ -107,3 +107,37 @@ def test_arguments(tmp_path: Path) -> None:
             Fits(**how).check()
     with pytest.raises(JobError, match="no files that match"):
         Fits(file_root=str(tmp_path)).open()
+
+
+def changed(name: str, cards: dict[str, str]) -> memoryview:
+    """A file with other values of ``cards`` wherever they stand, and with THEAP at the end of its last header."""
+    data = bytearray(file_of(name))
+    if "THEAP" in cards:
+        end = data.rfind(b"END".ljust(80))
+        data[end : end + 160] = b"THEAP   = ".ljust(80) + b"END".ljust(80)
+    for at in range(0, len(data), 80):
+        card = bytes(data[at : at + 8]).decode("latin-1").rstrip()
+        if card in cards and data[at + 8 : at + 10] == b"= ":
+            data[at + 10 : at + 80] = cards[card].rjust(20).ljust(70).encode()
+    return memoryview(bytes(data))
+
+
+HOSTILE = [
+    ("cube", {"NAXIS": "999"}), ("cube", {"NAXIS1": "2147483648", "NAXIS2": "0"}), ("cube", {"NAXIS1": str(2**70)}),
+    ("cube", {"GCOUNT": "0"}), ("cube", {"PCOUNT": "-1"}), ("cube", {"PCOUNT": "T"}),
+    ("RICE_1-int16-tiles", {"ZNAXIS": "33"}), ("RICE_1-int16-tiles", {"ZNAXIS1": str(2**40), "ZNAXIS2": "0"}),
+    ("RICE_1-int16-tiles", {"THEAP": "-100000"}), ("RICE_1-int16-tiles", {"THEAP": str(2**70)}),
+    ("RICE_1-int16-tiles", {"NAXIS": "1"}), ("RICE_1-int16-tiles", {"GCOUNT": "0"}),
+    ("RICE_1-int16-tiles", {"ZVAL1": str(2**40)}), ("RICE_1-int16-tiles", {"ZVAL1": str(2**70)}),
+    ("RICE_1-int16-tiles", {"ZVAL2": "2.0"}), ("RICE_1-int16-tiles", {"ZVAL1": "T"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "cards"), HOSTILE)
+def test_headers_that_claim_what_is_not_there(name: str, cards: dict[str, str]) -> None:
+    def images(data: memoryview) -> list[Any]:
+        return [read_image(data, hdu) for hdu in list(read_hdus(data))[1:]]
+
+    with pytest.raises(SampleError) as caught:
+        images(changed(name, cards))
+    assert len(str(caught.value)) < 300

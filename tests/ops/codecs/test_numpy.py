@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_run.ops.batch import LARGEST_EXTENT
+from tests.fuzz.targets import npy_of_shape
 from tests.kit.operators import apply, batch_of, operator
 
 
@@ -45,3 +47,31 @@ def test_a_damaged_file_among_equal_ones_is_rejected_alone() -> None:
     out, rejects = apply(operator("decoders.numpy"), batch_of(files))
     assert [r.slot for r in rejects] == [2]
     np.testing.assert_array_equal(out.sample(3), ARRAYS[3])
+
+
+SHAPES = [
+    ((2**31, 0), "too_large"), ((2**40, 0), "too_large"), ((0, 2**70), "too_large"), ((2**70, 2**70), "too_large"),
+    ((LARGEST_EXTENT, LARGEST_EXTENT, LARGEST_EXTENT, 0), "too_large"), ((0, 2**20, 2**20, 2**20, 2**20), "too_large"),
+    ((1,) * 33, "bad_shape"), ((0,) * 200, "bad_shape"), ((-1, 0), "corrupt_record"), ((True, 3), "corrupt_record"),
+    ((LARGEST_EXTENT, 4), "truncated"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(("shape", "code"), SHAPES)
+def test_shapes_that_no_array_has(shape: tuple[int, ...], code: str, alone: bool) -> None:
+    """Extents beside a 0 count, too: the product says nothing then. The file is rejected, alone or among others."""
+    file = np.frombuffer(npy_of_shape(shape), np.uint8)
+    files = [file] * 3 if alone else [npy(ARRAYS[0]), file, npy(ARRAYS[1])]
+    decoder, batch = operator("decoders.numpy"), batch_of(files)
+    out, rejects = apply(decoder, batch)
+    assert [(r.slot, r.code) for r in rejects] == [(i, code) for i in ((0, 1, 2) if alone else (1,))]
+    assert out.sizes.sum() == (0 if alone else 70)
+    assert decoder.foresee("cpu", batch)[0].tolist() == out.sizes.tolist()
+
+
+def test_the_longest_empty_array() -> None:
+    files = [np.frombuffer(npy_of_shape((LARGEST_EXTENT, 0))[:-96], np.uint8)] * 2
+    out, rejects = apply(operator("decoders.numpy"), batch_of(files))
+    assert not rejects
+    assert out.shapes.tolist() == [[LARGEST_EXTENT, 0]] * 2
