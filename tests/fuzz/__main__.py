@@ -116,7 +116,6 @@ def fuzz(name: str, seconds: int, found: Path) -> None:
 def repeat(name: str, seconds: int, found: Path) -> None:
     """Run mutations until the time is over or something is found."""
     from .loops import LOOPS
-    from .targets import mutated
 
     target, draw, tried = LOOPS[name], random.Random(0), 0
     seeds = target.seeds()
@@ -124,7 +123,7 @@ def repeat(name: str, seconds: int, found: Path) -> None:
         target.run(seed)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        data = mutated(draw.choice(seeds), draw)
+        data = target.damage(draw.choice(seeds), draw)
         try:
             target.run(data)
         except BaseException:

@@ -1,4 +1,5 @@
-"""The compiled loops behind the readers by themselves, a few rows at a time: `python -m tests.fuzz --compiled`.
+"""The compiled loops behind readers and decoders by themselves, readers' a few rows at a time: `python -m tests.fuzz
+--compiled`.
 
 Arrays end where the file ends, so that with Numba's bounds checks a read outside is an IndexError. Each loop is run to
 the end of the bytes; it must come there, and give nothing that points outside.
@@ -16,6 +17,7 @@ import numpy as np
 from dali_run.readers import lmdb_cpu, recordio_cpu, tar_cpu, tfrecord_cpu
 from dali_run.readers.records import datum_cpu, example_cpu, msgpack_cpu
 
+from . import pictures
 from .targets import (
     Target,
     database,
@@ -216,5 +218,6 @@ LOOPS: dict[str, Target] = {
     "tar": Target(lambda d: run_tar(array(d)), lambda: [archives()]),
     "tar_sealed": Target(lambda d: run_tar(array(sealed(d))), lambda: [archives()]),
     "lmdb": Target(lambda d: run_lmdb(array(d)), lambda: [pages()]),
+    **{name: Target(pictures.run, seeds, damage=damage) for name, (seeds, damage) in pictures.KINDS.items()},
 }
 """By name."""

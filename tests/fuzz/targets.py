@@ -80,6 +80,8 @@ class Target:
     """Its loops are Numba's: coverage and bounds need them as plain Python (NUMBA_DISABLE_JIT=1)."""
     needs: str = ""
     """A package that may be missing."""
+    damage: Callable[[bytes, random.Random], bytes] = mutated
+    """A valid input, changed."""
 
 
 @cache

@@ -10,6 +10,7 @@ import pytest
 from dali_run.ops.errors import JobError
 from dali_run.writers.shards.journal import read_journal
 
+from . import pictures
 from .loops import LOOPS
 from .targets import TARGETS, journal, mutated
 
@@ -31,11 +32,22 @@ def test_nothing_escapes(name: str, tmp_path_factory: pytest.TempPathFactory, mo
 
 @pytest.mark.parametrize("name", list(LOOPS))
 def test_loops_stay_inside(name: str) -> None:
-    draw = random.Random(1)
-    for seed in LOOPS[name].seeds():
-        LOOPS[name].run(seed)
-        for _ in range(10 * MUTATIONS):
-            LOOPS[name].run(mutated(seed, draw))
+    draw, target = random.Random(1), LOOPS[name]
+    seeds = target.seeds()
+    for seed in seeds:
+        target.run(seed)
+    for _ in range(10 * MUTATIONS):
+        target.run(target.damage(draw.choice(seeds), draw))
+
+
+@pytest.mark.parametrize("name", list(pictures.KINDS))
+def test_decoders_take_what_is_damaged(name: str) -> None:
+    """Of whole files all, and of damaged ones some: where none were left, nothing would be compared."""
+    seeds, damage = pictures.KINDS[name]
+    draw = random.Random(2)
+    assert all(pictures.run(seed) for seed in seeds())
+    taken = sum(pictures.run(damage(draw.choice(seeds()), draw)) for _ in range(3 * MUTATIONS))
+    assert MUTATIONS // 5 < taken < 3 * MUTATIONS
 
 
 FOUND = [
