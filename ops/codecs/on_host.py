@@ -26,6 +26,7 @@ from .formats import BOMB_PIXELS, Header, check_pixels, probe, recognise
 from .jpeg.anchors import MODE, NO_STATES, Anchors
 from .pixels import Pixels, channels_of, orient, recolour
 from .png import decoder as png
+from .straight import readonly
 from .tiff import decoder as tiff
 
 MAX_PIXELS = 178_956_970
@@ -571,9 +572,10 @@ def _decode_placed(
 
 def _refused(ctx: Context, batch: Batch, headers: Headers, rules: Rules, which: I64) -> dict[int, Pixels]:
     """The images ``which``, for which there is a place already, by the decoder of all formats."""
+    stored = rules.output_type is DALIImageType.ANY_DATA
     shapes = {i: (headers.height[i], headers.width[i], headers.channels[i]) for i in which.tolist()}
     images = decode_others(ctx, batch, headers, rules, which.tolist())
-    for i in [i for i, image in images.items() if (*image.shape[:2], headers.channels[i]) != shapes[i]]:
+    for i in [i for i, image in images.items() if (*image.shape[: 2 + stored],) != shapes[i][: 2 + stored]]:
         ctx.reject(i, "corrupt_data", "the header is damaged: two decoders read different sizes from it")
         headers.drop(i)
         del images[i]
@@ -596,9 +598,7 @@ def _baseline(
     channels, origins, pitches = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     _decoder.regions(out.shapes, out.offsets, headers.good, headers.orientation, corners, seen, windows, channels,
                      origins, pitches)  # fmt: skip
-    encoded = batch.data.view()
-    encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
-    files = encoded, np.ascontiguousarray(batch.offsets), batch.shapes[:, 0].astype(np.int64), headers.jpeg
+    files = readonly(batch.data), np.ascontiguousarray(batch.offsets), batch.shapes[:, 0].astype(np.int64), headers.jpeg
     places = windows, channels, rules.output_type is DALIImageType.BGR, out.data, origins, pitches, status
     facts = ctx.facts(Anchors) if ctx.stage == "cpu" and (len(corners) or len(seen)) else None
     index = batch.samples.index

@@ -12,6 +12,7 @@ import numpy as np
 from ..batch import I64, Batch
 from ..kernels import Kernels
 from ..types import DALIImageType
+from . import straight
 from .formats import Header
 from .pixels import Pixels
 
@@ -46,10 +47,7 @@ def makes(header: Header, output_type: DALIImageType) -> bool:
     """Whether a plain file with this header is only copied for what is wanted."""
     if header.format not in FORMATS or header.bits != 8:
         return False
-    return output_type in _COPIES or (output_type is DALIImageType.GRAY and header.channels == 1)
-
-
-_COPIES = (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.ANY_DATA)
+    return straight.needs_no_colours(header, output_type)
 
 
 def find(batch: Batch, which: I64, extents: I64) -> I64:
@@ -60,19 +58,13 @@ def find(batch: Batch, which: I64, extents: I64) -> I64:
 
 def _found(encoded: Any, offsets: I64, sizes: I64, extents: I64) -> I64:
     rows = np.zeros((len(sizes), 4), np.int64)
-    _loops.find(_readonly(encoded), offsets, sizes, np.ascontiguousarray(extents), rows)
+    _loops.find(straight.readonly(encoded), offsets, sizes, np.ascontiguousarray(extents), rows)
     return rows
-
-
-def _readonly(encoded: Any) -> Any:
-    """One type for Numba, whether the bytes are mapped read-only or not."""
-    encoded = encoded.view()
-    encoded.flags.writeable = False
-    return encoded
 
 
 def copy_into(
     batch: Batch, which: I64, rows: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> None:
     """`plain_cpu.copy_images` for the images ``which`` of ``batch``. The other arrays have a row for each of them."""
-    _loops.copy_images(_readonly(batch.data), batch.offsets[which], rows, windows, channels, bgr, out, origins, pitches)
+    encoded, places = straight.readonly(batch.data), (windows, channels, bgr, out, origins, pitches)
+    _loops.copy_images(encoded, batch.offsets[which], rows, *places)

@@ -86,6 +86,8 @@ put_u8: Any = _putter(8)
 """The low 8 bits of a number to an address."""
 put_i16: Any = _putter(16)
 """The low 16 bits of a number to an address."""
+put_u32: Any = _putter(32)
+"""The low 32 bits of a number to an address."""
 put_u64: Any = _putter(64)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..jpeg.simd_cpu import put_i16, put_u8, put_u64, u8_at, u16_at, u64_at
+from ..jpeg.simd_cpu import put_i16, put_u8, put_u32, put_u64, u8_at, u16_at, u64_at
 from .simd_cpu import PAD, ROWS, call_1, call_3, call_7, unfilter_4, unfilter_8
 
 DONE, OTHER = 0, 1
@@ -185,19 +185,66 @@ def _is_pair(bits: Any, kind: Any) -> Any:
     return (kind == 2 or kind == 4 or kind == 6) and (bits == 8 or bits == 16)
 
 
+_LOW, _EVEN = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
+_HALF = np.uint64(0x0000807F0000807F)
+_BYTES = np.uint64(0x000000FF000000FF)
+
+
+@njit(nogil=True, cache=True)
+def _rounded(value: Any) -> Any:
+    """16 bits to 8: v / 257, to which (255 v + 32895) / 65536 is nearest for every v."""
+    return ((value << np.uint64(8)) - value + np.uint64(32895)) >> np.uint64(16)
+
+
+@njit(nogil=True, cache=True)
+def _sample(address: Any, big: Any) -> Any:
+    """16 bits, with their high byte first where they are ``big``."""
+    value = u16_at(np.uint64(address))
+    return value >> np.uint64(8) | (value & np.uint64(255)) << np.uint64(8) if big else value
+
+
+@njit(nogil=True, cache=True)
+def _narrow(source: Any, n: Any, big: Any, target: Any) -> None:
+    """``n`` samples `_rounded`, four in two numbers."""
+    s8, s16 = np.uint64(8), np.uint64(16)
+    for k in range(0, n - 3, 4):
+        four = u64_at(np.uint64(source + 2 * k))
+        if big:
+            four = four >> s8 & _LOW | (four & _LOW) << s8
+        even, odd = four & _EVEN, four >> s16 & _EVEN
+        even = ((even << s8) - even + _HALF) >> s16 & _BYTES
+        odd = ((odd << s8) - odd + _HALF) >> s16 & _BYTES
+        pairs = even | odd << s8
+        put_u32(np.uint64(target + k), pairs | pairs >> s16)
+    for k in range(n & ~3, n):
+        put_u8(np.uint64(target + k), _rounded(_sample(source + 2 * k, big)))
+
+
 @njit(nogil=True, cache=True)
 def _emit(
-    row: Any, first: Any, last: Any, bits: Any, kind: Any, palette: Any, colours: Any, channels: Any, bgr: Any,
+    row: Any, first: Any, last: Any, bits: Any, kind: Any, colours: Any, channels: Any, bgr: Any, item: Any, big: Any,
     target: Any, step: Any,
 ) -> Any:  # fmt: skip
-    """Pixels ``first`` ... ``last`` - 1 of an unfiltered row to ``target``, ``step`` bytes apart. Returns false where a
-    colour is not in the palette."""
+    """Pixels ``first`` ... ``last`` - 1 of an unfiltered row to ``target``, ``step`` bytes apart. Samples of 16 bits,
+    with their high byte first where they are ``big``, become ``item`` bytes. ``colours``: a palette, as `_read_colours`
+    has it. Returns false where a colour is not in it."""
     if bits == 16:
-        size = 2 * _channels(kind)
-        for x in range(first, last):
-            for k in range(0, size, 2):
-                value = u16_at(np.uint64(row + x * size + k))
-                put_i16(np.uint64(target + k), value >> np.uint64(8) | value << np.uint64(8))
+        size = _channels(kind)
+        row += first * size * 2
+        if item == 1 and size == channels and not bgr and step == size:
+            _narrow(row, (last - first) * size, big, target)
+            return True
+        for _ in range(first, last):
+            for k in range(channels):
+                at = k if size >= 3 else 0 if channels == 3 else k
+                if bgr and channels == 3 and size >= 3:
+                    at = 2 - k
+                value = _sample(row + 2 * at, big)
+                if item == 2:
+                    put_i16(np.uint64(target + 2 * k), value)
+                else:
+                    put_u8(np.uint64(target + k), _rounded(value))
+            row += size * 2
             target += step
         return True
     if bits == 8 and kind != 3:
@@ -225,20 +272,53 @@ def _emit(
                 put_u8(np.uint64(target + 3), u8_at(np.uint64(source + d)))
             target += step
         return True
+    if kind == 3:
+        return _look_up(row, first, last, bits, colours, target, step)
     mask, scale = (1 << bits) - 1, 255 // ((1 << bits) - 1)
     for x in range(first, last):
         place = x * bits
         value = np.int64(u8_at(np.uint64(row + (place >> 3)))) >> (8 - bits - (place & 7)) & mask
-        if kind == 3:
-            if value >= colours:
-                return False
-            for k in range(channels):
-                put_u8(np.uint64(target + (2 - k if bgr else k)), u8_at(np.uint64(palette + 3 * value + k)))
-        else:
-            for k in range(channels):
-                put_u8(np.uint64(target + k), np.uint64(value * scale))
+        for k in range(channels):
+            put_u8(np.uint64(target + k), np.uint64(value * scale))
         target += step
     return True
+
+
+_MISSING = 1 << 32
+
+
+@njit(nogil=True, cache=True)
+def _read_colours(palette: Any, n: Any, bgr: Any, colours: Any) -> None:
+    """A palette of ``n`` colours at an address as ``colours`` [256]: the three bytes of each pixel, the first lowest,
+    and `_MISSING` where there is none."""
+    colours[:] = _MISSING
+    for k in range(n):
+        at = palette + 3 * k
+        red, green, blue = u8_at(np.uint64(at)), u8_at(np.uint64(at + 1)), u8_at(np.uint64(at + 2))
+        first, third = (blue, red) if bgr else (red, blue)
+        colours[k] = np.int64(first) | np.int64(green) << 8 | np.int64(third) << 16
+
+
+@njit(nogil=True, cache=True)
+def _look_up(row: Any, first: Any, last: Any, bits: Any, colours: Any, target: Any, step: Any) -> Any:
+    """Pixels ``first`` ... ``last`` - 1 of a row of numbers of ``colours``. Returns false where one is missing."""
+    all_of_them = np.int64(0)
+    if bits == 8 and step == 3:
+        for x in range(first, last - 1):  # the fourth byte is the first of the next pixel, which comes after it
+            colour = colours[np.int64(u8_at(np.uint64(row + x)))]
+            all_of_them |= colour
+            put_u32(np.uint64(target), np.uint64(colour))
+            target += 3
+        first = max(first, last - 1)
+    for x in range(first, last):
+        place = x * bits
+        value = np.int64(u8_at(np.uint64(row + (place >> 3)))) >> (8 - bits - (place & 7)) & ((1 << bits) - 1)
+        colour = colours[value]
+        all_of_them |= colour
+        put_i16(np.uint64(target), np.uint64(colour))
+        put_u8(np.uint64(target + 2), np.uint64(colour >> 16))
+        target += step
+    return all_of_them < _MISSING
 
 
 @njit(nogil=True, cache=True)
@@ -249,13 +329,13 @@ def _filter(at: Any, n: Any, k: Any, rows: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _scanlines(
-    at: Any, width: Any, height: Any, bits: Any, kind: Any, palette: Any, colours: Any, lines: Any, window: Any,
-    down: Any, across: Any, y0: Any, x0: Any, channels: Any, bgr: Any, target: Any, pitch: Any, size: Any,
+    at: Any, width: Any, height: Any, bits: Any, kind: Any, colours: Any, lines: Any, window: Any,
+    down: Any, across: Any, y0: Any, x0: Any, channels: Any, bgr: Any, item: Any, target: Any, pitch: Any,
 ) -> Any:  # fmt: skip
     """One picture, or one pass of an interlaced one: ``height`` filtered scanlines from ``at`` on. Its pixel (y, x) is
     pixel (y0 + y * down, x0 + x * across) of the picture; those in ``window`` go to ``target + row * pitch + column *
-    size`` of the whole picture. Returns false where a filter or a colour does not exist."""
-    pixel = bits * _channels(kind)
+    channels * item`` of the whole picture. Returns false where a filter or a colour does not exist."""
+    size, pixel = channels * item, bits * _channels(kind)
     n, step = (width * pixel + 7) >> 3, max(1, pixel >> 3)
     steps, wide = (n + step - 1) // step, n + 2 * PAD
     base = lines.ctypes.data + PAD
@@ -271,9 +351,12 @@ def _scanlines(
         )  # fmt: skip
         if max(filters) > 4:
             return False
+        first_row, pitch_of_rows = base + wide, wide
         for k in range(PAD):  # left of the picture, all is 0
             lines[k] = 0
-        if step <= 4:
+        if max(filters) == 0:  # as palettes have it: the rows are there
+            first_row, pitch_of_rows = at + 1, n + 1
+        elif step <= 4:
             unfilter_4(at + 1, n + 1, base + wide, wide, steps + ROWS - 1, step, filters)
         else:
             unfilter_8(at + 1, n + 1, base + wide, wide, steps + ROWS - 1, step, filters)
@@ -282,44 +365,39 @@ def _scanlines(
             row = y0 + (y + k) * down
             if window[0] <= row < window[2] and first < last:
                 place = target + row * pitch + (x0 + first * across) * size
-                if not _emit(base + (k + 1) * wide, first, last, bits, kind, palette, colours, channels, bgr, place,
-                             across * size):  # fmt: skip
+                if not _emit(first_row + k * pitch_of_rows, first, last, bits, kind, colours, channels, bgr, item, True,
+                             place, across * size):  # fmt: skip
                     return False
-        for k in range(wide):  # the last row is the one above the next
-            lines[k] = lines[ROWS * wide + k]
+        if y + ROWS < height:  # the last row is the one above the next
+            above = first_row + (ROWS - 1) * pitch_of_rows
+            for k in range(0, n, 8):
+                put_u64(np.uint64(base + k), u64_at(np.uint64(above + k)))
     return True
 
 
 @njit(nogil=True, cache=True)
 def decode_images(
-    functions: Any, raw: Any, offsets: Any, sizes: Any, which: Any, windows: Any, channels: Any, bgr: Any, dst: Any,
+    functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, item: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode the images ``which`` of N, the bytes raw[offset : offset + size]. ``functions`` are the addresses of
-    libdeflate's alloc_decompressor, zlib_decompress_ex, free_decompressor and crc32.
-
-    ``windows`` [N, 4] (y0, x0, y1, x1, inside the picture) are the pixels wanted; those of image i are written as uint8
-    with ``channels[i]`` to dst[origins[i] + y * pitches[i] + x * channels[i]:]: as many as it has (alpha and the
-    palette's colours count), or 3 (RGB, or BGR), or 1 where it is gray. Images of 16 bits are written as they are, in
-    twice as many bytes, low ones first. ``status[i]`` becomes DONE or OTHER; with OTHER some pixels of the window may
-    have been written.
-    """
+    """Decode N images, as `straight` has it. Without libdeflate ``functions`` are 0, and all are for others."""
     most: Any = np.int64(0)
-    for j in range(len(which)):
-        most = max(most, sizes[which[j]])
-    machine = call_1(functions[0], (0,))
+    for i in range(len(sizes)):
+        most = max(most, sizes[i])
+    machine = call_1(functions[0], (0,)) if functions[0] else 0
     packed, scratch = np.empty(most + 16, np.uint8), np.empty(_TEXTS, np.uint8)
     filtered, lines = np.empty(0, np.uint8), np.empty(0, np.uint8)
     counts, parts, window = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64), np.zeros(4, np.int64)
-    pieces = np.empty((0, 3), np.int64)
-    for j in range(len(which)):
-        i = which[j]
+    pieces, colours = np.empty((0, 3), np.int64), np.empty(256, np.int64)
+    for i in range(len(sizes)):
         status[i] = OTHER
         if machine == 0 or not _walk(functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed,
                                      pieces, scratch, counts):  # fmt: skip
             continue
         width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
-        if width <= 0 or height <= 0 or not _is_pair(bits, kind):
+        if width <= 0 or height <= 0 or not _is_pair(bits, kind) or (item == 2 and bits != 16):
+            continue
+        if kind == 3 and channels[i] != 3:
             continue
         pixel, whole = bits * _channels(kind), np.int64(0)
         for p in range(7):
@@ -342,7 +420,8 @@ def decode_images(
             continue
         for k in range(4):
             window[k] = windows[i, k]
-        size = channels[i] if bits <= 8 else 2 * _channels(kind)
+        if kind == 3:
+            _read_colours(parts[_PALETTE], parts[_COLOURS], bgr, colours)
         target, sound = dst.ctypes.data + origins[i], True
         for p in range(7 if parts[_INTERLACED] else 1):
             w, h, y0, x0, down, across = width, height, 0, 0, 1, 1
@@ -352,8 +431,8 @@ def decode_images(
             if w <= 0 or h <= 0:
                 continue
             sound = sound and _scanlines(
-                at, w, h, bits, kind, parts[_PALETTE], parts[_COLOURS], lines, window, down, across, y0, x0,
-                channels[i], bgr, target, pitches[i], size,
+                at, w, h, bits, kind, colours, lines, window, down, across, y0, x0,
+                channels[i], bgr, item, target, pitches[i],
             )  # fmt: skip
             at += h * (1 + ((w * pixel + 7) >> 3))
         if sound:

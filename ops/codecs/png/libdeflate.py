@@ -38,6 +38,12 @@ def functions() -> I64 | None:
     return None
 
 
+def addresses() -> I64:
+    """`functions`, or zeros where there is no libdeflate, for loops that can do without."""
+    found = functions()
+    return np.zeros(len(_NAMES), np.int64) if found is None else found
+
+
 def _places() -> list[str]:
     places = []
     with contextlib.suppress(ImportError):

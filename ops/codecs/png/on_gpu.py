@@ -17,6 +17,7 @@ from ...batch import I64, Batch
 from ...context import Context
 from ...gpu.lane import Lane
 from ...kernels import Kernels
+from .. import straight
 from . import libdeflate
 
 _rows: Any = Kernels(".rows_cpu", __package__)
@@ -79,9 +80,7 @@ def streams(batch: Batch, which: I64, room: I64) -> tuple[I64, I64]:
     """The zlib streams of the pictures ``which`` of ``batch``, whose filtered rows have ``room`` bytes. The streams'
     sizes, 0 for files that the decoder does not take; and their pieces, [M, 4]: the picture, where bytes begin in its
     file and in its stream, and how many they are."""
-    encoded = batch.data.view()
-    encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
-    nbytes = batch.shapes[which, 0].astype(np.int64)
+    encoded, nbytes = straight.readonly(batch.data), batch.shapes[which, 0].astype(np.int64)
     lengths, counts = np.empty(len(which), np.int64), np.empty(len(which), np.int64)
     pieces = np.empty((int((nbytes // _PIECE + 16).sum()), 3), np.int64)
     _rows.find_streams(libdeflate.functions(), encoded, batch.offsets[which], nbytes, room, pieces, counts, lengths)
@@ -122,9 +121,7 @@ def inflate_there(lane: Lane, packed: Any, starts: I64, sizes: I64, room: I64) -
 def inflate(batch: Batch, which: I64, rows: Any, places: I64, sizes: I64) -> npt.NDArray[np.bool_]:
     """The filtered rows of the pictures ``which`` of ``batch``, of ``sizes`` bytes, at ``places`` of ``rows``. Which of
     them the decoder did not take, bool[len(which)]."""
-    encoded = batch.data.view()
-    encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
-    status = np.empty(len(which), np.int32)
+    encoded, status = straight.readonly(batch.data), np.empty(len(which), np.int32)
     nbytes = batch.shapes[which, 0].astype(np.int64)
     _rows.inflate_images(libdeflate.functions(), encoded, batch.offsets[which], nbytes, rows, places, sizes, status)
     refused: npt.NDArray[np.bool_] = status != 0

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from ...batch import I32, I64, Batch
 from ...kernels import Kernels
 from ...types import DALIImageType
+from .. import straight
 from ..formats import Header
 from ..pixels import Pixels
-from ..png import libdeflate
 
 _decoder: Any = Kernels(".decoder_cpu", __package__)
 _directory: Any = Kernels(".directory_cpu", __package__)
@@ -20,12 +20,8 @@ _directory: Any = Kernels(".directory_cpu", __package__)
 
 def is_straight(header: Header, output_type: DALIImageType) -> bool:
     """The decoder may make what is wanted of a file without a step between; `are_plain` tells whether it will."""
-    if header.format != "tiff" or header.bits != 8 or header.channels > 4:
-        return False
-    return output_type in _STRAIGHT or (output_type is DALIImageType.GRAY and header.channels < 3)
-
-
-_STRAIGHT = (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.ANY_DATA)
+    known = header.format == "tiff" and header.bits in (8, 16) and header.channels <= 4
+    return known and straight.needs_no_colours(header, output_type)
 
 
 def are_plain(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
@@ -36,43 +32,18 @@ def are_plain(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
 
 def _plain(encoded: Any, offsets: I64, sizes: I64) -> npt.NDArray[np.bool_]:
     plain = np.empty(len(sizes), np.bool_)
-    _directory.are_plain(_readonly(encoded), offsets, sizes, plain)
+    _directory.are_plain(straight.readonly(encoded), offsets, sizes, plain)
     return plain
 
 
-def _readonly(encoded: Any) -> Any:
-    encoded = encoded.view()
-    encoded.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
-    return encoded
-
-
-def decode_into(
-    batch: Batch, which: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
-) -> I32:
-    """`decoder_cpu.decode_images` for the images ``which`` of ``batch``; the status of each, int32. The other arrays
-    have a row for each of them."""
-    sizes = batch.shapes[which, 0].astype(np.int64)
-    return _decoded(batch.data, batch.offsets[which], sizes, windows, channels, bgr, out, origins, pitches)
+def decode_into(batch: Batch, which: I64, *wanted: Any) -> I32:
+    """`straight.decode_into` by the decoder."""
+    return straight.decode_into(_decoder.decode_images, batch, which, *wanted)
 
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
-    """(H, W, C) uint8 as it is stored; None where it is one for others to judge."""
+    """`straight.stored` by the decoder."""
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
     if not is_straight(header, DALIImageType.ANY_DATA) or not _plain(encoded, one, one + len(encoded))[0]:
         return None
-    pixels = np.empty((header.height, header.width, header.channels), np.uint8)
-    window = np.array([[0, 0, header.height, header.width]], np.int64)
-    pitch = one + header.width * header.channels
-    status = _decoded(
-        encoded, one, one + len(encoded), window, one + header.channels, False, pixels.reshape(-1), one, pitch
-    )
-    return pixels if status[0] == _decoder.DONE else None
-
-
-def _decoded(encoded: Any, offsets: I64, sizes: I64, *rest: Any) -> I32:
-    status = np.empty(len(sizes), np.int32)
-    functions = libdeflate.functions()
-    if functions is None:
-        functions = np.zeros(4, np.int64)
-    _decoder.decode_images(functions, _readonly(encoded), offsets, sizes, *rest, status)
-    return status
+    return straight.stored(_decoder.decode_images, data, header)

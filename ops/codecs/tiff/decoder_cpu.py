@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..jpeg.simd_cpu import big_endian_64, put_u8, put_u64, u8_at, u64_at
-from ..png.decoder_cpu import _emit, _inflate, _keep
+from ..jpeg.simd_cpu import big_endian_64, put_i16, put_u8, put_u64, u8_at, u64_at
+from ..png.decoder_cpu import _emit, _inflate, _keep, _sample
 from ..png.simd_cpu import call_1
 from .directory_cpu import (
     BIG,
+    BITS,
     CODING,
     FACTS,
     HEIGHT,
@@ -179,8 +180,16 @@ def _unpack_bits(source: Any, size: Any, target: Any, room: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _add_up(row: Any, n: Any, step: Any) -> None:
-    """Undo the predictor: each of the ``n`` bytes of a row, plus the one ``step`` before it."""
+def _add_up(row: Any, n: Any, step: Any, bits: Any, big: Any) -> None:
+    """Undo the predictor: each of the ``n`` samples of a row, plus the one ``step`` before it."""
+    if bits == 16:
+        s8, low = np.uint64(8), np.uint64(255)
+        for first in range(row, row + 2 * step, 2):
+            a = np.uint64(0)
+            for k in range(first, row + 2 * n, 2 * step):
+                a += _sample(k, big)
+                put_i16(np.uint64(k), (a >> s8 & low) | a << s8 if big else a)
+        return
     if step == 3:
         a, b, c = np.uint64(0), np.uint64(0), np.uint64(0)
         for k in range(row, row + n, 3):
@@ -203,7 +212,7 @@ def _unpacked(
     functions: Any, machine: Any, facts: Any, source: Any, size: Any, base: Any, rows: Any, table: Any, counts: Any
 ) -> Any:
     """The address of ``rows`` rows of a strip or tile, as samples; 0 where it is not in order."""
-    coding, row = facts[CODING], facts[WIDE] * facts[SAMPLES]
+    coding, row = facts[CODING], facts[WIDE] * facts[SAMPLES] * (facts[BITS] >> 3)
     room, target, sound = rows * row, base + BEFORE, True
     if coding == NONE:
         if size < room:
@@ -222,7 +231,7 @@ def _unpacked(
         return 0
     if facts[PREDICTOR] == 2:
         for y in range(rows):
-            _add_up(target + y * row, row, facts[SAMPLES])
+            _add_up(target + y * row, facts[WIDE] * facts[SAMPLES], facts[SAMPLES], facts[BITS], facts[BIG])
     if facts[INVERTED]:
         for k in range(target, target + room):
             put_u8(np.uint64(k), u8_at(np.uint64(k)) ^ np.uint64(255))
@@ -231,28 +240,30 @@ def _unpacked(
 
 @njit(nogil=True, cache=True)
 def decode_images(
-    functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, dst: Any, origins: Any,
-    pitches: Any, status: Any,
+    functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, item: Any, dst: Any,
+    origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode N images, the bytes raw[offset : offset + size]. The other arguments are those of the PNG decoder
-    (`png.decoder_cpu.decode_images`). Without libdeflate ``functions`` are 0, and deflated ones are for others."""
+    """Decode N images, as `straight` has it. Without libdeflate ``functions`` are 0, and deflated ones are for
+    others."""
     machine = call_1(functions[0], (0,)) if functions[0] else 0
     table, facts, counts = np.zeros(4096, np.int64), np.zeros(FACTS, np.int64), np.zeros(2, np.int64)
-    scratch = np.empty(0, np.uint8)
+    scratch, none = np.empty(0, np.uint8), np.empty(0, np.int64)  # no palette
     for i in range(len(sizes)):
         status[i] = OTHER
         start, size = raw.ctypes.data + offsets[i], sizes[i]
         y0, x0, y1, x1 = windows[i, 0], windows[i, 1], windows[i, 2], windows[i, 3]
         if not read(start, size, facts) or y1 > facts[HEIGHT] or x1 > facts[WIDTH]:
             continue
-        samples, wide, high = facts[SAMPLES], facts[WIDE], facts[HIGH]
-        need = BEFORE + wide * high * samples + _AFTER
+        samples, wide, high, bits = facts[SAMPLES], facts[WIDE], facts[HIGH], facts[BITS]
+        if item == 2 and bits != 16:
+            continue
+        need = BEFORE + wide * high * samples * (bits >> 3) + _AFTER
         if len(scratch) < need:
             scratch = np.empty(need, np.uint8)
             for k in range(BEFORE):
                 scratch[k] = k & 255
         kind = 0 if samples == 1 else 4 if samples == 2 else 2 if samples == 3 else 6  # as PNG calls them
-        across = (facts[WIDTH] + wide - 1) // wide
+        across, pitch = (facts[WIDTH] + wide - 1) // wide, wide * samples * (bits >> 3)
         chunks, sound = across * ((facts[HEIGHT] + high - 1) // high), True
         for c in range(chunks):
             top, left = c // across * high, c % across * wide
@@ -269,9 +280,9 @@ def decode_images(
             first, last = max(x0 - left, 0), min(x1 - left, wide)
             for y in range(max(y0, top), min(y1, top + high)):
                 if first < last:
-                    place = dst.ctypes.data + origins[i] + y * pitches[i] + (left + first) * channels[i]
-                    _emit(row + (y - top) * wide * samples, first, last, 8, kind, 0, 0, channels[i], bgr, place,
-                          channels[i])  # fmt: skip
+                    place = dst.ctypes.data + origins[i] + y * pitches[i] + (left + first) * channels[i] * item
+                    _emit(row + (y - top) * pitch, first, last, bits, kind, none, channels[i], bgr, item, facts[BIG],
+                          place, channels[i] * item)  # fmt: skip
         if sound:
             status[i] = DONE
     if machine:

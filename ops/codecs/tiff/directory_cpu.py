@@ -13,14 +13,15 @@ from numba import njit
 
 from ..jpeg.simd_cpu import u8_at
 
-FACTS = 14
+FACTS = 15
 (
     WIDTH, HEIGHT, SAMPLES, INVERTED, CODING, PREDICTOR, TILED, WIDE, HIGH, OFFSETS, OFFSET_BYTES, SIZES, SIZE_BYTES,
-    BIG,
+    BIG, BITS,
 ) = range(FACTS)  # fmt: skip
 """Facts of a file: pixels, samples of each, whether 0 is white, how strips or tiles are packed, whether these are
 tiles, their width and height, where (from the file's beginning) their offsets and sizes stand and how many bytes each
-of these numbers has, and whether numbers have their high byte first. A strip is a tile as wide as the picture."""
+of these numbers has, whether numbers have their high byte first, and the bits of a sample, 8 or 16. A strip is a tile
+as wide as the picture."""
 
 NONE, LZW, DEFLATE, OLD_DEFLATE, PACK_BITS = 1, 5, 8, 32946, 32773
 """Values of the tag Compression."""
@@ -101,8 +102,10 @@ def read(start: Any, size: Any, facts: Any) -> Any:
             sizes, facts[SIZES], facts[SIZE_BYTES] = count, place, width
         elif tag == 258 or tag == 339:  # bits and formats of all samples
             for k in range(count):
-                if number(start + place + k * width, width, big) != (8 if tag == 258 else 1):
+                if number(start + place + k * width, width, big) != (value if tag == 258 else 1):
                     return False
+            if tag == 258:
+                facts[BITS] = value
             bits, formats = (count, formats) if tag == 258 else (bits, count)
         elif count != 1:
             return False
@@ -138,6 +141,10 @@ def read(start: Any, size: Any, facts: Any) -> Any:
         sound = (samples == 3 and extra < 0) or (samples == 4 and (extra < 0 or extra == 2))
     else:
         sound = light in (0, 1) and ((samples == 1 and extra < 0) or (samples == 2 and extra == 2 and light == 1))
+    if facts[BITS] == 16:  # of which Pillow knows few
+        sound = sound and light != 0 and (samples == 1 or samples == 3 or (samples == 4 and extra == 2))
+    elif facts[BITS] != 8:
+        return False
     if (
         not sound
         or bits != samples
@@ -164,7 +171,7 @@ def read(start: Any, size: Any, facts: Any) -> Any:
     if across * down != offsets:
         return False
     lines = down * facts[HIGH] if tiled else facts[HEIGHT]
-    return across * facts[WIDE] * samples * lines <= MOST * size
+    return across * facts[WIDE] * samples * lines * (facts[BITS] >> 3) <= MOST * size
 
 
 @njit(nogil=True, cache=True)

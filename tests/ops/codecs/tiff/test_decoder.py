@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,9 +91,9 @@ def packed(parts: Sequence[bytes], tags: Mapping[int, Any], order: str) -> bytes
     return bytes(data) + struct.pack(order + "H", len(numbers)) + entries + bytes(4)
 
 
-def plain_tags(height: int, width: int, channels: int, coding: int) -> dict[int, Any]:
+def plain_tags(height: int, width: int, channels: int, coding: int, bits: int = 8) -> dict[int, Any]:
     tags: dict[int, Any] = {
-        256: width, 257: height, 258: [8] * channels, 259: coding, 262: 2 if channels > 2 else 1, 277: channels,
+        256: width, 257: height, 258: [bits] * channels, 259: coding, 262: 2 if channels > 2 else 1, 277: channels,
         284: 1,
     }  # fmt: skip
     if channels in (2, 4):
@@ -156,6 +157,73 @@ def good_files() -> dict[str, bytes]:
     large = picture(1, 3, 300, 200)
     files["full tables"] = packed([lzw(large.tobytes())], {**plain_tags(300, 200, 3, 5), 278: 300}, "<")
     return files
+
+
+def deep(
+    k: int, channels: int, coding: int, order: str, *, tiled: bool = False, predictor: int = 1
+) -> tuple[bytes, Any]:
+    """A file of 16 bits a channel, and its numbers."""
+    pixels = picture(k, channels, 70, 90).astype(np.uint16) * 257 ^ picture(k + 5, channels, 70, 90)
+    tags = {**plain_tags(70, 90, channels, coding, 16), 317: predictor}
+    high, wide = (32, 48) if tiled else (23, 90)
+    parts = []
+    for y in range(0, 70, high):
+        for x in range(0, 90, wide):
+            part = np.zeros((high if tiled else min(high, 70 - y), wide, channels), np.uint16)
+            inside = pixels[y : y + high, x : x + wide]
+            part[: inside.shape[0], : inside.shape[1]] = inside
+            if predictor == 2:
+                part[:, 1:] -= part[:, :-1].copy()
+            data = part.astype(order + "u2").tobytes()
+            parts.append({5: lzw, 8: zlib.compress}.get(coding, bytes)(data))
+    tags |= {322: wide, 323: high} if tiled else {278: high}
+    return packed(parts, tags, order), pixels
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("coding", [1, 5, 8, 32773])
+def test_16_bits(coding: int, channels: int, order: str) -> None:
+    """As they are stored, and rounded to 8."""
+    if coding == 8 and not png.available():
+        pytest.skip("no libdeflate here")
+    for k, (tiled, predictor) in enumerate([(False, 1), (True, 1), (False, 2), (True, 2)]):
+        if (coding == 32773 and k) or (coding == 1 and predictor == 2):
+            continue
+        data, pixels = deep(k, channels, coding, order, tiled=tiled, predictor=predictor)
+        if coding == 32773:  # no runs: each strip is cut into literals
+            data, pixels = literal(pixels, channels, order), pixels
+        header = probe(memoryview(data))
+        assert (header.bits, header.channels) == (16, channels)
+        got = decoder.stored(memoryview(data), header)
+        assert got is not None
+        assert got.dtype == np.uint16
+        np.testing.assert_array_equal(got, pixels)
+        for kind in (DALIImageType.ANY_DATA, DALIImageType.RGB, DALIImageType.BGR):
+            out, rejects, taken = run(ImageCrop(crop=(31, 17), crop_pos_x=0.4, output_type=kind), [data])
+            assert not rejects
+            assert taken == {"tiff": 1}
+            wanted = (pixels[20:51, 29:46].astype(np.int64) * 2 + 257) // 514
+            if kind is not DALIImageType.ANY_DATA:
+                wanted = wanted[..., :3] if channels >= 3 else wanted.repeat(3, axis=2)
+                wanted = wanted[..., ::-1] if kind is DALIImageType.BGR else wanted
+            np.testing.assert_array_equal(out.sample(0), wanted)
+
+
+def literal(pixels: Any, channels: int, order: str) -> bytes:
+    """Literals of PackBits, as one strip."""
+    raw = pixels.astype(order + "u2").tobytes()
+    part = b"".join(bytes([len(raw[k : k + 128]) - 1]) + raw[k : k + 128] for k in range(0, len(raw), 128))
+    return packed([part], {**plain_tags(70, 90, channels, 32773, 16), 278: 70}, order)
+
+
+def test_16_bits_of_odd_kinds_are_for_others() -> None:
+    data, pixels = deep(1, 3, 1, "<")
+    for change in ({262: 0}, {339: [2] * 3}, {258: [16, 16, 8]}, {258: [16, 8, 16]}, {258: [12] * 3}):
+        tags = {**plain_tags(70, 90, 3, 1, 16), 278: 70, **change}
+        assert decoder.stored(memoryview(packed([pixels.tobytes()], tags, "<")), probe(memoryview(data))) is None
+    with_alpha = packed([pixels[..., :2].tobytes()], {**plain_tags(70, 90, 2, 1, 16), 278: 70}, "<")
+    assert decoder.stored(memoryview(with_alpha), probe(memoryview(with_alpha))) is None
 
 
 @pytest.fixture(scope="module")

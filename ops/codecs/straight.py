@@ -1,0 +1,61 @@
+"""Decoders of ours that are compiled loops over whole batches, PNG's and TIFF's: how they are called.
+
+Such a loop takes ``(functions, raw, offsets, sizes, windows, channels, bgr, item, dst, origins, pitches, status)``: N
+images, the bytes raw[offset : offset + size] of each, and the addresses of `png.libdeflate`. ``windows`` [N, 4] (y0,
+x0, y1, x1, inside the picture) are the pixels wanted; those of image i go to dst[origins[i] + y * pitches[i] + x *
+channels[i] * item:], ``item`` bytes a sample: with 1 as uint8, samples of 16 bits rounded; with 2, which is for images
+of 16 bits, as they are, low bytes first. ``channels[i]`` are as many as are stored (alpha and a palette's colours
+count), or 3 (RGB, or BGR; uint8 alone), or 1 where it is gray. ``status[i]`` becomes 0 (done), or 1 for an image for
+others to judge; then some pixels of the window may have been written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..batch import I32, I64, Batch
+from ..types import DALIImageType
+from .formats import Header
+from .pixels import Pixels
+from .png import libdeflate
+
+_KEPT = (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.ANY_DATA)
+
+
+def needs_no_colours(header: Header, output_type: DALIImageType) -> bool:
+    """A picture of this type has the stored channels, or some of them; none is a mixture of others."""
+    return output_type in _KEPT or (output_type is DALIImageType.GRAY and header.channels < 3)
+
+
+def readonly(encoded: Any) -> Any:
+    """A view of files' bytes that is one type for Numba, whether they are mapped read-only or not."""
+    encoded = encoded.view()
+    encoded.flags.writeable = False
+    return encoded
+
+
+def decode_into(
+    loop: Any, batch: Batch, which: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
+) -> I32:
+    """The images ``which`` of ``batch`` as uint8, into ``out``; the status of each. The other arrays have a row for
+    each of them."""
+    sizes = batch.shapes[which, 0].astype(np.int64)
+    return _run(loop, batch.data, batch.offsets[which], sizes, windows, channels, bgr, 1, out, origins, pitches)
+
+
+def stored(loop: Any, data: memoryview, header: Header) -> Pixels | None:
+    """(H, W, C) uint8 or uint16 as it is stored, palettes as RGB; None where it is one for others to judge."""
+    pixels = np.empty((header.height, header.width, header.channels), np.uint16 if header.bits > 8 else np.uint8)
+    encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
+    window, pitch = np.array([[0, 0, header.height, header.width]], np.int64), one + header.width * header.channels
+    item, flat = pixels.itemsize, pixels.reshape(-1).view(np.uint8)
+    wanted = window, one + header.channels, False, item, flat, one, pitch * item
+    return None if _run(loop, encoded, one, one + len(encoded), *wanted)[0] else pixels
+
+
+def _run(loop: Any, encoded: Any, offsets: I64, sizes: I64, *wanted: Any) -> I32:
+    status = np.empty(len(sizes), np.int32)
+    loop(libdeflate.addresses(), readonly(encoded), offsets, sizes, *wanted, status)
+    return status
