@@ -44,7 +44,7 @@ Against = tuple[Path, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What every operator of a spec gives for its first samples."""
+    """The outputs of every operator of a spec for its first samples."""
 
     name: str
     """Of the spec."""
