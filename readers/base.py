@@ -58,7 +58,7 @@ class Reader(Operator, abstract=True):
     random = True
 
     random_shuffle: Annotated[bool, Arg("shuffle, as DALI does: through a buffer of initial_fill samples")] = False
-    initial_fill: Annotated[int, Arg("samples in the shuffling buffer", ge=1)] = 1024
+    initial_fill: Annotated[int, Arg("samples in the shuffling buffer; 0 only where nothing is shuffled", ge=0)] = 1024
     num_shards: Annotated[int, Arg("cut the data set into this many shards", ge=1)] = 1
     shard_id: Annotated[int, Arg("read this shard", ge=0)] = 0
     stick_to_shard: Annotated[bool, Arg("read the same shard in every epoch instead of moving on")] = False
@@ -98,6 +98,8 @@ class Reader(Operator, abstract=True):
             raise SpecError("shuffle_after_epoch and random_shuffle exclude each other")
         if self.shuffle_after_epoch and self.stick_to_shard:
             raise SpecError("shuffle_after_epoch and stick_to_shard exclude each other: the files of a shard change")
+        if not self.initial_fill and (self.random_shuffle or self.shuffle == "window"):
+            raise SpecError("initial_fill must be at least 1 where records are shuffled through it, got 0")
 
     def order(
         self, size: int, seed: int = 0, batch_size: int = 1, groups: npt.NDArray[np.int64] | None = None
@@ -112,7 +114,7 @@ class Reader(Operator, abstract=True):
             first=self.skip,
             shuffle=shuffle,
             seed=seed,
-            fill=self.initial_fill,
+            fill=max(1, self.initial_fill),
             shuffled_list=self.shuffles_list,
             groups=groups,
             num_shards=self.num_shards,

@@ -470,6 +470,18 @@ def test_arguments_that_dali_refuses() -> None:
         run(lambda: fn.random.beta(alpha=1e100))
 
 
+def test_a_shuffling_buffer_of_nothing_where_nothing_is_shuffled(tmp_path: Path) -> None:
+    """Programs set it with the shuffling: ``initial_fill=n if train else 0``. DALI's process ends where it shuffles."""
+    for name in "abc":
+        (tmp_path / name).write_bytes(name.encode())
+    files = [str(tmp_path / name) for name in "abc"]
+    (_, labels) = run(lambda: tuple(fn.readers.file(files=files, initial_fill=0)))
+    assert labels.as_array().ravel().tolist() == [0, 1]
+    for shuffled in ({"random_shuffle": True}, {"shuffle": "window"}):
+        with pytest.raises(SpecError, match="initial_fill must be at least 1 where records are shuffled"):
+            run(lambda a=shuffled: fn.readers.file(files=files, initial_fill=0, **a)[1])
+
+
 def test_small_things(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc")
     path = np.frombuffer(str(tmp_path / "x").encode(), np.int8)
