@@ -41,8 +41,8 @@ class Line:
         self._ended = [False] * lanes
 
     def shortest(self) -> int:
-        """The lane with the least to do."""
-        return self._waiting.index(min(self._waiting))
+        """The lane with the least to do, of those that go on: what is apart from a failure does not share its end."""
+        return min(range(len(self._waiting)), key=lambda k: (self._ended[k], self._waiting[k]))
 
     def put(self, work: Callable[[], object], weight: int = 1, lane: int = 0) -> Future[None]:
         """Do ``work`` after all that was put on its lane before; waits for room. Raises what earlier work there failed

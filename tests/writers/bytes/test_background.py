@@ -92,6 +92,22 @@ def test_a_failure_ends_its_lane_and_what_comes_later() -> None:
     assert seen == ["before", "elsewhere"]
 
 
+def test_new_work_is_put_beside_a_lane_that_failed() -> None:
+    """A shard's index comes when its records are written, perhaps after the next shard has failed."""
+    line = Line("test", 100, 3)
+    with pytest.raises(OSError, match="full"):
+        line.put(lambda: _raise(OSError("full")), 1, line.shortest()).result()
+    line.put(lambda: None, 1, line.shortest()).result()
+    line.fail(OSError("all"))
+    with pytest.raises(OSError, match="full"):
+        line.put(lambda: None, 1, line.shortest())
+    line.close()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def test_what_waits_in_any_lane_can_be_dropped() -> None:
     line, go, seen = Line("test", 100, 2), threading.Event(), []
     futures = []
