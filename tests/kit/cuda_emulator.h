@@ -1,6 +1,7 @@
 // Runs CUDA C++ on the CPU, slowly but faithfully: g++ compiles the very sources that NVRTC compiles, with this file
 // included first. The threads of a block are fibers (ucontext to start one, _setjmp/_longjmp to switch), blocks run one
-// after the other, and a fiber gives way only where it waits for others.
+// after the other, and a fiber gives way only where it waits for others. A fiber that is done waits for the next block:
+// to start one takes two system calls.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -68,11 +69,13 @@ inline void wait(Barrier &b) {
 inline Warp &warp() { return warps[current->thread.x / 32]; }
 inline unsigned lane() { return current->thread.x % 32; }
 static void enter() {
-    kernel(argument);
-    current->done = true;
-    warp().barrier.leave();
-    block.leave();
-    _longjmp(scheduler, 1);
+    for (;;) {
+        kernel(argument);
+        current->done = true;
+        warp().barrier.leave();
+        block.leave();
+        give_way();
+    }
 }
 static void run_block() {
     size_t count = block_size.x;
@@ -80,7 +83,7 @@ static void run_block() {
     warps.assign((count + 31) / 32, Warp{});
     for (size_t i = 0; i < count; i++) warps[i / 32].barrier.live++;
     for (size_t i = 0; i < count; i++) {
-        fibers[i].started = fibers[i].done = false;
+        fibers[i].done = false;
         fibers[i].thread = {(unsigned)i, 0, 0};
     }
     for (bool busy = true; busy;) {
@@ -105,7 +108,7 @@ static void run(void (*function)(const void *), int grid, int threads, const voi
     kernel = function, argument = argument_;
     block_size = {(unsigned)threads, 1, 1}, grid_size = {(unsigned)grid, 1, 1};
     while (fibers.size() < (size_t)threads) {
-        fibers.emplace_back();
+        fibers.push_back({});
         fibers.back().stack = malloc(STACK);
     }
     for (int i = 0; i < grid; i++) {

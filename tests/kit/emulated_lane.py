@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from dali_run.ops.batch import Batch
 from dali_run.ops.gpu.lane import SOURCES
 
+from .cuda_on_cpu import library
 from .listed_kernels import launched
 
-EMULATOR = Path(__file__).with_name("cuda_emulator.h")
 _CALL = r"""
 #include <utility>
 using emulator::block_index;
@@ -43,23 +38,15 @@ extern "C" void launch(int width, int height, int threads, void *const *p) {
 """
 
 
+@cache
 def _compiled(source: str, kernel: str) -> Any:
-    return compiled(f'#include "{SOURCES / source}"', kernel)
+    return compiled((SOURCES / source).read_text(), kernel)
 
 
 @cache
 def compiled(source: str, kernel: str) -> Any:
     """``launch(width, height, threads, arguments)`` for a kernel of CUDA text; arguments by address."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++ to run the CUDA sources on the CPU")
-    folder = Path(tempfile.mkdtemp(prefix="emulated-lane-"))
-    text, library = folder / "kernel.cpp", folder / "kernel.so"
-    text.write_text(f'#include "{EMULATOR}"\n{source}\n{_CALL.replace("KERNEL", kernel)}')
-    flags = [f"-I{SOURCES}", "-O1", "-std=c++17", "-fPIC", "-shared", "-w", "-U_FORTIFY_SOURCE", "-ffp-contract=off"]
-    done = subprocess.run([compiler, *flags, "-o", library, text], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(library)).launch
+    return library(f"{source}\n{_CALL.replace('KERNEL', kernel)}", "-O1").launch
 
 
 class PlainLaunches:

@@ -479,9 +479,9 @@ class Fake:
         """A kernel of the JPEG decoder, of which there is one library for all tests."""
         if not self.memory:
             return lambda grid, threads, parameter: None
-        from .jpeg_harness import _library
+        from .jpeg_harness import jpeg_library
 
-        library = _library(())
+        library = jpeg_library(())
         function = ctypes.cast(getattr(library, name), ctypes.c_void_p)
 
         def run(grid: int, threads: int, parameter: int) -> None:

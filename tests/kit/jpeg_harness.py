@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.codecs.jpeg.boundaries import Boundaries
 
-EMULATOR = Path(__file__).with_name("cuda_emulator.h")
+from .cuda_on_cpu import library
 
 
-@cache
-def _library(options: tuple[str, ...]) -> ctypes.CDLL:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++ to run the CUDA sources on the CPU")
-    folder = Path(tempfile.mkdtemp(prefix="jpeg-emulation-"))
-    source, library = folder / "jpeg.cpp", folder / "jpeg.so"
-    source.write_text(f'#include "{EMULATOR}"\n{jpeg_gpu.source_text()}\n')
-    flags = ["-O2", "-std=c++17", "-fPIC", "-shared", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fno-strict-aliasing"]
-    subprocess.run([compiler, *flags, *options, "-o", library, source], check=True, capture_output=True)
-    return ctypes.CDLL(str(library))
+def jpeg_library(options: tuple[str, ...]) -> ctypes.CDLL:
+    """The kernels of the JPEG decoder."""
+    return library(jpeg_gpu.source_text(), "-O2", "-fno-strict-aliasing", *options)
 
 
 class EmulatedRuntime:
@@ -41,7 +27,7 @@ class EmulatedRuntime:
     GUARD = 4096
 
     def __init__(self, *options: str) -> None:
-        self.library = _library(options)
+        self.library = jpeg_library(options)
         self.launched: list[str] = []
         self._owners: list[NDArray[np.uint8]] = []
 
