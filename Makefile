@@ -35,7 +35,7 @@ demo: $(VENV)/.runtime ## install, make sample data, run configs/quickstart.yaml
 
 .PHONY: test
 test: setup ## run the tests (GPU tests are skipped without a GPU)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 8
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: torture
 torture: setup ## the long fault tests: kills, power loss, full disks, flipped bits (about half an hour)
