@@ -1,4 +1,5 @@
-"""Pictures that are stored as they are, binary PGM and PPM and BMP of 24 and 32 bits: copied, without a decoder.
+"""Pictures that are stored as they are, binary PGM and PPM and BMP of 24 and 32 bits: copied, without a decoder, or
+rounded from 16 bits a channel to 8.
 
 Files that are not whole, or not plain, are left to Pillow, whose pixels these are.
 """
@@ -25,14 +26,17 @@ where the last is stored first), bytes of a pixel (0: the file is not plain), wh
 
 
 def view(data: memoryview, header: Header) -> Pixels | None:
-    """(H, W, C) uint8, perhaps a view of ``data``; None where the file is in none of these formats."""
-    if header.format not in FORMATS or header.bits != 8:
+    """(H, W, C) uint8, perhaps a view of ``data``, or uint16; None where the file is in none of these formats."""
+    if header.format not in FORMATS:
         return None
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
     extents = np.array([[header.height, header.width]], np.int64)
     first, pitch, step, backwards = _found(encoded, one, one + len(encoded), extents)[0].tolist()
     if not step:
         return None
+    if step in (2, 6):
+        deep: Pixels = np.ndarray((header.height, header.width, step // 2), ">u2", encoded, first)
+        return deep.astype(np.uint16)
     shape = (header.height, header.width, min(step, 3))
     stored: Pixels = np.ndarray(shape, np.uint8, encoded, first, (pitch, step, 1))
     if not backwards:
@@ -43,9 +47,9 @@ def view(data: memoryview, header: Header) -> Pixels | None:
     return pixels
 
 
-def makes(header: Header, output_type: DALIImageType) -> bool:
-    """Whether a plain file with this header is only copied for what is wanted."""
-    if header.format not in FORMATS or header.bits != 8:
+def makes(header: Header, output_type: DALIImageType, most_bits: int = 16) -> bool:
+    """Whether a plain file with this header, of at most so many bits a channel, is only copied for what is wanted."""
+    if header.format not in FORMATS or header.bits > most_bits:
         return False
     return straight.needs_no_colours(header, output_type)
 

@@ -1,7 +1,7 @@
 """BMP and PNM on the CPU, a whole batch without the GIL: where the pixels lie in the file, and copies of them.
 
 Only what is plain is found: BMP of 24 and 32 bits (BITMAPINFOHEADER and its versions 4 and 5, without compression),
-bottom up or top down, and binary PGM and PPM of 8 bits. All lines must be in the file.
+bottom up or top down, and binary PGM and PPM of 8 bits and of all of 16. All lines must be in the file.
 
 Facts: Microsoft, BITMAPFILEHEADER and BITMAPINFOHEADER; Netpbm, pgm(5) and ppm(5).
 
@@ -18,6 +18,7 @@ from numba import njit
 
 from .jpeg.simd_cpu import put_u8, put_u64, u8_at, u64_at
 from .plain import BACKWARDS, FIRST, PITCH, STEP
+from .png.samples_cpu import narrow, rounded, sample
 
 _PNM_HEADER = 1024
 _HIGHEST = 1 << 24
@@ -73,10 +74,17 @@ def _pnm(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> 
         if at == begun or value != wanted:
             return
     at = _field(raw, at, end)
-    if at < 0 or end - at < 4 or raw[at] != 50 or raw[at + 1] != 53 or raw[at + 2] != 53 or not _is_space(raw[at + 3]):
+    if at < 0:
         return
-    step = 1 if raw[start + 1] == 53 else 3
-    first = at + 4 - start
+    most, begun = np.int64(0), at
+    while at < end and 48 <= raw[at] <= 57 and at - begun < 10:
+        most = 10 * most + raw[at] - 48
+        at += 1
+    bytes_each = 1 if most == 255 else 2
+    if (most != 255 and most != 65535) or at - begun != 1 + 2 * bytes_each or at == end or not _is_space(raw[at]):
+        return
+    step = bytes_each * (1 if raw[start + 1] == 53 else 3)
+    first = at + 1 - start
     if (size - first) // (width * step) < height:
         return
     row[FIRST], row[PITCH], row[STEP] = first, width * step, step
@@ -168,18 +176,35 @@ def _picked(source: Any, target: Any, begin: Any, end: Any, step: Any, a: Any, b
 
 
 @njit(nogil=True, cache=True)
+def _rounded_line(source: Any, target: Any, n: Any, stored: Any, channels: Any, bgr: Any) -> None:
+    """``n`` pixels of samples of 16 bits, rounded."""
+    if stored == channels and not (bgr and stored == 3):
+        narrow(source, n * stored, True, target)
+        return
+    for _ in range(n):
+        for c in range(3):
+            at = 0 if stored == 1 else 2 - c
+            put_u8(np.uint64(target + c), rounded(sample(source + 2 * at, True)))
+        source += 2 * stored
+        target += 3
+
+
+@njit(nogil=True, cache=True)
 def copy_images(
     raw: Any, offsets: Any, rows: Any, windows: Any, channels: Any, bgr: Any, out: Any, origins: Any, pitches: Any
 ) -> None:
     """Copy the pixels in ``windows`` [M, 4] (y0, x0, y1, x1, inside the picture) of M files with ``rows`` of `find`
-    to out[origins[k] + y * pitches[k] + x * channels[k]:]: as they are stored with 1 channel, or 3 (RGB, or BGR)."""
+    to out[origins[k] + y * pitches[k] + x * channels[k]:]: as they are stored with 1 channel, or 3 (RGB, or BGR);
+    samples of 16 bits are rounded to 8."""
     for k in range(len(rows)):
         step, n = rows[k, STEP], windows[k, 3] - windows[k, 1]
         source = raw.ctypes.data + offsets[k] + rows[k, FIRST] + windows[k, 1] * step
         target = out.ctypes.data + origins[k] + windows[k, 1] * channels[k]
         for y in range(windows[k, 0], windows[k, 2]):
             line, to = source + y * rows[k, PITCH], target + y * pitches[k]
-            if step == 1 and channels[k] == 3:
+            if step == 2 or step == 6:
+                _rounded_line(line, to, n, step >> 1, channels[k], bgr)
+            elif step == 1 and channels[k] == 3:
                 _picked(line, to, 0, n, 1, 0, 0, 0)
             elif step == channels[k] and (step == 1 or (rows[k, BACKWARDS] != 0) == bgr):
                 _same(line, to, n * step)

@@ -102,7 +102,8 @@ def tiff_files() -> tuple[bytes, ...]:
 def plain_files() -> tuple[bytes, ...]:
     from ..ops.codecs.test_plain import KINDS, encoded
 
-    return tuple(encoded(kind, 6, 7, k) for k, kind in enumerate(KINDS))
+    deep = [b"P%d\n7 6\n65535\n" % kind + noise(6, 14, channels, kind).tobytes() for kind, channels in ((5, 1), (6, 3))]
+    return (*(encoded(kind, 6, 7, k) for k, kind in enumerate(KINDS)), *deep)
 
 
 # -- damage -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..jpeg.simd_cpu import put_i16, put_u8, put_u32, put_u64, u8_at, u16_at, u64_at
+from ..jpeg.simd_cpu import put_i16, put_u8, put_u32, put_u64, u8_at, u64_at
+from .samples_cpu import narrow, rounded, sample
 from .simd_cpu import PAD, ROWS, call_1, call_3, call_7, unfilter_4, unfilter_8
 
 DONE, OTHER = 0, 1
@@ -185,41 +186,6 @@ def _is_pair(bits: Any, kind: Any) -> Any:
     return (kind == 2 or kind == 4 or kind == 6) and (bits == 8 or bits == 16)
 
 
-_LOW, _EVEN = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
-_HALF = np.uint64(0x0000807F0000807F)
-_BYTES = np.uint64(0x000000FF000000FF)
-
-
-@njit(nogil=True, cache=True)
-def _rounded(value: Any) -> Any:
-    """16 bits to 8: v / 257, to which (255 v + 32895) / 65536 is nearest for every v."""
-    return ((value << np.uint64(8)) - value + np.uint64(32895)) >> np.uint64(16)
-
-
-@njit(nogil=True, cache=True)
-def _sample(address: Any, big: Any) -> Any:
-    """16 bits, with their high byte first where they are ``big``."""
-    value = u16_at(np.uint64(address))
-    return value >> np.uint64(8) | (value & np.uint64(255)) << np.uint64(8) if big else value
-
-
-@njit(nogil=True, cache=True)
-def _narrow(source: Any, n: Any, big: Any, target: Any) -> None:
-    """``n`` samples `_rounded`, four in two numbers."""
-    s8, s16 = np.uint64(8), np.uint64(16)
-    for k in range(0, n - 3, 4):
-        four = u64_at(np.uint64(source + 2 * k))
-        if big:
-            four = four >> s8 & _LOW | (four & _LOW) << s8
-        even, odd = four & _EVEN, four >> s16 & _EVEN
-        even = ((even << s8) - even + _HALF) >> s16 & _BYTES
-        odd = ((odd << s8) - odd + _HALF) >> s16 & _BYTES
-        pairs = even | odd << s8
-        put_u32(np.uint64(target + k), pairs | pairs >> s16)
-    for k in range(n & ~3, n):
-        put_u8(np.uint64(target + k), _rounded(_sample(source + 2 * k, big)))
-
-
 @njit(nogil=True, cache=True)
 def _emit(
     row: Any, first: Any, last: Any, bits: Any, kind: Any, colours: Any, channels: Any, bgr: Any, item: Any, big: Any,
@@ -232,18 +198,18 @@ def _emit(
         size = _channels(kind)
         row += first * size * 2
         if item == 1 and size == channels and not bgr and step == size:
-            _narrow(row, (last - first) * size, big, target)
+            narrow(row, (last - first) * size, big, target)
             return True
         for _ in range(first, last):
             for k in range(channels):
                 at = k if size >= 3 else 0 if channels == 3 else k
                 if bgr and channels == 3 and size >= 3:
                     at = 2 - k
-                value = _sample(row + 2 * at, big)
+                value = sample(row + 2 * at, big)
                 if item == 2:
                     put_i16(np.uint64(target + 2 * k), value)
                 else:
-                    put_u8(np.uint64(target + k), _rounded(value))
+                    put_u8(np.uint64(target + k), rounded(value))
             row += size * 2
             target += step
         return True

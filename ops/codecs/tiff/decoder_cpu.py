@@ -19,7 +19,8 @@ import numpy as np
 from numba import njit
 
 from ..jpeg.simd_cpu import big_endian_64, put_i16, put_u8, put_u64, u8_at, u64_at
-from ..png.decoder_cpu import _emit, _inflate, _keep, _sample
+from ..png.decoder_cpu import _emit, _inflate, _keep
+from ..png.samples_cpu import sample
 from ..png.simd_cpu import call_1
 from .directory_cpu import (
     BIG,
@@ -187,7 +188,7 @@ def _add_up(row: Any, n: Any, step: Any, bits: Any, big: Any) -> None:
         for first in range(row, row + 2 * step, 2):
             a = np.uint64(0)
             for k in range(first, row + 2 * n, 2 * step):
-                a += _sample(k, big)
+                a += sample(k, big)
                 put_i16(np.uint64(k), (a >> s8 & low) | a << s8 if big else a)
         return
     if step == 3:
