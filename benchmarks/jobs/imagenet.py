@@ -38,21 +38,14 @@ WARM_UP = 1.5
 """Seconds that a pipeline runs before the clock starts, ours and DALI's: page-locked and GPU memory is made in them."""
 
 
-def measure_ours(
-    root: str, device: str, job: str, decoder: str, batch: int, threads: int, lanes: int, source: str, seconds: float
-) -> dict[str, Any]:
-    import itertools
-
+def our_plan(root: str, device: str, job: str, decoder: str, source: str) -> Any:
+    """The compiled job."""
     from dali_run.pipelines.compile.place import Target
     from dali_run.pipelines.compile.plan import compile_graph
-    from dali_run.pipelines.engine.engine import Engine, Options, Request
-    from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
     from dali_run.pipelines.graph.builder import GraphBuilder
-    from dali_run.pipelines.job.report import build_report
     from dali_run.pipelines.plugins import load_operators
 
     load_operators()
-    known, decoder = decoder == "known", "auto" if decoder == "known" else decoder
     b = GraphBuilder()
     records = reader(b, source, root)
     x = records["x"]
@@ -66,7 +59,20 @@ def measure_ours(
         if job == "val":
             (x,) = b.add("resize", [x], {"resize_shorter": 256, "interp_type": "TRIANGULAR"})
             (x,) = b.add("crop_mirror_normalize", [x], {"mean": MEAN, "std": STD, "crop": [224, 224]})
-    plan = compile_graph(b.build(records | {"x": x}), Target(device), 1)
+    return compile_graph(b.build(records | {"x": x}), Target(device), 1)
+
+
+def measure_ours(
+    root: str, device: str, job: str, decoder: str, batch: int, threads: int, lanes: int, source: str, seconds: float
+) -> dict[str, Any]:
+    import itertools
+
+    from dali_run.pipelines.engine.engine import Engine, Options, Request
+    from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
+    from dali_run.pipelines.job.report import build_report
+
+    known = decoder == "known"
+    plan = our_plan(root, device, job, "auto" if known else decoder, source)
     options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=True,
                       repeats=known)  # fmt: skip
     requests = (Request(k * batch, batch) for k in itertools.count())
@@ -113,9 +119,8 @@ def indexed(path: str) -> str:
     return f"{path}.idx"
 
 
-def measure_dali(
-    root: str, device: str, job: str, batch: int, threads: int, source: str, seconds: float
-) -> dict[str, Any]:
+def dali_pipeline(root: str, device: str, job: str, batch: int, threads: int, source: str) -> Any:
+    """The same job of DALI's, not built yet."""
     from nvidia.dali import fn, pipeline_def, types
 
     decoder = "cpu" if device == "cpu" else "mixed"
@@ -136,7 +141,13 @@ def measure_dali(
                 x = fn.crop_mirror_normalize(x, mean=MEAN, std=STD, crop=[224, 224])
         return x, label
 
-    p = pipe()
+    return pipe()
+
+
+def measure_dali(
+    root: str, device: str, job: str, batch: int, threads: int, source: str, seconds: float
+) -> dict[str, Any]:
+    p = dali_pipeline(root, device, job, batch, threads, source)
 
     def step() -> int:
         p.run()

@@ -11,7 +11,13 @@ from pathlib import Path
 
 def processor_seconds() -> float:
     """Of this process and those below it: decoders may run in processes of their own."""
-    total, parents, spent = time.process_time(), dict[int, int](), dict[int, int]()
+    spent = spent_below()
+    return time.process_time() + sum(spent.values()) / os.sysconf("SC_CLK_TCK")
+
+
+def spent_below() -> dict[int, int]:
+    """The processes below this one, and their ticks of processor time."""
+    parents, spent = dict[int, int](), dict[int, int]()
     for stat in Path("/proc").glob("[0-9]*/stat"):  # not every kernel lists a process's children
         try:
             fields = stat.read_text().rpartition(")")[2].split()
@@ -22,7 +28,7 @@ def processor_seconds() -> float:
     below = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in below} - below:
         below |= more
-    return total + sum(spent[pid] for pid in below - {os.getpid()}) / os.sysconf("SC_CLK_TCK")
+    return {pid: spent[pid] for pid in below - {os.getpid()}}
 
 
 @dataclass(frozen=True)
