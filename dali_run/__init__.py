@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         tfrecord,
         types,
     )
-    from .ops.errors import DeviceError, JobError, SpecError
+    from .ops.errors import DaliRunError, DeviceError, JobError, SpecError
     from .pipelines.fleet.api import Report, run_job
     from .pipelines.python.data_node import DataNode, newaxis
     from .pipelines.python.from_spec import load_spec
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .pipelines.python.pipeline_def import pipeline_def
 
 __all__ = [
+    "DaliRunError",
     "DataNode",
     "DeviceError",
     "JobError",
@@ -80,6 +81,7 @@ _MODULES = (
     "types",
 )
 _MEMBERS = {
+    "DaliRunError": ".ops.errors",
     "DataNode": ".pipelines.python.data_node",
     "DeviceError": ".ops.errors",
     "JobError": ".ops.errors",

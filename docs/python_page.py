@@ -21,7 +21,7 @@ of `dali_run.plugin.numpy`, with tensors of PyTorch and arrays of JAX.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Jobs": ("dali_run.run_job", "dali_run.Report", "dali_run.pipelines.fleet.api.OperatorReport",
              "dali_run.pipelines.job.run.Progress"),
-    "Errors": ("dali_run.SpecError", "dali_run.JobError", "dali_run.DeviceError"),
+    "Errors": ("dali_run.DaliRunError", "dali_run.SpecError", "dali_run.JobError", "dali_run.DeviceError"),
     "Pipelines": ("dali_run.load_spec", "dali_run.pipeline_def", "dali_run.Pipeline", "dali_run.DataNode"),
     "Results": ("dali_run.tensors.TensorList", "dali_run.tensors.Tensor", "dali_run.tensors.TensorListCPU",
                 "dali_run.tensors.TensorListGPU"),
@@ -151,9 +151,20 @@ def _fields(cls: type) -> list[tuple[str, str, str]]:
                 and isinstance(after.value.value, str)
             ):
                 text = after.value.value
-            if "ClassVar" not in ast.unparse(node.annotation) or text:
-                found.append((node.target.id, ast.unparse(node.annotation), text))
+            kind, help = _argument(node.annotation)
+            if "ClassVar" not in kind or text:
+                found.append((node.target.id, kind, text or help))
     return found
+
+
+def _argument(annotation: ast.expr) -> tuple[str, str]:
+    """The type of a field, and its help where it is an operator's argument: ``Annotated[int, Arg("...", ge=1)]``."""
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+        kind, arg = annotation.slice.elts  # type: ignore[attr-defined]
+        ignored = next((ast.literal_eval(k.value) for k in arg.keywords if k.arg == "ignored"), "")
+        help = ast.literal_eval(arg.args[0])
+        return ast.unparse(kind), f"{help} (without effect: {ignored})" if ignored else help
+    return ast.unparse(annotation), ""
 
 
 def _cell(text: str) -> str:

@@ -44,6 +44,7 @@ class Arg:
     """Facts of an argument that its type does not say."""
 
     help: str
+    """For people: what the argument does, in a few words."""
     ge: float | None = None
     """Smallest allowed value (of every element)."""
     le: float | None = None
@@ -71,7 +72,9 @@ class Spec:
     shape: tuple[int | None, ...] | None = None
     """Shape of one sample."""
     dtype: DALIDataType | None = None
+    """Type of the elements."""
     layout: str = ""
+    """A letter for each dimension (``HWC``); empty where there is none."""
 
     @property
     def ndim(self) -> int | None:

@@ -155,10 +155,15 @@ class Batch:
     """
 
     data: Any
+    """All elements, flat, of NumPy or CuPy."""
     offsets: I64
+    """int64[N]: the element of ``data`` at which each sample begins."""
     shapes: I32
+    """int32[N, ndim]: the shape of each sample."""
     layout: str
+    """A letter for each dimension (``HWC``, ``FHWC``, ``CHW``); empty where there is none."""
     samples: Samples
+    """Whose data it is: [N]."""
     _nbytes: int = field(default=-1, init=False, repr=False, compare=False)
     _extents: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
     """Of a batch that nothing was taken into: the shape of the samples that it might have held."""

@@ -42,8 +42,11 @@ class Context:
     """One call of one kernel on ``samples``."""
 
     op: Operator
+    """The operator that is called, with its constant arguments."""
     stage: Stage
+    """``cpu``, ``mixed`` or ``gpu``: which of its kernels this is."""
     samples: Samples
+    """The samples of this call, which may be a part of a batch."""
     args: Mapping[str, Batch] = field(default_factory=dict)
     """Arguments that arrive as inputs, by name; host batches."""
     seed: int = 0
@@ -84,7 +87,9 @@ class Context:
     part: str = ""
     """Of a joined operator, see `Reject`."""
     rejects: list[Reject] = field(default_factory=list)
+    """Samples that `reject` and `flag` were called for."""
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
+    """Called once the device is done; each gives the slots whose results are wrong, see `check_later`."""
     finish: Callable[[], Batch] | None = None
     """Gives the output once the device is done, see `finish_later`."""
 

@@ -37,11 +37,16 @@ REJECT_CODES: tuple[str, ...] = get_args(RejectCode)
 
 
 class DaliRunError(RuntimeError):
-    """Base of all errors that are meant for the user; a RuntimeError, as programs for DALI expect."""
+    """Base of all errors that are meant for the user; a RuntimeError, as programs for DALI expect. Its text says where,
+    what, what is allowed, and what to do."""
 
 
 class SpecError(DaliRunError):
-    """The spec, or an argument of an operator, is wrong."""
+    """The spec, or an argument of an operator, is wrong: nothing was done.
+
+    Where DALI raises another kind, it is of that kind, too: KeyError for an argument that there is not, ValueError for
+    values, inputs and layouts that are not taken, TypeError for types.
+    """
 
     def at(self, where: str) -> Self:
         """The same error, with the place where it arose before its text."""
@@ -72,7 +77,8 @@ class MixedTypesError(ValueError, TypeError):
 
 
 class JobError(DaliRunError):
-    """The job cannot go on."""
+    """The job, or the pipeline, cannot go on: data that cannot be read, too many rejects, a full disk, another job in
+    the same output. What was finished before is kept; a job goes on with the same call or command."""
 
 
 class DeviceError(DaliRunError):

@@ -114,6 +114,14 @@ def test_options_of_commands_exist(page: Path) -> None:
             assert not left, f"{page.name}: {line}: too many arguments"
 
 
+def test_everything_public_says_what_it_is() -> None:
+    """Fields, arguments, properties and methods on the page of the Python API."""
+    rows = re.findall(r"^\| `(.*)` \|(.*)\|$", (ROOT / "docs" / "python.md").read_text(), re.M)
+    assert len(rows) > 250
+    assert not [name for name, text in rows if not text.strip()]
+    assert not [name for name, _ in rows if "Annotated" in name]
+
+
 def test_the_readme_and_the_changelog_name_every_command() -> None:
     readme, changes = (ROOT / "README.md").read_text(), (ROOT / "CHANGELOG.md").read_text()
     for module in cli.COMMANDS:

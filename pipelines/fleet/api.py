@@ -34,9 +34,11 @@ class OperatorReport:
     runs_on: str
     """``cpu``, ``mixed`` or ``gpu``."""
     samples: int
+    """Samples that it worked on in this run."""
     cpu_seconds: float
     """Summed over threads."""
     gpu_seconds: float
+    """By the GPU's own clock; 0 where it ran on the CPU."""
     samples_per_second: float | None
     """By its busy time; None where that was too short to measure."""
 
@@ -64,11 +66,13 @@ class Report:
     seconds: float
     """Wall time of this run, without start-up."""
     samples_per_second: float | None
+    """Samples read a second; None where that was too short to measure."""
     bottleneck: str
     """One sentence: what held the run back."""
     advice: str
     """One sentence: what would make it faster."""
     operators: tuple[OperatorReport, ...]
+    """One for each operator that ran, in the order of the graph; joined ones are one."""
     data: Mapping[str, Any] = field(repr=False)
     """The whole report, as in report.json."""
 

@@ -70,6 +70,7 @@ class Progress:
     total: int
     """Positions to do in this run."""
     rejected: int
+    """Samples rejected in this run."""
     started: float
     """`time.perf_counter` at the first batch."""
     status: Callable[[], Mapping[str, Any]] = dict
