@@ -43,9 +43,10 @@ class PermuteBatch(Operator, name="permute_batch"):
         else:
             table = np.array(self.indices, np.int64)
             wanted = np.where(slots < len(table), table[np.minimum(slots, len(table) - 1)], -1)
-        place = np.full(max(int(slots.max(initial=-1)), int(wanted.max(initial=-1))) + 1, -1, np.int64)
+        there = int(slots.max(initial=-1)) + 1
+        place = np.full(there + 1, -1, np.int64)  # the last one is for all that is not there
         place[slots] = np.arange(len(slots))
-        source = np.where(wanted >= 0, place[np.maximum(wanted, 0)], -1)
+        source = place[np.where((wanted >= 0) & (wanted < there), wanted, there)]
         for i in np.flatnonzero(source < 0).tolist():
             ctx.reject(i, "bad_argument", f"takes the data of sample {wanted[i]} of the batch, which is not there")
         return data.take(np.maximum(source, 0), data.samples)

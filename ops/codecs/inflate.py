@@ -83,9 +83,10 @@ class Inflate(Operator, name="decoders.inflate"):
         each = np.minimum(sizes_of(shapes), 1 << 48)[owner] * width
         number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
         to = out.offsets[owner] * width + number * each
-        fits = (starts >= 0) & (sizes >= 0) & (starts + sizes <= packed.sizes[owner])
-        fits &= each * counts[owner] == out.sizes[owner] * width
-        each, sizes = np.where(fits, each, 0), np.where(fits, sizes, 0)
+        inside, room = packed.sizes[owner], out.sizes[owner] * width  # sums of what is given, and products, could wrap
+        fits = (starts >= 0) & (sizes >= 0) & (starts <= inside) & (sizes <= inside - starts)
+        fits &= (room // counts[owner] == each) & (room % counts[owner] == 0)
+        each, sizes, to = np.where(fits, each, 0), np.where(fits, sizes, 0), np.where(fits, to, 0)
         begin = packed.offsets[owner] + np.where(fits, starts, 0)
         blocks = _Blocks(begin, sizes, to, each, fits, owner)
         if ctx.stage == "cpu" or again:

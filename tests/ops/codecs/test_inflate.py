@@ -121,6 +121,35 @@ def test_chunks_outside_of_the_sample(stage: str) -> None:
     assert wrong == {1, 2}
 
 
+HUGE = 2**63 - 1
+
+
+@pytest.mark.parametrize("stage", ["cpu", "gpu"])
+def test_sums_and_products_that_wrap_reach_nothing_outside(stage: str) -> None:
+    """Offsets and sizes come with the data: one pair of them ended the process."""
+    block = deflate(np.zeros(64, np.uint8))
+    size = len(block)
+    offsets = [[0], [HUGE], [size], [1], [HUGE - 1], [-HUGE]]
+    sizes = [[size], [HUGE], [HUGE], [HUGE], [2], [HUGE]]
+    args = {
+        "chunk_offsets": [np.array(c, np.int64) for c in offsets],
+        "chunk_sizes": [np.array(c, np.int64) for c in sizes],
+    }
+    _, ctx = run([block] * len(sizes), stage, args, shape=(64,))
+    wrong = {r.slot for r in ctx.rejects} | {int(i) for check in ctx.checks for i in check()}
+    assert wrong == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("stage", ["cpu", "gpu"])
+def test_blocks_whose_sizes_multiply_to_nothing(stage: str) -> None:
+    """2^16 blocks of 2^48 bytes are 2^64, which is 0 in 64 bits, as are the bytes that the sample got."""
+    block, many = deflate(np.ones(64, np.uint8)), 1 << 16
+    args = {"chunk_offsets": [np.zeros(many, np.int64)], "chunk_sizes": [np.full(many, len(block))]}
+    out, ctx = run([block], stage, args, shape=(1 << 24, 1 << 24))
+    assert {r.code for r in ctx.rejects} >= {"too_large"}
+    assert out.sizes.tolist() == [0]
+
+
 def test_what_cannot_work_is_refused_before_it_runs() -> None:
     with pytest.raises(SpecError, match="bytes"):
         Inflate(shape=(3,)).infer(Spec((None,), DALIDataType.FLOAT))
