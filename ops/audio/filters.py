@@ -56,8 +56,8 @@ def table(lobes: int) -> F32:
 
 
 @lru_cache(16)
-def pairs(table: Callable[[int], F32], lobes: int) -> npt.NDArray[np.uint64]:
-    """The entries of a table, each with the step to the next one above it: as one number, which is one look-up."""
+def pairs(lobes: int) -> npt.NDArray[np.uint64]:
+    """The entries of `table`, each with the step to the next one above it: as one number, which is one look-up."""
     numbers = table(lobes)
     both = np.stack([numbers, np.append(numbers[1:], numbers[-1:]) - numbers], axis=1)
     return both.view(np.uint64).reshape(-1)
@@ -75,6 +75,16 @@ def dali_table(lobes: int) -> F32:
     sinc = np.where(np.abs(x) < 1e-5, np.float32(1), np.sin(safe) / safe)
     window = 0.5 * (1 + np.cos((i * envelope).astype(np.float64) * np.pi))
     return np.concatenate([[0], sinc * window, np.zeros(4)]).astype(np.float32)
+
+
+@lru_cache(16)
+def dali_rows(lobes: int) -> F32:
+    """`dali_table` by phases: a line for each part of a sample, of the entries that taps so far apart from an output
+    have, and one more for what lies after the last."""
+    steps = _DALI_STEPS // 2
+    places = 1 + np.arange(steps + 1)[:, None] + steps * np.arange(2 * lobes)
+    rows: F32 = dali_table(lobes)[places].reshape(-1)
+    return rows
 
 
 @lru_cache(1)

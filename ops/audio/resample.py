@@ -109,7 +109,7 @@ def _resample(
     ratios = np.where(out_rate > 0, in_rate / np.where(out_rate > 0, out_rate, 1), 1.0)
     lobes = filters.lobes_of(quality)
     if parity == "dali":
-        table = _table(ctx, filters.dali_table, lobes)
+        table = filters.dali_rows(lobes) if ctx.stage == "cpu" else filters.dali_table(lobes)
         _launch(ctx, "as_dali", signals, rows, (ratios, table), out, factors,
                 (np.int64(lobes), np.float32(32 * lobes + 1), np.float32(32)))  # fmt: skip
         return
@@ -124,17 +124,11 @@ def _resample(
                 ctx.reject(i, "bad_argument", f"torchaudio resamples by whole rates; {in_rate[i]:g} to {out_rate[i]:g} "
                            "Hz has too many phases")  # fmt: skip
         else:
-            tables: tuple[Any, ...] = ratios, _table(ctx, filters.table, lobes)
+            tables: tuple[Any, ...] = ratios, filters.pairs(lobes)
             if ctx.stage != "cpu":
-                tables += (filters.through_nodes(),)
+                tables = ratios, filters.table(lobes), filters.through_nodes()
             _launch(ctx, "by_table", signals, _only(rows, ~which), tables, out, factors,
                     (np.int64(lobes), np.int64(filters.STEPS)))  # fmt: skip
-
-
-def _table(ctx: Context, table: Callable[[int], Any], lobes: int) -> npt.NDArray[Any]:
-    """A table as the loops, or as the kernels take it."""
-    found: npt.NDArray[Any] = filters.pairs(table, lobes) if ctx.stage == "cpu" else table(lobes)
-    return found
 
 
 def _phases(

@@ -5,40 +5,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
 INPUTS, OUTPUTS, CHANNELS, UP, DOWN, TAPS, TABLE, FIRST, FIELDS = range(9)
 """Columns of ``rows``: frames before and after, and where the taps and first places of the sample's phases are."""
 DALI_BLOCK = 256
+DALI_STEPS = 32
+"""Entries of DALI's table between two samples of the input."""
 
 jit = numba.njit(nogil=True, cache=True)
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _dot(weights, signal, start, channels, c):
-    """The sum of weights times frames of a channel from frame ``start`` on."""
-    total = np.float32(0)
-    if channels == 1:
-        part = signal[start : start + len(weights)]  # indices of a slice are not negative, which lets it be vectorised
-        for j in range(len(weights)):
-            total += weights[j] * part[j]
-    else:
-        for j in range(len(weights)):
-            total += weights[j] * signal[(start + j) * channels + c]
-    return total
-
-
-@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _dot_of(weights, count, signal, start, channels):
-    """`_dot` of the first ``count`` weights, from element ``start`` on."""
+def _dot(weights, first, count, signal, start, channels):
+    """The sum of ``count`` weights from ``first`` on times a channel's frames from element ``start`` on. Views would be
+    counted references."""
     total = np.float32(0)
     if channels == 1:
         for j in range(count):  # indices without a sign are not negative, which lets it be vectorised
-            total += weights[np.uint64(j)] * signal[np.uint64(start + j)]
+            total += weights[np.uint64(first + j)] * signal[np.uint64(start + j)]
     else:
         for j in range(count):
-            total += weights[np.uint64(j)] * signal[np.uint64(start + j * channels)]
+            total += weights[np.uint64(first + j)] * signal[np.uint64(start + j * channels)]
     return total
 
 
@@ -48,99 +39,104 @@ def by_phases(data, base, rows, taps, first, out, out_base):
     for i in range(len(base)):
         n, frames, channels, up = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], rows[i, UP]
         down, width = rows[i, DOWN], rows[i, TAPS]
-        signal, to = data[base[i] : base[i] + n * channels], out_base[i]
         phase, block = 0, 0
         for k in range(frames):
             start = block + first[rows[i, FIRST] + phase]
             low, high = max(0, -start), min(width, n - start)
-            at = rows[i, TABLE] + phase * width
-            weights = taps[at + low : at + max(low, high)]
+            weights, at = rows[i, TABLE] + phase * width + low, base[i] + (start + low) * channels
             for c in range(channels):
-                out[to + k * channels + c] = _dot(weights, signal, start + low, channels, c)
+                out[out_base[i] + k * channels + c] = _dot(taps, weights, max(high - low, 0), data, at + c, channels)
             phase += 1
             if phase == up:
                 phase = 0
                 block += down
 
 
-# Weights are found in three loops: places in the table, by vectors; what stands there, one by one; numbers between two
-# entries, by vectors. As one loop all of it was done one by one.
+# Weights for each of some places between two inputs are a row of a table; those of an output lie between two rows.
+# Looked up one by one they take five times as long.
 
 
 @jit
-def _looked_up(pairs, entries, count, found):
-    for j in range(count):
-        found[np.uint64(j)] = pairs[np.uint64(entries[np.uint64(j)])]
-
-
-@jit
-def _between(found, parts, count, weights):
-    """``found``: entries and the steps to the next ones, float32 each."""
-    for j in range(count):
-        k = np.uint64(j)
-        entry, step = np.uint32(found[k]).view(np.float32), np.uint32(found[k] >> np.uint64(32)).view(np.float32)
-        weights[k] = entry + parts[k] * step
-
-
-@jit
-def _sum(weights):
+def _row(pairs, lobes, steps, shrink, first, count, weights, at):
+    """The kernel at the distances ``first``, ``first`` + 1 ..., to ``weights`` from ``at`` on; gives back their sum.
+    ``pairs``: entries and the steps to the next ones, float32 each."""
     total = np.float32(0)
-    for j in range(len(weights)):
-        total += weights[j]
+    for j in range(count):
+        place = min(abs(first + j) * shrink, np.float64(lobes)) * steps
+        number = np.int64(place)
+        both = pairs[number]
+        entry, step = np.uint32(both).view(np.float32), np.uint32(both >> np.uint64(32)).view(np.float32)
+        weight = entry + np.float32(place - number) * step
+        weights[at + j] = weight
+        total += weight
     return total
 
 
 @jit
-def _weigh(offset, shrink, lobes, steps, entries, parts, count):
-    """Places of the distances ``offset``, ``offset`` + 1 ... in the kernel's table."""
-    for j in range(count):
-        k = np.uint64(j)
-        place = min(abs(offset + j) * shrink, np.float64(lobes)) * steps
-        entry = np.int32(place)
-        entries[k] = entry
-        parts[k] = np.float32(place - entry)
+def _between(rows, at, width, part, count, weights):
+    """Numbers between ``count`` of ``rows``, from ``at`` on, and those ``width`` after them."""
+    for j in range(count):  # indices without a sign are not negative, which lets it be vectorised
+        k, here = np.uint64(j), np.uint64(at + j)
+        weights[k] = rows[here] + part * (rows[here + np.uint64(width)] - rows[here])
+
+
+_WIDE = 512
+"""Taps that an output has at most where there are rows: those of all phases stay in the processor's cache."""
 
 
 @jit
 def by_table(data, base, rows, ratios, pairs, lobes, steps, out, out_base):
     """The kernel between the entries of its table, for any ratio of rates (``ratios``: input samples for one of the
     output); its weights are divided by their sum."""
+    held, table, sums = 0.0, np.empty(0, np.float32), np.empty(steps + 1, np.float32)
     for i in range(len(base)):
         n, frames, channels, ratio = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], ratios[i]
         shrink = min(1.0, 1.0 / ratio)
         half = int(np.ceil(lobes / shrink))
-        weights, parts = np.empty(2 * half + 1, np.float32), np.empty(2 * half + 1, np.float32)
-        entries, found = np.empty(2 * half + 1, np.int32), np.empty(2 * half + 1, np.uint64)
-        signal = data[base[i] : base[i] + n * channels]
+        width = 2 * half
+        weights = np.empty(width, np.float32)
+        many = frames > steps and width <= _WIDE  # rows are worth their making
+        if many and held != shrink:
+            held, table = shrink, np.empty((steps + 1) * width, np.float32)
+            for p in range(steps + 1):
+                sums[p] = _row(pairs, lobes, steps, shrink, 1 - half - p / steps, width, table, p * width)
         for k in range(frames):
             at = k * ratio
-            start = int(np.floor(at)) - half
-            _weigh(start - at, shrink, lobes, steps, entries, parts, 2 * half + 1)
-            _looked_up(pairs, entries, 2 * half + 1, found)
-            _between(found, parts, 2 * half + 1, weights)
-            total = _sum(weights)
-            low, high = max(0, -start), min(2 * half + 1, n - start)
-            inside = weights[low : max(low, high)]
+            whole = np.floor(at)
+            start = int(whole) + 1 - half
+            low, high = max(0, -start), min(width, n - start)
+            count = max(high - low, 0)
+            if many:
+                place = (at - whole) * steps
+                p = int(place)
+                part = np.float32(place - p)
+                total = sums[p] + part * (sums[p + 1] - sums[p])
+                _between(table, p * width + low, width, part, count, weights)
+                first = 0
+            else:
+                total, first = _row(pairs, lobes, steps, shrink, start - at, width, weights, 0), low
+            at, to = base[i] + (start + low) * channels, out_base[i] + k * channels
             for c in range(channels):
-                out[out_base[i] + k * channels + c] = _dot(inside, signal, start + low, channels, c) / total
+                out[to + c] = _dot(weights, first, count, data, at + c, channels) / total
 
 
 @jit
-def _weigh_as_dali(first, place, scale, center, entries, parts, count):
+def _weigh_as_dali(rows, at, width, first, place, scale, center, entry, count, weights):
+    """Weights at the distances ``first`` - ``place`` and so on: the entry of a row, and a part of the step to the next
+    row, which is rounded as DALI's place in its table is. ``entry`` is the first's number there."""
     for j in range(count):
-        k = np.uint64(j)
-        at = np.float32(np.float32(first + j) - place) * scale + center
-        entry = np.int32(at)  # which is above 0
-        entries[k] = entry
-        parts[k] = np.float32(at - np.float32(entry))
+        k, here = np.uint64(j), np.uint64(at + j)
+        wanted = np.float32(np.float32(np.int32(first + j)) - place) * scale + center
+        part = np.float32(wanted - np.float32(np.int32(entry + j * DALI_STEPS)))
+        weights[k] = rows[here] + part * (rows[here + np.uint64(width)] - rows[here])
 
 
 @jit
-def as_dali(data, base, rows, ratios, pairs, lobes, center, scale, out, out_base):
+def as_dali(data, base, rows, ratios, table, lobes, center, scale, out, out_base):
     """As DALI: the kernel keeps its width whatever the ratio is, and places are summed up in float32 within blocks of
-    256 outputs."""
-    room, parts = np.empty(2 * lobes, np.float32), np.empty(2 * lobes, np.float32)
-    entries, found = np.empty(2 * lobes, np.int32), np.empty(2 * lobes, np.uint64)
+    256 outputs. ``table``: `filters.dali_rows`."""
+    width = 2 * lobes
+    weights = np.empty(width, np.float32)
     for i in range(len(base)):
         n, frames, channels, ratio = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], ratios[i]
         step = np.float32(ratio)
@@ -151,11 +147,12 @@ def as_dali(data, base, rows, ratios, pairs, lobes, center, scale, out, out_base
             for k in range(block, min(block + DALI_BLOCK, frames)):
                 middle = np.int64(np.ceil(place))
                 first, end = max(middle - lobes, -whole), min(middle + lobes, n - whole)
-                count = max(end - first, 0)
-                _weigh_as_dali(first, place, scale, center, entries, parts, count)
-                _looked_up(pairs, entries, count, found)
-                _between(found, parts, count, room)
+                count, low = max(end - first, 0), first - (middle - lobes)
+                p: Any = min(np.int64((np.float32(middle) - place) * scale), DALI_STEPS - 1)
+                _weigh_as_dali(
+                    table, p * width + low, width, first, place, scale, center, p + 1 + low * DALI_STEPS, count, weights
+                )
                 at, to = base[i] + (whole + first) * channels, out_base[i] + k * channels
                 for c in range(channels):
-                    out[to + c] = _dot_of(room, count, data, at + c, channels)
+                    out[to + c] = _dot(weights, 0, count, data, at + c, channels)
                 place = np.float32(place + step)

@@ -254,6 +254,16 @@ def test_samples_of_one_batch_have_rates_of_their_own() -> None:
         np.testing.assert_array_equal(together.sample(i), alone)
 
 
+@pytest.mark.parametrize("rate", [8123.4, 47777.7])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_few_outputs_are_those_of_many(rate: float, channels: int) -> None:
+    """Weights of few outputs are looked up one by one, those of many lie between two rows of a table."""
+    sound = np.random.default_rng(channels).uniform(-1, 1, (6000, channels)).astype(np.float32)
+    many, few = (run("audio_resample", sound[:n], in_rate=16000, out_rate=rate).sample(0) for n in (6000, 60))
+    assert len(few) < filters.STEPS < len(many)
+    np.testing.assert_allclose(few[: len(few) // 4], many[: len(few) // 4], atol=1e-5)
+
+
 def test_quality_counts_lobes_as_dali_does() -> None:
     assert [filters.lobes_of(q) for q in (0, 50, 100)] == [3, 16, 64]
 

@@ -7,6 +7,7 @@ import re
 import pytest
 from numba import njit, types
 
+from dali_run.ops.audio import resample_cpu
 from dali_run.ops.copies import strided_cpu
 
 LINE = types.Array(types.uint8, 1, "C")
@@ -29,3 +30,17 @@ def test_affine_steps_are_vectorised(loop, arguments, target) -> None:  # type: 
     compiled = njit(nogil=True)(loop.py_func)
     compiled.compile(signature)
     assert re.search(r"fmul <\d+ x float>", compiled.inspect_llvm(signature))
+
+
+@pytest.mark.parametrize(
+    ("loop", "arguments"),
+    [
+        (resample_cpu._between, [FLOATS, NUMBER, NUMBER, types.float32, NUMBER, FLOATS]),
+        (resample_cpu._weigh_as_dali, [FLOATS, *[NUMBER] * 3, *[types.float32] * 3, NUMBER, NUMBER, FLOATS]),
+    ],
+    ids=["between", "as dali"],
+)
+def test_weights_of_resampling_are_vectorised(loop, arguments) -> None:  # type: ignore[no-untyped-def]
+    compiled = njit(nogil=True)(loop.py_func)
+    compiled.compile(tuple(arguments))
+    assert re.search(r"fmul <\d+ x float>", compiled.inspect_llvm(tuple(arguments)))
