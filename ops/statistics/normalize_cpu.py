@@ -8,7 +8,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from .reductions_cpu import DEVIATIONS, LANES, NARROW, SHAPE, STRIDE, SUM, _offset, _size, gather
+from .lanes_cpu import LANES
+from .reductions_cpu import DEVIATIONS, NARROW, SHAPE, STRIDE, SUM, _offset, _size, gather
 from .reductions_cpu import RESULT as STAT
 
 jit = numba.njit(nogil=True, cache=True)

@@ -8,11 +8,21 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from .lanes_cpu import (
+    BLOCKS,
+    LANES,
+    deviation_blocks,
+    fold_largest,
+    fold_least,
+    fold_sum,
+    largest_blocks,
+    least_blocks,
+    square_blocks,
+    sum_blocks,
+)
+
 SHAPE, STRIDE, _, _, RESULT = range(5)  # columns of rows (strided.Loops)
 SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
-LANES = 64
-"""Partial results side by side, about, which the compiler turns into vectors. It must not change the order of floats'
-sums by itself."""
 NARROW = 16
 """Results that lie next to each other, and may be computed together a pixel at a time."""
 
@@ -84,61 +94,108 @@ def _take_one(src, at, count, step, kind, center, out, place):
 
 
 @jit
+def _take_threes(src, at, results, kind, out, place):
+    """Groups of three values, which follow each other, into ``results`` from ``place`` on; no deviations."""
+    to, s = out[place : place + results], src[at : at + 3 * results]
+    if kind == SUM:
+        for k in range(results):
+            to[k] += (out.dtype.type(s[3 * k]) + out.dtype.type(s[3 * k + 1])) + out.dtype.type(s[3 * k + 2])
+    elif kind == SQUARES:
+        for k in range(results):
+            u, v, w = np.float64(s[3 * k]), np.float64(s[3 * k + 1]), np.float64(s[3 * k + 2])
+            to[k] += (u * u + v * v) + w * w
+    elif kind == MIN:
+        for k in range(results):
+            u, v, w, best = s[3 * k], s[3 * k + 1], s[3 * k + 2], to[k]
+            best = u if (u < best) | (u != u) else best
+            best = v if (v < best) | (v != v) else best
+            to[k] = w if (w < best) | (w != w) else best
+    else:
+        for k in range(results):
+            u, v, w, best = s[3 * k], s[3 * k + 1], s[3 * k + 2], to[k]
+            best = u if (u > best) | (u != u) else best
+            best = v if (v > best) | (v != v) else best
+            to[k] = w if (w > best) | (w != w) else best
+
+
+@jit
 def _take_narrow(src, at, results, apart, width, kind, center, out, place):
     """Groups of a few values next to each other, ``apart`` from group to group, into ``results`` from ``place`` on."""
+    if width == 3 and apart == 3 and kind != DEVIATIONS:
+        _take_threes(src, at, results, kind, out, place)
+        return
     to = out[place : place + results]
-    if width == 3 and kind == SUM:
-        for k in range(results):
-            a = at + k * apart
-            to[k] += (out.dtype.type(src[a]) + out.dtype.type(src[a + 1])) + out.dtype.type(src[a + 2])
-    elif width == 3 and kind == SQUARES:
-        for k in range(results):
-            a = at + k * apart
-            u, v, w = np.float64(src[a]), np.float64(src[a + 1]), np.float64(src[a + 2])
-            to[k] += (u * u + v * v) + w * w
-    else:
-        for x in range(width):
-            if kind == SUM:
-                for k in range(results):
-                    to[k] += src[at + k * apart + x]
-            elif kind == SQUARES:
-                for k in range(results):
-                    v = np.float64(src[at + k * apart + x])
-                    to[k] += v * v
-            elif kind == DEVIATIONS:
-                middle = center[place : place + results]
-                for k in range(results):
-                    v = np.float64(src[at + k * apart + x]) - middle[k]
-                    to[k] += v * v
-            elif kind == MIN:
-                for k in range(results):
-                    v, best = src[at + k * apart + x], to[k]
-                    to[k] = v if (v < best) | (v != v) else best
-            else:
-                for k in range(results):
-                    v, best = src[at + k * apart + x], to[k]
-                    to[k] = v if (v > best) | (v != v) else best
+    for x in range(width):
+        if kind == SUM:
+            for k in range(results):
+                to[k] += src[at + k * apart + x]
+        elif kind == SQUARES:
+            for k in range(results):
+                v = np.float64(src[at + k * apart + x])
+                to[k] += v * v
+        elif kind == DEVIATIONS:
+            middle = center[place : place + results]
+            for k in range(results):
+                v = np.float64(src[at + k * apart + x]) - middle[k]
+                to[k] += v * v
+        elif kind == MIN:
+            for k in range(results):
+                v, best = src[at + k * apart + x], to[k]
+                to[k] = v if (v < best) | (v != v) else best
+        else:
+            for k in range(results):
+                v, best = src[at + k * apart + x], to[k]
+                to[k] = v if (v > best) | (v != v) else best
+
+
+@jit
+def _take_blocks(src, at, blocks, apart, kind, lanes, middle):
+    """``blocks`` of LANES values, ``apart`` from each other, into ``lanes``."""
+    while blocks > 0:
+        some = min(blocks, BLOCKS)
+        if kind == SUM:
+            sum_blocks(src, at, some, apart, lanes, middle)
+        elif kind == SQUARES:
+            square_blocks(src, at, some, apart, lanes, middle)
+        elif kind == DEVIATIONS:
+            deviation_blocks(src, at, some, apart, lanes, middle)
+        elif kind == MIN:
+            least_blocks(src, at, some, apart, lanes, middle)
+        else:
+            largest_blocks(src, at, some, apart, lanes, middle)
+        at += some * apart
+        blocks -= some
 
 
 @jit
 def _take_period(src, at, count, period, kind, center, out, place, lanes, middle):
     """``count`` times ``period`` values, which lie one after the other, into ``period`` results. ``lanes`` and
     ``middle`` are for work."""
-    width = LANES // period * period
-    blocks = count * period // width
-    if blocks >= 4:
+    width, total = LANES // period * period, count * period
+    blocks = min(total // width, (len(src) - at - LANES) // width + 1)  # where what blocks have too much can be read
+    if blocks < 4:
+        for k in range(period):
+            _take_one(src, at + k, count, period, kind, center, out, place + k)
+        return
+    for j in range(LANES):
+        lanes[j] = out[place + j % period] if kind >= MIN else 0
+        if kind == DEVIATIONS:
+            middle[j] = center[place + j % period]
+    _take_blocks(src, at, blocks, width, kind, lanes, middle)
+    for first in range(blocks * width, total, width):
+        _take(src, at + first, min(width, total - first), kind, middle, lanes, 0)
+    if period > 1:
         for j in range(width):
-            lanes[j] = out[place + j % period] if kind >= MIN else 0
-            if kind == DEVIATIONS:
-                middle[j] = center[place + j % period]
-        for b in range(blocks):
-            _take(src, at + b * width, width, kind, middle, lanes, 0)
-        for j in range(width):
-            _take_one(lanes, j, 1, 1, SUM if kind < MIN else kind, center, out, place + j % period)
-        at += blocks * width
-        count -= blocks * (width // period)
-    for k in range(period):
-        _take_one(src, at + k, count, period, kind, center, out, place + k)
+            value, best = lanes[j], out[place + j % period]
+            if kind < MIN:
+                best += value
+            elif (value != value) | (value < best if kind == MIN else value > best):
+                best = value
+            out[place + j % period] = best
+    elif kind < MIN:
+        out[place] += fold_sum(lanes)
+    else:
+        out[place] = fold_least(lanes) if kind == MIN else fold_largest(lanes)
 
 
 @jit
@@ -161,21 +218,39 @@ def gather(src, own, kept, base, start, kind, center, out, lanes, middle):
             at = base + _offset(o, own, 0, outer, STRIDE) + _offset(r, own, kept, last, STRIDE)
             place = start + _offset(o, own, 0, outer, RESULT)
             beside = k_step == 1 and k_result == 1
-            if k_size == 1 and step == 1:
-                _take_period(src, at, width, 1, kind, center, out, place, lanes, middle)
-            elif beside and k_size <= NARROW and step == k_size:
-                _take_period(src, at, width, k_size, kind, center, out, place, lanes, middle)
-            elif beside and k_size > NARROW:
+            if (k_size == 1 and step == 1) or (beside and k_size <= NARROW and step == k_size):
+                runs, period = 1, k_size
+            elif step == 1 and width >= 4 * LANES:
+                runs, period = k_size, 1
+            else:
+                runs, period = 0, 1
+            for k in range(runs):
+                _take_period(
+                    src, at + k * k_step, width, period, kind, center, out, place + k * k_result, lanes, middle
+                )
+            if runs:
+                continue
+            if beside and k_size > NARROW:
                 for x in range(width):
                     _take(src, at + x * step, k_size, kind, center, out, place)
             elif step == 1 and width <= NARROW and k_result == 1:
                 _take_narrow(src, at, k_size, k_step, width, kind, center, out, place)
-            elif step == 1 and width >= 4 * LANES:
-                for k in range(k_size):
-                    _take_period(src, at + k * k_step, width, 1, kind, center, out, place + k * k_result, lanes, middle)
             else:
                 for k in range(k_size):
                     _take_one(src, at + k * k_step, width, step, kind, center, out, place + k * k_result)
+
+
+@jit
+def _begin(src, own, kept, base, out):
+    """The first element of every group into its result."""
+    outer, n, step, result = 0, 1, 0, 0
+    if kept:
+        outer = kept - 1
+        n, step, result = own[outer, SHAPE], own[outer, STRIDE], own[outer, RESULT]
+    for o in range(_size(own, 0, outer)):
+        at, place = base + _offset(o, own, 0, outer, STRIDE), _offset(o, own, 0, outer, RESULT)
+        for k in range(n):
+            out[np.uint64(place + k * result)] = src[np.uint64(at + k * step)]
 
 
 @jit
@@ -190,8 +265,8 @@ def reduce(src, rows, kept, base, kind, center, work, divisor, root, out):
         found, to = work[:results], out[first : first + results]
         found[:] = 0
         if elements:
-            for k in range(results if kind >= MIN else 0):
-                found[_offset(k, own, 0, kept, RESULT)] = src[base[i] + _offset(k, own, 0, kept, STRIDE)]
+            if kind >= MIN:
+                _begin(src, own, kept, base[i], found)
             about = center[first : first + results] if kind == DEVIATIONS else center
             gather(src, own, kept, base[i], 0, kind, about, found, lanes, middle)
         d = divisor[i]

@@ -91,6 +91,27 @@ def test_a_few_or_layers_of_elements(dtype: str, shapes: list[tuple[int, int]], 
                 np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("period", [1, 3, 5, 7, 16, 17])
+def test_every_value_counts_once(dtype: str, period: int) -> None:
+    """However many partial results lie side by side, and wherever blocks of them end; the last at the batch's end."""
+    random = np.random.default_rng(period)
+    arrays = [random.integers(0, 200, (n, period)).astype(dtype) for n in (1, 42, 43, 127, 128, 129, 161, 1000)]
+    for name, function in NUMPY.items():
+        out, _ = apply(operator(f"reductions.{name}", axes=[0]), batch_of(arrays))
+        rows, _ = apply(operator(f"reductions.{name}", axes=[1]), batch_of([a.T.copy() for a in arrays]))
+        for got, other, a in zip(out[0], rows[0], arrays, strict=True):
+            np.testing.assert_allclose(got, function(a, 0), rtol=1e-6)
+            np.testing.assert_array_equal(other, got)
+
+
+def test_squares_of_many_bytes_do_not_overflow() -> None:
+    values = np.full(40_000 * 32 + 5, 255, np.uint8)
+    for name, want in (("mean_square", 255 * 255), ("sum", 255 * len(values)), ("rms", 255)):
+        out, _ = apply(operator(f"reductions.{name}"), batch_of([values]))
+        assert out[0].data.tolist() == [want]
+
+
 def test_roots_on_a_gpu_are_rounded_once() -> None:
     """Of a few bytes, by half the digits and a correction (cuda/reductions.cu)."""
     values = np.random.default_rng(6).integers(0, 256, (5000, 3)).astype(np.uint8)
