@@ -9,7 +9,8 @@ import numba
 import numpy as np
 
 from ..copies.strided_cpu import put
-from .separable_cpu import _add, fast, mirrored
+from .filter_simd_cpu import BLOCK, two_lines
+from .separable_cpu import mirrored
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -40,9 +41,8 @@ def _line(target, source, start, first, count, columns, channels, border, fill):
     given = source[start + (first + low) * channels : start + (first + low) * channels + len(inner)]
     for x in range(len(inner)):
         inner[x] = np.float32(given[x])
-    for x in range(count):
-        if low <= x < high:
-            continue
+    for k in range(count - (high - low)):
+        x = k if k < low else k - low + high
         column = outside(first + x, columns, border)
         for c in range(channels):
             value = fill
@@ -51,75 +51,47 @@ def _line(target, source, start, first, count, columns, channels, border, fill):
             target[x * channels + c] = value
 
 
-@fast
-def _add_four(total, line, apart, weights):
-    """``weights`` times the values of a line at four columns, ``apart`` from each other."""
-    n = len(total)
-    v0, v1, v2, v3 = line[:n], line[apart : apart + n], line[2 * apart : 2 * apart + n], line[3 * apart : 3 * apart + n]
-    w0, w1, w2, w3 = weights[0], weights[1], weights[2], weights[3]
-    for x in range(n):
-        total[x] += (w0 * v0[x] + w1 * v1[x]) + (w2 * v2[x] + w3 * v3[x])
-
-
-@fast
-def _add_five(total, lines, slot, apart, weights, at, n):
-    """The same of five columns, in one pass and in the order of `_add_four` and then one more. Indices have no sign, or
-    they might count from the end; views would be counted references."""
-    w0, w1, w2, w3, w4 = weights[at], weights[at + 1], weights[at + 2], weights[at + 3], weights[at + 4]
-    line = np.uint64(slot)
-    for x in range(n):
-        v0, v1 = lines[line, np.uint64(x)], lines[line, np.uint64(x + apart)]
-        v2, v3 = lines[line, np.uint64(x + 2 * apart)], lines[line, np.uint64(x + 3 * apart)]
-        four = total[np.uint64(x)] + ((w0 * v0 + w1 * v1) + (w2 * v2 + w3 * v3))
-        total[np.uint64(x)] = four + w4 * lines[line, np.uint64(x + 4 * apart)]
-
-
 @jit
 def correlate(src, base, before, after, weights, places, extents, pads, border, fills, dst, out_base):
-    """Pictures of ``before`` [M, 5] with filters of ``extents`` [M, 3], to pictures of ``after``."""
+    """Pictures of ``before`` [M, 5] with filters of ``extents`` [M, 3], to pictures of ``after``; two lines at once."""
     for i in range(len(base)):
         pictures, depth, height, width, channels = after[i]
         _, slices, rows, columns, _ = before[i]
         if pictures == 0:
             continue
         p, q, r = extents[i]
-        total = np.empty(width * channels, np.float32)
-        count = width + r - 1
-        lines = np.empty((p * q, count * channels), np.float32)  # those that the next rows need, too
-        held = np.empty(p * q, np.int64)
+        n, count = width * channels, width + r - 1
+        blocks = -(-n // BLOCK)
+        totals = np.empty(2 * blocks * BLOCK, np.float32)
+        pitch = blocks * BLOCK + (r - 1) * channels
+        lines = np.zeros(p * (q + 1) * pitch, np.float32)  # those that the next rows need, too
+        held, begins = np.empty(p * (q + 1), np.int64), np.empty(p * (q + 1), np.int64)
         fill = fills[i]
         for picture in range(pictures):
             origin = base[i] + picture * slices * rows * columns * channels
-            o = out_base[i] + picture * depth * height * width * channels
+            o = out_base[i] + picture * depth * height * n
             held[:] = -1
             for z in range(depth):
-                for y in range(height):
-                    total[:] = 0
+                for y in range(0, height, 2):
                     for a in range(p):
-                        for b in range(q):
-                            slot, wanted = (z + a) % p * q + (y + b) % q, (z + a) * (height + q) + y + b
-                            line = lines[slot]
-                            if held[slot] != wanted:
-                                held[slot] = wanted
-                                slice_ = outside(z + a - pads[i, 0], slices, border)
-                                row = outside(y + b - pads[i, 1], rows, border)
-                                if slice_ < 0 or row < 0:
-                                    line[:] = fill
-                                else:
-                                    start = origin + (slice_ * rows + row) * columns * channels
-                                    _line(line, src, start, -pads[i, 2], count, columns, channels, border, fill)
-                            at = places[i] + (a * q + b) * r
-                            if r == 5:
-                                _add_five(total, lines, slot, channels, weights, at, len(total))
+                        for b in range(q + 1):
+                            slot = (z + a) % p * (q + 1) + (y + b) % (q + 1)
+                            wanted = (z + a) * (height + q + 1) + y + b
+                            begins[a * (q + 1) + b] = slot * pitch
+                            if held[slot] == wanted:
                                 continue
-                            c = 0
-                            while c + 4 <= r:
-                                _add_four(total, line[c * channels :], channels, weights[at + c : at + c + 4])
-                                c += 4
-                            while c < r:
-                                _add(total, line[c * channels : c * channels + len(total)], weights[at + c])
-                                c += 1
-                    target = dst[o : o + len(total)]
-                    for x in range(len(total)):
-                        target[x] = put(total[x], dst)
-                    o += len(total)
+                            held[slot] = wanted
+                            line = lines[slot * pitch : slot * pitch + count * channels]
+                            slice_ = outside(z + a - pads[i, 0], slices, border)
+                            row = outside(y + b - pads[i, 1], rows, border)
+                            if slice_ < 0 or row < 0:
+                                line[:] = fill
+                            else:
+                                start = origin + (slice_ * rows + row) * columns * channels
+                                _line(line, src, start, -pads[i, 2], count, columns, channels, border, fill)
+                    two_lines(lines, begins, p, q, r, channels, weights, places[i], blocks, totals, blocks * BLOCK)
+                    for k in range(min(2, height - y)):
+                        target, total = dst[o : o + n], totals[k * blocks * BLOCK : k * blocks * BLOCK + n]
+                        for x in range(n):
+                            target[x] = put(total[x], dst)
+                        o += n
