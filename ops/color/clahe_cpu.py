@@ -24,24 +24,51 @@ def tables() -> tuple[Any, Any]:
     return np.rint(255 * 8 * linear).astype(np.int32), np.rint(32768 * root).astype(np.int32)
 
 
-_GAMMA, _ROOT = tables()
+_GAMMA, _ROOT = (t.astype(np.float32) for t in tables())
 _XYZ = np.array([[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]])
 _WHITE = np.array([[0.950456], [1.0], [1.088754]])
-_TO = np.rint(4096 * _XYZ / _WHITE).astype(np.int64)
+_TO = np.rint(4096 * _XYZ / _WHITE).astype(np.float32)
 _FROM = np.linalg.inv(_XYZ) @ np.diag(_WHITE[:, 0])
 
 
+TILE = 1024
+"""Pixels that are converted at a time. What tables say is looked up one by one, in loops of nothing else; arithmetic
+between them is vectorised, which it is not where both are in one loop."""
+
+
 @jit
-def _lab(r, g, b):
-    """Lab of a pixel as three bytes."""
-    r, g, b = np.int64(_GAMMA[r]), np.int64(_GAMMA[g]), np.int64(_GAMMA[b])
-    fx = np.int64(_ROOT[(r * _TO[0, 0] + g * _TO[0, 1] + b * _TO[0, 2] + 2048) >> 12])
-    fy = np.int64(_ROOT[(r * _TO[1, 0] + g * _TO[1, 1] + b * _TO[1, 2] + 2048) >> 12])
-    fz = np.int64(_ROOT[(r * _TO[2, 0] + g * _TO[2, 1] + b * _TO[2, 2] + 2048) >> 12])
-    lightness = (296 * fy - 1336934 + 16384) >> 15
-    a = (500 * (fx - fy) + (128 << 15) + 16384) >> 15
-    b = (200 * (fy - fz) + (128 << 15) + 16384) >> 15
-    return min(max(lightness, 0), 255), min(max(a, 0), 255), min(max(b, 0), 255)
+def _lab(s, values, places, lightness, across, down):
+    """Lab of up to TILE pixels, as three lines of bytes; for work, ``values`` float32[3, TILE] and ``places``
+    uint32[3, TILE]. All numbers are whole, and below 2^24 unless they are cut off: floats hold them, and are as many in
+    a register as integers, which Numba widens to 64 bits."""
+    n = len(lightness)
+    first, second, third = values[0, :n], values[1, :n], values[2, :n]
+    for x in range(n):
+        k = np.uint64(3 * x)  # indices without a sign need not be looked at for being counted from the end
+        first[x], second[x] = _GAMMA[s[k]], _GAMMA[s[k + np.uint64(1)]]
+        third[x] = _GAMMA[s[k + np.uint64(2)]]
+    for c in range(3):
+        line, half, part = places[c, :n], np.float32(2048), np.float32(1 / 4096)
+        for x in range(n):
+            v = first[x] * _TO[c, 0] + second[x] * _TO[c, 1] + third[x] * _TO[c, 2]
+            line[x] = np.uint32(np.int32((v + half) * part))
+    one, other, last = places[0, :n], places[1, :n], places[2, :n]
+    for x in range(n):
+        first[x], second[x], third[x] = _ROOT[one[x]], _ROOT[other[x]], _ROOT[last[x]]
+    half, grey = np.float32(16384 - 1336934), np.float32((128 << 15) + 16384)
+    for x in range(n):
+        fx, fy, fz = first[x], second[x], third[x]
+        lightness[x] = _cut(np.float32(296) * fy + half)
+        across[x] = _cut(np.float32(500) * (fx - fy) + grey)
+        down[x] = _cut(np.float32(200) * (fy - fz) + grey)
+
+
+@jit
+def _cut(v):
+    """A byte of a number with 15 fractional bits."""
+    v = v * np.float32(1 / 32768)
+    v = v if v > np.float32(0) else np.float32(0)
+    return np.uint8(np.int32(v if v < np.float32(255) else np.float32(255)))
 
 
 @jit
@@ -62,7 +89,8 @@ _STEPS = 1 << 14
 @cache
 def curve() -> tuple[Any, Any]:
     """float64[257]: the least number of which `_level` makes each byte, and one that is above all; uint8[_STEPS + 1]:
-    the byte of each multiple of 1 / _STEPS. A power takes longer than the rest of a pixel."""
+    the byte of each multiple of 1 / _STEPS, from one of which to the next it grows by 1 at most. A power takes longer
+    than the rest of a pixel."""
     least = np.zeros(257)
     for level in range(1, 256):
         low, high = 0.0, 1.0
@@ -76,15 +104,6 @@ def curve() -> tuple[Any, Any]:
 
 
 _LEAST, _NEAR = curve()
-
-
-@jit
-def _byte(v):
-    v = min(max(v, 0.0), 1.0)
-    level = np.int64(_NEAR[np.int64(v * _STEPS)])
-    while v >= _LEAST[level + 1]:
-        level += 1
-    return np.uint8(level)
 
 
 @cache
@@ -105,12 +124,41 @@ _LIGHTNESS, _ACROSS = parts()
 
 
 @jit
-def _rgb(lightness, a, b, out, at):
-    """The pixel of a Lab of three bytes."""
-    fy, y = _LIGHTNESS[lightness, 0], _LIGHTNESS[lightness, 1]
-    x, z = _cubed(fy + _ACROSS[a, 0]), _cubed(fy - _ACROSS[b, 1])
-    for c in range(3):
-        out[at + c] = _byte(_FROM[c, 0] * x + _FROM[c, 1] * y + _FROM[c, 2] * z)
+def _rgb(lightness, across, down, values, places, out):
+    """The pixels of up to TILE Labs of three bytes; for work, ``values`` float64[3, TILE] and ``places``
+    uint32[3, TILE]."""
+    n = len(lightness)
+    first, second, third = values[0, :n], values[1, :n], values[2, :n]
+    for k in range(n):
+        byte = lightness[k]
+        root = _LIGHTNESS[byte, 0]
+        first[k], third[k] = root + _ACROSS[across[k], 0], root - _ACROSS[down[k], 1]
+        second[k] = _LIGHTNESS[byte, 1]
+    for k in range(n):
+        x, y, z = _cubed(first[k]), second[k], _cubed(third[k])
+        first[k] = _within(_FROM[0, 0] * x + _FROM[0, 1] * y + _FROM[0, 2] * z)
+        second[k] = _within(_FROM[1, 0] * x + _FROM[1, 1] * y + _FROM[1, 2] * z)
+        third[k] = _within(_FROM[2, 0] * x + _FROM[2, 1] * y + _FROM[2, 2] * z)
+    one, other, last = places[0, :n], places[1, :n], places[2, :n]
+    for k in range(n):
+        one[k], other[k] = np.uint32(np.int32(first[k] * _STEPS)), np.uint32(np.int32(second[k] * _STEPS))
+        last[k] = np.uint32(np.int32(third[k] * _STEPS))
+    for k in range(n):
+        at = np.uint64(3 * k)
+        out[at], out[at + np.uint64(1)] = _level_of(one[k], first[k]), _level_of(other[k], second[k])
+        out[at + np.uint64(2)] = _level_of(last[k], third[k])
+
+
+@jit
+def _level_of(place, v):
+    level = _NEAR[place]
+    return level + np.uint8(v >= _LEAST[np.uint64(level) + np.uint64(1)])
+
+
+@jit
+def _within(v):
+    v = v if v > 0.0 else 0.0
+    return v if v < 1.0 else 1.0
 
 
 @jit
@@ -156,29 +204,50 @@ def _equalized(plane, rows, columns, down, across, clip):
         for i in range(across):
             _tile_table(plane, rows, columns, j * height, i * width, height, width, clip, found[j, i])
     down_step, across_step = np.float32(1) / np.float32(height), np.float32(1) / np.float32(width)
-    beside, parts = np.empty((2, columns), np.int64), np.empty(columns, np.float32)
+    one, parts = np.float32(1), np.empty(columns, np.float32)
+    ends = np.zeros(across + 1, np.int64)  # of the columns that have the same two tiles beside them
     for x in range(columns):
         fx = np.float32(x) * across_step - np.float32(0.5)
         column = int(np.floor(fx))
         parts[x] = fx - np.float32(column)
-        beside[0, x], beside[1, x] = max(column, 0), min(column + 1, across - 1)
+        ends[min(column + 1, across)] = x + 1
+    four, words = np.empty((across + 1, 256), np.uint32), np.empty(columns, np.uint32)
+    before = -2
     for y in range(rows):
         fy = np.float32(y) * down_step - np.float32(0.5)
         row = int(np.floor(fy))
         ya = fy - np.float32(row)
-        upper, lower = max(row, 0), min(row + 1, down - 1)
+        if row != before:  # a word of what the four tiles around make of each value
+            before = row
+            upper, lower = found[max(row, 0)], found[min(row + 1, down - 1)]
+            for k in range(across + 1):
+                left, right = max(k - 1, 0), min(k, across - 1)
+                for v in range(256):
+                    high = np.uint32(upper[left, v]) | np.uint32(upper[right, v]) << np.uint32(8)
+                    low = np.uint32(lower[left, v]) | np.uint32(lower[right, v]) << np.uint32(8)
+                    four[k, v] = high | low << np.uint32(16)
+        line, first = plane[y * columns : (y + 1) * columns], 0
+        for k in range(across + 1):
+            table = four[k]
+            for x in range(first, ends[k]):
+                words[np.uint64(x)] = table[line[np.uint64(x)]]
+            first = max(first, ends[k])
         for x in range(columns):
-            left, right, xa = beside[0, x], beside[1, x], parts[x]
-            v = plane[y * columns + x]
-            one = np.float32(1)
-            a = np.float32(found[upper, left, v]) * (one - xa) + np.float32(found[upper, right, v]) * xa
-            b = np.float32(found[lower, left, v]) * (one - xa) + np.float32(found[lower, right, v]) * xa
-            plane[y * columns + x] = np.uint8(min(np.rint(a * (one - ya) + b * ya), np.float32(255)))
+            word, xa = words[x], parts[x]
+            a, b = _of(word, 0) * (one - xa) + _of(word, 8) * xa, _of(word, 16) * (one - xa) + _of(word, 24) * xa
+            line[x] = np.uint8(np.int32(min(np.rint(a * (one - ya) + b * ya), np.float32(255))))
+
+
+@jit
+def _of(word, shift):
+    return np.float32(np.int32(word >> np.uint32(shift) & np.uint32(255)))
 
 
 @jit
 def clahe(src, base, sizes, down, across, clip, luma, dst, out_base):
     """``sizes`` [N, 3]: rows, columns, channels."""
+    numbers, values = np.empty((3, TILE), np.float32), np.empty((3, TILE), np.float64)
+    places = np.empty((3, TILE), np.uint32)
     for i in range(len(base)):
         rows, columns, channels = sizes[i]
         pixels = rows * columns
@@ -187,12 +256,15 @@ def clahe(src, base, sizes, down, across, clip, luma, dst, out_base):
         s, o = src[base[i] : base[i] + pixels * channels], dst[out_base[i] : out_base[i] + pixels * channels]
         plane = np.empty(pixels, np.uint8)
         if channels == 3 and luma:
-            colours = np.empty((2, pixels), np.uint8)
-            for p in range(pixels):
-                plane[p], colours[0, p], colours[1, p] = _lab(s[3 * p], s[3 * p + 1], s[3 * p + 2])
+            across_, down_ = np.empty(pixels, np.uint8), np.empty(pixels, np.uint8)
+            for first in range(0, pixels, TILE):
+                end = min(first + TILE, pixels)
+                _lab(s[3 * first : 3 * end], numbers, places, plane[first:end], across_[first:end], down_[first:end])
             _equalized(plane, rows, columns, down, across, clip)
-            for p in range(pixels):
-                _rgb(plane[p], np.int64(colours[0, p]), np.int64(colours[1, p]), o, 3 * p)
+            for first in range(0, pixels, TILE):
+                end = min(first + TILE, pixels)
+                given = plane[first:end], across_[first:end], down_[first:end]
+                _rgb(given[0], given[1], given[2], values, places, o[3 * first : 3 * end])
             continue
         for c in range(channels):
             for p in range(pixels):

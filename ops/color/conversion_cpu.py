@@ -13,24 +13,55 @@ from ..copies.strided_cpu import put
 jit = numba.njit(nogil=True, cache=True)
 
 
+TILE = 1024
+"""Pixels whose channels are taken apart, and joined, at a time: in the first cache, and without steps of three bytes
+between what arithmetic reads and writes, which would leave it scalar."""
+
+
+@jit
+def _channel(a, b, c, d, r, g, b_, to, out):
+    for x in range(len(to)):
+        v = a * np.float32(r[x]) + b * np.float32(g[x]) + c * np.float32(b_[x])
+        to[x] = put(v + d, out)
+
+
+@jit
+def _gray(a, b, c, d, s, to, out):
+    """One channel of three that follow each other: steps between what is read do not matter."""
+    for x in range(len(to)):
+        v = a * np.float32(s[3 * x]) + b * np.float32(s[3 * x + 1]) + c * np.float32(s[3 * x + 2])
+        to[x] = put(v + d, out)
+
+
+@jit
+def _joined(one, other, third, to):
+    for x in range(len(to) // 3):
+        to[3 * x], to[3 * x + 1], to[3 * x + 2] = one[x], other[x], third[x]
+
+
 @jit
 def mix(src, base, pixels, channels, matrix, offset, out, out_base):
     """``matrix`` [outputs, 3] times the pixel's channels (1 or 3) plus ``offset`` [outputs], for 1 or 3 outputs."""
     outputs = len(offset)
-    for k in range(outputs):
-        a, b, c, d = matrix[k, 0], matrix[k, 1], matrix[k, 2], offset[k]
-        for i in range(len(base)):
-            n = pixels[i]
-            o = out[out_base[i] : out_base[i] + n * outputs]
+    given, made = np.empty((3, TILE), np.uint8), np.empty((3, TILE), np.uint8)
+    for i in range(len(base)):
+        if channels == 3 and outputs == 1:
+            s, o = src[base[i] : base[i] + 3 * pixels[i]], out[out_base[i] : out_base[i] + pixels[i]]
+            _gray(matrix[0, 0], matrix[0, 1], matrix[0, 2], offset[0], s, o, out)
+            continue
+        for first in range(0, pixels[i], TILE):
+            n = min(TILE, pixels[i] - first)
+            r, g, b = given[0, :n], given[1, :n], given[2, :n]
+            s = src[base[i] + first * channels : base[i] + (first + n) * channels]
             if channels == 1:
-                s = src[base[i] : base[i] + n]
-                for x in range(n):
-                    o[x * outputs + k] = put(a * np.float32(s[x]) + d, out)
+                r = g = b = s  # whose factors are 0
             else:
-                s = src[base[i] : base[i] + 3 * n]
                 for x in range(n):
-                    v = a * np.float32(s[3 * x]) + b * np.float32(s[3 * x + 1]) + c * np.float32(s[3 * x + 2])
-                    o[x * outputs + k] = put(v + d, out)
+                    r[x], g[x], b[x] = s[3 * x], s[3 * x + 1], s[3 * x + 2]
+            o = out[out_base[i] + first * outputs : out_base[i] + (first + n) * outputs]
+            for k in range(outputs):
+                _channel(matrix[k, 0], matrix[k, 1], matrix[k, 2], offset[k], r, g, b, made[k, :n], out)
+            _joined(made[0], made[1], made[2], o)
 
 
 # -- as other libraries do it -----------------------------------------------------------------------------------------

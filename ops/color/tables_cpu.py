@@ -47,27 +47,25 @@ def look_up_bytes(values, table, out):
 @jit
 def _equalize_colours(s, pixels, counts, table, o):
     """The same as below for three channels. Every other pixel is counted apart: to count a value again at once would
-    wait for the memory."""
-    other = np.zeros((3, 256), np.int64)
-    even = pixels & ~1
+    wait for the memory. Indices have no sign, or they might count from the end."""
+    apart, even = np.zeros(6 * 256, np.uint32), pixels & ~1
     for x in range(0, 3 * even, 6):
-        counts[0, s[x]] += 1
-        counts[1, s[x + 1]] += 1
-        counts[2, s[x + 2]] += 1
-        other[0, s[x + 3]] += 1
-        other[1, s[x + 4]] += 1
-        other[2, s[x + 5]] += 1
+        k = np.uint64(x)
+        for c in range(6):
+            apart[np.uint64(s[k + np.uint64(c)]) + np.uint64(256 * c)] += np.uint32(1)
     if even < pixels:
         for c in range(3):
-            counts[c, s[3 * even + c]] += 1
+            apart[256 * c + s[3 * even + c]] += np.uint32(1)
     for c in range(3):
-        counts[c] += other[c]
+        for v in range(256):
+            counts[c, v] = np.int64(apart[256 * c + v]) + np.int64(apart[256 * (3 + c) + v])
         equalized(counts[c], pixels, table[c])
-    t0, t1, t2 = table[0], table[1], table[2]
+    flat = table.reshape(-1)
     for x in range(pixels):
-        o[3 * x] = t0[s[3 * x]]
-        o[3 * x + 1] = t1[s[3 * x + 1]]
-        o[3 * x + 2] = t2[s[3 * x + 2]]
+        k = np.uint64(3 * x)
+        o[k] = flat[np.uint64(s[k])]
+        o[k + np.uint64(1)] = flat[np.uint64(s[k + np.uint64(1)]) + np.uint64(256)]
+        o[k + np.uint64(2)] = flat[np.uint64(s[k + np.uint64(2)]) + np.uint64(512)]
 
 
 @jit
