@@ -49,11 +49,12 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
     n, ndim = dims.shape[0], dims.shape[1]
     index = np.zeros(ndim, np.int64)
     for i in range(n):
-        rows = 1
-        for d in range(ndim - 2):
+        factor = _factors_of(factors, i)
+        turned = _is_turned(dims, i) and _alike(factor)
+        rows, outer = 1, ndim - 3 if turned else ndim - 2
+        for d in range(outer):
             rows *= dims[i, d, SHAPE]
         fills = fill[i if fill.shape[0] > 1 else 0]
-        factor = _factors_of(factors, i)
         index[:] = 0
         if border == 0 and ndim == 3 and rows > 1 and _is_box(dims[i]):
             _box(dst, out_base[i], dims[i], fills)
@@ -62,7 +63,7 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
         first = dims[i, ndim - 2, ANCHOR]
         for _ in range(rows):
             at, to, inside = base[i], out_base[i], rows > 0  # true; a literal would be compiled for apart
-            for d in range(ndim - 2):
+            for d in range(outer):
                 k = index[d] + dims[i, d, ANCHOR]
                 if k < 0 or k >= dims[i, d, EXTENT]:
                     if border == 0:
@@ -71,15 +72,52 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
                         k = _reflect(k, dims[i, d, EXTENT], border)
                 at += k * dims[i, d, STRIDE]
                 to += index[d] * dims[i, d, OUT_STRIDE]
-            if line and inside:
+            if turned:
+                at += dims[i, outer, ANCHOR] + first * dims[i, outer + 1, STRIDE]
+                _turned(src, dst, at, to, dims[i, outer], dims[i, outer + 1], _entry(factor, 0))
+            elif line and inside:
                 _line(src, dst, at + first, to, width, _entry(factor, 0))
             else:
                 _plane(src, dst, at, to, dims[i, ndim - 2], dims[i, ndim - 1], inside, border, fills, factor)
-            for d in range(ndim - 3, -1, -1):
+            for d in range(outer - 1, -1, -1):
                 index[d] += 1
                 if index[d] < dims[i, d, SHAPE]:
                     break
                 index[d] = 0
+
+
+@jit
+def _is_turned(dims, i):
+    """Lines of sample ``i``, whose values follow each other in the source, are columns of the output, and all of it
+    lies in the source."""
+    first = dims.shape[1] - 3
+    if (
+        first < 0
+        or dims[i, first, STRIDE] != 1
+        or dims[i, first + 1, OUT_STRIDE] != 1
+        or dims[i, first + 2, SHAPE] != 1
+    ):
+        return False
+    for d in range(dims.shape[1]):
+        if dims[i, d, ANCHOR] < 0 or dims[i, d, ANCHOR] + dims[i, d, SHAPE] > dims[i, d, EXTENT]:
+            return False
+    return dims[i, first + 2, ANCHOR] == 0 and min(dims[i, first, SHAPE], dims[i, first + 1, SHAPE]) > 4
+
+
+_SIDE = 16
+
+
+@jit
+def _turned(src, dst, s, o, row, col, f):
+    """Square by square: of whole columns, every value would be on another line of the cache."""
+    like = dst.dtype.type(0)
+    w, k, step, out_step = row[SHAPE], col[SHAPE], col[STRIDE], row[OUT_STRIDE]
+    for c0 in range(0, k, _SIDE):
+        for x0 in range(0, w, _SIDE):
+            for x in range(x0, min(x0 + _SIDE, w)):
+                at, to = s + x, o + x * out_step
+                for c in range(c0, min(c0 + _SIDE, k)):
+                    dst[np.uint64(to + c)] = _convert(src[np.uint64(at + c * step)], like, f)
 
 
 @jit
@@ -182,8 +220,8 @@ def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
         _interleaved(src, dst, s, o, w, row, factor)
     elif k == 3 and row == 3 and col == -1 and out_row == 3 and out_col == 1:
         _swapped(src, dst, s, o, w, factor)
-    elif k == 3 and row == 1 and col == 0 and out_row == 3 and out_col == 1:
-        _repeated(src, dst, s, o, w, factor)
+    elif k == 3 and row == 1 and col >= 0 and out_row == 3 and out_col == 1:
+        _woven(src, dst, s, o, w, col, factor)
     elif k > w and col == 1 and out_col == 1 and _alike(factor):
         for x in range(w):
             _run(src, dst, s + x * row, o + x * out_row, k, 1, 1, _entry(factor, c0))
@@ -265,15 +303,19 @@ def _swapped(src, dst, s, o, w, factor):
 
 
 @jit
-def _repeated(src, dst, s, o, w, factor):
-    """One value as three."""
+def _woven(src, dst, s, o, w, plane, factor):
+    """Three planes (one and the same where ``plane`` is 0) as interleaved colours."""
     f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
     like = dst.dtype.type(0)
-    a, b = src[s : s + w], dst[o : o + 3 * w]
+    a0, a1, a2 = src[s : s + w], src[s + plane : s + plane + w], src[s + 2 * plane : s + 2 * plane + w]
+    b = dst[o : o + 3 * w]
     for x in range(w):
-        b[3 * x] = _convert(a[x], like, f0)
-        b[3 * x + 1] = _convert(a[x], like, f1)
-        b[3 * x + 2] = _convert(a[x], like, f2)
+        b[3 * x] = _convert(a0[x], like, f0)
+        b[3 * x + 1] = _convert(a1[x], like, f1)
+        b[3 * x + 2] = _convert(a2[x], like, f2)
+
+
+_SIDE = 16
 
 
 @jit

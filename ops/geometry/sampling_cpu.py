@@ -17,7 +17,7 @@ from numba import types
 from numba.extending import overload
 
 from ..copies.strided_cpu import put
-from .sampling_simd_cpu import PACKED, load_two, load_word, store_pixels
+from ..copies.words_cpu import PACKED, load_two, load_word, store_pixels
 
 jit = numba.njit(nogil=True, cache=True, error_model="numpy")  # a check of each division would leave loops scalar
 

@@ -524,3 +524,20 @@ def test_windows_of_slices_are_those_of_each_sample_alone(kind: int) -> None:
         assert sorted(r.slot for r in ctx.rejects) == np.flatnonzero(wrong).tolist()
         np.testing.assert_array_equal(anchor[:, :2], np.where(wrong[:, None], 0, start))
         np.testing.assert_array_equal(shape[:, :2], np.where(wrong[:, None], 0, end - start))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "perm", "dtype"),
+    [
+        ([(37, 18), (5, 5), (4, 40), (1, 9)], [1, 0], "float32"),
+        ([(3, 20, 17), (2, 16, 33)], [0, 2, 1], "uint8"),
+        ([(3, 19, 33), (3, 1, 1)], [1, 2, 0], "uint8"),
+        ([(20, 3, 6)], [2, 1, 0], "int64"),
+    ],
+)
+def test_lines_become_columns(shapes: list[tuple[int, ...]], perm: list[int], dtype: str) -> None:
+    """Square by square, with rests, or three planes at once."""
+    arrays = [np.arange(np.prod(s)).reshape(s).astype(dtype) for s in shapes]
+    out, _ = apply("transpose", [arrays], "", perm=perm)
+    for got, a in zip(out, arrays, strict=True):
+        np.testing.assert_array_equal(got, a.transpose(perm))

@@ -16,6 +16,8 @@ from dali_run.ops.errors import SpecError
 from dali_run.ops.images.resize import Resize
 from dali_run.ops.types import DALIDataType, DALIInterpType, from_numpy
 
+from ...kit.operators import apply, batch_of
+
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "resize.npz")
 CASES: list[dict[str, Any]] = json.loads(str(GOLDEN["cases"]))
 
@@ -225,3 +227,19 @@ def test_antialiasing_equals_pillow_inside() -> None:
         reference = np.asarray(pil.fromarray(image).resize((50, 30), theirs)).astype(int)
         difference = np.abs(out.sample(0).astype(int) - reference)
         assert difference[3:-3, 3:-3].max() <= 1  # Pillow drops the taps that we clamp to the edge
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_nearest_pixels_are_the_same_as_floats(channels: int) -> None:
+    """Where bytes stay bytes they are moved as words; widths with and without rests, and to the batch's last byte."""
+    arrays = [np.random.default_rng(w).integers(0, 256, (9, w, channels)).astype(np.uint8) for w in (61, 21, 5, 1)]
+    for width in (47, 32, 15):
+        plain, floats = (
+            apply(operator("resize", size=[7, width], interp_type="NN", dtype=dtype), batch_of(arrays, "HWC"))[0]
+            for dtype in ("UINT8", "FLOAT")
+        )
+        assert floats.dtype == np.float32
+        for got, other, a in zip(plain, floats, arrays, strict=True):
+            np.testing.assert_array_equal(got, other)
+            down, across = ((np.arange(n) + 0.5) * a.shape[k] / n for k, n in ((0, 7), (1, width)))
+            np.testing.assert_array_equal(got, a[down.astype(int)][:, across.astype(int)])
