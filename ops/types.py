@@ -94,10 +94,8 @@ def parse_dtype(value: Any) -> DALIDataType:
     """
     if isinstance(value, str) and value.upper() in DALIDataType.__members__:
         return DALIDataType[value.upper()]
-    if isinstance(value, int) and not isinstance(value, bool):
-        return DALIDataType(value)
     try:
-        return from_numpy(value)
-    except (TypeError, KeyError):
+        return DALIDataType(value) if isinstance(value, int) and not isinstance(value, bool) else from_numpy(value)
+    except (TypeError, KeyError, ValueError):
         allowed = ", ".join(n for n in DALIDataType.__members__ if n not in ("NO_TYPE", "STRING"))
         raise ValueError(f"{value!r} is not a data type; allowed: {allowed} or NumPy's names") from None

@@ -160,7 +160,10 @@ def translations(relative: bool, by_default: tuple[float, float], absolute: Rela
         raise SpecError("max_translate_rel needs shape; without it, give max_translate_abs")
     most: Any = share if relative else absolute
     most = by_default[relative] if most is None else most
-    height, width = most if isinstance(most, (tuple, list)) else (most, most)
+    height, width = numbers = most if isinstance(most, (tuple, list)) and len(most) == 2 else (most, most)
+    if not all(isinstance(n, (int, float)) for n in numbers):
+        what = "max_translate_rel" if relative else "max_translate_abs"
+        raise SpecError(f"{what} takes a number, or (height, width), got {most!r}")
     end = "" if relative else "_no_shape"
     return [
         Augmentation("translate_x" + end, (0, width), True, along_x),

@@ -152,7 +152,7 @@ class Torchvision(Operator, name="torchvision"):
         codes, numbers = np.zeros(len(self.steps), np.int32), np.zeros((len(self.steps), WIDTH))
         for k, step in enumerate(self.steps):
             name, *given = step if isinstance(step, (list, tuple)) else (step,)
-            if name not in Step.__members__:
+            if not isinstance(name, str) or name not in Step.__members__:
                 raise SpecError(f"steps: {name!r} is not one of {', '.join(Step.__members__)}")
             least, most = _TAKES[Step[name]]
             if not least <= len(given) <= most or not all(isinstance(v, (int, float)) for v in given):

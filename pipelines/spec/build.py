@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ...ops.base import Arg, Operator, nearest, parameters, type_name
@@ -113,6 +114,15 @@ def _find(name: str) -> tuple[type[Operator] | None, str]:
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
+
+
+def _takes(cls: type[Operator], argument: str, value: Any) -> bool:
+    """``value`` is right for the argument."""
+    try:
+        check_argument(cls, argument, value)
+    except SpecError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +312,7 @@ class _Build:
                     self.note(parameters(cls)[key].arg, key, marks[key], label)
                 except SpecError as e:
                     known = key in parameters(cls)
-                    hint = slips.value(data) if known else slips.key("step", key)
+                    hint = slips.value(data, takes=partial(_takes, cls, key)) if known else slips.key("step", key)
                     self.problems.add(value.mark if known else marks[key], f"{label}: {e}{hint}")
                     fine = False
                     args[key] = None

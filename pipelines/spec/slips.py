@@ -6,7 +6,7 @@ Each hint starts with ``; ``, or is empty where nothing better is known than wha
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -166,8 +166,8 @@ _VALUES = {
 }  # fmt: skip
 
 
-def value(given: Any, of: str = "") -> str:
-    """A hint for the wrong value ``given`` (of the setting ``of``)."""
+def value(given: Any, of: str = "", takes: Callable[[Any], bool] = lambda _: True) -> str:
+    """A hint for the wrong value ``given`` (of the setting ``of``, which ``takes`` another one or not)."""
     if not isinstance(given, str):
         return ""
     low = given.strip().lower()
@@ -179,7 +179,7 @@ def value(given: Any, of: str = "") -> str:
         return f"; a list is written [{pair[1]}, {pair[2]}]"
     if re.match(r"\(\s*[-\d.]", low):
         return "; a list is written in square brackets: [224, 224]"
-    if re.fullmatch(r"[-+]?\d+(\.\d+)?", low):
+    if re.fullmatch(r"[-+]?\d+(\.\d+)?", low) and takes(float(low) if "." in low else int(low)):
         return f"; leave out the quotes: {low}"
     return ""
 

@@ -98,6 +98,7 @@ def test_the_spec_without_slips(tmp_path: Path) -> None:
         ("[224, 224]", "224x224", "8:36", "a list is written [224, 224]"),
         ("[224, 224]", "None", "8:36", "YAML's word for nothing is null"),
         ("size: [224, 224]", "mode: big", "8:36", "'big'"),
+        ("size: [224, 224]", "size: 4, dtype: -7", "8:46", "-7 is not a data type; allowed: UINT8"),
         ("64", '"64"', "4:24", "leave out the quotes: 64"),
         ("device: cpu", "device: cuda", "4:36", "write gpu"),
         ("writer: webdataset", "writer: tar", "10:17", "write webdataset"),
@@ -144,3 +145,10 @@ def test_every_transform_of_other_libraries_is_answered(name: str) -> None:
     assert steps or table()[name].get("note", "") in answer or "simply listed" in answer
     assert answer
     assert set(steps) <= set(operators()) | {a for op in operators().values() for a in op.aliases}
+
+
+@pytest.mark.parametrize("argument", ['mode: "12"', 'antialias: "12"', 'dtype: "12.5"', 'interp_type: "99"'])
+def test_no_hint_sends_people_from_one_error_to_the_next(argument: str, tmp_path: Path) -> None:
+    """A number without its quotes would be as wrong there."""
+    (line,) = errors(GOOD.replace("size: [224, 224]", argument, 1), tmp_path)
+    assert "quotes" not in line
