@@ -346,10 +346,15 @@ class Batch:
         if len(shapes) == 1:  # a batch of one costs as much as its overhead
             total = math.prod(shapes[0].tolist())
             return Batch(empty(total, np.dtype(dtype)), np.zeros(1, np.int64), shapes, layout, samples)
-        sizes = elements(shapes)
-        ends = sizes.cumsum()
-        data = empty(int(ends[-1]) if len(ends) else 0, np.dtype(dtype))
-        return Batch.sized(data, ends - sizes, shapes, layout, samples, int(ends[-1]) if len(ends) else 0)
+        offsets, total = packed_places(shapes)
+        return Batch.sized(empty(total, np.dtype(dtype)), offsets, shapes, layout, samples, total)
+
+
+def packed_places(shapes: I32) -> tuple[I64, int]:
+    """The offsets of samples of these shapes, one after the other, and their elements in all."""
+    sizes = elements(shapes)
+    ends = sizes.cumsum()
+    return ends - sizes, int(ends[-1]) if len(ends) else 0
 
 
 _ALIGNMENT, _LARGE = 64, 4096

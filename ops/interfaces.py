@@ -140,8 +140,17 @@ class Lane(Copies, Protocol):
         """Have all that follows begin after what was launched beside it."""
         ...
 
-    def launch_all(self, launches: Sequence[tuple[str, str, int, int, tuple[Any, ...]]]) -> None:
-        """Run several kernels (source, kernel, blocks, threads of one, arguments), begun by one call."""
+    def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
+        """Memory for arrays of so many bytes: its owner, and where each array begins."""
+        ...
+
+    def launch_all(
+        self, launches: Sequence[tuple[str, str, int, int, tuple[Any, ...]]],
+        into: Sequence[tuple[int, npt.NDArray[np.uint8]]] = (),
+        out_of: Sequence[tuple[npt.NDArray[Any], int]] = (),
+    ) -> None:  # fmt: skip
+        """Run several kernels (source, kernel, blocks, threads of one, arguments), and copies from and to page-locked
+        memory before and after them, begun by one call."""
         ...
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:

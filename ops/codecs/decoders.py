@@ -163,7 +163,7 @@ class ImageDecoder(Operator, abstract=True):
 
         if self.on_damage != "reject":
             return None
-        return begin(ctx, inputs[0], self.rules, self.jpeg_decoder, self.cuts(ctx, *inputs[1:]))
+        return begin(ctx, inputs[0], self.rules, self.jpeg_decoder, self.cuts(ctx, *inputs[1:]), planned=True)
 
     def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         from .on_gpu import decode as decode_on_gpu

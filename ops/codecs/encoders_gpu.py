@@ -7,6 +7,7 @@ The kernels are in ops/cuda/jpeg_encode.cu.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -73,10 +74,18 @@ class EncodePlan:
     """Bytes for all files."""
 
 
-def plan_encode(shapes: I32, offsets: I64, subsampling: str, quality: int, optimize: bool = False) -> EncodePlan:
-    """Plan pictures (H, W, 1 or 3 channels) of ``shapes`` int32[N, 3], at byte ``offsets``; others are left out."""
+def _plain(nbytes: int) -> U8:
+    return np.empty(nbytes, np.uint8)
+
+
+def plan_encode(
+    shapes: I32, offsets: I64, subsampling: str, quality: int, optimize: bool = False,
+    stage: Callable[[int], U8] = _plain,
+) -> EncodePlan:  # fmt: skip
+    """Plan pictures (H, W, 1 or 3 channels) of ``shapes`` int32[N, 3], at byte ``offsets``; others are left out.
+    ``stage`` gives the memory of what travels."""
     n = len(shapes)
-    table = np.empty(n * PICTURE.itemsize + 12 * (n + 1), np.uint8)
+    table = stage(n * PICTURE.itemsize + 12 * (n + 1))
     pictures = table[: n * PICTURE.itemsize].view(PICTURE)
     firsts = table[n * PICTURE.itemsize :].view(np.int32).reshape(3, n + 1)
     fit, totals = np.empty(n, np.bool_), np.empty(_loops.TOTALS, np.int64)
@@ -126,58 +135,60 @@ def constants(quality: int, subsampling: str, optimize: bool) -> Constants:
     )  # fmt: skip
 
 
-def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """The constants on the device, in their order; with optimised tables a header for each picture."""
+def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any, list[int]]:
+    """The constants on the device, and where each begins, in their order; with optimised tables a header for each
+    picture."""
+    key = f"jpeg_encode {op.quality} {op.subsampling}"
+    if not op.optimize and key in lane.cache:
+        found: tuple[Any, list[int]] = lane.cache[key]
+        return found
     known = constants(op.quality, op.subsampling, op.optimize)
+    headers = known.headers, known.header_sizes, known.dimensions
     if op.optimize:
         kind = (pictures["components"] == 1).astype(np.intp)
-        return tuple(lane.upload(known.quantisation, known.codes, known.headers[kind], known.header_sizes[kind],
-                                 known.dimensions[kind]))  # fmt: skip
-    key = f"jpeg_encode {op.quality} {op.subsampling}"
-    if key not in lane.cache:
-        lane.cache[key] = lane.upload(known.quantisation, known.codes, known.headers, known.header_sizes,
-                                      known.dimensions)  # fmt: skip
-    return tuple(lane.cache[key])
+        headers = known.headers[kind], known.header_sizes[kind], known.dimensions[kind]
+    arrays = lane.upload(known.quantisation, known.codes, *headers)
+    tables = arrays, [lane.address(a) for a in arrays]
+    if not op.optimize:
+        lane.cache[key] = tables
+    return tables
 
 
 def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
     """Launch the encoding of a batch on the device (HWC, uint8); the files are finished later."""
-    plan = plan_encode(images.shapes, images.offsets, op.subsampling, op.quality, op.optimize)
+    lane: Any = ctx.device
+    plan = plan_encode(images.shapes, images.offsets, op.subsampling, op.quality, op.optimize, lane.pinned)
     if b"\0" in plan.fit.tobytes():  # NumPy would let go of the GIL
         for i in np.flatnonzero(~plan.fit).tolist():
             ctx.reject(i, "encode_failed", op.unfit(tuple(images.shapes[i].tolist())) or "cannot be encoded")
-    out, sizes = launch(ctx.device, images.data, plan, op)
-    sizes = ctx.device.download(sizes)
+    out, sizes = launch(lane, images.data, plan, op)
     return ctx.finish_later(lambda: _collect(op, ctx, images, plan.fit, out, sizes))
 
 
-def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[Any, Any]:
-    """Enqueue all kernels. Returns device arrays: the files one after the other, and their sizes (uint32[N]), 0 for
-    those that are left to the CPU. Files that would end after the first array are left out as well."""
+def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[Any, npt.NDArray[np.uint32]]:
+    """Enqueue all kernels. Returns the files one after the other, on the device, and their sizes (uint32[N], on the
+    host once the lane is synchronised, until it is used again), 0 for those that are left to the CPU. Files that would
+    end after the first array are left out as well."""
     n = len(plan.pictures)
-    quant, codes, headers, header_sizes, dimensions = _tables(lane, op, plan.pictures)
-    (pictures,) = lane.upload(plan.table)
-    tile_first, chunk_first, stuff_first = (
-        pictures[n * PICTURE.itemsize + 4 * (n + 1) * k :].view(np.int32) for k in range(3)
-    )
+    tables, (quant, codes, headers, header_sizes, dimensions) = _tables(lane, op, plan.pictures)
     tiles, chunks, stuffs = plan.firsts[:, -1].tolist()
-    count = np.int32(n)
-    coefficients, masks = lane.empty(64 * plan.blocks, np.int16), lane.empty(plan.blocks, np.uint64)
-    places, chunk_bits, chunk_start = (lane.empty(k, np.uint32) for k in (plan.blocks, chunks, chunks))
-    streams, stream_bytes = lane.empty(plan.streams, np.uint8), lane.empty(n, np.uint32)
-    stuffed_before, sizes, out = (
-        lane.empty(stuffs, np.uint32),
-        lane.empty(n, np.uint32),
-        lane.empty(plan.room, np.uint8),
-    )
+    # one allocation, and arguments that are addresses: CuPy's arrays take longer to make than kernels to launch
+    owner, places = lane.scratch(
+        plan.table.nbytes, 128 * plan.blocks, 8 * plan.blocks, 4 * plan.blocks, 4 * chunks, 4 * chunks, plan.streams,
+        4 * n, 4 * stuffs, 4 * n,
+    )  # fmt: skip
+    pictures, coefficients, masks, bits, chunk_bits, chunk_start, streams, stream_bytes, stuffed_before, sizes = places
+    tile_first, chunk_first, stuff_first = (pictures + n * PICTURE.itemsize + 4 * (n + 1) * k for k in range(3))
+    out, count, here = lane.empty(plan.room, np.uint8), np.int32(n), lane.pinned(4 * n)
 
     launches: list[Launch] = [
         (SOURCE, "jpeg_encode_dct", tiles, 8 * TILE,
          (pixels, pictures, tile_first, count, quant, coefficients, masks)),
     ]  # fmt: skip
     if op.optimize:
-        codes, frequencies = lane.empty(n * 1024, np.uint32), lane.empty(n * 1024, np.uint32)
+        each, frequencies = lane.empty(n * 1024, np.uint32), lane.empty(n * 1024, np.uint32)
         frequencies.fill(0)
+        codes = lane.address(each)
         launches += [
             (SOURCE, "jpeg_encode_histogram", chunks, CODED,
              (pictures, chunk_first, count, coefficients, masks, frequencies)),
@@ -185,19 +196,20 @@ def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[A
         ]  # fmt: skip
     launches += [
         (SOURCE, "jpeg_encode_count", chunks, CODED,
-         (pictures, chunk_first, count, codes, coefficients, masks, places, chunk_bits)),
+         (pictures, chunk_first, count, codes, coefficients, masks, bits, chunk_bits)),
         (SOURCE, "jpeg_encode_scan", n, 256, (pictures, chunk_first, chunk_bits, chunk_start, streams, stream_bytes)),
         (SOURCE, "jpeg_encode_pack", chunks, CODED,
-         (pictures, chunk_first, count, codes, coefficients, masks, places, chunk_bits, chunk_start, stream_bytes,
+         (pictures, chunk_first, count, codes, coefficients, masks, bits, chunk_bits, chunk_start, stream_bytes,
           streams)),
         (SOURCE, "jpeg_encode_measure", n, STUFF_THREADS,
          (pictures, stuff_first, stream_bytes, streams, header_sizes, stuffed_before, sizes)),
         (SOURCE, "jpeg_encode_stuff", stuffs, STUFF_THREADS,
          (pictures, stuff_first, count, stream_bytes, streams, headers, header_sizes, dimensions, stuffed_before, sizes,
-          out, np.int64(plan.room))),
+          out, plan.room)),
     ]  # fmt: skip
-    lane.launch_all(launches)
-    return out, sizes
+    lane.launch_all(launches, [(pictures, plan.table)], [(here, sizes)])
+    del owner, tables  # held until here; what gets this memory comes later on this lane
+    return out, here.view(np.uint32)
 
 
 def _collect(

@@ -8,6 +8,7 @@ the CPU, which decides whether the file is damaged.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -47,23 +48,6 @@ class CudaDecoder:
         """Give back the memory that is kept between batches."""
         self._decoder.workspace.release()
 
-    def plan(
-        self, ctx: Context, headers: Headers, files: Batch, which: Mask, *, limited: bool = True
-    ) -> jpeg_gpu.DecodePlan:
-        """Plan the images ``which`` of ``files``, which `Lane.to_device` has taken to the device; the others are left
-        out. ``limited``: all blocks of an image are wanted, or, where false, those that the caller will name by
-        `jpeg_gpu.limit`."""
-        boundaries, known = ctx.facts(Boundaries), None
-        if boundaries is not None:
-            known = np.where(which, boundaries.counts(files.samples.index, files.sizes), 0)
-        plan = jpeg_gpu.plan_decode(
-            headers.jpeg, files.offsets, files.sizes, scans=headers.scans, which=which, orientation=headers.orientation,
-            limited=limited, known=known, stage=self._lane.pinned,
-        )  # fmt: skip
-        if boundaries is not None and known is not None and len(plan.known):
-            boundaries.fill(files.samples.index, known, plan.known)
-        return plan
-
     def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.DecodePlan, output: jpeg_gpu.Output, out: Any) -> None:
         """Enqueue all kernels; what fails a check is run again by the engine."""
         lane = self._lane
@@ -85,6 +69,25 @@ class CudaDecoder:
             return found_wrong
 
         ctx.check_later(wrong)
+
+
+def plan(
+    ctx: Context, headers: Headers, files: Batch, which: Mask, places: I64,
+    stage: Callable[[int], npt.NDArray[np.uint8]], *, limited: bool = True,
+) -> jpeg_gpu.DecodePlan:  # fmt: skip
+    """Plan the images ``which`` of ``files``, which begin at ``places`` of an array on the device; the others are left
+    out. ``stage`` gives the memory that travels. ``limited``: all blocks of an image are wanted, or, where false, those
+    that the caller will name by `jpeg_gpu.limit`."""
+    boundaries, known = ctx.facts(Boundaries), None
+    if boundaries is not None:
+        known = np.where(which, boundaries.counts(files.samples.index, files.sizes), 0)
+    planned = jpeg_gpu.plan_decode(
+        headers.jpeg, places, files.sizes, scans=headers.scans, which=which, orientation=headers.orientation,
+        limited=limited, known=known, stage=stage,
+    )  # fmt: skip
+    if boundaries is not None and known is not None and len(planned.known):
+        boundaries.fill(files.samples.index, known, planned.known)
+    return planned
 
 
 def cuda_decoder(lane: Lane) -> CudaDecoder:
@@ -118,36 +121,50 @@ def takes(headers: Headers, rules: Rules) -> Mask:
     return taken
 
 
-def plan_pixels(
-    ctx: Context, encoded: Batch, headers: Headers, rules: Rules, which: Mask, corners: I64 | None, out: Batch
-) -> tuple[Mask, Callable[[], None]]:
-    """Those of ``which`` that are taken, and what enqueues them into ``out`` (HWC, uint8).
+@dataclass(slots=True)
+class PixelPlan:
+    """The plan for decoding some images of a batch to HWC, uint8."""
 
-    ``corners`` [N, 2] (y, x): where each window begins in the image as it is shown; its size is that of the output.
+    decode: jpeg_gpu.DecodePlan
+    output: jpeg_gpu.Output
+    taken: Mask
+    """[N] The images that it decodes."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory."""
+        return self.decode.sheet.nbytes
+
+
+def plan_pixels(
+    ctx: Context, encoded: Batch, headers: Headers, rules: Rules, which: Mask, corners: I64 | None, shapes: I32,
+    offsets: I64, places: I64, stage: Callable[[int], npt.NDArray[np.uint8]],
+) -> PixelPlan | None:  # fmt: skip
+    """Plan the images ``which`` of ``encoded``, whose files begin at ``places`` of an array on the device; None where
+    there are none.
+
+    The output has these ``shapes`` (HWC) at ``offsets``. ``corners`` [N, 2] (y, x): where each window begins in the
+    image as it is shown. ``stage`` gives the memory that travels.
     """
     if not which.any():
-        return which, _nothing
-    files, decoder = ctx.device.to_device(encoded), cuda_decoder(cast("Lane", ctx.device))
+        return None
     shown = stored = None
     if corners is not None:
-        ends = corners + out.shapes[:, :2]
+        ends = corners + shapes[:, :2]
         shown = np.concatenate([corners[:, ::-1], ends[:, ::-1]], axis=1).astype(np.int32)
         stored = _stored(shown, headers)
-    plan = decoder.plan(ctx, headers, files, which, limited=stored is None)
+    planned = plan(ctx, headers, encoded, which, places, stage, limited=stored is None)
     if stored is not None:
-        jpeg_gpu.limit(plan, stored)
-    taken: Mask = plan.status == 0
-
-    def run() -> None:
-        if taken.any():
-            output = jpeg_gpu.pixel_output(plan, OUTPUT_TYPES[rules.output_type], shown, offsets=out.offsets)
-            decoder.run(ctx, files, plan, output, out.data)
-
-    return taken, run
+        jpeg_gpu.limit(planned, stored)
+    output = jpeg_gpu.pixel_output(planned, OUTPUT_TYPES[rules.output_type], shown, offsets=offsets)
+    return PixelPlan(planned, output, planned.status == 0)
 
 
-def _nothing() -> None:
-    """Where no image is taken."""
+def run_pixels(ctx: Context, files: Batch, planned: PixelPlan, out: Batch) -> None:
+    """Enqueue what was planned, into ``out``; ``files`` are on the device."""
+    if planned.taken.any():
+        cuda_decoder(cast("Lane", ctx.device)).run(ctx, files, planned.decode, planned.output, out.data)
+        ctx.device.keep(planned)  # what travels is on its way
 
 
 def _stored(shown: I32, headers: Headers) -> I32:

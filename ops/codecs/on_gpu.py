@@ -18,22 +18,23 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import I32, I64, Batch
+from ..batch import I32, I64, Batch, packed_places
 from ..context import Context
 from ..errors import DeviceError, Reject
-from ..gpu.lane import Lane
+from ..gpu.lane import Lane, places_on_device
 from ..types import DALIImageType
 from . import plain_on_gpu, webp_on_gpu
 from .jpeg import header as jpeg_header
 from .jpeg import nvjpeg
 from .jpeg.nvjpeg import Backend, Output
-from .on_cuda import makes, makes_four, plan_pixels, takes
+from .on_cuda import PixelPlan, makes, makes_four, plan_pixels, run_pixels, takes
 from .on_host import Headers, Rules, Windows, copied, cut, decode_others, output_shapes, read_headers, straight
 from .on_threads import HostPart, thread_count, threads
 from .pixels import channels_of
@@ -121,11 +122,17 @@ class Prepared:
     """[N] WebPs that the GPU decodes."""
     plains: tuple[I64, I64]
     """Images that the GPU copies out of their files: `copied`."""
+    offsets: I64
+    """[N] of the output."""
+    elements: int
+    """Of the output."""
+    pixels: PixelPlan | None = None
+    """The plan of those that our CUDA decoder takes, if it was made ahead."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of host memory."""
-        return self.host.nbytes
+        return self.host.nbytes + (0 if self.pixels is None else self.pixels.nbytes)
 
     def fits(self, batch: Batch) -> bool:
         """It is about these samples."""
@@ -160,7 +167,7 @@ def prepare(
         jpegs = headers.good & ~takes(headers, rules)
         jpegs[list(headers.others)] = False
         host.start(np.flatnonzero(jpegs))
-    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects, jpegs, webps, plains)
+    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects, jpegs, webps, plains, *packed_places(shapes))
 
 
 _NONE = np.empty(0, np.int64), np.empty((0, 4), np.int64)
@@ -172,16 +179,34 @@ def exactly(rules: Rules, decoder: str) -> bool:
 
 
 def begin(
-    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", windows: Windows | None = None
-) -> Prepared | None:
-    """`prepare` ahead of `start`, where there is anything for threads to do."""
+    ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", windows: Windows | None = None, *,
+    planned: bool = False,
+) -> Prepared | None:  # fmt: skip
+    """`prepare` ahead of `start`, where there is anything for threads to do, or, with ``planned``, to plan: then our
+    CUDA decoder's images are planned here, too, instead of by the thread that launches."""
     status = jpeg_header.rows_of(batch)["status"]
     theirs = status == jpeg_header.NOT_JPEG
     if exactly(rules, decoder):
         theirs |= (status != jpeg_header.OK) & (status != jpeg_header.MANY_SCANS) & (status != jpeg_header.FOUR)
         if not makes_four(rules):
             theirs |= status == jpeg_header.FOUR
-    return prepare(ctx, batch, rules, decoder, windows) if theirs.any() else None
+    planned = planned and exactly(rules, decoder)
+    if not planned and not theirs.any():
+        return None
+    ready = prepare(ctx, batch, rules, decoder, windows)
+    if planned:
+        with suppress(Exception):  # `start` meets it again, where it is told of the operator and its samples
+            ready.pixels = _pixels(ctx, ready, rules, places_on_device(batch), ctx.staging)
+    return ready
+
+
+def _pixels(
+    ctx: Context, ready: Prepared, rules: Rules, places: I64, stage: Callable[[int], npt.NDArray[np.uint8]]
+) -> PixelPlan | None:
+    which = takes(ready.headers, rules)
+    return plan_pixels(
+        ctx, ready.batch, ready.headers, rules, which, ready.anchors, ready.shapes, ready.offsets, places, stage
+    )
 
 
 def start(
@@ -198,17 +223,24 @@ def start(
         known = {r.slot for r in ctx.rejects}
         ctx.rejects.extend(r for r in ready.rejects if r.slot not in known)
     batch, headers, anchors, host = ready.batch, ready.headers, ready.anchors, ready.host
-    out = Batch.allocate(ctx.empty, ready.shapes, rules.dtype, "HWC", batch.samples)
+    out = Batch.sized(
+        ctx.empty(ready.elements, rules.dtype), ready.offsets, ready.shapes, "HWC", batch.samples, ready.elements
+    )
     left = headers.good.copy()
     left[list(headers.others)] = False
-    launch, webps = None, np.flatnonzero(ready.webps & headers.good)
+    pixels, webps = None, np.flatnonzero(ready.webps & headers.good)
     if files is None:
         files = lane.to_device(batch) if len(webps) or len(ready.plains[0]) or host.wants_files else batch
     plain_on_gpu.copy(ctx, lane, files, rules, *ready.plains, anchors, out)
     finish_webps = webp_on_gpu.decode(ctx, lane, files, headers, rules, webps, anchors, out)
     if decoder != "nvjpeg" and ctx.attempt == 0:
-        ours, launch = plan_pixels(ctx, files, headers, rules, takes(headers, rules), anchors, out)
-        left &= ~ours
+        pixels = ready.pixels
+        if pixels is not None or takes(headers, rules).any():
+            files = lane.to_device(files)
+        if pixels is None:
+            pixels = _pixels(ctx, ready, rules, files.offsets, cast("Any", lane).pinned)
+        if pixels is not None:
+            left &= ~pixels.taken
         if ctx.count is not None and left.any():
             for reason, n in jpeg_header.why_not_plain(headers.jpeg[left]).items():
                 ctx.count(f"not for the CUDA JPEG decoder: {reason}", n)
@@ -222,8 +254,8 @@ def start(
         _targets(job, by_engine | by_hybrid)
     host.start(np.flatnonzero(left & ~by_engine & ~by_hybrid))
     hybrids = hybrid.start(job, np.flatnonzero(by_hybrid)) if hybrid else []
-    if launch is not None:
-        launch()
+    if pixels is not None:
+        run_pixels(ctx, files, pixels, out)
 
     def finish() -> Batch:
         refused = batched.decode(job, np.flatnonzero(by_engine)) if batched else []

@@ -4,17 +4,20 @@ CPU, pixels that the result does not show are not made."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec, Stage, outputs_of
 from ..batch import I32, I64, Batch
 from ..codecs import on_host as host_decode
 from ..codecs.decoders import Image, ImageCrop, ImageDecoder, ImageRandomCrop
 from ..context import Context
+from ..errors import Reject
+from ..gpu.lane import places_on_device
 from ..images.random_resized_crop import RandomResizedCrop
 from ..images.resampling.resample import ResamplePlan
 from ..images.resize import Resampling, Resize, ResizeCropMirror
@@ -29,6 +32,10 @@ _gpu: Any = Kernels("..codecs.on_gpu", __package__)
 _threads: Any = Kernels("..codecs.on_threads", __package__)
 _jpeg: Any = Kernels("..codecs.jpeg.cuda", __package__)
 
+if TYPE_CHECKING:
+    from ..codecs.jpeg.cuda import DecodePlan, Output
+
+Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
 DECODE, RESIZE = "decode.", "then."
 """Prefixes of the joined operators' argument inputs: ``decode.crop``, ``then.resize.size``."""
@@ -98,29 +105,74 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return sampled(second, decoded, planned[0])
 
     def begin(self, ctx: Context, *inputs: Batch) -> Begun | None:
-        encoded, rules = inputs[0], self.decode.rules
-        aside = replace(part(ctx, self.decode, DECODE), rejects=[])
+        """Plan the batch, and start the threads on what the CUDA decoder leaves: all that can be done before a device
+        is asked, in the threads that read, of which there are many, instead of the one that launches."""
+        if self.decode.on_damage != "reject":
+            return None
+        try:
+            return self._begun(ctx, inputs[0])
+        except Exception:  # the launch meets it again, where it is told of the operator and its samples
+            return None
+
+    def _begun(self, ctx: Context, encoded: Batch) -> Begun | None:
+        rules = self.decode.rules
+        ctx = replace(ctx, rejects=[])
+        aside = part(ctx, self.decode, DECODE)
         headers = host_decode.read_headers(aside, encoded, rules)
+        which, others = self._takes(headers), None
+        if headers.odd:
+            # all that the CUDA decoder leaves, so that a batch which it leaves altogether is begun as a whole
+            left = np.flatnonzero(~which)
+            if headers.good[left].any():
+                some = replace(_some(aside, left), rejects=[])
+                others = _gpu.begin(
+                    some, host_decode.some_of(encoded, left), rules, self.decode.jpeg_decoder, self.decode.cuts(some)
+                )
+        if not which.any():
+            return cast("Begun | None", others)
+        return self._plan(ctx, encoded, headers, which, places_on_device(encoded), ctx.staging, others)
+
+    def _takes(self, headers: host_decode.Headers) -> Mask:
+        """The images for the CUDA decoder."""
         if not headers.odd:
-            return None
-        # all that the CUDA decoder leaves, so that a batch which it leaves altogether is begun as a whole
-        which = np.flatnonzero(~_cuda.takes(headers, rules))
-        if not headers.good[which].any():
-            return None
-        some = replace(_some(aside, which), rejects=[])
-        begun: Begun | None = _gpu.begin(
-            some, host_decode.some_of(encoded, which), rules, self.decode.jpeg_decoder, self.decode.cuts(some)
-        )
-        return begun
+            return headers.good
+        return cast("Mask", _cuda.takes(headers, self.decode.rules) & headers.good)
 
     def mixed(self, ctx: Context, encoded: Batch) -> Batch:
+        planned, wants = ctx.begun, self.decode.on_damage == "reject" and not ctx.attempt
+        if wants and isinstance(planned, Planned) and planned.is_of(ctx, encoded):
+            ctx.rejects += planned.rejects
+            ctx.begun = planned.others
+            files = ctx.device.to_device(encoded)
+        else:
+            if isinstance(planned, Planned):
+                ctx.begun = planned.others
+            headers = host_decode.read_headers(part(ctx, self.decode, DECODE), encoded, self.decode.rules)
+            which = self._takes(headers)
+            if not wants or (headers.odd and not which.any()):
+                return self._apart(ctx, encoded)()
+            files = ctx.device.to_device(encoded)  # first of all: the copy goes on while the rest is planned
+            lane: Any = ctx.device
+            planned = self._plan(ctx, encoded, headers, which, files.offsets, lane.pinned, ctx.begun)
+        decoder, wanted = _cuda.cuda_decoder(ctx.device), planned.wanted
+        out = wanted.allocate(ctx, encoded.samples)
+        left = planned.headers.left(planned.decode.status)
+        apart = [
+            (some, self._apart(_some(ctx, some), encoded.take(some), files.take(some))) for some in _begun(ctx, left)
+        ]
+        decoder.run(ctx, files, planned.decode, planned.output, out.data)
+        ctx.device.keep(planned)  # what travels is on its way
+        for some, finish in apart:
+            _threads.scatter(ctx.device, finish(), out, some)
+        return out
+
+    def _plan(
+        self, ctx: Context, encoded: Batch, headers: host_decode.Headers, which: Mask, places: I64,
+        stage: Callable[[int], Any], others: Any,
+    ) -> Planned:  # fmt: skip
+        """Plan the images ``which`` of files that begin at the elements ``places`` of an array on the device."""
         decode: ImageDecoder = self.decode
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
-        headers = host_decode.read_headers(first, encoded, decode.rules)
-        which = _cuda.takes(headers, decode.rules) if headers.odd else headers.good
-        if ctx.attempt or decode.on_damage != "reject" or (headers.odd and not which.any()):
-            return self._apart(ctx, encoded)()
-        files = ctx.device.to_device(encoded)  # first of all: the copy goes on while the rest is planned
         extents, domain = headers.extents, None
         windows = decode.cuts(first)
         if windows is not None:
@@ -131,19 +183,10 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             _plans.into_image(corners, extents, wanted.plan.lo, wanted.plan.hi, domain)
         if headers.bad:
             which = which & headers.good
-        decoder = _cuda.cuda_decoder(ctx.device)
-        planned = decoder.plan(ctx, headers, files, which, limited=False)
+        planned = _cuda.plan(ctx, headers, encoded, which, places, stage, limited=False)
         output = _jpeg.resize_output(planned, wanted.plan, domain=domain, **self._finish)
         _jpeg.limit(planned, output.windows)
-        out = wanted.allocate(ctx, encoded.samples)
-        left = headers.left(planned.status)
-        apart = [
-            (some, self._apart(_some(ctx, some), encoded.take(some), files.take(some))) for some in _begun(ctx, left)
-        ]
-        decoder.run(ctx, files, planned, output, out.data)
-        for some, finish in apart:
-            _threads.scatter(ctx.device, finish(), out, some)
-        return out
+        return Planned(encoded, ctx.args, headers, wanted, planned, output, ctx.rejects, others)
 
     @cached_property
     def _channels(self) -> I64:
@@ -175,6 +218,32 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             return result
 
         return finish
+
+
+@dataclass(slots=True)
+class Planned:
+    """All of a batch that is planned before a device is asked."""
+
+    batch: Batch
+    """The encoded images."""
+    args: Mapping[str, Batch]
+    headers: host_decode.Headers
+    wanted: Sampling
+    decode: DecodePlan
+    output: Output
+    rejects: list[Reject]
+    others: Any
+    """`on_gpu.Prepared`: the images with which threads of the host have begun; None where there are none."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory."""
+        begun = 0 if self.others is None else int(self.others.nbytes)
+        return begun + self.decode.sheet.nbytes + self.headers.jpeg.nbytes
+
+    def is_of(self, ctx: Context, batch: Batch) -> bool:
+        """It is about this batch: no sample has left it since, and its arguments are the same."""
+        return batch is self.batch and all(ctx.args[name] is given for name, given in self.args.items())
 
 
 def source_windows(plan: ResamplePlan, extents: I64) -> I64:

@@ -178,18 +178,25 @@ class Work:
         self._stream = stream
         self._calls = np.zeros((_MOST, _COLUMNS), np.int64)
         self._values = np.zeros((_MOST, _ARGUMENTS), np.int64)
-        self._slots = self._values.ctypes.data
-        self._where = self._slots + 8 * np.arange(_MOST * _ARGUMENTS)
+        # NumPy takes ten times as long to write a few numbers as this does
+        self._slots, self._given = self._calls.reshape(-1).data, self._values.reshape(-1).data
+        self._where = self._values.ctypes.data + 8 * np.arange(_MOST * _ARGUMENTS)
+        """The address of each argument: the driver is told where arguments are."""
         self._at = self._where.ctypes.data
         self._count = 0
 
     def launch(self, function: int, grid: int, block: int, *arguments: int) -> None:
         """Run a kernel on one row of blocks. Its parameters are pointers and integers; the driver copies the arguments
-        at `submit`."""
+        at `submit`. Raises ValueError for more than 16 of them."""
+        if len(arguments) > _ARGUMENTS:
+            raise ValueError(f"a kernel takes up to {_ARGUMENTS} arguments, got {len(arguments)}")
         if self._count == _MOST:
             self.submit()
-        self._values[self._count, : len(arguments)] = arguments
-        where = self._at + 8 * _ARGUMENTS * self._count
+        at, given = _ARGUMENTS * self._count, self._given
+        where = self._at + 8 * at
+        for argument in arguments:
+            given[at] = argument
+            at += 1
         self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, where, 0)
 
     def steady(self, function: int, grid: int, block: int, values: npt.NDArray[Any]) -> Callable[[], None]:
@@ -241,8 +248,16 @@ class Work:
         if count and (status := _loops.call_all(self._calls, count)):
             refused(status)
 
+    def cancel(self) -> None:
+        """Begin nothing of what waits for `submit`."""
+        self._count = 0
+
     def _add(self, name: str, *arguments: int) -> None:
         if self._count == _MOST:
             self.submit()
-        self._calls[self._count, : len(arguments) + 1] = self._functions[name], *arguments
+        at, slots = _COLUMNS * self._count, self._slots
+        slots[at] = self._functions[name]
+        for argument in arguments:
+            at += 1
+            slots[at] = argument
         self._count += 1

@@ -139,6 +139,7 @@ class Lane:
         self._in_flight: list[Any] = []
         self._pinned = Arena(pinned_empty)
         self._kernels: dict[tuple[str, str], Any] = {}
+        self._handles: dict[tuple[str, str], int] = {}
         self._idle_events: list[Any] = []
         self.cache: dict[str, Any] = {}
         """Objects that operators keep between batches of this lane: decoders, workspaces."""
@@ -315,15 +316,41 @@ class Lane:
             self.stream.wait_event(self._aside.record())
             self._apart = False
 
-    def launch_all(self, launches: Sequence[Launch]) -> None:
-        """Run kernels one after the other: arguments as of `launch`, pointers and integers alone, grids of one row.
-        All are begun at once, in one call without the GIL."""
-        for source, kernel, grid, block, args in launches:
-            if grid > 0:
-                function = self.function(source, kernel)
-                values = [int(a) if isinstance(a, np.integer) else self.address(a) for a in args]
-                self._work.launch(getattr(function, "kernel", function).ptr, grid, block, *values)
-        self._work.submit()
+    def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
+        """Device memory for arrays of so many bytes, uninitialised, by one allocation: its owner, and where each array
+        begins, at a multiple of 256. Once nobody holds the owner, later work of this lane may get the memory."""
+        import cupy
+
+        at, places = 0, []
+        for size in sizes:
+            places.append(at)
+            at += aligned(size)
+        memory = cupy.cuda.alloc(_roomy(max(at, 1)))
+        first = int(memory.ptr)
+        return memory, [first + place for place in places]
+
+    def launch_all(
+        self, launches: Sequence[Launch], into: Sequence[tuple[int, U8]] = (),
+        out_of: Sequence[tuple[npt.NDArray[Any], int]] = (),
+    ) -> None:  # fmt: skip
+        """Run kernels one after the other: arguments as of `launch`, pointers and integers alone, grids of one row;
+        plain integers are addresses. Before them memory of `pinned` is copied ``into`` addresses, after them other such
+        memory is filled ``out_of`` addresses. All are begun at once, in one call without the GIL."""
+        calls = [
+            (self.handle(source, kernel), grid, block, [a if type(a) is int else self._value(a) for a in args])
+            for source, kernel, grid, block, args in launches if grid > 0
+        ]  # fmt: skip
+        work = self._work
+        for address, host in into:
+            work.copy_in(address, host.ctypes.data, host.nbytes)
+        for handle, grid, block, values in calls:
+            work.launch(handle, grid, block, *values)
+        for host, address in out_of:
+            work.copy_out(host.ctypes.data, address, host.nbytes)
+        work.submit()
+
+    def _value(self, argument: Any) -> int:
+        return int(argument) if isinstance(argument, np.integer) else self.address(argument)
 
     def function(self, source: str, kernel: str) -> Any:
         """The compiled ``kernel`` of ``ops/cuda/<source>``."""
@@ -334,8 +361,11 @@ class Lane:
 
     def handle(self, source: str, kernel: str) -> int:
         """The driver's handle of ``kernel`` of ``ops/cuda/<source>``, for `work`."""
-        found = self.function(source, kernel)
-        return int(getattr(found, "kernel", found).ptr)
+        found = self._handles.get((source, kernel))
+        if found is None:
+            function = self.function(source, kernel)
+            found = self._handles[source, kernel] = int(getattr(function, "kernel", function).ptr)
+        return found
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         """Run ``kernel`` of the CUDA source ``text``, as `launch` does. Products and sums are not contracted to fused
@@ -433,6 +463,14 @@ def _extent(batch: Batch) -> tuple[int, int]:
         return 0, 0
     low, high = _loops.extent(np.ascontiguousarray(batch.offsets), np.ascontiguousarray(batch.shapes))
     return int(low), int(high)
+
+
+def places_on_device(batch: Batch) -> I64:
+    """The offsets that the samples of a host batch will have once `Lane.to_device` has taken them to a device."""
+    lease = lease_of(batch.data)
+    if lease is not None:
+        return lease.places(batch)
+    return batch.offsets - _extent(batch)[0]
 
 
 def foreign(value: Any) -> Any:

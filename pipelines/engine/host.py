@@ -136,7 +136,8 @@ class HostPart:
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
         try:
-            it.begun = begin(step.nodes, it.env, self._services.run(it))
+            run = self._services.run(it, allocate_staging=self._page_locked)
+            it.begun = begin(step.nodes, it.env, run)
         except Exception as e:
             if not isinstance(e, MemoryError) and not out_of_memory(e):  # of page-locked memory: later, then
                 raise

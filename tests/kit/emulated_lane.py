@@ -140,9 +140,20 @@ class EmulatedLane:
         launched(source, kernel)
         self._run(kernel, lambda: _compiled(source, kernel), grid, block, args)
 
-    def launch_all(self, launches: Sequence[Any]) -> None:
+    def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
+        arrays = [self.empty(size, np.uint8) for size in sizes]
+        return arrays, [a.ctypes.data for a in arrays]
+
+    def launch_all(
+        self, launches: Sequence[Any], into: Sequence[tuple[int, np.ndarray]] = (),
+        out_of: Sequence[tuple[np.ndarray, int]] = (),
+    ) -> None:  # fmt: skip
+        for address, host in into:
+            ctypes.memmove(address, host.ctypes.data, host.nbytes)
         for source, kernel, grid, block, args in launches:
             self.launch(source, kernel, grid, block, *args)
+        for host, address in out_of:
+            ctypes.memmove(host.ctypes.data, address, host.nbytes)
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         self._run(kernel, lambda: compiled(text, kernel), grid, block, args)

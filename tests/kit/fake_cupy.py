@@ -389,6 +389,9 @@ class Work:
         self.submit()  # it comes after all that was begun before, whenever that is done
         _events[event].record(_streams[self._stream] if self._stream else _default_stream())
 
+    def cancel(self) -> None:
+        self._calls = []
+
     def submit(self) -> None:
         calls, self._calls = self._calls, []
         for call in calls:

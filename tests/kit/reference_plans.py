@@ -11,7 +11,19 @@ from numpy.typing import NDArray
 
 from dali_run.ops.batch import I32, I64
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
-from dali_run.ops.codecs.jpeg.cuda import FLOAT32, GRAY, RESIZE, RESIZE_THREADS, RGB, Output, _ceil, _starts, oriented
+from dali_run.ops.codecs.jpeg.cuda import (
+    FLOAT32,
+    GRAY,
+    PIXEL_CHUNK,
+    PIXEL_SPAN,
+    PIXEL_THREADS,
+    PIXELS,
+    RESIZE,
+    RESIZE_THREADS,
+    RGB,
+    Output,
+    oriented,
+)  # fmt: skip
 from dali_run.ops.copies.windows import integers, round_half_away
 from dali_run.ops.images.resampling import resample
 from dali_run.ops.images.resampling.resample import _KINDS, _WIDTH, F32, GAUSSIAN, ResamplePlan
@@ -101,6 +113,61 @@ def _complete(wanted: F32, extent: F32, mode: Mode, limit: F32 | None) -> F32:
 def _firsts(counts: NDArray[Any]) -> NDArray[np.int32]:
     """Exclusive sums with the total behind them."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def _ceil(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+def _starts(counts: NDArray[Any]) -> I64:
+    return np.asarray(np.cumsum(counts, dtype=np.int64) - counts, np.int64)
+
+
+def pixel_output(
+    plan: jpeg_gpu.DecodePlan, output_type: int = RGB, windows: I32 | None = None, orient: bool = True,
+    offsets: I64 | None = None,
+) -> Output:  # fmt: skip
+    """The pictures as interleaved bytes (HWC), the right way up. ``windows``: x0, y0, x1, y1 in the picture as it is
+    shown; default: all of it. ``offsets``: where each goes in the output; default: packed."""
+    images = plan.images
+    flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(len(plan), np.int32))
+    width, height = images["width"], images["height"]
+    shown_w, shown_h = np.where(swap, height, width), np.where(swap, width, height)
+    if windows is None:
+        x0, y0, x1, y1 = np.zeros_like(shown_w), np.zeros_like(shown_h), shown_w, shown_h
+    else:
+        x0, y0, x1, y1 = windows.T
+        x0, y0 = np.clip(x0, 0, shown_w), np.clip(y0, 0, shown_h)
+        x1, y1 = np.clip(x1, x0, shown_w), np.clip(y1, y0, shown_h)
+    go = plan.status == 0
+    rows = np.empty(len(plan), PIXELS)
+    rows["width"], rows["height"] = np.where(go, x1 - x0, 0), np.where(go, y1 - y0, 0)
+    stored_x0, stored_y0 = np.where(swap, y0, x0), np.where(swap, x0, y0)
+    sign_x, sign_y = np.where(flip_x, -1, 1), np.where(flip_y, -1, 1)
+    rows["x"] = np.where(flip_x, width - 1 - stored_x0, stored_x0)
+    rows["y"] = np.where(flip_y, height - 1 - stored_y0, stored_y0)
+    rows["step_x_x"], rows["step_y_x"] = np.where(swap, 0, sign_x), np.where(swap, sign_x, 0)
+    rows["step_x_y"], rows["step_y_y"] = np.where(swap, sign_y, 0), np.where(swap, 0, sign_y)
+    sizes = rows["width"].astype(np.int64) * rows["height"] * (1 if output_type == GRAY else 3)
+    rows["out"] = _starts(sizes) if offsets is None else offsets
+    return Output(
+        shapes=np.stack([rows["height"], rows["width"]], 1),
+        offsets=rows["out"],
+        elements=int(sizes.sum()) if offsets is None else int((rows["out"] + sizes).max(initial=0)),
+        output_type=output_type,
+        pixels=rows,
+        blocks_first=_firsts(_pixel_blocks(rows)),
+    )
+
+
+def _pixel_blocks(rows: NDArray[Any]) -> I64:
+    """Blocks of threads that the pixel kernel takes: a warp has a span of two rows, or, where the picture is turned or
+    mirrored, a thread has some pixels."""
+    width, height = rows["width"].astype(np.int64), rows["height"].astype(np.int64)
+    spans = _ceil(width + (rows["x"] & 3), PIXEL_SPAN) * ((height + (rows["y"] & 1) + 1) // 2)
+    upright = (rows["step_x_x"] == 1) & (rows["step_y_y"] == 1)
+    blocks = np.where(upright, _ceil(spans, PIXEL_THREADS // 32), _ceil(width * height, PIXEL_CHUNK))
+    return np.where(width * height > 0, blocks, 0)
 
 
 def resize_output(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from struct import Struct
 from typing import Any, Protocol
 
 import numpy as np
@@ -149,6 +150,9 @@ BATCH = np.dtype(
     + _fields(np.int32, "unused")
 )
 
+_RECORD = Struct(f"={len(_POINTERS)}Q5i8fi")
+"""A `BATCH`: NumPy takes five times as long to write it."""
+
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
@@ -190,11 +194,13 @@ class LaneRuntime:
         """``defines``: CUDA text before the sources, to compile them with other sizes."""
         kernels = lane.functions(defines + source_text(), (*KERNELS, *_HELPERS))
         self._functions = {name: kernel.ptr for name, kernel in kernels.items()}
-        self._kernels, self._lane = kernels, lane  # a reference to a kernel keeps its module
+        self._kernels = kernels  # a reference to a kernel keeps its module
+        self._work = LaneWork(self._functions, lane.work())
         self.allocate, self.stage = lane.allocate, lane.pinned
 
     def work(self) -> LaneWork:
-        return LaneWork(self._functions, self._lane.work())
+        self._work.on_lane.cancel()  # of a batch whose planning failed
+        return self._work
 
 
 @dataclass(slots=True)
@@ -247,6 +253,11 @@ class Sheet:
             self._places[name] = slice(self._end, self._end + n * np.dtype(dtype).itemsize)
             self._end = aligned(self._places[name].stop)
         return self._memory[self._places[name]].view(dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._memory.nbytes
 
     def travelling(self) -> U8:
         """The bytes to upload."""
@@ -315,10 +326,6 @@ def _check(blocks: int) -> None:
     """Thread blocks of one launch. Raises ValueError for more than there can be."""
     if blocks >= 1 << 31:
         raise ValueError("the batch is too large for one plan: split it")
-
-
-def _ceil(a: Any, b: Any) -> Any:
-    return -(-a // b)
 
 
 def plan_decode(
@@ -416,10 +423,6 @@ def limit(plan: DecodePlan, windows: I32 | None) -> None:
     )
 
 
-def _starts(counts: NDArray[Any]) -> I64:
-    return np.asarray(np.cumsum(counts, dtype=np.int64) - counts, np.int64)
-
-
 def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Exif orientation as (stored x runs backwards, stored y runs backwards, axes are swapped)."""
     flip_x = np.isin(orientation, (2, 3, 7, 8))
@@ -457,54 +460,24 @@ def pixel_output(
 ) -> Output:
     """The pictures as interleaved bytes (HWC), the right way up. ``windows``: x0, y0, x1, y1 in the picture as it is
     shown; default: all of it. ``offsets``: where each goes in the output; default: packed."""
-    images = plan.images
-    flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(len(plan), np.int32))
-    width, height = images["width"], images["height"]
-    shown_w, shown_h = np.where(swap, height, width), np.where(swap, width, height)
-    if windows is None:
-        x0, y0, x1, y1 = np.zeros_like(shown_w), np.zeros_like(shown_h), shown_w, shown_h
-    else:
-        x0, y0, x1, y1 = windows.T
-        x0, y0 = np.clip(x0, 0, shown_w), np.clip(y0, 0, shown_h)
-        x1, y1 = np.clip(x1, x0, shown_w), np.clip(y1, y0, shown_h)
-    go = plan.status == 0
-    rows = plan.sheet.take("pixels", len(plan), PIXELS)
-    rows["width"], rows["height"] = np.where(go, x1 - x0, 0), np.where(go, y1 - y0, 0)
-    stored_x0, stored_y0 = np.where(swap, y0, x0), np.where(swap, x0, y0)
-    sign_x, sign_y = np.where(flip_x, -1, 1), np.where(flip_y, -1, 1)
-    rows["x"] = np.where(flip_x, width - 1 - stored_x0, stored_x0)
-    rows["y"] = np.where(flip_y, height - 1 - stored_y0, stored_y0)
-    rows["step_x_x"], rows["step_y_x"] = np.where(swap, 0, sign_x), np.where(swap, sign_x, 0)
-    rows["step_x_y"], rows["step_y_y"] = np.where(swap, sign_y, 0), np.where(swap, 0, sign_y)
-    sizes = rows["width"].astype(np.int64) * rows["height"] * (1 if output_type == GRAY else 3)
-    rows["out"] = _starts(sizes) if offsets is None else offsets
+    n = len(plan)
+    rows, shapes = plan.sheet.take("pixels", n, PIXELS), np.empty((n, 2), np.int32)
+    first = plan.sheet.take("pixel_first", plan.heads + 1, np.int32)
+    elements, blocks = _loops.plan_pixels(
+        plan.images, plan.status, plan.orientation if orient else np.ones(n, np.int32),
+        np.empty((0, 4), np.int32) if windows is None else np.ascontiguousarray(windows, np.int32),
+        np.empty(0, np.int64) if offsets is None else offsets, 1 if output_type == GRAY else 3,
+        (PIXEL_SPAN, PIXEL_THREADS, PIXEL_CHUNK), rows, shapes, first,
+    )  # fmt: skip
+    _check(blocks)
     return Output(
-        shapes=np.stack([rows["height"], rows["width"]], 1),
+        shapes=shapes,
         offsets=rows["out"],
-        elements=int(sizes.sum()) if offsets is None else int((rows["out"] + sizes).max(initial=0)),
+        elements=int(elements),
         output_type=output_type,
         pixels=rows,
-        blocks_first=_blocks_first(plan, "pixel_first", _pixel_blocks(rows)),
+        blocks_first=first,
     )
-
-
-def _blocks_first(plan: DecodePlan, name: str, counts: I64) -> I32:
-    """Exclusive sums of the pictures' thread blocks, followed by the total: scans have none."""
-    first: I32 = plan.sheet.take(name, plan.heads + 1, np.int32)
-    sums = counts.cumsum()
-    _check(sums[-1] if len(sums) else 0)
-    first[0], first[1 : len(counts) + 1], first[len(counts) + 1 :] = 0, sums, sums[-1] if len(sums) else 0
-    return first
-
-
-def _pixel_blocks(rows: NDArray[Any]) -> I64:
-    """Blocks of threads that the pixel kernel takes: a warp has a span of two rows, or, where the picture is turned or
-    mirrored, a thread has some pixels."""
-    width, height = rows["width"].astype(np.int64), rows["height"].astype(np.int64)
-    spans = _ceil(width + (rows["x"] & 3), PIXEL_SPAN) * ((height + (rows["y"] & 1) + 1) // 2)
-    upright = (rows["step_x_x"] == 1) & (rows["step_y_y"] == 1)
-    blocks = np.where(upright, _ceil(spans, PIXEL_THREADS // 32), _ceil(width * height, PIXEL_CHUNK))
-    return np.where(width * height > 0, blocks, 0)
 
 
 def resize_output(
@@ -627,9 +600,9 @@ class Decoder:
         work, staged = self.runtime.work(), plan.sheet.travelling()
         address, places = self._place(work, len(staged), zeroed, fixed)
         addresses = {"raw": raw, "out": out, "filters": self._filters} | plan.sheet.addresses(address) | places
+        pointers = [addresses.get(name, 0) for name in _POINTER_NAMES]
         numbers = plan.heads, len(plan.records), output.output_type, output.dtype, output.round_to_uint8
-        record = (*(addresses.get(name, 0) for name in _POINTER_NAMES), *numbers, output.mul, output.add, 0)
-        staged[: BATCH.itemsize].view(BATCH)[0] = record
+        _RECORD.pack_into(staged.data, 0, *pointers, *numbers, *output.mul, *output.add, 0)
         work.upload(address, staged)
         for kernel, grid, threads in self._launches(plan, output):
             if grid:
@@ -650,14 +623,18 @@ class Decoder:
         self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
     ) -> tuple[int, dict[str, int]]:
         """Where ``travelling`` bytes from the host go, and the regions of these sizes, ``zeroed`` or as they are."""
-        self.workspace.reserve(travelling + sum(map(aligned, zeroed.values())) + sum(map(aligned, fixed.values())))
+        places, at = {}, travelling
+        for name, size in zeroed.items():
+            places[name] = at
+            at += aligned(size)
+        zeros = at - travelling
+        for name, size in fixed.items():
+            places[name] = at
+            at += aligned(size)
+        self.workspace.reserve(at)
         address = self.workspace.address
-        places, position = {}, address + travelling
-        for name, size in (zeroed | fixed).items():
-            places[name] = position
-            position += aligned(size)
-        work.zero(address + travelling, sum(map(aligned, zeroed.values())))
-        return address, places
+        work.zero(address + travelling, zeros)
+        return address, {name: address + place for name, place in places.items()}
 
     def _regions(self, plan: DecodePlan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
         """Sizes of the memory that starts as zeros, and of the rest."""

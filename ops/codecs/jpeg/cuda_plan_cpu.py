@@ -596,3 +596,50 @@ def plan_resizes(
                 reached = np.ceil(part.count * abs(np.float64(part.scale))) + part.taps + 2
                 weights = part.reached + 4 * np.int64(reached)
     totals[ELEMENTS], totals[WEIGHTS], totals[THREADS] = elements, weights, threads
+
+
+@numba.njit(nogil=True, cache=True)
+def plan_pixels(
+    images: Any, status: Any, orientation: Any, windows: Any, offsets: Any, channels: Any, limits: Any, rows: Any,
+    shapes: Any, first: Any,
+) -> Any:  # fmt: skip
+    """Fill the records of interleaved pixels. ``windows`` [N, 4] (x0, y0, x1, y1) of pictures as they are shown, or
+    empty for all of them; ``offsets`` of the outputs, or empty: one after the other. ``limits``: what `jpeg_pixels`
+    takes: pixels of a warp's span, threads of a block, pixels that these take of a turned picture. Out come ``rows``,
+    ``shapes`` (height, width) and the exclusive sums of thread blocks, ``first``. Returns the elements up to the end of
+    the last output, and the thread blocks."""
+    span, threads, chunk = limits
+    elements, end, blocks = np.int64(0), np.int64(0), np.int64(0)
+    for i in range(len(status)):
+        turned, row = orientation[i], rows[i]
+        swap = turned >= 5
+        flip_x = turned == 2 or turned == 3 or turned == 7 or turned == 8
+        flip_y = turned == 3 or turned == 4 or turned == 6 or turned == 7
+        stored_w, stored_h = np.int64(images[i].width), np.int64(images[i].height)
+        shown_w, shown_h = (stored_h, stored_w) if swap else (stored_w, stored_h)
+        x0: Any = np.int64(0)
+        y0: Any = np.int64(0)
+        x1, y1 = shown_w, shown_h
+        if len(windows):
+            x0, y0 = min(max(windows[i, 0], 0), shown_w), min(max(windows[i, 1], 0), shown_h)
+            x1, y1 = min(max(windows[i, 2], x0), shown_w), min(max(windows[i, 3], y0), shown_h)
+        width, height = (x1 - x0, y1 - y0) if status[i] == 0 else (np.int64(0), np.int64(0))
+        x, y = (y0, x0) if swap else (x0, y0)
+        row.width, row.height = width, height
+        row.x, row.y = stored_w - 1 - x if flip_x else x, stored_h - 1 - y if flip_y else y
+        across, down = -1 if flip_x else 1, -1 if flip_y else 1
+        row.step_x_x, row.step_y_x = 0 if swap else across, across if swap else 0
+        row.step_x_y, row.step_y_y = down if swap else 0, 0 if swap else down
+        shapes[i, 0], shapes[i, 1] = height, width
+        row.out = offsets[i] if len(offsets) else elements
+        elements += width * height * channels
+        end = max(end, row.out + width * height * channels)
+        first[i] = blocks
+        if width * height > 0:
+            if across == 1 and down == 1 and not swap:  # a warp has a span of two rows
+                spans = _ceil(width + (row.x & 3), span) * ((height + (row.y & 1) + 1) // 2)
+                blocks += _ceil(spans, threads // 32)
+            else:
+                blocks += _ceil(width * height, chunk)
+    first[len(status) :] = blocks
+    return end, blocks

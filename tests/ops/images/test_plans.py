@@ -143,6 +143,28 @@ def test_resizing_of_jpegs(kind: int) -> None:
         np.testing.assert_array_equal(expected.windows[good], found.windows[good])
 
 
+@pytest.mark.parametrize("kind", [RGB, GRAY])
+def test_pixels_of_jpegs(kind: int) -> None:
+    """Whole pictures and windows, that reach outside or hold nothing, turned and mirrored; packed, and elsewhere."""
+    rng = np.random.default_rng(10 + kind)
+    for k in range(12):
+        n = int(rng.integers(1, 12))
+        plan = decode_plan(rng, n)
+        corners = np.sort(rng.integers(-20, 120, (n, 2, 2)), axis=1).reshape(n, 4).astype(np.int32)
+        options: dict[str, Any] = {
+            "output_type": kind, "windows": corners if k % 2 else None, "orient": k % 5 > 0,
+            "offsets": rng.permutation(n) * 100_000 if k % 3 else None,
+        }  # fmt: skip
+        expected, found = reference.pixel_output(plan, **options), jpeg_gpu.pixel_output(plan, **options)
+        assert expected.elements == found.elements
+        for name in ("shapes", "offsets", "pixels"):
+            np.testing.assert_array_equal(getattr(expected, name), getattr(found, name))
+        assert found.blocks_first is not None
+        assert expected.blocks_first is not None
+        np.testing.assert_array_equal(expected.blocks_first, found.blocks_first[: n + 1])
+        assert (found.blocks_first[n:] == expected.blocks_first[-1]).all()
+
+
 def test_only_some_images_are_planned() -> None:
     files = [encode(40 + i, 30) for i in range(6)]
     sizes = np.array([len(f) for f in files], np.int64)

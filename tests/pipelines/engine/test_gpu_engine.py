@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from PIL import Image
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.context import Context
+from dali_run.ops.fused.decode_resize import DecodeResize
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.compile.place import Target, resolve_target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
+from dali_run.pipelines.engine.device.part import DevicePart
 from dali_run.pipelines.engine.engine import Engine, Options
+from dali_run.pipelines.engine.in_flight import Iteration
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.job.run import REJECTS, run_job
 from tests.kit.fake_cupy import faked
@@ -118,6 +122,48 @@ def test_the_emulated_gpu_equals_the_cpu(pictures: Path, case: str) -> None:  # 
         assert value.dtype == on_gpu[key].dtype
         difference = np.abs(value.astype(np.float64) - on_gpu[key].astype(np.float64))
         assert difference.max() <= level * 1.01 + 2e-3, key
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_batches_are_planned_where_they_are_read(
+    pictures: Path,  # noqa: F811
+    case: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that launches has nothing left to plan, unless a batch changed since: then results are the same."""
+    planners: list[str] = []
+    plan_decode, make_room = jpeg_gpu.plan_decode, DevicePart._make_room
+
+    def planned(*args: Any, **more: Any) -> Any:
+        planners.append(threading.current_thread().name)
+        return plan_decode(*args, **more)
+
+    def cut(self: DevicePart, it: Iteration, *args: Any, **more: Any) -> None:
+        make_room(self, it, *args, **more)
+        n = len(it.samples)
+        it.cuts = [(0, n // 2), (n // 2, n)]
+
+    def fails(self: DecodeResize, *args: Any) -> Any:
+        raise ValueError("the batch is too large for one plan: split it")
+
+    built = graph(pictures, *CASES[case])
+    changes = ((), (DevicePart, "_make_room", cut), (DecodeResize, "_begun", fails))
+    found, where = [], []
+    for change in changes:
+        planners.clear()
+        with faked(memory=True), monkeypatch.context() as patch:
+            patch.setattr(jpeg_gpu, "plan_decode", planned)
+            if change:
+                patch.setattr(*change)
+            found.append(outputs(compile_graph(built, Target("gpu"), 7)))
+        where.append(set(planners))
+    assert [{t.startswith("worker") for t in names} for names in where] == [{True}, {True, False}, {False}]
+    (first, rejected), *others = found
+    for other, same in others:
+        assert same == rejected
+        assert list(other) == list(first)
+        for key, value in first.items():
+            np.testing.assert_array_equal(value, other[key])
 
 
 @pytest.mark.parametrize("whole", [True, False])
