@@ -389,6 +389,16 @@ class BaseIterator:
         """By the name that programs know of DALI's: its ResNet-50 divides ``loader._size`` by the batch size."""
         return self.size
 
+    @property
+    def _pipes(self) -> list[Pipeline]:
+        """By DALI's name, for programs that derive iterators of their own."""
+        return self.pipelines
+
+    @property
+    def _num_gpus(self) -> int:
+        """DALI's name for how many pipelines there are."""
+        return len(self.pipelines)
+
     def checkpoints(self) -> list[bytes]:
         """The state of each pipeline, with that of the iterator: pipelines made with them go on from here."""
         extra = {"epochs": self._epochs.state(), "batch": self._batch, "at_end": self._at_end}

@@ -155,6 +155,21 @@ def test_ragged_outputs(files: list[str]) -> None:
     assert batch["label"].tolist() == [[0], [1], [2]]
 
 
+def test_iterators_of_ones_own_find_dalis_names(files: list[str]) -> None:
+    class Pairs(DALIGenericIterator):
+        def __next__(self) -> Any:
+            given = super().__next__()
+            assert len(given) == self._num_gpus == len(self._pipes)
+            return given[0]["label"], self._pipes[0].epoch_size("R")
+
+        def __len__(self) -> int:
+            return super().__len__() * self._num_gpus
+
+    made = Pairs(labels(files[:6], 2), ["label"], reader_name="R", auto_reset=True)
+    assert len(made) == len(list(made)) == made._size // 2 == 3
+    assert {size for _, size in made} == {6}
+
+
 def test_epoch_of_a_source() -> None:
     @pipeline_def(batch_size=2, num_threads=1)
     def pipe():
