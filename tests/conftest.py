@@ -139,6 +139,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.skip(reason="no GPU (set DALI_RUN_DEMAND_GPU=1 to fail instead)"))
 
 
+def pytest_collection_finish() -> None:
+    """Tests and modules stay: the garbage collector, which many tests call, need not look through them each time."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if strays():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
