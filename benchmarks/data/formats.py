@@ -122,12 +122,12 @@ KINDS: Mapping[str, tuple[str, Callable[[Image.Image, int], bytes]]] = {
     "webp": ("webp", partial(_saved, "WEBP", quality=85)),
     "webp, lossless": ("webp", partial(_saved, "WEBP", lossless=True, method=2)),
     "jpeg2000": ("jp2", partial(_saved, "JPEG2000", quality_mode="dB", quality_layers=[42])),
-    "gif": ("gif", partial(_saved, "GIF")),
-    "avif": ("avif", partial(_saved, "AVIF", quality=75, speed=8)),
-    "heic": ("heic", _heic),
-    "jpegxl": ("jxl", _jpeg_xl),
+    "gif": ("jpg", partial(_saved, "GIF")),
+    "avif": ("jpg", partial(_saved, "AVIF", quality=75, speed=8)),
+    "heic": ("jpg", _heic),
+    "jpegxl": ("jpg", _jpeg_xl),
 }
-"""Suffix and encoder of each."""
+"""Suffix and encoder of each. Decoders go by the bytes, and `readers.file` takes names that DALI knows."""
 
 
 def _write(kind: str, picture: Path, first: int, root: Path, number: int) -> int:

@@ -18,7 +18,7 @@ from numba import njit
 
 from .jpeg.simd_cpu import put_u8, put_u64, u8_at, u64_at
 from .plain import BACKWARDS, FIRST, PITCH, STEP
-from .png.samples_cpu import narrow, rounded, sample
+from .png.samples_cpu import narrow, rounded, sample, to_three
 
 _PNM_HEADER = 1024
 _HIGHEST = 1 << 24
@@ -137,44 +137,6 @@ def _same(source: Any, target: Any, n: Any) -> None:
         put_u8(np.uint64(target + k), u8_at(np.uint64(source + k)))
 
 
-def _mask(first: int) -> np.uint64:
-    return np.uint64(sum(0xFF << 8 * k for k in range(first, 8, 3)))
-
-
-_A_0, _B_0, _C_0 = _mask(0), _mask(1), _mask(2)
-_A_1, _B_1, _C_1 = _mask(1), _mask(2), _mask(0)
-_A_2, _B_2, _C_2 = _mask(2), _mask(0), _mask(1)
-"""Of the first, second and third eight of 24 bytes, those of the first channel, of the second and of the third."""
-
-
-@njit(nogil=True, cache=True)
-def _turned(source: Any, target: Any, n: Any) -> None:
-    """``n`` pixels of three bytes, the first and the third in each other's place: eight at a time in three words."""
-    s16, s48 = np.uint64(16), np.uint64(48)
-    for k in range(0, 3 * n - 23, 24):
-        a, b, c = u64_at(np.uint64(source + k)), u64_at(np.uint64(source + k + 8)), u64_at(np.uint64(source + k + 16))
-        up_a, up_b, up_c = a << s16, b << s16 | a >> s48, c << s16 | b >> s48
-        down_a, down_b, down_c = a >> s16 | b << s48, b >> s16 | c << s48, c >> s16
-        # Bytes 0, 8 and 16 are of the first channel, the third and the second.
-        put_u64(np.uint64(target + k), down_a & _A_0 | a & _B_0 | up_a & _C_0)
-        put_u64(np.uint64(target + k + 8), down_b & _A_1 | b & _B_1 | up_b & _C_1)
-        put_u64(np.uint64(target + k + 16), down_c & _A_2 | c & _B_2 | up_c & _C_2)
-    _picked(source, target, n - n % 8, n, 3, 2, 1, 0)
-
-
-@njit(nogil=True, cache=True)
-def _picked(source: Any, target: Any, begin: Any, end: Any, step: Any, a: Any, b: Any, c: Any) -> None:
-    """Bytes a, b and c of the pixels ``begin`` ... ``end`` - 1, which are ``step`` bytes apart."""
-    source += begin * step
-    target += 3 * begin
-    for _ in range(begin, end):
-        put_u8(np.uint64(target), u8_at(np.uint64(source + a)))
-        put_u8(np.uint64(target + 1), u8_at(np.uint64(source + b)))
-        put_u8(np.uint64(target + 2), u8_at(np.uint64(source + c)))
-        source += step
-        target += 3
-
-
 @njit(nogil=True, cache=True)
 def _rounded_line(source: Any, target: Any, n: Any, stored: Any, channels: Any, bgr: Any) -> None:
     """``n`` pixels of samples of 16 bits, rounded."""
@@ -204,16 +166,10 @@ def copy_images(
             line, to = source + y * rows[k, PITCH], target + y * pitches[k]
             if step == 2 or step == 6:
                 _rounded_line(line, to, n, step >> 1, channels[k], bgr)
-            elif step == 1 and channels[k] == 3:
-                _picked(line, to, 0, n, 1, 0, 0, 0)
             elif step == channels[k] and (step == 1 or (rows[k, BACKWARDS] != 0) == bgr):
                 _same(line, to, n * step)
-            elif step == 3:
-                _turned(line, to, n)
-            elif (rows[k, BACKWARDS] != 0) == bgr:
-                _picked(line, to, 0, n, step, 0, 1, 2)
             else:
-                _picked(line, to, 0, n, step, 2, 1, 0)
+                to_three(line, to, n, step, (rows[k, BACKWARDS] != 0) != bgr)
     _keep(raw, out)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from ..jpeg.simd_cpu import put_i16, put_u8, put_u32, put_u64, u8_at, u64_at
-from .samples_cpu import narrow, rounded, sample
+from .samples_cpu import narrow, rounded, sample, to_three
 from .simd_cpu import PAD, ROWS, call_1, call_3, call_7, unfilter_4, unfilter_8
 
 DONE, OTHER = 0, 1
@@ -221,6 +221,9 @@ def _emit(
                 put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
             for k in range(n & ~7, n):
                 put_u8(np.uint64(target + k), u8_at(np.uint64(source + k)))
+            return True
+        if channels == 3 and step == 3:
+            to_three(row + first * size, target, last - first, size, bgr)
             return True
         a, b, c, d = 0, 1, 2, 3  # where the channels come from
         if size < 3 and channels == 3:

@@ -1,4 +1,4 @@
-"""Samples of 16 bits, of either order of bytes, rounded to 8: what the decoders' loops share."""
+"""Pixels in other forms, for the decoders' loops: samples of 16 bits rounded to 8, and pixels of three bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..jpeg.simd_cpu import put_u8, put_u32, u16_at, u64_at
+from ..jpeg.simd_cpu import put_u8, put_u32, u8_at, u16_at, u64_at
+from .simd_cpu import five_gray, five_gray_alpha, five_turned, four_rgba, four_rgba_turned
 
 _LOW, _EVEN = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
 _HALF = np.uint64(0x0000807F0000807F)
@@ -42,3 +43,40 @@ def narrow(source: Any, n: Any, big: Any, target: Any) -> None:
         put_u32(np.uint64(target + k), pairs | pairs >> s16)
     for k in range(n & ~3, n):
         put_u8(np.uint64(target + k), rounded(sample(source + 2 * k, big)))
+
+
+@njit(nogil=True, cache=True)
+def to_three(source: Any, target: Any, n: Any, size: Any, turned: Any) -> None:
+    """``n`` pixels of ``size`` bytes (gray, gray and alpha, three, or four) to three bytes each: gray three times, or
+    the first three, in the order from last to first where they are ``turned``. Those of three are ``turned``."""
+    x: Any = np.int64(0)
+    safe = min((n * size - 16) // size, (3 * n - 16) // 3)  # 16 bytes are read and written
+    if size == 1:
+        for x in range(0, safe + 1, 5):
+            five_gray(source + x, target + 3 * x)
+        x = max(safe // 5 + 1, 0) * 5
+    elif size == 2:
+        for x in range(0, safe + 1, 5):
+            five_gray_alpha(source + 2 * x, target + 3 * x)
+        x = max(safe // 5 + 1, 0) * 5
+    elif size == 3:
+        for x in range(0, safe + 1, 5):
+            five_turned(source + 3 * x, target + 3 * x)
+        x = max(safe // 5 + 1, 0) * 5
+    elif turned:
+        for x in range(0, safe + 1, 4):
+            four_rgba_turned(source + 4 * x, target + 3 * x)
+        x = max(safe // 4 + 1, 0) * 4
+    else:
+        for x in range(0, safe + 1, 4):
+            four_rgba(source + 4 * x, target + 3 * x)
+        x = max(safe // 4 + 1, 0) * 4
+    a, b, c = (0, 0, 0) if size < 3 else (2, 1, 0) if turned else (0, 1, 2)
+    source += x * size
+    target += x * 3
+    for _ in range(x, n):
+        put_u8(np.uint64(target), u8_at(np.uint64(source + a)))
+        put_u8(np.uint64(target + 1), u8_at(np.uint64(source + b)))
+        put_u8(np.uint64(target + 2), u8_at(np.uint64(source + c)))
+        source += size
+        target += 3

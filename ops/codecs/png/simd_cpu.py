@@ -49,6 +49,37 @@ def _shuffle(builder, a, b, places):
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(places)), list(places)))
 
 
+def _mover(places: list[int]) -> Any:
+    """16 bytes from an address to another, byte k from place ``places[k]``."""
+
+    def move(_typing, source, target):
+        def generate(context, builder, _signature, args):
+            kind = ir.VectorType(_I8, 16)
+            bytes_16 = builder.load(builder.inttoptr(args[0], kind.as_pointer()), align=1)
+            moved = _shuffle(builder, bytes_16, bytes_16, places)
+            builder.store(moved, builder.inttoptr(args[1], kind.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return intrinsic(move)
+
+
+def _of_pixels(size: int, first: int, second: int, third: int) -> Any:
+    """Three bytes of each pixel of ``size``, as many as fit; a byte of any kind, or some, after them."""
+    n = min(16 // size, 5)
+    places = [size * k + c for k in range(n) for c in (first, second, third)]
+    return _mover(places + [15] * (16 - len(places)))
+
+
+five_gray: Any = _of_pixels(1, 0, 0, 0)
+five_gray_alpha: Any = _of_pixels(2, 0, 0, 0)
+five_turned: Any = _of_pixels(3, 2, 1, 0)
+four_rgba: Any = _of_pixels(4, 0, 1, 2)
+four_rgba_turned: Any = _of_pixels(4, 2, 1, 0)
+"""Four or five pixels, with and without a fourth byte, to pixels of three bytes; 16 bytes are read and written."""
+
+
 def _unfilterer(lanes: int) -> Any:
     """Rows of pixels of at most ``lanes`` bytes, 4 or 8.
 
