@@ -38,17 +38,17 @@ from .huffman_cpu import (
     U,
     ac_entries,
     dc_entries,
-    long_code,
+    is_ended,
+    last_value,
+    next_symbol,
     read_codes,
     unstuff,
-    value_of,
 )  # fmt: skip
 from .planes_cpu import PART, is_common, lay_out, write_line
 from .simd_cpu import (
     LIMIT,
     PIXELS,
     big_endian_64,
-    i16_at,
     i32_at,
     in_range,
     inverse_dct,
@@ -56,13 +56,15 @@ from .simd_cpu import (
     put_u64,
     read_factors,
     u8_at,
-    u16_at,
     u64_at,
     zero_block,
 )
 
 DONE, OTHER = 0, 1
 """Status of an image: its pixels are there; it is one for libjpeg-turbo."""
+
+_LAST_BITS = U(63 << 6)
+"""Of an entry: not 0 where the last value has bits."""
 
 _STATE_BITS, _DC_BITS = U(31), U(11)
 """A state: from the lowest bit on, the bits of the scan before it (without stuffing), three DC values."""
@@ -119,8 +121,8 @@ def decode_images(
     stream = np.empty(max(most, 0) + MCU_BYTES + 128, np.uint8)
     block = np.zeros(768, np.uint8)
     block[256:512] = ORDER
-    codes, entries = np.empty((4, ENTRIES), np.uint16), np.empty((2, ENTRIES), np.int32)
-    dcs, factors = np.empty((2, ENTRIES), np.int16), np.empty((3, 128), np.int16)
+    codes, entries = np.empty((4, ENTRIES), np.uint16), np.empty((4, ENTRIES), np.int32)
+    factors = np.empty((3, 128), np.int16)
     for i in range(len(offsets)):
         row, window = headers[i], windows[i]
         inside = 0 <= window[0] <= window[2] <= row.height and 0 <= window[1] <= window[3] <= row.width
@@ -133,7 +135,7 @@ def decode_images(
         block[512:] = 0
         data = raw[offsets[i] : offsets[i] + sizes[i]]
         status[i] = _decode(
-            data, row, window, channels[i], bgr, stream, block, codes, entries, dcs, factors, dst, origins[i],
+            data, row, window, channels[i], bgr, stream, block, codes, entries, factors, dst, origins[i],
             pitches[i], states, known[i],
         )  # fmt: skip
         if status[i] != DONE:
@@ -145,7 +147,7 @@ def decode_images(
 
 _BLOCK = np.dtype(
     [(name, np.int64) for name in ("part", "row", "column", "begin", "end")]
-    + [(name, np.uint64) for name in ("dc_table", "dc_codes", "ac_table", "ac_codes", "factors", "line", "step")]
+    + [(name, np.uint64) for name in ("dc_table", "ac_table", "factors", "line", "step")]
 )
 """A block of an MCU: its component and place, the MCUs of the present row where it is wanted, addresses of its tables,
 of where the row's first such block goes in its plane, and how far the next MCU's block is from there."""
@@ -154,8 +156,7 @@ of where the row's first such block goes in its plane, and how far the next MCU'
 @njit(nogil=True, cache=True)
 def _decode(
     data: Any, row: Any, window: Any, channels: Any, bgr: Any, stream: Any, block: Any, codes: Any, entries: Any,
-    dcs: Any, factors: Any, dst: Any, origin: Any, pitch: Any,
-    states: Any, known: Any,
+    factors: Any, dst: Any, origin: Any, pitch: Any, states: Any, known: Any,
 ) -> Any:  # fmt: skip
     parts = np.zeros(row.components, PART)
     h_max = np.int64(row.h[0]) if row.components == 3 else 1
@@ -173,7 +174,7 @@ def _decode(
     stream[length : length + MCU_BYTES + 64] = 0
 
     limit, delta, symbols = np.zeros((4, 17), np.int64), np.zeros((4, 17), np.int64), np.zeros((4, 256), np.uint8)
-    if not _tables(data, row, parts, codes, entries, dcs, limit, delta, symbols, factors):
+    if not _tables(data, row, parts, codes, entries, limit, delta, symbols, factors):
         return OTHER
     planes = np.empty(lay_out(row, window, channels, h_max, v_max, parts) + PIXELS, np.uint8)
     blocks = np.zeros(in_mcu, _BLOCK)
@@ -182,16 +183,16 @@ def _decode(
         part = parts[c]
         for k in range(part.h * part.v):
             blocks[b].part, blocks[b].row, blocks[b].column = c, k // part.h, k % part.h
-            blocks[b].dc_table = U(dcs.ctypes.data) + U(part.dc_slot * ENTRIES * 2)
-            blocks[b].dc_codes = U(codes.ctypes.data) + U(part.dc_slot * ENTRIES * 2)
-            blocks[b].ac_table = U(entries.ctypes.data) + U(part.ac_slot * ENTRIES * 4)
-            blocks[b].ac_codes = U(codes.ctypes.data) + U((2 + part.ac_slot) * ENTRIES * 2)
+            blocks[b].dc_table = U(entries.ctypes.data) + U(part.dc_slot * ENTRIES * 4)
+            blocks[b].ac_table = U(entries.ctypes.data) + U((2 + part.ac_slot) * ENTRIES * 4)
             blocks[b].factors = U(factors.ctypes.data) + U(c * 128 * 2)
             blocks[b].step = U(8 * part.h)
             b += 1
 
     room = window[3] - window[1] + 3 * PIXELS
     lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + PIXELS, np.int16)
+    lines_at, sums_at, planes_at = U(lines.ctypes.data), U(sums.ctypes.data), U(planes.ctypes.data)
+    written = U(dst.ctypes.data) + U(origin + window[1] * channels)
     seen = np.zeros(32, np.uint16)
     seen_at = U(seen.ctypes.data)
     here = U(block.ctypes.data)
@@ -218,7 +219,7 @@ def _decode(
     at, count = start + SEVEN, FULL  # `count` (its low 6 bits) of `bits` are valid, the next byte lies at `at`
     done = window[0]
     for my in range(rows_from, rows_to):
-        _begin_row(my, parts, blocks, planes)
+        _begin_row(my, parts, blocks, planes_at)
         if alone:
             state = states[first_state + my * anchors + from_mx // stride]
             place = state & ((ONE << _STATE_BITS) - ONE)
@@ -259,121 +260,81 @@ def _decode(
                 bits |= big_endian_64(at) >> (count & LOW6)
                 at += (~count >> THREE) & SEVEN
                 count |= FULL
-                first = i16_at(now.dc_table + ((bits >> SHIFT) << ONE))
-                if first != 0:
-                    bits <<= U(first) & U(31)
-                    count -= U(first) & U(31)
-                    dc = part.previous + (first >> np.int64(5))
+                entry = i32_at(now.dc_table + ((bits >> SHIFT) << U(2)))
+                if entry != 0:
+                    value = last_value(bits, entry)
+                    bits <<= U(entry) & LOW6
+                    count -= U(entry)  # only its low bits are looked at
+                    dc = part.previous + (value if U(entry) & _LAST_BITS != ZERO else np.int64(0))
                 else:
-                    t = part.dc_slot
-                    code = u16_at(now.dc_codes + ((bits >> SHIFT) << ONE))
+                    code, value, bits, at, count = next_symbol(
+                        bits, at, count, part.dc_slot, codes, limit, delta, symbols
+                    )
                     if code == ZERO:
-                        code = long_code(bits, limit[t], delta[t], symbols[t])
-                        if code == ZERO:
-                            return OTHER
-                    size = code >> EIGHT
-                    bits <<= code & BYTE
-                    dc = part.previous + value_of(bits, size)
-                    bits <<= size
-                    count -= (code & BYTE) + size
-                    bits |= big_endian_64(at) >> (count & LOW6)
-                    at += (~count >> THREE) & SEVEN
-                    count |= FULL
+                        return OTHER
+                    dc = part.previous + value
                 part.previous = dc
                 if dc < -32768 or dc > 32767:
                     return OTHER
                 wanted = now.begin <= mx < now.end
                 table = now.ac_table
-                index, entry = ONE, np.int64(0)
+                spot = order + ONE
+                before = bits
                 while True:
-                    # At least four lookups' bits are there.
+                    bits |= big_endian_64(at) >> (count & LOW6)
+                    at += (~count >> THREE) & SEVEN
+                    count |= FULL
                     if wanted:
-                        for _ in range(4):
+                        for _ in range(3):  # whose bits are there
                             entry = i32_at(table + ((bits >> SHIFT) << U(2)))
-                            if U(entry) & LOW6 == ZERO:
-                                break
-                            bits <<= U(entry) & LOW6
-                            count -= U(entry)  # only its low bits are looked at
-                            place = u8_at(order + index + ((U(entry) >> U(14)) & U(15)))
-                            put_i16(here + (place << ONE), U((entry << np.int64(39)) >> np.int64(57)))
-                            index += (U(entry) >> U(6)) & BYTE
-                            place = u8_at(order + index - ONE)
-                            put_i16(here + (place << ONE), U(entry >> np.int64(25)))
-                            if index >= BLOCK_END:
-                                break
-                    else:
-                        for _ in range(4):
-                            entry = i32_at(table + ((bits >> SHIFT) << U(2)))
-                            if U(entry) & LOW6 == ZERO:
-                                break
+                            before = bits
+                            value = last_value(bits, entry)
                             bits <<= U(entry) & LOW6
                             count -= U(entry)
-                            index += (U(entry) >> U(6)) & BYTE
-                            if index >= BLOCK_END:
+                            first = u8_at(spot + ((U(entry) >> U(12)) & U(15)))
+                            spot += (U(entry) >> U(16)) & BYTE
+                            put_i16(here + (u8_at(spot - ONE) << ONE), U(value))
+                            put_i16(here + (first << ONE), U(entry >> np.int64(24)))
+                            if spot >= order + BLOCK_END:
                                 break
-                    if U(entry) & LOW6 != ZERO:
-                        if index >= BLOCK_END:
-                            break
-                        bits |= big_endian_64(at) >> (count & LOW6)
-                        at += (~count >> THREE) & SEVEN
-                        count |= FULL
+                    else:
+                        for _ in range(3):
+                            entry = i32_at(table + ((bits >> SHIFT) << U(2)))
+                            before = bits
+                            bits <<= U(entry) & LOW6
+                            count -= U(entry)
+                            spot += (U(entry) >> U(16)) & BYTE
+                            if spot >= order + BLOCK_END:
+                                break
+                    if spot < order + BLOCK_END:
                         continue
-                    # A symbol with more bits than the table has.
-                    bits |= big_endian_64(at) >> (count & LOW6)
-                    at += (~count >> THREE) & SEVEN
-                    count |= FULL
-                    run, size, taken = ZERO, ZERO, ZERO
-                    if entry != 0:
-                        run, size = (U(entry) >> U(6)) & U(15), (U(entry) >> U(10)) & U(15)
-                        taken = U(entry) >> U(14)
-                    else:
-                        code = u16_at(now.ac_codes + ((bits >> SHIFT) << ONE))
-                        if code == ZERO:
-                            t = 2 + part.ac_slot
-                            code = long_code(bits, limit[t], delta[t], symbols[t])
-                            if code == ZERO:
-                                return OTHER
-                        run, size, taken = code >> U(12), (code >> EIGHT) & U(15), code & BYTE
-                        if size > U(10) or (size == ZERO and run != ZERO and run != U(15)):
-                            return OTHER
-                    bits <<= taken
-                    if size != ZERO:
-                        put_i16(here + (u8_at(order + index + run) << ONE), U(value_of(bits, size)))
-                        index += run + ONE
-                        bits <<= size
-                    else:
-                        index += U(16) if run != ZERO else END_OF_BLOCK
-                    count -= taken + size
-                    if index >= BLOCK_END:
+                    if is_ended(spot - order, BLOCK_END):
                         break
-                    bits |= big_endian_64(at) >> (count & LOW6)
-                    at += (~count >> THREE) & SEVEN
-                    count |= FULL
-                if index - END_OF_BLOCK >= BLOCK_END and index != BLOCK_END:
-                    # Not ended by a symbol for it. Of two symbols at once, the first may have ended the block: what was
-                    # taken goes back, and the first is read again.
-                    taken = U(entry) & LOW6
-                    if taken == ZERO:
-                        return OTHER  # a run past the last coefficient
-                    count = (count + taken) & LOW6
-                    at -= (count + SEVEN) >> THREE
-                    skip = (ZERO - count) & SEVEN
-                    bits = big_endian_64(at) << skip
-                    at += SEVEN
-                    code = u16_at(now.ac_codes + ((bits >> SHIFT) << ONE))
-                    index -= ((U(entry) >> U(6)) & BYTE) - (code >> U(12)) - ONE
-                    taken = (code & BYTE) + ((code >> EIGHT) & U(15))
-                    if index != BLOCK_END:
+                    spot -= (U(entry) >> U(16)) & BYTE
+                    code, value, bits, at, count = next_symbol(
+                        before, at, count + (U(entry) & LOW6), 2 + part.ac_slot, codes, limit, delta, symbols
+                    )
+                    run, size = code >> U(12), (code >> EIGHT) & U(15)
+                    if code == ZERO or size > U(10) or (size == ZERO and run != ZERO and run != U(15)):
                         return OTHER
-                    bits <<= taken
-                    count = FULL - skip - taken
+                    if size == ZERO and run == ZERO:
+                        spot += END_OF_BLOCK
+                        break
+                    spot += run + ONE
+                    if spot > order + BLOCK_END:
+                        return OTHER  # a run past the last coefficient
+                    put_i16(here + (u8_at(spot - ONE) << ONE), U(value))
+                    if spot == order + BLOCK_END:
+                        break
+                index = spot - order
                 if wanted and index == ONE + END_OF_BLOCK:  # nothing but DC: what the transform makes of it
                     value = dc * np.int64(factors[now.part, 0])
                     if value < -LIMIT // 4 or value >= LIMIT // 4:
                         return OTHER
                     value = min(max(((value + 4) >> 3) + 128, 0), 255)
+                    target, step, eight = now.line + U(mx) * now.step, U(part.pitch), U(value * 0x0101010101010101)
                     for line in range(8):
-                        put_u64(now.line + U(mx) * now.step + U(line * part.pitch), U(value * 0x0101010101010101))
+                        put_u64(target + U(line) * step, eight)
                     zero_block(here)
                 elif wanted:
                     put_i16(here, U(dc))
@@ -392,10 +353,11 @@ def _decode(
         ready = row.height if my == mcus_y - 1 else (my + 1) * 8 * v_max - (v_max > 1)
         ready = min(ready, window[2])
         while done < ready and window[1] < window[3]:
-            write_line(done, window, parts, planes, lines, sums, channels, bgr, dst, origin + done * pitch)
+            target = written + U(done * pitch)
+            write_line(done, window, parts, planes_at, lines_at, room, sums_at, channels, bgr, target)
             done += 1
     rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
-    if ((rest < 0 or rest >= 8) and not alone) or len(dcs) == 0:
+    if ((rest < 0 or rest >= 8) and not alone) or len(entries) + len(planes) + len(lines) + len(sums) == 0:
         return OTHER
     if not learning and not alone:
         known[MODE] = NOTHING
@@ -404,12 +366,11 @@ def _decode(
 
 @njit(nogil=True, cache=True)
 def _tables(
-    data: Any, row: Any, parts: Any, codes: Any, entries: Any, dcs: Any, limit: Any, delta: Any, symbols: Any,
-    factors: Any,
+    data: Any, row: Any, parts: Any, codes: Any, entries: Any, limit: Any, delta: Any, symbols: Any, factors: Any,
 ) -> Any:  # fmt: skip
     """Quantisation tables in the order of rows, and Huffman tables: two for DC, then two for AC, which is as many as
     encoders use. False for any other use of them."""
-    single = np.empty(ENTRIES, np.int32)
+    seconds = np.empty(ENTRIES, np.int32)
     for c in range(len(parts)):
         if not read_factors(data, np.int64(row.quant[c]), factors[c]):
             return False
@@ -431,18 +392,18 @@ def _tables(
             where = other if slot == 1 else np.int64(offsets[0])
             if not read_codes(data, where, codes[t], limit[t], delta[t], symbols[t]):
                 return False
-            if kind == 1:
-                ac_entries(codes[t], single, entries[slot])
-            elif symbols[t].max() > 11:
+            if kind == 0 and symbols[t].max() > 11:
                 return False
+            if kind == 0:
+                dc_entries(codes[t], entries[t])
             else:
-                dc_entries(codes[t], dcs[slot])
+                ac_entries(codes[t], seconds, entries[t])
     return True
 
 
 @njit(nogil=True, cache=True)
 def _begin_row(my: Any, parts: Any, blocks: Any, planes: Any) -> None:
-    """Where the blocks of a row of MCUs go."""
+    """Where the blocks of a row of MCUs go. ``planes``: an address."""
     for k in range(len(blocks)):
         now = blocks[k]
         part = parts[now.part]
@@ -450,7 +411,7 @@ def _begin_row(my: Any, parts: Any, blocks: Any, planes: Any) -> None:
         now.begin = -(-(part.left - now.column) // part.h)
         now.end = -(-(part.right - now.column) // part.h) if part.top <= line < part.bottom else 0
         first = part.plane + (8 * line & part.ring) * part.pitch + (now.column - part.left) * 8
-        now.line = U(planes.ctypes.data) + U(first)
+        now.line = planes + U(first)
 
 
 @njit(nogil=True, cache=True)

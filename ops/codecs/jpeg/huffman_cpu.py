@@ -11,27 +11,32 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .simd_cpu import PLACES, copy_64, lowest_bit
+from .simd_cpu import PLACES, big_endian_64, copy_64, lowest_bit
 
 U = np.uint64
 LOOKUP_BITS = 11
-"""Bits of the lookup tables' index: 96 % of all coefficients take no more, their value included, and the tables fit
-into an L1 cache."""
+"""Bits of the lookup tables' index: 0.2 % of all symbols have longer codes, and the tables fit into an L1 cache."""
 ENTRIES = 1 << LOOKUP_BITS
 SHIFT = U(64 - LOOKUP_BITS)
 ZERO, ONE, THREE, SEVEN, EIGHT = U(0), U(1), U(3), U(7), U(8)
 FULL, LOW6, BYTE = U(56), U(63), U(255)
 BLOCK_END, END_OF_BLOCK = U(64), U(128)
 
+MOST_TAKEN = 18
+"""Bits that an entry takes at most: three take no more than are there after bytes were fetched."""
+NO_ENTRY = 64 << 16
+"""The entry of an AC table where the next symbol is to be read by itself."""
+
 MCU_BYTES = 10 * 64 * 4 + 16
 """Ten blocks of at most 64 symbols of at most 31 bits, and what is fetched ahead."""
 
-# An entry of an AC table: all that the next bits hold, if it is one or two whole symbols (the second only after a
-# coefficient): bits 0 ... 5 bits taken; 6 ... 13 how far the index moves; 14 ... 17 zeros before the first coefficient;
-# 18 ... 24 the first value; 25 ... 31 the last one, the same where there is but one, which stands before the index that
-# comes. Symbols without a coefficient write a 0 where none was written yet, or after the block.
-# Where the code is there and its value is not: bits 0 ... 5 are 0; 6 ... 9 zeros before; 10 ... 13 bits of the value;
-# 14 ... 17 bits of the code. Longer codes, and what means something else in some scans: 0.
+# An entry of an AC table: what the next bits hold, one symbol or two whose codes are there; a second one only after a
+# coefficient whose value is there, too. Bits 0 ... 5: bits taken. 6 ... 11: 64 less the bits of the last value, which
+# end where those that are taken do. 12 ... 15: zeros before the first coefficient. 16 ... 23: how far the index moves.
+# 24 ... 31: the first value. The last value goes before the index that comes, and then the first value to its place. Of
+# a symbol alone the last value is its own; its first one is a 0, which goes where no coefficient was written yet. Of a
+# symbol without a coefficient the last value means nothing, and goes to the spare place or below the first one.
+# An entry of a DC table has bits 0 ... 11 alone, and is 0 where there is none; there a last value without bits is 0.
 
 ORDER = np.full(256, 64, np.uint8)
 ORDER[:64] = PLACES
@@ -74,45 +79,89 @@ def _value(i: Any, taken: Any, size: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def ac_entries(codes: Any, single: Any, entries: Any) -> None:
-    """The entries of an AC table, int32; ``single`` is scratch of the same size."""
-    for i in range(ENTRIES):
-        length, symbol = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
-        size, run = symbol & 15, symbol >> 4
-        taken = length + size
-        entry: Any = np.int64(0)
-        if length == 0 or size > 10 or (size == 0 and 0 < run < 15):
-            pass
-        elif taken > LOOKUP_BITS or size > 6:
-            entry = run << 6 | size << 10 | length << 14
-        elif size == 0:
-            entry = taken | (16 if run == 15 else 128) << 6
-        else:
-            value = _value(i, taken, size)
-            entry = taken | run + 1 << 6 | run << 14 | (value & 127) << 18 | value << 25
-        single[i] = entry
-    for i in range(ENTRIES):
-        entry = np.int64(single[i])
-        taken = entry & 63
-        if taken > 0 and entry >> 25 != 0:
-            after = np.int64(single[i << taken & ENTRIES - 1])
-            both = taken + (after & 63)
-            if taken < both <= LOOKUP_BITS:
-                move = (entry >> 6 & 255) + (after >> 6 & 255)
-                entry = both | move << 6 | entry & (0x7FF << 14) | after >> 25 << 25
-        entries[i] = entry
+def dc_entries(codes: Any, entries: Any) -> None:
+    """The entries of a DC table, int32."""
+    i: Any = np.int64(0)
+    while i < ENTRIES:
+        length, size = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
+        span = 1 << (LOOKUP_BITS - length) if length > 0 else ENTRIES - i
+        fits = length > 0 and length + size <= MOST_TAKEN
+        entries[i : i + span] = length + size | (64 - size & 63) << 6 if fits else 0
+        i += span
 
 
 @njit(nogil=True, cache=True)
-def dc_entries(codes: Any, entries: Any) -> None:
-    """The entries of a DC table, int16: all that the next bits hold, if it is a code and its value. Bits 0 ... 4 bits
-    taken; 5 ... 15 the value. Otherwise 0."""
-    for i in range(ENTRIES):
-        length, size = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
-        taken, entry = length + size, np.int64(0)
-        if length > 0 and taken <= LOOKUP_BITS:
-            entry = taken | _value(i, taken, size) << 5
-        entries[i] = entry
+def ac_entries(codes: Any, seconds: Any, entries: Any) -> None:
+    """The entries of an AC table, int32; ``seconds`` is scratch of the same size."""
+    i: Any = np.int64(0)
+    while i < ENTRIES:  # what a symbol adds to the entry of one before it
+        length, symbol = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
+        size, run = symbol & 15, symbol >> 4
+        span = 1 << (LOOKUP_BITS - length) if length > 0 else ENTRIES - i
+        second: Any = np.int64(63)  # never few enough bits
+        if symbol == 0 and length > 0:
+            second = length | 128 << 16
+        elif 0 < size <= 10 and length > 0:
+            second = length + size | (64 - size) << 6 | run + 1 << 16
+        seconds[i : i + span] = second
+        i += span
+    i = np.int64(0)
+    while i < ENTRIES:
+        length, symbol = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
+        size, run = symbol & 15, symbol >> 4
+        taken, left = length + size, LOOKUP_BITS - length - size
+        span = 1 << (LOOKUP_BITS - length) if length > 0 else ENTRIES - i
+        entry: Any = np.int64(NO_ENTRY)
+        if length > 0 and size == 0 and (run == 0 or run == 15):
+            entry = taken | 128 << 16 if run == 0 else taken | 15 << 12 | 16 << 16
+        elif length > 0 and 0 < size <= 10 and taken <= MOST_TAKEN:
+            entry = taken | (64 - size) << 6 | (0 if run > 0 else 1) << 12 | run + 1 << 16
+        if entry == NO_ENTRY or size == 0 or size > 7 or left <= 0:
+            entries[i : i + span] = entry
+            i += span
+            continue
+        for pattern in range(1 << size):
+            value = pattern if pattern >> (size - 1) else pattern + 1 - (1 << size)
+            first = taken | run << 12 | run + 1 << 16 | value << 24
+            for k in range(1 << left):
+                second = np.int64(seconds[k << taken])
+                fits = np.int64(codes[k << taken]) & 255 <= left and (second & 63) + taken <= MOST_TAKEN
+                entries[i + k] = first + second if fits else entry
+            i += 1 << left
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def last_value(bits: Any, entry: Any) -> Any:
+    """The last value of an ``entry``, which was found by ``bits``. Where ``entry`` says that it has no bits: any
+    number."""
+    width = U(entry) >> U(6)
+    value = np.int64(bits << ((U(entry) + width) & LOW6))
+    sign = value >> np.int64(63)
+    return sign - (np.int64(U(~(value ^ sign)) >> (width & LOW6)) ^ sign)
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def is_ended(index: Any, end: Any) -> Any:
+    """A block whose coefficients go to before ``end`` is over by the last entry, which moved ``index`` to ``end`` or
+    farther: by a symbol for it, or by its last coefficient. Otherwise the entry is NO_ENTRY, or its second symbol is
+    none of this block, or a run goes past the last coefficient, and `next_symbol` is to read what the entry took."""
+    return index - END_OF_BLOCK < end or index == end
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def next_symbol(bits: Any, at: Any, count: Any, t: Any, codes: Any, limit: Any, delta: Any, symbols: Any) -> Any:
+    """Read one symbol of table ``t`` and the value that its lower four bits announce. Returns the symbol * 256 + the
+    length of its code, or 0 where no code is, the value, and what is left: ``bits``, ``at``, ``count``."""
+    bits |= big_endian_64(at) >> (count & LOW6)
+    at += (~count >> THREE) & SEVEN
+    count |= FULL
+    code = U(codes[t, bits >> SHIFT])
+    if code == ZERO:
+        code = long_code(bits, limit[t], delta[t], symbols[t])
+    size = (code >> EIGHT) & U(15)
+    bits <<= code & BYTE
+    value = value_of(bits, size)
+    return code, value, bits << size, at, count - (code & BYTE) - size
 
 
 @njit(nogil=True, cache=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from .header import GRAY, YCBCR
-from .simd_cpu import PIXELS, blend_columns, blend_rows, ycc_to_rgb
+from .simd_cpu import PIXELS, blend_columns, blend_rows, put_i16, put_u8, put_u64, u8_at, u16_at, u64_at, ycc_to_rgb
 
 U = np.uint64
 PART = np.dtype(
@@ -65,37 +65,42 @@ def lay_out(row: Any, window: Any, channels: Any, h_max: Any, v_max: Any, parts:
 
 @njit(nogil=True, cache=True)
 def write_line(
-    y: Any, window: Any, parts: Any, planes: Any, lines: Any, sums: Any, channels: Any, bgr: Any, dst: Any, at: Any
+    y: Any, window: Any, parts: Any, planes: Any, lines: Any, room: Any, sums: Any, channels: Any, bgr: Any, target: Any
 ) -> None:  # fmt: skip
-    """Row y of the window to dst[at + x * channels]."""
+    """Row y of the window, its first pixel to ``target``. ``planes``, ``lines`` (three of ``room`` bytes), ``sums`` and
+    ``target`` are addresses: a view of an array is a counted reference, which costs as much as a dozen pixels."""
     x0, x1 = window[1], window[3]
     wide = x1 - x0
-    luma = _sample(parts[0], y, x0)
-    out = dst[at + x0 * channels : at + x1 * channels]
+    luma = planes + U(_sample(parts[0], y, x0))
+    few = lines + U(2 * room)
     if channels == 1:
-        out[:] = planes[luma : luma + wide]
+        for x in range(0, wide - 7, 8):
+            put_u64(target + U(x), u64_at(luma + U(x)))
+        for x in range(wide // 8 * 8, wide):
+            put_u8(target + U(x), u8_at(luma + U(x)))
         return
     if len(parts) == 1:
         for x in range(wide):
-            value = planes[luma + x]
-            out[3 * x], out[3 * x + 1], out[3 * x + 2] = value, value, value
+            value = u8_at(luma + U(x))
+            for c in range(3):
+                put_u8(target + U(3 * x + c), value)
         return
-    first = U(planes.ctypes.data) + U(luma)
     if parts[1].across == 1:
-        second = U(planes.ctypes.data) + U(_sample(parts[1], y, x0))
-        third = U(planes.ctypes.data) + U(_sample(parts[2], y, x0))
+        second = planes + U(_sample(parts[1], y, x0))
+        third = planes + U(_sample(parts[2], y, x0))
     else:
-        _upsample(y, x0, x1, parts[1], planes, lines[0], sums)
-        _upsample(y, x0, x1, parts[2], planes, lines[1], sums)
-        second = U(lines[0].ctypes.data) + U(x0 & 1)
-        third = U(lines[1].ctypes.data) + U(x0 & 1)
-    few = lines[2][: 3 * PIXELS]
-    target = U(out.ctypes.data) if wide >= PIXELS else U(few.ctypes.data)
+        second, third = lines, lines + U(room)
+        _upsample(y, x0, x1, parts[1], planes, second, sums)
+        _upsample(y, x0, x1, parts[2], planes, third, sums)
+        second += U(x0 & 1)
+        third += U(x0 & 1)
+    place = target if wide >= PIXELS else few
     for group in range(-(-wide // PIXELS)):
         x = max(min(group * PIXELS, wide - PIXELS), 0)  # the last ones again, with what is left
-        ycc_to_rgb(first + U(x), second + U(x), third + U(x), target + U(3 * x), bgr)
+        ycc_to_rgb(luma + U(x), second + U(x), third + U(x), place + U(3 * x), bgr)
     if wide < PIXELS:
-        out[:] = few[: 3 * wide]
+        for k in range(3 * wide):
+            put_u8(target + U(k), u8_at(few + U(k)))
 
 
 @njit(nogil=True, cache=True)
@@ -105,7 +110,7 @@ def _sample(part: Any, y: Any, x: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _upsample(y: Any, x0: Any, x1: Any, part: Any, planes: Any, out: Any, sums: Any) -> None:
+def _upsample(y: Any, x0: Any, x1: Any, part: Any, planes: Any, target: Any, sums: Any) -> None:
     """Pixels from x0 (made even) to before x1 of row y of a component of half the width, and perhaps half the height:
     libjpeg's fancy upsampling. That is a triangle filter, 3/4 of the nearer sample and 1/4 of the farther one in each
     direction; the rounding constant alternates, and outside of the plane its border sample stands in."""
@@ -115,16 +120,16 @@ def _upsample(y: Any, x0: Any, x1: Any, part: Any, planes: Any, out: Any, sums: 
     if part.down == 2:
         far = min(max(near + (1 if y & 1 else -1), 0), part.height - 1)
     low, high = max(begin - 1, 0), min(begin + n, part.width - 1)  # columns, both included
-    one, other = U(planes.ctypes.data) + U(_sample(part, near, low)), U(planes.ctypes.data) + U(_sample(part, far, low))
-    blended = U(sums.ctypes.data) + U(2 * (low - (begin - 1)))
+    one, other = planes + U(_sample(part, near, low)), planes + U(_sample(part, far, low))
+    blended = sums + U(2 * (low - (begin - 1)))
     for k in range(0, high + 1 - low, PIXELS):  # and more than there are, after them
         blend_rows(one + U(k), other + U(k), blended + U(2 * k))
     if low > begin - 1:
-        sums[0] = sums[1]
+        put_i16(sums, u16_at(sums + U(2)))
     if high < begin + n:
-        sums[n + 1] = sums[n]
+        put_i16(sums + U(2 * n + 2), u16_at(sums + U(2 * n)))
     # Where the height is whole, `near` and `far` are the same: four times the samples, and the constants.
     even, odd = (8, 7) if part.down == 2 else (4, 8)
-    blended, target = U(sums.ctypes.data) + U(2), U(out.ctypes.data)
+    blended = sums + U(2)
     for k in range(0, n, PIXELS):
         blend_columns(blended + U(2 * k), target + U(2 * k), even, odd)

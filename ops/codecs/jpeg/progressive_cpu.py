@@ -22,7 +22,6 @@ from .header import MANY_SCANS
 from .huffman_cpu import (
     BYTE,
     EIGHT,
-    END_OF_BLOCK,
     ENTRIES,
     FULL,
     LOW6,
@@ -34,7 +33,10 @@ from .huffman_cpu import (
     ZERO,
     U,
     ac_entries,
+    is_ended,
+    last_value,
     long_code,
+    next_symbol,
     read_codes,
     unstuff,
     value_of,
@@ -305,81 +307,45 @@ def _first_scan(
             return False
         here = line + U(x) * _BLOCK_BYTES
         index, entry = begin, np.int64(0)
-        bits |= big_endian_64(at) >> (count & LOW6)
-        at += (~count >> THREE) & SEVEN
-        count |= FULL
+        before = bits
         while True:
-            for _ in range(4):
-                entry = i32_at(table + ((bits >> SHIFT) << U(2)))
-                if U(entry) & LOW6 == ZERO:
-                    break
-                bits <<= U(entry) & LOW6
-                count -= U(entry)  # only its low bits are looked at
-                place = u8_at(places + index + ((U(entry) >> U(14)) & U(15)))
-                put_i16(here + (place << ONE), U((entry << np.int64(39)) >> np.int64(57)) << low)
-                index += (U(entry) >> U(6)) & BYTE
-                place = u8_at(places + index - ONE)
-                put_i16(here + (place << ONE), U(entry >> np.int64(25)) << low)
-                if index >= end:
-                    break
-            if U(entry) & LOW6 != ZERO:
-                if index >= end:
-                    break
-                bits |= big_endian_64(at) >> (count & LOW6)
-                at += (~count >> THREE) & SEVEN
-                count |= FULL
-                continue
-            # A symbol with more bits than the table has, or of a run of ended blocks.
             bits |= big_endian_64(at) >> (count & LOW6)
             at += (~count >> THREE) & SEVEN
             count |= FULL
-            zeros, size, taken = ZERO, ZERO, ZERO
-            if entry != 0:
-                zeros, size = (U(entry) >> U(6)) & U(15), (U(entry) >> U(10)) & U(15)
-                taken = U(entry) >> U(14)
-            else:
-                code = U(codes[0, np.int64(bits >> SHIFT)])
-                if code == ZERO:
-                    code = long_code(bits, limit[0], delta[0], symbols[0])
-                    if code == ZERO:
-                        return False
-                zeros, size, taken = code >> U(12), (code >> EIGHT) & U(15), code & BYTE
-            bits <<= taken
-            count -= taken
-            if size != ZERO:
-                put_i16(here + (u8_at(places + index + zeros) << ONE), U(value_of(bits, size)) << low)
-                index += zeros + ONE
-                bits <<= size
-                count -= size
-            elif zeros == U(15):
-                index += U(16)
-            else:
+            for _ in range(3):  # whose bits are there
+                entry = i32_at(table + ((bits >> SHIFT) << U(2)))
+                before = bits
+                value = last_value(bits, entry)
+                bits <<= U(entry) & LOW6
+                count -= U(entry)  # only its low bits are looked at
+                place = u8_at(places + index + ((U(entry) >> U(12)) & U(15)))
+                index += (U(entry) >> U(16)) & BYTE
+                put_i16(here + (u8_at(places + index - ONE) << ONE), U(value) << low)
+                put_i16(here + (place << ONE), U(entry >> np.int64(24)) << low)
+                if index >= end:
+                    break
+            if index < end:
+                continue
+            if is_ended(index, end):
+                break
+            index -= (U(entry) >> U(16)) & BYTE
+            code, value, bits, at, count = next_symbol(
+                before, at, count + (U(entry) & LOW6), 0, codes, limit, delta, symbols
+            )
+            if code == ZERO:
+                return False
+            zeros, size = code >> U(12), (code >> EIGHT) & U(15)
+            if size == ZERO and zeros != U(15):
                 run = (np.int64(1) << np.int64(zeros)) + np.int64((bits >> ONE) >> (LOW6 - zeros)) - 1
                 bits <<= zeros
                 count -= zeros
-                index += END_OF_BLOCK
-            if index >= end:
                 break
-            bits |= big_endian_64(at) >> (count & LOW6)
-            at += (~count >> THREE) & SEVEN
-            count |= FULL
-        if index - END_OF_BLOCK >= end and index != end:
-            # As in `baseline_cpu`: of two symbols at once, the first may have ended the block.
-            taken = U(entry) & LOW6
-            if taken == ZERO:
+            index += zeros + ONE
+            if index > end:
                 return False  # a run past the last coefficient
-            count = (count + taken) & LOW6
-            at -= (count + SEVEN) >> THREE
-            skip = (ZERO - count) & SEVEN
-            bits = big_endian_64(at) << skip
-            at += SEVEN
-            code = U(codes[0, np.int64(bits >> SHIFT)])
-            index -= ((U(entry) >> U(6)) & BYTE) - (code >> U(12)) - ONE
-            taken = (code & BYTE) + ((code >> EIGHT) & U(15))
-            if index != end:
-                return False
-            bits <<= taken
-            count = FULL - skip - taken
+            put_i16(here + (u8_at(places + index - ONE) << ONE), U(value) << low)
+            if index == end:
+                break
         done += 1
         x += 1
         if x == wide:
@@ -503,6 +469,8 @@ def _pixels(
     room = window[3] - window[1] + 3 * PIXELS
     lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + PIXELS, np.int16)
     seen = np.zeros(32, np.uint16)
+    lines_at, sums_at, planes_at = U(lines.ctypes.data), U(sums.ctypes.data), U(planes.ctypes.data)
+    written = U(dst.ctypes.data) + U(origin + window[1] * channels)
     paired, seen_at = U(block.ctypes.data), U(seen.ctypes.data)
     first, table = U(coefficients.ctypes.data), U(factors.ctypes.data)
     v_max = parts[0].v
@@ -512,7 +480,7 @@ def _pixels(
             part = parts[c]
             for y in range(max(my * part.v, part.top), min((my + 1) * part.v, part.bottom)):
                 here = first + U(begins[c] + y * across[c] + part.left) * _BLOCK_BYTES
-                target = U(planes.ctypes.data) + U(part.plane + (8 * y & part.ring) * part.pitch)
+                target = planes_at + U(part.plane + (8 * y & part.ring) * part.pitch)
                 for _ in range(part.right - part.left):
                     if nonzero_mask(here) <= ONE:  # nothing but DC: what the transform makes of it
                         dc = (np.int64(u16_at(here)) << np.int64(48)) >> np.int64(48)
@@ -530,8 +498,9 @@ def _pixels(
         ready = row.height if my == mcus_y - 1 else (my + 1) * 8 * v_max - (v_max > 1)
         ready = min(ready, window[2])
         while done < ready and window[1] < window[3]:
-            write_line(done, window, parts, planes, lines, sums, channels, bgr, dst, origin + done * pitch)
+            target = written + U(done * pitch)
+            write_line(done, window, parts, planes_at, lines_at, room, sums_at, channels, bgr, target)
             done += 1
     if not in_range(seen):
         return OTHER
-    return DONE if len(coefficients) + len(block) + len(planes) > 0 else OTHER
+    return DONE if len(coefficients) + len(block) + len(planes) + len(lines) + len(sums) > 0 else OTHER

@@ -80,6 +80,7 @@ SIZES = [(1, 1), (7, 9), (8, 8), (16, 16), (17, 31), (33, 8), (5, 40), (131, 75)
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("options", [
     {"subsampling": 0, "quality": 95},
+    {"subsampling": 0, "quality": 100},
     {"subsampling": 1, "quality": 80, "optimize": True},
     {"subsampling": 2, "quality": 60},
     {"subsampling": 2, "quality": 98, "optimize": True, "restart_marker_blocks": 3},
