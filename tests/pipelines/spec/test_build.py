@@ -352,8 +352,8 @@ def test_wrong_sections(text: str, reason: str, tmp_path: Path) -> None:
 
 
 def test_stages_that_cannot_be(tmp_path: Path) -> None:
-    steps = """  - {op: example.turn, in: images, count: 1, device: gpu, out: turned}
-  - {op: expr, expr: "float(turned)", device: gpu, out: angles}
+    steps = """  - {op: random.uniform, device: gpu, out: drawn}
+  - {op: expr, expr: "drawn * 2", device: gpu, out: angles}
   - {op: example.turn, in: images, count: 1, angle: $angles, out: images}
 """
     steps += "  - {op: example.turn, in: images, count: 1, angle: $angles, out: images}\n"

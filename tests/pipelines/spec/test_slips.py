@@ -152,3 +152,21 @@ def test_no_hint_sends_people_from_one_error_to_the_next(argument: str, tmp_path
     """A number without its quotes would be as wrong there."""
     (line,) = errors(GOOD.replace("size: [224, 224]", argument, 1), tmp_path)
     assert "quotes" not in line
+
+
+def turned_by(shape: int, angle: str) -> str:
+    draw = f"  - {{op: random.uniform, shape: [{shape}], out: drawn}}\n"
+    turn = f"  - {{op: rotate, in: images, angle: {angle}, out: images}}\n"
+    return GOOD.replace("outputs:", f"{draw}{turn}outputs:", 1)
+
+
+@pytest.mark.parametrize(("shape", "angle"), [(1, "$images"), (2, "$drawn")])
+def test_an_argument_of_one_number_takes_no_image(shape: int, angle: str, tmp_path: Path) -> None:
+    """Each sample was rejected, one by one, when the job ran."""
+    (line,) = errors(turned_by(shape, angle), tmp_path)
+    assert "argument 'angle' takes one number for each sample, got" in line
+
+
+def test_an_argument_of_one_number_takes_a_list_of_one(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(turned_by(1, "$drawn"))
+    assert load_spec(tmp_path / "t.yaml").graph.outputs
