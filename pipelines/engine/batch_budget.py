@@ -205,6 +205,11 @@ class BatchBudget:
         for ledger in self.ledgers.values():
             ledger.release(order)
 
+    def release_all(self, order: tuple[int, ...]) -> None:
+        """The batch ``order`` is gone with its parts."""
+        for ledger in self.ledgers.values():
+            ledger.release_all(order)
+
     def forget(self, it: Iteration, step: Step) -> None:
         """Drop the samples that failed from all batches, and the batches that no later step reads."""
         if it.dropped:

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -322,36 +322,45 @@ class Engine:
         return self
 
     def __next__(self) -> Iteration:
-        """The next finished batch. Raises StopIteration at the end of the schedule, or what ended the run."""
+        """The next finished batch. Raises StopIteration at the end of the schedule; what made a batch fail, after which
+        the next ones can be asked for; or what ended the run."""
         if self.inline is not None:
-            made = self.inline.take()
+            try:
+                made = self.inline.take()
+            except StopIteration:
+                raise
+            except Exception as e:
+                _raise(e)
             if made is not None:
                 return self._finish(made)
             self.inline, self.host_part.on_account = None, True
-        if self._apart:
-            return self._finish(self._apart.popleft())
-        self.start()
+        if not self._apart:
+            self.start()
+            self._apart.extend(self._taken())
+        iteration = self._apart.popleft()
+        if iteration.problem is not None:
+            _raise(iteration.problem)
+        return self._finish(iteration)
+
+    def _taken(self) -> Sequence[Iteration]:
+        """The batches that came next, together; they may have failed. Raises StopIteration, and what ended the run."""
         if self._handed_out is not None:  # the caller has finished with it, or keeps its own reference
             self.budget.release(self._handed_out)
+            self._handed_out = None
         try:
             iteration = self.direct.take() if self.direct is not None else hand_over.taken(self.delivery)
-            if iteration.problem is not None:
-                raise iteration.problem
         except Closed:
             if self._error is not None:
                 raise self._error from None
             raise StopIteration from None
-        except BaseException as e:
+        except BaseException as e:  # the caller is interrupted
             self._fail(e)
-            ours = as_ours(e)
-            if ours is e:
-                raise
-            raise ours from None
-        self._handed_out = iteration.order if self.direct is None else None
-        if self.options.whole_batches and len(iteration.asked) > 1:
-            self._apart.extend(iteration.apart())
-            iteration = self._apart.popleft()
-        return self._finish(iteration)
+            raise
+        if iteration.problem is not None:
+            self.budget.release_all(iteration.order)
+        elif self.direct is None:
+            self._handed_out = iteration.order
+        return iteration.apart() if self.options.whole_batches and len(iteration.asked) > 1 else (iteration,)
 
     def _finish(self, iteration: Iteration) -> Iteration:
         if gone := lost_files():
@@ -382,3 +391,11 @@ class Engine:
         iteration.dropped += [Dropped(slot, name, "read_failed", why) for slot, name in names.items()]
         drop(iteration.env, set(names))
         iteration.samples = iteration.samples.take(~np.isin(iteration.samples.slot, list(names)))
+
+
+def _raise(problem: BaseException) -> NoReturn:
+    """Raise it in words for the user."""
+    ours = as_ours(problem)
+    if ours is problem:
+        raise problem
+    raise ours from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NoReturn
 
 from .in_flight import Iteration
 from .threads.channel import Channel, Closed
@@ -27,20 +26,19 @@ def taken(channel: Channel[Iteration]) -> Iteration:
 
 
 def arriving(inbox: Channel[Iteration], out: Channel[Iteration]) -> Iterator[Iteration]:
-    """Batches as they come. One that has failed is handed on after those before it, and is the last."""
+    """Batches as they come. One that has failed is handed on after those before it: nothing is done with it."""
     while True:
         it = taken(inbox)
-        if it.problem is not None:
+        if it.problem is None:
+            yield it
+        else:
             out.put(it)
-            raise Closed
-        yield it
 
 
-def end_with(it: Iteration, out: Channel[Iteration], problem: BaseException) -> NoReturn:
-    """The run ends with this batch, which is handed on after those before it, and with what was raised. Raises
-    Closed."""
+def hand_on_failed(it: Iteration, out: Channel[Iteration], problem: BaseException) -> None:
+    """The batch has failed: it is handed on after those before it, and ``problem`` is raised where it is taken. Raises
+    Closed where the run was stopped."""
     if isinstance(problem, Closed):
         raise problem
     it.problem, it.chunks = problem, None  # not all of them are in the pool
     out.put(it)
-    raise Closed

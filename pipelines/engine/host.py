@@ -18,7 +18,7 @@ from ..compile.schedule import Step, segments
 from ..graph.nodes import Edge, Node
 from .batch_budget import FOR_WORK, BatchBudget
 from .errors import out_of_memory
-from .hand_over import arriving, end_with
+from .hand_over import arriving, hand_on_failed
 from .in_flight import Iteration
 from .intake import Intake
 from .memory.budget import Allowance
@@ -129,7 +129,7 @@ class HostPart:
                         self._begin(part, follows[0])
                     out.put(part)
             except BaseException as e:  # raised where the batch is taken
-                end_with(it, out, e)
+                hand_on_failed(it, out, e)
 
     def _begin(self, it: Iteration, step: Step) -> None:
         """Start what threads do of a device step's work, batches before it is its turn."""

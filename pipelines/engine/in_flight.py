@@ -63,7 +63,7 @@ class Iteration:
     chunks: Latch[tuple[Env, Run]] | None = None
     """Work on it that is under way in the pool."""
     problem: BaseException | None = None
-    """The error that ends the run with this batch, once those before it are handed out."""
+    """What made it fail: raised in its turn, once those before it are handed out."""
     ahead: Foresight | None = None
     """The memory that the next step will hold, where that is known."""
     begun: dict[int, Begun] = field(default_factory=dict)
@@ -107,10 +107,13 @@ class Iteration:
         )
 
     def apart(self) -> list[Iteration]:
-        """As it was asked for."""
+        """As it was asked for; each of them failed where it did."""
         low, found = int(self.everyone.slot[0]), []
+        if self.problem is not None:
+            self.env = {}  # of which nobody knows how far it came
         for k, request in enumerate(self.asked):
             found.append(self.part(k, low, low + request.n))
+            found[-1].problem = self.problem
             low += request.n
         return found
 

@@ -256,7 +256,7 @@ class Session:
             raise StopIteration
         try:
             iteration: Iteration = next(self.engine())
-        except Exception:
+        except BaseException:
             self.in_flight -= 1
             raise
         self.in_flight -= 1

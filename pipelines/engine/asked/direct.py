@@ -78,24 +78,16 @@ class Direct:
         self._launch()
 
     def take(self) -> Iteration:
-        """The oldest batch, complete. Raises what made it fail."""
+        """The oldest batch, complete, or with what made it fail."""
         if not self._in_flight:
             self._due = max(self._due, 1)
             self._launch()
         it, lane, begun = self._in_flight.popleft()
         try:
-            if it.problem is not None:
-                raise it.problem
-            if begun is None:
-                self._device_part.finish(it, self._step)
-                self._budget.release(it.order)
-            else:
-                self._rehearsed.finish(it, begun)
-        except Exception:  # the program may go on with the next batch
-            if lane is not None:
+            if it.problem is None:
+                self._finish(it, begun)
+            if it.problem is not None and lane is not None:
                 if_it_works(lane.synchronize)
-            self._budget.release(it.order)
-            raise
         finally:
             if lane is not None:
                 self._lanes.append(lane)
@@ -118,6 +110,16 @@ class Direct:
             except Exception as e:  # raised in its turn
                 it.problem = e
             self._in_flight.append((it, lane, begun))
+
+    def _finish(self, it: Iteration, begun: Begun | None) -> None:
+        try:
+            if begun is not None:
+                self._rehearsed.finish(it, begun)
+            else:
+                self._device_part.finish(it, self._step)
+                self._budget.release(it.order)
+        except Exception as e:  # the program may go on with the next batch
+            it.problem = e
 
     def _begun(self, it: Iteration, lane: Copies) -> Begun | None:
         """Launch the batch; None where `DevicePart` has it."""

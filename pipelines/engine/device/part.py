@@ -16,8 +16,8 @@ from ....ops.interfaces import Copies
 from ...compile.schedule import Step
 from ...graph.nodes import Edge
 from ..batch_budget import FOR_WORK, BatchBudget
-from ..errors import as_ours
-from ..hand_over import arriving, end_with
+from ..errors import as_ours, if_it_works
+from ..hand_over import arriving, hand_on_failed
 from ..in_flight import Iteration
 from ..intake import Intake
 from ..lanes import FreeLanes
@@ -88,12 +88,15 @@ class DevicePart:
                         it.lane = self.lanes.take(free[device], more[device], len(it.samples), out)
                         it.launched = Latch(1)
                         if launchers:
-                            launchers[device].do(self._launch_one, name, step, it, it.lane, it.launched)
+                            try:
+                                launchers[device].do(self._launch_one, name, step, it, it.lane, it.launched)
+                            except Exception as e:  # there is no thread for it
+                                it.launched.fail(e)
                         else:
                             self._launch_one(name, step, it, it.lane, it.launched)
                         out.put(it)
                 except BaseException as e:  # raised where the batch is taken
-                    end_with(whole, out, e)
+                    hand_on_failed(whole, out, e)
         finally:
             for launcher in launchers:
                 launcher.shutdown()
@@ -192,16 +195,27 @@ class DevicePart:
     ) -> None:
         """Wait for launched batches, in order, and give their lanes back: the body of a thread."""
         for it in arriving(inbox, out):
+            lane = it.lane
+            assert lane is not None
             try:
-                lane = self.finish(it, step)
-                free[it.number % len(free)].put(lane)
-                self._budget.holds(it)
-                out.put(it)
+                self.finish(it, step)
             except BaseException as e:  # raised where the batch is taken
-                end_with(it, out, e)
+                self._give_up(it)
+                free[it.number % len(free)].put(lane)
+                hand_on_failed(it, out, e)
+                continue
+            free[it.number % len(free)].put(lane)
+            self._budget.holds(it)
+            out.put(it)
 
-    def finish(self, it: Iteration, step: Step) -> Copies:
-        """Wait for a launched batch; the lane that is free now. Raises what was raised as it was launched."""
+    def _give_up(self, it: Iteration) -> None:
+        """A launched batch has failed: its lane is free once the device has done what it was given."""
+        lane, it.lane, it.launched, it.begun = it.lane, None, None, {}
+        if lane is not None:
+            if_it_works(lane.synchronize)
+
+    def finish(self, it: Iteration, step: Step) -> None:
+        """Wait for a launched batch, whose lane is free then. Raises what was raised as it was launched."""
         assert it.launched is not None
         assert it.lane is not None
         it.launched.wait()
@@ -212,7 +226,6 @@ class DevicePart:
         it.env |= results
         it.dropped += run.dropped
         self._budget.forget(it, step)
-        return lane
 
     def _settled(self, it: Iteration, step: Step, lane: Copies, run: Run, attempt: int) -> Env:
         """The results of a launched batch, once the device is done and every check has passed. Samples that fail a

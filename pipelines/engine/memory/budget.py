@@ -133,6 +133,13 @@ class Ledger:
             self._account.holding -= freed
             self._add(-freed)
 
+    def release_all(self, batch: tuple[int, ...]) -> None:
+        """The batch is gone with all parts that it was cut into."""
+        with self._account.lock:
+            whole = (self._run, *batch)
+            for owner in [o for o in self._account.held if o[: len(whole)] == whole]:
+                self.release(owner[1:])
+
     @contextmanager
     def work(self, nbytes: int) -> Iterator[None]:
         """Take ``nbytes`` while a piece of work runs. Raises Closed when the run was stopped."""

@@ -28,7 +28,7 @@ class Pool:
         self._started = self._closed = False
 
     def do(self, work: Callable[..., None], *args: Any) -> None:
-        """Have ``work(*args)`` done. Raises RuntimeError after `shutdown`."""
+        """Have ``work(*args)`` done. Raises RuntimeError after `shutdown`, and while threads cannot be started."""
         with self._lock:  # or it might be queued after the mark that ends the threads, and never be done
             if not self._started or self._closed:
                 self._start()
@@ -42,20 +42,21 @@ class Pool:
         """Take no more work, and wait until what was given is done."""
         with self._lock:
             self._closed = True
-        if self._started:
-            _end(self._tasks, self.count)
-            if wait:
-                _wait(self._threads)
+        _end(self._tasks, self.count)
+        if wait:
+            _wait(self._threads)
 
     def _start(self) -> None:
         if self._closed:
             raise RuntimeError("a pool that was shut down takes no more work")
-        self._started = True
+        if self not in _pools:
+            _pools.add(self)
+            # Garbage may be collected by any thread, at any moment: it must not wait for others.
+            weakref.finalize(self, _end, self._tasks, self.count).atexit = False
         for thread in self._threads:
-            thread.start()
-        _pools.add(self)
-        # Garbage may be collected by any thread, at any moment: it must not wait for others.
-        weakref.finalize(self, _end, self._tasks, self.count).atexit = False
+            if thread.ident is None:  # others were started the last time, when one could not be
+                thread.start()
+        self._started = True
 
 
 @dataclass(frozen=True, slots=True)

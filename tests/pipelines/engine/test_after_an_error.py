@@ -10,52 +10,58 @@ import numpy as np
 import pytest
 
 from dali_run import Pipeline, fn, pipeline_def
-from dali_run.ops.errors import JobError, SpecError
+from dali_run.ops.batch import Batch
+from dali_run.ops.errors import DeviceError, JobError, SpecError
+from dali_run.pipelines.engine.asked import inline
+from dali_run.pipelines.engine.device.part import DevicePart
+from dali_run.pipelines.engine.engine import Engine, Iteration, Request
+from dali_run.pipelines.engine.inputs import numbered
+from dali_run.pipelines.engine.memory.budget import Ledger
+from dali_run.pipelines.graph.nodes import Edge
 from tests.kit.fake_cupy import faked
 
 BATCH, COUNT = 3, 12
-
 EVERY_THIRD = [None if k % 3 == 1 else k for k in range(COUNT)]
+WAYS = ["inline", "threads", "direct", "threads of a gpu"]
 
 
-def fed(device: int | None, bad: tuple[int, ...]) -> Callable[[], Any]:
-    """Batches of one number each; every third is of the shape ``bad``."""
+def numbers(x: Any) -> Any:
+    """A function of the user's, for which there are threads."""
+    return x
+
+
+def piped(way: str, bad: tuple[int, ...], call: Callable[[Any], Any], **more: Any) -> Pipeline:
+    """``call`` of batches of one number each; every third is of the shape ``bad``."""
     turn = iter(range(COUNT))
+    there = way == "direct"
 
     def source() -> list[Any]:
         k = next(turn)
         arrays = [np.full(bad if k % 3 == 1 else (4, 5, 3), k, np.uint8) for _ in range(BATCH)]
-        if device is None:
+        if not there:
             return arrays
         import cupy
 
         return [cupy.asarray(a) for a in arrays]
 
-    return source
-
-
-def a_sample(device: int | None, **more: Any) -> Pipeline:
-    """Its samples are refused, and may not be."""
-
-    @pipeline_def(batch_size=BATCH, num_threads=2, device_id=device, **more)
+    @pipeline_def(batch_size=BATCH, num_threads=2, device_id=None if way in WAYS[:2] else 0, **more)
     def pipe() -> Any:
-        on = "cpu" if device is None else "gpu"
-        x = fn.external_source(source=fed(device, (1, 1, 3)), layout="HWC", device=on)
-        return fn.crop(x, crop=[2, 2])
+        x = fn.external_source(source=source, device="gpu" if there else "cpu")
+        if way == "threads of a gpu":
+            x = fn.python_function(x, function=numbers, device="cpu").gpu()
+        return call(fn.reshape(x, layout="HWC"))
 
     return pipe()
 
 
-def a_kernel(device: int | None, **more: Any) -> Pipeline:
-    """An operator cannot take it."""
+def a_sample(way: str, **more: Any) -> Pipeline:
+    """Samples are refused, and may not be."""
+    return piped(way, (1, 1, 3), lambda x: fn.crop(x, crop=[2, 2]), **more)
 
-    @pipeline_def(batch_size=BATCH, num_threads=2, device_id=device, **more)
-    def pipe() -> Any:
-        on = "cpu" if device is None else "gpu"
-        x = fn.external_source(source=fed(device, (4, 5)), device=on)
-        return fn.crop(fn.reshape(x, layout="HWC"), crop=[2, 2])
 
-    return pipe()
+def an_operator(way: str, **more: Any) -> Pipeline:
+    """An operator cannot take the batch."""
+    return piped(way, (4, 5), lambda x: fn.crop(x, crop=[2, 2]), **more)
 
 
 def taken(pipe: Pipeline) -> list[int | None]:
@@ -67,18 +73,84 @@ def taken(pipe: Pipeline) -> list[int | None]:
             found.append(int(np.asarray(out.as_cpu()[0]).reshape(-1)[0]))
         except StopIteration:
             return found
-        except (JobError, SpecError):
+        except (DeviceError, JobError, SpecError):
             found.append(None)
     return found
 
 
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
+    """All that come to be."""
+    found: list[Engine] = []
+    begin = Engine.__init__
+
+    def watched(self: Engine, *args: Any) -> None:
+        begin(self, *args)
+        found.append(self)
+
+    monkeypatch.setattr(Engine, "__init__", watched)
+    return found
+
+
+def held(ledger: Ledger) -> dict[tuple[int, ...], int]:
+    return {o: n for o, n in ledger._account.held.items() if n}
+
+
+def check(way: str, pipe: Pipeline, engines: list[Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch comes in its turn, no one waits at the end, nothing stays on the account, and no lane is lost."""
+    if way == "threads":
+        monkeypatch.setattr(inline, "_PATIENCE", -1)
+    assert taken(pipe) == EVERY_THIRD
+    assert pipe._session.in_flight == 0
+    (engine,) = engines
+    assert (engine.direct is not None) == (way == "direct")
+    assert (engine.inline is not None) == (way == "inline")
+    if engine._handed_out is not None:
+        engine.budget.release(engine._handed_out)  # the program has the last one
+    assert [held(ledger) for ledger in engine.ledgers.values()] == [{}] * len(engine.ledgers)
+    free = len(engine.direct._lanes) if engine.direct is not None else sum(k.fill for k in engine.lanes._free)
+    assert free == len(engine.lanes.all)
+    pipe.close()
+
+
 @pytest.mark.parametrize("pipelined", [False, True])
-@pytest.mark.parametrize("device", [None, 0])
-@pytest.mark.parametrize("make", [a_sample, a_kernel])
-def test_the_source_ends_all_the_same(make: Callable[..., Pipeline], device: int | None, pipelined: bool) -> None:
-    """A batch that failed is in flight no more: nothing waits for it at the end."""
-    with nullcontext() if device is None else faked(memory=True):
-        pipe = make(device, exec_pipelined=pipelined, exec_async=pipelined)
-        assert taken(pipe) == EVERY_THIRD
-        assert pipe._session.in_flight == 0
-        pipe.close()
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", [a_sample, an_operator])
+def test_a_program_goes_on(
+    make: Callable[..., Pipeline], way: str, pipelined: bool, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nullcontext() if way in WAYS[:2] else faked(memory=True):
+        pipe = make(way, exec_pipelined=pipelined, exec_async=pipelined)
+        check(way, pipe, engines, monkeypatch)
+
+
+@pytest.mark.parametrize("way", WAYS[2:])
+@pytest.mark.parametrize("where", ["_launch_whole", "_settled"])
+def test_a_program_goes_on_after_errors_of_a_device(
+    where: str, way: str, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a batch is launched, and when it is waited for."""
+    before = getattr(DevicePart, where)
+
+    def failing(self: DevicePart, *args: Any) -> Any:
+        it = args[2 if where == "_launch_whole" else 0]
+        if it.number % 3 == 1:
+            raise DeviceError("this batch does not fit")
+        return before(self, *args)
+
+    monkeypatch.setattr(DevicePart, where, failing)
+    with faked(memory=True):
+        pipe = piped(way, (4, 5, 3), lambda x: fn.crop(x, crop=[2, 2]))
+        if way == "direct":
+            monkeypatch.setattr("dali_run.pipelines.engine.asked.rehearsed.Rehearsed.begin", lambda *_: None)
+        check(way, pipe, engines, monkeypatch)
+
+
+def test_batches_that_went_together_fail_one_by_one() -> None:
+    """A program that counts its batches finds as many, wherever they were launched."""
+    samples = numbered(Request(8, 6))
+    asked = Request(8, 2), Request(10, 4)
+    it = Iteration((3,), Request(8, 6), samples, {}, samples, asked=asked, problem=SpecError("no"))
+    it.env[Edge(0)] = Batch.from_list([np.zeros(2)] * 6, "", samples)  # half of an operator's work
+    parts = it.apart()
+    assert [(p.request.start, p.request.n, p.problem) for p in parts] == [(8, 2, it.problem), (10, 4, it.problem)]

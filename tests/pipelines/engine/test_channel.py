@@ -102,3 +102,23 @@ def test_the_interpreter_ends_with_a_pool_at_work() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_pool_whose_threads_cannot_be_started_takes_no_work_until_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would do it, and whoever waits for its end would wait for ever."""
+    start, fails = threading.Thread.start, [True, True]
+
+    def start_or_fail(self: threading.Thread) -> None:
+        if self.name == "few_1" and fails and fails.pop():
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    pool, done = Pool(3, "few"), list[int]()
+    for k in range(2):
+        with pytest.raises(RuntimeError, match="can't start"):
+            pool.do(done.append, k)
+    pool.do(done.append, 2)
+    pool.shutdown()
+    assert done == [2]
+    assert not any(t.name.startswith("few") for t in threading.enumerate())
