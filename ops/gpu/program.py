@@ -223,13 +223,10 @@ class Programs:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[Any, Program]] = {}
-        self.contexts: dict[Any, Context] = {}
-        """Of operators, by their names: what is the same in all batches is not put together anew."""
 
     def release(self) -> None:
         """Give the memory back that programs hold."""
         self._kept.clear()
-        self.contexts.clear()
 
     def find(self, step: Hashable, key: Any) -> Program | None:
         """The program of ``step`` for inputs of ``key`` (`key_of`)."""

@@ -24,13 +24,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...ops.errors import DeviceError, JobError
+from ...ops.errors import DeviceError
 from ...ops.gpu.lane import page_locked_blocks, pinned_empty
 from ...ops.gpu.start import start_ahead
 from ...ops.gpu.waits import Watch, unwatch, watch
 from ...ops.interfaces import Copies
 from ...readers.fetch.gpu_reads import lender_for
-from ...readers.fetch.lost_pages import lost_files
 from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from . import hand_over
@@ -42,12 +41,11 @@ from .device.null_lane import NullLane
 from .device.open_lanes import OpenLanes, open_lane
 from .device.part import DevicePart, launcher_count
 from .errors import as_ours, if_it_works
+from .finished import finished
 from .host import HostPart
-from .in_flight import Feed, Iteration, Request, replace_dropped
+from .in_flight import Feed, Iteration, Request
 from .intake import Intake
 from .memory.budget import Ledger
-from .nodes.envs import drop
-from .nodes.run import Dropped
 from .options import Options
 from .services import FEWER, Services
 from .stats import Stats
@@ -332,7 +330,7 @@ class Engine:
             except Exception as e:
                 _raise(e)
             if made is not None:
-                return self._finish(made)
+                return finished(self.services, made)
             self.inline, self.host_part.on_account = None, True
         if not self._apart:
             self.start()
@@ -340,7 +338,7 @@ class Engine:
         iteration = self._apart.popleft()
         if iteration.problem is not None:
             _raise(iteration.problem)
-        return self._finish(iteration)
+        return finished(self.services, iteration)
 
     def _taken(self) -> Sequence[Iteration]:
         """The batches that came next, together; they may have failed. Raises StopIteration, and what ended the run."""
@@ -361,36 +359,6 @@ class Engine:
         elif self.direct is None:
             self._handed_out = iteration.order
         return iteration.apart() if self.options.whole_batches and len(iteration.asked) > 1 else (iteration,)
-
-    def _finish(self, iteration: Iteration) -> Iteration:
-        if gone := lost_files():
-            self._lose(iteration, gone)
-        for d in iteration.dropped:
-            self.stats.count(self.stats.rejected, d.code)
-        lost = [d for d in iteration.dropped if not d.kept]
-        if lost and self.options.policy == "fail":
-            d = lost[0]
-            at = iteration.origin_of(d)
-            raise JobError(f"{at.source or at.key}: {self._where(d.node)}: {d.code}: {d.message} (on_error policy is "
-                           "fail)")  # fmt: skip
-        if lost and self.options.policy == "replace":
-            replace_dropped(iteration, self.plan.graph.outputs.values())
-        return iteration
-
-    def _where(self, name: str) -> str:
-        """A node, and its place in the user's text where that is known."""
-        marks = (n.mark for n in self.plan.graph.nodes if n.mark and name in (n.name, *n.parts.values()))
-        return next((f"{name} ({mark})" for mark in marks), name)
-
-    def _lose(self, iteration: Iteration, files: frozenset[str]) -> None:
-        """Leave out the samples from ``files``: zeros may have been read instead of their bytes."""
-        names = {slot: self.plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
-        why = "the file was cut short, or could not be read, while the job ran"
-        # what zeros were refused for is not the cause
-        iteration.dropped = [d for d in iteration.dropped if d.slot not in names]
-        iteration.dropped += [Dropped(slot, name, "read_failed", why) for slot, name in names.items()]
-        drop(iteration.env, set(names))
-        iteration.samples = iteration.samples.take(~np.isin(iteration.samples.slot, list(names)))
 
 
 def _raise(problem: BaseException) -> NoReturn:

@@ -135,9 +135,10 @@ class HostPart:
         """Start what threads do of a device step's work, batches before it is its turn."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
+        run = self._services.run(it, allocate_staging=self._page_locked)
         try:
-            run = self._services.run(it, allocate_staging=self._page_locked)
             it.begun = begin(step.nodes, it.env, run)
+            run.notes.end()
         except Exception as e:
             if not isinstance(e, MemoryError) and not out_of_memory(e):  # of page-locked memory: later, then
                 raise
@@ -190,6 +191,7 @@ class HostPart:
             env |= guarded(nodes, env, run, gives, on_error)
             if run.dropped:
                 drop(env, gone(run.dropped))
+        run.notes.end()
         it.env |= {e: env[e] for e in step.gives}
         it.dropped += run.dropped
         self._budget.forget(it, step)
@@ -292,6 +294,7 @@ class HostPart:
         else:
             it.env |= {e: join([env[e] for env, _ in parts], self._recycler.empty) for e in step.gives}
         for _, run in parts:
+            run.notes.end()
             it.dropped += run.dropped
         self._budget.forget(it, step)
         if self.on_account:

@@ -11,9 +11,8 @@ import numpy as np
 from ...ops.batch import Batch, Origin, Samples
 from ...ops.interfaces import Begun, Copies
 from ..compile.plan import Plan
-from ..graph.nodes import Edge
 from .memory.estimate import Foresight
-from .nodes.envs import cut, gone, within
+from .nodes.envs import cut, within
 from .nodes.run import Draws, Dropped, Env, Run, State
 from .threads.latch import Latch
 
@@ -161,18 +160,3 @@ def draws_of(requests: Iterable[Request]) -> Draws:
             found.append((low, low + request.n, request.states))
         low += request.n
     return tuple(found)
-
-
-def replace_dropped(iteration: Iteration, edges: Iterable[Edge]) -> None:
-    """Replace every dropped sample by a copy of the nearest good one, in all outputs alike."""
-    good = iteration.samples.slot
-    if len(good) == 0:
-        return
-    slots = np.sort(np.concatenate([good, np.array(sorted(gone(iteration.dropped)), good.dtype)]))
-    right = np.searchsorted(good, slots).clip(0, len(good) - 1)
-    left = (right - 1).clip(0)
-    nearest = np.where(np.abs(good[left] - slots) <= np.abs(good[right] - slots), left, right)
-    iteration.samples = iteration.everyone.take(np.searchsorted(iteration.everyone.slot, slots))
-    iteration.replaced = True
-    for edge in dict.fromkeys(edges):
-        iteration.env[edge] = iteration.env[edge].take(nearest, iteration.samples)

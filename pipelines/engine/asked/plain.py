@@ -10,22 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from ....ops.base import Operator, outputs_of
 from ....ops.batch import host_empty
-from ....ops.context import Context, streams_of
-from ....ops.interfaces import Lane
+from ....ops.context import streams_of
 from ....readers.base import Reader
 from ....readers.external_source import ExternalSource, FedBatches
 from ...compile.schedule import Step
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 from ..in_flight import Iteration
-from ..nodes.run import Env, context_of
+from ..nodes.run import Env
 from ..services import Services
+from .contexts import Contexts
 
 _SMALL = 1 << 20
 """Bytes of the arrays of a batch that the host computes."""
@@ -54,22 +54,21 @@ class Plain:
         self._nodes = [(n, n.stage, [Edge(n.id, k) for k in range(n.op.num_outputs)]) for n in nodes]
         last = {e: n.id for n in nodes for e in n.reads}
         self._frees = {n.id: [e for e in n.reads if last[e] == n.id and e not in keep] for n in nodes}
-        self._contexts: dict[tuple[int, int], Context] = {}
+        self._contexts = Contexts(services, _small)
         self.suits = all(map(is_plain, nodes))
         """They may be called so."""
 
     def run(self, it: Iteration, env: Env, lane: Any = None) -> list[tuple[int, int, float]] | None:
         """Add their outputs to ``env``. For each node the bytes that it takes and gives, and when it ended; None where
         one of them has more to say than its outputs. Raises what kernels raise."""
+        found = None
         try:
             found = self._run(it, env, lane)
-        except BaseException:
-            self._contexts.clear()  # they may have been told of samples
-            raise
-        if found is None:
-            self._contexts.clear()
-        for known in self._contexts.values():
-            known.args = {}  # no batch is to be held
+        finally:
+            if found is None:
+                self._contexts.forget()
+            else:
+                self._contexts.counts()
         return found
 
     def _run(self, it: Iteration, env: Env, lane: Any) -> list[tuple[int, int, float]] | None:
@@ -86,7 +85,7 @@ class Plain:
             if drawn is not None:
                 outputs: Sequence[Any] = (drawn,)
             else:
-                ctx = self._context(node, stage, it, env, lane)
+                ctx = self._contexts.of(node, stage, it, env, lane)
                 outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
                 if ctx.rejects or ctx.checks or ctx.finish is not None:
                     return None
@@ -102,17 +101,6 @@ class Plain:
             for e in self._frees[node.id]:
                 env.pop(e, None)
         return found
-
-    def _context(self, node: Node, stage: Any, it: Iteration, env: Env, lane: Any) -> Context:
-        key = node.id, id(lane)
-        known = self._contexts.get(key)
-        args = {k: env[e] for k, e in node.args.items()} if node.args else {}
-        if known is None:
-            run = self._services.run(it, device=lane, allocate=None if lane is not None else _small)
-            known = self._contexts[key] = context_of(node, stage, it.samples, env, run)
-            known.device = cast("Lane", lane)
-        known.samples, known.args = it.samples, args
-        return known
 
 
 class PlainStep:

@@ -21,8 +21,9 @@ from ...graph.nodes import Edge, Node
 from ..batch_budget import BatchBudget
 from ..in_flight import Iteration
 from ..nodes.as_program import repeating
-from ..nodes.run import Env, context_of
+from ..nodes.run import Env
 from ..services import Services
+from .contexts import Contexts
 from .plain import Plain
 
 _KEPT = 16
@@ -91,6 +92,7 @@ class Rehearsed:
         self._seen: dict[int, int] = {}
         """How often shapes came to a lane."""
         self._in_vain = 0
+        self._contexts = Contexts(services)
 
     def begin(self, it: Iteration, lane: Any) -> Begun | None:
         """Launch the batch; None, and nothing is done, where there is no program for it."""
@@ -104,6 +106,8 @@ class Rehearsed:
                 return None
             fed += outputs
             nbytes.append(outputs[0].nbytes if len(outputs) == 1 else sum(b.nbytes for b in outputs))
+        if any(fed[k].on_host for k, _ in self._passed):  # before anything is launched: it would be in vain
+            return None
         begun = Begun(lane, None, (), {}, nbytes, False, ())
         if self._nodes:
             launched = self._launched(it, lane, fed, nbytes)
@@ -112,8 +116,6 @@ class Rehearsed:
             begun = launched
         for k, edge in self._passed:
             batch = fed[k]
-            if batch.on_host:
-                return None
             begun.results[edge] = batch.with_data(batch.data, samples, batch.nbytes)
         return begun
 
@@ -184,26 +186,23 @@ class Rehearsed:
         return self._holds[shapes]
 
     def _run(self, program: Program, lane: Any, given: Sequence[Batch], it: Iteration) -> Env | None:
-        samples, env = it.samples, it.env
-        contexts = programs_of(lane).contexts
-
-        def context(node: Node) -> Context:
-            known = contexts.get(node.id)
-            if known is None:
-                run = self._services.run(it, device=lane)
-                known = contexts[node.id] = context_of(node, "gpu", samples, env, run)
-            else:
-                known.samples, known.args = samples, {k: env[e] for k, e in node.args.items()}
-            return known
-
+        samples, env, contexts = it.samples, it.env, self._contexts
         if program.is_free:
-            return program.run(lane, given, samples, context)
-        with lane:
-            found = program.run(lane, given, samples, context, timed=True)
-        if program.changes:
-            for known in contexts.values():
-                known.args = {}  # no batch is to be held
-                known.rejects.clear()
+            return program.run(lane, given, samples, _no_context)
+        if not program.changes:
+            with lane:
+                return program.run(lane, given, samples, _no_context, timed=True)
+        found = None
+        try:
+            with lane:
+                found = program.run(
+                    lane, given, samples, lambda node: contexts.of(node, "gpu", it, env, lane), timed=True
+                )
+        finally:
+            if found is None:
+                contexts.forget()
+            else:
+                contexts.counts()
         return found
 
     def _run_plainly(
@@ -248,3 +247,7 @@ class Rehearsed:
         for node, (taken, given), own in zip(self._nodes, sizes, alone, strict=True):
             share = own / total if total else 1 / len(alone)
             stats.called(node, samples, taken, given, seconds * share, device=True)
+
+
+def _no_context(node: Node) -> Context:
+    raise AssertionError(f"nothing changes that {node.name} would need one for")

@@ -69,9 +69,7 @@ class MoreLanes:
                 self._again = AGAIN
                 self._begin(0.0)
                 return Change.NOTHING
-            self._not_before, self._again = now + self._again, 2 * self._again
-            self.lanes -= 1
-            self._begin(SETTLE)
+            self._one_less(now)
             return Change.ONE_LESS
         if part < WAITED or not room or self.lanes >= MOST or now < self._not_before:
             self._begin(0.0)
@@ -80,3 +78,13 @@ class MoreLanes:
         self.lanes += 1
         self._begin(SETTLE)
         return Change.ONE_MORE
+
+    def refused(self) -> None:
+        """The lane that was to be tried could not be opened."""
+        self._trying = False
+        self._one_less(self._clock())
+
+    def _one_less(self, now: float) -> None:
+        self._not_before, self._again = now + self._again, 2 * self._again
+        self.lanes -= 1
+        self._begin(SETTLE)

@@ -13,13 +13,15 @@ from ....ops.gpu.lane import Lane, free_memory, gpu_count, limit_pool
 from ....ops.interfaces import Copies
 from ...compile.place import Target
 from ..batch_budget import BatchBudget
-from ..errors import if_it_works
+from ..errors import if_it_works, out_of_memory
 from ..lanes import FreeLanes, OwnLanes, SharedLanes
 from ..memory.budget import Ledger
 from ..services import Services
 from ..threads.channel import Channel
 from .more_lanes import MOST, Change, MoreLanes
 from .null_lane import NullLane
+
+NO_LANE = "out of GPU memory: a batch less in flight"
 
 _FEW = 0.01
 """Part of the pictures that other decoders take from which the rest may wait for those."""
@@ -84,12 +86,28 @@ class OpenLanes:
         count = len(self._plan.target.indices)
         for number, free in enumerate(self._free):
             index = self._plan.target.indices[number % count]
-            lanes = [self._open_lane(self._plan.target, index) for _ in range(self._options.lanes)]
-            self.all += lanes
+            lanes = [self._opened_on(index)]
+            while len(lanes) < self._options.lanes and (another := self._one_more(index)) is not None:
+                lanes.append(another)
             if index not in self._limited:
                 self._limit(index)
             for lane in lanes:
                 free.put(lane)
+
+    def _opened_on(self, index: int) -> Copies:
+        lane = self._open_lane(self._plan.target, index)
+        self.all.append(lane)
+        return lane
+
+    def _one_more(self, index: int) -> Copies | None:
+        """Another lane of a device that has some; None, and the run goes on with those, where there is no memory."""
+        try:
+            return self._opened_on(index)
+        except Exception as e:
+            if not out_of_memory(e):
+                raise
+        self._services.fell_back(NO_LANE)
+        return None
 
     def _limit(self, index: int) -> None:
         """Hold the pool of device ``index`` to the budget; all of them are on one account."""
@@ -137,14 +155,20 @@ class OpenLanes:
             return lane
         change = more.launched(samples, time.perf_counter() - began, self._room_for_more())
         if change is Change.ONE_MORE:
-            another = self._open_lane(self._plan.target, lane.index)
-            self.all.append(another)
-            out.deepen()
-            free.put(another)
+            try:
+                another = self._one_more(lane.index)
+            except BaseException:
+                free.put(lane)
+                raise
+            if another is None:
+                more.refused()
+            else:
+                out.deepen()
+                free.put(another)
         elif change is Change.ONE_LESS:
             self.all[:] = [k for k in self.all if k is not lane]
             free.drop(lane)
-            lane.close()
+            if_it_works(lane.close)
             lane = free.get()
         return lane
 

@@ -164,6 +164,7 @@ class DevicePart:
                         observe=None if timer else self._services.observer("gpu (emulated)", it.number))  # fmt: skip
         with lane:
             run.results = self._on(lane, step).run_cut(env, run, it.cuts if attempt == 0 else [])
+        run.notes.end()
         it.begun = {}
         run.timer = timer
         return run

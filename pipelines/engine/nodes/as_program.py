@@ -40,21 +40,14 @@ class Whole:
         run.trail = []
         if run.mark_device is not None:
             run.mark_device(nodes[0], len(samples), 0, 0, False)
-        contexts = self.programs.contexts
 
         def context(node: Node) -> Context:
-            known = contexts.get(node.id)
-            if known is None or run.draws:
-                known = contexts[node.id] = context_of(node, "gpu", samples, env, run)
-            else:
-                known.samples, known.args = samples, {k: env[e] for k, e in node.args.items()}
-            return known
+            return context_of(node, "gpu", samples, env, run)
 
+        before = run.state()
         found = self.programs.run(run.device, self._key, self.inputs, samples, context)
-        for known in contexts.values():
-            known.args = {}  # no batch is to be held
-            known.rejects.clear()
         if found is None:
+            run.undo(before)
             return False
         run.trail = None
         outputs, sizes = found

@@ -31,7 +31,7 @@ def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on
     except DaliRunError:
         raise
     except Exception as e:
-        run.undo(before)
+        told = run.undo(before)
         if len(run.samples) == 1:
             e.__dict__.setdefault(_RAISED_FOR, run.samples.origin(0))
         again = run.alone if _may_fit_alone(e, run) else None
@@ -50,6 +50,8 @@ def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on
         finally:
             run.alone = again
     if len(run.samples) <= 1:
+        for sink, facts in told:
+            run.notes.add(sink, *facts)
         return _refused(nodes, run, gives, problem)
     parts = [guarded(nodes, half, run, gives, on_error) for half in pieces(env, run, middle(run))]
     return {e: concat([p[e] for p in parts]) for e in gives}

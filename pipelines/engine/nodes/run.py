@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -36,6 +37,43 @@ class Dropped:
     message: str
     kept: bool = False
     """It was not dropped, only noted: it is damaged."""
+
+
+class Notes:
+    """Facts that kernels tell of one pass for the report, until it is sure that the pass counts. Contexts refer to it,
+    and not to the pass, which refers to them."""
+
+    __slots__ = ("_at_once", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._at_once = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, told: Callable[..., None], *facts: Any) -> None:
+        """``told(*facts)`` is to be called."""
+        if self._at_once:
+            told(*facts)
+        else:
+            self._waiting.append((told, facts))
+
+    def forget(self, first: int) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
+        """Those from number ``first`` on; they are forgotten."""
+        forgotten = self._waiting[first:]
+        del self._waiting[first:]
+        return forgotten
+
+    def pass_on(self) -> None:
+        """What was told counts."""
+        for told, facts in self.forget(0):
+            told(*facts)
+
+    def end(self) -> None:
+        """The same; later facts are passed on at once."""
+        self._at_once = True
+        self.pass_on()
 
 
 @dataclass(slots=True)
@@ -83,6 +121,8 @@ class Run:
     """Called around every kernel on a device: node, samples, bytes in, bytes out, after."""
     mark_whole: Callable[[Sequence[Node], int, Sequence[tuple[int, int]]], None] | None = None
     """Called after nodes that were launched as one: samples, and each node's bytes in and out."""
+    notes: Notes = field(default_factory=Notes)
+    """For `count`, `decoders` and `waited`."""
     dropped: list[Dropped] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
     late: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
@@ -93,13 +133,15 @@ class Run:
     """Results of a launch on a device, until it is settled."""
     timer: Any = None
 
-    def state(self) -> tuple[int, int, int]:
+    def state(self) -> tuple[int, int, int, int]:
         """How much it has noted down so far."""
-        return len(self.dropped), len(self.checks), len(self.late)
+        return len(self.dropped), len(self.checks), len(self.late), len(self.notes)
 
-    def undo(self, state: tuple[int, int, int]) -> None:
-        """Forget what was noted down since ``state``."""
+    def undo(self, state: tuple[int, int, int, int]) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
+        """Forget what was noted down since ``state``: these samples go another way, which notes it again. The facts for
+        the report, in case they go none."""
         del self.dropped[state[0] :], self.checks[state[1] :], self.late[state[2] :]
+        return self.notes.forget(state[3])
 
 
 def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -> Context:
@@ -125,9 +167,9 @@ def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -
         lender=run.lender,
         pool=run.pool,
         isolation=run.isolation,
-        count=run.count,
-        decoders=run.decoders,
-        waited=run.waited,
+        count=None if run.count is None else partial(run.notes.add, run.count),
+        decoders=None if run.decoders is None else partial(run.notes.add, run.decoders),
+        waited=None if run.waited is None else partial(run.notes.add, run.waited),
         remembered=run.remembered,
         begun=run.begun.get(node.id),
         attempt=run.attempt,

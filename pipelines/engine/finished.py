@@ -1,0 +1,67 @@
+"""Finished: a batch as it is handed out. Samples that failed are left out, replaced, or end the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ...ops.errors import JobError
+from ...readers.fetch.lost_pages import lost_files
+from ..compile.plan import Plan
+from ..graph.nodes import Edge
+from .in_flight import Iteration
+from .nodes.envs import drop, gone
+from .nodes.run import Dropped
+from .services import Services
+
+
+def finished(services: Services, iteration: Iteration) -> Iteration:
+    """The batch by the policy for samples that fail (`Options.policy`). Raises JobError where that is ``fail``."""
+    plan, stats, policy = services.plan, services.stats, services.options.policy
+    if files := lost_files():
+        _lose(plan, iteration, files)
+    for d in iteration.dropped:
+        stats.count(stats.rejected, d.code)
+    lost = [d for d in iteration.dropped if not d.kept]
+    if lost and policy == "fail":
+        d = lost[0]
+        at = iteration.origin_of(d)
+        raise JobError(
+            f"{at.source or at.key}: {_where(plan, d.node)}: {d.code}: {d.message} (on_error policy is fail)"
+        )
+    if lost and policy == "replace":
+        replace_dropped(iteration, plan.graph.outputs.values())
+    return iteration
+
+
+def _where(plan: Plan, name: str) -> str:
+    """A node, and its place in the user's text where that is known."""
+    marks = (n.mark for n in plan.graph.nodes if n.mark and name in (n.name, *n.parts.values()))
+    return next((f"{name} ({mark})" for mark in marks), name)
+
+
+def _lose(plan: Plan, iteration: Iteration, files: frozenset[str]) -> None:
+    """Leave out the samples from ``files``: zeros may have been read instead of their bytes."""
+    names = {slot: plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
+    why = "the file was cut short, or could not be read, while the job ran"
+    # what zeros were refused for is not the cause
+    iteration.dropped = [d for d in iteration.dropped if d.slot not in names]
+    iteration.dropped += [Dropped(slot, name, "read_failed", why) for slot, name in names.items()]
+    drop(iteration.env, set(names))
+    iteration.samples = iteration.samples.take(~np.isin(iteration.samples.slot, list(names)))
+
+
+def replace_dropped(iteration: Iteration, edges: Iterable[Edge]) -> None:
+    """Replace every dropped sample by a copy of the nearest good one, in all outputs alike."""
+    good = iteration.samples.slot
+    if len(good) == 0:
+        return
+    slots = np.sort(np.concatenate([good, np.array(sorted(gone(iteration.dropped)), good.dtype)]))
+    right = np.searchsorted(good, slots).clip(0, len(good) - 1)
+    left = (right - 1).clip(0)
+    nearest = np.where(np.abs(good[left] - slots) <= np.abs(good[right] - slots), left, right)
+    iteration.samples = iteration.everyone.take(np.searchsorted(iteration.everyone.slot, slots))
+    iteration.replaced = True
+    for edge in dict.fromkeys(edges):
+        iteration.env[edge] = iteration.env[edge].take(nearest, iteration.samples)
