@@ -147,10 +147,19 @@ class Engine:
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the threads; iterating does it by itself."""
+        """Start the threads; iterating does it by itself. What it raises is raised by each attempt to iterate, too."""
         if self._started or self.inline is not None:
             return
         self._started = True
+        try:
+            self._start()
+        except BaseException as e:
+            self._fail(e)
+            self.direct = None
+            self.delivery.stop()
+            raise
+
+    def _start(self) -> None:
         self._thread("abandoned", self._stop_when_abandoned)
         if self.plan.target.device == "gpu":
             self.budget.host.keeps(page_locked_blocks())

@@ -62,7 +62,7 @@ class Iteration:
     chunks: Latch[tuple[Env, Run]] | None = None
     """Work on it that is under way in the pool."""
     problem: BaseException | None = None
-    """What made it fail: raised in its turn, once those before it are handed out."""
+    """The error that made it fail: raised in its turn, once those before it are handed out."""
     ahead: Foresight | None = None
     """The memory that the next step will hold, where that is known."""
     begun: dict[int, Begun] = field(default_factory=dict)

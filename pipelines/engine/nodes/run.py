@@ -66,7 +66,7 @@ class Notes:
         return forgotten
 
     def pass_on(self) -> None:
-        """What was told counts."""
+        """The pass counts so far: call what waits."""
         for told, facts in self.forget(0):
             told(*facts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -154,3 +155,31 @@ def test_batches_that_went_together_fail_one_by_one() -> None:
     it.env[Edge(0)] = Batch.from_list([np.zeros(2)] * 6, "", samples)  # half of an operator's work
     parts = it.apart()
     assert [(p.request.start, p.request.n, p.problem) for p in parts] == [(8, 2, it.problem), (10, 4, it.problem)]
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_where_nothing_can_be_started_each_attempt_says_so(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them waits for threads or lanes that are not there."""
+    if way == "threads":
+        monkeypatch.setattr(inline, "_PATIENCE", -1)
+    start = threading.Thread.start
+
+    def start_or_fail(self: threading.Thread) -> None:
+        if self.name[0].isdigit():  # of a step
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    def open_lane(target: Any, index: int) -> Any:
+        raise DeviceError("it fell off the bus")
+
+    with nullcontext() if way == "threads" else faked(memory=True):
+        pipe = piped(way, (4, 5, 3), lambda x: fn.crop(x, crop=[2, 2]))
+        pipe.build()
+        if way == "direct":
+            monkeypatch.setattr(Engine, "open_lane", staticmethod(open_lane))
+        else:
+            monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+        for _ in range(3):
+            with pytest.raises((DeviceError, JobError), match=r"no more threads|off the bus"):
+                pipe.run()
+        pipe.close()
