@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import secrets
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -64,6 +65,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_configure() -> None:
+    """What a process inherits from the shell that began the tests, and patches of functions: see below."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun with "&": processes of tests would be deaf to Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    forget_patches()
+
+
+def forget_patches() -> None:
     """A patched function of a module is seen, and forgotten, by all that find it through `Kernels`. Those keep what
     they found: a patch would depend on the tests before it, and the tests after it on the patch."""
     patch: Any = pytest.MonkeyPatch
