@@ -184,7 +184,7 @@ class ShardFile:
         assert self._workers is not None
         if self._lane is None:
             self._lane = self._workers.writes.shortest()
-        self._last = self._workers.writes.put(work, weight, self._lane)
+        self._last = self._workers.writes.put(work, weight, self._lane, self)
 
     def _write_behind(self, data: Bytes) -> None:
         self._file.write(data)

@@ -28,8 +28,8 @@ _SHARDS = 3
 
 class Line:
     """Work done in order by one thread, or by one for each of some lanes, with a bounded amount waiting in all. After a
-    failure nothing more is done in its lane, and nothing more is taken there; other lanes go on, until `check` has told
-    of it."""
+    failure nothing more is done for whom it was, and nothing more is taken; work for others goes on, in the same lane,
+    too, until `check` has told of it."""
 
     def __init__(self, name: str, limit: int, lanes: int = 1) -> None:
         self._limit = limit
@@ -38,42 +38,53 @@ class Line:
         self._waiting = [0] * lanes
         self._error: BaseException | None = None
         """The first failure."""
-        self._ended = [False] * lanes
+        self._failed: set[object] = set()
+        """Owners of work that failed."""
+        self._ended = False
+        """Nothing more is done for anybody."""
 
     def shortest(self) -> int:
-        """The lane with the least to do, of those that go on: what is apart from a failure does not share its end."""
-        return min(range(len(self._waiting)), key=lambda k: (self._ended[k], self._waiting[k]))
+        """The lane with the least to do."""
+        return self._waiting.index(min(self._waiting))
 
-    def put(self, work: Callable[[], object], weight: int = 1, lane: int = 0) -> Future[None]:
-        """Do ``work`` after all that was put on its lane before; waits for room. Raises what earlier work there failed
-        with, or the first failure of all."""
-        weight = max(weight, 1)
+    def put(
+        self, work: Callable[[], object], weight: int = 1, lane: int = 0, owner: object | None = None
+    ) -> Future[None]:
+        """Do ``work`` after all that was put on its lane before; waits for room. ``owner``: whom it is for (a file, a
+        shard), the lane's only one by default. Raises the first failure of all where earlier work for it failed."""
+        weight, owner = max(weight, 1), lane if owner is None else owner
         with self._changed:
-            self._changed.wait_for(lambda: self._ended[lane] or self.idle or sum(self._waiting) + weight <= self._limit)
-            if self._ended[lane]:
+            self._changed.wait_for(
+                lambda: self._is_over(owner) or self.idle or sum(self._waiting) + weight <= self._limit
+            )
+            if self._is_over(owner):
                 self.check()
             self._waiting[lane] += weight
-        return self._pools[lane].submit(self._run, work, weight, lane)
+        return self._pools[lane].submit(self._run, work, weight, lane, owner)
 
-    def _run(self, work: Callable[[], object], weight: int, lane: int) -> None:
+    def _is_over(self, owner: object) -> bool:
+        return self._ended or owner in self._failed
+
+    def _run(self, work: Callable[[], object], weight: int, lane: int, owner: object) -> None:
         try:
-            if self._ended[lane]:
+            if self._is_over(owner):
                 self.check()
             work()
         except BaseException as e:
-            self.fail(e, lane)
+            with self._changed:
+                self._error = self._error or e
+                self._failed.add(owner)
             raise
         finally:
             with self._changed:
                 self._waiting[lane] -= weight
                 self._changed.notify_all()
 
-    def fail(self, error: BaseException, lane: int | None = None) -> None:
-        """Nothing that still waits is done, in one lane or all."""
+    def fail(self, error: BaseException) -> None:
+        """Nothing that still waits is done."""
         with self._changed:
             self._error = self._error or error
-            for k in range(len(self._ended)) if lane is None else (lane,):
-                self._ended[k] = True
+            self._ended = True
             self._changed.notify_all()
 
     def check(self) -> None:

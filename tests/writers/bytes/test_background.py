@@ -92,15 +92,18 @@ def test_a_failure_ends_its_lane_and_what_comes_later() -> None:
     assert seen == ["before", "elsewhere"]
 
 
-def test_new_work_is_put_beside_a_lane_that_failed() -> None:
-    """A shard's index comes when its records are written, perhaps after the next shard has failed."""
-    line = Line("test", 100, 3)
+def test_a_failure_is_its_owner_s_alone() -> None:
+    """The index of a complete shard may be in the lane in which the next shard's records failed."""
+    line = Line("test", 100, 2)
     with pytest.raises(OSError, match="full"):
-        line.put(lambda: _raise(OSError("full")), 1, line.shortest()).result()
-    line.put(lambda: None, 1, line.shortest()).result()
+        line.put(lambda: _raise(OSError("full")), 1, 0, "one").result()
+    line.put(lambda: None, 1, 0, "other").result()
+    for lane in (0, 1):
+        with pytest.raises(OSError, match="full"):
+            line.put(lambda: None, 1, lane, "one")
     line.fail(OSError("all"))
     with pytest.raises(OSError, match="full"):
-        line.put(lambda: None, 1, line.shortest())
+        line.put(lambda: None, 1, 0, "other")
     line.close()
 
 
