@@ -230,7 +230,7 @@ def _with_host_files(op: EncodeImage, lane: Any, images: Batch, files: Batch, le
     from .encoders_cpu import ENCODERS
 
     pictures = lane.to_host(images.take(left))
-    lane.synchronize()
+    lane.wait()
     exact = replace(op, fast_dct=False)
     more = [np.frombuffer(ENCODERS["jpeg"](exact, picture), np.uint8) for picture in pictures]
     sizes = np.array([len(m) for m in more], np.int64)

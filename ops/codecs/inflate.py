@@ -74,7 +74,7 @@ class Inflate(Operator, name="decoders.inflate"):
         again = ctx.stage != "cpu" and ctx.attempt > 0  # on the host, which says what is wrong
         if again:
             packed = ctx.device.to_host(packed)
-            ctx.device.synchronize()
+            ctx.device.wait()
         out = Batch.allocate(
             np.empty if again else ctx.empty, full.astype(np.int32), to_numpy(self.dtype), layout, ctx.samples
         )

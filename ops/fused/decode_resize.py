@@ -109,10 +109,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         is asked, in the threads that read, of which there are many, instead of the one that launches."""
         if self.decode.on_damage != "reject":
             return None
-        try:
-            return self._begun(ctx, inputs[0])
-        except Exception:  # the launch meets it again, where it is told of the operator and its samples
-            return None
+        return self._begun(ctx, inputs[0])
 
     def _begun(self, ctx: Context, encoded: Batch) -> Begun | None:
         rules = self.decode.rules

@@ -220,7 +220,8 @@ class Lane:
     # -- raw memory, for kernels that take one block of parameters -----------------------------------------------
 
     def pinned(self, nbytes: int) -> U8:
-        """Uninitialised page-locked memory. It holds until it is asked for again after `synchronize`."""
+        """Uninitialised page-locked memory. It holds until it is asked for again after `synchronize`: kernels, which
+        share it with others of their batch, `wait` instead."""
         return self._pinned.take(nbytes)
 
     def allocate(self, nbytes: int) -> tuple[Any, int]:

@@ -123,6 +123,8 @@ class EmulatedLane:
     def synchronize(self) -> None:
         """Everything is done when its call returns."""
 
+    wait = synchronize
+
     def copies_in(self, to: np.ndarray, host: np.ndarray, nbytes: np.ndarray) -> None:
         for there, here, count in zip(to.tolist(), host.tolist(), nbytes.tolist(), strict=True):
             ctypes.memmove(there, here, count)

@@ -545,7 +545,9 @@ def _affine(
 ) -> tuple[tuple[float, ...], ...]:
     """The factor and the summand of values, for each of four channels: that of every launch, as a rule."""
     mul = [scale / std[c % len(std)] for c in range(4)]
-    return tuple(mul), tuple(shift - mean[c % len(mean)] * mul[c] for c in range(4))
+    with np.errstate(over="ignore"):  # to infinity, as on the CPU; `Struct` would refuse it
+        wanted = np.array([mul, [shift - mean[c % len(mean)] * mul[c] for c in range(4)]]).astype(np.float32)
+    return tuple(tuple(row) for row in wanted.tolist())
 
 
 _FILTER_TABLES = np.stack([resample.TABLE_START, resample.TABLE_SIZE - 1], axis=1)

@@ -174,7 +174,9 @@ def _run(node: Node, env: Env, run: Run) -> None:
 
 
 def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, Begun]:
-    """Have mixed kernels whose inputs are there start what the host does of their work; see `Operator.begin`."""
+    """Have mixed kernels whose inputs are there start what the host does of their work; see `Operator.begin`. What an
+    operator raises is met again by its launch, where it is told of its place, and tried with fewer samples; what a
+    reader raises, whose batches follow one another, is raised here."""
     begun = {}
     for node in nodes:
         if node.stage == "mixed" and all(e in env for e in (*node.inputs, *node.args.values())):
@@ -182,7 +184,14 @@ def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, Begun]:
             samples = inputs[0].samples if inputs else run.reader_samples.get(node.id)
             if samples is None or not len(samples):
                 continue
-            found = node.op.begin(context_of(node, "mixed", samples, env, run), *inputs)
+            before = run.state()
+            try:
+                found = node.op.begin(context_of(node, "mixed", samples, env, run), *inputs)
+            except Exception:
+                if not inputs:
+                    raise
+                run.undo(before)
+                continue
             if found is not None:
                 begun[node.id] = found
     return begun

@@ -12,8 +12,10 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs.inflate import Inflate
 from dali_run.ops.context import Context
 from dali_run.ops.errors import SpecError
+from dali_run.ops.gpu.lane import Lane
 from dali_run.ops.types import DALIDataType
 from tests.kit.emulated_lane import EmulatedLane
+from tests.kit.fake_cupy import faked
 
 pa = pytest.importorskip("pyarrow")
 
@@ -109,6 +111,21 @@ def test_what_the_gpu_refuses_is_told_by_the_host() -> None:
     out, ctx = run([block[:-1], block], "gpu", attempt=1, shape=(50,))
     assert [(r.slot, r.code) for r in ctx.rejects] == [(0, "corrupt_data")]
     np.testing.assert_array_equal(out.sample(1), np.arange(50))
+
+
+def test_a_retry_leaves_alone_what_others_of_its_batch_have_in_page_locked_memory() -> None:
+    """An encoder that was launched before finds the sizes of its files there, once the device is done."""
+    block = deflate(np.arange(50, dtype=np.uint8))
+    op, samples = Inflate(num_inputs=1, shape=(50,)), Samples.numbered(2)
+    with faked(memory=True), Lane() as lane:
+        before = lane.pinned(64)
+        before[:] = 7
+        packed = lane.to_device(Batch.from_list([block[:-1], block], "", samples))
+        ctx = Context(op, "gpu", samples, attempt=1, device=lane)
+        op.kernel("gpu")(ctx, packed)
+        lane.pinned(64)[:] = 9
+        assert [r.slot for r in ctx.rejects] == [0]
+        assert (before == 7).all()
 
 
 @pytest.mark.parametrize("stage", ["cpu", "gpu"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.errors import SpecError
-from dali_run.ops.gpu.lane import Arena, Lane, aligned, blocks, is_pinned, pinned_empty
+from dali_run.ops.gpu.lane import SOURCES, Arena, Lane, aligned, blocks, is_pinned, pinned_empty
 from dali_run.ops.python_function import PythonFunction
 
 from ...kit.fake_cupy import faked
@@ -43,6 +44,15 @@ def test_an_arena_gives_out_pieces_and_takes_them_back() -> None:
     assert len(made) == 2
     arena.take(1)
     assert made[2] == 2 * aligned(5000)
+
+
+def test_kernels_wait_for_their_lane_and_let_go_of_nothing() -> None:
+    """`Lane.synchronize` takes back page-locked memory, also what other kernels of the batch have of it."""
+    ops = SOURCES.parent
+    own_lanes = {"gpu/lane.py", "video/nvdec.py"}
+    called = {str(p.relative_to(ops)) for p in ops.rglob("*.py")
+              if re.search(r"(?<!stream)\.synchronize\(\)", p.read_text())}  # fmt: skip
+    assert called == own_lanes
 
 
 def test_what_runs_beside_a_lane_keeps_its_arrays_and_is_waited_for_whatever_is_raised() -> None:

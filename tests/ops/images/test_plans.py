@@ -354,3 +354,12 @@ def test_small_files_of_huge_pictures_take_no_memory() -> None:
     assert plan.status.all()
     assert plan.planes == plan.blocks == 0
     assert plan.words < 1 << 20
+
+
+def test_factors_beyond_float32_become_infinite_as_on_the_cpu() -> None:
+    mul, add = jpeg_gpu._affine((0.0, 1.0), (1e-45, 0.5), 1.0, 1.0)
+    packed = jpeg_gpu._RECORD.pack(*range(len(jpeg_gpu._POINTERS)), 0, 0, 0, 0, 0, *mul, *add, 0)
+    (record,) = np.frombuffer(packed, jpeg_gpu.BATCH)
+    assert record["mul"].tolist() == [np.inf, 2.0] * 2
+    assert record["add"].tolist() == [1.0, -1.0] * 2
+    assert record["raw"] == 0

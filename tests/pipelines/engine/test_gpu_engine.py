@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs import on_gpu
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.context import Context
 from dali_run.ops.fused.decode_resize import DecodeResize
@@ -164,6 +165,29 @@ def test_batches_are_planned_where_they_are_read(
         assert list(other) == list(first)
         for key, value in first.items():
             np.testing.assert_array_equal(value, other[key])
+
+
+def test_what_is_raised_ahead_is_met_again_by_the_launch(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """There the samples that raise it are found; here it would cost the whole batch."""
+    built, prepare, raised = graph(pictures, *CASES["val"]), on_gpu.prepare, list[str]()
+
+    def prepared(*args: Any, **more: Any) -> Any:
+        if threading.current_thread().name.startswith("worker"):
+            raised.append("ahead")
+            raise ValueError("ahead")
+        return prepare(*args, **more)
+
+    found = []
+    for change in (prepare, prepared):
+        with faked(memory=True), monkeypatch.context() as patch:
+            patch.setattr(on_gpu, "prepare", change)
+            found.append(outputs(compile_graph(built, Target("gpu"), 7, fusing=False)))
+    (first, rejected), (other, same) = found
+    assert raised
+    assert same == rejected
+    assert list(other) == list(first)
+    for key, value in first.items():
+        np.testing.assert_array_equal(value, other[key])
 
 
 @pytest.mark.parametrize("whole", [True, False])
