@@ -65,7 +65,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_configure() -> None:
-    """What a process inherits from the shell that began the tests, and patches of functions: see below."""
+    """Undo what a process inherits from the shell that began the tests, and patch functions: see below."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun with "&": processes of tests would be deaf to Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
     forget_patches()
