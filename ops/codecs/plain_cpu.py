@@ -58,6 +58,16 @@ def _field(raw: Any, at: Any, end: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
+def _number(raw: Any, at: Any, end: Any) -> Any:
+    """The number of up to ten digits at ``at``, and where it ends."""
+    value, begun = np.int64(0), at
+    while at < end and 48 <= raw[at] <= 57 and at - begun < 10:
+        value = 10 * value + raw[at] - 48
+        at += 1
+    return value, at
+
+
+@njit(nogil=True, cache=True)
 def _pnm(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> None:
     end = start + min(size, _PNM_HEADER)
     if size < 2 or raw[start] != 80 or (raw[start + 1] != 53 and raw[start + 1] != 54):
@@ -67,19 +77,15 @@ def _pnm(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> 
         at = _field(raw, at, end)
         if at < 0:
             return
-        value, begun = np.int64(0), at
-        while at < end and 48 <= raw[at] <= 57 and at - begun < 10:
-            value = 10 * value + raw[at] - 48
-            at += 1
+        begun = at
+        value, at = _number(raw, at, end)
         if at == begun or value != wanted:
             return
     at = _field(raw, at, end)
     if at < 0:
         return
-    most, begun = np.int64(0), at
-    while at < end and 48 <= raw[at] <= 57 and at - begun < 10:
-        most = 10 * most + raw[at] - 48
-        at += 1
+    begun = at
+    most, at = _number(raw, at, end)
     bytes_each = 1 if most == 255 else 2
     if (most != 255 and most != 65535) or at - begun != 1 + 2 * bytes_each or at == end or not _is_space(raw[at]):
         return
