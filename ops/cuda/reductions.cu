@@ -167,10 +167,6 @@ __global__ void reduce_layers(const In* source, const long long* base, const lon
         return;
     }
     const bool whole = aligned(from) && step % 4 == 0;
-    const auto begin = [&](auto* totals) {
-        #pragma unroll
-        for (int e = 0; e < 4; ++e) totals[e] = KIND >= MIN && count > 0 ? plain(from[e]) : 0;
-    };
     const auto add = [&](int first, int end, F* totals) {
         #pragma unroll 8
         for (int i = first; i < end; ++i) {
@@ -182,7 +178,8 @@ __global__ void reduce_layers(const In* source, const long long* base, const lon
     constexpr int HELD = 1024;  // squares of bytes whose sum 32 bits hold
     Fours<Out> made;
     F few[4];
-    begin(few);
+    #pragma unroll
+    for (int e = 0; e < 4; ++e) few[e] = KIND >= MIN && count > 0 ? plain(from[e]) : 0;
     if (sizeof(F) == sizeof(T) || KIND >= MIN || count <= HELD) {
         add(0, count, few);
         #pragma unroll
