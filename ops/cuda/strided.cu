@@ -73,15 +73,12 @@ template <typename Out> __device__ __forceinline__ void put_run(const Out* value
     }
 }
 
-template <int I> struct Number {
-    static constexpr int value = I;
-};
-
-// `what` for the numbers from 0 to N - 1. Loops that call are not unrolled, and then arrays are no registers.
+// `what` for the numbers from 0 to N - 1, constants where it is inlined. Loops that call are not unrolled, and then
+// arrays are no registers. (NVRTC 13.0 takes no lambdas with `auto` arguments.)
 template <int N, typename What> __device__ __forceinline__ void each(const What& what) {
     if constexpr (N > 0) {
         each<N - 1>(what);
-        what(Number<N - 1>());
+        what(N - 1);
     }
 }
 
@@ -144,8 +141,7 @@ __global__ void __launch_bounds__(256)
             long long row = anchor * stride;
             out_row = 0;
             inside = true;
-            each<D - 1>([&](auto number) {
-                constexpr int d = decltype(number)::value;
+            each<D - 1>([&](int d) {
                 const long long* dim = dims + d * COLUMNS;
                 long long at = index[d] + dim[ANCHOR];
                 if (at < 0 || at >= dim[EXTENT]) {

@@ -23,7 +23,7 @@ from ...ops.compiled import binaries, store, target
 from ...ops.compiled.ahead import Answer, compile_all
 from ...ops.compiled.listed import Loop, loops
 from ..cores import usable_cores
-from .cuda_images import compile_pack
+from .cuda_images import CompileError, compile_pack
 
 _PLACE = "dali_run/ops/compiled/packs/"
 
@@ -47,9 +47,12 @@ def main(arguments: Sequence[str]) -> int:
         version = int(library.name.rpartition(".so.")[2].split(".")[0])
         pack = told.work / binaries.pack_name(version)
         wanted = [int(a) for a in told.architectures.split(",")]
-        for done, total in compile_pack(pack, str(library), wanted, usable_cores()):
-            if done % 50 == 0 or done == total:
-                _say(f"compiled {done} of {total} CUDA images")
+        try:
+            for done, total in compile_pack(pack, str(library), wanted, usable_cores()):
+                if done % 50 == 0 or done == total:
+                    _say(f"compiled {done} of {total} CUDA images")
+        except CompileError as e:
+            raise SystemExit(str(e)) from None
         _say(f"{pack.name}: {pack.stat().st_size:,} bytes")
         files[_PLACE + pack.name] = pack.read_bytes()
     _say(f"wrote {add_to_wheel(told.wheel, told.out, files)}")

@@ -83,16 +83,22 @@ def digest_of(source: str) -> str:
     return binaries.digest(*text_of(source))
 
 
-def _compile(task: tuple[str, str, str, str]) -> tuple[str, str, bytes]:
+def _compile(task: tuple[str, str, str, str]) -> tuple[str, str, bytes] | str:
+    """An entry of the pack, or what NVRTC has against it."""
     library, source, kernel, kind = task
     text, folder = text_of(source)
     made_from = digest_of(source)
-    return binaries.key(kernel, kind, made_from), made_from, binaries.entry(*image(library, text, kernel, kind, folder))
+    try:
+        made = image(library, text, kernel, kind, folder)
+    except CompileError as e:
+        return f"{source} {kernel} for {kind}: {e}"
+    return binaries.key(kernel, kind, made_from), made_from, binaries.entry(*made)
 
 
 def compile_pack(out: Path, library: str, architectures: Sequence[int], processes: int) -> Iterator[tuple[int, int]]:
     """Compile all that is listed into the pack ``out``; how many images are done, and how many there are. Those that
-    this compiler has made before, of the same sources, are taken from there."""
+    this compiler has made before, of the same sources, are taken from there. Raises CompileError that names every image
+    that could not be made; the others are kept."""
     kinds = [*(f"sm_{a}" for a in architectures), f"ptx_{binaries.PTX}"]
     tasks = [(library, source, kernel, kind) for source, kernel in everything() for kind in kinds]
     entries: dict[str, tuple[str, bytes]] = {_COMPILER: (made_by := _version(library), b"")}
@@ -107,11 +113,18 @@ def compile_pack(out: Path, library: str, architectures: Sequence[int], processe
     yield len(tasks) - len(todo), len(tasks)
     with ProcessPoolExecutor(processes) as pool:
         done = enumerate(pool.map(_compile, todo, chunksize=1), len(tasks) - len(todo) + 1)
-        for count, (key, made_from, content) in done:
-            entries[key] = made_from, content
+        failed: list[str] = []
+        for count, made in done:
+            if isinstance(made, str):
+                failed.append(made)
+            else:
+                key, made_from, content = made
+                entries[key] = made_from, content
             yield count, len(tasks)
     out.parent.mkdir(parents=True, exist_ok=True)
     store.write_pack(out, entries)
+    if failed:
+        raise CompileError("\n".join(failed))
 
 
 _COMPILER = "compiler"
@@ -141,9 +154,13 @@ def without_image(capability: int, versions: Sequence[int]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     out, library, *architectures = arguments
     wanted = [int(a) for a in architectures] or list(binaries.ARCHITECTURES)
-    for done, total in compile_pack(Path(out), library, wanted, len(os.sched_getaffinity(0))):
-        if done % 50 == 0 or done == total:
-            print(f"compiled {done} of {total} CUDA images", file=sys.stderr)  # noqa: T201
+    try:
+        for done, total in compile_pack(Path(out), library, wanted, len(os.sched_getaffinity(0))):
+            if done % 50 == 0 or done == total:
+                print(f"compiled {done} of {total} CUDA images", file=sys.stderr)  # noqa: T201
+    except CompileError as e:
+        print(e, file=sys.stderr)  # noqa: T201
+        return 1
     return 0
 
 

@@ -22,6 +22,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.compiled import binaries, listed, store, target
 from dali_run.ops.compiled.times import Times
 from dali_run.ops.gpu import lane
+from dali_run.pipelines.cores import usable_cores
 from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.tools import cuda_images
 from dali_run.pipelines.tools.compiled_wheel import add_to_wheel, loops_for
@@ -279,6 +280,18 @@ def test_images_that_are_there_are_not_compiled_again(tmp_path: Path, monkeypatc
     assert made() == everything[2:]
     made_by[0] = "13.1"
     assert made() == everything
+
+    def refuses(library: str, text: str, kernel: str, kind: str, folder: Path | None) -> tuple[bytes, str]:
+        if kind == "sm_90" and kernel:
+            raise cuda_images.CompileError("no such thing in JIT mode")
+        return image(library, text, kernel, kind, folder)
+
+    made_by[0] = "13.2"
+    monkeypatch.setattr(cuda_images, "image", refuses)
+    with pytest.raises(cuda_images.CompileError, match=r"^b\.cu blur<float> for sm_90: no such thing in JIT mode$"):
+        made()
+    monkeypatch.setattr(cuda_images, "image", image)
+    assert made() == ["blur<float> sm_90"]  # the others were kept
     monkeypatch.setattr(store, "PACKS", tmp_path)
     binaries._pack.cache_clear()
     try:
@@ -288,6 +301,22 @@ def test_images_that_are_there_are_not_compiled_again(tmp_path: Path, monkeypatc
         assert cuda_images.without_image(90, [12, 13]) == ["a.cu"]
     finally:
         binaries._pack.cache_clear()
+
+
+@pytest.mark.gpu(emulated=False)
+def test_every_listed_kernel_compiles_by_the_nvrtc_that_cupy_has_here(tmp_path: Path) -> None:
+    """nvcc, and NVRTCs of other versions, accept what this one may refuse; with images nothing is compiled at run time,
+    and nobody would see it."""
+    import cupy
+
+    cupy.cuda.nvrtc.getVersion()  # loads the library
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    libraries = sorted({line.split()[-1] for line in maps if "libnvrtc.so" in line})
+    if not libraries:
+        pytest.skip("NVRTC is part of another library here")
+    capability = int(cupy.cuda.Device(0).compute_capability)
+    counts = list(cuda_images.compile_pack(tmp_path / "pack", libraries[0], [capability], usable_cores()))
+    assert counts[-1] == (len(cuda_images.everything()) * 2,) * 2
 
 
 @pytest.mark.gpu(emulated=False)
