@@ -1,8 +1,8 @@
 """Files, pipes, mappings, threads and processes that cannot be had: each that our code asks for is refused once.
 
 `each_refused` runs a piece of work over and over: the first request is refused, then the second, until the work gets
-through. After each, `Left` tells what stayed behind: descriptors, threads, children, temporary files, shared memory,
-and whatever only the garbage collector has closed.
+through. After each, `Left` tells what stayed behind: descriptors, threads, children, temporary files, and
+whatever only the garbage collector has closed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
-import multiprocessing.shared_memory
 import os
 import shutil
 import socket
@@ -165,11 +164,6 @@ class Left:
         warnings.simplefilter("always")
         was, tempfile.tempdir = tempfile.tempdir, str(self._folder)
         self._stack.callback(setattr, tempfile, "tempdir", was)
-        self._blocks = f"/t{os.getpid()}_{threading.get_native_id()}_"
-        memory: Any = multiprocessing.shared_memory
-        name, count = memory._make_filename, iter(range(1 << 30))
-        memory._make_filename = lambda: f"{self._blocks}{next(count)}"
-        self._stack.callback(setattr, memory, "_make_filename", name)
         hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         self._stack.callback(setattr, sys, "unraisablehook", hook)
         thread_hook, threading.excepthook = threading.excepthook, self._in_thread
@@ -197,9 +191,6 @@ class Left:
         for path in sorted(self._folder.iterdir()):
             self.found.append(f"temporary: {path.name}")
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for path in Path("/dev/shm").glob(self._blocks[1:] + "*"):
-            self.found.append(f"shared memory: {path.name}")
-            path.unlink(missing_ok=True)
 
     def _left(self) -> list[str]:
         descriptors, threads, children = self._before

@@ -6,12 +6,11 @@ import atexit
 import contextlib
 import math
 import multiprocessing
+import signal
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from ....ops.errors import JobError
 from ....readers.external_source import BatchInfo, SampleInfo
 from . import pickling
+from .blocks import Block
 
 _ALIGNMENT = 64
 
@@ -59,7 +59,7 @@ class _Worker:
     queue: list[Task] = field(default_factory=list)
     """Tasks sent, whose answers have not come."""
     answers: dict[Task, Any] = field(default_factory=dict)
-    blocks: dict[int, SharedMemory] = field(default_factory=dict)
+    blocks: dict[int, Block] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
     slots: int = 0
 
@@ -90,7 +90,6 @@ class WorkerPool:
         self._parts: dict[tuple[str, int, int], list[tuple[_Worker, Task]]] = {}
         self._turn = 0
         context: Any = multiprocessing.get_context(method)
-        resource_tracker.ensure_running()  # before forking: all processes must report to the same one
         dumps, loads, loads_args = _pickler(pickler)
         payload = dumps(list(sources)) if method == "spawn" else list(sources)
         self._workers: list[_Worker] = []
@@ -131,7 +130,7 @@ class WorkerPool:
                 raise JobError(f"{name}: the source raised in a worker process:\n{value}")
             ended |= kind == "end"
             if kind == "data":
-                parts += _read(worker, task, value)
+                parts += _read(worker.blocks[task.slot], value)
             worker.free.append(task.slot)
         if ended:
             self._discard(name)
@@ -165,18 +164,19 @@ class WorkerPool:
     def _answer(self, worker: _Worker, task: Task) -> Any:
         while task not in worker.answers:
             try:
-                worker.answers[worker.queue.pop(0)] = worker.connection.recv()
-            except (EOFError, OSError):
+                _hear(worker)
+            except (EOFError, ConnectionError):
                 raise _died(worker) from None
+            except OSError as e:
+                raise JobError(f"external_source cannot have the memory of its processes: {e.strerror or e}; allow "
+                               "more (ulimit -n), or lower py_num_workers") from None  # fmt: skip
         return worker.answers.pop(task)
 
     def _discard(self, name: str) -> None:
         """Forget what was asked ahead: the epoch ended or begins anew."""
         for epoch, iteration in self._ahead[name]:
             for worker, task in self._parts.pop((name, epoch, iteration), []):
-                kind, value = self._answer(worker, task)
-                if kind == "data":
-                    _read(worker, task, value)  # so that the block is known, and removed at the end
+                self._answer(worker, task)
                 worker.free.append(task.slot)
         self._ahead[name].clear()
 
@@ -220,50 +220,48 @@ def _shut_down(workers: list[_Worker]) -> None:
         with contextlib.suppress(OSError):
             worker.connection.send(None)
     for worker in workers:
-        while worker.queue:  # blocks that were made meanwhile must be known to be removed
-            task = worker.queue.pop(0)
+        while worker.queue:  # it could wait for somebody to take its answers
             try:
-                kind, value = worker.connection.recv()
+                _hear(worker)
             except (EOFError, OSError):
                 break
-            if kind == "data":
-                _read(worker, task, value)
         worker.process.join(timeout=5)
         if worker.process.is_alive():
             worker.process.terminate()
             worker.process.join()
         worker.connection.close()
         for block in worker.blocks.values():
-            _remove(block)
+            block.close()
         worker.blocks.clear()
 
 
-def _read(worker: _Worker, task: Task, value: Any) -> list[Any]:
+def _hear(worker: _Worker) -> None:
+    """The next answer, and the memory that it is in, where that is new. Raises EOFError, and OSError."""
+    task, (kind, value) = worker.queue[0], worker.connection.recv()
+    if kind == "data" and task.slot not in worker.blocks:
+        worker.blocks[task.slot] = Block.receive(worker.connection)
+    worker.answers[worker.queue.pop(0)] = kind, value
+
+
+def _read(block: Block, rows: list[Any]) -> list[Any]:
     """The arrays of an answer, copied out of the shared memory."""
-    block_name, rows = value
-    block = worker.blocks.get(task.slot)
-    if block is None or block.name != block_name:
-        if block is not None:
-            _remove(block)
-        block = worker.blocks[task.slot] = SharedMemory(block_name)
+    memory = block.view()
 
     def array(entry: Any) -> Any:
         dtype, shape, offset = entry
-        return np.ndarray(shape, dtype, block.buf, offset).copy()
+        return np.ndarray(shape, dtype, memory, offset).copy()
 
     return [tuple(map(array, row)) if isinstance(row, list) else array(row) for row in rows]
 
 
 def _died(worker: _Worker) -> JobError:
     worker.process.join(timeout=1)
-    return JobError(f"a worker process of external_source ended (exit code {worker.process.exitcode}); what it printed "
-                    "says why")  # fmt: skip
-
-
-def _remove(block: SharedMemory) -> None:
-    block.close()
-    with contextlib.suppress(FileNotFoundError):
-        block.unlink()
+    code = worker.process.exitcode
+    how = f"exit code {code}"
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            how = f"by {signal.Signals(-code).name}"
+    return JobError(f"a worker process of external_source ended ({how}); what it printed says why")
 
 
 def _pickler(given: Any) -> tuple[Any, Any, Mapping[str, Any]]:
@@ -283,7 +281,7 @@ def _pickler(given: Any) -> tuple[Any, Any, Mapping[str, Any]]:
 def _work(connection: Connection, payload: Any, loads: Any, loads_args: Mapping[str, Any]) -> None:
     sources = {s.name: s for s in (payload if loads is None else loads(payload, **loads_args))}
     iterators: dict[str, Any] = {}
-    blocks: dict[int, SharedMemory] = {}
+    blocks: dict[int, Block] = {}
     while True:
         try:
             task = connection.recv()
@@ -291,18 +289,22 @@ def _work(connection: Connection, payload: Any, loads: Any, loads_args: Mapping[
             break
         if task is None:
             break
+        new = None
         try:
-            answer: Any = ("data", _store(_rows(sources[task.source], task, iterators), task.slot, blocks))
+            rows = _rows(sources[task.source], task, iterators)
+            block = blocks.get(task.slot) or (new := Block.new())
+            answer: Any = ("data", _store(rows, block))
         except StopIteration:
             answer = ("end", None)
         except BaseException:
             answer = ("error", traceback.format_exc())
         try:
             connection.send(answer)
+            if new is not None and answer[0] == "data":
+                new.send(connection)
+                blocks[task.slot] = new
         except OSError:
             break
-    for block in blocks.values():
-        block.close()
 
 
 def _rows(source: ParallelSource, task: Task, iterators: dict[str, Any]) -> list[Any]:
@@ -341,8 +343,8 @@ def _whole(part: Any) -> Any:
     return [np.asarray(p) for p in part] if isinstance(part, (list, tuple)) else np.asarray(part)
 
 
-def _store(rows: list[Any], slot: int, blocks: dict[int, SharedMemory]) -> tuple[str, list[Any]]:
-    """Copy the arrays into the slot's shared memory. Returns its name and (dtype, shape, offset) of each."""
+def _store(rows: list[Any], block: Block) -> list[Any]:
+    """Copy the arrays into the slot's shared memory. Returns (dtype, shape, offset) of each."""
     placed: list[Any] = []
     todo: list[tuple[int, Any]] = []
     at = 0
@@ -358,11 +360,8 @@ def _store(rows: list[Any], slot: int, blocks: dict[int, SharedMemory]) -> tuple
 
     for row in rows:
         placed.append([place(a) for a in row] if isinstance(row, list) else place(row))
-    block = blocks.get(slot)
-    if block is None or block.size < at:
-        if block is not None:
-            block.close()  # the parent removes it when it learns of the new one
-        block = blocks[slot] = SharedMemory(create=True, size=max(at, 1))
+    block.grow(max(at, 1))
+    memory = block.view()
     for start, array in todo:
-        np.ndarray(array.shape, array.dtype, block.buf, start)[...] = array
-    return block.name, placed
+        np.ndarray(array.shape, array.dtype, memory, start)[...] = array
+    return placed

@@ -1,7 +1,11 @@
 """external_source: every kind of source, feeding, checks, worker processes."""
 
 import contextlib
+import errno
 import os
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -361,8 +365,42 @@ def test_errors_of_processes() -> None:
     with contextlib.closing(pipe(lambda i: os._exit(3), 2, batch=True, parallel=True)) as p, \
             pytest.raises(JobError, match="exit code 3"):  # fmt: skip
         p.run()
+    with contextlib.closing(pipe(lambda i: os.kill(os.getpid(), 9), 2, batch=True, parallel=True)) as p, \
+            pytest.raises(JobError, match="by SIGKILL"):  # fmt: skip
+        p.run()
     with pytest.raises(ValueError, match="py_start_method"):
         pipe(failing, 2, {"py_start_method": "thread"}, batch=False, parallel=True).run()
+
+
+def large(iteration: int) -> np.ndarray:
+    return np.full((2, (iteration + 1) << 20), iteration, np.uint8)
+
+
+def test_batches_of_processes_lie_in_no_file_system() -> None:
+    """A container's /dev/shm has 64 MB. Here there are none."""
+    programs = "import contextlib; from tests.pipelines.python.test_sources import large, pipe"
+    work = """
+        with contextlib.closing(pipe(large, 2, {"py_num_workers": 1}, batch=True, parallel=True)) as p:
+            print([(a := p.run()[0].as_array()).shape[1] >> 20 for _ in range(4)], a.min(), a.max())
+    """
+    command = f'mount -t tmpfs -o size=4k none /dev/shm && exec {sys.executable} -c "$WORK"'
+    ran = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, check=False,
+        env={**os.environ, "WORK": f"{programs}\n{textwrap.dedent(work)}"},
+    )  # fmt: skip
+    if "mount" in ran.stderr or "unshare" in ran.stderr:
+        pytest.skip("needs the right to mount")
+    assert (ran.stdout.strip(), ran.returncode) == ("[1, 2, 3, 4] 3 3", 0), ran.stderr
+
+
+def test_no_memory_for_batches_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with contextlib.closing(pipe(large, 2, batch=True, parallel=True)) as p, \
+            pytest.raises(JobError, match="no memory for the 2,097,152 bytes that go"):  # fmt: skip
+        p.run()
 
 
 def test_without_processes() -> None:
