@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def _all_encoded(kind: str, ones: Sequence[tuple[Path, int]]) -> list[bytes]:
     """`encoded` of all ``ones``: by processes where there are many, since Pillow's encoders hold the GIL."""
     if len(ones) <= _FEW:
         return [encoded(kind, *one) for one in ones]
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
         return list(pool.map(encoded, repeat(kind), *zip(*ones, strict=True), chunksize=4))
 
 
@@ -100,7 +101,7 @@ def _write_different(pictures: Sequence[Path], jobs: Sequence[tuple[Path, str, i
     of_each: list[list[tuple[Path, str, int]]] = [[] for _ in pictures]
     for path, kind, k in jobs:
         of_each[k % len(pictures)].append((path, kind, k // len(pictures)))
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
         tasks = [
             pool.submit(_write_some, picture, rows[at : at + _AT_ONCE])
             for at in range(0, max(map(len, of_each)), _AT_ONCE)

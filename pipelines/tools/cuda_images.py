@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ def compile_pack(out: Path, library: str, architectures: Sequence[int], processe
             entries |= {key: (made_from, found) for key, made_from in keys if (found := before.find(key, made_from))}
     todo = [task for task in tasks if binaries.key(task[2], task[3], digest_of(task[1])) not in entries]
     yield len(tasks) - len(todo), len(tasks)
-    with ProcessPoolExecutor(processes) as pool:
+    # not forked: the caller may have threads, JAX's for instance, and what they hold would stay held
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         done = enumerate(pool.map(_compile, todo, chunksize=1), len(tasks) - len(todo) + 1)
         failed: list[str] = []
         for count, made in done:

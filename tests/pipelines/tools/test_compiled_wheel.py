@@ -243,7 +243,7 @@ def test_images_that_are_there_are_not_compiled_again(tmp_path: Path, monkeypatc
     compiled: list[str] = []
 
     class Here:
-        def __init__(self, processes: int) -> None:
+        def __init__(self, processes: int, mp_context: object) -> None:
             pass
 
         def __enter__(self) -> Here:
