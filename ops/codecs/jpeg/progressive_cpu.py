@@ -24,6 +24,7 @@ from .huffman_cpu import (
     EIGHT,
     ENTRIES,
     FULL,
+    LOOKUP_BITS,
     LOW6,
     MCU_BYTES,
     ONE,
@@ -59,6 +60,7 @@ from .simd_cpu import (
     refine,
     u8_at,
     u16_at,
+    u32_at,
     zigzag_to_block,
 )
 
@@ -188,9 +190,11 @@ def _decode(
                 delta, symbols,
             )  # fmt: skip
         else:
+            _refining_entries(codes[0], entries[0])
             sound = _refining_scan(
-                scan, first, row_bytes, units, wide, restart, stream, length, ends, codes, limit, delta, symbols
-            )
+                scan, first, row_bytes, units, wide, restart, stream, length, ends, codes, entries, limit, delta,
+                symbols,
+            )  # fmt: skip
         if not sound:
             return OTHER
     return _pixels(row, window, channels, bgr, block, factors, coefficients, parts, begins, across, mcus_y, held, dst,
@@ -355,21 +359,80 @@ def _first_scan(
     return rest >= 0 and rest < 8 and run == 0 and len(stream) + len(order) + len(entries) > 0
 
 
+# An entry of a refining scan's table: a symbol and its sign. Bits 0 ... 5: bits taken. 6: the block ends, and the bits
+# after the code, as many as 8 ... 11 say, tell how many blocks end with it. 12, 13: a new coefficient, positive or
+# negative. 16 ... 31: one bit, as high as the number of zeros before it; none where the block ends. An entry of 0 is no
+# symbol of such a scan, or too long for the table.
+_ENDS, _PLUS, _MINUS, _NEW = U(1 << 6), U(12), U(13), U(3 << 12)
+
+
+@njit(nogil=True, cache=True)
+def _refining_entry(symbol: Any, length: Any, sign: Any) -> Any:
+    """The entry of a ``symbol`` of ``length`` bits, and of the ``sign`` that follows it if it is a coefficient's."""
+    zeros, size = symbol >> 4, symbol & 15
+    if size > 1:
+        return np.int64(0)
+    if size == 0 and zeros < 15:
+        return length | 1 << 6 | zeros << 8
+    return length + size | size << (12 if sign else 13) | 1 << (16 + zeros)
+
+
+@njit(nogil=True, cache=True)
+def _refining_entries(codes: Any, entries: Any) -> None:
+    """The table of the bits' first LOOKUP_BITS."""
+    i: Any = np.int64(0)
+    while i < ENTRIES:
+        length, symbol = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
+        half = 1 << (LOOKUP_BITS - 1 - length) if 0 < length < LOOKUP_BITS else 0
+        if half == 0:
+            entries[i] = 0
+            i += 1
+            continue
+        for sign in range(2):
+            entries[i : i + half] = _refining_entry(symbol, length, sign)
+            i += half
+
+
+@njit(nogil=True, cache=True)
+def _refining_symbol(bits: Any, codes: Any, limit: Any, delta: Any, symbols: Any) -> Any:
+    """The entry of the symbol at the top of ``bits``, however long its code is; 0 for none."""
+    code = U(codes[bits >> SHIFT])
+    if code == ZERO:
+        code = long_code(bits, limit, delta, symbols)
+    if code == ZERO:
+        return ZERO
+    sign = (bits << (code & BYTE)) >> U(63)
+    return U(_refining_entry(np.int64(code >> EIGHT), np.int64(code & BYTE), np.int64(sign)))
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def _corrected(number: Any, corrections: Any, bits: Any, at: Any, count: Any) -> Any:
+    """``corrections`` and after them the next ``number`` bits; what is left: ``bits``, ``at``, ``count``."""
+    if number > U(32):  # more than there may be
+        corrections = corrections << U(32) | bits >> U(32)
+        bits <<= U(32)
+        count -= U(32)
+        number -= U(32)
+        bits |= big_endian_64(at) >> (count & LOW6)
+        at += (~count >> THREE) & SEVEN
+        count |= FULL
+    corrections = corrections << number | (bits >> ONE) >> (LOW6 - number)
+    return corrections, bits << number, at, count - number
+
+
 @njit(nogil=True, cache=True)
 def _refining_scan(
     scan: Any, first: Any, row_bytes: Any, units: Any, wide: Any, restart: Any, stream: Any, length: Any, ends: Any,
-    codes: Any, limit: Any, delta: Any, symbols: Any,
+    codes: Any, entries: Any, limit: Any, delta: Any, symbols: Any,
 ) -> Any:  # fmt: skip
     """One bit more of the AC coefficients of a component (G.1.2.3): new ones, and a bit for each that is not 0."""
-    start = U(stream.ctypes.data)
+    start, table = U(stream.ctypes.data), U(entries.ctypes.data)
     interval, left = 0, (restart if restart > 0 else units)
     stop = start + U(ends[0] if len(ends) > 0 else length)
     bits = big_endian_64(start)
     at, count = start + SEVEN, FULL
     step = np.int64(1) << np.int64(scan.low)
-    end = U(scan.last + 1)
-    # Masks have the first coefficient highest, as a scan has its first bit.
-    band = mirrored((~ZERO >> (U(64) - end)) & (~ZERO << U(scan.first)))
+    band = (~ZERO >> (LOW6 - U(scan.last))) & (~ZERO << U(scan.first))
     run: Any = np.int64(0)
     x: Any = np.int64(0)
     line = first
@@ -388,75 +451,55 @@ def _refining_scan(
         if at > stop + U(16):
             return False
         here = line + U(x) * _BLOCK_BYTES
-        known = mirrored(nonzero_mask(here)) & band
+        known = nonzero_mask(here) & band
         ahead = band  # places that are still to come
-        more, plus, minus = ZERO, ZERO, ZERO
-        while True:
-            passed, ended = known & ahead, run > 0
-            if not ended:
-                bits |= big_endian_64(at) >> (count & LOW6)
-                at += (~count >> THREE) & SEVEN
-                count |= FULL
-                code = U(codes[0, np.int64(bits >> SHIFT)])
-                if code == ZERO:
-                    code = long_code(bits, limit[0], delta[0], symbols[0])
-                    if code == ZERO:
+        plus, minus = ZERO, ZERO
+        corrections = ZERO  # a bit for each coefficient known, the first one highest
+        while run == 0 and ahead != ZERO:
+            bits |= big_endian_64(at) >> (count & LOW6)
+            at += (~count >> THREE) & SEVEN
+            count |= FULL
+            entry = u32_at(table + ((bits >> SHIFT) << U(2)))
+            place = deposit(entry >> U(16), ahead & ~known)
+            if place == ZERO:
+                if entry == ZERO:
+                    entry = _refining_symbol(bits, codes[0], limit[0], delta[0], symbols[0])
+                    if entry == ZERO:
                         return False
-                zeros, size = code >> U(12), (code >> EIGHT) & U(15)
-                bits <<= code & BYTE
-                count -= code & BYTE
-                if size == ZERO and zeros < U(15):
-                    run = (np.int64(1) << np.int64(zeros)) + np.int64((bits >> ONE) >> (LOW6 - zeros))
-                    bits <<= zeros
-                    count -= zeros
-                    ended = True
-                else:
-                    if size > ONE:
-                        return False
-                    above = bits >> U(63)
-                    bits <<= size
-                    count -= size
-                    free = ~known & ahead
-                    left_free = ones(free)
-                    if zeros < left_free:
-                        place = deposit(ONE << (left_free - ONE - zeros), free)
-                        plus |= place & (ZERO - (above & size))
-                        minus |= place & (ZERO - (~above & size))
-                        ahead &= place - ONE
-                        passed &= ~ahead
-                    elif size != ZERO:
-                        return False  # a new coefficient after the last
-                    else:
-                        ahead = ZERO
-            if passed != ZERO:
-                bits |= big_endian_64(at) >> (count & LOW6)
-                at += (~count >> THREE) & SEVEN
-                count |= FULL
-                number = ones(passed)
-                if number > U(48):  # more than there are bits
-                    late = deposit((ONE << (number - U(32))) - ONE, passed)
-                    more |= deposit(bits >> U(32), passed & ~late)
-                    bits <<= U(32)
-                    count -= U(32)
-                    passed, number = late, number - U(32)
-                    bits |= big_endian_64(at) >> (count & LOW6)
-                    at += (~count >> THREE) & SEVEN
-                    count |= FULL
-                more |= deposit((bits >> ONE) >> (LOW6 - number), passed)
-                bits <<= number
-                count -= number
-            if ended or ahead == ZERO:
-                break
-        if more | plus | minus != ZERO:
-            refine(here, mirrored(more), mirrored(plus), mirrored(minus), step)
+                    place = deposit(entry >> U(16), ahead & ~known)
+                if entry & _ENDS != ZERO:
+                    bits <<= entry & LOW6
+                    more = (entry >> EIGHT) & U(15)
+                    run = (np.int64(1) << np.int64(more)) + np.int64((bits >> ONE) >> (LOW6 - more))
+                    bits <<= more
+                    count -= entry + more  # only its low bits are looked at
+                    break
+                if place == ZERO and entry & _NEW != ZERO:
+                    return False  # a new coefficient after the last
+            bits <<= entry & LOW6
+            count -= entry
+            before = place - ONE  # all, where there are not that many zeros
+            number = ones(known & ahead & before)
+            corrections, bits, at, count = _corrected(number, corrections, bits, at, count)
+            ahead &= ~(place | before)
+            plus |= place & (ZERO - ((entry >> _PLUS) & ONE))
+            minus |= place & (ZERO - ((entry >> _MINUS) & ONE))
         if run > 0:
+            bits |= big_endian_64(at) >> (count & LOW6)
+            at += (~count >> THREE) & SEVEN
+            count |= FULL
+            corrections, bits, at, count = _corrected(ones(known & ahead), corrections, bits, at, count)
             run -= 1
+        if corrections | plus | minus != ZERO:
+            # The shift by 64, where nothing is known, must give 0 as well.
+            ordered = (mirrored(corrections) >> ONE) >> (LOW6 - ones(known))
+            refine(here, deposit(ordered, known), plus, minus, step)
         x += 1
         if x == wide:
             x = np.int64(0)
             line += row_bytes
     rest = np.int64(stop - at) * 8 + np.int64(count & LOW6)
-    return rest >= 0 and rest < 8 and run == 0 and len(stream) > 0
+    return rest >= 0 and rest < 8 and run == 0 and len(stream) + len(entries) > 0
 
 
 @njit(nogil=True, cache=True)

@@ -65,6 +65,7 @@ big_endian_64: Any = _loader(64, True)
 """Eight bytes at an address as one number, the first byte highest."""
 u8_at: Any = _loader(8)
 u16_at: Any = _loader(16)
+u32_at: Any = _loader(32)
 u64_at: Any = _loader(64)
 i16_at: Any = _loader(16, signed=True)
 i32_at: Any = _loader(32, signed=True)
@@ -190,18 +191,24 @@ def _refine(_typing, address, more, plus, minus, step):
     larger by it where ``plus`` says so, and smaller where ``minus`` does."""
 
     def generate(context, builder, _signature, args):
-        kind = _vector(_I16, 64)
-        values, zero = _load(builder, args[0], kind), _splat(_I16, 64, 0)
-        more, plus, minus = (builder.bitcast(a, _vector(ir.IntType(1), 64)) for a in args[1:4])
-        one = builder.insert_element(
-            ir.Constant(kind, ir.Undefined), builder.trunc(args[4], _I16), ir.Constant(_I32, 0)
-        )
-        step = _shuffle(builder, one, one, [0] * 64)
-        below = builder.icmp_signed("<", values, zero)
-        down = builder.or_(minus, builder.and_(more, below))
-        up = builder.or_(plus, builder.and_(more, builder.not_(below)))
-        values = builder.add(values, builder.select(up, step, zero))
-        _store(builder, builder.sub(values, builder.select(down, step, zero)), args[0])
+        kind = _vector(_I16, 16)
+        each = ir.Constant(kind, [1 << k for k in range(16)])
+
+        def repeated(value):
+            one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_I32, 0))
+            return _shuffle(builder, one, one, [0] * 16)
+
+        step = repeated(builder.trunc(args[4], _I16))
+        for part in range(4):  # a cast of a whole mask is compiled to instructions for each of its bits
+            bits = (builder.trunc(builder.lshr(a, ir.Constant(_I64, 16 * part)), _I16) for a in args[1:4])
+            more, plus, minus = (builder.icmp_signed("==", builder.and_(repeated(b), each), each) for b in bits)
+            place = _plus(builder, args[0], 32 * part)
+            values = _load(builder, place, kind)
+            below = builder.icmp_signed("<", values, _splat(_I16, 16, 0))
+            down = builder.or_(minus, builder.and_(more, below))
+            up = builder.or_(plus, builder.and_(more, builder.not_(below)))
+            values = builder.add(values, builder.select(up, step, _splat(_I16, 16, 0)))
+            _store(builder, builder.sub(values, builder.select(down, step, _splat(_I16, 16, 0))), place)
         return context.get_dummy_value()
 
     number = types.uint64
