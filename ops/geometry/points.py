@@ -11,8 +11,9 @@ from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
 from ..conversion import saturate
-from ..copies.strided import CUDA_TYPES, Affine, convert, run, whole
+from ..copies.strided import CUDA_TYPES
 from ..errors import SpecError
+from ..gpu.repeated import both
 from ..kernels import Kernels
 from ..sequences.unfold import by_frame
 from ..types import DALIDataType, to_numpy
@@ -20,11 +21,13 @@ from ..types import DALIDataType, to_numpy
 F32 = npt.NDArray[np.float32]
 
 _loops: Any = Kernels(".points_cpu", __package__)
+_THREADS = 256
 
 
 class CoordFlip(Operator, name="coord_flip"):
     """Mirror points at a center: 2 center - x, in float32. The last dimension is that of coordinates."""
 
+    repeats = True
     example = "{op: coord_flip, in: points, layout: xy, flip_x: $coin, out: points}"
 
     layout: Annotated[str, Arg("what the coordinates are: x, y, z in any order; by default x, xy or xyz")] = ""
@@ -67,21 +70,31 @@ class CoordFlip(Operator, name="coord_flip"):
             ctx.reject(i, "bad_shape", f"points have {widths[i]} coordinates, others {len(names)}")
         if not names:
             return points
-        n = len(points)
-        factor, shift = np.empty((n, len(names)), np.float32), np.empty((n, len(names)), np.float32)
-        for k, a in enumerate(names):
-            flip, center = ctx.rows(f"flip_{a}", np.int32) != 0, ctx.rows(f"center_{a}")
-            factor[:, k] = 1 - 2 * flip.astype(np.float32)
-            shift[:, k] = np.where(flip, center + center, np.float32(0))
+        factor, shift = self._map(ctx, names)
         kept = points
         if wrong.any():
             kept = points.replace(shapes=np.where(wrong[:, None], 0, points.shapes).astype(np.int32))
+        out = Batch.allocate(ctx.empty, kept.shapes, np.float32, points.layout, points.samples)
         if ctx.stage == "cpu":
-            out = Batch.allocate(ctx.empty, kept.shapes, np.float32, points.layout, points.samples)
             _loops.flip(points.data, points.offsets, kept.sizes, factor, shift, out.data, out.offsets)
-            return out
-        factors = Affine.of(np.zeros_like(shift), factor, shift)
-        return run(ctx, convert(whole(kept), np.float32, factors, points.ndim - 1), kept)
+        elif out.data.size:
+            constant, again = (points.offsets, kept.sizes, out.offsets), lambda other: self._map(other, names)
+            (base, sizes, to), (factors, shifts) = both(ctx.device, constant, again, factor, shift)
+            tiles = -(-int(kept.sizes.max()) // _THREADS)
+            ctx.device.launch(
+                "points.cu", "flip", (tiles, len(points)), _THREADS, points.data, base, sizes, np.int32(len(names)),
+                factors, shifts, out.data, to,
+            )  # fmt: skip
+        return out
+
+    def _map(self, ctx: Context, names: str) -> tuple[F32, F32]:
+        """What each coordinate is multiplied by, and what is added to it, [N, K] each."""
+        made = np.empty((2, len(ctx.samples), len(names)), np.float32)
+        for k, a in enumerate(names):
+            flip, center = ctx.rows(f"flip_{a}", np.int32) != 0, ctx.rows(f"center_{a}")
+            made[0, :, k] = np.where(flip, np.float32(-1), np.float32(1))
+            made[1, :, k] = np.where(flip, center + center, np.float32(0))
+        return made[0], made[1]
 
     gpu = cpu
 
@@ -94,6 +107,7 @@ class CoordTransform(Operator, name="coord_transform"):
     the input or FLOAT in DALI).
     """
 
+    repeats = True
     bound = "2e-6 of the largest product; integers that, rounded"
     example = "{op: coord_transform, in: points, MT: $matrix, out: points}"
 
@@ -152,11 +166,21 @@ class CoordTransform(Operator, name="coord_transform"):
             return exact if dtype == np.float32 else exact.replace(data=saturate(exact.data, dtype))
         out = Batch.allocate(ctx.empty, shapes, dtype, points.layout, points.samples)
         if out.data.size:
-            base, sizes, rows, offsets, to = ctx.device.upload(points.offsets, counts, matrix, shift, out.offsets)
+
+            def other(ctx: Context) -> tuple[F32, F32] | None:
+                if any(b.layout[:1] == "F" for b in ctx.args.values()):  # those of frames are unfolded by now
+                    return None
+                found = self._map(ctx, width)
+                return found if found[0].shape == matrix.shape else None
+
+            (base, sizes, to), (rows, offsets) = both(
+                ctx.device, (points.offsets, counts, out.offsets), other, matrix, shift
+            )
             kernel = f"transform<{CUDA_TYPES[points.dtype]}, {CUDA_TYPES[dtype]}>"
+            tiles = -(-int(counts.max()) // _THREADS)
             ctx.device.launch(
-                "points.cu", kernel, (-(-int(counts.max()) // 256), len(points)), 256, points.data, base, sizes,
-                np.int32(width), np.int32(matrix.shape[1]), rows, offsets, out.data, to,
+                "points.cu", kernel, (tiles, len(points)), _THREADS, points.data, base, sizes, np.int32(width),
+                np.int32(matrix.shape[1]), rows, offsets, out.data, to,
             )  # fmt: skip
         return out
 

@@ -327,6 +327,9 @@ CHANGING: list[tuple[str, dict[str, Any], dict[str, tuple[float, float, int]], b
     ("random_resized_crop", {"size": [9, 8]}, {}, False),
     ("resize", {}, {"resize_shorter": (3, 9, 0)}, False),
     ("resize", {"size": [6, 5], "roi_end": [5, 6]}, {"roi_start": (0, 4, 2)}, False),
+    ("coord_flip", {"center_y": -3}, {"flip_x": (0, 2, 0), "flip_y": (0, 2, 0), "center_x": (-9, 9, 0)}, True),
+    ("coord_transform", {}, {"MT": (-2, 2, 6)}, True),
+    ("coord_transform", {}, {"M": (-2, 2, 0), "T": (-9, 9, 2)}, True),
 ]
 """Operators whose launches are repeated with other arguments: between two numbers, and how many of them each sample has
 (0: a number). Last whether any arguments will do; otherwise what has to be larger than before is launched anew."""
@@ -336,7 +339,7 @@ def changing(case: tuple[Any, ...], lane: Any, to_device: Any, to_host: Any) -> 
     """Batches of the same shapes with arguments of their own, as `repeated` has those without."""
     name, constant, ranges, always = case
     op = operator(name, list(ranges), **constant)
-    inputs = [ragged("uint8", 1)]
+    inputs = [plain("float32", (7, 2), "") if name.startswith("coord") else ragged("uint8", 1)]
     random, repeats, asked = np.random.default_rng(3), Repeats(), []
     for turn in range(8):
         given = [to_device(aligned(b, turn)) for b in inputs]
