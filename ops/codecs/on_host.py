@@ -208,7 +208,11 @@ def others_of(batch: Batch) -> Others:
     if known is not None and known[0]() is batch.offsets and known[1]() is batch.data:
         return known[2]
     found: dict[int, Header | SampleError] = {}
-    for i in np.flatnonzero(_headers.rows_of(batch)["status"] == _headers.NOT_JPEG).tolist():
+    which = np.flatnonzero(_headers.rows_of(batch)["status"] == _headers.NOT_JPEG)
+    for i, header in zip(which.tolist(), plain.headers(batch, which) if len(which) else (), strict=True):
+        if header is not None:
+            found[i] = header
+            continue
         data = encoded_bytes(batch, i)
         try:
             name = recognise(data)

@@ -6,6 +6,7 @@ Files that are not whole, or not plain, are left to Pillow, whose pixels these a
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from .pixels import Pixels
 _loops: Any = Kernels(".plain_cpu", __package__)
 
 FORMATS = ("bmp", "pnm")
+BMP, PNM = 1, 2
 FIRST, PITCH, STEP, BACKWARDS = range(4)
 """Columns of where pixels are: the byte of the first pixel shown, bytes from a line to the next one below (negative
 where the last is stored first), bytes of a pixel (0: the file is not plain), whether blue comes first."""
@@ -52,6 +54,18 @@ def makes(header: Header, output_type: DALIImageType, most_bits: int = 16) -> bo
     if header.format not in FORMATS or header.bits > most_bits:
         return False
     return straight.needs_no_colours(header, output_type)
+
+
+def headers(batch: Batch, which: I64) -> list[Header | None]:
+    """The headers of the images ``which`` of ``batch``, as `formats.probe` reads them; None where it is to be asked."""
+    rows = np.empty((len(which), 5), np.int64)
+    _loops.headers(straight.readonly(batch.data), batch.offsets[which], batch.shapes[which, 0].astype(np.int64), rows)
+    return [_header(*row) if row[0] else None for row in rows.tolist()]
+
+
+@lru_cache(4096)
+def _header(kind: int, width: int, height: int, channels: int, bits: int) -> Header:
+    return Header(FORMATS[kind - 1], width, height, channels, bits)
 
 
 def find(batch: Batch, which: I64, extents: I64) -> I64:

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from .jpeg.simd_cpu import put_u8, put_u64, u8_at, u64_at
-from .plain import BACKWARDS, FIRST, PITCH, STEP
+from .plain import BACKWARDS, BMP, FIRST, PITCH, PNM, STEP
 from .png.samples_cpu import narrow, rounded, sample, to_three
 
 _PNM_HEADER = 1024
@@ -118,6 +118,49 @@ def _bmp(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> 
         return
     row[STEP], row[BACKWARDS] = step, 1
     row[FIRST], row[PITCH] = (first, pitch) if down else (first + (height - 1) * pitch, -pitch)
+
+
+@njit(nogil=True, cache=True)
+def headers(raw: Any, offsets: Any, sizes: Any, rows: Any) -> None:
+    """The headers of M files, the bytes raw[offset : offset + size]. ``rows`` [M, 5] becomes a row for each: what it is
+    (`plain.BMP`, `plain.PNM`), width, height, channels, bits; zeros for all that is anything else, or unusual."""
+    for k in range(len(sizes)):
+        rows[k] = 0
+        if sizes[k] < 54:
+            continue
+        first, second = raw[offsets[k]], raw[offsets[k] + 1]
+        if first == 66 and second == 77:
+            _bmp_header(raw, offsets[k], rows[k])
+        elif first == 80 and (second == 53 or second == 54):
+            _pnm_header(raw, offsets[k], sizes[k], rows[k])
+
+
+@njit(nogil=True, cache=True)
+def _bmp_header(raw: Any, start: Any, row: Any) -> None:
+    width, height = _little(raw, start + 18, 4), _little(raw, start + 22, 4)
+    if height >= 1 << 31:
+        height = (1 << 32) - height
+    if _little(raw, start + 14, 4) < 40 or not (0 < width < 1 << 31 and 0 < height < 1 << 31):
+        return
+    if _little(raw, start + 30, 4) == 0:  # of what is compressed, more is to be known
+        row[0], row[1], row[2], row[3], row[4] = BMP, width, height, 3, 8
+
+
+@njit(nogil=True, cache=True)
+def _pnm_header(raw: Any, start: Any, size: Any, row: Any) -> None:
+    at, end = start + 2, start + min(size, _PNM_HEADER)
+    for n in range(3):
+        begun = at
+        while at < end and _is_space(raw[at]):
+            at += 1
+        digits = at
+        row[1 + n], at = _number(raw, at, end)
+        if digits == begun or at in (digits, end) or not _is_space(raw[at]):
+            return
+    if not (0 < row[1] < 1 << 31 and 0 < row[2] < 1 << 31):
+        return
+    row[0], row[4] = PNM, 16 if row[3] > 255 else 8
+    row[3] = 3 if raw[start + 1] == 54 else 1
 
 
 @njit(nogil=True, cache=True)
