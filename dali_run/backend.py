@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .ops.gpu.lane import gpu_count
+from .ops.gpu.lane import give_back_pinned, gpu_count
 from .plugin_manager import load_directory as LoadDirectory  # noqa: N812 - DALI's name
 from .plugin_manager import load_library as LoadLibrary  # noqa: N812 - DALI's name
 from .tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
@@ -51,7 +51,7 @@ def ReleaseUnusedMemory() -> None:  # noqa: N802 - DALI's name
         import cupy
 
         cupy.get_default_memory_pool().free_all_blocks()
-        cupy.get_default_pinned_memory_pool().free_all_blocks()
+        give_back_pinned()
 
 
 def RestrictPinnedMemUsage() -> None:  # noqa: N802 - DALI's name

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ..errors import DeviceError, SpecError
 from ..kernels import Kernels
 from . import driver_calls as stream_work
 from . import page_locked
+from .current import OnGpu
 from .readable_by_gpu import lease_of
 from .waits import waiting
 
@@ -125,9 +126,10 @@ class Lane:
             import cupy
 
             self.index = index
-            self.gpu = cupy.cuda.Device(index)
+            self.gpu = OnGpu(index)
             with self.gpu:
                 self.stream = _idle_stream(index) if stream is None else stream
+            page_lock_through(index)
             self._work = self.work()
             runtime = cupy.cuda.runtime
             self._memcpy, self._to_device = runtime.memcpyAsync, runtime.memcpyHostToDevice
@@ -260,9 +262,8 @@ class Lane:
 
     def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
         """Kernels of the CUDA source ``text`` that take one pointer, for `work`."""
-        import cupy
 
-        with _compiling, cupy.cuda.Device(self.index):
+        with _compiling, self.gpu:
             if (ready := _image(text, None, "", self.index)) is not None:
                 return {name: ready[0].get_function(name) for name in names}
             with times.by_nvrtc(names[0]):
@@ -390,7 +391,7 @@ class Lane:
     def wait(self) -> None:
         """Wait for all work on this lane, and hold on to what it holds."""
         self.join()
-        with waiting(self.index):
+        with waiting(self.index), self.gpu:
             self.stream.synchronize()
 
     def give_back(self, *, mine: bool) -> None:
@@ -407,7 +408,7 @@ class Lane:
         with self.gpu:
             cupy.get_default_memory_pool().free_all_blocks()
         _blocks.clear()
-        cupy.get_default_pinned_memory_pool().free_all_blocks()
+        give_back_pinned()
 
     def synchronize(self) -> None:
         """Wait for all work on this lane, and let go of what it held."""
@@ -456,7 +457,8 @@ class Lane:
 
     def seconds_between(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
         """`seconds_since` of pairs of marks, in one call."""
-        return [m / 1e3 for m in stream_work.milliseconds([(begin.ptr, end.ptr) for begin, end in marks])]
+        with self.gpu:
+            return [m / 1e3 for m in stream_work.milliseconds([(begin.ptr, end.ptr) for begin, end in marks])]
 
 
 def _extent(batch: Batch) -> tuple[int, int]:
@@ -511,12 +513,13 @@ def _alloc_pinned(nbytes: int) -> Any:
 
     step = max(512, 1 << max(nbytes - 1, 0).bit_length() - 3) if nbytes > 4096 else 512
     size = max(-(-nbytes // step) * step, 512)
-    pool = cupy.get_default_pinned_memory_pool()
     try:
-        block = cupy.cuda.alloc_pinned_memory(size)
+        with _page_locking_gpu():
+            block = cupy.cuda.alloc_pinned_memory(size)
     except Exception:  # CUDARuntimeError: too much is locked already
-        pool.free_all_blocks()
-        return cupy.cuda.alloc_pinned_memory(size)
+        give_back_pinned()
+        with _page_locking_gpu():
+            return cupy.cuda.alloc_pinned_memory(size)
     with _pinning:
         where = getattr(block, "ptr", id(block))
         if where not in _known:  # by its place: other threads take and give back blocks all the while
@@ -525,8 +528,29 @@ def _alloc_pinned(nbytes: int) -> Any:
         if _pinned["made"] > min(PINNED_SPARE, _blocks.least // 8):
             _pinned["made"] = 0
             _known.clear()
-            pool.free_all_blocks()
+            give_back_pinned()
     return block
+
+
+def give_back_pinned() -> None:
+    """Give page-locked memory back to the system that waits in CuPy's pool to be used again."""
+    import cupy
+
+    with _page_locking_gpu():
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+
+def page_lock_through(index: int) -> None:
+    """A GPU of this process's: the first of them is current wherever memory is page-locked. That is every GPU's then,
+    but whichever is current gets a context, and the threads that read and decode have none of their own."""
+    _page_locking.setdefault("gpu", index)
+
+
+def _page_locking_gpu() -> AbstractContextManager[object]:
+    return OnGpu(_page_locking["gpu"]) if _page_locking else nullcontext()
+
+
+_page_locking: dict[str, int] = {}
 
 
 PINNED_SPARE = 4 << 30
@@ -553,7 +577,7 @@ _compiling = threading.Lock()
 def _module(source: str, kernels: tuple[str, ...], index: int) -> Any:
     import cupy
 
-    with cupy.cuda.Device(index):
+    with OnGpu(index):
         return cupy.RawModule(
             code=(SOURCES / source).read_text(),
             options=("--std=c++17", f"-I{SOURCES}"),
@@ -576,7 +600,7 @@ def _image(text: str, folder: Path | None, kernel: str, index: int) -> tuple[Any
             continue
         module = cupy.cuda.function.Module()
         try:
-            with cupy.cuda.Device(index):
+            with OnGpu(index):
                 module.load(found[0])
         except cupy.cuda.driver.CUDADriverError:  # PTX that is newer than the driver, say
             continue
@@ -599,7 +623,7 @@ def _load(source: str, kernel: str, index: int) -> Any:
 def _text_module(text: str, index: int) -> Any:
     import cupy
 
-    with cupy.cuda.Device(index):
+    with OnGpu(index):
         return cupy.RawModule(code=text, options=("--std=c++17",), backend="nvrtc")
 
 
@@ -607,7 +631,7 @@ def _text_module(text: str, index: int) -> Any:
 def _load_text(text: str, kernel: str, index: int) -> Any:
     import cupy
 
-    with times.by_nvrtc(kernel), cupy.cuda.Device(index):
+    with times.by_nvrtc(kernel), OnGpu(index):
         module = cupy.RawModule(code=text, options=("--std=c++17", f"-I{SOURCES}", "--fmad=false"))
         return module.get_function(kernel)
 
@@ -628,7 +652,7 @@ def limit_pool(index: int, owner: object, nbytes: int | None) -> None:
     process share, is held to what all owners may take together; what is in it already does not count."""
     import cupy
 
-    with _limiting, cupy.cuda.Device(index):
+    with _limiting, OnGpu(index):
         pool = cupy.get_default_memory_pool()
         owners = _limits.setdefault(index, {})
         if nbytes is not None:
@@ -642,7 +666,7 @@ def free_memory(index: int) -> int:
     """Bytes of GPU ``index`` that are free, or kept by CuPy's pool for nobody."""
     import cupy
 
-    with cupy.cuda.Device(index):
+    with OnGpu(index):
         free, _ = cupy.cuda.runtime.memGetInfo()
         return int(free) + int(cupy.get_default_memory_pool().free_bytes())
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .current import OnGpu
+
 _READ_ONLY_SUPPORTED, _SAME_ADDRESS = 113, 91  # cudaDevAttrHostRegisterReadOnlySupported, ...CanUseHostPointerFor...
 _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8  # cudaHostRegister...
 
@@ -35,7 +37,7 @@ def register(address: int, nbytes: int, index: int) -> None:
     reads what is not in the page cache. Raises CUDARuntimeError."""
     import cupy
 
-    with cupy.cuda.Device(index):
+    with OnGpu(index):
         cupy.cuda.runtime.hostRegister(address, nbytes, _PORTABLE | _MAPPED | _READ_ONLY)
 
 
@@ -43,7 +45,7 @@ def unregister(address: int, index: int) -> None:
     """The opposite of `register`, of the same address."""
     import cupy
 
-    with cupy.cuda.Device(index):
+    with OnGpu(index):
         cupy.cuda.runtime.hostUnregister(address)
 
 

@@ -82,9 +82,10 @@ def _copy(pool: ThreadPoolExecutor, threads: int) -> float:
 def _gpu(index: int) -> dict[str, float]:
     import cupy
 
+    from ...ops.gpu.current import OnGpu
     from ...ops.gpu.lane import pinned_empty
 
-    with cupy.cuda.Device(index):
+    with OnGpu(index):
         there, copy = cupy.empty(_COPIED, np.uint8), cupy.empty(_COPIED, np.uint8)
         here = pinned_empty(_COPIED)
         stream = cupy.cuda.Stream(non_blocking=True)

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from ...ops.errors import ArgumentTypeError, ArgumentValueError, DeviceError
+from ...ops.gpu.current import OnGpu
 from ...ops.gpu.lane import gpu_count
 
 
@@ -140,7 +141,7 @@ class Stream:
         if stream is _NEW:
             import cupy
 
-            with cupy.cuda.Device(self._device.device_id):
+            with OnGpu(self._device.device_id or 0):
                 self._held: Any = cupy.cuda.Stream(non_blocking=True)
             self._handle = int(self._held.ptr)
             return
@@ -161,7 +162,8 @@ class Stream:
         """Wait until the GPU has done all that was put on this stream."""
         import cupy
 
-        cupy.cuda.runtime.streamSynchronize(self._handle)
+        with OnGpu(self._device.device_id or 0):
+            cupy.cuda.runtime.streamSynchronize(self._handle)
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self._handle

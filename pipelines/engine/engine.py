@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...ops.errors import DeviceError
-from ...ops.gpu.lane import page_locked_blocks, pinned_empty
+from ...ops.gpu.lane import page_lock_through, page_locked_blocks, pinned_empty
 from ...ops.gpu.start import start_ahead
 from ...ops.gpu.waits import Watch, unwatch, watch
 from ...ops.interfaces import Copies
@@ -164,6 +164,7 @@ class Engine:
         if self.plan.target.device == "gpu":
             self.budget.host.keeps(page_locked_blocks())
             page_locked_blocks().enter(self.budget.host)
+            page_lock_through(self.plan.target.indices[0])
         if self.direct is not None:
             self.direct.open()
             return

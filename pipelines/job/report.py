@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...ops.gpu.current import OnGpu
 from ...ops.gpu.lane import Lane
 from ..engine.engine import Engine, launcher_count
 from ..engine.threads.channel import Channel
@@ -281,7 +282,7 @@ def _memory(engine: Engine) -> dict[str, float]:
         pool = cupy.get_default_memory_pool()  # of the current GPU
         memory["gpu_pool_bytes"] = 0
         for index in engine.plan.target.indices:
-            with cupy.cuda.Device(index):
+            with OnGpu(index):
                 memory["gpu_pool_bytes"] += int(pool.total_bytes())
         memory["pinned_pool_blocks_free"] = int(cupy.get_default_pinned_memory_pool().n_free_blocks())
     return memory

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...ops.batch import Batch, Samples
 from ...ops.errors import MixedTypesError
+from ...ops.gpu.current import OnGpu
 from ...ops.types import from_numpy
 from ..user_warnings import warn
 from .tensors import Tensor, TensorList
@@ -36,9 +37,9 @@ def as_array(value: Any) -> Any:
         return foreign(value)
     elif hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
         if value.__dlpack_device__()[0] != _CPU:
-            import cupy
+            from ...ops.gpu.lane import foreign
 
-            return cupy.from_dlpack(value)
+            return foreign(value)
         array = np.asarray(value.detach()) if hasattr(value, "detach") else np.from_dlpack(value)
     else:
         array = np.asarray(value)
@@ -85,7 +86,7 @@ def settled(array: Any, *, copy: bool = False) -> Any:
     if not copy and array.flags.c_contiguous and array.device.id == cupy.cuda.runtime.getDevice():
         cupy.cuda.get_current_stream().synchronize()
         return array
-    with array.device:
+    with OnGpu(array.device.id):
         packed = cupy.array(array, order="C", copy=copy or None)
         cupy.cuda.get_current_stream().synchronize()
     return packed
@@ -133,7 +134,7 @@ def _from_list(arrays: list[Any], layout: str, samples: Samples | None) -> Batch
                                   f"{arrays[0].ndim}-D and {a.dtype}, {a.ndim}-D")  # fmt: skip
     sizes = np.array([a.size for a in arrays], np.int64)
     shapes = np.array([a.shape for a in arrays], np.int32).reshape(len(arrays), arrays[0].ndim)
-    with arrays[0].device:
+    with OnGpu(arrays[0].device.id):
         flat = cupy.concatenate([a.reshape(-1) for a in arrays])
         cupy.cuda.get_current_stream().synchronize()
     return Batch(flat, np.cumsum(sizes) - sizes, shapes, layout, names)

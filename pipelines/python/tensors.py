@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ...ops.batch import Batch, Samples
 from ...ops.errors import RaggedError
+from ...ops.gpu.current import OnGpu
 from ...ops.types import DALIDataType, from_numpy, to_numpy
 
 _ANY_DIRECTION = 4
@@ -79,7 +80,7 @@ class Tensor:
         """The same on the host; itself where it is there."""
         if isinstance(self.array, np.ndarray):
             return self
-        return TensorCPU(self.array.get(), self._layout, self._source_info)
+        return TensorCPU(_on_host(self.array), self._layout, self._source_info)
 
     def data_ptr(self) -> int:
         """Address of the first element."""
@@ -236,7 +237,7 @@ class TensorList:
         """The same on the host; itself where it is there."""
         if self.batch.on_host:
             return self
-        return TensorListCPU(self.batch.replace(data=self.batch.data.get()))
+        return TensorListCPU(self.batch.replace(data=_on_host(self.batch.data)))
 
     def data_ptr(self) -> int:
         """Address of the first sample."""
@@ -397,6 +398,12 @@ def _of_same_size(dtype: Any, new_type: DALIDataType) -> npt.DTypeLike:
     return new
 
 
+def _on_host(array: Any) -> npt.NDArray[Any]:
+    with OnGpu(array.device.id):
+        found: npt.NDArray[Any] = array.get()
+    return found
+
+
 def address_of(array: Any) -> int:
     """Where the first element of an array of NumPy's or CuPy's lies."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
@@ -414,7 +421,7 @@ def copy_out(array: Any, ptr: Any, cuda_stream: Any = None, non_blocking: bool =
     import cupy
 
     stream = stream_number(cuda_stream)
-    with array.device:
+    with OnGpu(array.device.id):
         packed = cupy.ascontiguousarray(array)
         if packed is not array:
             cupy.cuda.get_current_stream().synchronize()  # which ``stream`` need not wait for

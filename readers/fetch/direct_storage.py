@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ...ops.gpu.current import OnGpu
 from ...ops.gpu.readable_by_gpu import FetchedLease
 from .extents import I64, U8, Mapped
 
@@ -93,7 +94,7 @@ class KvikioFiles:
         numbers = mapped.file_of(lows)
         files = [self._file(mapped, k) for k in numbers.tolist()]
         inside = lows - mapped.starts[numbers]
-        with cupy.cuda.Device(index):
+        with OnGpu(index):
             block = cupy.empty(int(room.sum()), np.uint8)
             reads: list[Any] = []
             try:

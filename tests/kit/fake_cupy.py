@@ -131,9 +131,8 @@ class Array:
 
     def get(self) -> np.ndarray:
         """On the current stream, and nothing else is waited for."""
-        stream = _current_stream()
-        if stream is not None:
-            stream.synchronize()
+        with self.device:  # as CuPy has it
+            _current_stream().synchronize()
         raw = (ctypes.c_uint8 * max(self.nbytes, 1)).from_address(self.data.ptr)
         return np.frombuffer(raw, np.uint8, self.nbytes).view(self.dtype).reshape(self.shape).copy()
 
@@ -153,23 +152,67 @@ class _Context:
 
 
 class Device(_Context):
-    """cupy.cuda.Device: each thread's current one is remembered."""
+    """cupy.cuda.Device: each thread's current one is remembered. Of CUDA 12, where to set one makes a context on it,
+    also to set the one again that was current before."""
 
     @property
     def id(self) -> int:
         return self.ptr
 
     def __enter__(self) -> Device:
-        _current.devices = [*getattr(_current, "devices", [0]), self.ptr]
+        _push(self.ptr)
+        _called()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        _current.devices.pop()
+        _pop()
+        _called()
+
+
+def _push(index: int) -> int:
+    """ops.gpu.current: what is current comes before, and is not touched again afterwards."""
+    _current.devices = [*getattr(_current, "devices", [0]), index]
+    return 0
+
+
+def _pop(popped: None = None) -> int:
+    _current.devices.pop()
+    return 0
 
 
 def _current_device() -> int:
     found: int = getattr(_current, "devices", [0])[-1]
     return found
+
+
+_contexts: set[int] = set()
+"""GPUs on which a call of CUDA's has made a context: whichever was current as it was made."""
+
+
+def _called() -> None:
+    """A call of the runtime's: GPU 0 stays current in a thread where none was."""
+    _contexts.add(_current_device())
+    if _none_was_made_current():
+        _current.has_one = True
+
+
+def _called_by_driver() -> None:
+    """A call of the driver's, which takes the context that is current, and makes none."""
+    assert not _none_was_made_current() or getattr(_current, "has_one", False), "no GPU is current in this thread"
+
+
+def _none_was_made_current() -> bool:
+    return len(getattr(_current, "devices", [0])) == 1
+
+
+def _that_calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` as one of CUDA's, which makes a context on the current GPU where there is none."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        _called()
+        return function(*args, **options)
+
+    return call
 
 
 class Stream(_Context):
@@ -179,6 +222,7 @@ class Stream(_Context):
     """Nothing is done before somebody waits."""
 
     def __init__(self, non_blocking: bool = False) -> None:
+        _called()
         with _numbering:
             self.begin(len(_streams) + 1)
             _streams[self.ptr] = self
@@ -206,16 +250,19 @@ class Stream(_Context):
 
     def synchronize(self, until: int | None = None) -> None:
         """All that was given so far, or the first ``until`` of it."""
+        _called()
         with self._doing:
             while self._calls and (until is None or self.given - len(self._calls) < until):
                 self._calls.popleft()()
 
     def record(self) -> Event:
+        _called()
         event = Event()
         event.record(self)
         return event
 
     def wait_event(self, event: Any) -> None:
+        _called()
         if event.stream is not None:
             event.stream.synchronize()
 
@@ -265,6 +312,7 @@ class Event:
     """cupy.cuda.Event."""
 
     def __init__(self, **options: Any) -> None:
+        _called()
         self.at, self.device = time.perf_counter(), _current_device()
         self.stream: Stream | None = None
         self.ptr = id(self)
@@ -276,6 +324,7 @@ class Event:
         self.place = 0 if stream is None else stream.given
 
     def synchronize(self) -> None:
+        _called()
         if self.stream is not None:
             self.stream.synchronize(self.place)
 
@@ -285,6 +334,7 @@ _events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
 
 def _milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
     """dali_run.ops.gpu.driver_calls.milliseconds."""
+    _called_by_driver()
     return [1e3 * (_events[end].at - _events[begin].at) for begin, end in between]
 
 
@@ -295,12 +345,15 @@ class _Stopwatch:
         pass
 
     def begin(self) -> None:
+        _called_by_driver()
         self._began = time.perf_counter()
 
     def end(self) -> None:
+        _called_by_driver()
         self._ended = time.perf_counter()
 
     def milliseconds(self) -> float:
+        _called_by_driver()
         return 1e3 * (self._ended - self._began)
 
 
@@ -393,6 +446,7 @@ class Work:
         self._calls = []
 
     def submit(self) -> None:
+        _called_by_driver()
         calls, self._calls = self._calls, []
         for call in calls:
             _on(self._stream, call)
@@ -420,7 +474,13 @@ class Fake:
         self._next = _FIRST_ADDRESS
         self.allocator: Callable[[int], Pointer] = self.alloc
 
+    @property
+    def contexts(self) -> set[int]:
+        """GPUs on which there is a context."""
+        return set(_contexts)
+
     def alloc(self, size: int) -> Pointer:
+        _called()
         if self.memory:
             found = Pointer(*_noise(size))
             if self._kept is not None:
@@ -431,6 +491,7 @@ class Fake:
 
     def alloc_pinned_memory(self, size: int) -> PinnedMemoryPointer:
         """Given out again once nobody holds it, as CuPy's pool does."""
+        _called()
         with self._pinning:
             blocks = self._pinned.setdefault(size, [])
             for k in range(len(blocks)):
@@ -461,6 +522,7 @@ class Fake:
 
     def module(self, code: str = "", options: Any = (), name_expressions: Any = None, backend: str = "") -> Any:
         def get_function(name: str) -> Any:
+            _called()
             number = len(self._names)
             self._names.append(name)
             self._codes.append(code)
@@ -468,6 +530,7 @@ class Fake:
             kernel = types.SimpleNamespace(ptr=number)
 
             def call(grid: Any, block: Any, args: Any, stream: Any = None) -> None:
+                _called()
                 self.launched.append((name, _current_device()))
                 launched_of(code, name)
                 if self.memory:
@@ -521,14 +584,15 @@ class Fake:
     def modules(self) -> dict[str, types.ModuleType]:
         """The modules to put into `sys.modules`."""
         cupy, cuda, runtime, driver = (types.ModuleType(name) for name in _MODULES)
-        runtime.memcpyAsync, runtime.memcpy, runtime.memsetAsync = self.memcpy_async, self.memcpy, self.memset  # type: ignore[attr-defined]
+        runtime.memcpyAsync, runtime.memcpy = _that_calls(self.memcpy_async), _that_calls(self.memcpy)  # type: ignore[attr-defined]
+        runtime.memsetAsync = _that_calls(self.memset)  # type: ignore[attr-defined]
         runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost, runtime.memcpyDeviceToDevice = 1, 2, 3  # type: ignore[attr-defined]
-        runtime.getDevice = _current_device  # type: ignore[attr-defined]
+        runtime.getDevice, runtime.setDevice = _current_device, _that_calls(lambda index: None)  # type: ignore[attr-defined]
         runtime.getDeviceCount = lambda: self._devices  # type: ignore[attr-defined]
-        runtime.memGetInfo = lambda: (64 << 30, 80 << 30)  # type: ignore[attr-defined]
+        runtime.memGetInfo = _that_calls(lambda: (64 << 30, 80 << 30))  # type: ignore[attr-defined]
         runtime.runtimeGetVersion = runtime.driverGetVersion = lambda: 12000  # type: ignore[attr-defined]
         runtime.deviceGetAttribute = lambda attribute, index: self.attributes.get(attribute, 1)  # type: ignore[attr-defined]
-        runtime.hostRegister, runtime.hostUnregister = self.register, self.unregister  # type: ignore[attr-defined]
+        runtime.hostRegister, runtime.hostUnregister = map(_that_calls, (self.register, self.unregister))  # type: ignore[attr-defined]
         cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]
         cuda.Device, cuda.Stream, cuda.Event = Device, Stream, Event  # type: ignore[attr-defined]
         cuda.ExternalStream = ExternalStream  # type: ignore[attr-defined]
@@ -547,7 +611,7 @@ class Fake:
             n, dtype, self.allocator(int(np.prod(n)) * np.dtype(dtype).itemsize)
         )
         pool = types.SimpleNamespace(
-            malloc=self.alloc, set_limit=lambda size: None, free_all_blocks=lambda stream=None: None
+            malloc=self.alloc, set_limit=lambda size: None, free_all_blocks=_that_calls(lambda stream=None: None)
         )
         for count in ("total_bytes", "used_bytes", "free_bytes", "n_free_blocks"):
             setattr(pool, count, lambda: 0)
@@ -564,8 +628,8 @@ class Fake:
 def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterator[Fake]:
     """CuPy is the stand-in inside; nothing of it is left behind. With ``late``, page-locked memory that a lane gives
     out is full of noise, too."""
+    from dali_run.ops.gpu import current, page_locked, start
     from dali_run.ops.gpu import lane as device
-    from dali_run.ops.gpu import page_locked, start
     from dali_run.readers.fetch import gpu_reads
 
     fake, take = Fake(devices, memory, late), device.Arena.take
@@ -582,10 +646,31 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     stopwatch, stream_work.Stopwatch = stream_work.Stopwatch, _Stopwatch  # type: ignore[misc]
     milliseconds, stream_work.milliseconds = stream_work.milliseconds, _milliseconds
     launches = stream_work.Launches
-    stream_work.Launches = lambda stream, kernels, places: PlainLaunches(  # type: ignore[assignment,misc]
-        kernels, places, lambda to, host: fake.memcpy_async(to, host.ctypes.data, host.nbytes, 1, stream), stream
-    )
+
+    class Launches(PlainLaunches):
+        def __init__(self, stream: int, kernels: Any, places: Any) -> None:
+            def copy(to: int, host: np.ndarray) -> None:
+                fake.memcpy_async(to, host.ctypes.data, host.nbytes, 1, stream)
+
+            super().__init__(kernels, places, copy, stream)
+
+        def begin(self, *args: Any, **options: Any) -> None:
+            _called_by_driver()
+            super().begin(*args, **options)
+
+        def milliseconds(self) -> float:
+            _called_by_driver()
+            return super().milliseconds()
+
+    stream_work.Launches = Launches  # type: ignore[assignment,misc]
     before = {name: sys.modules.get(name) for name in _MODULES}
+    _contexts.clear()
+    _current.has_one = False
+    pushing = current._context, current._functions, current._thread
+    current._context, current._functions = (lambda index: index), lambda: (_push, _pop, None)  # type: ignore[assignment]
+    current._thread = threading.local()
+    page_locking = dict(device._page_locking)
+    device._page_locking.clear()
     streams, blocks = dict(device._idle_streams), device._blocks
     device._blocks = page_locked.Blocks()
     device._idle_streams.clear()
@@ -601,6 +686,9 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         gpu_reads.settle()
         device._idle_streams.clear()
         device._idle_streams.update(streams)
+        device._page_locking.clear()
+        device._page_locking.update(page_locking)
+        current._context, current._functions, current._thread = pushing
         device._blocks = blocks
         Stream.late, device.Arena.take = False, take  # type: ignore[method-assign]
         _streams.clear()

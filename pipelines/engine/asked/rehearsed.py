@@ -229,9 +229,10 @@ class Rehearsed:
         """Wait for the batch."""
         milliseconds = 0.0
         if begun.timer is not None:
-            begun.lane.synchronize()
-            timer = begun.lane.stopwatch() if begun.timer is begun.lane else begun.timer
-            milliseconds = timer.milliseconds()
+            with begun.lane.gpu:
+                begun.lane.synchronize()
+                timer = begun.lane.stopwatch() if begun.timer is begun.lane else begun.timer
+                milliseconds = timer.milliseconds()
         if begun.held:
             self._budget.release(it.order)
         it.env |= begun.results

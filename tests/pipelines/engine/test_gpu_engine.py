@@ -9,6 +9,7 @@ import io
 import json
 import struct
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -386,3 +387,47 @@ def test_a_job_on_a_gpu_leaves_nothing_to_the_collector(pictures: Path, tmp_path
 
     with faked(1, memory=True):
         assert left_in_rings(job) == {}
+
+
+@pytest.mark.parametrize("how", ["files", "encoded", "python"])
+def test_a_run_on_another_gpu_leaves_the_first_alone(pictures: Path, tmp_path: Path, how: str) -> None:  # noqa: F811
+    """A context there would take half a gigabyte, in each process."""
+    with faked(2, memory=True) as fake:
+        if how == "files":
+            for case in CHOSEN:
+                outputs(compile_graph(graph(pictures, *CASES[case]), Target("gpu", (1,)), 7))
+        elif how == "encoded":
+            spec = tmp_path / "spec.yaml"
+            text = SPEC.replace("IN", str(pictures)).replace("OUT", str(tmp_path / "out"))
+            spec.write_text(text.replace("{encode: raw}", "{encode: jpeg}").replace("gpu:all", "gpu:1"))
+            run_job(spec, {}, trace=tmp_path / "trace.json")
+        else:
+            python_batches(pictures)
+        assert fake.launched
+        assert fake.contexts == {1}
+
+
+def python_batches(folder: Path) -> None:
+    """A program's batches, on the host, on the GPU and copied from there."""
+    import dali_run.fn as fn
+    import dali_run.types as types
+    from dali_run import pipeline_def
+
+    @pipeline_def(batch_size=4, num_threads=2, device_id=1)
+    def program() -> Any:
+        files, labels = fn.readers.file(file_root=str(folder))
+        images = fn.resize(fn.decoders.image(files, device="mixed"), size=[24, 24])
+        return images, labels.gpu(), fn.flip(images)
+
+    @pipeline_def(batch_size=4, num_threads=2, device_id=1)
+    def drawn() -> Any:
+        return fn.cast(fn.random.uniform(device="gpu", shape=[3]) * 255, dtype=types.UINT8)
+
+    with closing(drawn()) as pipe:  # by the calling thread
+        assert [pipe.run()[0].as_cpu().as_array().shape for _ in range(6)] == [(4, 3)] * 6
+    with closing(program()) as pipe:
+        for _ in range(3):
+            images, labels, flipped = pipe.run()
+            assert images.as_cpu().as_array().shape == (4, 24, 24, 3)
+            assert labels.as_cpu()[0].shape() == [1]
+            assert flipped.as_cpu()[0].shape() == [24, 24, 3]
