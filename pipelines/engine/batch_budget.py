@@ -155,7 +155,8 @@ class BatchBudget:
             self._services.options.lanes * len(self._services.plan.target.indices)
         ):
             return None
-        return ahead.at_once, bytes_of(b for b in it.env.values() if b.on_host) + ahead.held
+        on_host, on_device = self.held(it)
+        return on_device + ahead.at_once, on_host + ahead.held
 
     def parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, estimate.Foresight]]:
         """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts
@@ -182,6 +183,7 @@ class BatchBudget:
         slots = it.samples.slot
         borders = [int(it.everyone.slot[0]), *(int(slots[a]) for a, _ in cuts[1:]), int(it.everyone.slot[-1]) + 1]
         parts = [it.part(k, borders[k], borders[k + 1]) for k in range(len(cuts))]
+        it.begun = {}  # for all of it at once
         for part in parts:
             self.holds(part)
         self.release(it.order)
@@ -190,15 +192,20 @@ class BatchBudget:
 
     def holds(self, it: Iteration) -> int:
         """Put what the batch holds on the account; bytes on the host."""
-        places: tuple[list[Batch], list[Batch]] = [], []
-        for batch in it.env.values():
-            places[in_device_memory(batch.data)].append(batch)
-        on_host, on_device = map(bytes_of, places)
-        on_host += sum(begun.nbytes for begun in it.begun.values())
+        on_host, on_device = self.held(it)
         self.host.hold(it.order, on_host, wait=False)
         if self.device is not None:
             self.device.hold(it.order, on_device, wait=False)
         return on_host
+
+    @staticmethod
+    def held(it: Iteration) -> tuple[int, int]:
+        """Bytes that the batch holds on the host, with what was begun ahead, and on the device."""
+        places: tuple[list[Batch], list[Batch]] = [], []
+        for batch in it.env.values():
+            places[in_device_memory(batch.data)].append(batch)
+        on_host, on_device = map(bytes_of, places)
+        return on_host + sum(begun.nbytes for begun in it.begun.values()), on_device
 
     def release(self, order: tuple[int, ...]) -> None:
         """The batch ``order`` is gone."""

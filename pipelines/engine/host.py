@@ -25,7 +25,7 @@ from .memory.budget import Allowance
 from .memory.estimate import Foresight, runs
 from .memory.reuse import Recycler
 from .memory.shared_outputs import Band, join, whole_outputs
-from .nodes.envs import bytes_of, cut, drop, gone
+from .nodes.envs import cut, drop, gone
 from .nodes.guarded import guarded
 from .nodes.run import Env, Run
 from .nodes.run_nodes import begin
@@ -220,7 +220,7 @@ class HostPart:
     def _chunked(self, name: str, step: Step, it: Iteration) -> Iterator[Iteration]:
         """The batch, or its parts, with their chunks under way."""
         for part, ahead in self._budget.parts(it, step):
-            held = bytes_of(b for b in part.env.values() if b.on_host)
+            held, _ = self._budget.held(part)
             self._budget.host.hold(part.order, held + 2 * ahead.held)  # twice: chunks are put together
             self._submit_chunks(name, step, part, ahead)
             yield part

@@ -22,7 +22,7 @@ from ..in_flight import Iteration
 from ..intake import Intake
 from ..lanes import FreeLanes
 from ..memory.estimate import Foresight, runs
-from ..nodes.envs import bytes_of, drop, gone
+from ..nodes.envs import drop, gone
 from ..nodes.run import Env, Run
 from ..nodes.run_nodes import finish_late
 from ..services import Services
@@ -118,10 +118,11 @@ class DevicePart:
         if at_once > room:
             it.cuts = list(runs(ahead.peak, max(1, room), len(ahead.peak)))
             at_once = max(int(ahead.peak[a:b].sum()) for a, b in it.cuts)
-        self._budget.device.hold(it.order, at_once if len(it.cuts) <= 1 else at_once + kept, wait=wait)
-        here = bytes_of(b for b in it.env.values() if b.on_host) + kept
+        on_host, on_device = self._budget.held(it)
+        there, here = on_device + at_once, on_host + kept
+        self._budget.device.hold(it.order, there if len(it.cuts) <= 1 else there + kept, wait=wait)
         if self._intake.together:
-            self._intake.launch_room = self._fitting(len(ahead.peak), at_once, here)
+            self._intake.launch_room = self._fitting(len(ahead.peak), there, here)
         self._budget.host.hold(it.order, here, wait=wait)
 
     def _fitting(self, samples: int, there: int, here: int) -> int:

@@ -168,6 +168,38 @@ def test_batches_are_planned_where_they_are_read(
             np.testing.assert_array_equal(value, other[key])
 
 
+def test_what_was_begun_ahead_is_on_the_account_until_the_batch_is_settled(
+    pictures: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Plans, and pictures that threads of the host decode, are in memory as long as the device works with them."""
+    missing, begun = [], 0
+    make_room, finish = DevicePart._make_room, DevicePart.finish
+
+    def on_account(part: DevicePart, it: Iteration) -> int:
+        account = part._budget.host._account
+        return account.held[(part._budget.host._run, *it.order)]
+
+    def launched(self: DevicePart, it: Iteration, ahead: Any, **how: Any) -> None:
+        nonlocal begun
+        host = sum(b.nbytes for b in it.env.values())
+        needed[it.number] = host + sum(b.nbytes for b in it.begun.values()) + ahead.held
+        begun += len(it.begun)
+        make_room(self, it, ahead, **how)
+
+    def settled(self: DevicePart, it: Iteration, step: Any) -> None:
+        missing.append(needed[it.number] - on_account(self, it))
+        finish(self, it, step)
+
+    needed: dict[int, int] = {}
+    monkeypatch.setattr(DevicePart, "_make_room", launched)
+    monkeypatch.setattr(DevicePart, "finish", settled)
+    with faked(memory=True):
+        outputs(compile_graph(graph(pictures, *CASES["val"]), Target("gpu"), 7))
+    assert begun == len(missing) > 1
+    assert max(missing) <= 0
+
+
 def test_what_is_raised_ahead_is_met_again_by_the_launch(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """There the samples that raise it are found; here it would cost the whole batch."""
     built, prepare, raised = graph(pictures, *CASES["val"]), on_gpu.prepare, list[str]()
