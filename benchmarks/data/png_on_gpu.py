@@ -38,6 +38,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from dali_run.ops.batch import I64, Batch, Samples
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.png import decoder, on_gpu
+from dali_run.ops.codecs.rows import streams as unpacking
+from dali_run.ops.codecs.rows.planes import PLANE, restore
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.bench.web_mix import encoded
 
@@ -53,14 +55,14 @@ def stream_of(data: bytes) -> bytes:
     return found
 
 
-def on_host(files: list[bytes], room: I64, seconds: float = 0.5) -> float:
+def on_host(files: list[bytes], sizes: I64, seconds: float = 0.5) -> float:
     """Pictures a second whose files one thread looks through."""
     batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
-    which = np.arange(len(files))
-    assert (on_gpu.streams(batch, which, room)[0] > 0).all()
+    given = batch, np.arange(len(files)), *sizes.T, False
+    assert on_gpu.streams(*given)[1].all()
     began, done = time.perf_counter(), 0
     while time.perf_counter() < began + seconds:
-        on_gpu.streams(batch, which, room)
+        on_gpu.streams(*given)
         done += len(files)
     return done / (time.perf_counter() - began)
 
@@ -71,26 +73,28 @@ def kernels(
     """Seconds of the kernels on ``count`` streams, and how many came out wrong."""
     which = [k % len(streams) for k in range(count)]
     nbytes = np.array([len(streams[k]) for k in which], np.int64)
-    starts = on_gpu.aligned(nbytes).cumsum() - on_gpu.aligned(nbytes)
-    packed = np.zeros(int(on_gpu.aligned(nbytes).sum()), np.uint8)
+    starts = unpacking.before(unpacking.aligned(nbytes))
+    packed = np.zeros(int(unpacking.aligned(nbytes).sum()), np.uint8)
     for start, k in zip(starts.tolist(), which, strict=True):
         packed[start : start + len(streams[k])] = np.frombuffer(streams[k], np.uint8)
     room = np.array([len(raw[k]) for k in which], np.int64)
-    to = on_gpu.aligned(room).cumsum() - on_gpu.aligned(room)
-    table, pictures = np.zeros(count, on_gpu.STREAM), np.zeros(count, on_gpu.PICTURE)
+    to = unpacking.before(unpacking.aligned(room))
+    table, planes = np.zeros(count, unpacking.STREAM), np.zeros(count, PLANE)
     table["source"], table["rows"], table["size"], table["room"] = starts, to, nbytes, room
     height, width = np.array([sizes[k] for k in which]).T
-    pictures["rows"], pictures["destination"] = to, to
-    pictures["height"], pictures["width"] = pictures["shown_rows"], pictures["shown_columns"] = height, width
-    pictures["stored"] = pictures["channels"] = 3
-    there, jobs, shown = lane.upload(packed, table.view(np.uint8), pictures.view(np.uint8))
-    sums, bad = lane.upload(np.zeros(count, np.uint32), np.zeros(count, np.int32))
-    rows, out = (lane.empty(int(on_gpu.aligned(room).sum()), np.uint8) for _ in range(2))
+    planes["rows"], planes["pitch"], planes["destination"] = to + 1, 1 + width * 3, to
+    planes["height"], planes["width"] = planes["shown_rows"], planes["shown_columns"] = height, width
+    planes["bits"], planes["samples"], planes["channels"], planes["colours"] = 8, 3, 3, -1
+    planes["down"], planes["across"], planes["stream"] = 1, 1, np.arange(count)
+    there, jobs, shown = lane.upload(packed, table.view(np.uint8), planes.view(np.uint8))
+    sums, bad, none = lane.upload(np.zeros(count, np.uint32), np.zeros(count, np.int32), np.zeros(1, np.uint32))
+    rows, out = (lane.empty(int(unpacking.aligned(room).sum()), np.uint8) for _ in range(2))
+    grid = count, 8
     steps: dict[str, Callable[[], None]] = {
         "inflate": lambda: lane.launch("png_inflate.cu", "inflate_streams", count, 32, there, jobs, rows, sums, bad),
         "sums": lambda: lane.launch("png_inflate.cu", "check_sums", count, 256, rows, jobs, sums, bad),
-        "unfilter": lambda: lane.launch("png.cu", "png_unfilter", count, 32, rows, shown, bad),
-        "pixels": lambda: lane.launch("png.cu", "png_pixels", (16, count), 256, rows, shown, out),
+        "unfilter": lambda: lane.launch("planes.cu", "planes_unfilter", count, 32, rows, shown, bad),
+        "pixels": lambda: lane.launch("planes.cu", "planes_pixels", grid, 256, rows, shown, none, out, bad),
     }
     times: dict[str, list[float]] = {name: [] for name in steps}
     wrong = 0
@@ -116,22 +120,40 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
+KINDS = [(bits, kind) for kind, depths in ((0, (1, 2, 4, 8, 16)), (2, (8, 16)), (3, (1, 2, 4, 8)), (4, (8, 16)),
+                                           (6, (8, 16))) for bits in depths]  # fmt: skip
+"""Bits and kinds of PNGs (clause 11.2.1)."""
+PASSES = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+"""Of interlaced ones: first row, first column, steps."""
+
+
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """PNGs of up to 90 x 70 pixels, of all kinds that the kernels take, compressed in all ways: a fifth as they should
-    be, others with bytes changed in their streams, some of which have the right sum again, with a filter that does not
-    exist, or with a bit changed anywhere."""
+    """PNGs of up to 90 x 70 pixels, of all kinds, interlaced or not, compressed in all ways: a fifth as they should be,
+    others with bytes changed in their streams, some of which have the right sum again, with a filter that does not
+    exist, or with a bit changed anywhere. Some palettes have too few colours."""
     draw, found = random.Random(11), list[bytes]()
     for k in range(count):
-        mode, kind = (("RGB", 2), ("L", 0), ("RGBA", 6), ("LA", 4))[k % 4]
+        bits, kind = KINDS[k % len(KINDS)]
+        mode = {0: "L", 2: "RGB", 3: "P", 4: "LA", 6: "RGBA"}[kind]
         fault = k % 5  # 0: none
         with Image.open(paths[k % len(paths)]) as opened:
             image = opened.convert("RGB").resize((draw.randint(1, 90), draw.randint(1, 70))).convert(mode)
-        across, pixels = image.width * len(image.getbands()), image.tobytes()
+        samples, interlaced = len(image.getbands()), draw.randrange(3) == 0
+        pixels = np.asarray(image).reshape(image.height, image.width, samples)
         rows = bytearray()
-        for y in range(image.height):
-            rows += bytes([draw.randrange(5)]) + pixels[y * across : (y + 1) * across]
+        for y, x, down, across in PASSES if interlaced else ((0, 0, 1, 1),):
+            part = pixels[y::down, x::across]
+            if part.size == 0:
+                continue
+            if bits == 16:
+                packed = np.repeat(part, 2, axis=2).reshape(len(part), -1)
+            else:
+                single = np.unpackbits(part.reshape(len(part), -1, 1), axis=2)[..., :bits]
+                packed = np.packbits(single.reshape(len(part), -1), axis=1)
+            for row in packed:
+                rows += bytes([draw.randrange(5)]) + row.tobytes()
         if fault == 1:
-            rows[draw.randrange(image.height) * (across + 1)] = draw.choice([5, 255])
+            rows[0] = draw.choice([5, 255])
         way = draw.choice([zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE, zlib.Z_FIXED])
         deflate = zlib.compressobj(draw.choice([0, 1, 6, 9]), zlib.DEFLATED, 15, draw.choice([1, 8, 9]), way)
         stream = bytearray(deflate.compress(rows) + deflate.flush())
@@ -143,8 +165,11 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
             with contextlib.suppress(zlib.error):
                 stream[-4:] = struct.pack(">I", zlib.adler32(zlib.decompress(bytes(stream[2:-4]), -15)))
         cut = draw.randint(0, len(stream))
-        header = struct.pack(">IIBBBBB", image.width, image.height, 8, kind, 0, 0, 0)
+        header = struct.pack(">IIBBBBB", image.width, image.height, bits, kind, 0, 0, interlaced)
         parts = chunk(b"IDAT", bytes(stream[:cut])) + chunk(b"IDAT", bytes(stream[cut:]))
+        if kind == 3:
+            colours = draw.choice([1 << bits, 1 << bits, (1 << bits) - 1])
+            parts = chunk(b"PLTE", draw.randbytes(3 * max(1, colours))) + parts
         data = bytearray(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + parts + chunk(b"IEND", b""))
         if fault == 4:
             data[draw.randrange(33, len(data))] ^= 1 << draw.randrange(8)
@@ -153,33 +178,35 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
-    """The pixels that the kernels make of PNGs of 8 bits a channel, as they are stored; None for those they refuse."""
+    """The pixels that the kernels make of PNGs, 8 bits of each channel that is stored; None for those they refuse."""
     batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
     headers = [probe(memoryview(f)) for f in files]
     shapes = np.array([(h.height, h.width, h.channels) for h in headers], np.int64)
-    room = on_gpu.room(*shapes.T)
-    lengths, pieces = on_gpu.streams(batch, np.arange(len(files)), room)
-    which = np.flatnonzero(lengths > 0)
+    packed, taken = on_gpu.streams(batch, np.arange(len(files)), shapes[:, 0], shapes[:, 1], False)
     found: list[Any] = [None] * len(files)
-    if len(which) == 0:
+    if not taken.any():
         return found
-    out = Batch.allocate(lane.empty, shapes[which].astype(np.int32), np.uint8, "HWC", batch.samples.take(which))
-    packed, starts = on_gpu.gather_there(lane, lane.to_device(batch), which, lengths[which], pieces)
-    rows, at, bad = on_gpu.inflate_there(lane, packed, starts, lengths[which], room[which])
-    pictures = np.zeros(len(which), on_gpu.PICTURE)
-    pictures["rows"], pictures["destination"] = at, out.offsets
-    pictures["height"], pictures["width"], pictures["stored"] = shapes[which].T
-    pictures["channels"] = pictures["stored"]
-    pictures["shown_rows"], pictures["shown_columns"] = pictures["height"], pictures["width"]
+    out = Batch.allocate(lane.empty, shapes.astype(np.int32), np.uint8, "HWC", batch.samples)
+    inside, starts = unpacking.gather_there(lane, lane.to_device(batch), packed.lengths, packed.pieces)
+    rows, starts, bad = unpacking.inflate_there(lane, inside, starts, packed.lengths, packed.room)
     checks: list[Callable[[], I64]] = []
     ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
-    on_gpu.restore(ctx, lane, rows, pictures, out, np.arange(len(which)), "", bad)
+    restore(ctx, lane, packed, rows, starts, out, None, False, "", bad)
     pixels = lane.to_host(out)
     lane.synchronize()
-    refused = set(checks[0]().tolist())
-    for k, i in enumerate(which.tolist()):
-        found[i] = None if k in refused else pixels.sample(k).copy()
+    for i in np.setdiff1d(packed.owner, checks[0]()).tolist():
+        found[i] = pixels.sample(i).copy()
     return found
+
+
+def by_cpu(data: bytes) -> Any:
+    """The same by the decoder of the CPU."""
+    header = probe(memoryview(data))
+    batch = Batch.from_list([np.frombuffer(data, np.uint8)], "", Samples.numbered(1))
+    pixels, one = np.empty((header.height, header.width, header.channels), np.uint8), np.zeros(1, np.int64)
+    window = np.array([[0, 0, header.height, header.width]], np.int64)
+    wanted = window, one + header.channels, False, pixels.reshape(-1), one, one + header.width * header.channels
+    return None if decoder.decode_into(batch, one, *wanted)[0] else pixels
 
 
 def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[int]]:
@@ -190,7 +217,7 @@ def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[in
         for i, pixels in enumerate(by_gpu(lane, files[begin : begin + each]), begin):
             if pixels is not None:
                 accepted += 1
-                expected = decoder.stored(memoryview(files[i]), probe(memoryview(files[i])))
+                expected = by_cpu(files[i])
                 if expected is None or not np.array_equal(pixels, expected):
                     wrong.append(i)
     return accepted, wrong
@@ -234,7 +261,7 @@ def main() -> None:
             if args.json:
                 args.json.write_text(json.dumps(results, indent=1))
         lane.close()
-    results["looked_through_per_second"] = on_host(files, np.array([len(r) for r in raw], np.int64))
+    results["looked_through_per_second"] = on_host(files, np.array([(h.height, h.width) for h in headers]))
     print(f"host, one thread: {results['looked_through_per_second']:,.0f} pictures/s", flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))

@@ -13,7 +13,7 @@ import functools
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +41,8 @@ from .on_host import (
 )
 from .pixels import recolour
 from .png import on_gpu as png
+from .rows import streams
+from .rows.planes import Packed, join, restore
 
 TASK = 8
 """Images of a task, at most: as many as a request to a decoder's process holds."""
@@ -68,14 +70,10 @@ class _Done:
     """Of all but `odd` ones, and of those that a next decoder made."""
     which: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """The images of `pixels`."""
+    packed: Packed | None = None
+    """Images that are the GPU's from their streams on, or from their rows on."""
     rows: Batch | None = None
-    """Filtered rows of PNGs, 1-D uint8."""
-    of_rows: I64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """The images of `rows`, or of streams."""
-    lengths: I64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """Bytes of PNGs' streams."""
-    pieces: I64 = field(default_factory=lambda: np.empty((0, 4), np.int64))
-    """Where these are, as `png.streams` tells."""
+    """The rows of these, 1-D uint8."""
     seconds: float = 0.0
 
 
@@ -118,9 +116,9 @@ class HostPart:
         self._start(TIFF, straight.get(TIFF, taken[:0]), functools.partial(HostPart._straight, name=TIFF))
         ours = straight.get(PNG, taken[:0])
         room = self._room(ours)
-        by_gpu = png.takes(self._batch, ours, room)
+        by_gpu = (room > 0) & (room <= png.MOST)
         inflated = by_gpu.copy()
-        inflated[by_gpu] = png.for_warps(room[by_gpu])
+        inflated[by_gpu] = streams.for_warps(room[by_gpu])
         self.wants_files = bool(inflated.any())
         self._submit(CUDA_PNG, ours[inflated], np.zeros(np.count_nonzero(inflated), np.int64), HostPart._streams, FILES)
         by_thread = by_gpu & ~inflated
@@ -206,25 +204,32 @@ class HostPart:
         return [(i, result) for i, result in zip(images, results, strict=True) if result]
 
     def _room(self, which: I64) -> I64:
-        headers = self._headers
-        return png.room(headers.height[which], headers.width[which], headers.channels[which])
+        """Bytes of the filtered rows of PNGs."""
+        return png.room(png.planes(self._batch, which, *self._extents(which)), len(which))
+
+    def _extents(self, which: I64) -> tuple[I64, I64]:
+        return self._headers.height[which], self._headers.width[which]
+
+    @property
+    def _bgr(self) -> bool:
+        return self._rules.output_type is DALIImageType.BGR
 
     def _filtered(self, which: I64) -> _Done:
         """Rows of PNGs, which the GPU makes pixels of; pixels of those that turn out odd."""
         room = self._room(which)
         shapes = room.astype(np.int32)[:, None]
         rows = Batch.allocate(_page_locked, shapes, np.uint8, "", self._batch.samples.take(which))
-        refused = png.inflate(self._batch, which, rows.data, rows.offsets, room)
-        done = self._whole(which[refused])
-        done.rows, done.of_rows = rows.take(~refused) if refused.any() else rows, which[~refused]
+        sizes, places = self._extents(which), rows.offsets
+        packed, taken = png.inflate(self._batch, which, *sizes, self._bgr, rows.data, places, room)
+        done = self._whole(which[~taken])
+        done.packed, done.rows = packed, rows if taken.all() else rows.take(taken)
         return done
 
     def _streams(self, which: I64) -> _Done:
         """Where the streams of PNGs are, which the GPU inflates; pixels of those that turn out odd."""
-        lengths, pieces = png.streams(self._batch, which, self._room(which))
-        found = lengths > 0
-        done = self._whole(which[~found])
-        done.of_rows, done.lengths, done.pieces = which[found], lengths[found], pieces
+        packed, taken = png.streams(self._batch, which, *self._extents(which), self._bgr)
+        done = self._whole(which[~taken])
+        done.packed = packed
         return done
 
     def _whole(self, which: I64) -> _Done:
@@ -262,48 +267,35 @@ class HostPart:
                     ctx.decoded_by(problem, 1)
             aside = len(odd) if name != TURBO else 0  # a JPEG counts where it was judged, good or bad
             ctx.decoded_by(name, sum(map(len, tasks)) - aside, seconds)
-            by_gpu = name == CUDA_PNG or parts[0].rows is not None
+            found = [done.packed for done in parts if done.packed is not None]
             there = Together(lane, nbytes)
             for done in parts:
-                if done.rows is not None:
-                    there.add(done.rows, done.of_rows)
-                if done.pixels is not None and not by_gpu:
+                if done.packed is not None and done.rows is not None:
+                    there.add(done.rows, done.packed.owner)
+                if done.pixels is not None and not found:
                     there.add(done.pixels, done.which)
                 elif done.pixels is not None and len(done.which):
                     scatter(lane, lane.to_device(done.pixels), out, done.which)
-            if name == CUDA_PNG:
-                self._inflate(ctx, lane, parts, out, files)
-            elif by_gpu:
-                which, starts, _ = there.copy()
-                self._restore(ctx, lane, there.data, which, starts, out, name)
+            if found:
+                self._restore(ctx, lane, join(found), there, out, files, name)
             else:
                 there.scatter(out)
         if again:
             ctx.check_later(lambda: np.array(again, np.int64))
 
-    def _inflate(self, ctx: Context, lane: Lane, parts: Sequence[_Done], out: Batch, files: Batch) -> None:
-        """Enqueue what makes pixels of PNGs' streams."""
-        which = np.concatenate([done.of_rows for done in parts])
-        if len(which) == 0:
-            return
-        lengths, pieces = (np.concatenate(a) for a in zip(*((d.lengths, d.pieces) for d in parts), strict=True))
-        packed, starts = png.gather_there(lane, files, which, lengths, pieces)
-        rows, starts, bad = png.inflate_there(lane, packed, starts, lengths, self._room(which))
-        self._restore(ctx, lane, rows, which, starts, out, CUDA_PNG, bad)
-
     def _restore(
-        self, ctx: Context, lane: Lane, rows: Any, which: I64, starts: I64, out: Batch, name: str, bad: Any = None
+        self, ctx: Context, lane: Lane, packed: Packed, there: Together, out: Batch, files: Batch, name: str
     ) -> None:
-        """Enqueue what makes pixels of the PNGs ``which``, whose filtered rows begin at ``starts`` of ``rows``."""
-        headers, pictures = self._headers, np.zeros(len(which), png.PICTURE)
-        pictures["rows"], pictures["destination"] = starts, out.offsets[which]
-        pictures["height"], pictures["width"] = headers.height[which], headers.width[which]
-        pictures["stored"], pictures["channels"] = headers.channels[which], out.shapes[which, 2]
-        if self._anchors is not None:
-            pictures["y"], pictures["x"] = self._anchors[which, 0], self._anchors[which, 1]
-        pictures["shown_rows"], pictures["shown_columns"] = out.shapes[which, 0], out.shapes[which, 1]
-        pictures["bgr"] = self._rules.output_type is DALIImageType.BGR
-        png.restore(ctx, lane, rows, pictures, out, which, name, bad)
+        """Enqueue what makes pixels of ``packed`` images, whose rows are ``there``, or else in streams of ``files``."""
+        if len(packed.owner) == 0:
+            return
+        bad = None
+        if len(packed.lengths):
+            inside, starts = streams.gather_there(lane, files, packed.lengths, packed.pieces)
+            rows, starts, bad = streams.inflate_there(lane, inside, starts, packed.lengths, packed.room)
+        else:
+            rows, (_, starts, _) = there.data, there.copy()
+        restore(ctx, lane, packed, rows, starts, out, self._anchors, self._bgr, name, bad)
 
 
 def _page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:

@@ -129,6 +129,9 @@ class EmulatedLane:
         for there, here, count in zip(to.tolist(), host.tolist(), nbytes.tolist(), strict=True):
             ctypes.memmove(there, here, count)
 
+    def copy_out(self, address: int, nbytes: int) -> np.ndarray:
+        return np.frombuffer(ctypes.string_at(address, nbytes), np.uint8)
+
     def keep(self, *things: Any) -> None:
         """Nothing is freed early here."""
 

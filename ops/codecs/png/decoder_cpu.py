@@ -186,6 +186,29 @@ def _is_pair(bits: Any, kind: Any) -> Any:
     return (kind == 2 or kind == 4 or kind == 6) and (bits == 8 or bits == 16)
 
 
+_MOST = 1032
+"""Bytes that deflate makes of one, at most (RFC 1951: 258 of two bits)."""
+
+
+@njit(nogil=True, cache=True)
+def _rows_of(parts: Any) -> Any:
+    """Bytes of a picture's filtered rows, of all passes; 0 where there is no such kind, or where its stream is too
+    short to hold them."""
+    width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
+    if width <= 0 or height <= 0 or not _is_pair(bits, kind):
+        return np.int64(0)
+    pixel, whole = bits * _channels(kind), np.int64(0)
+    if parts[_INTERLACED]:
+        for p in range(7):
+            w = (width - _ADAM7[p, 1] + _ADAM7[p, 3] - 1) // _ADAM7[p, 3]
+            h = (height - _ADAM7[p, 0] + _ADAM7[p, 2] - 1) // _ADAM7[p, 2]
+            if w > 0 and h > 0:
+                whole += h * (1 + ((w * pixel + 7) >> 3))
+    else:
+        whole = height * (1 + ((width * pixel + 7) >> 3))
+    return whole if whole <= _MOST * parts[_PACKED] else np.int64(0)
+
+
 @njit(nogil=True, cache=True)
 def _emit(
     row: Any, first: Any, last: Any, bits: Any, kind: Any, colours: Any, channels: Any, bgr: Any, item: Any, big: Any,
@@ -253,13 +276,14 @@ def _emit(
     return True
 
 
-_MISSING = 1 << 32
+_MISSING = 1 << 24
+"""Above a colour's three bytes; the kernels' MISSING, too (cuda/planes.cu)."""
 
 
 @njit(nogil=True, cache=True)
 def _read_colours(palette: Any, n: Any, bgr: Any, colours: Any) -> None:
-    """A palette of ``n`` colours at an address as ``colours`` [256]: the three bytes of each pixel, the first lowest,
-    and `_MISSING` where there is none."""
+    """A palette of ``n`` colours at an address as ``colours`` [256], of any type of 32 bits or more: the three bytes of
+    each pixel, the first lowest, and `_MISSING` where there is none."""
     colours[:] = _MISSING
     for k in range(n):
         at = palette + 3 * k
@@ -364,20 +388,8 @@ def decode_images(
                                      pieces, scratch, counts):  # fmt: skip
             continue
         width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
-        if width <= 0 or height <= 0 or not _is_pair(bits, kind) or (item == 2 and bits != 16):
-            continue
-        if kind == 3 and channels[i] != 3:
-            continue
-        pixel, whole = bits * _channels(kind), np.int64(0)
-        for p in range(7):
-            if parts[_INTERLACED]:
-                w = (width - _ADAM7[p, 1] + _ADAM7[p, 3] - 1) // _ADAM7[p, 3]
-                h = (height - _ADAM7[p, 0] + _ADAM7[p, 2] - 1) // _ADAM7[p, 2]
-                if w > 0 and h > 0:
-                    whole += h * (1 + ((w * pixel + 7) >> 3))
-            elif p == 0:
-                whole = height * (1 + ((width * pixel + 7) >> 3))
-        if whole > 1032 * parts[_PACKED]:  # more than deflate can hold: it ends early
+        whole, pixel = _rows_of(parts), bits * _channels(kind)
+        if whole == 0 or (item == 2 and bits != 16) or (kind == 3 and channels[i] != 3):
             continue
         row = (width * pixel + 7) >> 3
         if len(filtered) < whole + 2 * PAD + ROWS * row:

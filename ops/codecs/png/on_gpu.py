@@ -1,9 +1,5 @@
-"""PNGs on a GPU: threads of the CPU look through the files, the GPU inflates (cuda/png_inflate.cu), checks the sum and
-undoes the filters (cuda/png.cu).
-
-A warp inflates a stream, at a sixth or so of the speed of a core of the CPU (6 to 10 ms for a photo of 0.2 megapixels,
-on an H200), but a thousand take hardly longer than one. So what is large beside the rest of its batch is inflated by
-threads, and only its filters are the GPU's.
+"""PNGs on a GPU: threads of the CPU look through the files, the GPU inflates (`rows.streams`), checks the sum, undoes
+the filters and makes pixels (`rows.planes`). What is large beside the rest of its batch is inflated by threads.
 """
 
 from __future__ import annotations
@@ -14,140 +10,106 @@ import numpy as np
 import numpy.typing as npt
 
 from ...batch import I64, Batch
-from ...context import Context
-from ...gpu.lane import Lane
 from ...kernels import Kernels
 from .. import straight
+from ..rows.planes import PLANE, Packed
+from ..rows.streams import before
 from . import libdeflate
 
 _rows: Any = Kernels(".rows_cpu", __package__)
 
-PICTURE = np.dtype(
-    [("rows", np.int64), ("destination", np.int64)]
-    + [(n, np.int32) for n in ("width", "height", "stored", "channels", "y", "x", "shown_rows", "shown_columns")]
-    + [("bgr", np.int32), ("unused", np.int32)]
-)
-"""A picture, as the kernels read it."""
-STREAM = np.dtype([("source", np.int64), ("rows", np.int64), ("size", np.int32), ("room", np.int32)])
-"""A zlib stream, as the kernels read it."""
-PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
-"""Bytes of a file that are a part of a stream."""
 _PIECE = 4096
 """Bytes of a file for each piece, at least; files in more are the CPU's."""
-ALIGNMENT = 16
-"""Of streams and of rows on the GPU."""
-SHARE = 16
-"""A stream that is inflated by the GPU has at most this part of what those of its batch hold."""
-LARGEST = 8 << 20
-"""Bytes that it holds at most: a warp takes some 0.1 s for them."""
-_SOURCE, _INFLATE = "png.cu", "png_inflate.cu"
 _IHDR = 33
 """Bytes up to the end of the first chunk."""
+_BITS, _KIND, _INTERLACED = 24, 25, 28
+"""Places of bytes of IHDR in a file."""
+_PALETTE = 3
+_SAMPLES = np.array([1, 0, 3, 1, 2, 0, 4] + [0] * 249)
+"""Of a pixel, by the kind of picture (clause 11.2.1)."""
+_ADAM7 = np.array(
+    [(0, 0, 1, 1), (0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+)
+"""A picture in one pass, and seven passes: first row, first column, steps down, steps to the right (clause 8.2)."""
+MOST = 1 << 28
+"""Bytes of filtered rows of a picture, at most."""
 
 
-def takes(batch: Batch, which: I64, room: I64) -> npt.NDArray[np.bool_]:
-    """Those of the PNGs ``which`` that have 8 bits a channel, no palette, and are not interlaced, by their headers, and
-    less than 2^31 bytes of filtered rows (``room``)."""
-    if len(which) == 0:
-        return np.zeros(0, np.bool_)
-    long = batch.shapes[which, 0] >= _IHDR
-    at = np.where(long, batch.offsets[which], 0)
-    bits, kind, interlaced = (batch.data[np.minimum(at + k, len(batch.data) - 1)] for k in (24, 25, 28))
-    taken: npt.NDArray[np.bool_] = (
-        long & (room < 1 << 31) & (bits == 8) & np.isin(kind, (0, 2, 4, 6)) & (interlaced == 0)
-    )
-    return taken
+def planes(batch: Batch, which: I64, heights: I64, widths: I64) -> npt.NDArray[Any]:
+    """The planes of the PNGs ``which``, of these sizes, by their headers: the passes of interlaced ones. ``stream``
+    becomes the place in ``which``. A kind that does not exist has none."""
+    at = np.where(batch.shapes[which, 0] >= _IHDR, batch.offsets[which], 0)
+    data = batch.data if len(batch.data) > _IHDR else np.zeros(_IHDR, np.uint8)
+    bits, samples = data[at + _BITS].astype(np.int64), _SAMPLES[data[at + _KIND]]
+    passes = np.where(data[at + _INTERLACED] != 0, 7, 1)
+    of = np.repeat(np.arange(len(which)), passes)
+    number = np.arange(len(of)) - before(passes)[of]
+    y, x, down, across = _ADAM7[number + (passes[of] > 1)].T
+    height, width = -(-(heights[of] - y) // down), -(-(widths[of] - x) // across)
+    row = (width * bits[of] * samples[of] + 7) // 8
+    nbytes = np.where((width > 0) & (samples[of] > 0), height * (1 + row), 0)
+    place = before(nbytes)
+    found = np.zeros(len(of), PLANE)
+    found["rows"] = place - place[before(passes)][of] + 1  # after the number of the first filter
+    found["pitch"], found["stream"] = 1 + row, of
+    for name, values in (("height", height), ("width", width), ("y", y), ("x", x), ("down", down), ("across", across)):
+        found[name] = values
+    found["bits"], found["samples"], found["colours"] = bits[of], samples[of], -1
+    return found[nbytes > 0]
 
 
-def room(heights: I64, widths: I64, channels: I64) -> I64:
-    """Bytes of the filtered rows of pictures."""
-    return heights * (1 + widths * channels)
+def room(planes: npt.NDArray[Any], n: int) -> I64:
+    """Bytes of the filtered rows of each of ``n`` pictures."""
+    nbytes = np.zeros(n, np.int64)
+    np.add.at(nbytes, planes["stream"], planes["height"] * planes["pitch"])
+    return nbytes
 
 
-def for_warps(room: I64) -> npt.NDArray[np.bool_]:
-    """Those of a batch's pictures whose streams the GPU inflates, given the bytes of their filtered rows."""
-    small = room <= LARGEST
-    taken: npt.NDArray[np.bool_] = small & (room * SHARE <= int(room[small].sum()))
-    return taken
-
-
-def aligned(nbytes: I64) -> I64:
-    """``nbytes`` rounded up to where the next stream or rows may begin."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def streams(batch: Batch, which: I64, room: I64) -> tuple[I64, I64]:
-    """The zlib streams of the pictures ``which`` of ``batch``, whose filtered rows have ``room`` bytes. The streams'
-    sizes, 0 for files that the decoder does not take; and their pieces, [M, 4]: the picture, where bytes begin in its
-    file and in its stream, and how many they are."""
-    encoded, nbytes = straight.readonly(batch.data), batch.shapes[which, 0].astype(np.int64)
+def streams(batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> tuple[Packed, npt.NDArray[np.bool_]]:
+    """The zlib streams of those of the PNGs ``which`` of ``batch``, of these sizes, that the decoder takes, and which
+    these are, bool[len(which)]. The first channel of palettes is blue where they are ``bgr``."""
+    found = planes(batch, which, heights, widths)
+    nbytes = room(found, len(which))
+    places, colours = _palettes(batch, which, found)
+    sizes = batch.shapes[which, 0].astype(np.int64)
     lengths, counts = np.empty(len(which), np.int64), np.empty(len(which), np.int64)
-    pieces = np.empty((int((nbytes // _PIECE + 16).sum()), 3), np.int64)
-    _rows.find_streams(libdeflate.functions(), encoded, batch.offsets[which], nbytes, room, pieces, counts, lengths)
-    return lengths, np.column_stack([which.repeat(counts), pieces[: counts.sum()]])
+    pieces = np.empty((int((sizes // _PIECE + 16).sum()), 3), np.int64)
+    files = libdeflate.functions(), straight.readonly(batch.data), batch.offsets[which], sizes
+    _rows.find_streams(*files, places, bgr, colours, nbytes, pieces, counts, lengths)
+    stream = np.arange(len(which)).repeat(counts)
+    pieces = np.column_stack([which[stream], stream, pieces[: len(stream)]])
+    whole = Packed(found, which, nbytes, colours, lengths, pieces)
+    return _only(whole, lengths > 0), lengths > 0
 
 
-def gather_there(lane: Lane, files: Batch, which: I64, lengths: I64, pieces: I64) -> tuple[Any, I64]:
-    """Enqueue what puts the ``pieces`` of `streams` together, of ``files`` on the device: the streams there, and where
-    those of the pictures ``which`` begin."""
-    starts, places = aligned(lengths).cumsum() - aligned(lengths), np.zeros(len(files), np.int64)
-    places[which] = starts
-    table = np.empty(len(pieces), PIECE)
-    table["source"] = files.offsets[pieces[:, 0]] + pieces[:, 1]
-    table["destination"] = places[pieces[:, 0]] + pieces[:, 2]
-    table["size"] = pieces[:, 3]
-    packed = lane.empty(int(aligned(lengths).sum()), np.uint8)
-    (there,) = lane.upload(table.view(np.uint8))
-    lane.launch(_INFLATE, "gather_pieces", len(pieces), 256, files.data, there, packed)
-    lane.keep(files.data, there)
-    return packed, starts
+def inflate(
+    batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool, rows: Any, places: I64, sizes: I64
+) -> tuple[Packed, npt.NDArray[np.bool_]]:
+    """The same by a thread, up to the filtered rows: of ``sizes`` bytes, at ``places`` of ``rows``."""
+    found = planes(batch, which, heights, widths)
+    palettes, colours = _palettes(batch, which, found)
+    status, nbytes = np.empty(len(which), np.int32), batch.shapes[which, 0].astype(np.int64)
+    files = libdeflate.functions(), straight.readonly(batch.data), batch.offsets[which], nbytes
+    _rows.inflate_images(*files, palettes, bgr, colours, rows, places, sizes, status)
+    return _only(Packed(found, which, sizes, colours), status == 0), status == 0
 
 
-def inflate_there(lane: Lane, packed: Any, starts: I64, sizes: I64, room: I64) -> tuple[Any, I64, Any]:
-    """Enqueue what inflates streams of ``sizes`` bytes, at ``starts`` of ``packed`` on the device. The rows there,
-    where each picture's begin, and, on the device, int32[N], not 0 for a stream that is not in order, or is
-    unusual."""
-    to = aligned(room).cumsum() - aligned(room)
-    table = np.zeros(len(starts), STREAM)
-    table["source"], table["rows"], table["size"], table["room"] = starts, to, sizes, room
-    rows = lane.empty(int(aligned(room).sum()), np.uint8)
-    streams, sums, bad = lane.upload(table.view(np.uint8), np.zeros(len(to), np.uint32), np.zeros(len(to), np.int32))
-    lane.launch(_INFLATE, "inflate_streams", len(to), 32, packed, streams, rows, sums, bad)
-    lane.launch(_INFLATE, "check_sums", len(to), 256, rows, streams, sums, bad)
-    lane.keep(packed, streams)
-    return rows, to, bad
+def _palettes(batch: Batch, which: I64, planes: npt.NDArray[Any]) -> tuple[I64, npt.NDArray[np.uint32]]:
+    """Of each picture, the place of its palette, or -1, which its ``planes`` are told; and room for the palettes."""
+    have = np.zeros(len(which), np.bool_)
+    have[planes["stream"]] = True
+    have[have] = batch.data[batch.offsets[which[have]] + _KIND] == _PALETTE
+    places = np.where(have, before(have.astype(np.int64)), -1)
+    planes["colours"] = places[planes["stream"]]
+    return places, np.empty((np.count_nonzero(have), 256), np.uint32)
 
 
-def inflate(batch: Batch, which: I64, rows: Any, places: I64, sizes: I64) -> npt.NDArray[np.bool_]:
-    """The filtered rows of the pictures ``which`` of ``batch``, of ``sizes`` bytes, at ``places`` of ``rows``. Which of
-    them the decoder did not take, bool[len(which)]."""
-    encoded, status = straight.readonly(batch.data), np.empty(len(which), np.int32)
-    nbytes = batch.shapes[which, 0].astype(np.int64)
-    _rows.inflate_images(libdeflate.functions(), encoded, batch.offsets[which], nbytes, rows, places, sizes, status)
-    refused: npt.NDArray[np.bool_] = status != 0
-    return refused
-
-
-def restore(
-    ctx: Context, lane: Lane, rows: Any, pictures: npt.NDArray[Any], out: Batch, which: I64, decoder: str,
-    bad: Any = None,
-) -> None:  # fmt: skip
-    """Enqueue what makes pixels of filtered ``rows`` on the device, in their places in ``out``: of ``pictures``, which
-    are the samples ``which``. Those with a filter that does not exist, and those that are ``bad`` already (of
-    `inflate_there`), run again, on the CPU, which says so; ``decoder``, the name in reports that they were counted
-    under, did not decode them."""
-    if len(which) == 0:
-        return
-    table, fine = lane.upload(pictures.view(np.uint8), np.zeros(len(which), np.int32))
-    bad = fine if bad is None else bad
-    lane.launch(_SOURCE, "png_unfilter", len(which), 32, rows, table, bad)
-    lane.launch(_SOURCE, "png_pixels", (16, len(which)), 256, rows, table, out.data)
-    lane.keep(rows, table, bad)
-    marks = lane.copy_out(lane.address(bad), bad.nbytes).view(np.int32)  # nothing is allocated for it
-
-    def wrong() -> I64:
-        found = which[np.flatnonzero(marks)]
-        ctx.decoded_by(decoder, -len(found))
-        return found
-
-    ctx.check_later(wrong)
+def _only(packed: Packed, taken: npt.NDArray[np.bool_]) -> Packed:
+    """The pictures that were ``taken``, of one stream each; palettes stay."""
+    if taken.all():
+        return packed
+    new = taken.cumsum() - 1
+    found, pieces = packed.planes[taken[packed.planes["stream"]]], packed.pieces[taken[packed.pieces[:, 1]]]
+    found["stream"], pieces[:, 1] = new[found["stream"]], new[pieces[:, 1]]
+    lengths = packed.lengths[taken] if len(packed.lengths) else packed.lengths
+    return Packed(found, packed.owner[taken], packed.room[taken], packed.colours, lengths, pieces)

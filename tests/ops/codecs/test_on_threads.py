@@ -171,16 +171,16 @@ def test_a_batch_that_nobody_wants_any_more_is_not_decoded(tmp_path: Path, monke
         return pinned_empty(nbytes)
 
     monkeypatch.setattr(on_threads, "threads", Queue)
-    monkeypatch.setattr(on_threads.png, "SHARE", 1 << 30)  # threads inflate, too
+    monkeypatch.setattr(on_threads.streams, "SHARE", 1 << 30)  # threads inflate, too
     monkeypatch.setattr(on_threads, "pinned_empty", noted)
     with faked():
         ctx = Context(Image_(), "mixed", batch.samples)
         begun = on_gpu.begin(ctx, batch, on_host.Rules())
         assert begun is not None
         assert len(queued) == 4
-        assert len(queued[0]().of_rows) == 8
+        assert len(queued[0]().packed.owner) == 8
         assert len(made) == 1
         del begun, ctx
         for work in queued[1:]:
-            assert len(work().of_rows) == 0
+            assert work().packed is None
         assert len(made) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.ops.codecs.png import on_gpu
+from dali_run.ops.codecs.rows import streams as unpacking
 from dali_run.ops.gpu.lane import Lane
 from tests.kit.emulated_lane import EmulatedLane
 
@@ -27,12 +27,12 @@ def lane(request: pytest.FixtureRequest) -> Iterator[Any]:
 def inflated(lane: Any, streams: Sequence[bytes], room: Sequence[int]) -> list[bytes | None]:
     """The bytes that the streams hold, so many (``room``); None for those that are refused."""
     sizes = np.array([len(s) for s in streams], np.int64)
-    starts = np.cumsum(on_gpu.aligned(sizes)) - on_gpu.aligned(sizes)
-    packed = np.full(int(on_gpu.aligned(sizes).sum()), 0x99, np.uint8)
+    starts = np.cumsum(unpacking.aligned(sizes)) - unpacking.aligned(sizes)
+    packed = np.full(int(unpacking.aligned(sizes).sum()), 0x99, np.uint8)
     for start, stream in zip(starts.tolist(), streams, strict=True):
         packed[start : start + len(stream)] = np.frombuffer(stream, np.uint8)
     wanted = np.array(room, np.int64)
-    rows, to, bad = on_gpu.inflate_there(lane, lane.upload(packed)[0], starts, sizes, wanted)
+    rows, to, bad = unpacking.inflate_there(lane, lane.upload(packed)[0], starts, sizes, wanted)
     there, marks = lane.download(rows), lane.download(bad)
     lane.synchronize()
     if isinstance(lane, EmulatedLane):  # memory is full of noise first: nothing is written beside the rows
@@ -274,4 +274,4 @@ def test_streams_of_countless_blocks_are_refused(lane: Any) -> None:
      ([100] * 60 + [400], [1] * 61), ([9 << 20] * 40 + [1 << 20] * 16, [0] * 40 + [1] * 16)],
 )  # fmt: skip
 def test_streams_for_warps(room: list[int], taken: list[int]) -> None:
-    assert on_gpu.for_warps(np.array(room, np.int64)).tolist() == [bool(t) for t in taken]
+    assert unpacking.for_warps(np.array(room, np.int64)).tolist() == [bool(t) for t in taken]

@@ -7,20 +7,23 @@ import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.batch import I64, Batch, Samples
 from dali_run.ops.codecs import on_threads
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.png import on_gpu
+from dali_run.ops.codecs.rows import planes
+from dali_run.ops.codecs.rows import streams as unpacking
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.emulated_lane import EmulatedLane
 from tests.kit.fake_cupy import faked
-from tests.ops.codecs.png.test_decoder import CHANNELS, chunk, encoded, filtered, picture, stored
+from tests.ops.codecs.png.test_decoder import CHANNELS, KINDS, chunk, encoded, filtered, picture
 from tests.pipelines.engine.test_which_decoder import graph, results
 
 pytestmark = pytest.mark.skipif(not png.available(), reason="no libdeflate here")
@@ -35,33 +38,84 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.mark.parametrize("kind", [0, 2, 4, 6])
-def test_filters_and_windows(kind: int) -> None:
-    """Rows of all filters in any order, in pictures of all sizes, some of them in one launch; windows, and BGR."""
+def by_gpu(lane: Any, files: list[bytes], windows: I64, channels: list[int], bgr: bool, by_thread: bool) -> list[Any]:
+    """The windows (y0, x0, y1, x1) of PNGs as the kernels make them, with so many channels; None for those refused."""
+    batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
+    sizes = np.array([struct.unpack_from(">II", f, 16) for f in files], np.int64)
+    widths, heights = sizes[:, 0], sizes[:, 1]
+    which = np.arange(len(files))
+    if by_thread:
+        room = on_gpu.room(on_gpu.planes(batch, which, heights, widths), len(files))
+        starts = unpacking.before(room)
+        rows, bad = lane.empty(int(room.sum()), np.uint8), None
+        packed, taken = on_gpu.inflate(batch, which, heights, widths, bgr, rows, starts, room)
+        starts = starts[taken]
+    else:
+        packed, taken = on_gpu.streams(batch, which, heights, widths, bgr)
+        inside, starts = unpacking.gather_there(lane, batch, packed.lengths, packed.pieces)
+        rows, starts, bad = unpacking.inflate_there(lane, inside, starts, packed.lengths, packed.room)
+    shapes = np.column_stack([windows[:, 2:] - windows[:, :2], channels]).astype(np.int32)
+    out = Batch.allocate(lane.empty, shapes, np.uint8, "HWC", batch.samples)
+    checks: list[Any] = []
+    told: list[int] = []
+    ctx: Any = SimpleNamespace(decoded_by=lambda _, n: told.append(n), check_later=checks.append)
+    planes.restore(ctx, lane, packed, rows, starts, out, windows[:, :2], bgr, "", bad)
+    wrong = checks[0]().tolist() if checks else []
+    assert told == ([-len(wrong)] if checks else [])
+    return [None if not taken[i] or i in wrong else out.sample(i).copy() for i in which.tolist()]
+
+
+@pytest.mark.parametrize(("bits", "kind"), KINDS)
+@pytest.mark.parametrize("by_thread", [False, True])
+def test_filters_and_windows(bits: int, kind: int, by_thread: bool) -> None:
+    """Rows of all filters in any order, in pictures of all sizes, some interlaced, in one launch; windows, and BGR."""
     rng = np.random.default_rng(kind)
-    lane: Any = EmulatedLane()
-    files, pictures, expected, at, to = [], np.zeros(len(SIZES), on_gpu.PICTURE), [], 0, 0
-    for k, (h, w) in enumerate(SIZES):
-        data = encoded(picture(8, kind, h, w, k)[0], 8, kind, filters=rng.integers(0, 5, 37).tolist())
-        (length,) = struct.unpack_from(">I", data, 33)
-        rows = np.frombuffer(zlib.decompress(data[41 : 41 + length]), np.uint8)
-        y, x = int(rng.integers(0, h)), int(rng.integers(0, w))
-        bottom, right = int(rng.integers(y + 1, h + 1)), int(rng.integers(x + 1, w + 1))
-        channels = CHANNELS[kind] if k % 2 else 1 if kind == 0 else 3 if kind != 4 else 2
-        bgr = kind in (2, 6) and k % 3 == 0 and channels == 3
-        pixels = stored(data)[y:bottom, x:right, :channels]
-        expected.append(pixels[..., ::-1] if bgr else pixels)
-        pictures[k] = (at, to, w, h, CHANNELS[kind], channels, y, x, bottom - y, right - x, bgr, 0)
-        files.append(rows)
-        at, to = at + len(rows), to + expected[-1].size
-    rows, table = np.concatenate(files), lane.upload(pictures.view(np.uint8))[0]
-    bad, out = np.zeros(len(SIZES), np.int32), lane.empty(to, np.uint8)
-    lane.launch("png.cu", "png_unfilter", len(SIZES), 32, rows, table, bad)
-    lane.launch("png.cu", "png_pixels", (2, len(SIZES)), 64, rows, table, out)
-    assert not bad.any()
-    for row, pixels in zip(pictures, expected, strict=True):
-        start = row["destination"]
-        np.testing.assert_array_equal(out[start : start + pixels.size], pixels.reshape(-1))
+    stored = 3 if kind == 3 else CHANNELS[kind]
+    for bgr in (False, True):
+        files, windows, channels, expected = [], [], [], []
+        for k, (h, w) in enumerate(SIZES):
+            values, palette, wanted = picture(bits, kind, h, w, k)
+            filters = rng.integers(0, 5, 37).tolist()
+            more = {"before": palette, "interlaced": k % 3 == 1, "pieces": 1 + k % 2}
+            files.append(encoded(values, bits, kind, filters=filters, **more))
+            y, x = int(rng.integers(0, h)), int(rng.integers(0, w))
+            windows.append((y, x, int(rng.integers(y + 1, h + 1)), int(rng.integers(x + 1, w + 1))))
+            three = bgr or k % 2 == 1
+            channels.append(3 if three else stored)
+            pixels = np.rint(wanted / 257).astype(np.uint8) if bits == 16 else wanted.astype(np.uint8)
+            if three:
+                pixels = pixels[..., :3] if stored > 2 else pixels[..., :1].repeat(3, 2)
+            expected.append(pixels[..., ::-1] if bgr else pixels)
+        found = by_gpu(EmulatedLane(), files, np.array(windows), channels, bgr, by_thread)
+        for pixels, wanted, (y0, x0, y1, x1) in zip(found, expected, windows, strict=True):
+            assert pixels is not None
+            np.testing.assert_array_equal(pixels, wanted[y0:y1, x0:x1])
+
+
+@pytest.mark.parametrize("by_thread", [False, True])
+def test_colours_that_a_palette_does_not_have(by_thread: bool) -> None:
+    """Refused where they are in the window, as on the CPU; and palettes stay with their pictures where others are
+    left out."""
+    values = np.zeros((20, 30, 1), np.int64)
+    values[15, 20] = 7
+    values[3, 3] = 2
+    palettes = [chunk(b"PLTE", bytes(range(k, k + 21))) for k in range(5)]
+    files = [encoded(values, 8, 3, before=p) for p in palettes]
+    files[1] = encoded(values, 8, 3)  # has none
+    files[3] = encoded(np.zeros((20, 30, 1)), 8, 0)
+    whole, part = (0, 0, 20, 30), (2, 2, 10, 30)
+    windows = np.array([whole, part, part, part, part])
+    found = by_gpu(EmulatedLane(), files, windows, [3, 3, 3, 1, 3], False, by_thread)
+    assert [f is None for f in found] == [True, True, False, False, False]
+    for k in (2, 4):
+        assert found[k][1, 1].tolist() == [k + 6, k + 7, k + 8]
+        assert found[k][0, 0].tolist() == [k, k + 1, k + 2]
+        assert len(np.unique(found[k].reshape(-1, 3), axis=0)) == 2
+    assert not found[3].any()
+
+
+N_WRITTEN = 2 * len(KINDS) + 11
+"""Files of `written`."""
 
 
 def unknown_filter(kind: int) -> bytes:
@@ -77,9 +131,9 @@ def written(folder: Path) -> Path:
     """PNGs of all kinds, sound ones and others."""
     (folder / "a").mkdir(parents=True)
     files = []
-    for k, (bits, kind) in enumerate([(8, 2), (8, 6), (8, 0), (8, 4), (8, 3), (4, 3), (16, 2), (2, 0)]):
+    for k, (bits, kind) in enumerate(KINDS):
+        values, palette, _ = picture(bits, kind, 41 + k, 39 - k, k)
         for interlaced in (False, True):
-            values, palette, _ = picture(bits, kind, 41 + k, 39 - k, k)
             files.append(encoded(values, bits, kind, interlaced=interlaced, before=palette))
     values, _, _ = picture(8, 2, 50, 40)
     sound = encoded(values, 8, 2, pieces=5)
@@ -88,6 +142,8 @@ def written(folder: Path) -> Path:
     files += [
         sound, bytes(flipped), sound[:-40], encoded(values, 8, 2, cut=7), encoded(values, 8, 2, more=b"more"),
         unknown_filter(2), unknown_filter(6), unknown_filter(0), encoded(values, 8, 2, end=b""),
+        encoded(picture(4, 3, 30, 30)[0], 4, 3, before=chunk(b"PLTE", bytes(range(30)))),  # 10 colours
+        encoded(picture(4, 3, 30, 30)[0], 4, 3),
     ]  # fmt: skip
     for k, data in enumerate(files):
         (folder / "a" / f"{k:02d}.png").write_bytes(data)
@@ -103,20 +159,23 @@ def test_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(on_threads, "BLOCK", block)
-    monkeypatch.setattr(on_gpu, "SHARE", 0 if inflated_by == "warps" else 1 << 30)
+    monkeypatch.setattr(unpacking, "SHARE", 0 if inflated_by == "warps" else 1 << 30)
     where = written(tmp_path)
-    expected, here = results(compile_graph(graph(where, decoder=decoder, output_type=output_type), Target(), 7), 25)
+    expected, here = results(
+        compile_graph(graph(where, decoder=decoder, output_type=output_type), Target(), 7), N_WRITTEN
+    )
     plan = compile_graph(graph(where, decoder=decoder, output_type=output_type), Target("gpu"), 7)
-    found, report = results(plan, 25)
+    found, report = results(plan, N_WRITTEN)
     assert list(found) == list(expected)
-    assert len(found) >= 16
+    assert len(found) >= 30
     for key, value in expected.items():
         np.testing.assert_array_equal(found[key], value, err_msg=key)
     assert report["rejected"] == here["rejected"]
     assert sum(here["rejected"].values()) >= 6
     there = report["decoders"]
-    assert there["png"] + there.get("cuda png", 0) == here["decoders"]["png"]
-    assert there.get("cuda png", 0) == (0 if inflated_by == "threads" else 2 if output_type == "GRAY" else 5)
+    name, other = ("cuda png", "png") if inflated_by == "warps" else ("png", "cuda png")
+    assert there[name] == here["decoders"]["png"] >= 14
+    assert other not in there
 
 
 def test_streams_in_pieces() -> None:
@@ -126,28 +185,49 @@ def test_streams_in_pieces() -> None:
     files = [encoded(values, 8, 2, pieces=n) for n in (1, 2, 7, 400, 3, 1)] + [encoded(values, 8, 2, cut=7)[:-13]]
     batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
     which = np.array([1, 0, 3, 2, 6, 4, 5])
-    lengths, pieces = on_gpu.streams(batch, which, np.full(len(which), 40 * (1 + 30 * 3)))
-    assert (lengths > 0).tolist() == [True, True, False, True, False, True, True]
-    for i, length in zip(which.tolist(), lengths.tolist(), strict=True):
-        mine = pieces[pieces[:, 0] == i]
-        assert mine[:, 3].sum() == length
-        stream = b"".join(files[i][at : at + n] for _, at, _, n in mine.tolist())
-        assert mine[:, 2].tolist() == (np.cumsum(mine[:, 3]) - mine[:, 3]).tolist()
-        if length:
-            assert len(zlib.decompress(stream)) == 40 * (1 + 30 * 3)
+    sizes = np.full(len(which), 40), np.full(len(which), 30)
+    packed, taken = on_gpu.streams(batch, which, *sizes, False)
+    assert taken.tolist() == [True, True, False, True, False, True, True]
+    assert packed.owner.tolist() == [1, 0, 2, 4, 5]
+    assert (packed.room == 40 * (1 + 30 * 3)).all()
+    for k, (i, length) in enumerate(zip(packed.owner.tolist(), packed.lengths.tolist(), strict=True)):
+        mine = packed.pieces[packed.pieces[:, 1] == k]
+        assert (mine[:, 0] == i).all()
+        assert mine[:, 4].sum() == length
+        assert mine[:, 3].tolist() == unpacking.before(mine[:, 4]).tolist()
+        stream = b"".join(files[i][at : at + n] for at, n in mine[:, [2, 4]].tolist())
+        assert len(zlib.decompress(stream)) == 40 * (1 + 30 * 3)
 
 
 def test_who_takes_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GPU undoes the filters of what has 8 bits, no palette, and one pass; other PNGs the CPU decodes whole."""
+    """The GPU makes pixels of all kinds, but for what the CPU sees to be out of order, and what is too large."""
     launched: list[int] = []
-    restore = on_gpu.restore
+    restore = planes.restore
 
-    def noted(ctx: Any, lane: Any, rows: Any, pictures: Any, *args: Any) -> None:
-        launched.append(len(pictures))
-        restore(ctx, lane, rows, pictures, *args)
+    def noted(ctx: Any, lane: Any, packed: Any, *args: Any) -> None:
+        launched.append(len(packed.owner))
+        restore(ctx, lane, packed, *args)
 
-    monkeypatch.setattr(on_gpu, "restore", noted)
-    monkeypatch.setattr(on_gpu, "SHARE", 1 << 30)
+    monkeypatch.setattr(on_threads, "restore", noted)
+    monkeypatch.setattr(unpacking, "SHARE", 1 << 30)
+    where = written(tmp_path)
     with faked(memory=True):
-        results(compile_graph(graph(written(tmp_path)), Target("gpu"), 7), 25)
-    assert launched == [4 + 1 + 3]  # the kinds, the one in pieces, and those whose filters only the GPU sees
+        results(compile_graph(graph(where), Target("gpu"), 7), N_WRITTEN)
+        # all kinds, the one in pieces, those whose filters only the GPU sees, and the one whose colours
+        assert launched == [2 * len(KINDS) + 1 + 3 + 1]
+        monkeypatch.setattr(on_gpu, "MOST", 5000)
+        results(compile_graph(graph(where), Target("gpu"), 7), N_WRITTEN)
+    sound = sorted(where.rglob("*.png"))[: 2 * len(KINDS)]
+    room = [len(zlib.decompress(b"".join(bodies(f.read_bytes())))) for f in sound]
+    assert launched[1] == sum(nbytes <= 5000 for nbytes in room) + 3 + 1
+    assert 10 < launched[1] < launched[0] - 5
+
+
+def bodies(data: bytes) -> Iterator[bytes]:
+    """The pieces of a PNG's stream."""
+    at = 8
+    while at < len(data):
+        (length,) = struct.unpack_from(">I", data, at)
+        if data[at + 4 : at + 8] == b"IDAT":
+            yield data[at + 8 : at + 8 + length]
+        at += 12 + length

@@ -1,0 +1,103 @@
+"""From rows of samples to pixels, on a GPU (cuda/planes.cu).
+
+A plane is rows that belong together: a picture, a pass of an interlaced PNG, or a strip or tile of a TIFF. A stream
+holds the rows of one plane or of several; each stream is of one picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...batch import I64, Batch
+from ...context import Context
+from ...gpu.lane import Lane
+
+PLANE = np.dtype(
+    [(n, np.int64) for n in ("rows", "pitch", "destination")]
+    + [(n, np.int32) for n in ("width", "height", "y", "x", "down", "across", "shown_rows", "shown_columns")]
+    + [(n, np.int32) for n in ("bits", "samples", "channels", "bgr", "little", "inverted", "colours", "stream")]
+)
+"""A plane, as the kernels read it. Decoders make it with ``rows`` from its stream's first row on, and y and x in the
+picture; `restore` fills in what depends on where the pixels go."""
+_SOURCE = "planes.cu"
+_BLOCKS = 8192
+"""Blocks that make pixels at once, at least, where there are fewer planes; up to `_EACH` of a plane."""
+_EACH = 16
+
+
+@dataclass(slots=True)
+class Packed:
+    """Pictures of a batch, whose rows the GPU makes pixels of."""
+
+    planes: npt.NDArray[Any]
+    """[P] `PLANE`; ``stream`` and ``colours`` are places in what is here."""
+    owner: I64
+    """[S] The image of each stream."""
+    room: I64
+    """[S] Bytes of each stream's rows."""
+    colours: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty((0, 256), np.uint32))
+    """[C, 256] Palettes, as `png.decoder_cpu` has them."""
+    lengths: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """[S] Bytes of each stream, where the GPU unpacks it."""
+    pieces: I64 = field(default_factory=lambda: np.empty((0, 5), np.int64))
+    """Where the streams are, as `streams.gather_there` takes it."""
+
+
+def join(parts: Sequence[Packed]) -> Packed:
+    """The pictures of several tasks, one task or more."""
+    streams, palettes = 0, 0
+    planes, pieces = [], []
+    for part in parts:
+        table, places = part.planes.copy(), part.pieces.copy()
+        table["stream"] += streams
+        table["colours"][table["colours"] >= 0] += palettes
+        places[:, 1] += streams
+        planes.append(table)
+        pieces.append(places)
+        streams, palettes = streams + len(part.owner), palettes + len(part.colours)
+    owner, room, colours, lengths = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("owner", "room", "colours", "lengths")
+    )
+    return Packed(np.concatenate(planes), owner, room, colours, lengths, np.concatenate(pieces))
+
+
+def restore(
+    ctx: Context, lane: Lane, packed: Packed, rows: Any, starts: I64, out: Batch, corners: I64 | None, bgr: bool,
+    decoder: str, bad: Any = None,
+) -> None:  # fmt: skip
+    """Enqueue what makes pixels of ``rows`` on the device, in their places in ``out``: of the pictures ``packed``,
+    whose streams' rows begin at ``starts``. ``corners`` [N, 2] (y, x): where each image's window begins.
+
+    Images with a filter or a colour that does not exist, and those with a stream that is ``bad`` already (int32[S] on
+    the device, not 0 for those), run again, on the CPU, which says so; ``decoder``, the name in reports that they were
+    counted under, did not decode them."""
+    if len(packed.planes) == 0:
+        return
+    planes, of = packed.planes.copy(), packed.owner[packed.planes["stream"]]
+    planes["rows"] += starts[planes["stream"]]
+    planes["destination"], planes["channels"] = out.offsets[of], out.shapes[of, 2]
+    planes["shown_rows"], planes["shown_columns"] = out.shapes[of, 0], out.shapes[of, 1]
+    planes["bgr"] = bgr
+    if corners is not None:
+        planes["y"] -= corners[of, 0].astype(np.int32)
+        planes["x"] -= corners[of, 1].astype(np.int32)
+    fine = np.zeros(len(packed.owner), np.int32)
+    table, colours, fine = lane.upload(planes.view(np.uint8), packed.colours.reshape(-1), fine)
+    bad, n = fine if bad is None else bad, len(planes)
+    lane.launch(_SOURCE, "planes_unfilter", n, 32, rows, table, bad)
+    each = min(max(_BLOCKS // n, 1), _EACH)
+    lane.launch(_SOURCE, "planes_pixels", (n, each), 256, rows, table, colours, out.data, bad)
+    lane.keep(rows, table, colours, bad)
+    marks = lane.copy_out(lane.address(bad), bad.nbytes).view(np.int32)  # nothing is allocated for it
+
+    def wrong() -> I64:
+        found = np.unique(packed.owner[np.flatnonzero(marks)])
+        ctx.decoded_by(decoder, -len(found))
+        return found
+
+    ctx.check_later(wrong)

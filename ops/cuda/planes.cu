@@ -1,0 +1,183 @@
+// Planes: rows of samples as PNG and TIFF hold them, unpacked, to pixels. A plane is a picture, a pass of an interlaced
+// PNG, or a strip or tile of a TIFF. The CPU has checked that it lies where it should.
+
+// Row names as in ops/codecs/rows/planes.py.
+struct Plane {
+    long long rows;         // first sample of its first row
+    long long pitch;        // from a row to the next one
+    long long destination;  // first byte of the window's pixels
+    int width, height;      // pixels
+    int y, x, down, across; // its pixel (i, j) is pixel (y + i * down, x + j * across) of the window
+    int shown_rows, shown_columns;  // the window
+    int bits;               // of a sample: 1, 2, 4, 8 or 16
+    int samples, channels;  // of a pixel here (1 ... 4), and in the result
+    int bgr, little, inverted;  // the first channel last; samples of 16 bits with the low byte first; 0 is white
+    int colours;            // its palette's place, or -1
+    int stream;             // whose rows they are
+};
+
+__device__ __forceinline__ int row_bytes_of(const Plane &p) {
+    return static_cast<int>((static_cast<long long>(p.width) * p.bits * p.samples + 7) >> 3);
+}
+
+// -- PNG's filters -----------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ int distance(int a) { return a < 0 ? -a : a; }
+
+// One byte without its filter: (PNG, clause 9.2).
+__device__ __forceinline__ int restored(int filter, int stored, int a, int b, int c) {
+    int far_a = distance(b - c), far_b = distance(a - c), far_c = distance(a + b - 2 * c);
+    int nearest = far_a <= far_b && far_a <= far_c ? a : far_b <= far_c ? b : c;
+    int guess = filter == 1 ? a : filter == 2 ? b : filter == 3 ? (a + b) >> 1 : filter == 4 ? nearest : 0;
+    return (stored + guess) & 255;
+}
+
+#define STEPS 32    // as many as lanes: the loops below count on it
+#define ROW_BYTES (8 * STEPS + 4)  // of a row in shared memory: lanes are in banks of their own
+
+// Undo the filters of pixels of BYTES bytes, in place: a lane for each of 32 rows. A row lags the one above by a pixel:
+// what is above a pixel, and above to the left, is then what that lane has just found. `tile` holds the pixels of the
+// next STEPS steps, so a row's begin as much further to the left as it lags; `last` is the row above all 32.
+template <int BYTES>
+__device__ __forceinline__ void unfilter(unsigned char *first, long long pitch, int width, int height, int *bad,
+                                         unsigned char (*tile)[ROW_BYTES], unsigned char *last) {
+    constexpr int WORDS = (BYTES + 3) / 4, AT_ONCE = BYTES > 4 ? 8 : 16;
+    const int lane = threadIdx.x, row_bytes = width * BYTES;
+    for (int top = 0; top < height; top += 32) {
+        const int count = min(32, height - top);
+        const bool mine = lane < count;
+        unsigned char *rows = first + top * pitch;
+        const int filter = mine ? rows[lane * pitch - 1] : 0;
+        if (filter > 4) *bad = 1;
+        unsigned left[WORDS] = {}, corner[WORDS] = {}, found[WORDS] = {};
+        for (int from = 0; from < width + count - 1; from += STEPS) {
+            unsigned char over[BYTES];
+#pragma unroll
+            for (int k = 0; k < BYTES; ++k) {
+                const int at = from * BYTES + 32 * k + lane;
+                over[k] = top && at < row_bytes ? rows[at - pitch] : 0;
+            }
+            for (int r = 0; r < 32; r += AT_ONCE) {
+                unsigned char read[AT_ONCE][BYTES];  // all are on their way before one is waited for
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+                    for (int k = 0; k < BYTES; ++k) {
+                        const int at = (from - r - j) * BYTES + 32 * k + lane;
+                        const bool there = r + j < count && at >= 0 && at < row_bytes;
+                        read[j][k] = there ? rows[(r + j) * pitch + at] : 0;
+                    }
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+                    for (int k = 0; k < BYTES; ++k) tile[r + j][32 * k + lane] = read[j][k];
+            }
+#pragma unroll
+            for (int k = 0; k < BYTES; ++k) last[32 * k + lane] = over[k];
+            __syncwarp();
+            for (int step = 0; step < STEPS; ++step) {
+                unsigned up[WORDS];
+#pragma unroll
+                for (int w = 0; w < WORDS; ++w) up[w] = __shfl_up_sync(~0u, found[w], 1);
+                const int x = from + step - lane;
+                if (!mine || x < 0 || x >= width) continue;
+                unsigned char *at = tile[lane] + step * BYTES;
+                if (lane == 0) {
+#pragma unroll
+                    for (int w = 0; w < WORDS; ++w) up[w] = 0;
+#pragma unroll
+                    for (int k = 0; k < BYTES; ++k)
+                        up[k / 4] |= static_cast<unsigned>(last[step * BYTES + k]) << 8 * (k % 4);
+                }
+#pragma unroll
+                for (int w = 0; w < WORDS; ++w) found[w] = 0;
+#pragma unroll
+                for (int k = 0; k < BYTES; ++k) {
+                    const int w = k / 4, shift = 8 * (k % 4);
+                    const int byte = restored(filter, at[k], left[w] >> shift & 255, up[w] >> shift & 255,
+                                              corner[w] >> shift & 255);
+                    at[k] = byte;
+                    found[w] |= static_cast<unsigned>(byte) << shift;
+                }
+#pragma unroll
+                for (int w = 0; w < WORDS; ++w) left[w] = found[w], corner[w] = up[w];
+            }
+            __syncwarp();
+#pragma unroll 8
+            for (int r = 0; r < 32; ++r)
+#pragma unroll
+                for (int k = 0; k < BYTES; ++k) {
+                    const int at = (from - r) * BYTES + 32 * k + lane;
+                    if (r < count && at >= 0 && at < row_bytes) rows[r * pitch + at] = tile[r][32 * k + lane];
+                }
+            __syncwarp();
+        }
+    }
+}
+
+// grid (planes), 32 threads. Each row comes after a byte, the number of its filter; `bad` tells of the streams with one
+// that does not exist. Filters go by whole pixels, or, where these are less than a byte, by bytes.
+extern "C" __global__ void __launch_bounds__(32) planes_unfilter(unsigned char *rows, const Plane *planes, int *bad) {
+    __shared__ unsigned char tile[32][ROW_BYTES], last[8 * STEPS];
+    const Plane p = planes[blockIdx.x];
+    unsigned char *first = rows + p.rows;
+    int *wrong = bad + p.stream;
+    const int step = p.bits * p.samples >> 3, width = step > 1 ? p.width : row_bytes_of(p);
+    if (step <= 1) unfilter<1>(first, p.pitch, width, p.height, wrong, tile, last);
+    if (step == 2) unfilter<2>(first, p.pitch, width, p.height, wrong, tile, last);
+    if (step == 3) unfilter<3>(first, p.pitch, width, p.height, wrong, tile, last);
+    if (step == 4) unfilter<4>(first, p.pitch, width, p.height, wrong, tile, last);
+    if (step == 6) unfilter<6>(first, p.pitch, width, p.height, wrong, tile, last);
+    if (step == 8) unfilter<8>(first, p.pitch, width, p.height, wrong, tile, last);
+}
+
+// -- pixels ------------------------------------------------------------------------------------------------------------
+
+#define MISSING 0x1000000u  // a colour that is not in its palette
+
+// Sample `k` of a row, with as many bits as it has.
+__device__ __forceinline__ unsigned sample_at(const Plane &p, const unsigned char *row, int k) {
+    if (p.bits == 8) return row[k] ^ (p.inverted ? 255u : 0u);
+    if (p.bits == 16) return p.little ? row[2 * k + 1] << 8 | row[2 * k] : row[2 * k] << 8 | row[2 * k + 1];
+    const int place = k * p.bits;  // of one sample a pixel, fewer than 2^31 bits
+    return row[place >> 3] >> (8 - p.bits - (place & 7)) & ((1 << p.bits) - 1);
+}
+
+// A sample as 8 bits; v / 257 is nearest to (255 v + 32895) / 65536 for every v of 16.
+__device__ __forceinline__ unsigned eight_bits(const Plane &p, unsigned value) {
+    if (p.bits == 8) return value;
+    return p.bits == 16 ? (255 * value + 32895) >> 16 : value * (255 / ((1 << p.bits) - 1));
+}
+
+// The first of `count` places `at`, `at + step`, ... that is not before `limit`.
+__device__ __forceinline__ int first_from(int limit, int at, int step, int count) {
+    return at >= limit ? 0 : static_cast<int>(min((static_cast<long long>(limit) - at + step - 1) / step,
+                                                  static_cast<long long>(count)));
+}
+
+// grid (planes, any), whole warps: a row for each. `bad` tells of the streams with a colour that their palette, 256
+// rows of `colours`, does not have.
+extern "C" __global__ void planes_pixels(const unsigned char *rows, const Plane *planes, const unsigned *colours,
+                                         unsigned char *out, int *bad) {
+    const Plane p = planes[blockIdx.x];
+    const int top = first_from(0, p.y, p.down, p.height), bottom = first_from(p.shown_rows, p.y, p.down, p.height);
+    const int left = first_from(0, p.x, p.across, p.width), right = first_from(p.shown_columns, p.x, p.across, p.width);
+    const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
+    for (int i = top + blockIdx.y * warps + threadIdx.x / 32; i < bottom; i += gridDim.y * warps) {
+        const unsigned char *row = rows + p.rows + i * p.pitch;
+        unsigned char *line = out + p.destination + (p.y + static_cast<long long>(i) * p.down) * p.shown_columns * p.channels;
+        for (int j = left + lane; j < right; j += 32) {
+            unsigned char *to = line + (p.x + static_cast<long long>(j) * p.across) * p.channels;
+            if (p.colours >= 0) {
+                const unsigned colour = colours[256 * p.colours + sample_at(p, row, j)];
+                if (colour & MISSING) bad[p.stream] = 1;
+                for (int c = 0; c < 3; ++c) to[c] = colour >> 8 * c;
+                continue;
+            }
+            for (int c = 0; c < p.channels; ++c) {
+                const int source = p.samples < 3 && p.channels == 3 ? 0 : p.bgr && p.samples >= 3 && c < 3 ? 2 - c : c;
+                to[c] = eight_bits(p, sample_at(p, row, j * p.samples + source));
+            }
+        }
+    }
+}
