@@ -39,7 +39,7 @@ from dali_run.ops.batch import I64, Batch, Samples
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.png import decoder, on_gpu
 from dali_run.ops.codecs.rows import streams as unpacking
-from dali_run.ops.codecs.rows.planes import PLANE, restore
+from dali_run.ops.codecs.rows.planes import FILTERED, PLANE, restore
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.bench.web_mix import encoded
 
@@ -81,11 +81,12 @@ def kernels(
     to = unpacking.before(unpacking.aligned(room))
     table, planes = np.zeros(count, unpacking.STREAM), np.zeros(count, PLANE)
     table["source"], table["rows"], table["size"], table["room"] = starts, to, nbytes, room
+    table["number"] = np.arange(count)
     height, width = np.array([sizes[k] for k in which]).T
     planes["rows"], planes["pitch"], planes["destination"] = to + 1, 1 + width * 3, to
     planes["height"], planes["width"] = planes["shown_rows"], planes["shown_columns"] = height, width
     planes["bits"], planes["samples"], planes["channels"], planes["colours"] = 8, 3, 3, -1
-    planes["down"], planes["across"], planes["stream"] = 1, 1, np.arange(count)
+    planes["down"], planes["across"], planes["stream"], planes["undo"] = 1, 1, np.arange(count), FILTERED
     there, jobs, shown = lane.upload(packed, table.view(np.uint8), planes.view(np.uint8))
     sums, bad, none = lane.upload(np.zeros(count, np.uint32), np.zeros(count, np.int32), np.zeros(1, np.uint32))
     rows, out = (lane.empty(int(unpacking.aligned(room).sum()), np.uint8) for _ in range(2))
@@ -187,8 +188,8 @@ def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
     if not taken.any():
         return found
     out = Batch.allocate(lane.empty, shapes.astype(np.int32), np.uint8, "HWC", batch.samples)
-    inside, starts = unpacking.gather_there(lane, lane.to_device(batch), packed.lengths, packed.pieces)
-    rows, starts, bad = unpacking.inflate_there(lane, inside, starts, packed.lengths, packed.room)
+    given = packed.coding, packed.lengths, packed.room, packed.pieces
+    rows, starts, bad = unpacking.unpack_there(lane, lane.to_device(batch), *given)
     checks: list[Callable[[], I64]] = []
     ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
     restore(ctx, lane, packed, rows, starts, out, None, False, "", bad)

@@ -41,8 +41,8 @@ OURS, TURBO, PNG, TIFF, OTHERS = "cpu", "libjpeg-turbo", "png", "tiff", "other f
 """The names of the host's decoders in reports."""
 PLAIN = "plain"
 """The same, of pictures that are copied."""
-CUDA_PNG = "cuda png"
-"""The same, of PNGs whose streams a GPU inflates."""
+CUDA_PNG, CUDA_TIFF = "cuda png", "cuda tiff"
+"""The same, of those whose streams a GPU unpacks."""
 CUDA = "cuda"
 """The name of the decoder that takes a batch's JPEGs at once."""
 

@@ -1,5 +1,5 @@
 """The images of a GPU's batch that the CPU decodes: on threads, into page-locked memory that is copied to the device.
-Of PNGs the threads may do a part only, and the GPU the rest (png/on_gpu.py).
+Of PNGs and TIFFs the threads may do a part only, and the GPU the rest (png/on_gpu.py, tiff/on_gpu.py).
 
 The threads are the process's: images of all batches in flight are in one queue, in the order in which the batches were
 begun, so that no core rests while a batch waits. A task is several images: one request to a decoder's process, one call
@@ -28,6 +28,7 @@ from ..gpu.lane import Lane, pinned_empty
 from ..types import DALIImageType
 from .on_host import (
     CUDA_PNG,
+    CUDA_TIFF,
     OTHERS,
     PNG,
     TIFF,
@@ -43,6 +44,7 @@ from .pixels import recolour
 from .png import on_gpu as png
 from .rows import streams
 from .rows.planes import Packed, join, restore
+from .tiff import on_gpu as tiff
 
 TASK = 8
 """Images of a task, at most: as many as a request to a decoder's process holds."""
@@ -113,14 +115,18 @@ class HostPart:
         rest = [i for i in self._headers.others if self._headers.good[i] and not elsewhere[i]]
         taken = np.concatenate([np.empty(0, np.int64), *straight.values()])
         self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), taken), HostPart._others)
-        self._start(TIFF, straight.get(TIFF, taken[:0]), functools.partial(HostPart._straight, name=TIFF))
+        ours = straight.get(TIFF, taken[:0])
+        unpacked = tiff.takes(self._batch, ours)
+        self.wants_files = bool(unpacked.any())
+        self._submit_files(CUDA_TIFF, ours[unpacked], HostPart._strips)
+        self._start(TIFF, ours[~unpacked], functools.partial(HostPart._straight, name=TIFF))
         ours = straight.get(PNG, taken[:0])
         room = self._room(ours)
         by_gpu = (room > 0) & (room <= png.MOST)
         inflated = by_gpu.copy()
         inflated[by_gpu] = streams.for_warps(room[by_gpu])
-        self.wants_files = bool(inflated.any())
-        self._submit(CUDA_PNG, ours[inflated], np.zeros(np.count_nonzero(inflated), np.int64), HostPart._streams, FILES)
+        self.wants_files |= bool(inflated.any())
+        self._submit_files(CUDA_PNG, ours[inflated], HostPart._streams)
         by_thread = by_gpu & ~inflated
         self._submit(PNG, ours[by_thread], room[by_thread], HostPart._filtered)
         self._start(PNG, ours[~by_gpu], functools.partial(HostPart._straight, name=PNG))
@@ -137,6 +143,10 @@ class HostPart:
 
         sizes = self._shapes[which].astype(np.int64).prod(axis=1) * self._rules.dtype.itemsize
         self._submit(name, which, sizes, task)
+
+    def _submit_files(self, name: str, which: I64, task: Callable[[HostPart, I64], _Done]) -> None:
+        """`_submit` tasks that only look through files."""
+        self._submit(name, which, np.zeros(len(which), np.int64), task, FILES)
 
     def _submit(self, name: str, which: I64, sizes: I64, task: Callable[[HostPart, I64], _Done], most: int = 0) -> None:
         """Give the threads tasks of images ``which``, at most so many (`TASK`), whose results take ``sizes`` bytes.
@@ -232,6 +242,13 @@ class HostPart:
         done.packed = packed
         return done
 
+    def _strips(self, which: I64) -> _Done:
+        """The same of the strips and tiles of TIFFs."""
+        packed, taken = tiff.strips(self._batch, which)
+        done = self._whole(which[~taken])
+        done.packed = packed
+        return done
+
     def _whole(self, which: I64) -> _Done:
         """Pixels of the images ``which``, by the decoder of all formats."""
         if not len(which):
@@ -291,8 +308,8 @@ class HostPart:
             return
         bad = None
         if len(packed.lengths):
-            inside, starts = streams.gather_there(lane, files, packed.lengths, packed.pieces)
-            rows, starts, bad = streams.inflate_there(lane, inside, starts, packed.lengths, packed.room)
+            given = packed.coding, packed.lengths, packed.room, packed.pieces
+            rows, starts, bad = streams.unpack_there(lane, files, *given)
         else:
             rows, (_, starts, _) = there.data, there.copy()
         restore(ctx, lane, packed, rows, starts, out, self._anchors, self._bgr, name, bad)

@@ -14,7 +14,11 @@ struct Plane {
     int bgr, little, inverted;  // the first channel last; samples of 16 bits with the low byte first; 0 is white
     int colours;            // its palette's place, or -1
     int stream;             // whose rows they are
+    int undo, unused;
 };
+
+#define FILTERED 1   // `undo`: each row comes after the number of its filter
+#define PREDICTED 2  // each sample less the one before
 
 __device__ __forceinline__ int row_bytes_of(const Plane &p) {
     return static_cast<int>((static_cast<long long>(p.width) * p.bits * p.samples + 7) >> 3);
@@ -32,8 +36,7 @@ __device__ __forceinline__ int restored(int filter, int stored, int a, int b, in
     return (stored + guess) & 255;
 }
 
-#define STEPS 32    // as many as lanes: the loops below count on it
-#define ROW_BYTES (8 * STEPS + 4)  // of a row in shared memory: lanes are in banks of their own
+#define ROW_BYTES 132  // of a row in shared memory, at most 128 and some more: lanes are in banks of their own
 
 // Undo the filters of pixels of BYTES bytes, in place: a lane for each of 32 rows. A row lags the one above by a pixel:
 // what is above a pixel, and above to the left, is then what that lane has just found. `tile` holds the pixels of the
@@ -41,7 +44,8 @@ __device__ __forceinline__ int restored(int filter, int stored, int a, int b, in
 template <int BYTES>
 __device__ __forceinline__ void unfilter(unsigned char *first, long long pitch, int width, int height, int *bad,
                                          unsigned char (*tile)[ROW_BYTES], unsigned char *last) {
-    constexpr int WORDS = (BYTES + 3) / 4, AT_ONCE = BYTES > 4 ? 8 : 16;
+    constexpr int WORDS = (BYTES + 3) / 4, STEPS = BYTES > 4 ? 16 : 32;
+    constexpr int LOADS = BYTES * STEPS / 32, AT_ONCE = 16;  // of a byte by each lane: a row's part, and rows
     const int lane = threadIdx.x, row_bytes = width * BYTES;
     for (int top = 0; top < height; top += 32) {
         const int count = min(32, height - top);
@@ -51,18 +55,18 @@ __device__ __forceinline__ void unfilter(unsigned char *first, long long pitch, 
         if (filter > 4) *bad = 1;
         unsigned left[WORDS] = {}, corner[WORDS] = {}, found[WORDS] = {};
         for (int from = 0; from < width + count - 1; from += STEPS) {
-            unsigned char over[BYTES];
+            unsigned char over[LOADS];
 #pragma unroll
-            for (int k = 0; k < BYTES; ++k) {
+            for (int k = 0; k < LOADS; ++k) {
                 const int at = from * BYTES + 32 * k + lane;
                 over[k] = top && at < row_bytes ? rows[at - pitch] : 0;
             }
             for (int r = 0; r < 32; r += AT_ONCE) {
-                unsigned char read[AT_ONCE][BYTES];  // all are on their way before one is waited for
+                unsigned char read[AT_ONCE][LOADS];  // all are on their way before one is waited for
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; ++j)
 #pragma unroll
-                    for (int k = 0; k < BYTES; ++k) {
+                    for (int k = 0; k < LOADS; ++k) {
                         const int at = (from - r - j) * BYTES + 32 * k + lane;
                         const bool there = r + j < count && at >= 0 && at < row_bytes;
                         read[j][k] = there ? rows[(r + j) * pitch + at] : 0;
@@ -70,10 +74,10 @@ __device__ __forceinline__ void unfilter(unsigned char *first, long long pitch, 
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; ++j)
 #pragma unroll
-                    for (int k = 0; k < BYTES; ++k) tile[r + j][32 * k + lane] = read[j][k];
+                    for (int k = 0; k < LOADS; ++k) tile[r + j][32 * k + lane] = read[j][k];
             }
 #pragma unroll
-            for (int k = 0; k < BYTES; ++k) last[32 * k + lane] = over[k];
+            for (int k = 0; k < LOADS; ++k) last[32 * k + lane] = over[k];
             __syncwarp();
             for (int step = 0; step < STEPS; ++step) {
                 unsigned up[WORDS];
@@ -106,7 +110,7 @@ __device__ __forceinline__ void unfilter(unsigned char *first, long long pitch, 
 #pragma unroll 8
             for (int r = 0; r < 32; ++r)
 #pragma unroll
-                for (int k = 0; k < BYTES; ++k) {
+                for (int k = 0; k < LOADS; ++k) {
                     const int at = (from - r) * BYTES + 32 * k + lane;
                     if (r < count && at >= 0 && at < row_bytes) rows[r * pitch + at] = tile[r][32 * k + lane];
                 }
@@ -115,11 +119,11 @@ __device__ __forceinline__ void unfilter(unsigned char *first, long long pitch, 
     }
 }
 
-// grid (planes), 32 threads. Each row comes after a byte, the number of its filter; `bad` tells of the streams with one
-// that does not exist. Filters go by whole pixels, or, where these are less than a byte, by bytes.
+// grid (planes), 32 threads. `bad` tells of the streams with a filter that does not exist. Filters go by whole pixels, or, where these are less than a byte, by bytes.
 extern "C" __global__ void __launch_bounds__(32) planes_unfilter(unsigned char *rows, const Plane *planes, int *bad) {
-    __shared__ unsigned char tile[32][ROW_BYTES], last[8 * STEPS];
+    __shared__ unsigned char tile[32][ROW_BYTES], last[ROW_BYTES];
     const Plane p = planes[blockIdx.x];
+    if (p.undo != FILTERED) return;
     unsigned char *first = rows + p.rows;
     int *wrong = bad + p.stream;
     const int step = p.bits * p.samples >> 3, width = step > 1 ? p.width : row_bytes_of(p);
@@ -129,6 +133,38 @@ extern "C" __global__ void __launch_bounds__(32) planes_unfilter(unsigned char *
     if (step == 4) unfilter<4>(first, p.pitch, width, p.height, wrong, tile, last);
     if (step == 6) unfilter<6>(first, p.pitch, width, p.height, wrong, tile, last);
     if (step == 8) unfilter<8>(first, p.pitch, width, p.height, wrong, tile, last);
+}
+
+// -- TIFF's predictor --------------------------------------------------------------------------------------------------
+
+// grid (planes, any), whole warps: a row for each. Samples of 8 or 16 bits, plus the same one of the pixel before.
+extern "C" __global__ void planes_add_up(unsigned char *rows, const Plane *planes) {
+    const Plane p = planes[blockIdx.x];
+    if (p.undo != PREDICTED) return;
+    const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
+    for (int i = blockIdx.y * warps + threadIdx.x / 32; i < p.height; i += gridDim.y * warps) {
+        unsigned char *row = rows + p.rows + i * p.pitch;
+        unsigned sums[4] = {};
+        for (int from = 0; from < p.width; from += 32) {
+            const bool there = from + lane < p.width;
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                if (c >= p.samples) break;
+                const int k = (from + lane) * p.samples + c;
+                unsigned char *low = row + (p.bits == 16 ? 2 * k + !p.little : k), *high = row + 2 * k + p.little;
+                unsigned value = there ? *low : 0;
+                if (there && p.bits == 16) value |= *high << 8;
+                for (int step = 1; step < 32; step *= 2) {
+                    const unsigned before = __shfl_up_sync(~0u, value, step);
+                    if (lane >= step) value += before;
+                }
+                value += sums[c];
+                if (there) *low = value;
+                if (there && p.bits == 16) *high = value >> 8;
+                sums[c] = __shfl_sync(~0u, value, 31);
+            }
+        }
+    }
 }
 
 // -- pixels ------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@
 // A stream with anything unusual about it is refused, and the CPU decides. Accepted is only what every decoder accepts:
 // complete codes (or one distance of one bit), no symbols without a meaning, all sizes as they should be.
 
+#include "streams.cuh"
+
 #ifndef LITERAL_BITS
 #define LITERAL_BITS 11  // of a literal's or a length's code, looked up at once
 #endif
@@ -24,11 +26,7 @@
 #define LONGEST 15
 #define QUEUE 512        // matches; a part has fewer than 32 * PART_WORDS / 2 + 1
 static_assert(16 * PART_WORDS < QUEUE, "the matches of one part have to fit");
-#ifndef SHORT
-#define SHORT 16         // bytes of a match that one lane copies
-#endif
 #define STAGED (32 * PART_WORDS + 16)
-#define ALL 0xffffffffu
 
 // An entry of a table: bits of the code (0 ... 4), extra bits after it (5 ... 8), bytes of literals (9, 10), what it is,
 // and from bit 16 on the literals, or the least length or distance.
@@ -39,13 +37,6 @@ static_assert(16 * PART_WORDS < QUEUE, "the matches of one part have to fit");
 #define IS_RARE 0x8000u  // IS_STOP, or a longer code
 #define NO_SYMBOL (IS_RARE | IS_STOP | 1u)
 #define MATCH (1u << 20) // one match, in a register with the bytes of a part: fewer than 32 * PART_WORDS / 2 * 258
-
-// Row names as in ops/codecs/png/on_gpu.py.
-struct Stream {
-    long long source;  // first byte of the zlib stream, a multiple of 16; it may be read up to the next one
-    long long rows;    // first byte of what it holds, a multiple of 16
-    int size, room;    // bytes of the stream, and of what it should hold
-};
 
 // A canonical Huffman code. Codes of 15 bits, the first bit highest: those below limit[n] have n bits or less.
 struct Code {
@@ -271,34 +262,7 @@ __device__ bool copy_matches(const Work &w, unsigned count, unsigned char *out, 
         const int to = mine ? w.places[from + lane] : 0;
         const int what = mine ? w.matches[from + lane] : 0, length = what >> 16, back = (what & 0x7fff) + 1;
         if (__any_sync(ALL, mine && back > made + to)) return false;
-        const int needs = min(to, to - back + length);  // bytes before this place
-        unsigned left = __ballot_sync(ALL, mine);
-        while (left) {
-            const int first = __ffs(left) - 1;
-            const int there = __shfl_sync(ALL, to, first), bytes = __shfl_sync(ALL, length, first);
-            unsigned done = 1u << first;
-            if (bytes > SHORT) {
-                const int apart = __shfl_sync(ALL, back, first);
-                unsigned char *begin = out + there;
-                for (int k = lane; k < bytes; k += 32) begin[k] = begin[(k < apart ? k : k % apart) - apart];
-            } else {
-                const bool ready = (left >> lane & 1) && length <= SHORT && needs <= there;
-                if (ready) {
-                    unsigned char *begin = out + to;
-                    const unsigned char *source = begin - back;
-                    int k = 0;
-                    if (back >= 4)
-                        for (; k + 3 < length; k += 4) {
-                            const unsigned char a = source[k], b = source[k + 1], c = source[k + 2], d = source[k + 3];
-                            begin[k] = a, begin[k + 1] = b, begin[k + 2] = c, begin[k + 3] = d;
-                        }
-                    for (; k < length; ++k) begin[k] = source[k];
-                }
-                done = __ballot_sync(ALL, ready);
-            }
-            left &= ~done;
-            __syncwarp();
-        }
+        copy_round(out, mine, to, length, back, lane);
     }
     return true;
 }
@@ -373,8 +337,8 @@ __device__ bool copy_stored(Progress &p, int lane) {
     return true;
 }
 
-// grid (streams), 32 threads. `bad` of a stream becomes 1 where it is not in order, or is unusual; else `sums` is the
-// checksum that it ends with.
+// grid (streams), 32 threads. `bad` of a stream's number becomes 1 where it is not in order, or is unusual; else
+// `sums` is the checksum that it ends with.
 extern "C" __global__ void __launch_bounds__(32)
     inflate_streams(const unsigned char *packed, const Stream *streams, unsigned char *rows, unsigned *sums, int *bad) {
     __shared__ Work w;
@@ -421,9 +385,9 @@ extern "C" __global__ void __launch_bounds__(32)
     const unsigned end = (p.at + 7) >> 3;
     sound = sound && p.made == p.room && end + 4 == bits >> 3;
     if (lane) return;
-    bad[blockIdx.x] = !sound;
+    bad[s.number] = !sound;
     if (sound)
-        sums[blockIdx.x] = static_cast<unsigned>(bytes[end]) << 24 | bytes[end + 1] << 16 | bytes[end + 2] << 8 | bytes[end + 3];
+        sums[s.number] = static_cast<unsigned>(bytes[end]) << 24 | bytes[end + 1] << 16 | bytes[end + 2] << 8 | bytes[end + 3];
 }
 
 // -- files -------------------------------------------------------------------------------------------------------------
@@ -450,7 +414,7 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS)
     const Stream s = streams[blockIdx.x];
     const int me = threadIdx.x;
     unsigned long long one = 0, two = 0;
-    if (!bad[blockIdx.x]) {
+    if (!bad[s.number]) {
         const uint4 *from = reinterpret_cast<const uint4 *>(rows + s.rows);
         for (int k = me; k < s.room / 16; k += SUM_THREADS) {
             const uint4 four = from[k];
@@ -476,7 +440,7 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS)
         if (me < half) ones[me] += ones[me + half], twos[me] += twos[me + half];
         __syncthreads();
     }
-    if (me || bad[blockIdx.x]) return;
+    if (me || bad[s.number]) return;
     const unsigned a = (1 + ones[0]) % PRIME, b = (s.room + twos[0]) % PRIME;
-    if ((b << 16 | a) != sums[blockIdx.x]) bad[blockIdx.x] = 2;
+    if ((b << 16 | a) != sums[s.number]) bad[s.number] = 2;
 }

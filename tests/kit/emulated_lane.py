@@ -13,6 +13,7 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.gpu.lane import SOURCES
 
 from .cuda_on_cpu import library
+from .guarded import Guarded
 from .listed_kernels import launched
 
 _CALL = r"""
@@ -176,3 +177,22 @@ class EmulatedLane:
             values.append(ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray) else np.array(a))
         where = [ctypes.addressof(v) if isinstance(v, ctypes.c_void_p) else v.ctypes.data for v in values]
         made()(int(width), int(height), int(block), (ctypes.c_void_p * len(where))(*where))
+
+
+class GuardedLane(EmulatedLane):
+    """Arrays end where a page begins that nobody may touch: what reads or writes after an end ends the process."""
+
+    def empty(self, n: int, dtype: Any) -> np.ndarray:
+        nbytes = n * np.dtype(dtype).itemsize
+        if nbytes == 0:
+            return np.empty(0, dtype)
+        out = Guarded(nbytes).empty(nbytes, at_end=True)
+        out[...] = 0xA5
+        return out.view(dtype)
+
+    def upload(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        copies = []
+        for a in arrays:
+            copies.append(self.empty(a.size, a.dtype).reshape(a.shape))
+            copies[-1][...] = a
+        return tuple(copies)

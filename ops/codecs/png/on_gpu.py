@@ -12,8 +12,8 @@ import numpy.typing as npt
 from ...batch import I64, Batch
 from ...kernels import Kernels
 from .. import straight
-from ..rows.planes import PLANE, Packed
-from ..rows.streams import before
+from ..rows.planes import FILTERED, PLANE, Packed
+from ..rows.streams import DEFLATE, before
 from . import libdeflate
 
 _rows: Any = Kernels(".rows_cpu", __package__)
@@ -54,7 +54,7 @@ def planes(batch: Batch, which: I64, heights: I64, widths: I64) -> npt.NDArray[A
     found["pitch"], found["stream"] = 1 + row, of
     for name, values in (("height", height), ("width", width), ("y", y), ("x", x), ("down", down), ("across", across)):
         found[name] = values
-    found["bits"], found["samples"], found["colours"] = bits[of], samples[of], -1
+    found["bits"], found["samples"], found["colours"], found["undo"] = bits[of], samples[of], -1, FILTERED
     return found[nbytes > 0]
 
 
@@ -78,7 +78,7 @@ def streams(batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> t
     _rows.find_streams(*files, places, bgr, colours, nbytes, pieces, counts, lengths)
     stream = np.arange(len(which)).repeat(counts)
     pieces = np.column_stack([which[stream], stream, pieces[: len(stream)]])
-    whole = Packed(found, which, nbytes, colours, lengths, pieces)
+    whole = Packed(found, which, nbytes, np.full(len(which), DEFLATE), colours, lengths, pieces)
     return _only(whole, lengths > 0), lengths > 0
 
 
@@ -91,7 +91,8 @@ def inflate(
     status, nbytes = np.empty(len(which), np.int32), batch.shapes[which, 0].astype(np.int64)
     files = libdeflate.functions(), straight.readonly(batch.data), batch.offsets[which], nbytes
     _rows.inflate_images(*files, palettes, bgr, colours, rows, places, sizes, status)
-    return _only(Packed(found, which, sizes, colours), status == 0), status == 0
+    whole = Packed(found, which, sizes, np.full(len(which), DEFLATE), colours)
+    return _only(whole, status == 0), status == 0
 
 
 def _palettes(batch: Batch, which: I64, planes: npt.NDArray[Any]) -> tuple[I64, npt.NDArray[np.uint32]]:
@@ -112,4 +113,5 @@ def _only(packed: Packed, taken: npt.NDArray[np.bool_]) -> Packed:
     found, pieces = packed.planes[taken[packed.planes["stream"]]], packed.pieces[taken[packed.pieces[:, 1]]]
     found["stream"], pieces[:, 1] = new[found["stream"]], new[pieces[:, 1]]
     lengths = packed.lengths[taken] if len(packed.lengths) else packed.lengths
-    return Packed(found, packed.owner[taken], packed.room[taken], packed.colours, lengths, pieces)
+    streams = packed.owner[taken], packed.room[taken], packed.coding[taken]
+    return Packed(found, *streams, packed.colours, lengths, pieces)

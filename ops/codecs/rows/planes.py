@@ -19,11 +19,14 @@ from ...gpu.lane import Lane
 
 PLANE = np.dtype(
     [(n, np.int64) for n in ("rows", "pitch", "destination")]
-    + [(n, np.int32) for n in ("width", "height", "y", "x", "down", "across", "shown_rows", "shown_columns")]
-    + [(n, np.int32) for n in ("bits", "samples", "channels", "bgr", "little", "inverted", "colours", "stream")]
+    + [(n, np.int32) for n in ("width", "height", "y", "x", "down", "across", "shown_rows", "shown_columns", "bits")]
+    + [(n, np.int32) for n in ("samples", "channels", "bgr", "little", "inverted", "colours", "stream", "undo")]
+    + [("unused", np.int32)]
 )
 """A plane, as the kernels read it. Decoders make it with ``rows`` from its stream's first row on, and y and x in the
 picture; `restore` fills in what depends on where the pixels go."""
+FILTERED, PREDICTED = 1, 2
+"""``undo``: a filter for each row, whose number stands before it (PNG), or each sample less the one before (TIFF)."""
 _SOURCE = "planes.cu"
 _BLOCKS = 8192
 """Blocks that make pixels at once, at least, where there are fewer planes; up to `_EACH` of a plane."""
@@ -40,12 +43,14 @@ class Packed:
     """[S] The image of each stream."""
     room: I64
     """[S] Bytes of each stream's rows."""
+    coding: I64
+    """[S] How each stream is packed, as `streams` calls it."""
     colours: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty((0, 256), np.uint32))
     """[C, 256] Palettes, as `png.decoder_cpu` has them."""
     lengths: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[S] Bytes of each stream, where the GPU unpacks it."""
     pieces: I64 = field(default_factory=lambda: np.empty((0, 5), np.int64))
-    """Where the streams are, as `streams.gather_there` takes it."""
+    """Where the streams are, as `streams.unpack_there` takes it."""
 
 
 def join(parts: Sequence[Packed]) -> Packed:
@@ -60,10 +65,11 @@ def join(parts: Sequence[Packed]) -> Packed:
         planes.append(table)
         pieces.append(places)
         streams, palettes = streams + len(part.owner), palettes + len(part.colours)
-    owner, room, colours, lengths = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("owner", "room", "colours", "lengths")
+    owner, room, coding, colours, lengths = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("owner", "room", "coding", "colours", "lengths")
     )
-    return Packed(np.concatenate(planes), owner, room, colours, lengths, np.concatenate(pieces))
+    return Packed(np.concatenate(planes), owner, room, coding, colours, lengths, np.concatenate(pieces))
 
 
 def restore(
@@ -89,8 +95,11 @@ def restore(
     fine = np.zeros(len(packed.owner), np.int32)
     table, colours, fine = lane.upload(planes.view(np.uint8), packed.colours.reshape(-1), fine)
     bad, n = fine if bad is None else bad, len(planes)
-    lane.launch(_SOURCE, "planes_unfilter", n, 32, rows, table, bad)
     each = min(max(_BLOCKS // n, 1), _EACH)
+    if (planes["undo"] == FILTERED).any():
+        lane.launch(_SOURCE, "planes_unfilter", n, 32, rows, table, bad)
+    if (planes["undo"] == PREDICTED).any():
+        lane.launch(_SOURCE, "planes_add_up", (n, each), 256, rows, table)
     lane.launch(_SOURCE, "planes_pixels", (n, each), 256, rows, table, colours, out.data, bad)
     lane.keep(rows, table, colours, bad)
     marks = lane.copy_out(lane.address(bad), bad.nbytes).view(np.int32)  # nothing is allocated for it

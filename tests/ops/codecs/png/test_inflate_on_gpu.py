@@ -9,30 +9,32 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs.rows import streams as unpacking
 from dali_run.ops.gpu.lane import Lane
-from tests.kit.emulated_lane import EmulatedLane
+from tests.kit.emulated_lane import EmulatedLane, GuardedLane
 
 
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
 def lane(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "emulated":
-        yield EmulatedLane()
+        yield GuardedLane()
         return
     with Lane() as real:
         yield real
         real.close()
 
 
-def inflated(lane: Any, streams: Sequence[bytes], room: Sequence[int]) -> list[bytes | None]:
+def inflated(
+    lane: Any, streams: Sequence[bytes], room: Sequence[int], coding: int = unpacking.DEFLATE
+) -> list[bytes | None]:
     """The bytes that the streams hold, so many (``room``); None for those that are refused."""
-    sizes = np.array([len(s) for s in streams], np.int64)
-    starts = np.cumsum(unpacking.aligned(sizes)) - unpacking.aligned(sizes)
-    packed = np.full(int(unpacking.aligned(sizes).sum()), 0x99, np.uint8)
-    for start, stream in zip(starts.tolist(), streams, strict=True):
-        packed[start : start + len(stream)] = np.frombuffer(stream, np.uint8)
-    wanted = np.array(room, np.int64)
-    rows, to, bad = unpacking.inflate_there(lane, lane.upload(packed)[0], starts, sizes, wanted)
+    n, sizes = len(streams), np.array([len(s) for s in streams], np.int64)
+    files = Batch.from_list([np.frombuffer(b"-" + s, np.uint8) for s in streams], "", Samples.numbered(n))
+    number, zero = np.arange(n), np.zeros(n, np.int64)
+    pieces = np.column_stack([number, number, zero + 1, zero, sizes])
+    files, ways, wanted = lane.to_device(files), np.full(n, coding), np.array(room, np.int64)
+    rows, to, bad = unpacking.unpack_there(lane, files, ways, sizes, wanted, pieces)
     there, marks = lane.download(rows), lane.download(bad)
     lane.synchronize()
     if isinstance(lane, EmulatedLane):  # memory is full of noise first: nothing is written beside the rows

@@ -21,7 +21,7 @@ from dali_run.ops.codecs.rows import planes
 from dali_run.ops.codecs.rows import streams as unpacking
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
-from tests.kit.emulated_lane import EmulatedLane
+from tests.kit.emulated_lane import GuardedLane
 from tests.kit.fake_cupy import faked
 from tests.ops.codecs.png.test_decoder import CHANNELS, KINDS, chunk, encoded, filtered, picture
 from tests.pipelines.engine.test_which_decoder import graph, results
@@ -52,8 +52,8 @@ def by_gpu(lane: Any, files: list[bytes], windows: I64, channels: list[int], bgr
         starts = starts[taken]
     else:
         packed, taken = on_gpu.streams(batch, which, heights, widths, bgr)
-        inside, starts = unpacking.gather_there(lane, batch, packed.lengths, packed.pieces)
-        rows, starts, bad = unpacking.inflate_there(lane, inside, starts, packed.lengths, packed.room)
+        given = packed.coding, packed.lengths, packed.room, packed.pieces
+        rows, starts, bad = unpacking.unpack_there(lane, batch, *given)
     shapes = np.column_stack([windows[:, 2:] - windows[:, :2], channels]).astype(np.int32)
     out = Batch.allocate(lane.empty, shapes, np.uint8, "HWC", batch.samples)
     checks: list[Any] = []
@@ -86,7 +86,7 @@ def test_filters_and_windows(bits: int, kind: int, by_thread: bool) -> None:
             if three:
                 pixels = pixels[..., :3] if stored > 2 else pixels[..., :1].repeat(3, 2)
             expected.append(pixels[..., ::-1] if bgr else pixels)
-        found = by_gpu(EmulatedLane(), files, np.array(windows), channels, bgr, by_thread)
+        found = by_gpu(GuardedLane(), files, np.array(windows), channels, bgr, by_thread)
         for pixels, wanted, (y0, x0, y1, x1) in zip(found, expected, windows, strict=True):
             assert pixels is not None
             np.testing.assert_array_equal(pixels, wanted[y0:y1, x0:x1])
@@ -105,7 +105,7 @@ def test_colours_that_a_palette_does_not_have(by_thread: bool) -> None:
     files[3] = encoded(np.zeros((20, 30, 1)), 8, 0)
     whole, part = (0, 0, 20, 30), (2, 2, 10, 30)
     windows = np.array([whole, part, part, part, part])
-    found = by_gpu(EmulatedLane(), files, windows, [3, 3, 3, 1, 3], False, by_thread)
+    found = by_gpu(GuardedLane(), files, windows, [3, 3, 3, 1, 3], False, by_thread)
     assert [f is None for f in found] == [True, True, False, False, False]
     for k in (2, 4):
         assert found[k][1, 1].tolist() == [k + 6, k + 7, k + 8]

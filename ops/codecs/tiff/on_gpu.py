@@ -1,0 +1,67 @@
+"""TIFFs on a GPU: threads of the CPU read the directories, the GPU unpacks strips and tiles (`rows.streams`), undoes
+the predictor and makes pixels (`rows.planes`). What is large beside the rest of its batch is for the CPU's decoder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...batch import I64, Batch
+from ...kernels import Kernels
+from .. import straight
+from ..rows import streams
+from ..rows.planes import PLANE, PREDICTED, Packed
+
+_strips: Any = Kernels(".strips_cpu", __package__)
+_directory: Any = Kernels(".directory_cpu", __package__)
+
+MOST = 1 << 28
+"""Bytes of rows of a picture, at most."""
+_FEW, _LEAST = 64, 512
+"""Strips and tiles that a picture may have whatever their size, and bytes of rows that each has on average where there
+are more."""
+
+
+def takes(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
+    """Those of the TIFFs ``which``, of plain kinds, whose strips the GPU unpacks."""
+    largest, whole, counts = (np.empty(len(which), np.int64) for _ in range(3))
+    _strips.measure(*_files(batch, which), largest, whole, counts)
+    taken = (counts > 0) & (whole <= MOST) & ((counts <= _FEW) | (counts * _LEAST <= whole))
+    taken[taken] = streams.for_warps(largest[taken], whole[taken])
+    return taken
+
+
+def strips(batch: Batch, which: I64) -> tuple[Packed, npt.NDArray[np.bool_]]:
+    """The strips and tiles of those of the TIFFs ``which`` of ``batch`` that the decoder takes, and which these are,
+    bool[len(which)]."""
+    files, n = _files(batch, which), len(which)
+    largest, whole, counts = (np.empty(n, np.int64) for _ in range(3))
+    _strips.measure(*files, largest, whole, counts)
+    d, s = _directory, _strips
+    facts, table = np.empty((n, d.FACTS), np.int64), np.empty((int(counts.sum()), 6), np.int64)
+    s.find_strips(*files, facts, table, counts)
+    table = table[: counts.sum()]
+    of, places = facts[table[:, s.FILE]], np.arange(len(table))
+    planes = np.zeros(len(table), PLANE)
+    planes["height"] = np.minimum(of[:, d.HIGH], of[:, d.HEIGHT] - table[:, s.TOP])
+    planes["width"] = np.minimum(of[:, d.WIDE], of[:, d.WIDTH] - table[:, s.LEFT])
+    planes["y"], planes["x"], planes["down"], planes["across"] = table[:, s.TOP], table[:, s.LEFT], 1, 1
+    planes["bits"], planes["samples"] = of[:, d.BITS], of[:, d.SAMPLES]
+    planes["pitch"] = of[:, d.WIDE] * of[:, d.SAMPLES] * (of[:, d.BITS] >> 3)
+    planes["little"], planes["inverted"] = of[:, d.BIG] == 0, of[:, d.INVERTED]
+    planes["undo"] = np.where(of[:, d.PREDICTOR] == 2, PREDICTED, 0)
+    planes["colours"], planes["stream"] = -1, places
+    owner, zero = which[table[:, s.FILE]], np.zeros(len(table), np.int64)
+    pieces = np.column_stack([owner, places, table[:, s.AT], zero, table[:, s.SIZE]])
+    ways = {d.NONE: streams.STORED, d.LZW: streams.LZW, d.PACK_BITS: streams.PACK_BITS}
+    coding = np.full(len(table), streams.DEFLATE)
+    for name, way in ways.items():
+        coding[of[:, d.CODING] == name] = way
+    return Packed(planes, owner, table[:, s.ROOM], coding, lengths=table[:, s.SIZE], pieces=pieces), counts > 0
+
+
+def _files(batch: Batch, which: I64) -> tuple[Any, I64, I64]:
+    return straight.readonly(batch.data), batch.offsets[which], batch.shapes[which, 0].astype(np.int64)
