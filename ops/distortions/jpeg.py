@@ -25,7 +25,7 @@ _kernels: Any = Kernels(".jpeg_cpu", __package__)
 class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
     """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's exact DCT, chroma of half the size.
 
-    The GPU's kernels do the same arithmetic without the files.
+    The arithmetic is libjpeg's, without the files: entropy coding loses nothing.
     """
 
     repeats = True
@@ -60,13 +60,9 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
         out = Batch.allocate(ctx.empty, images.shapes, np.uint8, images.layout, images.samples)
         sizes = parts.shapes[:, :2]
         if ctx.stage == "cpu":
-            for begin, to, (height, width), q in zip(
-                parts.offsets.tolist(), parts.places(out).tolist(), sizes.tolist(), quality.tolist(), strict=True
-            ):  # a native call of a millisecond for each picture
-                count = height * width * 3
-                if count:
-                    picture = images.data[begin : begin + count].reshape(height, width, 3)
-                    _kernels.distort(picture, q, out.data[to : to + count].reshape(height, width, 3))
+            _kernels.distort(
+                images.data, parts.offsets, sizes.astype(np.int64), quality, _factors(), out.data, parts.places(out)
+            )
             return out
         again = None if parts.sample is not None else lambda c: (_within(c.arg("quality", np.int64)),)
         return self._on_gpu(ctx, images, parts.offsets, parts.places(out), sizes, quality, out, again)
@@ -109,12 +105,29 @@ _WARPS = 4
 """Of a block that makes two units of 16 x 16 pixels in each, as in cuda/jpeg_distortion.cu."""
 
 
+def _steps() -> npt.NDArray[np.int64]:
+    """[101, 2, 64] for each quality the steps of luma and chroma, in the order of rows; 1 for quality 0."""
+    steps = np.ones((101, 2, 64), np.int64)
+    for q in range(1, 101):
+        for k in range(2):
+            steps[q, k, ZIGZAG] = quantisation(q)[k]
+    return steps
+
+
+@cache
+def _factors() -> npt.NDArray[np.uint16]:
+    """[101, 2, 8, 3, 16] as `jpeg_simd_cpu.there_and_back` takes them for two blocks: steps, and what divides numbers
+    below 2^15 by eight of them, 2^b < 8 s <= 2^(b + 1): times 2^(16 + b) / 8 s, rounded up, and then 2^(16 - b)."""
+    steps = _steps()
+    bits = np.ceil(np.log2(8 * steps)).astype(np.int64) - 1
+    found = np.stack([steps, -(-(1 << 16 + bits) // (8 * steps)), 1 << 16 - bits], axis=-1)
+    lines = found.reshape(101, 2, 8, 8, 3).swapaxes(3, 4)
+    return np.ascontiguousarray(np.concatenate([lines, lines], axis=-1), np.uint16)
+
+
 @cache
 def _tables() -> npt.NDArray[np.uint32]:
     """[101, 2, 64, 2] for each quality the steps of luma and chroma, in the order of rows, and what one multiplies with
     to divide by eight of them: the high 32 bits of the product are the quotient of numbers below 2^20."""
-    steps = np.ones((101, 2, 64), np.uint32)
-    for q in range(1, 101):
-        for k in range(2):
-            steps[q, k, ZIGZAG] = quantisation(q)[k]
-    return np.stack([steps, 2**32 // (8 * steps.astype(np.uint64)) + 1], axis=-1).astype(np.uint32)
+    steps = _steps()
+    return np.stack([steps, 2**32 // (8 * steps) + 1], axis=-1).astype(np.uint32)

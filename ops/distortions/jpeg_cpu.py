@@ -1,19 +1,118 @@
-"""JPEG there and back on the CPU: Pillow's encoder and libjpeg-turbo's decoder, without the GIL."""
+"""JPEG there and back on the CPU: all that libjpeg's encoder and decoder do to pictures in 4:2:0, without the entropy
+coding, which loses nothing. All pictures in one call, without the GIL."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
 
-import io
-
+import numba
 import numpy as np
-import numpy.typing as npt
-import simplejpeg
-from PIL import Image
 
-Picture = npt.NDArray[np.uint8]
+from ..codecs.jpeg.planes_cpu import PART, write_line
+from ..codecs.jpeg.simd_cpu import PIXELS, put_u8, u8_at
+from .jpeg_simd_cpu import rgb_to_ycc, there_and_back
+
+U = np.uint64
+UNIT = 16
+"""Lines of pixels that are made together: two blocks of luma, one of each chroma."""
+NARROW = 4
+"""Columns of pictures for which libjpeg repeats chroma instead of taking values between."""
+
+jit = numba.njit(nogil=True, cache=True)
 
 
-def distort(picture: Picture, quality: int, out: Picture) -> None:
-    """Compress ``picture`` (H, W, 3) and decompress it into ``out``."""
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, "JPEG", quality=quality, subsampling="4:2:0")  # TurboJPEG: not the exact DCT
-    simplejpeg.decode_jpeg(file.getbuffer(), "RGB", buffer=out)
+@jit
+def _columns(upper, lower, width, luma, blue, red, edge):
+    """Y, Cb and Cr of two lines of ``width`` pixels; the last pixel is repeated until PIXELS are whole. ``edge``: room
+    for two lines of so many. All but ``width`` are addresses; ``luma`` has the two of its lines."""
+    for group in range(-(-width // PIXELS)):
+        x = group * PIXELS
+        a, b = upper + U(3 * x), lower + U(3 * x)
+        if x + PIXELS > width:
+            for k in range(3 * PIXELS):
+                at = U(min(k // 3, width - 1 - x) * 3 + k % 3)
+                put_u8(edge + U(k), u8_at(a + at))
+                put_u8(edge + U(3 * PIXELS + k), u8_at(b + at))
+            a, b = edge, edge + U(3 * PIXELS)
+        rgb_to_ycc(a, b, luma[0] + U(2 * x), luma[1] + U(2 * x), blue + U(x), red + U(x))
+
+
+@jit
+def _lay_out(height, width, pitch, parts):
+    """The planes of a picture, for two rows of units. Returns their bytes."""
+    size = 0
+    for c in range(3):
+        part, half = parts[c], 1 if c == 0 or width <= NARROW else 2
+        part.across = part.down = half
+        part.width, part.height = -(-width // half), -(-height // half)
+        part.plane, part.pitch, part.ring = size, pitch // half, 2 * UNIT // half - 1
+        size += part.pitch * (part.ring + 1)
+    return size
+
+
+@jit
+def distort(src, base, extents, quality, factors, dst, to):
+    """Pictures of ``extents`` [N, 2] (height, width), three bytes a pixel, from src[base[i]:] to dst[to[i]:].
+
+    ``factors`` [101, 2, 8, 3, 16]: for each quality those of luma and chroma, see `there_and_back`.
+    """
+    widest = 0
+    for i in range(len(base)):
+        widest = max(widest, extents[i, 1] if extents[i, 0] > 0 else 0)
+    pitch = -(-widest // PIXELS) * PIXELS
+    # A unit's lines before the transform: luma, then half as many of Cb and of Cr, of half the width.
+    lines, edge = np.zeros((2 * UNIT, pitch), np.int16), np.empty(6 * PIXELS, np.uint8)
+    planes, few = np.empty(3 * 2 * UNIT * pitch + PIXELS, np.uint8), np.empty((8, 16), np.uint8)
+    room = pitch + 3 * PIXELS
+    wide, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + PIXELS, np.int16)
+    parts = np.zeros(3, PART)
+    lines_at, edge_at, few_at = U(lines.ctypes.data), U(edge.ctypes.data), U(few.ctypes.data)
+    planes_at, wide_at, sums_at = U(planes.ctypes.data), U(wide.ctypes.data), U(sums.ctypes.data)
+    step = U(2 * pitch)
+    for i in range(len(base)):
+        height, width = extents[i, 0], extents[i, 1]
+        if height == 0 or width == 0:
+            continue
+        source, target = U(src.ctypes.data) + U(base[i]), U(dst.ctypes.data) + U(to[i])
+        table = U(factors.ctypes.data) + U(quality[i] * factors.strides[0])
+        _lay_out(height, width, pitch, parts)
+        window = (0, 0, height, width)
+        done, units = 0, -(-height // UNIT)
+        for unit in range(units):
+            for k in range(UNIT // 2):
+                y = unit * UNIT + 2 * k
+                luma = lines_at + U(2 * k) * step, lines_at + U(2 * k + 1) * step
+                blue = lines_at + U(UNIT + k) * step
+                if y < height:
+                    upper, lower = U(y * width * 3), U(min(y + 1, height - 1) * width * 3)
+                    _columns(source + upper, source + lower, width, luma, blue, blue + U(pitch), edge_at)
+                else:  # the last line of each is repeated
+                    lines[2 * k], lines[2 * k + 1], lines[UNIT + k] = (
+                        lines[2 * k - 1],
+                        lines[2 * k - 1],
+                        lines[UNIT + k - 1],
+                    )
+            for c in range(3):
+                part = parts[c]
+                own, first = table + U(factors.strides[1] * (c > 0)), lines_at
+                if c > 0:
+                    first += U(UNIT) * step + U(pitch * (c - 1))
+                if c > 0 and width <= NARROW:
+                    there_and_back(first, step, own, few_at, U(16))
+                    for y in range(UNIT):
+                        for x in range(width):
+                            planes[part.plane + (unit * UNIT + y & part.ring) * part.pitch + x] = few[y // 2, x // 2]
+                    continue
+                for row in range(2 if c == 0 else 1):
+                    line = 8 * ((2 if c == 0 else 1) * unit + row) & part.ring
+                    after = planes_at + U(part.plane + line * part.pitch)
+                    for x in range(0, part.width, 16):
+                        before = first + U(8 * row) * step + U(2 * x)
+                        there_and_back(before, step, own, after + U(x), U(part.pitch))
+            ready = height if unit == units - 1 else (unit + 1) * UNIT - 1  # the last one needs the next chroma, too
+            while done < ready:
+                line = target + U(done * width * 3)
+                write_line(done, window, parts, planes_at, wide_at, room, sums_at, 3, False, line)
+                done += 1
+    return len(lines) + len(edge) + len(planes) + len(few) + len(wide) + len(sums)  # they are there until now

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 import pytest
+import simplejpeg
+from PIL import Image
 
 from dali_run.ops.base import Spec
 from dali_run.ops.distortions import jpeg  # noqa: F401  # declares the operator
@@ -27,6 +30,38 @@ def test_results_of_dali(lane: Any) -> None:
         np.testing.assert_array_equal(got[0], wanted[0], err_msg=str(case))
         compared += 1
     assert compared > 30
+
+
+def _through_a_file(picture: np.ndarray, quality: int) -> np.ndarray:
+    """By libjpeg's encoder and its decoder."""
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "JPEG", quality=quality, subsampling="4:2:0")
+    return simplejpeg.decode_jpeg(file.getvalue(), "RGB")
+
+
+def _hard_pictures() -> list[np.ndarray]:
+    """Noise, whole ranges of blocks' frequencies and of colours, and sides around those of blocks and vectors."""
+    random = np.random.default_rng(11)
+    found = [
+        random.integers(0, 256, (h, w, 3)).astype(np.uint8) for h, w in ((1, 1), (2, 5), (3, 4), (33, 47), (70, 97))
+    ]
+    found += [(random.integers(0, 2, (h, w, 3)) * 255).astype(np.uint8) for h, w in ((64, 64), (17, 130), (48, 31))]
+    cosines = np.cos(np.pi * np.arange(8)[:, None] * (2 * np.arange(8) + 1) / 16)
+    waves = np.einsum("ux,vy->uyvx", cosines, cosines).reshape(64, 64) >= 0
+    for turned in ([False] * 3, [True, False, True]):  # gray, and magenta where green is not
+        found.append(np.where(waves[..., None] ^ np.array(turned), 255, 0).astype(np.uint8))
+    colours = np.stack(np.meshgrid(*[np.arange(0, 256, 15)] * 3), axis=-1).astype(np.uint8).reshape(18, -1, 3)
+    return [*found, np.repeat(np.repeat(colours, 4, axis=0), 4, axis=1)]
+
+
+@pytest.mark.parametrize("quality", [1, 2, 7, 25, 50, 51, 80, 95, 99, 100])
+def test_libjpeg(quality: int) -> None:
+    """Whatever the picture: none of the sums between wraps, or is saturated, where libjpeg's does not."""
+    pictures = _hard_pictures()
+    got, rejects = apply(operator(NAME, quality=quality), batch_of(pictures, "HWC"))
+    assert not rejects
+    for k, (picture, found) in enumerate(zip(pictures, got, strict=True)):
+        np.testing.assert_array_equal(found, _through_a_file(picture, quality), err_msg=f"{k}: {picture.shape}")
 
 
 @pytest.mark.parametrize("lane", [None, EmulatedLane()], ids=["cpu", "cuda"])
