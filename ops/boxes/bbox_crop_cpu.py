@@ -11,7 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from .draws_cpu import below, between, real
+from .bbox_simd_cpu import TOGETHER, VOLUME, covered
+from .draws_cpu import below, between, fill, real, scaled, skip_to
 
 F = np.float32
 # Boxes and windows may have no area: a division by it is no number, which no comparison holds for.
@@ -20,53 +21,26 @@ inline = numba.njit(error_model="numpy")
 
 
 @inline
-def _volume(lo, hi):
-    v = F(hi[0] - lo[0])
-    for d in range(1, len(lo)):
-        v = F(v * F(hi[d] - lo[d]))
-    return v
-
-
-@inline
-def _shared(lo, hi, box_lo, box_hi, k):
-    """Volume of the intersection of a window with box ``k``: rows of arrays would be counted references."""
+def _shared(low, high, box_low, box_high):
+    """Volume of the intersection of a window with a box."""
     v = F(1)
-    for d in range(len(lo)):
-        a, b = max(lo[d], box_lo[d, k]), min(hi[d], box_hi[d, k])
+    for d in range(3):
+        a, b = max(low[d], box_low[d]), min(high[d], box_high[d])
         if b <= a:
             return F(0)
-        v = F(b - a) if d == 0 else F(v * F(b - a))
+        v = F(v * F(b - a))
     return v
 
 
-_TOGETHER = 32
-"""Boxes that `_metrics` looks at together: it works on vectors, and has none for a rest."""
-
-
 @inline
-def _metrics(lo, hi, volume, box_lo, box_hi, volumes, overlap, first, out):
-    """How much a window covers of each of the boxes from ``first`` on, or their intersection over union. No processor
-    foresees which boxes a random window touches, so that nothing branches."""
-    for d in range(len(lo)):
-        for j in range(_TOGETHER):
-            k, at = np.uint64(first + j), np.uint64(j)
-            a, b = max(lo[d], box_lo[d, k]), min(hi[d], box_hi[d, k])
-            extent = F(b - a) if b > a else F(0)
-            out[at] = extent if d == 0 else F(out[at] * extent)
-    for j in range(_TOGETHER):
-        k, at = np.uint64(first + j), np.uint64(j)
-        out[at] = F(out[at] / (volumes[k] if overlap else F(F(volume + volumes[k]) - out[at])))
-
-
-@inline
-def _stays(lo, hi, box_lo, box_hi, volumes, k, prune):
-    """Does box ``k`` stay in the crop: by its centre, or by the part of it that is inside?"""
+def _stays(low, high, box_low, box_high, volume, prune):
+    """Does a box stay in the crop: by its centre, or by the part of it that is inside?"""
     if prune >= F(0):
-        both = _shared(lo, hi, box_lo, box_hi, k)
-        return both > F(0) and both >= F(prune * volumes[k])
-    for d in range(len(lo)):
-        centre = F(F(box_lo[d, k] + box_hi[d, k]) * F(0.5))
-        if not lo[d] <= centre <= hi[d]:
+        both = _shared(low, high, box_low, box_high)
+        return both > F(0) and both >= F(prune * volume)
+    for d in range(3):
+        centre = F(F(box_low[d] + box_high[d]) * F(0.5))
+        if not low[d] <= centre <= high[d]:
             return False
     return True
 
@@ -112,21 +86,17 @@ def _fixed(shape, ratios, order):
 
 
 @inline
-def _proportionate(shape, ratios):
-    """Are all ratios of extents in their ranges?"""
-    D, P = len(shape), len(ratios)
-    for a in range(D):
-        for b in range(a + 1, D):
-            pair = (a + b - 1) % P
-            ratio = F(shape[a] / shape[b])
-            if not ratios[pair, 0] <= ratio <= ratios[pair, 1]:
-                return False
-    return True
+def _proportionate(extents, axes, first, second, third):
+    """Are all ratios of extents in their ranges? Those of the first axis to the second and to the third, and of the
+    second to the third."""
+    x, y, z = extents
+    if not first[0] <= F(x / y) <= first[1]:
+        return False
+    return axes == 2 or (second[0] <= F(x / z) <= second[1] and third[0] <= F(y / z) <= third[1])
 
 
-@inline
-def _fits(shape):
-    return shape.max() <= F(1)  # a fixed ratio of pixels may have made it larger than the image
+_AHEAD = 64
+"""Draws that are made together: each alone takes as long as the window that it is for."""
 
 
 @jit
@@ -143,33 +113,46 @@ def crops(
     """
     N, D = anchors.shape
     state, copy = np.zeros(5, np.uint64), np.zeros(5, np.uint64)
-    order, metrics = np.zeros(D, np.int64), np.empty(_TOGETHER, F)
-    shape, pixels, lo, hi = np.zeros(D, F), np.zeros(D, F), np.zeros(D, F), np.zeros(D, F)
-    best_lo, best_hi = np.zeros(D, F), np.zeros(D, F)
+    words = np.empty(_AHEAD, np.uint32)
+    order, metrics = np.zeros(D, np.int64), np.empty(TOGETHER, F)
+    # Of two axes, the third is whole in windows and boxes, which changes no product.
+    shape, pixels, lo, hi = np.ones(3, F), np.ones(3, F), np.zeros(3, F), np.ones(3, F)
     any_fixed = False
     for p in range(len(ratios)):
         any_fixed = any_fixed or ratios[p, 0] == ratios[p, 1]
+    of_pairs = ratios[0, 0], ratios[0, 1]
+    first_ratio = second_ratio = third_ratio = of_pairs
+    if len(ratios) > 2:
+        second_ratio, third_ratio = (ratios[1, 0], ratios[1, 1]), (ratios[2, 0], ratios[2, 1])
+    low, span = scaling[0], F(scaling[1] - scaling[0])
     options = len(thresholds) + no_crop
+    room = TOGETHER
+    for i in range(N):
+        room = max(room, -(-counts[i] // TOGETHER) * TOGETHER)
+    box = np.zeros((VOLUME + 1, room), F)
+    box[5], box[VOLUME] = F(1), F(1)
     n_out = 0
     for i in range(N):
         n, sequence = counts[i], sequences[i]
-        room = -(-n // _TOGETHER) * _TOGETHER
-        box_lo, box_hi, volumes = np.ones((D, room), F), np.ones((D, room), F), np.ones(room, F)
         for k in range(n):
+            volume = F(1)
             for d in range(D):
-                box_lo[d, k] = boxes[first[i] + k * 2 * D + low_at[d]]
+                box[d, k] = boxes[first[i] + k * 2 * D + low_at[d]]
                 v = boxes[first[i] + k * 2 * D + high_at[d]]
-                box_hi[d, k] = F(box_lo[d, k] + v) if sized else v
-                extent = F(box_hi[d, k] - box_lo[d, k])
-                volumes[k] = extent if d == 0 else F(volumes[k] * extent)
+                box[3 + d, k] = F(box[d, k] + v) if sized else v
+                volume = F(volume * F(box[3 + d, k] - box[d, k]))
+            box[VOLUME, k] = volume
         state[0] = 0
+        ahead = np.int64(-_AHEAD)  # the first of the draws in `words`
         best, found, success, count, whole = F(-1), False, False, 0, False
+        best_lo, best_hi = (F(0), F(0), F(0)), (F(1), F(1), F(1))
         limit = total if total >= 0 else most
         while not success and count < limit:
             option = below(key, sequence, state, options)
             if option == len(thresholds):
                 whole = True
                 break
+            threshold, at = thresholds[option], np.int64(state[0])
             for _ in range(attempts):
                 count += 1
                 if len(crop_shapes):
@@ -182,51 +165,66 @@ def crops(
                         hi[d] = F(F(F(crop_shapes[i, d]) / F(input_shapes[i, d])) + lo[d])
                         shape[d] = anchor
                 else:
+                    if at + 2 * D > ahead + _AHEAD:
+                        ahead = at
+                        fill(key, sequence, at, words)
                     for d in range(D):
-                        shape[d] = real(key, sequence, state, scaling[0], scaling[1])
+                        shape[d] = scaled(words[at - ahead + d], low, span)
+                    at += D
                     for d in range(D):
                         pixels[d] = F(shape[d] * F(input_shapes[i, d])) if len(input_shapes) else shape[d]
                     if any_fixed:
-                        copy[:] = state  # nothing is drawn from the stream itself
+                        skip_to(key, sequence, copy, at)  # nothing is drawn from the stream itself
                         _shuffled(key, sequence, copy, order)
-                        _fixed(pixels, ratios, order)
+                        _fixed(pixels[:D], ratios, order)
                         for d in range(D):
                             shape[d] = F(pixels[d] / F(input_shapes[i, d])) if len(input_shapes) else pixels[d]
-                    if not _proportionate(pixels, ratios) or not _fits(shape):
+                    extents = pixels[0], pixels[1], pixels[2]
+                    if not _proportionate(extents, D, first_ratio, second_ratio, third_ratio):
+                        continue
+                    # a fixed ratio of pixels may have made it larger than the image
+                    if not (shape[0] <= F(1) and shape[1] <= F(1) and shape[2] <= F(1)):
                         continue
                     for d in range(D):
-                        lo[d] = real(key, sequence, state, F(0), F(F(1) - shape[d]))
+                        lo[d] = scaled(words[at - ahead + d], F(0), F(F(1) - shape[d]))
                         hi[d] = F(lo[d] + shape[d])
                         shape[d] = lo[d]
+                    at += D
+                window_lo, window_hi = (lo[0], lo[1], lo[2]), (hi[0], hi[1], hi[2])
+                volume = F(F(F(hi[0] - lo[0]) * F(hi[1] - lo[1])) * F(hi[2] - lo[2]))
                 metric = F(0)
-                volume = _volume(lo, hi)
                 worse: Any = False
-                for begin in range(0, n, _TOGETHER):
-                    _metrics(lo, hi, volume, box_lo, box_hi, volumes, overlap, begin, metrics)
-                    for k in range(begin, min(begin + _TOGETHER, n)):
-                        m = metrics[k - begin]
-                        metric = m if k == 0 else min(metric, m) if all_boxes else max(metric, m)
-                    worse = all_boxes and metric <= best and metric < thresholds[option]
-                    if worse:  # and other boxes only make it smaller
+                for begin in range(0, n, TOGETHER):
+                    set_ = covered(box, begin, window_lo, window_hi, volume, overlap, best, threshold, metrics)
+                    if begin == 0:
+                        metric = metrics[0]
+                    # If it is no number for the first box, no other counts; else the others only make it smaller.
+                    worse = all_boxes and metric == metric and set_ & ((1 << min(TOGETHER, n - begin)) - 1) != 0
+                    if worse:
                         break
+                    for k in range(min(TOGETHER, n - begin)):
+                        m = metrics[k]
+                        metric = min(metric, m) if all_boxes else max(metric, m)
                 if worse:
                     continue
-                ok = n == 0 or metric >= thresholds[option]
+                ok = n == 0 or metric >= threshold
                 if metric <= best and not ok:
                     continue
                 left = 0
                 for k in range(n):
-                    left += _stays(lo, hi, box_lo, box_hi, volumes, k, prune)
+                    box_lo, box_hi = (box[0, k], box[1, k], box[2, k]), (box[3, k], box[4, k], box[5, k])
+                    left += _stays(window_lo, window_hi, box_lo, box_hi, box[VOLUME, k], prune)
                 best, found = metric, True
-                best_lo[:], best_hi[:] = lo, hi
+                best_lo, best_hi = window_lo, window_hi
                 for d in range(D):
                     anchors[i, d] = shape[d]
                 success = ok and (left > 0 or n == 0)
+            if not len(crop_shapes):
+                skip_to(key, sequence, state, at)
         exhausted[i] = not success and not whole
         if whole or not found:
             for d in range(D):
-                anchors[i, d] = 0
-                best_lo[d], best_hi[d], shapes[i, d] = 0, 1, 1
+                anchors[i, d], shapes[i, d] = 0, 1
                 if len(crop_shapes):
                     shapes[i, d] = input_shapes[i, d]
         else:
@@ -237,10 +235,11 @@ def crops(
                     shapes[i, d] = F(best_hi[d] - best_lo[d])
         start = n_out
         for k in range(n):
-            if not whole and not _stays(best_lo, best_hi, box_lo, box_hi, volumes, k, prune):
+            box_lo, box_hi = (box[0, k], box[1, k], box[2, k]), (box[3, k], box[4, k], box[5, k])
+            if not whole and not _stays(best_lo, best_hi, box_lo, box_hi, box[VOLUME, k], prune):
                 continue
             for d in range(D):
-                a, b = box_lo[d, k], box_hi[d, k]
+                a, b = box_lo[d], box_hi[d]
                 if not whole:
                     extent = F(best_hi[d] - best_lo[d])
                     a = min(max(F(F(a - best_lo[d]) / extent), F(0)), F(1))

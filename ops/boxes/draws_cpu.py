@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ..draws.philox_cpu import block
+from ..draws.philox_cpu import _line, block
 
 F = np.float32
 _LOW = np.uint64(0xFFFFFFFF)
@@ -46,12 +46,32 @@ def between(key, sequence, state, low, high):
 
 
 @njit
-def real(key, sequence, state, low, high):
-    """A float32 in [low, high), as std::uniform_real_distribution<float> does it."""
-    unit = F(F(word(key, sequence, state)) * F(2.0**-32))
+def scaled(word_, low, span):
+    """A 32-bit draw as a float32 in [low, low + span), as std::uniform_real_distribution<float> does it."""
+    unit = F(F(word_) * F(2.0**-32))
     if unit >= F(1):
         unit = F(0.99999994)  # the largest float32 below 1
-    return F(F(unit * F(high - low)) + low)
+    return F(F(unit * span) + low)
+
+
+@njit
+def real(key, sequence, state, low, high):
+    """A float32 in [low, high)."""
+    return scaled(word(key, sequence, state), low, F(high - low))
+
+
+@njit
+def fill(key, sequence, at, words):
+    """Draws ``at`` and after to ``words``, uint32. Nothing else is as fast: other draws are made four at a time."""
+    _line(key, sequence, at, 1, words)
+
+
+@njit
+def skip_to(key, sequence, state, at):
+    """Draw ``at`` is the next."""
+    state[0] = np.uint64(at)
+    if at & 3 != 0:
+        state[1], state[2], state[3], state[4] = block(key, sequence, at >> 2)
 
 
 @njit
