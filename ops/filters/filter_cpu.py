@@ -2,11 +2,14 @@
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: ARG001, ARG005
 
 from __future__ import annotations
 
 import numba
 import numpy as np
+from numba import types
+from numba.extending import overload
 
 from ..copies.strided_cpu import put
 from .filter_simd_cpu import BLOCK, two_lines
@@ -52,6 +55,107 @@ def _line(target, source, start, first, count, columns, channels, border, fill):
 
 
 @jit
+def _by_lines(src, origin, before, after, extents, pads, border, fill, weights, first, dst, out_at):
+    """A picture by copies of its lines, as float32 and continued outside."""
+    _, depth, height, width, channels = after
+    _, slices, rows, columns, _ = before
+    p, q, r = extents
+    n, count = width * channels, width + r - 1
+    blocks = -(-n // BLOCK)
+    totals = np.empty(2 * blocks * BLOCK, np.float32)
+    pitch = blocks * BLOCK + (r - 1) * channels
+    lines = np.zeros(p * (q + 1) * pitch, np.float32)  # those that the next rows need, too
+    held, begins = np.full(p * (q + 1), -1), np.empty(p * (q + 1), np.int64)
+    o = out_at
+    for z in range(depth):
+        for y in range(0, height, 2):
+            for a in range(p):
+                for b in range(q + 1):
+                    slot = (z + a) % p * (q + 1) + (y + b) % (q + 1)
+                    wanted = (z + a) * (height + q + 1) + y + b
+                    begins[a * (q + 1) + b] = slot * pitch
+                    if held[slot] == wanted:
+                        continue
+                    held[slot] = wanted
+                    line = lines[slot * pitch : slot * pitch + count * channels]
+                    slice_ = outside(z + a - pads[0], slices, border)
+                    row = outside(y + b - pads[1], rows, border)
+                    if slice_ < 0 or row < 0:
+                        line[:] = fill
+                    else:
+                        start = origin + (slice_ * rows + row) * columns * channels
+                        _line(line, src, start, -pads[2], count, columns, channels, border, fill)
+            two_lines(lines, begins, p, q, r, channels, weights, first, blocks, totals, 0, blocks * BLOCK)
+            for k in range(min(2, height - y)):
+                target, total = dst[o : o + n], totals[k * blocks * BLOCK : k * blocks * BLOCK + n]
+                for x in range(n):
+                    target[x] = put(total[x], dst)
+                o += n
+
+
+def _straight(src, origin, before, after, extents, pads, border, weights, first, dst, out_at):
+    raise NotImplementedError("compiled code calls it")
+
+
+@overload(_straight)
+def _straight_of(src, origin, before, after, extents, pads, border, weights, first, dst, out_at):
+    """A picture of float32 to float32, where it is inside of its lines: read, and written, in place. False where that
+    cannot be."""
+    if src.dtype != types.float32 or dst.dtype != types.float32:
+        return lambda src, origin, before, after, extents, pads, border, weights, first, dst, out_at: False
+    return _in_place
+
+
+def _in_place(src, origin, before, after, extents, pads, border, weights, first, dst, out_at):
+    _, depth, height, width, channels = after
+    _, slices, rows, columns, _ = before
+    p, q, r = extents
+    n, left = width * channels, pads[2] * channels
+    right = min(n, (columns + pads[2] - r + 1) * channels)  # from there on a filter reaches over the end
+    if right - left < BLOCK or height < 2 or border == 4:
+        return False
+    blocks, rest = (right - left) // BLOCK, (right - left) % BLOCK
+    # What is outside and its neighbours: ends of all lines beside each other, from which results at both ends are made.
+    beyond = (r - 1) * channels
+    of_ends = -(-(left + beyond + n - right) // BLOCK)
+    pitch = of_ends * BLOCK + beyond
+    ends, totals = np.zeros(p * (height + q) * pitch, np.float32), np.empty(2 * of_ends * BLOCK, np.float32)
+    inside = np.zeros(pitch, np.int64)
+    for k in range(left + beyond + n - right + beyond):
+        value = k - left if k < left + beyond else right - left + k - left - beyond
+        inside[k] = outside(value // channels, columns, border) * channels + value % channels
+    begins, of_lines = np.empty(p * (q + 1), np.int64), np.empty(p * (height + q), np.int64)
+    for z in range(depth):
+        for a in range(p):
+            slice_ = outside(z + a - pads[0], slices, border)
+            for y in range(height + q):
+                row = outside(y - pads[1], rows, border)
+                line = a * (height + q) + y
+                of_lines[line] = origin + (slice_ * rows + row) * columns * channels
+                for k in range(pitch):
+                    ends[line * pitch + k] = src[of_lines[line] + inside[k]]
+        for pair in range(0, height, 2):
+            y = min(pair, height - 2)  # one line is made twice if their number is odd
+            at = out_at + (z * height + y) * n
+            for k in range(p * (q + 1)):
+                begins[k] = of_lines[k // (q + 1) * (height + q) + y + k % (q + 1)]
+            two_lines(src, begins, p, q, r, channels, weights, first, blocks, dst, at + left, n)
+            if rest > 0:  # with some of those before
+                for k in range(p * (q + 1)):
+                    begins[k] += right - left - BLOCK
+                two_lines(src, begins, p, q, r, channels, weights, first, 1, dst, at + right - BLOCK, n)
+            for k in range(p * (q + 1)):
+                begins[k] = (k // (q + 1) * (height + q) + y + k % (q + 1)) * pitch
+            two_lines(ends, begins, p, q, r, channels, weights, first, of_ends, totals, 0, of_ends * BLOCK)
+            for k in range(2):
+                for x in range(left):
+                    dst[at + k * n + x] = totals[k * of_ends * BLOCK + x]
+                for x in range(n - right):
+                    dst[at + k * n + right + x] = totals[k * of_ends * BLOCK + left + beyond + x]
+    return True
+
+
+@jit
 def correlate(src, base, before, after, weights, places, extents, pads, border, fills, dst, out_base):
     """Pictures of ``before`` [M, 5] with filters of ``extents`` [M, 3], to pictures of ``after``; two lines at once."""
     for i in range(len(base)):
@@ -60,38 +164,9 @@ def correlate(src, base, before, after, weights, places, extents, pads, border, 
         if pictures == 0:
             continue
         p, q, r = extents[i]
-        n, count = width * channels, width + r - 1
-        blocks = -(-n // BLOCK)
-        totals = np.empty(2 * blocks * BLOCK, np.float32)
-        pitch = blocks * BLOCK + (r - 1) * channels
-        lines = np.zeros(p * (q + 1) * pitch, np.float32)  # those that the next rows need, too
-        held, begins = np.empty(p * (q + 1), np.int64), np.empty(p * (q + 1), np.int64)
-        fill = fills[i]
         for picture in range(pictures):
             origin = base[i] + picture * slices * rows * columns * channels
-            o = out_base[i] + picture * depth * height * n
-            held[:] = -1
-            for z in range(depth):
-                for y in range(0, height, 2):
-                    for a in range(p):
-                        for b in range(q + 1):
-                            slot = (z + a) % p * (q + 1) + (y + b) % (q + 1)
-                            wanted = (z + a) * (height + q + 1) + y + b
-                            begins[a * (q + 1) + b] = slot * pitch
-                            if held[slot] == wanted:
-                                continue
-                            held[slot] = wanted
-                            line = lines[slot * pitch : slot * pitch + count * channels]
-                            slice_ = outside(z + a - pads[i, 0], slices, border)
-                            row = outside(y + b - pads[i, 1], rows, border)
-                            if slice_ < 0 or row < 0:
-                                line[:] = fill
-                            else:
-                                start = origin + (slice_ * rows + row) * columns * channels
-                                _line(line, src, start, -pads[i, 2], count, columns, channels, border, fill)
-                    two_lines(lines, begins, p, q, r, channels, weights, places[i], blocks, totals, blocks * BLOCK)
-                    for k in range(min(2, height - y)):
-                        target, total = dst[o : o + n], totals[k * blocks * BLOCK : k * blocks * BLOCK + n]
-                        for x in range(n):
-                            target[x] = put(total[x], dst)
-                        o += n
+            at = out_base[i] + picture * depth * height * width * channels
+            given, made, first, reach = before[i], after[i], places[i], (p, q, r)
+            if not _straight(src, origin, given, made, reach, pads[i], border, weights, first, dst, at):
+                _by_lines(src, origin, given, made, reach, pads[i], border, fills[i], weights, first, dst, at)

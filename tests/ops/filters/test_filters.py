@@ -108,6 +108,58 @@ RAGGED = [(3, 2), (5, 13), (17, 8), (33, 21)]
 """Rows and columns: fewer than a filter's, and more than a thread makes."""
 
 
+_PADDED = {
+    "reflect_101": "reflect",
+    "reflect_1001": "symmetric",
+    "wrap": "wrap",
+    "clamp": "edge",
+    "constant": "constant",
+}
+
+
+def _by_hand(image: np.ndarray, window: np.ndarray, border: str, anchor: list[int], valid: bool) -> np.ndarray:
+    """Sums of products, in float64; NumPy continues the picture."""
+    wide = image.astype(np.float64)
+    if not valid:
+        pads: Any = [(a, n - 1 - a) for a, n in zip(anchor, window.shape, strict=True)] + [(0, 0)]
+        wide = np.pad(wide, pads, mode=_PADDED[border])
+    extent = [wide.shape[d] - window.shape[d] + 1 for d in range(window.ndim)]
+    out = np.zeros((*extent, image.shape[-1]))
+    for at, weight in np.ndenumerate(window.astype(np.float64)):
+        out += weight * wide[tuple(slice(a, a + n) for a, n in zip(at, extent, strict=True))]
+    return out
+
+
+@pytest.mark.parametrize("border", [*_PADDED, "valid"])
+@pytest.mark.parametrize("window", [(3, 3), (5, 5), (5, 3), (1, 1), (2, 7), (4, 11)])
+def test_floats(border: str, window: tuple[int, int]) -> None:
+    """Lines of floats are read where they are: ends of lines, odd heights, anchors off the middle."""
+    for channels in (1, 3, 4):
+        sides = ((12, 40), (13, 75), (21, 43), (40, 64))
+        images = [source(k, -9, 9, "float32", [*side, channels]) for k, side in enumerate(sides)]
+        filters = [source(9 + k, -1, 1, "float32", list(window)) for k in range(len(sides))]
+        anchors = [[(k * 3 + 1) % n for n in window] for k in range(len(sides))]
+        valid = border == "valid"
+        settings: dict[str, Any] = {"mode": "valid"} if valid else {"border": border}
+        args = {"anchor": batch_of([np.array(a, np.int32) for a in anchors])}
+        op = operator("filter", ("anchor",), **settings)
+        out, rejects = apply(op, batch_of(images, "HWC"), batch_of(filters), args=args)
+        assert not rejects
+        for got, image, own, anchor in zip(out, images, filters, anchors, strict=True):
+            want = _by_hand(image, own, border, anchor, valid)
+            np.testing.assert_allclose(got, want, rtol=0, atol=1e-4, err_msg=f"{image.shape} {anchor}")
+
+
+def test_volumes_of_floats() -> None:
+    volumes = [source(k, -9, 9, "float32", [5 + k, 7 + k, 41, 2]) for k in range(3)]
+    filters = [source(7 + k, -1, 1, "float32", [3, 2 + k, 5]) for k in range(3)]
+    out, rejects = apply(operator("filter", border="clamp"), batch_of(volumes, "DHWC"), batch_of(filters))
+    assert not rejects
+    for got, volume, own in zip(out, volumes, filters, strict=True):
+        want = _by_hand(volume, own, "clamp", [n // 2 for n in own.shape], False)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
+
+
 def strips(lane: Any, dtype: str, channels: int, side: Any, arguments: dict[str, Any]) -> list[np.ndarray]:
     random = np.random.default_rng(channels)
     kernel = (random.normal(size=np.broadcast_to(side, 2)) / np.max(side)).astype(np.float32)
