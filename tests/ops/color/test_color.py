@@ -106,3 +106,16 @@ def test_what_cannot_work_is_refused_before_it_runs() -> None:
         op.infer(Spec((4, 4, 1), DALIDataType.UINT8, "HWC"))
     with pytest.raises(SpecError, match="output_type"):
         ColorSpaceConversion(image_type=DALIImageType.RGB, output_type=DALIImageType.ANY_DATA).check()
+
+
+@pytest.mark.parametrize("width", [1, 31, 32, 33, 64, 65, 127])
+def test_gray_of_lines_of_any_length(width: int) -> None:
+    """Vectors, and what is left of them, to the bit."""
+    random = np.random.default_rng(width)
+    images = [random.integers(0, 256, (1 + k, width, 3)).astype(np.uint8) for k in range(3)]
+    out, ctx = convert(DALIImageType.RGB, DALIImageType.GRAY, images)
+    assert not ctx.rejects
+    for got, image in zip(out, images, strict=True):
+        r, g, b = (image[..., c].astype(np.float32) for c in range(3))
+        value = np.float32(0.299) * r + np.float32(0.587) * g + np.float32(0.114) * b
+        np.testing.assert_array_equal(got[..., 0], (value + np.float32(0.49999997)).astype(np.uint8))
