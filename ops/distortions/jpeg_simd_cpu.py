@@ -1,4 +1,4 @@
-"""What a JPEG does to a picture, on vectors: R, G, B to Y, Cb and Cr with chroma of half the size, and two blocks to
+"""The loss of a JPEG, on vectors: R, G, B to Y, Cb and Cr with chroma of half the size, and two blocks to
 frequencies, to their quantised values, and back. The arithmetic is libjpeg's (jccolor.c, jcsample.c, jfdctint.c,
 jcdctmgr.c, jidctint.c).
 """
