@@ -88,7 +88,7 @@ class CoordFlip(Operator, name="coord_flip"):
         return out
 
     def _map(self, ctx: Context, names: str) -> tuple[F32, F32]:
-        """What each coordinate is multiplied by, and what is added to it, [N, K] each."""
+        """Factors of each coordinate, and what is added to it: [N, K] each."""
         made = np.empty((2, len(ctx.samples), len(names)), np.float32)
         for k, a in enumerate(names):
             flip, center = ctx.rows(f"flip_{a}", np.int32) != 0, ctx.rows(f"center_{a}")
