@@ -217,6 +217,7 @@ def measure_library(kind: str, root: str, files: int, rounds: int) -> dict[str, 
     from dali_run.ops.codecs.decoders import Image as Decoder
     from dali_run.ops.codecs.isolation.processes import Isolation
     from dali_run.ops.context import Context
+    from dali_run.pipelines.engine.memory.reuse import Recycler
 
     paths = sorted(Path(root, "0").iterdir())[:: max(1, len(list(Path(root, "0").iterdir())) // files)][:files]
     data = [path.read_bytes() for path in paths]
@@ -225,12 +226,13 @@ def measure_library(kind: str, root: str, files: int, rounds: int) -> dict[str, 
         Batch.from_list(arrays[k : k + 8], "", Samples.numbered(len(arrays[k : k + 8])))
         for k in range(0, len(arrays), 8)
     ]
-    found, operator = library(kind), Decoder()
+    found, operator, memory = library(kind), Decoder(), Recycler()
     with Isolation() as isolation:
 
         def ours() -> None:
             for batch in batches:
-                operator.cpu(Context(operator, "cpu", batch.samples, isolation=isolation), batch)
+                ctx = Context(operator, "cpu", batch.samples, isolation=isolation, allocate=memory.empty)
+                operator.cpu(ctx, batch)
 
         def theirs() -> None:
             for d in data:

@@ -26,21 +26,22 @@ from . import deep_colour as deep_decode
 from . import modern, packed_tiff, webp
 from .deep_colour import spread
 from .formats import Header, check_pixels
-from .pixels import INVERSE_ORIENTATION, Pixels, orient
+from .pixels import INVERSE_ORIENTATION, Empty, Pixels, fresh, orient
 
 
 def decode(
-    data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, lenient: bool = False
-) -> Pixels:
+    data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, lenient: bool = False,
+    empty: Empty = fresh,
+) -> Pixels:  # fmt: skip
     """The image as (H, W, C), uint8, uint16 or float32, the first frame or page; palettes as RGB, CMYK as RGB.
 
     ``header`` is that of `image_formats.probe`. Raises SampleError, and nothing else, whatever the data is. Damage that
-    decoders pass over is refused, unless ``lenient``.
+    decoders pass over is refused, unless ``lenient``. Decoders that write where they are told ask ``empty``.
     """
     _quiet()
     try:
         check_pixels(header.width, header.height, max_pixels)
-        if header.format == "webp" and (pixels := webp.decode(data, header)) is not None:
+        if header.format == "webp" and (pixels := webp.decode(data, header, empty)) is not None:
             return orient(pixels, header.orientation) if adjust_orientation else pixels
         if header.format in modern.NAMES:
             return modern.decode(data, header, adjust_orientation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,14 @@ from ..conversion import saturate
 from ..types import DALIImageType
 
 Pixels = npt.NDArray[Any]
+Empty = Callable[[Sequence[int]], Pixels]
+"""Gives uninitialised uint8 of a shape, C-contiguous."""
+
+
+def fresh(shape: Sequence[int]) -> Pixels:
+    """An `Empty`: an array of its own."""
+    return np.empty(shape, np.uint8)
+
 
 INVERSE_ORIENTATION = (0, 1, 2, 3, 4, 5, 8, 7, 6)
 """Index by an Exif orientation: the one that undoes it."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .formats import Header
-from .pixels import Pixels
+from .pixels import Empty, Pixels, fresh
 
 _FLAGS = 0b111100
 """Of VP8X: a profile, alpha, Exif and XMP, but no animation."""
@@ -23,8 +23,9 @@ _ABI = 0x0209
 """Of libwebp's decoder (WEBP_DECODER_ABI_VERSION), whose high byte must be the library's."""
 
 
-def decode(data: memoryview, header: Header) -> Pixels | None:
-    """(H, W, 3 or 4) uint8; None where there is no libwebp, or the file is one for Pillow."""
+def decode(data: memoryview, header: Header, empty: Empty = fresh) -> Pixels | None:
+    """(H, W, 3 or 4) uint8, in memory that ``empty`` gives; None where there is no libwebp, or the file is one for
+    Pillow."""
     library = _library()
     image = None if library is None else _image(data)
     if image is None:
@@ -36,7 +37,7 @@ def decode(data: memoryview, header: Header) -> Pixels | None:
         return None
     if tuple(found[:4]) != (header.width, header.height, header.channels == 4, 0):
         return None
-    pixels = np.empty((header.height, header.width, header.channels), np.uint8)
+    pixels = empty((header.height, header.width, header.channels))
     into = library.WebPDecodeRGBAInto if header.channels == 4 else library.WebPDecodeRGBInto
     place, most = ctypes.c_void_p(pixels.ctypes.data), ctypes.c_size_t(pixels.nbytes)
     return pixels if into(source, size, place, most, header.width * header.channels) else None

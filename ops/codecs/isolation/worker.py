@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import mmap
 import os
 import resource
@@ -16,16 +17,17 @@ import select
 import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from ...batch import address
 from ...errors import SampleError
 from ...types import DALIImageType
 from ..formats import Header
-from ..pixels import Pixels
+from ..pixels import Empty, Pixels
 from .processes import HEAD, PATIENCE
 
 _REQUEST = 1 << 16
@@ -134,9 +136,10 @@ def _answer(request: Mapping[str, Any], memory: _Memory, at: int) -> tuple[dict[
         data = memory.view(start + size)[start : start + size]
         room = _ROOM + _ROOM_A_PIXEL * request["pixels"] + 4 * size + memory.size
         with _limits(request["timeout"], room):
-            pixels = _DECODERS[request["what"]](data, request)
-        place = np.ndarray(pixels.shape, pixels.dtype, memory.view(at + pixels.nbytes), at)
-        place[...] = pixels
+            pixels = _DECODERS[request["what"]](data, request, partial(memory.bytes, at))
+        place = memory.array(at, pixels.shape, pixels.dtype)
+        if address(pixels) != address(place) or not pixels.flags.c_contiguous:  # not decoded there, or turned since
+            place[...] = pixels
     except SampleError as e:
         return {"error": [e.code, str(e)]}, at
     except MemoryError:
@@ -167,26 +170,32 @@ class _Memory:
             self._map = mmap.mmap(self._file, size)
         return memoryview(self._map)
 
+    def array(self, at: int, shape: Sequence[int], dtype: Any) -> Pixels:
+        """An array in it."""
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        return np.ndarray(shape, dtype, self.view(at + nbytes), at)
 
-def _image(data: memoryview, request: Mapping[str, Any]) -> Pixels:
+    def bytes(self, at: int, shape: Sequence[int]) -> Pixels:
+        """An array of bytes in it."""
+        return self.array(at, shape, np.uint8)
+
+
+def _image(data: memoryview, request: Mapping[str, Any], empty: Empty) -> Pixels:
     from ..pillow import decode
 
-    return decode(data, Header(*request["header"]), request["adjust"], request["max_pixels"], **_lenient(request))
+    header = Header(*request["header"])
+    return decode(data, header, request["adjust"], request["max_pixels"], request["lenient"], empty)
 
 
-def _jpeg(data: memoryview, request: Mapping[str, Any]) -> Pixels:
+def _jpeg(data: memoryview, request: Mapping[str, Any], empty: Empty) -> Pixels:
     from ..jpeg.turbo import decode_into, stored_channels
     from ..pixels import channels_of
 
     row, output_type = request["row"], DALIImageType[request["output_type"]]
     shape = (row["height"], row["width"], channels_of(output_type, stored_channels(row)))
-    pixels = np.empty(shape, np.uint8)
-    decode_into(data, row, output_type, request["fast_idct"], pixels.reshape(-1).data, **_lenient(request))
+    pixels = empty(shape)
+    decode_into(data, row, output_type, request["fast_idct"], pixels.reshape(-1).data, request["lenient"])
     return pixels
-
-
-def _lenient(request: Mapping[str, Any]) -> dict[str, bool]:
-    return {"lenient": True} if request["lenient"] else {}
 
 
 _DECODERS = {"image": _image, "jpeg": _jpeg}

@@ -27,7 +27,7 @@ def agrees(decoder: Decoder, data: bytes, monkeypatch: pytest.MonkeyPatch) -> bo
     if header.width * header.height > 10**7 or (got := decoder(memoryview(data), header)) is None:
         return False
     with monkeypatch.context() as m:
-        m.setattr(webp, "decode", lambda data, header: None)
+        m.setattr(webp, "decode", lambda data, header, empty: None)
         np.testing.assert_array_equal(got, pillow.decode(memoryview(data), header, False, 10**9))
     return True
 

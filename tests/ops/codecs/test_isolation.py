@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import simplejpeg
-from PIL import Image
+from PIL import Image, ImageOps
 
 from dali_run.ops.codecs import pillow as pillow_decode
 from dali_run.ops.codecs.formats import probe
@@ -93,6 +93,18 @@ def test_the_same_pixels(shared: Isolation, format: str, mode: str) -> None:
     got = decode(shared, data)
     assert got.dtype == wanted.dtype
     np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("size", [(40, 30), (40, 1), (1, 30)])
+def test_what_is_decoded_into_the_shared_memory_may_be_turned(shared: Isolation, size: tuple[int, int]) -> None:
+    """A turned picture is a view, which may begin where the pixels were decoded to, and overlap what it becomes."""
+    channels = np.random.default_rng(2).integers(0, 256, (size[1], size[0], 3)).astype(np.uint8)
+    for orientation in range(1, 9):
+        exif, out = Image.Exif(), io.BytesIO()
+        exif[0x0112] = orientation
+        Image.fromarray(channels).save(out, "WEBP", lossless=True, exif=exif)
+        right = ImageOps.exif_transpose(Image.open(io.BytesIO(out.getvalue())))
+        np.testing.assert_array_equal(decode(shared, out.getvalue()), np.asarray(right), err_msg=str(orientation))
 
 
 def test_16_bits_and_large_and_small_in_turns(shared: Isolation) -> None:
