@@ -4,10 +4,11 @@
 
 FOLDER holds good JPEGs. Each tool sees the JPEG decoder with them as they are, the files of OTHER (damaged JPEGs), and
 so many mutations of small pictures made of them (benchmarks/jpeg/small_pictures.py), decoded to pixels and resized; the
-results are compared with Pillow's (benchmarks/jpeg/gpu_jpeg.py). The decoders of PNG and WebP see small pictures of
-FOLDER and a tenth and a twentieth as many mutations, one at a time; what they accept is compared with what the CPU
-makes of it (png_on_gpu.py, webp_gpu.py). Every buffer is an allocation of its own, because memcheck does not see what
-runs over from one part of an allocation into the next. Ends with 1 where a tool or a comparison complains.
+results are compared with Pillow's (benchmarks/jpeg/gpu_jpeg.py). The decoders of PNG, TIFF and WebP see small pictures
+of FOLDER and a tenth or a twentieth as many mutations, one at a time; what they accept is compared with what the CPU
+makes of it (png_on_gpu.py, tiff_on_gpu.py, webp_gpu.py). Every buffer is an allocation of its own, because memcheck
+does not see what runs over from one part of an allocation into the next. Ends with 1 where a tool or a comparison
+complains.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck")
-DECODERS = ("jpeg", "png", "webp")
+DECODERS = ("jpeg", "png", "tiff", "webp")
 COMPLAINT = 86
 """The exit status by which compute-sanitizer says that it has found something."""
 _HERE = Path(__file__).parent
@@ -52,6 +53,7 @@ def runs(decoder: str, folder: Path, bad: Path | None, mutations: int) -> Iterat
         return
     script, part, options = {
         "png": ("png_on_gpu.py", 10, ["--streams", ""]),
+        "tiff": ("tiff_on_gpu.py", 10, ["--pictures", ""]),
         "webp": ("webp_gpu.py", 20, ["--batches", "", "--small"]),
     }[decoder]
     count = str(max(1, mutations // part))

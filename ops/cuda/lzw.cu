@@ -21,7 +21,7 @@ __device__ __forceinline__ unsigned bits_of(int k) { return 9 + (k >= 254) + (k 
 // grid (streams), 32 threads. `bad` of a stream's number becomes 1 where it does not hold exactly what it should.
 extern "C" __global__ void __launch_bounds__(32)
     unpack_lzw(const unsigned char *packed, const Stream *streams, unsigned char *rows, int *bad) {
-    __shared__ unsigned places[MOST + 32];  // where what the codes of the round became begins
+    __shared__ unsigned places[MOST];  // where what the codes of the round became begins
     const Stream s = streams[blockIdx.x];
     const int lane = threadIdx.x;
     const unsigned *words = reinterpret_cast<const unsigned *>(packed + s.source);
@@ -42,12 +42,10 @@ extern "C" __global__ void __launch_bounds__(32)
         const bool again = there && code >= DEFINED && as < k, sensible = again || (there && code < 256);
         const unsigned stops = __ballot_sync(ALL, !sensible);
         const int codes = stops ? __ffs(stops) - 1 : 32;
-        if (lane == 0) places[from] = made;
-        __syncwarp();
-
         const bool here = again && as >= from;  // by a code of this step
         int up = here && lane < codes ? as - from : -1;
-        unsigned length = here || !again ? 1 : places[as + 1] - places[as] + 1;
+        unsigned length = 1;  // of its string, or what it is longer than that of code `up`
+        if (again && !here) length += (as + 1 < from ? places[as + 1] : made) - places[as];
         while (__any_sync(ALL, up >= 0)) {
             const int whose = up >= 0 ? up : lane;
             const unsigned more = __shfl_sync(ALL, length, whose);

@@ -1,0 +1,214 @@
+"""Kernels that make pixels of TIFFs on a GPU, by the number of pictures, and the host's part of the work.
+
+    python benchmarks/data/tiff_on_gpu.py FOLDER OF PICTURES [--pictures 64,256,1024] [--coding tiff_lzw] [--json JSON]
+    python benchmarks/data/tiff_on_gpu.py FOLDER OF PICTURES --pictures "" --mutate 1000 [--apart]
+
+Up to 120 pictures of FOLDER, of 0.2 megapixels, as TIFF, copied to as many as are wanted. Seconds from the files on the
+GPU to rows (pieces put together, and unpacked) and from these to pixels (the best of five turns), pictures a second of
+both, and how many were refused. The host's part, by one thread: files whose directories are read, a second.
+
+``--mutate``: so many small files, most of them with faults. The kernels must make of each what the decoder of the CPU
+makes of it; ends with 1 where they do not. ``--apart``: each file is a batch of its own, and each buffer an allocation
+of its own, for compute-sanitizer (benchmarks/data/sanitize.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from dali_run.ops.batch import I64, Batch, Samples
+from dali_run.ops.codecs.formats import Header, probe
+from dali_run.ops.codecs.rows import streams
+from dali_run.ops.codecs.rows.planes import restore
+from dali_run.ops.codecs.tiff import decoder, on_gpu
+from dali_run.ops.errors import SampleError
+from dali_run.ops.gpu.lane import Lane
+from dali_run.pipelines.bench.web_mix import PIXELS
+
+CODINGS = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate")
+ROWS, PREDICTOR = 278, 317
+"""Tags of strips' rows, and of the predictor."""
+
+
+def batch_of(files: list[bytes]) -> Batch:
+    return Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
+
+
+def encoded(image: Image.Image, coding: str, tags: dict[int, int]) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "TIFF", compression=coding, tiffinfo=tags)
+    return out.getvalue()
+
+
+def small_files(paths: list[Path], count: int) -> list[bytes]:
+    """TIFFs of up to 90 x 70 pixels of all codings, in strips, with a predictor or without, of 8 and 16 bits: a fifth
+    as they should be, others with bytes changed, some of them cut. All are of the kinds that the decoder takes."""
+    draw, found, k = random.Random(7), list[bytes](), 0
+    while len(found) < count:
+        k += 1
+        coding, mode = CODINGS[k % 4], ("RGB", "L", "RGBA", "I;16")[k // 4 % 4]
+        with Image.open(paths[k % len(paths)]) as opened:
+            image = opened.convert("RGB").resize((draw.randint(1, 90), draw.randint(1, 70)))
+        if mode == "I;16":
+            image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+        else:
+            image = image.convert(mode)
+        tags = {ROWS: draw.choice([1, 7, 70])} if coding != "raw" else {}
+        if coding in ("tiff_lzw", "tiff_adobe_deflate") and mode != "I;16":
+            tags[PREDICTOR] = draw.choice([1, 2])
+        data = bytearray(encoded(image, coding, tags))
+        if k % 5:
+            for _ in range(draw.choice([1, 1, 2, 8])):
+                at = draw.randrange(8, len(data))
+                data[at] = draw.choice([0, 255, draw.randrange(256), data[at] ^ 1 << draw.randrange(8)])
+        if k % 15 == 4:
+            del data[draw.randrange(8, len(data)) :]
+        if header_of(bytes(data)) is not None:
+            found.append(bytes(data))
+    return found
+
+
+def header_of(data: bytes) -> Header | None:
+    """The header of a file of a kind that the decoder takes, up to a megapixel; None for others."""
+    try:
+        header = probe(memoryview(data))
+    except SampleError:
+        return None
+    small = header.width * header.height <= 1 << 20
+    return header if small and decoder.are_plain(batch_of([data]), np.zeros(1, np.int64))[0] else None
+
+
+def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
+    """The pixels that the kernels make of TIFFs, 8 bits of each channel that is stored; None for those they refuse."""
+    batch, headers = batch_of(files), [probe(memoryview(f)) for f in files]
+    shapes = np.array([(h.height, h.width, h.channels) for h in headers], np.int32)
+    packed, taken = on_gpu.strips(batch, np.arange(len(files)))
+    found: list[Any] = [None] * len(files)
+    if not taken.any():
+        return found
+    out = Batch.allocate(lane.empty, shapes, np.uint8, "HWC", batch.samples)
+    given = packed.coding, packed.lengths, packed.room, packed.pieces
+    rows, starts, bad = streams.unpack_there(lane, lane.to_device(batch), *given)
+    checks: list[Callable[[], I64]] = []
+    ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
+    restore(ctx, lane, packed, rows, starts, out, None, False, "", bad)
+    pixels = lane.to_host(out)
+    lane.synchronize()
+    for i in np.setdiff1d(packed.owner, checks[0]()).tolist():
+        found[i] = pixels.sample(i).copy()
+    return found
+
+
+def by_cpu(data: bytes) -> Any:
+    """The same by the decoder of the CPU."""
+    header = probe(memoryview(data))
+    pixels, one = np.empty((header.height, header.width, header.channels), np.uint8), np.zeros(1, np.int64)
+    window = np.array([[0, 0, header.height, header.width]], np.int64)
+    wanted = window, one + header.channels, False, pixels.reshape(-1), one, one + header.width * header.channels
+    return None if decoder.decode_into(batch_of([data]), one, *wanted)[0] else pixels
+
+
+def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[int]]:
+    """How many of ``files`` the kernels accept, in batches of ``each``, and those of which the decoder of the CPU makes
+    something else."""
+    accepted, wrong = 0, []
+    for begin in range(0, len(files), each):
+        for i, pixels in enumerate(by_gpu(lane, files[begin : begin + each]), begin):
+            expected = by_cpu(files[i])
+            accepted += pixels is not None
+            if not np.array_equal(pixels, expected) if pixels is not None else expected is not None:
+                wrong.append(i)
+    return accepted, wrong
+
+
+def kernels(lane: Lane, files: list[bytes], count: int) -> dict[str, Any]:
+    """Seconds of the work on ``count`` pictures that are on the GPU."""
+    some = [files[k % len(files)] for k in range(count)]
+    batch, headers = batch_of(some), [probe(memoryview(f)) for f in some]
+    shapes = np.array([(h.height, h.width, h.channels) for h in headers], np.int32)
+    there, out = lane.to_device(batch), Batch.allocate(lane.empty, shapes, np.uint8, "HWC", batch.samples)
+    packed, taken = on_gpu.strips(batch, np.arange(count))
+    given = packed.coding, packed.lengths, packed.room, packed.pieces
+    times: dict[str, list[float]] = {"rows": [], "pixels": []}
+    wrong = 0
+    for _ in range(6):
+        checks: list[Callable[[], I64]] = []
+        ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
+        marks = [lane.mark()]
+        rows, starts, bad = streams.unpack_there(lane, there, *given)
+        marks.append(lane.mark())
+        restore(ctx, lane, packed, rows, starts, out, None, False, "", bad)
+        marks.append(lane.mark())
+        lane.synchronize()
+        for name, begin, end in zip(times, marks[:-1], marks[1:], strict=True):
+            times[name].append(lane.seconds_since(begin, end))
+        wrong = count - int(np.count_nonzero(taken)) + len(checks[0]())
+    best = {name: min(found[1:]) for name, found in times.items()}
+    return {"seconds": best, "pictures_per_second": count / sum(best.values()), "refused": wrong}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--pictures", default="64,256,1024")
+    parser.add_argument("--coding", choices=CODINGS, default="tiff_lzw")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--mutate", type=int, default=0)
+    parser.add_argument("--apart", action="store_true")
+    args = parser.parse_args()
+    paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:120]
+    if args.apart:  # and not in CuPy's pool, which rounds sizes up and hands out parts of larger pieces
+        import cupy
+
+        cupy.cuda.set_allocator(None)
+    if args.mutate:
+        small = small_files(paths, args.mutate)
+        with Lane() as lane:
+            accepted, wrong = differences(lane, small, 1 if args.apart else 256)
+            lane.close()
+        print(f"{len(small)} small files: {accepted} accepted, otherwise than on the CPU: {wrong}", flush=True)
+        if wrong:
+            sys.exit(1)
+    if not args.pictures:
+        return
+    files = []
+    for path in paths:
+        with Image.open(path) as opened:
+            image = opened.convert("RGB")
+        scale = (PIXELS / (image.width * image.height)) ** 0.5
+        files.append(encoded(image.resize((round(image.width * scale), round(image.height * scale))), args.coding, {}))
+    results: dict[str, Any] = {}
+    with Lane() as lane:
+        for count in map(int, args.pictures.split(",")):
+            row = results[str(count)] = kernels(lane, files, count)
+            told = "  ".join(f"{name} {1e3 * s:.2f} ms" for name, s in row["seconds"].items())
+            print(
+                f"{count:5} pictures  {told}  {row['pictures_per_second']:,.0f}/s  refused {row['refused']}", flush=True
+            )
+        lane.close()
+    batch, which, done, began = batch_of(files), np.arange(len(files)), 0, time.perf_counter()
+    while time.perf_counter() < began + 0.5:
+        on_gpu.strips(batch, which)
+        done += len(files)
+    results["read_per_second"] = done / (time.perf_counter() - began)
+    print(f"host, one thread: {results['read_per_second']:,.0f} pictures/s", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
