@@ -108,7 +108,8 @@ class Debayer(Operator, name="debayer"):
             _kernels.opencv(images.data, parts.offsets, sizes, blue, self.algorithm, out.data, to)
         elif ctx.stage == "cpu":
             base = np.ascontiguousarray(parts.offsets)
-            lines = np.empty((3, int(sizes[:, 1].max(initial=0))), f"u{2 * out.data.itemsize}")
+            widest = max(int(sizes[:, 1].max(initial=0)), _kernels.PIXELS + 2)
+            lines = np.empty((3, widest), f"u{2 * out.data.itemsize}")
             _kernels.bilinear(images.data, base, sizes, np.ascontiguousarray(blue), out.data, to, lines)
         elif int(counts.max(initial=0)):
             tiles = -(-int(sizes.prod(axis=1).max()) // _THREADS)
