@@ -153,7 +153,7 @@ def prepare(
     shapes = output_shapes(headers, rules, heights, widths)
     host = HostPart(ctx, batch, headers, rules, anchors, shapes)
     webps = np.zeros(len(batch), np.bool_)
-    plains = copied(batch, headers, rules, ctx.isolation, 8) if not ctx.attempt else _NONE
+    plains = copied(batch, headers, rules, ctx.isolation) if not ctx.attempt else _NONE
     if others:
         host.keep(others)
     elif headers.others:

@@ -300,14 +300,12 @@ def straight(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation 
     return {name: which for name, which in found.items() if len(which)}
 
 
-def copied(
-    batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None, most_bits: int = 16
-) -> tuple[I64, I64]:
+def copied(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None) -> tuple[I64, I64]:
     """Images of which copies are wanted as they lie in their files: their places, and where the pixels are, a row of
     `plain.find` for each."""
     if rules.dtype != np.uint8 or (isolation is not None and isolation.jpeg):
         return _NOBODY, _NOBODY.reshape(0, 4)
-    some = [i for i, h in headers.others.items() if headers.good[i] and plain.makes(h, rules.output_type, most_bits)]
+    some = [i for i, h in headers.others.items() if headers.good[i] and plain.makes(h, rules.output_type)]
     which = np.array(some, np.int64)
     if not some:
         return which, which.reshape(0, 4)

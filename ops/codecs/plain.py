@@ -49,9 +49,9 @@ def view(data: memoryview, header: Header) -> Pixels | None:
     return pixels
 
 
-def makes(header: Header, output_type: DALIImageType, most_bits: int = 16) -> bool:
-    """Whether a plain file with this header, of at most so many bits a channel, is only copied for what is wanted."""
-    if header.format not in FORMATS or header.bits > most_bits:
+def makes(header: Header, output_type: DALIImageType) -> bool:
+    """Whether a plain file with this header is only copied, or rounded, for what is wanted."""
+    if header.format not in FORMATS:
         return False
     return straight.needs_no_colours(header, output_type)
 

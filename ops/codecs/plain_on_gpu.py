@@ -1,4 +1,4 @@
-"""BMP and PNM on a GPU: the files are there, and a kernel (cuda/plain.cu) copies the pixels out of them."""
+"""BMP and PNM on a GPU: the files are there, and a kernel (`rows.planes`) makes the pixels out of them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from ..gpu.lane import Lane
 from ..types import DALIImageType
 from .on_host import Rules
 from .plain import BACKWARDS, FIRST, PITCH, STEP
+from .rows import planes
 
 NAME = "cuda plain"
 """In reports."""
-PICTURE = np.dtype(
-    [(n, np.int64) for n in ("source", "destination", "pitch")]
-    + [(n, np.int32) for n in ("step", "channels", "y", "x", "shown_rows", "shown_columns", "turned", "unused")]
-)
-"""A picture, as the kernel reads it."""
-_SOURCE, _BLOCKS, _THREADS = "plain.cu", 32, 256
+_DEEP = (2, 6)
+"""Bytes of a pixel of 16 bits a channel."""
 
 
 def copy(
@@ -28,14 +25,18 @@ def copy(
     pixels are (`plain.find`). ``corners`` [N, 2] (y, x): where each window begins; its size is that of the output."""
     if len(which) == 0:
         return
-    pictures = np.zeros(len(which), PICTURE)
-    pictures["source"], pictures["destination"] = files.offsets[which] + rows[:, FIRST], out.offsets[which]
-    pictures["pitch"], pictures["step"], pictures["channels"] = rows[:, PITCH], rows[:, STEP], out.shapes[which, 2]
+    shown, step, deep = np.zeros(len(which), planes.PLANE), rows[:, STEP], np.isin(rows[:, STEP], _DEEP)
+    shown["rows"] = files.offsets[which] + rows[:, FIRST]
     if corners is not None:
-        pictures["y"], pictures["x"] = corners[which, 0], corners[which, 1]
-    pictures["shown_rows"], pictures["shown_columns"] = out.shapes[which, 0], out.shapes[which, 1]
-    pictures["turned"] = (rows[:, STEP] > 1) & (rows[:, BACKWARDS] != (rules.output_type is DALIImageType.BGR))
-    (table,) = lane.upload(pictures.view(np.uint8))
-    lane.launch(_SOURCE, "plain_pixels", (_BLOCKS, len(which)), _THREADS, files.data, table, out.data)
-    lane.keep(files.data, table)
+        shown["rows"] += corners[which, 0] * rows[:, PITCH] + corners[which, 1] * step
+    shown["pitch"], shown["destination"] = rows[:, PITCH], out.offsets[which]
+    shown["height"] = shown["shown_rows"] = out.shapes[which, 0]
+    shown["width"] = shown["shown_columns"] = out.shapes[which, 1]
+    shown["down"], shown["across"], shown["colours"] = 1, 1, -1
+    shown["bits"], shown["samples"] = np.where(deep, 16, 8), np.where(deep, step // 2, step)
+    shown["channels"] = out.shapes[which, 2]
+    shown["bgr"] = rows[:, BACKWARDS] != (rules.output_type is DALIImageType.BGR)
+    table, colours, bad = lane.upload(shown.view(np.uint8), np.zeros(1, np.uint32), np.zeros(1, np.int32))
+    planes.make_pixels(lane, files.data, table, len(which), colours, out, bad)
+    lane.keep(files.data, table, colours, bad)
     ctx.decoded_by(NAME, len(which))

@@ -1,5 +1,5 @@
-// Planes: rows of samples as PNG and TIFF hold them, unpacked, to pixels. A plane is a picture, a pass of an interlaced
-// PNG, or a strip or tile of a TIFF. The CPU has checked that it lies where it should.
+// Planes: rows of samples as PNG, TIFF, BMP and PNM hold them, unpacked, to pixels. A plane is a picture, a pass of an
+// interlaced PNG, or a strip or tile of a TIFF. The CPU has checked that it lies where it should.
 
 // Row names as in ops/codecs/rows/planes.py.
 struct Plane {
@@ -172,11 +172,11 @@ extern "C" __global__ void planes_add_up(unsigned char *rows, const Plane *plane
 #define MISSING 0x1000000u  // a colour that is not in its palette
 
 // Sample `k` of a row, with as many bits as it has.
-__device__ __forceinline__ unsigned sample_at(const Plane &p, const unsigned char *row, int k) {
+__device__ __forceinline__ unsigned sample_at(const Plane &p, const unsigned char *row, long long k) {
     if (p.bits == 8) return row[k] ^ (p.inverted ? 255u : 0u);
     if (p.bits == 16) return p.little ? row[2 * k + 1] << 8 | row[2 * k] : row[2 * k] << 8 | row[2 * k + 1];
-    const int place = k * p.bits;  // of one sample a pixel, fewer than 2^31 bits
-    return row[place >> 3] >> (8 - p.bits - (place & 7)) & ((1 << p.bits) - 1);
+    const long long place = k * p.bits;
+    return row[place >> 3] >> (8 - p.bits - static_cast<int>(place & 7)) & ((1 << p.bits) - 1);
 }
 
 // A sample as 8 bits; v / 257 is nearest to (255 v + 32895) / 65536 for every v of 16.
@@ -212,7 +212,7 @@ extern "C" __global__ void planes_pixels(const unsigned char *rows, const Plane 
             }
             for (int c = 0; c < p.channels; ++c) {
                 const int source = p.samples < 3 && p.channels == 3 ? 0 : p.bgr && p.samples >= 3 && c < 3 ? 2 - c : c;
-                to[c] = eight_bits(p, sample_at(p, row, j * p.samples + source));
+                to[c] = eight_bits(p, sample_at(p, row, static_cast<long long>(j) * p.samples + source));
             }
         }
     }

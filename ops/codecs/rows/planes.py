@@ -1,7 +1,7 @@
 """From rows of samples to pixels, on a GPU (cuda/planes.cu).
 
 A plane is rows that belong together: a picture, a pass of an interlaced PNG, or a strip or tile of a TIFF. A stream
-holds the rows of one plane or of several; each stream is of one picture.
+holds the rows of one plane or of several; each stream is of one picture. Rows of BMP and PNM lie in the files.
 """
 
 from __future__ import annotations
@@ -95,12 +95,11 @@ def restore(
     fine = np.zeros(len(packed.owner), np.int32)
     table, colours, fine = lane.upload(planes.view(np.uint8), packed.colours.reshape(-1), fine)
     bad, n = fine if bad is None else bad, len(planes)
-    each = min(max(_BLOCKS // n, 1), _EACH)
     if (planes["undo"] == FILTERED).any():
         lane.launch(_SOURCE, "planes_unfilter", n, 32, rows, table, bad)
     if (planes["undo"] == PREDICTED).any():
-        lane.launch(_SOURCE, "planes_add_up", (n, each), 256, rows, table)
-    lane.launch(_SOURCE, "planes_pixels", (n, each), 256, rows, table, colours, out.data, bad)
+        lane.launch(_SOURCE, "planes_add_up", (n, _blocks(n)), 256, rows, table)
+    make_pixels(lane, rows, table, n, colours, out, bad)
     lane.keep(rows, table, colours, bad)
     marks = lane.copy_out(lane.address(bad), bad.nbytes).view(np.int32)  # nothing is allocated for it
 
@@ -110,3 +109,14 @@ def restore(
         return found
 
     ctx.check_later(wrong)
+
+
+def make_pixels(lane: Lane, rows: Any, planes: Any, n: int, colours: Any, out: Batch, bad: Any) -> None:
+    """Enqueue what makes pixels, in ``out``, of ``n`` ``planes`` of ``rows``, all on the device. ``bad`` as of
+    `restore`; only a plane with a palette of ``colours`` can be."""
+    lane.launch(_SOURCE, "planes_pixels", (n, _blocks(n)), 256, rows, planes, colours, out.data, bad)
+
+
+def _blocks(planes: int) -> int:
+    """Blocks for each plane, a warp of which takes a row at a time."""
+    return min(max(_BLOCKS // planes, 1), _EACH)

@@ -24,12 +24,16 @@ _FEW, _LEAST = 64, 512
 """Strips and tiles that a picture may have whatever their size, and bytes of rows that each has on average where there
 are more."""
 
+_BESIDES, _TILE = 2, 1 << 20
+"""Tiles may have so many times the bytes of the picture, and so many more: memory is reckoned by pictures."""
+
 
 def takes(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
     """Those of the TIFFs ``which``, of plain kinds, whose strips the GPU unpacks."""
-    largest, whole, counts = (np.empty(len(which), np.int64) for _ in range(3))
-    _strips.measure(*_files(batch, which), largest, whole, counts)
+    largest, whole, shown, counts = (np.empty(len(which), np.int64) for _ in range(4))
+    _strips.measure(*_files(batch, which), largest, whole, shown, counts)
     taken = (counts > 0) & (whole <= MOST) & ((counts <= _FEW) | (counts * _LEAST <= whole))
+    taken &= whole <= _BESIDES * shown + _TILE
     taken[taken] = streams.for_warps(largest[taken], whole[taken])
     return taken
 
@@ -38,8 +42,8 @@ def strips(batch: Batch, which: I64) -> tuple[Packed, npt.NDArray[np.bool_]]:
     """The strips and tiles of those of the TIFFs ``which`` of ``batch`` that the decoder takes, and which these are,
     bool[len(which)]."""
     files, n = _files(batch, which), len(which)
-    largest, whole, counts = (np.empty(n, np.int64) for _ in range(3))
-    _strips.measure(*files, largest, whole, counts)
+    counts = np.empty(n, np.int64)
+    _strips.measure(*files, *(np.empty(n, np.int64) for _ in range(3)), counts)
     d, s = _directory, _strips
     facts, table = np.empty((n, d.FACTS), np.int64), np.empty((int(counts.sum()), 6), np.int64)
     s.find_strips(*files, facts, table, counts)

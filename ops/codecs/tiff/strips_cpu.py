@@ -44,15 +44,16 @@ def _chunks(facts: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def measure(raw: Any, offsets: Any, sizes: Any, largest: Any, whole: Any, counts: Any) -> None:
+def measure(raw: Any, offsets: Any, sizes: Any, largest: Any, whole: Any, shown: Any, counts: Any) -> None:
     """Of N files, the bytes raw[offset : offset + size]: those of the rows of the largest strip or tile that is packed,
-    and of all, and how many there are; zeros for one that is of no plain kind."""
+    of all of them, and of what is shown of them, and how many there are; zeros for one that is of no plain kind."""
     facts = np.zeros(FACTS, np.int64)
     for i in range(len(sizes)):
-        largest[i] = whole[i] = counts[i] = 0
+        largest[i] = whole[i] = shown[i] = counts[i] = 0
         if read(raw.ctypes.data + offsets[i], sizes[i], facts):
             counts[i] = _chunks(facts)
-            each = facts[WIDE] * facts[HIGH] * facts[SAMPLES] * (facts[BITS] >> 3)
+            pixel = facts[SAMPLES] * (facts[BITS] >> 3)
+            each, shown[i] = facts[WIDE] * facts[HIGH] * pixel, facts[WIDTH] * facts[HEIGHT] * pixel
             largest[i], whole[i] = 0 if facts[CODING] == NONE else each, each * counts[i]
     _keep(raw)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,21 +21,12 @@ from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.emulated_lane import GuardedLane
-from tests.kit.fake_cupy import faked
 from tests.ops.codecs.png.test_inflate_on_gpu import inflated
 from tests.ops.codecs.tiff.test_decoder import deep, good_files, literal, lzw, packed, picture, plain_tags, saved
 from tests.pipelines.engine.test_which_decoder import graph, results
 
-GPUS = ["emulated", pytest.param("real", marks=pytest.mark.gpu(emulated=False))]
 
-
-@pytest.fixture(params=GPUS)
-def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
-    with faked(memory=True) if request.param == "emulated" else nullcontext():
-        yield request.param
-
-
-@pytest.fixture(params=["guarded", GPUS[1]])
+@pytest.fixture(params=["guarded", pytest.param("real", marks=pytest.mark.gpu(emulated=False))])
 def lane(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "guarded":
         yield GuardedLane()
@@ -391,7 +381,8 @@ def test_jobs(tmp_path: Path, output_type: str, by: str, named: str, gpu: str, m
 
 
 def test_who_takes_what(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those of countless strips, nor those that are large beside the others, nor those of odd kinds."""
+    """Not those of countless strips, nor of tiles beyond the picture, nor those that are large beside the others, nor
+    those of odd kinds."""
     few, gray = plain_tags(300, 20, 1, 5), picture(0, 1, 300, 20)
     single = packed([lzw(gray.tobytes())], {**few, 278: 300}, "<")
     rows = packed([lzw(row.tobytes()) for row in gray], {**few, 278: 1}, "<")  # 20 bytes each
@@ -404,6 +395,9 @@ def test_who_takes_what(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert taken([single] * 16 + [rows, odd, stored]) == [True] * 16 + [False, False, True]
     assert taken([single] * 12 + [stored]) == [False] * 12 + [True]
+    for side, is_taken in ((1024, True), (1040, False)):
+        tile = {**plain_tags(10, 10, 1, 1), 322: side, 323: side}
+        assert taken([packed([bytes(side * side)], tile, "<")]) == [is_taken]
     monkeypatch.setattr(unpacking, "LARGEST", 5999)
     assert taken([single] * 16 + [stored]) == [False] * 16 + [True]
     monkeypatch.setattr(on_gpu, "MOST", 5999)
