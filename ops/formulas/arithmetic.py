@@ -30,6 +30,7 @@ _BLOCK = 1 << 16
 """Bytes calculated at a time on the CPU: a few temporaries of as many fit into the cache. Larger ones also come from
 the system, and go back to it, one by one: clearing their pages took longer than the arithmetic."""
 _loops: Any = Kernels(".expression_cpu", __package__)
+_functions: Any = Kernels(".functions_cpu", __package__)
 
 _LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
@@ -371,12 +372,33 @@ def evaluate(what: Typed, given: dict[str, Array], into: Array | None = None) ->
     elif what.args[1].fn == "const" and _holds(args[0].dtype, args[1]):
         args[1] = args[1].astype(args[0].dtype)  # or NumPy converts the other
     function = _FUNCTIONS[what.fn]
+    if what.fn in _VECTORS and what.at == what.dtype == np.float32:
+        return _in_vectors(what.fn, args, into)
     if into is not None and isinstance(function, np.ufunc) and what.dtype == what.at == into.dtype:
         return np.asarray(function(*args, out=into))
     result: Array = function(*args)
     if result.dtype != what.dtype:
         return result != 0 if what.dtype.kind == "b" else result.astype(what.dtype)
     return result
+
+
+_VECTORS = {
+    n: n for n in ("log2", "log10", "cbrt", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
+} | {"pow": "power", "fpow": "power", "atan2": "atan2"}
+"""Functions that `functions_cpu` has for float32, and their names there."""
+
+
+def _in_vectors(fn: str, args: list[Array], into: Array | None) -> Array:
+    """A function of float32, ``into`` an array if there is one."""
+    name, shape = _VECTORS[fn], np.broadcast_shapes(*(a.shape for a in args))
+    values = [np.ascontiguousarray(np.broadcast_to(a, shape)).reshape(-1) for a in args]
+    fits = into is not None and into.shape == shape and into.flags.c_contiguous
+    out: Array = into if into is not None and fits else np.empty(shape, np.float32)
+    line = out.reshape(-1)
+    if not getattr(_functions, name)(*values, line):
+        odd = _functions.unusual(name, *values)
+        line[odd] = _FUNCTIONS[fn](*(v[odd] for v in values))
+    return out
 
 
 def _divide_toward_zero(a: Array, b: Array) -> Array:
