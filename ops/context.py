@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .base import Operator, Stage, parameter
 from .batch import I64, Batch, Samples, host_empty
 from .errors import Reject, RejectCode, SpecError
-from .interfaces import Isolation, Kept, Lane, Lender, Remembered
+from .interfaces import Isolation, Kept, Lane, Lender, Remembered, Uploads
 from .streams import Streams
 
 K = TypeVar("K", bound=Kept)
@@ -66,6 +66,8 @@ class Context:
     """Where fetched bytes go: page-locked memory when they are bound for a GPU."""
     lender: Lender | None = None
     """Lends views of mapped files that a device fetches by itself; None: bytes are copied to staging memory."""
+    uploads: Uploads | None = None
+    """Takes files to the batch's device while they are read; None: they are read as a whole."""
     pool: Helpers | None = None
     """Worker threads, for the few kernels that cut up their own work (readers); None where it is to be done alone."""
     isolation: Isolation | None = None

@@ -7,6 +7,7 @@ emulated lanes have the same methods over host memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -136,6 +137,10 @@ class Lane(Copies, Protocol):
         """As `launch`, beside what follows, until `join`. Arrays are kept until it is done."""
         ...
 
+    def after(self, event: Any) -> None:
+        """Have all that follows begin after an event of another stream."""
+        ...
+
     def join(self) -> None:
         """Have all that follows begin after what was launched beside it."""
         ...
@@ -173,6 +178,43 @@ class Lender(Protocol):
         self, mapped: Any, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8] | None:
         """A view of the file over these extents, or None where they must be copied."""
+        ...
+
+
+class Upload(Protocol):
+    """A batch on its way to a device while it is read; see `gpu.uploads`."""
+
+    address: int
+    """Where it will lie there."""
+
+    def wait(self, pieces: Any) -> None:
+        """Wait for memory to read into."""
+        ...
+
+    def ended(
+        self, shown: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
+        kept: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.uint8]:  # fmt: skip
+        """The host's array of all of it."""
+        ...
+
+
+class Uploads(Protocol):
+    """Takes files to a device while they are read; see `gpu.uploads`."""
+
+    calls: npt.NDArray[np.int64]
+    """The driver's functions, for compiled loops."""
+
+    def begin(self, nbytes: int, sizes: npt.NDArray[np.int64]) -> Upload | None:
+        """Room for a batch there; None where it is to be read as a whole."""
+        ...
+
+    def pieces(self) -> AbstractContextManager[Any]:
+        """Memory for a thread to read into."""
+        ...
+
+    def failed(self, problem: Exception, nbytes: int) -> None:
+        """A batch could not be uploaded so."""
         ...
 
 

@@ -66,7 +66,8 @@ class RunSettings:
             "how records of containers (TFRecord, tar, LMDB, RecordIO) come to a GPU: `copy`: through page-locked "
             "memory; `registered`: the GPU gathers them out of the page cache; `kvikio`: from a disk into the GPU's "
             "memory, by GPUDirect Storage where there is; `auto`: registered (where that is possible) or copied, "
-            "whichever is faster in the first seconds, and in jobs with four threads or more copied"
+            "whichever is faster in the first seconds, and in jobs with four threads or more copied; `pieces`: copied, "
+            "and single files that are decoded go up piece by piece while they are read, which has not been measured"
         ),
     ] = "auto"
     remember: Annotated[

@@ -20,6 +20,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
+from ..ops.interfaces import Uploads
 from ..ops.kernels import Kernels
 from ..ops.storage.descriptors import Descriptor
 from ..ops.storage.inventory import Pieces
@@ -30,12 +31,16 @@ from .fetch.parallel import spread
 from .fetch.remote import RemoteFiles, local_copy
 
 I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
+U8 = npt.NDArray[np.uint8]
 
 _kernels: Any = Kernels(".file_cpu", __package__)
+_sending: Any = Kernels(".fetch.sent_files_cpu", __package__)
 
 MEDIA_FILTERS = ("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm", "*.jp2",
                  "*.webp", "*.flac", "*.ogg", "*.wav")  # fmt: skip
 VIDEO_FILTERS = ("*.mp4", "*.mov", "*.mkv", "*.webm", "*.avi", "*.ts", "*.mpg", "*.mpeg")
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a pipe must not block
 _AT_FDCWD = -100  # relative to the working directory
 MAX_FILE = 2**31 - 1
 """Sizes are 32 bits wide in a Batch."""
@@ -162,16 +167,10 @@ class FileSet:
         which, n = np.ascontiguousarray(which), len(which)
         sizes, at, status = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
         shapes = np.empty((n, 1), np.int32)
-        out = ctx.staging(_kernels.places(self.sizes, which, MAX_FILE, sizes, at, shapes))
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a pipe must not block
-        root, names, starts = self._directory, self._names, self._starts
-        failed: list[int] = []
-
-        def read(a: int, b: int) -> None:
-            failed.append(_kernels.read_files(root, flags, names, starts, which, out, at, sizes, status, a, b))
-
-        spread(ctx, n, len(out) + n * _OPENING, read)
-        for k in np.flatnonzero(status).tolist() if sum(failed) else ():
+        nbytes = _kernels.places(self.sizes, which, MAX_FILE, sizes, at, shapes)
+        found = None if ctx.uploads is None else self._sent(ctx, ctx.uploads, which, nbytes, at, sizes, status)
+        out = self._whole(ctx, which, nbytes, at, sizes, status) if found is None else found
+        for k in np.flatnonzero(status).tolist() if np.count_nonzero(status) else ():
             size = int(self.sizes[which[k]])
             if size > MAX_FILE:
                 ctx.reject(k, "too_large", f"the file has {size} bytes; at most {MAX_FILE} can be one sample")
@@ -179,6 +178,40 @@ class FileSet:
                 ctx.reject(k, "read_failed", self._why(int(which[k]), size))
             shapes[k] = 0
         return Batch(out, at, shapes, "", ctx.samples)
+
+    def _whole(self, ctx: Context, which: I64, nbytes: int, at: I64, sizes: I64, status: I32) -> U8:
+        """The bytes of files ``which``, all of them in memory of the host."""
+        out, files = ctx.staging(nbytes), (self._directory, _FLAGS, self._names, self._starts, which)
+
+        def read(a: int, b: int) -> None:
+            _kernels.read_files(*files, out, at, sizes, status, a, b)
+
+        spread(ctx, len(which), nbytes + len(which) * _OPENING, read)
+        return out
+
+    def _sent(
+        self, ctx: Context, uploads: Uploads, which: I64, nbytes: int, at: I64, sizes: I64, status: I32
+    ) -> U8 | None:  # fmt: skip
+        """The same, on their way to a device piece by piece; None where they are to be read as a whole."""
+        files = self._directory, _FLAGS, self._names, self._starts, which
+        try:
+            upload = uploads.begin(nbytes, sizes)
+            if upload is None:
+                return None
+            shown, kept = ctx.empty(nbytes, np.uint8), np.empty(len(which), np.int64)
+
+            def send(a: int, b: int) -> None:
+                with uploads.pieces() as p:
+                    memory, there = p.memory.reshape(len(p.busy), -1), upload.address
+                    where = memory, p.events, p.busy, p.state, uploads.calls, there, shown, kept
+                    while (a := _sending.send_files(*files, at, sizes, status, a, b, *where)) < b:
+                        upload.wait(p)
+
+            spread(ctx, len(which), nbytes + len(which) * _OPENING, send)
+            return upload.ended(shown, at, sizes, kept)
+        except Exception as e:  # of the GPU, of memory; to read them as a whole does without
+            uploads.failed(e, nbytes)
+            return None
 
     def _fetched(self, ctx: Context, remote: RemoteFiles, which: I64) -> Batch:
         """The bytes of files of a store."""

@@ -61,6 +61,26 @@ def places(all_sizes: Any, which: Any, most: Any, sizes: Any, at: Any, shapes: A
     return end
 
 
+@numba.njit(nogil=True, cache=True)
+def read_one(root: Any, name: Any, flags: Any, to: Any, size: Any) -> Any:
+    """The file ``name`` (where it is spelled) of ``size`` bytes to the address ``to``, where there is room for one byte
+    more. Returns its status."""
+    if size < 0:
+        return NO_OPEN
+    file = _openat(root, name, flags)
+    if file < 0:
+        return NO_OPEN
+    done, wanted = np.int64(0), size + 1
+    got = _pread(file, to, np.uintp(wanted), np.int64(0))
+    while got > 0 and done + got < size:
+        done += got
+        got = _pread(file, to + done, np.uintp(wanted - done), np.int64(done))
+    _close(file)
+    if got < 0:
+        return NO_READ
+    return OK if done + got == size else CHANGED
+
+
 @numba.njit(
     "int64(int32, int32, uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64[::1], int32[::1], int64, "
     "int64)",
@@ -78,21 +98,6 @@ def read_files(
     """
     good = np.int64(0)
     for k in range(low, high):
-        status[k] = NO_OPEN
-        if sizes[k] < 0:
-            continue
-        file = _openat(root, names.ctypes.data + starts[which[k]], flags)
-        if file < 0:
-            continue
-        done, wanted = 0, sizes[k] + 1
-        got = _pread(file, out.ctypes.data + at[k], np.uintp(wanted), np.int64(0))
-        while got > 0 and done + got < sizes[k]:
-            done += got
-            got = _pread(file, out.ctypes.data + at[k] + done, np.uintp(wanted - done), np.int64(done))
-        _close(file)
-        if got < 0:
-            status[k] = NO_READ
-        else:
-            status[k] = OK if done + got == sizes[k] else CHANGED
+        status[k] = read_one(root, names.ctypes.data + starts[which[k]], flags, out.ctypes.data + at[k], sizes[k])
         good += status[k] == OK
     return high - low - good

@@ -71,10 +71,10 @@ def measure_ours(
     from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
     from dali_run.pipelines.job.report import build_report
 
-    known = decoder == "known"
-    plan = our_plan(root, device, job, "auto" if known else decoder, source)
+    known, pieces = decoder == "known", decoder == "pieces"
+    plan = our_plan(root, device, job, "auto" if known or pieces else decoder, source)
     options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=True,
-                      repeats=known)  # fmt: skip
+                      repeats=known, upload="pieces" if pieces else "auto")  # fmt: skip
     requests = (Request(k * batch, batch) for k in itertools.count())
     began = time.perf_counter()
     with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
@@ -85,7 +85,7 @@ def measure_ours(
     gpu = {o["name"]: round(o["gpu_seconds"] or o["cpu_seconds"], 3) for o in report["operators"]}
     return {**told(rate), "fused": report["fused"], "busy": busy, "operators": gpu, "fallbacks": report["fallbacks"],
             "decoders": report["decoders"], "decoder_times": report["decoder_times"], "rejected": report["rejected"],
-            "memory": report["memory"]}  # fmt: skip
+            "uploads": report["uploads"], "memory": report["memory"]}  # fmt: skip
 
 
 def read_by_dali(source: str, root: str) -> Any:
@@ -184,7 +184,8 @@ def main() -> None:
         "--ours",
         default="auto:256:8:4,auto:1024:8:4,nvjpeg:512:8:3",
         help="decoder:batch:threads:lanes, and :source (tar, lmdb, tfrecord, recordio) unless from single files; "
-        "known for a decoder: auto, from the third epoch on, by what the first found out (jpeg/boundaries.py)",
+        "known for a decoder: auto, from the third epoch on, by what the first found out (jpeg/boundaries.py); "
+        "pieces: auto, with upload: pieces",
     )
     parser.add_argument(
         "--dali", default="256:8,256:16,512:16", help="batch:threads, and :source (tar, tfrecord, recordio)"

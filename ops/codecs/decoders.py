@@ -148,6 +148,12 @@ class ImageDecoder(Operator, abstract=True):
     def waits(self) -> bool:
         return self.jpeg_decoder == "nvjpeg"
 
+    @property
+    def looks_at_heads(self) -> bool:
+        from .on_gpu import exactly
+
+        return self.on_damage == "reject" and exactly(self.rules, self.jpeg_decoder)
+
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
         """The windows cut out of the images; None for whole images."""
         return None

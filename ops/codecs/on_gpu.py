@@ -29,6 +29,7 @@ from ..batch import I32, I64, Batch, packed_places
 from ..context import Context
 from ..errors import DeviceError, Reject
 from ..gpu.lane import Lane, places_on_device
+from ..gpu.readable_by_gpu import show
 from ..types import DALIImageType
 from . import plain_on_gpu, webp_on_gpu
 from .jpeg import header as jpeg_header
@@ -143,6 +144,8 @@ def prepare(
     ctx: Context, batch: Batch, rules: Rules, decoder: str = "auto", windows: Windows | None = None
 ) -> Prepared:
     """Read the headers, choose the windows, and start the threads on all that no decoder of the GPU takes."""
+    if ctx.attempt:  # the host decodes them
+        show(batch)
     headers = read_headers(ctx, batch, rules)
     # What headers say of other formats is believed once: where it turns out wrong, the image is tried again alone.
     others = decode_others(ctx, batch, headers, rules, headers.others, threads().map) if ctx.attempt else {}

@@ -17,6 +17,7 @@ from ..base import Stage
 from ..batch import I32, I64, Batch
 from ..context import Context
 from ..errors import SampleError
+from ..gpu.readable_by_gpu import show
 from ..interfaces import Isolation
 from ..kernels import Kernels
 from ..types import DALIImageType
@@ -462,6 +463,7 @@ def decode(
     """The images of ``batch`` (1-D uint8) as HWC, or what ``windows`` cut out of them. Only the pixels that are
     ``needed`` are sure to be decoded; damage is found wherever it is. ``joined``: the context of the operator that this
     one is a part of."""
+    show(batch)
     headers = read_headers(ctx, batch, rules)
     ours = straight(batch, headers, rules, ctx.isolation)
     began = time.perf_counter()

@@ -25,6 +25,7 @@ from ..batch import I32, I64, Batch
 from ..context import Context
 from ..errors import SampleError
 from ..gpu.lane import Lane, pinned_empty
+from ..gpu.readable_by_gpu import show
 from ..types import DALIImageType
 from .on_host import (
     CUDA_PNG,
@@ -159,6 +160,7 @@ class HostPart:
             began, host = time.perf_counter(), wanted()
             if host is None:
                 return _Done([])
+            show(host._batch, some)
             done = task(host, some)
             done.seconds = time.perf_counter() - began
             return done

@@ -130,13 +130,14 @@ def headers(raw: Any, offsets: Any, sizes: Any, rows: Any) -> None:
             continue
         first, second = raw[offsets[k]], raw[offsets[k] + 1]
         if first == 66 and second == 77:
-            _bmp_header(raw, offsets[k], rows[k])
+            bmp_header(raw, offsets[k], rows[k])
         elif first == 80 and (second == 53 or second == 54):
-            _pnm_header(raw, offsets[k], sizes[k], rows[k])
+            pnm_header(raw, offsets[k], sizes[k], rows[k])
 
 
 @njit(nogil=True, cache=True)
-def _bmp_header(raw: Any, start: Any, row: Any) -> None:
+def bmp_header(raw: Any, start: Any, row: Any) -> None:
+    """`headers` of a BMP of 54 bytes at least that begins at ``start``: a row of zeros is left so, or filled in."""
     width, height = _little(raw, start + 18, 4), _little(raw, start + 22, 4)
     if height >= 1 << 31:
         height = (1 << 32) - height
@@ -147,7 +148,8 @@ def _bmp_header(raw: Any, start: Any, row: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _pnm_header(raw: Any, start: Any, size: Any, row: Any) -> None:
+def pnm_header(raw: Any, start: Any, size: Any, row: Any) -> None:
+    """The same of a PGM or PPM of ``size`` bytes; then only its first number tells that it is usual."""
     at, end = start + 2, start + min(size, _PNM_HEADER)
     for n in range(3):
         begun = at

@@ -77,6 +77,10 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         """The decoders on a GPU, in words."""
         return str(self.decode.who_decodes)
 
+    @property
+    def looks_at_heads(self) -> bool:
+        return bool(self.decode.looks_at_heads)
+
     def infer(self, *specs: Spec) -> Spec:
         result: Spec = self.resize.infer(self.decode.infer(*specs))
         return result

@@ -19,8 +19,8 @@ from ..kernels import Kernels
 from .driver import library
 
 LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemsetD8Async"
-RECORD, ELAPSED = "cuEventRecord", "cuEventElapsedTime"
-_NAMES = (LAUNCH, COPY_IN, COPY_OUT, ZERO, RECORD, ELAPSED)
+RECORD, ELAPSED, ASK = "cuEventRecord", "cuEventElapsedTime", "cuEventQuery"
+_NAMES = (LAUNCH, COPY_IN, COPY_OUT, ZERO, RECORD, ELAPSED, ASK)
 _MOST, _ARGUMENTS = 32, 16
 """Calls of a table, and arguments of a kernel."""
 _COLUMNS = 12
@@ -45,6 +45,14 @@ def refused(status: int) -> NoReturn:
     from cupy.cuda import driver
 
     raise driver.CUDADriverError(status)
+
+
+def call(name: str, *arguments: int) -> None:
+    """One call, without the GIL. Raises cupy.cuda.driver.CUDADriverError."""
+    row = np.zeros((1, _COLUMNS), np.int64)
+    row[0, : 1 + len(arguments)] = load()[name], *arguments
+    if status := _loops.call_all(row, 1):
+        refused(status)
 
 
 def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:

@@ -26,7 +26,7 @@ def _typed(_typing: Any, _address: Any, _arguments: Any) -> tuple[Any, Any]:
     return types.int32(types.int64, arguments(types.int64, ARGUMENTS)), code
 
 
-_call: Any = intrinsic(_typed)
+call: Any = intrinsic(_typed)
 
 
 @numba.njit("int32(int64[:, ::1], int64)", nogil=True, cache=True)
@@ -35,7 +35,7 @@ def call_all(calls: Any, count: Any) -> Any:
     that is not 0; nothing is called after it."""
     for k in range(count):
         c = calls[k]
-        status = _call(c[0], (c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11]))
+        status = call(c[0], (c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11]))
         if status:
             return status
     return 0

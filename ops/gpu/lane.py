@@ -22,7 +22,7 @@ from ..kernels import Kernels
 from . import driver_calls as stream_work
 from . import page_locked
 from .current import OnGpu
-from .readable_by_gpu import lease_of
+from .readable_by_gpu import lease_of, show
 from .waits import waiting
 
 SOURCES = Path(__file__).parents[1] / "cuda"
@@ -72,7 +72,7 @@ def aligned(nbytes: int) -> int:
 _EXACT = 1 << 20
 
 
-def _roomy(nbytes: int) -> int:
+def roomy(nbytes: int) -> int:
     """Bytes of a block for ``nbytes``, of a few sizes: batches are never quite of the same size, and where CuPy's pool
     has no block that is large enough, the driver has to make one, which may wait for kernels that are running."""
     if nbytes <= _EXACT:
@@ -108,6 +108,17 @@ def _idle_stream(index: int) -> Any:
         return _idle_streams[index].pop()
     except (KeyError, IndexError):
         return cupy.cuda.Stream(non_blocking=True)
+
+
+def borrow_stream(index: int) -> Any:
+    """A stream of GPU ``index``, until `return_stream`."""
+    with OnGpu(index):
+        return _idle_stream(index)
+
+
+def return_stream(index: int, stream: Any) -> None:
+    """It has nothing more to do."""
+    _idle_streams.setdefault(index, []).append(stream)
 
 
 class Lane:
@@ -165,7 +176,7 @@ class Lane:
         nbytes = n * np.dtype(dtype).itemsize
         if nbytes <= _EXACT:
             return cupy.empty(n, dtype)
-        return cupy.ndarray((n,), dtype, cupy.cuda.alloc(_roomy(nbytes)))
+        return cupy.ndarray((n,), dtype, cupy.cuda.alloc(roomy(nbytes)))
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
         """Host arrays on the device, by one asynchronous copy through pinned memory. The originals may be reused."""
@@ -178,7 +189,7 @@ class Lane:
         staged = self.pinned(max(at, 1))
         for a, s in zip(arrays, starts, strict=True):
             staged[s : s + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-        memory = cupy.cuda.alloc(_roomy(len(staged)))
+        memory = cupy.cuda.alloc(roomy(len(staged)))
         self.copy_in(memory.ptr, staged)
         return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
 
@@ -206,6 +217,7 @@ class Lane:
     def to_host(self, batch: Batch) -> Batch:
         """A device batch in pinned host memory. The copy is asynchronous: synchronise before reading it."""
         if batch.on_host:
+            show(batch)
             return batch
         lo, hi = _extent(batch)
         return batch.replace(data=self.download(batch.data[lo:hi]), offsets=batch.offsets - lo)
@@ -327,7 +339,7 @@ class Lane:
         for size in sizes:
             places.append(at)
             at += aligned(size)
-        memory = cupy.cuda.alloc(_roomy(max(at, 1)))
+        memory = cupy.cuda.alloc(roomy(max(at, 1)))
         first = int(memory.ptr)
         return memory, [first + place for place in places]
 
@@ -388,6 +400,10 @@ class Lane:
         """The batch lies on the device."""
         return not batch.on_host
 
+    def after(self, event: Any) -> None:
+        """Have all that is launched from now on begin after ``event``, of another stream."""
+        self.stream.wait_event(event)
+
     def wait(self) -> None:
         """Wait for all work on this lane, and hold on to what it holds."""
         self.join()
@@ -434,7 +450,7 @@ class Lane:
             cupy.get_default_memory_pool().free_all_blocks(stream=self.stream)
         for stream in (self._aside, None if self._borrowed else self.stream):
             if stream is not None:
-                _idle_streams.setdefault(self.index, []).append(stream)
+                return_stream(self.index, stream)
 
     # -- times ---------------------------------------------------------------------------------------------------
 

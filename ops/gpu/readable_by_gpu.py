@@ -43,6 +43,8 @@ class Lease(ABC):
 
     on_device = False
     """The bytes are in the device's memory already."""
+    on_host = False
+    """They take memory of the host, too, which no file has."""
 
     def __init__(self, data: npt.NDArray[Any]) -> None:
         self._shown = data
@@ -90,6 +92,9 @@ class Lease(ABC):
             lane.launch("gather.cu", "gather", blocks, _THREADS, table, n, total, out)
             lane.keep(batch.data)
         return out
+
+    def show(self, starts: I64) -> None:  # noqa: B027 (most show all of them anyhow)
+        """Have the array show all bytes of the samples that begin ``starts`` bytes into it."""
 
 
 class RegisteredLease(Lease):
@@ -165,6 +170,21 @@ def lease_of(array: Any) -> Lease | None:
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, Lease) else None
+
+
+def show(batch: Batch, which: I64 | slice = slice(None)) -> None:
+    """Have the host see all bytes of the samples ``which``. Of batches that went to a device while they were read, it
+    sees the beginnings that it always looks at."""
+    lease = lease_of(batch.data)
+    if lease is not None:
+        first = batch.data.ctypes.data - lease.__array_interface__["data"][0]
+        lease.show(batch.offsets[which] * batch.dtype.itemsize + first)
+
+
+def in_host_memory(array: Any) -> bool:
+    """The bytes of ``array`` take the host's memory."""
+    lease = lease_of(array)
+    return isinstance(array, np.ndarray) if lease is None or lease.on_host else not lease.on_device
 
 
 def in_device_memory(array: Any) -> bool:

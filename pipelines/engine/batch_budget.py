@@ -11,7 +11,7 @@ import numpy as np
 from ...ops.base import Operator, Spec
 from ...ops.batch import Batch, Samples
 from ...ops.errors import DaliRunError
-from ...ops.gpu.readable_by_gpu import in_device_memory
+from ...ops.gpu.readable_by_gpu import in_device_memory, in_host_memory
 from ..compile.schedule import Step
 from ..graph.nodes import Edge
 from ..wording import size
@@ -201,10 +201,9 @@ class BatchBudget:
     @staticmethod
     def held(it: Iteration) -> tuple[int, int]:
         """Bytes that the batch holds on the host, with what was begun ahead, and on the device."""
-        places: tuple[list[Batch], list[Batch]] = [], []
-        for batch in it.env.values():
-            places[in_device_memory(batch.data)].append(batch)
-        on_host, on_device = map(bytes_of, places)
+        on_host, on_device = (
+            bytes_of(b for b in it.env.values() if there(b.data)) for there in (in_host_memory, in_device_memory)
+        )
         return on_host + sum(begun.nbytes for begun in it.begun.values()), on_device
 
     def release(self, order: tuple[int, ...]) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 from ...ops.errors import DeviceError
 from ...ops.gpu.lane import page_lock_through, page_locked_blocks, pinned_empty
 from ...ops.gpu.start import start_ahead
+from ...ops.gpu.uploads import UploadsOf
 from ...ops.gpu.waits import Watch, unwatch, watch
 from ...ops.interfaces import Copies
 from ...readers.fetch.gpu_reads import lender_for
@@ -61,6 +62,8 @@ _REGISTERED = 0.5
 
 _REGISTERED_FILES = (1 << 62,)
 """The owner of those on the account: never the oldest batch."""
+_PIECES = (1 << 62, 1)
+"""The same, of the memory that files are read into which are uploaded meanwhile."""
 
 _LOOK = 0.2
 """Seconds after which a thread that waits for others looks whether they wait for a GPU that hangs."""
@@ -179,6 +182,8 @@ class Engine:
                 lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
                 self.options.uploads,
             )
+            if self.options.upload == "pieces":
+                self.host_part.uploads = self._in_pieces()
         if free:
             gil.lower(id(self))
         here: Channel[Iteration] | None = None
@@ -208,6 +213,17 @@ class Engine:
         if free and self.plan.target.device == "gpu":
             self._watch = Watch(self.plan.target.indices, self.options.gpu_timeout, self._hang)
             watch(self._watch)
+
+    def _in_pieces(self) -> UploadsOf:
+        host, device, lanes, stats = self.budget.host, self.budget.device, self.lanes, self.stats
+        return UploadsOf(
+            self.plan.target.indices,
+            self.options.num_threads,
+            host.limit,
+            lambda nbytes: host.hold(_PIECES, nbytes, wait=False),
+            lambda: device.limit if lanes.are_open and device is not None else None,
+            lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
+        )
 
     def _staging(self, nbytes: int) -> Any:
         """Memory for bytes that are bound for a device: page-locked once that is open. Until then nothing waits for
@@ -295,9 +311,9 @@ class Engine:
                 with suppress(RuntimeError):  # it could not be started
                     self._join(thread)
         if self._watch is None:
-            self.lanes.close()
+            self._close_devices()
         elif not self.hung:
-            closing = threading.Thread(target=self.lanes.close, name="close", daemon=True)
+            closing = threading.Thread(target=self._close_devices, name="close", daemon=True)
             closing.start()
             self._join(closing)
             unwatch(self._watch)
@@ -312,6 +328,11 @@ class Engine:
             self.host_part.let_go()
             for ledger in self.ledgers.values():
                 ledger.close()
+
+    def _close_devices(self) -> None:
+        if self.host_part.uploads is not None:
+            if_it_works(self.host_part.uploads.close)
+        self.lanes.close()
 
     def _join(self, thread: threading.Thread) -> None:
         """Wait for the end of a thread, unless a GPU hangs that it waits for."""

@@ -12,8 +12,10 @@ import numpy as np
 
 from ...ops.batch import Samples
 from ...ops.context import Helpers
+from ...ops.gpu.uploads import UploadsOf
 from ...readers.base import Reader
 from ...readers.fetch.gpu_reads import Lending
+from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from ..graph.nodes import Edge, Node
 from .batch_budget import FOR_WORK, BatchBudget
@@ -77,6 +79,10 @@ class HostPart:
         """Batches are held on the account; not while the caller's thread computes them, one at a time."""
         self.lender: Lending | None = None
         """Lends views of containers that GPUs read by themselves. Set before the threads start."""
+        self.uploads: UploadsOf | None = None
+        """Takes files to GPUs while they are read. Set before the threads start."""
+        self._heads = {services.name_of(s): only_heads(services.plan, s) for s in services.plan.steps}
+        """The steps of which the host needs the beginnings of files alone."""
         self._before: dict[str, Latch[Any]] = {}
         """The last chunks of every step."""
         self._groups = {services.name_of(step): list(groups(step)) for step in services.plan.steps}
@@ -92,7 +98,7 @@ class HostPart:
     def let_go(self) -> None:
         """The run is over: hold nothing that refers to the engine. In a ring everything of a job would stay until the
         collector comes, and that of several jobs pile up."""
-        self.lender = None
+        self.lender = self.uploads = None
         self._page_locked = _ordinary
         self._chunk_recycler.close()
 
@@ -182,8 +188,9 @@ class HostPart:
         lender = self.lender.of(it.number) if self.lender is not None and staging is not None else None
         track = name if it.chunks is None else threading.current_thread().name
         again = self._recycler.empty if staging is None else None  # what is not bound for a device
-        run = self._services.run(it, allocate_staging=staging, lender=lender, pool=helpers, allocate=again,
-                        observe=self._services.observer(track, it.number))  # fmt: skip
+        uploads = self.uploads.of(it.number) if self.uploads is not None and self._heads[name] else None
+        run = self._services.run(it, allocate_staging=staging, lender=lender, uploads=uploads, pool=helpers,
+                        allocate=again, observe=self._services.observer(track, it.number))  # fmt: skip
         env = {e: it.env[e] for e in step.needs}
         for nodes, gives, per_batch, reads in self._groups[name]:
             run.allowance = self._allowance() if reads else None
@@ -307,6 +314,18 @@ def chunk_of(step: Step, samples: int, threads: int) -> int:
     if any(n.op.decodes for n in step.nodes):
         return CHUNK
     return max(CHUNK, min(_LARGER, -(-samples // threads)))
+
+
+def only_heads(plan: Plan, step: Step) -> bool:
+    """Files that ``step`` reads go to operators of a device alone that look at their beginnings on the host, and nobody
+    else looks at them."""
+    read = {Edge(n.id) for n in step.nodes if isinstance(n.op, Reader)}
+    if step.kind != "whole" or not read or read & {*plan.graph.outputs.values()} or plan.target.device != "gpu":
+        return False
+    nodes = [n for s in plan.steps for n in s.nodes if read & {*n.inputs, *n.args.values()}]
+    return bool(nodes) and all(
+        n.stage == "mixed" and n.op.looks_at_heads and not read & {*n.inputs[1:], *n.args.values()} for n in nodes
+    )
 
 
 def groups(step: Step) -> Iterator[tuple[tuple[Node, ...], list[Edge], bool, bool]]:

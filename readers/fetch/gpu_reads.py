@@ -20,9 +20,10 @@ from .direct_storage import KvikioFiles, why_not_kvikio
 from .extents import I64, U8, Mapped, Shared
 from .upload_choice import Chooser, UploadChoice, Way
 
-Upload = Literal["auto", "copy", "registered", "kvikio"]
+Upload = Literal["auto", "copy", "registered", "kvikio", "pieces"]
 """How bytes of containers come to a GPU: copied by the host into page-locked memory, gathered by the GPU out of files
-that are registered, or read by kvikio from a disk; ``auto``: copied or registered, whichever is faster."""
+that are registered, or read by kvikio from a disk; ``auto``: copied or registered, whichever is faster; ``pieces``:
+copied, and single files piece by piece while they are read (`ops.gpu.uploads`)."""
 
 WINDOW = 256 << 20
 """Bytes that are registered at a time: some 10 ms where they are in the page cache."""
@@ -347,7 +348,7 @@ def lender_for(
 ) -> Lending | None:  # fmt: skip
     """The part that lends the GPUs ``indices`` views of containers; None where all is to be copied. ``uploads`` has
     what earlier runs of the graph have left; the rest is as in `RegisteredFiles`."""
-    if upload == "copy":
+    if upload in ("copy", "pieces"):
         return None
     if upload == "kvikio":
         return KvikioFiles(indices, told)
@@ -361,8 +362,8 @@ def lender_for(
 def describe(upload: Upload, indices: Sequence[int], *, measured: bool = True) -> str:
     """How records will come to the GPUs ``indices``, in words, as far as it is known before a run. ``measured``: as of
     `Uploads`, for a job."""
-    if upload == "copy":
-        return "copied by the host (upload: copy)"
+    if upload in ("copy", "pieces"):
+        return f"copied by the host (upload: {upload})"
     if upload == "auto" and not measured:
         return "copied by the host: each record is read once"
     reason = why_not_kvikio() if upload == "kvikio" else why_not(indices)

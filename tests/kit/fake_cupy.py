@@ -230,7 +230,8 @@ class Stream(_Context):
     def begin(self, number: int) -> None:
         self.device, self.ptr = _current_device(), number
         self._calls: deque[Callable[[], Any]] = deque()
-        self.given = 0
+        self.given = self.done = 0
+        self._giving = threading.Lock()
         self._doing = threading.RLock()
 
     def __enter__(self) -> Stream:
@@ -243,8 +244,9 @@ class Stream(_Context):
     def do(self, call: Callable[[], Any]) -> None:
         """Behind what was asked for before."""
         if self.late:
-            self.given += 1
-            self._calls.append(call)
+            with self._giving:  # several threads upload on one stream
+                self._calls.append(call)
+                self.given += 1
         else:
             call()
 
@@ -252,8 +254,9 @@ class Stream(_Context):
         """All that was given so far, or the first ``until`` of it."""
         _called()
         with self._doing:
-            while self._calls and (until is None or self.given - len(self._calls) < until):
+            while self._calls and (until is None or self.done < until):
                 self._calls.popleft()()
+                self.done += 1
 
     def record(self) -> Event:
         _called()
@@ -323,12 +326,20 @@ class Event:
         self.at, self.stream = time.perf_counter(), stream
         self.place = 0 if stream is None else stream.given
 
+    @property
+    def over(self) -> bool:
+        """The stream has done all that was given to it before."""
+        return self.stream is None or self.stream.done >= self.place
+
     def synchronize(self) -> None:
         _called()
         if self.stream is not None:
             self.stream.synchronize(self.place)
 
 
+_made: list[Any] = []
+"""Functions of drivers, which threads of pipelines that a test left may still call."""
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
 
 
@@ -574,6 +585,31 @@ class Fake:
         if self.memory:
             _run(self._codes[function], self._names[function], (grid,), block, (values,))
 
+    def driver(self) -> dict[str, int]:
+        """The functions of the driver that compiled loops call, by their addresses."""
+
+        def copy_in(to: int, host: int, nbytes: int, stream: int) -> int:
+            _called_by_driver()
+            self.memcpy_async(to, host, nbytes, 1, stream)
+            return 0
+
+        def record(event: int, stream: int) -> int:
+            _called_by_driver()
+            _events[event].record(_streams[stream])
+            return 0
+
+        def ask(event: int) -> int:
+            _called_by_driver()
+            return 0 if _events[event].over else _NOT_READY
+
+        functions = {stream_work.COPY_IN: (copy_in, 4), stream_work.RECORD: (record, 2), stream_work.ASK: (ask, 1)}
+        found = {}
+        for name, (function, count) in functions.items():
+            made = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_int64,) * count)(function)
+            _made.append(made)
+            found[name] = ctypes.cast(made, ctypes.c_void_p).value or 0
+        return found
+
     def register(self, address: int, size: int, flags: int) -> None:
         self.registered[address] = size
         self.registrations += 1
@@ -645,7 +681,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     work, stream_work.Work = stream_work.Work, lambda stream: Work(fake, stream)  # type: ignore[assignment,misc]
     stopwatch, stream_work.Stopwatch = stream_work.Stopwatch, _Stopwatch  # type: ignore[misc]
     milliseconds, stream_work.milliseconds = stream_work.milliseconds, _milliseconds
-    launches = stream_work.Launches
+    launches, load = stream_work.Launches, stream_work.load
 
     class Launches(PlainLaunches):
         def __init__(self, stream: int, kernels: Any, places: Any) -> None:
@@ -663,6 +699,8 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
             return super().milliseconds()
 
     stream_work.Launches = Launches  # type: ignore[assignment,misc]
+    functions = fake.driver()
+    stream_work.load = lambda: functions  # type: ignore[assignment]
     before = {name: sys.modules.get(name) for name in _MODULES}
     _contexts.clear()
     _current.has_one = False
@@ -693,7 +731,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         Stream.late, device.Arena.take = False, take  # type: ignore[method-assign]
         _streams.clear()
         _defaults.clear()
-        stream_work.Launches = launches  # type: ignore[misc]
+        stream_work.Launches, stream_work.load = launches, load  # type: ignore[misc]
         stream_work.Work = work  # type: ignore[misc]
         stream_work.Stopwatch = stopwatch  # type: ignore[misc]
         stream_work.milliseconds = milliseconds

@@ -297,6 +297,24 @@ def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-u
 
 
 @numba.njit(nogil=True, cache=True)
+def walking():  # type: ignore[no-untyped-def]
+    """Arrays that `head_of` works with."""
+    return np.empty(_COLUMNS, np.int32), np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
+
+
+@numba.njit(nogil=True, cache=True)
+def head_of(data, row, tables, known):  # type: ignore[no-untyped-def]
+    """Bytes of the file ``data`` that `read_headers` looks at; all of them where it holds more than one scan, or is
+    anything else but what the CUDA decoder takes."""
+    row[:] = 0
+    row[_ADOBE] = -1
+    status = _walk(data, row, tables, False, np.empty((0, SCAN_COLUMNS), np.int32), known)
+    if (status == OK and row[_SCANS] == 1) or status == FOUR:
+        return np.int64(row[_SCAN_OFFSET])
+    return np.int64(len(data))
+
+
+@numba.njit(nogil=True, cache=True)
 def _walk(data, row, tables, whole, scans, known):  # type: ignore[no-untyped-def]
     """Segments up to the first scan, or, where there are many and ``whole``, to the last, which ``scans`` takes.
     ``tables``: where the quantisation, DC and AC tables defined so far lie."""

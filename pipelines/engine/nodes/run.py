@@ -16,7 +16,7 @@ from ....ops.batch import Batch, Samples
 from ....ops.context import Context, Helpers
 from ....ops.errors import RejectCode
 from ....ops.gpu.program import Part
-from ....ops.interfaces import Begun, Copies, Isolation, Lane, Lender, Remembered
+from ....ops.interfaces import Begun, Copies, Isolation, Lane, Lender, Remembered, Uploads
 from ...graph.nodes import Edge, Node
 from ..memory.budget import Allowance
 
@@ -96,6 +96,8 @@ class Run:
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     lender: Lender | None = None
     """Lends views of containers to readers that feed a device."""
+    uploads: Uploads | None = None
+    """Takes files to a device while they are read."""
     pool: Helpers | None = None
     allowance: Allowance | None = None
     """The memory that the kernels may allocate on the host; None for any amount."""
@@ -165,6 +167,7 @@ def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -
         source=run.states.get(node.id),
         allocate_staging=run.allocate_staging,
         lender=run.lender,
+        uploads=run.uploads,
         pool=run.pool,
         isolation=run.isolation,
         count=None if run.count is None else partial(run.notes.add, run.count),

@@ -349,13 +349,13 @@ def test_the_plan_says_how(packed: Path, tmp_path: Path) -> None:
     shown = io.StringIO()
     Console(file=shown, width=200).print(plan_view(plan))
     assert f"Records of containers are {plan['upload']}" in shown.getvalue()
-    with pytest.raises(SpecError, match="upload must be auto, copy, registered or kvikio, got 'dma'"):
+    with pytest.raises(SpecError, match="upload must be auto, copy, registered, kvikio or pieces, got 'dma'"):
         describe_job(spec, {"pipeline.upload": "dma"})
 
 
 def test_the_python_api_takes_it() -> None:
     assert Pipeline(2, 1, upload="copy").settings.upload == "copy"
-    with pytest.raises(ValueError, match="upload must be one of auto, copy, registered, kvikio, got 'dma'"):
+    with pytest.raises(ValueError, match="upload must be one of auto, copy, registered, kvikio, pieces, got 'dma'"):
         Pipeline(2, 1, upload="dma")
 
 

@@ -1,0 +1,282 @@
+"""Uploads: bytes of a batch go to a GPU piece by piece, while the rest of it is read.
+
+A piece is page-locked memory that is used again as soon as the device has what was in it. There are a few for each
+thread that reads, so that they stay in the processor's cache: what is read goes through the machine's memory once,
+where a block as large as the batch would be written to it and read again; and little memory is to be page-locked, which
+takes up to 0.7 s a gigabyte, in which the driver launches nothing.
+
+The host keeps what its kernels always look at (`readers.fetch.heads_cpu`), and fetches the rest back where it is asked
+for (`readable_by_gpu.show`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I64, Batch
+from ..interfaces import Lane
+from . import driver_calls
+from .current import OnGpu
+from .lane import borrow_stream, pinned_empty, return_stream, roomy
+from .readable_by_gpu import Lease
+from .waits import waiting
+
+U8 = npt.NDArray[np.uint8]
+
+PIECE = 2 << 20
+"""Bytes of a piece. A copy of so much takes 40 us, a thread some 0.5 ms to fill it."""
+PIECES = 4
+"""Of each thread that reads: one is filled while the others are copied."""
+_PART = 1 / 8
+"""Part of a device's budget that files may take which wait for a lane. What is more than that is read as a whole."""
+_RING = 1 / 16
+"""Part of the host's budget that pieces may take."""
+_REFUSALS = 3
+"""Failures in a row after which nothing more is tried."""
+NEXT, STATUS, SENT = range(3)
+"""Places of `Pieces.state`: the piece to fill next, the driver's status, bytes of a file that are on their way where
+the rest of it is not."""
+
+
+class Pieces:
+    """The pieces of one thread that reads."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.memory: U8 = pinned_empty(PIECES * PIECE)
+        self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(PIECES)]
+        self.events: I64 = np.array([event.ptr for event in self._events], np.int64)
+        """Each tells when the copy of its piece is over."""
+        self.busy = np.zeros(PIECES, np.uint8)
+        """The piece may be being copied."""
+        self.state = np.zeros(3, np.int64)
+
+    def wait(self) -> None:
+        """Wait until the next piece is free. Raises CUDARuntimeError."""
+        self._events[int(self.state[NEXT])].synchronize()
+
+
+class Uploads:
+    """The uploads to one GPU. May be used by several threads."""
+
+    def __init__(self, index: int, most: int, told: Callable[[str, int], None]) -> None:
+        """Not more than ``most`` bytes wait there for lanes, or are on one; ``told(way, nbytes)`` gets how the bytes of
+        a batch travel. Raises what CuPy raises where the GPU cannot be used."""
+        self.index = index
+        self._most = most
+        self._told = told
+        self.gpu = OnGpu(index)
+        self._stream = borrow_stream(index)
+        known = driver_calls.load()
+        names = driver_calls.COPY_IN, driver_calls.RECORD, driver_calls.ASK
+        self.calls: I64 = np.array([*(known[name] for name in names), self._stream.ptr], np.int64)
+        """The driver's functions and the stream, for compiled loops (`COPY` and so on)."""
+        self._idle: deque[Pieces] = deque()
+        self._lock = threading.Lock()
+        self._there = 0
+        self._gone: deque[int] = deque()  # without the lock: a collection may append
+        self._refusals = 0
+        self._closed = False
+
+    def begin(self, nbytes: int, sizes: I64) -> Upload | None:
+        """Memory on the device for a batch of ``nbytes``, samples of these ``sizes``; None where it is to be read as a
+        whole."""
+        why = self._obstacle(nbytes, sizes)
+        if not why:
+            return Upload(self, nbytes)
+        self._told(f"as a whole: {why}", nbytes)
+        return None
+
+    def _obstacle(self, nbytes: int, sizes: I64) -> str:
+        """Why the batch is to be read as a whole; where it is not, its bytes count as there from now on."""
+        if 2 * int(sizes[sizes >= PIECE].sum()) >= nbytes:  # the host would read and copy those
+            return "most of it is files larger than a piece"
+        with self._lock:
+            while self._gone:
+                self._there -= self._gone.popleft()
+            if self._closed or self._refusals >= _REFUSALS:
+                return "it failed before"
+            if self._there + nbytes > self._most:
+                return "no more files may wait on the GPU"
+            self._there += nbytes
+        return ""
+
+    def ended(self, nbytes: int) -> None:
+        """A batch of ``nbytes`` is on its way."""
+        self._refusals = 0
+        self._told("in pieces", nbytes)
+
+    def failed(self, problem: Exception, nbytes: int) -> None:
+        """A batch could not be uploaded so."""
+        self._refusals += 1
+        self._told(f"as a whole: {problem}", nbytes)
+
+    def gone(self, nbytes: int) -> None:
+        """A batch is not there any more."""
+        self._gone.append(nbytes)
+
+    @contextmanager
+    def pieces(self) -> Iterator[Pieces]:
+        """Pieces for one thread, in which the GPU is current meanwhile."""
+        with self.gpu:
+            try:
+                found = self._idle.pop()
+            except IndexError:
+                found = Pieces()
+            found.state[STATUS] = found.state[SENT] = 0
+            try:
+                yield found
+            finally:
+                if not self._closed:
+                    self._idle.append(found)
+
+    def empty(self, nbytes: int) -> Any:
+        """Memory on the device that later copies of this stream may be given again."""
+        import cupy
+
+        with self.gpu, self._stream:
+            return cupy.ndarray((nbytes,), np.uint8, cupy.cuda.alloc(roomy(nbytes)))
+
+    def mark(self) -> Any:
+        """An event at this place of the stream."""
+        import cupy
+
+        with self.gpu:
+            event = cupy.cuda.Event(block=True, disable_timing=True)
+            driver_calls.call(driver_calls.RECORD, event.ptr, self._stream.ptr)
+        return event
+
+    def wait(self, wait: Callable[[], None]) -> None:
+        """Wait for something on the device, by ``wait``."""
+        with self.gpu, waiting(self.index):
+            wait()
+
+    def close(self) -> None:
+        """Begin nothing more, and let go of the pieces once the device has them."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            self.wait(self._stream.synchronize)
+            self._idle.clear()
+            return_stream(self.index, self._stream)
+
+
+COPY, RECORD, ASK, STREAM = range(4)
+"""Places of `Uploads.calls`."""
+
+
+class Upload:
+    """A batch on its way."""
+
+    def __init__(self, uploads: Uploads, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self.uploads = uploads
+        self._block = uploads.empty(nbytes)
+        self.address = int(self._block.data.ptr)
+
+    def __del__(self) -> None:
+        self.uploads.gone(self._nbytes)
+
+    def wait(self, pieces: Pieces) -> None:
+        """Wait until the next of the pieces is free, or raise what the driver says against it."""
+        if status := int(pieces.state[STATUS]):
+            pieces.state[STATUS] = 0
+            driver_calls.refused(status)
+        self.uploads.wait(pieces.wait)
+
+    def ended(self, shown: U8, at: I64, sizes: I64, kept: I64) -> U8:
+        """All is on its way: the host's array of it, of which ``shown`` has the first ``kept`` bytes of each sample, of
+        ``sizes``; they begin ``at`` these places."""
+        there = UploadedLease(self, self.uploads.mark(), self._block, shown, at, sizes, kept)
+        self.uploads.ended(self._nbytes)
+        return there.array()
+
+
+class UploadedLease(Lease):
+    """Of a batch that went to a device while it was read."""
+
+    on_device = on_host = True
+
+    def __init__(self, upload: Upload, event: Any, block: Any, shown: U8, at: I64, sizes: I64, kept: I64) -> None:
+        """``event``: all is there. The rest is as of `Upload.ended`."""
+        super().__init__(shown)
+        self._upload, self._event, self._block = upload, event, block
+        self._at, self._sizes, self._kept = at, sizes, kept
+        self._showing = threading.Lock()
+
+    def sources(self, starts: I64) -> I64:
+        return starts + self._upload.address
+
+    def places(self, batch: Batch) -> I64:
+        first = batch.data.ctypes.data - self.__array_interface__["data"][0]
+        return batch.offsets + first if first else batch.offsets
+
+    def bring(self, lane: Lane, batch: Batch) -> Any:
+        lane.after(self._event)
+        lane.keep(batch.data)
+        return self._block
+
+    def show(self, starts: I64) -> None:
+        # of samples that begin at one place all but the last one could not be read
+        samples = np.searchsorted(self._at, starts, side="right") - 1
+        with self._showing:
+            hidden = samples[self._kept[samples] < self._sizes[samples]]
+            if not len(hidden):
+                return
+            uploads = self._upload.uploads
+            uploads.wait(self._event.synchronize)
+            with uploads.gpu:
+                for k in hidden.tolist():
+                    low, high = int(self._at[k]), int(self._at[k] + self._sizes[k])
+                    self._shown[low:high] = self._block[low:high].get()
+            self._kept[hidden] = self._sizes[hidden]
+
+
+class UploadsOf:
+    """The uploads of a run: to the GPU of each batch, once it is open."""
+
+    def __init__(
+        self, indices: Sequence[int], threads: int, host: int, account: Callable[[int], None],
+        device: Callable[[], int | None], told: Callable[[str, int], None],
+    ) -> None:  # fmt: skip
+        """``host``: bytes of the host's budget; ``account(nbytes)`` gets how many pieces take, for so many ``threads``
+        that read; ``device()``: bytes of the devices' budget, None until they are open; ``told``: as of `Uploads`."""
+        self._indices = indices
+        self._ring = threads * PIECES * PIECE
+        self._fits = self._ring <= host * _RING
+        self._account, self._device, self._told = account, device, told
+        self._of: dict[int, Uploads] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def of(self, number: int) -> Uploads | None:
+        """For batch ``number``; None where it is to be read as a whole."""
+        most = self._device() if self._fits else None
+        if most is None:
+            return None
+        index = self._indices[number % len(self._indices)]
+        with self._lock:
+            if index not in self._of and not self._closed:
+                try:
+                    self._of[index] = Uploads(index, int(most * _PART) // len(self._indices), self._told)
+                except Exception:  # whatever it is, reading does without
+                    self._fits = False
+                    return None
+                self._account(self._ring * len(self._of))
+            return self._of.get(index)
+
+    def close(self) -> None:
+        """Begin nothing more; wait for what was begun."""
+        with self._lock:
+            self._closed = True
+            uploads, self._of = list(self._of.values()), {}
+        for each in uploads:
+            each.close()

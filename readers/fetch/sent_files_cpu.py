@@ -1,0 +1,87 @@
+"""Many small files on their way to a GPU while they are read, without the GIL; see `ops.gpu.uploads`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from ...ops.gpu.driver_calls_cpu import call as _call
+from ...ops.gpu.uploads import ASK, COPY, NEXT, RECORD, SENT, STATUS, STREAM
+from ..file_cpu import NO_OPEN, OK, read_one
+from . import heads_cpu as heads
+
+
+@numba.njit(nogil=True, cache=True)
+def send_files(
+    root: Any, flags: Any, names: Any, starts: Any, which: Any, at: Any, sizes: Any, status: Any, low: Any, high: Any,
+    pieces: Any, events: Any, busy: Any, state: Any, calls: Any, device: Any, shown: Any, kept: Any,
+) -> Any:  # fmt: skip
+    """As `file_cpu.read_files`, piece by piece to the address ``device``, from where the files begin ``at`` their
+    places. ``shown[at[k]:]`` gets the ``kept[k]`` bytes that the host looks at: all of what is larger than a piece.
+
+    ``pieces`` [count, size], ``events``, ``busy``, ``state`` and ``calls`` are those of `gpu.uploads`. Returns the file
+    to go on with: ``high``, or where the next piece is not free or the driver refuses something.
+    """
+    row, tables, known = heads.scratch()
+    k = low
+    while k < high:
+        first, piece = k, state[NEXT]
+        if busy[piece]:
+            if _ask(calls[ASK], events[piece], 0, 0, 0, state):
+                break
+            busy[piece] = 0
+        begin, end, most = np.int64(-1), np.int64(-1), np.int64(pieces.shape[1])
+        if sizes[k] >= most:
+            if state[SENT] == 0:
+                name = names.ctypes.data + starts[which[k]]
+                status[k] = read_one(root, name, flags, shown.ctypes.data + at[k], sizes[k])
+                kept[k] = sizes[k]
+            begin = at[k] + state[SENT]
+            end = min(at[k] + sizes[k], begin + most)
+            pieces[piece, : end - begin] = shown[begin:end]
+            state[SENT] = end - at[k]
+            if end == at[k] + sizes[k]:
+                state[SENT] = 0
+                k += 1
+        while k < high and state[SENT] == 0 and sizes[k] < most:
+            kept[k] = 0
+            if sizes[k] < 0:
+                status[k] = NO_OPEN
+                k += 1
+                continue
+            begin = at[k] if begin < 0 else begin
+            place, room = at[k] - begin, (sizes[k] // 16 + 1) * 16
+            if place + room > most:
+                break
+            name = names.ctypes.data + starts[which[k]]
+            status[k] = read_one(root, name, flags, pieces[piece].ctypes.data + place, sizes[k])
+            if status[k] == OK:
+                data = pieces[piece, place : place + sizes[k]]
+                kept[k] = heads.seen(data, row, tables, known)
+                shown[at[k] : at[k] + kept[k]] = data[: kept[k]]
+            end = at[k] + room
+            k += 1
+        if end < 0:
+            continue
+        busy[piece] = 1
+        state[NEXT] = (piece + 1) % len(pieces)
+        if _ask(calls[COPY], device + begin, pieces[piece].ctypes.data, end - begin, calls[STREAM], state) or _ask(
+            calls[RECORD], events[piece], calls[STREAM], 0, 0, state
+        ):
+            k = first
+            break
+    return k
+
+
+@numba.njit(nogil=True, cache=True)
+def _ask(function: Any, a: Any, b: Any, c: Any, d: Any, state: Any) -> Any:
+    """Call a function of the driver. Whether that is not done: ``state`` says why, unless it is only not done yet."""
+    found = _call(function, (a, b, c, d, 0, 0, 0, 0, 0, 0, 0))
+    if found != 0 and found != _NOT_READY:
+        state[STATUS] = found
+    return found != 0
+
+
+_NOT_READY = 600
