@@ -391,7 +391,8 @@ _VECTORS = {
 def _in_vectors(fn: str, args: list[Array], into: Array | None) -> Array:
     """A function of float32, ``into`` an array if there is one."""
     name, shape = _VECTORS[fn], np.broadcast_shapes(*(a.shape for a in args))
-    values = [np.ascontiguousarray(np.broadcast_to(a, shape)).reshape(-1) for a in args]
+    alike = (a if a.shape == shape else np.broadcast_to(a, shape) for a in args)
+    values = [np.ascontiguousarray(a).reshape(-1) for a in alike]
     fits = into is not None and into.shape == shape and into.flags.c_contiguous
     out: Array = into if into is not None and fits else np.empty(shape, np.float32)
     line = out.reshape(-1)

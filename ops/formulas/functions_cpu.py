@@ -61,7 +61,7 @@ def _log2(x):
 def _exp2(v):
     v = v if v < 1000.0 else 1000.0
     v = v if v > -1000.0 else -1000.0
-    whole = math.floor(v + 0.5)
+    whole = np.floor(v + 0.5)
     x = (v - whole) * _LN_2
     series = 1 + x * (1 + x * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * (1 / 720 + x * (
         1 / 5040 + x * (1 / 40320 + x * (1 / 362880 + x / 3628800)))))))))  # fmt: skip
@@ -95,13 +95,13 @@ USUAL = {
     "log10": [(_LEAST, _LARGEST)],
     "cbrt": [(-_LARGEST, _LARGEST)],
     "tan": [(-_FAR, _FAR)],
-    "asin": [(F(-1), F(1))],
-    "acos": [(F(-1), F(1))],
+    "asin": [(-_LARGEST, _LARGEST)],
+    "acos": [(-_LARGEST, _LARGEST)],
     "atan": [(-_LARGEST, _LARGEST)],
     "sinh": [(-_STEEP, _STEEP)],
     "cosh": [(-_STEEP, _STEEP)],
     "asinh": [(-_LARGEST, _LARGEST)],
-    "acosh": [(F(1), _LARGEST)],
+    "acosh": [(-_LARGEST, _LARGEST)],
     "atanh": [(-_BELOW_ONE, _BELOW_ONE)],
     "power": [(_LEAST, _LARGEST), (-_LARGEST, _LARGEST)],
     "atan2": [(-_LARGEST, _LARGEST), (-_LARGEST, _LARGEST)],
@@ -147,7 +147,7 @@ def cbrt(x, out):
 def tan(x, out):
     for k in range(len(x)):
         v = D(x[k])
-        turns = math.floor(v * (2 / math.pi) + 0.5)
+        turns = np.floor(v * (2 / math.pi) + 0.5)
         r = v - turns * _QUARTER - turns * _REST
         z = r * r
         sine = r * (1 - z * (1 / 6 - z * (1 / 120 - z * (1 / 5040 - z * (1 / 362880 - z / 39916800)))))
@@ -163,7 +163,7 @@ def asin(x, out):
         v = D(x[k])
         a = abs(v)
         out[k] = F(_signed(2 * _atan(a / (1 + math.sqrt(1 - a * a))), v, a, 1 / 6))
-    return _within(x, F(-1), F(1))
+    return _within(x, -_LARGEST, _LARGEST)
 
 
 @jit
@@ -171,7 +171,7 @@ def acos(x, out):
     for k in range(len(x)):
         v = D(x[k])
         out[k] = F(2 * _atan(math.sqrt((1 - v) / (1 + v))))
-    return _within(x, F(-1), F(1))
+    return _within(x, -_LARGEST, _LARGEST)
 
 
 @jit
@@ -214,8 +214,9 @@ def asinh(x, out):
 def acosh(x, out):
     for k in range(len(x)):
         v = D(x[k])
-        out[k] = F(_log2(v + math.sqrt(v * v - 1)) * _LN_2)
-    return _within(x, F(1), _LARGEST)
+        found = _log2(v + math.sqrt(v * v - 1)) * _LN_2
+        out[k] = F(found if v >= 1 else math.nan)
+    return _within(x, -_LARGEST, _LARGEST)
 
 
 @jit
