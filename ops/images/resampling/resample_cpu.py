@@ -16,12 +16,12 @@ from numba import njit
 from ...copies.strided_cpu import runs
 from ...copies.words_cpu import PACKED, load_word, store_pixels
 from .resample import NEAREST, TABLE, TABLE_SIZE, TABLE_START, TRIANGULAR
-from .simd_cpu import add_pixel_pairs
+from .simd_cpu import add_pixels
 
 F = np.float32
 _HALF = F(0.5)
 ROOM = 8
-"""Values beyond the end of a row that `add_pixel_pairs` may read and write."""
+"""Values beyond the end of a row that `add_pixels` may read and write."""
 
 
 @njit(nogil=True, cache=True)
@@ -124,45 +124,40 @@ def _vertical(src: Any, base: Any, stride: Any, start: Any, weights: Any, y: Any
 
 
 @njit(nogil=True, cache=True)
-def _horizontal(row: Any, starts: Any, weights: Any, pairs: Any, count: Any, channels: Any, out: Any) -> None:
-    """out[x, c] = sum over k of weights[x, k] * row[starts[x] + k, c] for x < ``count``, both flat."""
+def _horizontal(
+    rows: Any, pitch: Any, starts: Any, weights: Any, count: Any, channels: Any, out: Any, out_pitch: Any
+) -> None:  # fmt: skip
+    """out[x, c] = sum over k of weights[x, k] * row[starts[x] + k, c] for x < ``count``, all flat: for the first row of
+    ``rows`` and the one ``pitch`` after it, whose results lie ``out_pitch`` apart (0 for a row alone)."""
     taps = weights.shape[1]
-    if channels == 3 and taps == 2:  # with numbers that the compiler sees, loops over taps are unrolled: 1.7x as fast
-        add_pixel_pairs(row, starts, pairs, 2, 3, (count + 1) // 2, out)
-    elif channels == 3 and taps == 3:
-        add_pixel_pairs(row, starts, pairs, 3, 3, (count + 1) // 2, out)
-    elif channels == 3 and taps == 4:
-        add_pixel_pairs(row, starts, pairs, 4, 3, (count + 1) // 2, out)
-    elif channels == 3:
-        add_pixel_pairs(row, starts, pairs, taps, 3, (count + 1) // 2, out)
-    elif channels == 4:
-        add_pixel_pairs(row, starts, pairs, taps, 4, (count + 1) // 2, out)
-    elif channels == 1:
-        for x in range(count):
-            q = np.uint64(starts[x])
-            total = F(0)
-            for k in range(taps):
-                total += weights[x, k] * row[q + np.uint64(k)]
-            out[x] = total
-    else:
-        for x in range(count):
-            _vertical(row, 0, channels, starts[x], weights, x, channels, out[x * channels :])
-
-
-@njit(nogil=True, cache=True)
-def paired(starts: Any, weights: Any, channels: Any) -> Any:
-    """Starts of an even number of pixels, and weights as `add_pixel_pairs` reads them."""
-    count, taps = weights.shape
-    if channels != 3 and channels != 4:
-        return starts, np.empty(0, weights.dtype)
-    number = (count + 1) // 2
-    even, pairs = np.empty(2 * number, np.int32), np.empty((number, taps, 2), weights.dtype)
-    for x in range(2 * number):
-        last = min(x, count - 1)
-        even[x] = starts[last]
-        for k in range(taps):
-            pairs[x >> 1, k, x & 1] = weights[last, k]
-    return even, pairs.reshape(-1)
+    if channels == 3 or channels == 4:
+        flat = weights.reshape(-1)
+        # with numbers that the compiler sees, loops over taps are unrolled: 1.7x as fast
+        if channels == 4:
+            add_pixels(rows, pitch, starts, flat, taps, 4, count, out, out_pitch)
+        elif taps == 2:
+            add_pixels(rows, pitch, starts, flat, 2, 3, count, out, out_pitch)
+        elif taps == 3:
+            add_pixels(rows, pitch, starts, flat, 3, 3, count, out, out_pitch)
+        elif taps == 4:
+            add_pixels(rows, pitch, starts, flat, 4, 3, count, out, out_pitch)
+        elif taps == 5:
+            add_pixels(rows, pitch, starts, flat, 5, 3, count, out, out_pitch)
+        else:
+            add_pixels(rows, pitch, starts, flat, taps, 3, count, out, out_pitch)
+        return
+    for k in range(2 if out_pitch > 0 else 1):
+        row, made = rows[k * pitch :], out[k * out_pitch :]
+        if channels == 1:
+            for x in range(count):
+                q = np.uint64(starts[x])
+                total = F(0)
+                for t in range(taps):
+                    total += weights[x, t] * row[q + np.uint64(t)]
+                made[x] = total
+        else:
+            for x in range(count):
+                _vertical(row, 0, channels, starts[x], weights, x, channels, made[x * channels :])
 
 
 @njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
@@ -234,9 +229,7 @@ def images(
     for i in range(len(offsets)):
         if shape[i, 0] * shape[i, 1] * channels[i] * frames[i] == 0:
             continue
-        sy, wy, sx, wx, pairs, corner, n, rows = _view(
-            i, extents, channels, lo, hi, size, anchor, shape, kind, support, flip
-        )
+        sy, wy, sx, wx, corner, n, rows = _view(i, extents, channels, lo, hi, size, anchor, shape, kind, support, flip)
         C, count, stride = channels[i], shape[i, 1], extents[i, 1] * channels[i]
         m = count * C
         if src.itemsize == 1 and kind[i, 0] == NEAREST and kind[i, 1] == NEAREST:  # bytes need no arithmetic
@@ -244,20 +237,17 @@ def images(
                 base, at = offsets[i] + f * extents[i, 0] * stride + corner, dst_offsets[i] + f * shape[i, 0] * m
                 _picked(src, base, stride, sy, sx, shape[i, 0], count, C, dst, at)
             continue
-        wide, row = np.empty(n + ROOM, np.float32), np.empty(m + ROOM, np.float32)
-        narrow = np.empty(rows * m + ROOM if columns_first[i] else 0, np.float32)
+        wide, made = np.empty(2 * (n + ROOM), np.float32), np.empty(2 * (m + ROOM), np.float32)
+        narrow = np.empty(rows * (m + ROOM) if columns_first[i] else 0, np.float32)
         for f in range(frames[i]):
             base = offsets[i] + f * extents[i, 0] * stride + corner
             if columns_first[i]:
-                _narrow(src, base, stride, rows, n, sx, wx, pairs, count, C, wide, narrow)
-            for y in range(shape[i, 0]):
-                if columns_first[i]:
-                    _vertical(narrow, 0, m, sy[y], wy, y, m, row)
-                else:
-                    _vertical(src, base, stride, sy[y], wy, y, n, wide)
-                    _horizontal(wide, sx, wx, pairs, count, C, row)
-                at = dst_offsets[i] + (f * shape[i, 0] + y) * m
-                _store(row, dst, at, m, rounds)
+                _narrow(src, base, stride, rows, n, sx, wx, count, C, wide, narrow)
+            at = dst_offsets[i] + f * shape[i, 0] * m
+            for y in range(0, shape[i, 0], 2):
+                _two_rows(src, base, stride, n, sy, wy, sx, wx, y, shape[i, 0], count, C, wide, narrow, made)
+                for k in range(min(2, shape[i, 0] - y)):
+                    _store(made[k * (m + ROOM) :], dst, at + (y + k) * m, m, rounds)
 
 
 @njit(nogil=True, cache=True)
@@ -270,25 +260,20 @@ def finished_images(
     for i in range(len(offsets)):
         if shape[i, 0] * shape[i, 1] * channels[i] * frames[i] == 0:
             continue
-        sy, wy, sx, wx, pairs, corner, n, rows = _view(
-            i, extents, channels, lo, hi, size, anchor, shape, kind, support, flip
-        )
+        sy, wy, sx, wx, corner, n, rows = _view(i, extents, channels, lo, hi, size, anchor, shape, kind, support, flip)
         C, count, stride = channels[i], shape[i, 1], extents[i, 1] * channels[i]
         m = count * C
-        wide, row = np.empty(n + ROOM, np.float32), np.empty(m + ROOM, np.float32)
-        narrow = np.empty(rows * m + ROOM if columns_first[i] else 0, np.float32)
+        wide, made = np.empty(2 * (n + ROOM), np.float32), np.empty(2 * (m + ROOM), np.float32)
+        narrow = np.empty(rows * (m + ROOM) if columns_first[i] else 0, np.float32)
         rounded = np.empty(shape[i, 0] * m, src.dtype)
         factor = factors[i if factors.shape[0] > 1 else 0]
         base = offsets[i] + corner
         if columns_first[i]:
-            _narrow(src, base, stride, rows, n, sx, wx, pairs, count, C, wide, narrow)
-        for y in range(shape[i, 0]):
-            if columns_first[i]:
-                _vertical(narrow, 0, m, sy[y], wy, y, m, row)
-            else:
-                _vertical(src, base, stride, sy[y], wy, y, n, wide)
-                _horizontal(wide, sx, wx, pairs, count, C, row)
-            _store(row, rounded, y * m, m, rounds)
+            _narrow(src, base, stride, rows, n, sx, wx, count, C, wide, narrow)
+        for y in range(0, shape[i, 0], 2):
+            _two_rows(src, base, stride, n, sy, wy, sx, wx, y, shape[i, 0], count, C, wide, narrow, made)
+            for k in range(min(2, shape[i, 0] - y)):
+                _store(made[k * (m + ROOM) :], rounded, (y + k) * m, m, rounds)
         runs(rounded, dst, 0, dst_offsets[i], shape[i, 0] * count, C, C, 1, strides[i, 0], strides[i, 1], 0, factor)
 
 
@@ -320,22 +305,42 @@ def _view(
     rows, columns = sy.max() + wy.shape[1] - top, sx.max() + wx.shape[1] - left
     sy -= top
     sx -= left
-    even, pairs = paired(sx, wx, C)
-    return sy, wy, even, wx, pairs, top * W * C + left * C, columns * C, rows
+    return sy, wy, sx, wx, top * W * C + left * C, columns * C, rows
 
 
 @njit(nogil=True, cache=True)
 def _narrow(
-    src: Any, base: Any, stride: Any, rows: Any, n: Any, sx: Any, wx: Any, pairs: Any, count: Any, C: Any,
-    wide: Any, narrow: Any,
+    src: Any, base: Any, stride: Any, rows: Any, n: Any, sx: Any, wx: Any, count: Any, C: Any, wide: Any, narrow: Any
 ) -> None:  # fmt: skip
-    """The horizontal pass over ``rows`` rows of ``n`` values; ``wide`` is scratch for one."""
-    for y in range(rows):
-        at = base + y * stride
-        a = src[at : at + n]
-        for j in range(n):
-            wide[j] = F(a[j])
-        _horizontal(wide, sx, wx, pairs, count, C, narrow[y * count * C :])
+    """The horizontal pass over ``rows`` rows of ``n`` values, to rows with `ROOM` between them; ``wide`` is scratch for
+    two."""
+    pitch, out_pitch = n + ROOM, count * C + ROOM
+    for y in range(0, rows, 2):
+        more = min(2, rows - y)
+        for k in range(more):
+            at = base + (y + k) * stride
+            a, row = src[at : at + n], wide[k * pitch : k * pitch + n]
+            for j in range(n):
+                row[j] = F(a[j])
+        _horizontal(wide, (more - 1) * pitch, sx, wx, count, C, narrow[y * out_pitch :], (more - 1) * out_pitch)
+
+
+@njit(nogil=True, cache=True)
+def _two_rows(
+    src: Any, base: Any, stride: Any, n: Any, sy: Any, wy: Any, sx: Any, wx: Any, y: Any, rows: Any, count: Any, C: Any,
+    wide: Any, narrow: Any, made: Any,
+) -> None:  # fmt: skip
+    """Rows ``y`` and y + 1, if there are so many, to ``made``, the second one `ROOM` after the first: of ``narrow``,
+    where the horizontal pass came first, else of the ``n`` values of rows of ``src``; ``wide`` is scratch for two."""
+    pitch, out_pitch = n + ROOM, count * C + ROOM
+    more = min(2, rows - y)
+    for k in range(more):
+        if len(narrow) > 0:
+            _vertical(narrow, 0, out_pitch, sy[y + k], wy, y + k, count * C, made[k * out_pitch :])
+        else:
+            _vertical(src, base, stride, sy[y + k], wy, y + k, n, wide[k * pitch :])
+    if len(narrow) == 0:
+        _horizontal(wide, (more - 1) * pitch, sx, wx, count, C, made, (more - 1) * out_pitch)
 
 
 @njit(nogil=True, cache=True)

@@ -25,62 +25,53 @@ LANES = 64
 """Bytes of the wide `weigh`."""
 
 
-def _add_pixel_pairs(_typing, row, starts, weights, count, channels, pairs, out):
-    """Pixel x of ``out`` is the sum over k < ``count`` of its weight k times pixel starts[x] + k of ``row``.
+def _add_pixels(_typing, rows, pitch, starts, weights, taps, channels, count, out, out_pitch):
+    """Pixel x of a row of ``out`` is the sum over k < ``taps`` of weights[x, k] times pixel starts[x] + k of a row of
+    ``rows``: of two rows at once, which lie ``pitch`` and ``out_pitch`` elements apart (0 for one row alone).
 
-    All flat; ``pairs`` pixels times two are made. ``weights`` holds, for each pair and k, the weights of the two
-    pixels. A pixel is read and written as four values: both arrays need room
-    for one channel more at their end, and what a pixel writes beyond its channels the next one overwrites.
+    All arrays are flat float32, but ``starts``. ``count`` pixels are made. A pixel is read and written as four values:
+    rows need room for one channel more at their end, and what a pixel writes beyond its channels the next one
+    overwrites.
     """
-
-    lane = _F32 if row.dtype == types.float32 else _I32
-    two_of, pixel_of, pair_of = (ir.VectorType(lane, n) for n in (2, 4, 8))
+    pixel_of, both_of = (ir.VectorType(_F32, n) for n in (4, 8))
 
     def generate(context, builder, signature, args):
-        multiply, add = (builder.fmul, builder.fadd) if lane is _F32 else (builder.mul, builder.add)
-
-        def data(k):
-            return context.make_array(signature.args[k])(context, builder, args[k]).data
-
-        def constant(k):
-            return ir.Constant(_I64, k)
-
         def lanes(first, number):
             return ir.Constant(ir.VectorType(_I32, number), list(range(first, first + number)))
 
-        def load(pointer, kind):
-            return builder.load(builder.bitcast(pointer, kind.as_pointer()), align=4)
+        def load(pointer):
+            return builder.load(builder.bitcast(pointer, pixel_of.as_pointer()), align=4)
 
-        pixels, first_of, factors, result = data(0), data(1), data(2), data(6)
-        taps, stride = args[3], args[4]
-        spread = ir.Constant(ir.VectorType(_I32, 8), [0] * 4 + [1] * 4)
-        total = cgutils.alloca_once(builder, pair_of)
-        with cgutils.for_range(builder, args[5]) as pair:
-            first = builder.shl(pair.index, constant(1))
-            places = [
-                builder.gep(pixels, [builder.mul(builder.sext(builder.load(place), _I64), stride)])
-                for place in (builder.gep(first_of, [builder.add(first, constant(k))]) for k in (0, 1))
-            ]
-            factor = builder.gep(factors, [builder.mul(pair.index, builder.shl(taps, constant(1)))])
-            builder.store(ir.Constant(pair_of, None), total)
+        pixels, first_of, factors, result = (_data(context, builder, signature, args, k) for k in (0, 2, 3, 7))
+        pitch, taps, stride, count, out_pitch = (args[k] for k in (1, 4, 5, 6, 8))
+        same = ir.Constant(ir.VectorType(_I32, 8), [0] * 8)
+        total = cgutils.alloca_once(builder, both_of)
+        with cgutils.for_range(builder, count) as pixel:
+            start = builder.sext(builder.load(builder.gep(first_of, [pixel.index])), _I64)
+            place = builder.gep(pixels, [builder.mul(start, stride)])
+            other = builder.gep(place, [pitch])
+            factor = builder.gep(factors, [builder.mul(pixel.index, taps)])
+            builder.store(ir.Constant(both_of, None), total)
             with cgutils.for_range(builder, taps) as tap:
                 step = builder.mul(tap.index, stride)
-                one, other = (load(builder.gep(place, [step]), pixel_of) for place in places)
-                two = load(builder.gep(factor, [builder.shl(tap.index, constant(1))]), two_of)
-                weight = builder.shuffle_vector(two, two, spread)
-                term = multiply(weight, builder.shuffle_vector(one, other, lanes(0, 8)))
-                builder.store(add(builder.load(total), term), total)
+                one, two = (load(builder.gep(line, [step])) for line in (place, other))
+                weight = builder.load(builder.gep(factor, [tap.index]))
+                weight = builder.insert_element(ir.Constant(both_of, ir.Undefined), weight, ir.Constant(_I32, 0))
+                weight = builder.shuffle_vector(weight, weight, same)
+                term = builder.fmul(weight, builder.shuffle_vector(one, two, lanes(0, 8)))
+                builder.store(builder.fadd(builder.load(total), term), total)
             value = builder.load(total)
-            for k in (0, 1):
-                place = builder.gep(result, [builder.mul(builder.add(first, constant(k)), stride)])
-                pixel = builder.shuffle_vector(value, value, lanes(4 * k, 4))
-                builder.store(pixel, builder.bitcast(place, pixel_of.as_pointer()), align=4)
+            made = builder.gep(result, [builder.mul(pixel.index, stride)])
+            for k, line in enumerate((made, builder.gep(made, [out_pitch]))):
+                four = builder.shuffle_vector(value, value, lanes(4 * k, 4))
+                builder.store(four, builder.bitcast(line, pixel_of.as_pointer()), align=4)
         return context.get_dummy_value()
 
-    return types.void(row, starts, weights, types.int64, types.int64, types.int64, out), generate
+    number = types.int64
+    return types.void(rows, number, starts, weights, number, number, number, out, number), generate
 
 
-add_pixel_pairs: Any = intrinsic(_add_pixel_pairs)
+add_pixels: Any = intrinsic(_add_pixels)
 
 
 def _data(context, builder, signature, args, k):
