@@ -89,6 +89,10 @@ class _TFRecords:
         from . import tfrecord_cpu as cpu
 
         size = int(self._sizes[index])
+        if kind == cpu.GONE:
+            return "read_failed", "the file was cut short while the job ran"
+        if kind == cpu.TOO_LARGE:
+            return "too_large", f"the record has {size} bytes; at most {MAX_RECORD} are allowed"
         damage = self._mapped.damage.get(self._files.locate(index)[0])
         if kind == cpu.TRUNCATED:
             return "truncated", damage or f"the file ends inside the record; the last {size} bytes are lost"
@@ -116,30 +120,21 @@ class _TFRecords:
         which = ctx.samples.index
         offsets, sizes, kinds = self._offsets[which], self._sizes[which], self._kinds[which]
         self._mapped.will_need(ctx, offsets, sizes)
-        gone = self._mapped.truncated(offsets)
-        large = (sizes > MAX_RECORD) & (kinds == cpu.GOOD)
-        kinds[gone | large] = cpu.LOST
-        data, parser, good = self._mapped.data, self._parser, kinds == cpu.GOOD
+        data, parser, good = self._mapped.data, self._parser, np.empty(len(which), np.bool_)
+        nbytes = cpu.sift(sizes, self._mapped.truncated(offsets), MAX_RECORD, kinds, good)
         places = parser.places(len(which)) if parser is not None else None
 
         def look(low: int, high: int) -> None:  # both at once, while the bytes are in the caches
             if self._check:
-                cpu.check_records(data, offsets[low:high], sizes[low:high], kinds[low:high])
-                good[low:high] = kinds[low:high] == cpu.GOOD
+                cpu.check_records(data, offsets[low:high], sizes[low:high], kinds[low:high], good[low:high])
             if parser is not None and places is not None:
                 parser.find(data, offsets, sizes, good, places, low, high)
 
-        spread(ctx, len(kinds), int(sizes[good].sum()) if self._check else 0, look)
-        for i in np.flatnonzero(~good).tolist():
-            if gone[i]:
-                ctx.reject(i, "read_failed", "the file was cut short while the job ran")
-            elif large[i]:
-                ctx.reject(i, "too_large", f"the record has {int(sizes[i])} bytes; at most {MAX_RECORD} are allowed")
-            else:
-                ctx.reject(i, *self._why(int(which[i]), int(kinds[i])))
-        offsets, sizes = np.where(good, offsets, 0), np.where(good, sizes, 0)
+        spread(ctx, len(kinds), nbytes if self._check else 0, look)
+        for i in np.flatnonzero(~good).tolist() if b"\0" in good.tobytes() else ():
+            ctx.reject(i, *self._why(int(which[i]), int(kinds[i])))
         if parser is None or places is None:
-            return (payload(ctx, data, offsets, sizes),)
+            return (payload(ctx, data, np.where(good, offsets, 0), np.where(good, sizes, 0)),)
         return parser.take(ctx, data, sizes, good, places)
 
 

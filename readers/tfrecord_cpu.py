@@ -17,6 +17,8 @@ BAD_LENGTH_CRC = 1  # the length fits what follows, but not its checksum
 LOST = 2  # bytes that no record begins in
 TRUNCATED = 3  # the file ends before its record does
 BAD_DATA_CRC = 4  # found when read
+GONE = 5  # the file was cut short since
+TOO_LARGE = 6
 
 
 @numba.njit("int64(uint8[::1], int64)", nogil=True, cache=True)
@@ -106,9 +108,27 @@ def walk(data: Any, at: Any, stop: Any, search: Any, check: Any, offsets: Any, s
     return n, at, search
 
 
-@numba.njit("void(uint8[::1], int64[::1], int64[::1], int32[::1])", nogil=True, cache=True)
-def check_records(data: Any, offsets: Any, sizes: Any, kinds: Any) -> None:
-    """Both checksums of the records whose kind is GOOD; sets BAD_LENGTH_CRC or BAD_DATA_CRC. Extents must be framed."""
+@numba.njit("int64(int64[::1], boolean[::1], int64, int32[::1], boolean[::1])", cache=True)
+def sift(sizes: Any, gone: Any, most: Any, kinds: Any, good: Any) -> Any:
+    """Which records are ``good``: GOOD of kind, not ``gone``, of ``most`` bytes at most; the others of that kind become
+    TOO_LARGE, and all that are gone GONE. Returns the bytes of the good ones. It takes some microseconds and keeps the
+    GIL, of which NumPy's operations would let go each time."""
+    total = np.int64(0)
+    for i in range(len(sizes)):
+        if gone[i]:
+            kinds[i] = GONE
+        elif kinds[i] == GOOD and sizes[i] > most:
+            kinds[i] = TOO_LARGE
+        good[i] = kinds[i] == GOOD
+        if good[i]:
+            total += sizes[i]
+    return total
+
+
+@numba.njit("void(uint8[::1], int64[::1], int64[::1], int32[::1], boolean[::1])", nogil=True, cache=True)
+def check_records(data: Any, offsets: Any, sizes: Any, kinds: Any, good: Any) -> None:
+    """Both checksums of the records whose kind is GOOD; sets BAD_LENGTH_CRC or BAD_DATA_CRC, and then they are not
+    ``good`` any more. Extents must be framed."""
     for i in range(len(offsets)):
         if kinds[i] != GOOD:
             continue
@@ -117,3 +137,4 @@ def check_records(data: Any, offsets: Any, sizes: Any, kinds: Any) -> None:
             kinds[i] = BAD_LENGTH_CRC
         elif masked_crc32c(data, at, stop) != _u32(data, stop):
             kinds[i] = BAD_DATA_CRC
+        good[i] = kinds[i] == GOOD

@@ -1,7 +1,7 @@
 """Processor time of each thread of a GPU job, for a batch, without a GPU.
 
     python benchmarks/jobs/host_threads.py FOLDER [--jobs jpeg,norm] [--sources tfrecord,tar] [--batches 60]
-        [--rounds 3] [--beside CHECKOUT] [--profile] [--json out.json]
+        [--rounds 3] [--beside CHECKOUT] [--profile] [--releases] [--json out.json]
 
 ``jpeg``: decode, shorter side 256, JPEG of quality 90 into shards, as `dali-run run` does it; ``norm``: decode, shorter
 side 256, crop 224, normalise, and of each picture one number is written. CuPy is a stand-in whose memory holds nothing,
@@ -9,7 +9,9 @@ and the driver's functions do nothing (files that the GPU would have encoded hav
 left is what the host does around its kernels. Times are those of Linux for each thread, in ms a batch, between a fifth
 and nine tenths of the job; the best and the median of the rounds. ``launch`` is the part of the launching thread inside
 a launch (median, and fastest tenth, of the batches), ``waits`` how often a thread let go of its processor, for others
-or for the GIL. --beside runs another checkout of the project in turns with this one.
+or for the GIL. --beside runs another checkout of the project in turns with this one. --releases counts how often each
+thread lets go of the GIL, with a C compiler and a Python whose library is shared: all that it does, a batch, whatever
+else the machine does; beside other threads each of them is a wait to get it back.
 
 The output lies in --scratch, in memory by default, and is emptied while the job runs.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import ctypes
 import itertools
 import json
 import os
@@ -66,15 +69,51 @@ def _zeros(host: Any, _source: int, nbytes: int, _stream: int) -> int:
     return 0
 
 
+_COUNTER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+static __thread long *mine;
+static struct { long thread, count; } rows[4096];
+static long used;
+void *PyEval_SaveThread(void) {
+    static void *(*real)(void);
+    if (!real) real = (void *(*)(void))dlsym(RTLD_NEXT, "PyEval_SaveThread");
+    if (!mine) {
+        long k = __sync_fetch_and_add(&used, 1) % 4096;
+        rows[k].thread = gettid();
+        mine = &rows[k].count;
+    }
+    ++*mine;
+    return real();
+}
+long gil_releases(long thread) {
+    for (long k = 0; k < 4096 && k < used; k++) if (rows[k].thread == thread) return rows[k].count;
+    return 0;
+}
+"""
+"""Counts how often each thread lets go of the GIL, where it is loaded before Python's library."""
+
+
+def counter(folder: Path) -> Path:
+    """`_COUNTER`, compiled."""
+    (folder / "counter.c").write_text(_COUNTER)
+    made = folder / "counter.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", made, folder / "counter.c", "-ldl"], check=True)
+    return made
+
+
 class Threads:
-    """Processor time and waits of this process's threads, by name."""
+    """Processor time and waits of this process's threads, by name; how often they let go of the GIL, where that is
+    counted."""
 
     def __init__(self) -> None:
-        self._at: dict[int, tuple[str, int, int]] = self._read()
+        self._at: dict[int, tuple[str, int, int, int]] = self._read()
 
     @staticmethod
-    def _read() -> dict[int, tuple[str, int, int]]:
+    def _read() -> dict[int, tuple[str, int, int, int]]:
         found = {}
+        counted: Any = getattr(ctypes.PyDLL(None), "gil_releases", lambda _: 0)
         for thread in threading.enumerate():
             task = Path(f"/proc/self/task/{thread.native_id}")
             try:
@@ -83,17 +122,17 @@ class Threads:
             except (OSError, ValueError):  # it is over
                 continue
             waits = int(words.split("voluntary_ctxt_switches:")[1].split()[0])
-            found[thread.native_id or 0] = thread.name, ran, waits
+            found[thread.native_id or 0] = thread.name, ran, waits, counted(thread.native_id or 0)
         return found
 
-    def since(self) -> dict[str, tuple[float, int]]:
-        """Seconds and waits of each since this was made; those of a kind together."""
-        found: dict[str, tuple[float, int]] = {}
-        for key, (name, ran, waits) in self._read().items():
-            _, before, waited = self._at.get(key, (name, 0, 0))
+    def since(self) -> dict[str, tuple[float, int, int]]:
+        """Seconds, waits and releases of each since this was made; those of a kind together."""
+        found: dict[str, tuple[float, int, int]] = {}
+        for key, (name, *now) in self._read().items():
+            ran, waits, releases = (a - b for a, b in zip(now, self._at.get(key, (name, 0, 0, 0))[1:], strict=True))
             kind = name.rstrip("0123456789 -_")
-            seconds, count = found.get(kind, (0.0, 0))
-            found[kind] = seconds + (ran - before) / 1e9, count + waits - waited
+            before = found.get(kind, (0.0, 0, 0))
+            found[kind] = before[0] + ran / 1e9, before[1] + waits, before[2] + releases
         return found
 
 
@@ -161,10 +200,12 @@ def measure(job: str, source: str, args: argparse.Namespace, scratch: Path) -> d
     batches = window["batches"]
     each = sorted(launched[args.batches // 5 :])
     found = {"launch": 1e3 * statistics.median(each), "launch, quiet": 1e3 * each[len(each) // 10]}
-    for kind, (seconds, waits) in sorted(window["threads"].items(), key=lambda row: -row[1][0]):
+    for kind, (seconds, waits, releases) in sorted(window["threads"].items(), key=lambda row: -row[1][0]):
         if seconds > 5e-6 * batches:
             found[kind] = 1e3 * seconds / batches
             found[f"{kind}: waits"] = waits / batches
+            if args.releases:
+                found[f"{kind}: releases"] = releases / batches
     return found
 
 
@@ -179,8 +220,11 @@ def rounds(args: argparse.Namespace) -> dict[str, dict[str, list[dict[str, float
                 command = [sys.executable, __file__, str(args.folder), "--child", f"{job},{source}", "--json",
                            str(told), "--batches", str(args.batches), "--batch", str(args.batch),
                            "--writer", args.writer, "--upload", args.upload, "--encoded", str(args.encoded),
-                           "--scratch", name, *(["--profile"] if args.profile else [])]  # fmt: skip
+                           "--scratch", name, *(["--profile"] if args.profile else []),
+                           *(["--releases"] if args.releases else [])]  # fmt: skip
                 environment = {**os.environ, "DALI_RUN_CHECKOUT": checkout, "PYTHONPATH": checkout}
+                if args.releases:
+                    environment["LD_PRELOAD"] = str(counter(Path(name)))
                 subprocess.run(command, check=True, env=environment)
                 found.setdefault(f"{job}, {source}", {}).setdefault(checkout, []).append(json.loads(told.read_text()))
     return found
@@ -212,6 +256,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--beside", type=Path, help="another checkout")
     parser.add_argument("--profile", action="store_true", help="where the launching thread's time goes")
+    parser.add_argument("--releases", action="store_true", help="how often each thread lets go of the GIL")
     parser.add_argument("--scratch", type=Path, default=Path("/dev/shm"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)

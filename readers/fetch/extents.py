@@ -28,11 +28,14 @@ from ...ops.batch import Batch
 from ...ops.context import Context
 from ...ops.errors import JobError
 from ...ops.gpu.readable_by_gpu import lease_of
+from ...ops.kernels import Kernels
 from ...ops.storage.inventory import Pieces
 from ...ops.storage.urls import Store, is_url, plain_path
 from .lost_pages import forget, lost_files, watch
 from .parallel import spread
 from .remote import local_copies
+
+_loops: Any = Kernels(".extents_cpu", __package__)
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -162,9 +165,15 @@ class Mapped:
         state = {"size": self.stored, "modified": self.mtimes}
         return Pieces(b"\0".join(os.fsencode(n) for n in names), state, records, keys)
 
-    def file_of(self, offsets: I64) -> npt.NDArray[np.intp]:
+    def file_of(self, offsets: I64) -> I64:
         """The file that holds each offset."""
-        return np.searchsorted(self.starts, offsets, side="right") - 1
+        return self._files_of(offsets)[0]
+
+    def _files_of(self, offsets: I64) -> tuple[I64, int, int]:
+        """`file_of`, and the first and the last of these files."""
+        files = np.empty(len(offsets), np.int64)
+        low, high = _loops.files_of(self.starts, np.ascontiguousarray(offsets), files)
+        return files, low, high
 
     def will_need(self, ctx: Context, offsets: I64, sizes: I64) -> None:
         """Let the system read these extents; a disk is fastest when it knows everything that is wanted."""
@@ -211,8 +220,8 @@ class Mapped:
         """
         from ..file_cpu import stat_files
 
-        files = self.file_of(offsets)
-        which = np.unique(files)
+        files, low, high = self._files_of(offsets)
+        which = np.unique(files) if low < high else np.array([low] * (len(files) > 0), np.int64)
         now, mtimes = np.empty(len(which), np.int64), np.empty(len(which), np.int64)
         # without the GIL: a shuffled batch may come from hundreds of files
         stat_files(np.int32(_AT_FDCWD), self._names, self._name_starts[which], now, mtimes, 0, len(which))
@@ -386,25 +395,21 @@ def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:
 
     Extents must lie in ``data``; what was rejected has size 0.
     """
-    shapes = sizes.astype(np.int32).reshape(-1, 1)
     if ctx.allocate_staging is None:
-        return Batch(data, offsets, shapes, "", ctx.samples)
+        return Batch(data, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
     mapped = None if ctx.lender is None else mapped_of(data)
     lent = None if ctx.lender is None or mapped is None else ctx.lender.lend(mapped, offsets, sizes)
     lease = lease_of(lent)
     if lease is not None:
-        batch = Batch(lent, offsets, shapes, "", ctx.samples)
+        batch = Batch(lent, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
         lease.plan(batch)
         return batch
-    from .extents_cpu import copy_extents
-
-    room = (sizes + 15) // 16 * 16
-    ends = np.cumsum(room)
-    at = ends - room
-    total = int(ends[-1]) if len(ends) else 0
+    n, sizes = len(sizes), np.ascontiguousarray(sizes, np.int64)
+    at, shapes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
+    total = _loops.lay_out(sizes, 16, at, shapes)
     out = ctx.staging(total)
-    offsets, sizes = np.ascontiguousarray(offsets), np.ascontiguousarray(sizes)
-    spread(ctx, len(at), total, lambda a, b: copy_extents(data, offsets[a:b], sizes[a:b], out, at[a:b]))
+    offsets = np.ascontiguousarray(offsets)
+    spread(ctx, n, total, lambda a, b: _loops.copy_extents(data, offsets[a:b], sizes[a:b], out, at[a:b]))
     return Batch(out, at, shapes, "", ctx.samples)
 
 

@@ -14,14 +14,19 @@ from ...ops.base import Spec
 from ...ops.batch import Batch
 from ...ops.context import Context
 from ...ops.errors import SpecError
+from ...ops.kernels import Kernels
 from ...ops.types import DALIDataType
 from ..fetch.extents import MAX_RECORD, U8, payload
+
+_found: Any = Kernels(".found_cpu", __package__)
 
 I64 = npt.NDArray[np.int64]
 
 _DTYPES = {
     "string": "string", "bytes": "string", "float": "float", "float32": "float", "int64": "int64",
 }  # fmt: skip
+_COUNT = 2
+"""The column of what was found that tells how many values there are."""
 _KINDS = {"string": 1, "float": 2, "int64": 3}  # the field numbers of Feature
 _KIND_NAMES = {1: "bytes", 2: "floats", 3: "integers", 4: "something else"}
 
@@ -156,13 +161,17 @@ class RecordParser:
     features: Mapping[str, Feature]
     names: U8
     name_starts: I64
+    wanted: I64
+    """[F, 3], see `found_cpu`."""
 
     @staticmethod
     def of(features: Mapping[str, Feature], wire: Wire = "example") -> RecordParser:
         """For these features."""
         encoded = [name.encode() for name in features]
         starts = np.cumsum([0, *map(len, encoded)]).astype(np.int64)
-        return RecordParser(wire, features, np.frombuffer(bytearray(b"".join(encoded) + b"\0"), np.uint8), starts)
+        names = np.frombuffer(bytearray(b"".join(encoded) + b"\0"), np.uint8)
+        wanted = np.array([_wanted(f) for f in features.values()], np.int64).reshape(-1, 3)
+        return RecordParser(wire, features, names, starts, wanted)
 
     def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_]) -> tuple[Batch, ...]:
         """One batch a feature from the records ``data[offsets[i] : offsets[i] + sizes[i]]``.
@@ -181,31 +190,45 @@ class RecordParser:
         self, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_], places: Places, low: int, high: int
     ) -> None:  # fmt: skip
         """Where the features of the records [low, high) lie. Several threads may share a batch's records."""
-        cpu = _compiled(self.wire)
         part = slice(low, high)
-        places.status[part] = np.where(good[part], cpu.OK, cpu.DAMAGED)
-        cpu.find_features(
-            data, offsets[part], sizes[part], self.names, self.name_starts, places.found[part], places.status[part]
-        )
+        _compiled(self.wire).find_features(
+            data, offsets[part], sizes[part], good[part], self.names, self.name_starts, places.found[part],
+            places.status[part],
+        )  # fmt: skip
 
     def take(
         self, ctx: Context, data: U8, sizes: I64, good: npt.NDArray[np.bool_], places: Places
     ) -> tuple[Batch, ...]:  # fmt: skip
         """One batch a feature of records whose features were found; see `parse`."""
+        found, right = places.found, np.empty(len(places.found), np.bool_)
+        if _found.sift(found, places.status, self.wanted, MAX_RECORD, right):
+            right = self._refuse(ctx, sizes, good, places)
+        return tuple(
+            _take(self.wire, ctx, data, feature, found, f, right) for f, feature in enumerate(self.features.values())
+        )
+
+    def _refuse(self, ctx: Context, sizes: I64, good: npt.NDArray[np.bool_], places: Places) -> npt.NDArray[np.bool_]:
+        """Reject what is not as it should be, and forget what was found there; the others."""
         cpu = _compiled(self.wire)
         found, status = places.found, places.status
         for i in np.flatnonzero((status != cpu.OK) & good).tolist():
             ctx.reject(i, "corrupt_record", f"is no {_WIRE_NAMES[self.wire]}: its {int(sizes[i])} bytes do not parse")
-        good = status == cpu.OK
+        right: npt.NDArray[np.bool_] = status == cpu.OK
         for f, (name, feature) in enumerate(self.features.items()):
-            for i, code, message in _problems(name, feature, found[:, f], good):
+            for i, code, message in _problems(name, feature, found[:, f], right):
                 ctx.reject(i, code, message)
-                good[i] = False
-        found[~good] = 0
-        return tuple(
-            _take(self.wire, ctx, data, feature, np.ascontiguousarray(found[:, f]), good)
-            for f, feature in enumerate(self.features.values())
-        )
+                right[i] = False
+        found[~right] = 0
+        return right
+
+
+def _wanted(feature: Feature) -> tuple[int, int, int]:
+    """A feature as `found_cpu.sift` is told of it; `_problems` says the same in words."""
+    size = 1 if feature.dtype == "string" else math.prod(feature.shape)
+    fixed = isinstance(feature, FixedLenFeature)
+    needed = fixed and math.prod(feature.shape) > 0 and feature.default is None  # type: ignore[union-attr]
+    rules = _found.NEEDED * needed + _found.FIXED * (fixed or feature.dtype == "string")
+    return _KINDS[feature.dtype], size, rules
 
 
 def _problems(name: str, feature: Feature, found: I64, good: npt.NDArray[np.bool_]) -> list[tuple[int, Any, str]]:
@@ -237,37 +260,35 @@ def _problems(name: str, feature: Feature, found: I64, good: npt.NDArray[np.bool
     return out
 
 
-def _take(wire: Wire, ctx: Context, data: U8, feature: Feature, found: I64, good: npt.NDArray[np.bool_]) -> Batch:
-    cpu = _compiled(wire)
-    missing = good & (found[:, 2] == 0)
+def _take(
+    wire: Wire, ctx: Context, data: U8, feature: Feature, found: I64, f: int, good: npt.NDArray[np.bool_]
+) -> Batch:  # fmt: skip
+    """Feature ``f`` of the records; nothing was found in those that are not ``good``."""
     default = feature.default if isinstance(feature, FixedLenFeature) else None
+    n = len(found)
     if feature.dtype == "string":
-        sizes = np.where(found[:, 2] == 0, 0, found[:, 1] - found[:, 0])
-        if default is None or not missing.any():
-            return payload(ctx, data, np.where(sizes == 0, 0, found[:, 0]), sizes)
-        return _with_default(ctx, data, found[:, 0], sizes, missing, default)
-    counts = found[:, 2].copy()
-    if default is not None:
-        counts[missing] = default.size
-    ends = np.cumsum(counts)
-    at = ends - counts
-    total = int(ends[-1]) if len(ends) else 0
+        offsets, sizes = np.empty(n, np.int64), np.empty(n, np.int64)
+        if not _found.texts(found, f, offsets, sizes) or default is None:
+            return payload(ctx, data, offsets, sizes)
+        return _with_default(ctx, data, offsets, sizes, good & (found[:, f, _COUNT] == 0), default)
+    rows, counts, at = np.empty((n, 4), np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    total = _found.numbers(found, f, good, 0 if default is None else default.size, rows, counts, at)
     if feature.dtype == "float":
         values: npt.NDArray[Any] = np.empty(total, np.float32)
-        cpu.read_floats(data, found, at, values)
+        _compiled(wire).read_floats(data, rows, at, values)
     else:
         values = np.empty(total, np.int64)
-        cpu.read_integers(data, found, at, values)
+        _compiled(wire).read_integers(data, rows, at, values)
     if default is not None:
-        for i in np.flatnonzero(missing).tolist():
+        for i in np.flatnonzero(good & (rows[:, _COUNT] == 0)).tolist():
             values[at[i] : at[i] + default.size] = default.reshape(-1)
-    shapes = np.empty((len(found), 0), np.int32)
+    shapes = np.empty((n, 0), np.int32)
     if isinstance(feature, VarLenFeature):
-        shapes = np.column_stack([counts // math.prod(feature.shape), np.tile(feature.shape, (len(found), 1))])
+        shapes = np.column_stack([counts // math.prod(feature.shape), np.tile(feature.shape, (n, 1))])
     elif feature.shape:
-        shapes = np.tile(np.array(feature.shape), (len(found), 1))
+        shapes = np.tile(np.array(feature.shape), (n, 1))
         shapes[~good] = 0  # nothing was read
-    elif not good.all():  # a scalar has one element, a rejected one too
+    elif total < n:  # a scalar has one element, a rejected one too
         values, at = np.append(values, values.dtype.type(0)), np.where(good, at, total)
     return Batch(values, at, shapes.astype(np.int32), "", ctx.samples)
 

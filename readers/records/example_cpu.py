@@ -14,6 +14,7 @@ import numpy as np
 from .protobuf_cpu import BYTES, FIXED32, VARINT, count_varints, field, varint
 
 OK, DAMAGED = 0, 1
+"""Status of a record."""
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 """Kinds of a feature: the field numbers of Feature."""
 START, STOP, COUNT, KIND = 0, 1, 2, 3
@@ -110,36 +111,39 @@ def _entry(data: Any, at: Any, stop: Any, names: Any, name_starts: Any, found: A
 
 
 @numba.njit(
-    "void(uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64[:, :, ::1], int32[::1])",
+    "void(uint8[::1], int64[::1], int64[::1], boolean[::1], uint8[::1], int64[::1], int64[:, :, ::1], int32[::1])",
     nogil=True,
     cache=True,
 )
-def find_features(data: Any, offsets: Any, sizes: Any, names: Any, name_starts: Any, found: Any, status: Any) -> None:
+def find_features(
+    data: Any, offsets: Any, sizes: Any, good: Any, names: Any, name_starts: Any, found: Any, status: Any
+) -> None:  # fmt: skip
     """Walk the Examples at ``offsets``; ``found[i, f]`` says where feature f of record i lies, KIND 0 for nowhere.
 
-    ``names[name_starts[f] : name_starts[f + 1]]`` are the names. Extents must lie in ``data``. Records whose status
-    is not OK are left alone.
+    ``names[name_starts[f] : name_starts[f + 1]]`` are the names. Extents must lie in ``data``. Records that are not
+    ``good`` are not looked at, and DAMAGED.
     """
     for i in range(len(offsets)):
         found[i] = 0
-        if status[i] != OK:
+        status[i] = OK if good[i] else DAMAGED
+        if not good[i]:
             continue
         at, stop = offsets[i], offsets[i] + sizes[i]
-        good = True
-        while good and at < stop:
+        sound = True
+        while sound and at < stop:
             number, wire, low, high = field(data, at, stop)
             at = high
             if wire < 0 or (number == 1 and wire != BYTES):
-                good = False
+                sound = False
             elif number == 1:
-                while good and low < high:
+                while sound and low < high:
                     number, wire, a, b = field(data, low, high)
                     low = b
                     if wire < 0 or (number == 1 and wire != BYTES):
-                        good = False
+                        sound = False
                     elif number == 1:
-                        good = _entry(data, a, b, names, name_starts, found[i])
-        if not good:
+                        sound = _entry(data, a, b, names, name_starts, found[i])
+        if not sound:
             status[i] = DAMAGED
             found[i] = 0
 

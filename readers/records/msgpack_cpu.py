@@ -198,15 +198,18 @@ def _value(data: Any, at: Any, stop: Any, found: Any) -> Any:
 
 
 @numba.njit(
-    "void(uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64[:, :, ::1], int32[::1])",
+    "void(uint8[::1], int64[::1], int64[::1], boolean[::1], uint8[::1], int64[::1], int64[:, :, ::1], int32[::1])",
     nogil=True,
     cache=True,
 )
-def find_features(data: Any, offsets: Any, sizes: Any, names: Any, name_starts: Any, found: Any, status: Any) -> None:
+def find_features(
+    data: Any, offsets: Any, sizes: Any, good: Any, names: Any, name_starts: Any, found: Any, status: Any
+) -> None:  # fmt: skip
     """As `example_cpu.find_features`: the wanted entries of a map by their keys, of an array by their places."""
     for i in range(len(offsets)):
         found[i] = 0
-        if status[i] != OK:
+        status[i] = OK if good[i] else DAMAGED
+        if not good[i]:
             continue
         at, stop = offsets[i], offsets[i] + sizes[i]
         kind, place, length = head(data, at, stop)

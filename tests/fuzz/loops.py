@@ -50,7 +50,7 @@ def run_features(cpu: Any, data: Bytes) -> None:
     starts = np.cumsum([0, *map(len, names)]).astype(I64)
     found, status = np.empty((1, 3, 4), I64), np.zeros(1, np.int32)
     offsets, sizes = extent(data)
-    cpu.find_features(data, offsets, sizes, text, starts, found, status)
+    cpu.find_features(data, offsets, sizes, np.ones(1, np.bool_), text, starts, found, status)
     for f in range(3):
         column = np.ascontiguousarray(found[:, f])
         assert 0 <= column[0, 0] <= column[0, 1] <= len(data)
@@ -94,7 +94,7 @@ def run_tfrecord(data: Bytes) -> None:
             assert (offsets >= 0).all()
             assert (sizes >= 0).all()
             assert (offsets + sizes <= len(data)).all()
-            tfrecord_cpu.check_records(data, offsets, sizes, kinds)
+            tfrecord_cpu.check_records(data, offsets, sizes, kinds, kinds == tfrecord_cpu.GOOD)
         assert total <= len(data)
 
 

@@ -378,6 +378,25 @@ def test_a_file_cut_short_while_reading(tmp_path: Path) -> None:
     assert all(len(s) for s in content(batch)[1:])
 
 
+@pytest.mark.parametrize("check", [True, False])
+def test_records_of_more_bytes_than_a_batch_can_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: bool
+) -> None:
+    path = tmp_path / "a.tfrecord"
+    write(path, rows(40))
+    reader = TFRecord(path=str(path), check_crc=check)
+    source = open_reader(reader)
+    sizes = source._sizes.tolist()
+    limit = sorted(sizes)[20]
+    monkeypatch.setattr("dali_run.readers.tfrecord.MAX_RECORD", limit)
+    (batch,), rejects = fetch(reader, source, list(range(40)))
+    large = [i for i, size in enumerate(sizes) if size > limit]
+    assert 0 < len(large) < 20
+    assert [(r.slot, r.code) for r in rejects] == [(i, "too_large") for i in large]
+    assert rejects[0].message == f"the record has {sizes[large[0]]} bytes; at most {limit} are allowed"
+    assert [len(s) for s in content(batch)] == [0 if size > limit else size for size in sizes]
+
+
 def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="there is no file"):
         TFRecord(path=str(tmp_path / "none*")).open()

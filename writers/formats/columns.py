@@ -98,6 +98,8 @@ def as_bytes(batch: Batch) -> Column:
     """The samples' elements as they lie in memory (little-endian, C order)."""
     itemsize = batch.dtype.itemsize
     data = np.ascontiguousarray(batch.data).view(np.uint8)
+    if itemsize == 1:
+        return Column(data, np.ascontiguousarray(batch.offsets), batch.sizes)
     return Column(data, np.ascontiguousarray(batch.offsets * itemsize), batch.sizes * itemsize)
 
 
@@ -228,10 +230,10 @@ def copy(out: U8, to: I64, column: Column) -> None:
 
 def address(column: Column) -> tuple[np.int64, I64, I64]:
     """The column as compiled code takes it: address, starts, sizes; checked to lie in its data."""
+    from ..bytes import frames_cpu
+
     starts, sizes = np.ascontiguousarray(column.starts, np.int64), np.ascontiguousarray(column.sizes, np.int64)
-    if len(starts) and (
-        int(starts.min()) < 0 or int((starts + sizes).max()) > column.data.size or int(sizes.min()) < 0
-    ):
+    if not frames_cpu.lie_within(starts, sizes, column.data.size):
         raise ValueError("a batch's offsets and shapes reach outside of its data")
     return np.int64(column.data.ctypes.data), starts, sizes
 
@@ -240,7 +242,8 @@ class Loose:
     """Which of some columns of ``n`` values are written from where they are, and where; the others are to be copied."""
 
     def __init__(self, columns: Sequence[Column], n: int) -> None:
-        there = [c for c in columns if c.loose]
+        loose = [c.loose for c in columns]
+        there = [c for c, its in zip(columns, loose, strict=True) if its]
         shape = len(there), n
         self.cuts, self.addresses, self.sizes = (np.empty(shape, np.int64) for _ in range(3))
         """[K, n], as in `Woven`; ``cuts`` are for the caller to set."""
@@ -248,7 +251,7 @@ class Loose:
             base, starts, self.sizes[k] = address(column)
             np.add(starts, base, out=self.addresses[k])
         rows = iter(self.cuts)
-        self.cuts_of = [next(rows) if c.loose else _NOWHERE for c in columns]
+        self.cuts_of = [next(rows) if its else _NOWHERE for its in loose]
         """Each column's row of ``cuts``; empty for those that are to be copied."""
         self._held = tuple(c.data for c in there)
 
@@ -310,25 +313,12 @@ def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[i
 
     total = np.zeros(n, np.int64)
     for name, _, column in parts:
-        inner = _with_head(column.sizes)
-        feature = _with_head(inner)
-        entry = _with_head(np.array([len(name)])) + _with_head(feature)
-        total += _with_head(entry)
+        frames_cpu.add_entries(total, len(name), np.ascontiguousarray(column.sizes, np.int64))
     loose = Loose([column for _, _, column in parts], n)
-    kept = _with_head(total) + sum(around) - loose.sizes.sum(axis=0)
-    ends = np.cumsum(kept)
-    out = np.empty(int(kept.sum()), np.uint8)
-    cursor = ends - kept + around[0]
+    starts, cursor, ends = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    out = np.empty(frames_cpu.lay_out(total, loose.sizes, *around, starts, cursor, ends), np.uint8)
     frames_cpu.put_lengths(out, cursor, np.uint8(10), total)
     for (name, tag, column), cuts in zip(parts, loose.cuts_of, strict=True):
         text = np.frombuffer(bytearray(name), np.uint8)
         frames_cpu.put_feature(out, cursor, text, np.uint8(tag), *address(column), cuts)
-    return loose.woven(out, ends - kept, ends)
-
-
-def _with_head(sizes: I64) -> I64:
-    """Size of a length-delimited field whose content has ``sizes``: tag, length, content."""
-    from ..bytes import frames_cpu
-
-    out: I64 = 1 + frames_cpu.varint_sizes(sizes) + sizes
-    return out
+    return loose.woven(out, starts, ends)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dali_run.readers.fetch import extents
-from dali_run.readers.fetch.extents_cpu import copy_extents
+from dali_run.readers.fetch.extents_cpu import copy_extents, files_of, lay_out
 
 
 def test_copies_are_exact_at_all_alignments_and_sizes() -> None:
@@ -54,3 +54,25 @@ def test_many_empty_gzip_members_are_cut_off(tmp_path: Path, monkeypatch: pytest
     assert list(mapped.damage) == [0]
     assert "more than 100 parts" in mapped.damage[0]
     assert mapped.sizes.tolist() == [len(data), 200 * len(data)]
+
+
+def test_the_file_of_each_place_whatever_their_order() -> None:
+    rng = np.random.default_rng(5)
+    starts = np.array([0, 4096, 4096, 8192, 40960, 40960], np.int64)  # two files are empty
+    inside = np.sort(rng.integers(0, 50_000, 700))
+    for offsets in (inside, inside[::-1].copy(), rng.permutation(inside), starts, starts - 1, np.empty(0, np.int64)):
+        files = np.empty(len(offsets), np.int64)
+        offsets.setflags(write=False)  # as of a mapped index
+        low, high = files_of(starts, offsets, files)
+        expected = np.searchsorted(starts, offsets, side="right") - 1
+        assert np.array_equal(files, expected)
+        if len(offsets):
+            assert (low, high) == (expected.min(), expected.max())
+
+
+def test_extents_are_laid_out_one_after_the_other() -> None:
+    sizes = np.array([0, 1, 15, 16, 17, 100_000, 0, 5], np.int64)
+    at, shapes = np.empty(len(sizes), np.int64), np.empty((len(sizes), 1), np.int32)
+    assert lay_out(sizes, 16, at, shapes) == 16 + 16 + 16 + 32 + 100_000 + 16
+    assert at.tolist() == [0, 0, 16, 32, 48, 80, 100_080, 100_080]
+    assert shapes[:, 0].tolist() == sizes.tolist()

@@ -20,7 +20,7 @@ from dali_run.writers.bytes import files_io
 from dali_run.writers.bytes import gathered as pieces
 from dali_run.writers.bytes.files_io import File
 from dali_run.writers.bytes.gathered import LOOSE, Pieces, Woven
-from dali_run.writers.formats.columns import Column, Loose, as_they_are, pack, starts_of
+from dali_run.writers.formats.columns import Column, Loose, address, as_they_are, pack, starts_of
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
 
@@ -211,3 +211,20 @@ def test_a_shard_of_input_that_is_cut_short_is_not_published(tmp_path: Path, mon
     with pytest.raises(JobError, match=r"cannot write .*x-00000.*an input file was cut short.*EFAULT"):
         run()
     assert not list((tmp_path / "out").glob("*.tar"))
+
+
+@pytest.mark.parametrize(
+    ("starts", "sizes", "inside"),
+    [
+        ([0, 3], [3, 7], True), ([], [], True), ([10, 0], [0, 10], True),
+        ([-1, 0], [1, 1], False), ([0, 4], [3, 7], False), ([0, 11], [1, 0], False), ([5, 5], [-1, 0], False),
+        ([2**62, 0], [2**62 + 2**61, 0], False),
+    ],
+)  # fmt: skip
+def test_values_that_reach_outside_of_their_data_are_refused(starts: list[int], sizes: list[int], inside: bool) -> None:
+    values = Column(np.zeros(10, np.uint8), np.array(starts, np.int64), np.array(sizes, np.int64))
+    if inside:
+        assert address(values)[1].tolist() == starts
+    else:
+        with pytest.raises(ValueError, match="reach outside of its data"):
+            address(values)
