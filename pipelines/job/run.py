@@ -40,7 +40,7 @@ from ..engine.errors import as_ours
 from ..engine.inputs import JobFeed, Sources
 from ..engine.lanes import Beside
 from ..engine.memory.trim import trim
-from ..engine.options import lanes_for
+from ..engine.options import ahead_for, lanes_for
 from ..engine.warm_up import rehearse
 from ..graph.as_json import described
 from ..graph.nodes import Graph
@@ -465,9 +465,10 @@ class JobRun:
 def options_of(spec: Spec, target: Target) -> Options:
     """The engine's options from the ``pipeline:`` and ``on_error:`` sections."""
     settings = spec.pipeline
+    threads = threads_of(settings.num_threads)
     return Options(
-        num_threads=threads_of(settings.num_threads),
-        cpu_queue=settings.prefetch_cpu,
+        num_threads=threads,
+        cpu_queue=ahead_for(settings.prefetch_cpu, threads) if target.device == "gpu" else settings.prefetch_cpu,
         gpu_queue=settings.prefetch_gpu,
         lanes=lanes_for(settings.prefetch_gpu) if target.device != "cpu" else 1,
         policy=spec.on_error.policy,

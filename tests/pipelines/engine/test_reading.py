@@ -22,6 +22,7 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
+from dali_run.pipelines.engine.options import ahead_for
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.limits import Memory
 from dali_run.pipelines.plugins import load_operators
@@ -181,6 +182,29 @@ def test_no_more_batches_are_read_than_the_queue_has_room_for(monkeypatch: pytes
                 next(engine)
                 assert len(begun) <= taken + 3  # two in the queue, and one that waits for room
     assert sorted(begun) == list(range(0, _RECORDS, 10))
+
+
+@pytest.mark.parametrize(
+    ("threads", "asked", "waiting", "at_once"),
+    [
+        (1, 2, 2, 1),
+        (4, 2, 2, 4),
+        (8, 2, 2, 4),
+        (10, 2, 3, 5),
+        (12, 2, 4, 6),
+        (64, 2, 4, 6),
+        (64, 1, 4, 6),
+        (4, 7, 7, 4),
+    ],
+)
+def test_a_job_reads_ahead_as_it_has_threads(threads: int, asked: int, waiting: int, at_once: int) -> None:
+    assert ahead_for(asked, threads) == waiting
+    plan = compiled("null")
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        options = Options(num_threads=threads, cpu_queue=ahead_for(asked, threads))
+        with Engine(plan, feed, feed.requests(10), options) as engine:
+            assert engine.host_part.reads_at_once == at_once
 
 
 @pytest.mark.parametrize("device", ["cpu", "null"])
