@@ -30,8 +30,8 @@ class Library:
     def __init__(self, patch: pytest.MonkeyPatch, fails: int = -1) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self._functions = {n: ctypes.CFUNCTYPE(ctypes.c_int, *k)(self._noted(n, fails)) for n, k in _KINDS.items()}
-        addresses = {n: ctypes.cast(f, ctypes.c_void_p).value for n, f in self._functions.items()}
-        patch.setattr(stream_work, "load", lambda: addresses)
+        self._addresses = {n: ctypes.cast(f, ctypes.c_void_p).value for n, f in self._functions.items()}
+        patch.setattr(stream_work, "load", lambda: self._addresses)  # and so its functions live as long as it is there
 
     def _noted(self, name: str, fails: int) -> Callable[..., int]:
         def call(*given: Any) -> int:
