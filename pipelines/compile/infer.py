@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ...ops.base import Spec
+from ...ops.base import Operator, Spec, parameters
 from ...ops.errors import ArgumentValueError, SpecError
 from ...ops.types import DALIDataType
 from ..graph.nodes import Graph, Node
@@ -23,10 +24,20 @@ def infer(graph: Graph) -> Graph:
             continue
         given = [nodes[e.node].specs[e.output] for e in node.inputs]
         try:
+            check_numbers(node.op, {name: nodes[e.node].specs[e.output] for name, e in node.args.items()})
             nodes.append(replace(node, specs=infer_node(node, given)))
         except SpecError as e:
             raise e.at(node.where) from None
     return replace(graph, nodes=tuple(nodes))
+
+
+def check_numbers(op: Operator, given: Mapping[str, Spec]) -> None:
+    """Raises SpecError where an argument that is one number gets what cannot be one: every sample would be rejected."""
+    for name, spec in given.items():
+        known = spec.shape is not None and None not in spec.shape
+        wrong = known and math.prod(n or 0 for n in spec.shape or ()) != 1
+        if not parameters(type(op))[name].is_vector and (wrong or {*"HW"} <= {*spec.layout}):
+            raise SpecError(f"argument {name!r} takes one number for each sample, got {spec}")
 
 
 _ENCODED = "; if these are encoded files, decode them first, with decoders.image"

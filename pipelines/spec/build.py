@@ -6,7 +6,6 @@ checked, and nothing is reported twice.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from ...ops.formulas import expression
 from ...readers.base import Reader
 from ...readers.external_source import ProgramInput
 from ...writers.base import ENCODED, FieldConfig, Writer, make_writer, options_of
-from ..compile.infer import infer_node
+from ..compile.infer import check_numbers, infer_node
 from ..compile.place import Target, impossible
 from ..compile.prune import prune
 from ..graph.arguments import check_argument, no_argument
@@ -115,15 +114,6 @@ def _find(name: str) -> tuple[type[Operator] | None, str]:
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
-
-
-def _check_numbers(op: Operator, given: Mapping[str, BatchSpec]) -> None:
-    """Raises SpecError where an argument that is one number gets what cannot be one: every sample would be rejected."""
-    for name, spec in given.items():
-        known = spec.shape is not None and None not in spec.shape
-        wrong = known and math.prod(n or 0 for n in spec.shape or ()) != 1
-        if not parameters(type(op))[name].is_vector and (wrong or {*"HW"} <= {*spec.layout}):
-            raise SpecError(f"argument {name!r} takes one number for each sample, got {spec}")
 
 
 def _takes(cls: type[Operator], argument: str, value: Any) -> bool:
@@ -273,7 +263,7 @@ class _Build:
         nodes = self.graph.nodes
         for node in nodes[self.inferred :]:
             try:
-                _check_numbers(node.op, {name: nodes[e.node].specs[e.output] for name, e in node.args.items()})
+                check_numbers(node.op, {name: nodes[e.node].specs[e.output] for name, e in node.args.items()})
                 specs = infer_node(node, [nodes[e.node].specs[e.output] for e in node.inputs])
             except SpecError as e:
                 self.problems.add(mark, f"{label}: {e}")

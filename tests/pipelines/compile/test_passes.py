@@ -137,7 +137,7 @@ def test_an_argument_from_the_gpu_is_refused() -> None:
     b = GraphBuilder()
     (x, _) = b.add("testing.bytes")
     (x,) = b.add("testing.decode", [x], device="mixed")
-    (y,) = b.add("testing.everywhere", [x])
+    (y,) = b.add("random.uniform", device="gpu")
     (x,) = b.add("testing.everywhere", [x], {"amount": y})
     with pytest.raises(SpecError, match="'amount' comes from the GPU"):
         stages(b.build({"x": x}), Target("gpu"))

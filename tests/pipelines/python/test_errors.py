@@ -89,6 +89,22 @@ def test_errors_name_the_line_the_operator_and_the_sample() -> None:
         assert sample in str(caught.value)
 
 
+@pytest.mark.parametrize("what", ["an image", "two numbers"])
+def test_an_argument_of_one_number_takes_no_image(what: str) -> None:
+    """Each sample was refused, when the pipeline ran."""
+
+    @pipeline_def(batch_size=2, num_threads=1, device_id=None)
+    def turned() -> Any:
+        images = given(IMAGE, layout="HWC")
+        angle = images if what == "an image" else fn.random.uniform(shape=[2])
+        return fn.rotate(images, angle=angle)  # this line
+
+    line = test_an_argument_of_one_number_takes_no_image.__code__.co_firstlineno
+    with pytest.raises(SpecError, match="argument 'angle' takes one number for each sample, got") as caught:
+        turned().build()
+    assert f"{__file__}:{line + 8}: rotate: " in str(caught.value)
+
+
 def test_an_exception_in_an_operator_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from dali_run.ops.images.crop import Crop
 
