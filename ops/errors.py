@@ -11,8 +11,12 @@ DaliRunError
 
 from __future__ import annotations
 
+import threading
+import traceback
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Literal, Self, TypeVar, get_args
+
+E = TypeVar("E", bound=BaseException)
 
 RejectCode = Literal[
     "read_failed",  # the bytes could not be read (missing file, I/O error, short read)
@@ -96,6 +100,27 @@ class SampleError(DaliRunError):
         """The same words without the frames that the error came through, to be kept or raised later: frames hold what
         their functions held, whole batches among them."""
         return type(self)(self.code, str(self))
+
+
+def kept(error: E) -> E:
+    """``error``, to be kept, or raised in another thread. Where it came through is told by a note of its own; the
+    frames themselves go, and what they and the functions around them held, whole batches among it."""
+    if isinstance(error, Exception) and not vars(error).get(_TOLD):  # and no Ctrl-C
+        lines = "".join(traceback.format_exception(error)).rstrip()
+        error.add_note(f"It was raised in thread {threading.current_thread().name!r}:\n{lines}")
+        vars(error)[_TOLD] = True
+    todo: list[BaseException | None] = [error]
+    seen = set()
+    while todo:
+        one = todo.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            todo += [one.__cause__, one.__context__]
+    return error
+
+
+_TOLD = "_its_lines_are_told"
 
 
 @dataclass(frozen=True, slots=True)

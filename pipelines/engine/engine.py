@@ -20,11 +20,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from ...ops.errors import DeviceError
+from ...ops.errors import DeviceError, kept
 from ...ops.gpu.lane import page_lock_through, page_locked_blocks, pinned_empty
 from ...ops.gpu.start import start_ahead
 from ...ops.gpu.uploads import UploadsOf
@@ -157,7 +157,7 @@ class Engine:
         try:
             self._start()
         except BaseException as e:
-            self._fail(e)
+            self._fail(kept(e))
             self.direct = None
             self.delivery.stop()
             raise
@@ -247,7 +247,7 @@ class Engine:
             except Closed:
                 pass
             except BaseException as e:  # whatever it is, the run ends with it, in the caller's thread
-                self._fail(e)
+                self._fail(kept(e))
             finally:
                 for a in args:
                     if isinstance(a, Channel) and a is args[-1]:
@@ -326,6 +326,9 @@ class Engine:
         page_locked_blocks().leave(self.budget.host)
         if wait:
             self.host_part.let_go()
+            self._apart.clear()
+            if self.direct is not None:
+                self.direct.let_go()
             for ledger in self.ledgers.values():
                 ledger.close()
 
@@ -353,13 +356,23 @@ class Engine:
     def __next__(self) -> Iteration:
         """The next finished batch. Raises StopIteration at the end of the schedule; what made a batch fail, after which
         the next ones can be asked for; or what ended the run."""
-        if self.inline is not None:
-            try:
-                made = self.inline.take()
-            except StopIteration:
+        try:
+            return self._next()
+        except StopIteration:
+            raise
+        except Exception as e:
+            kept(e)  # and for as long as the program likes
+            ours = as_ours(e)
+            if ours is e:
                 raise
-            except Exception as e:
-                _raise(e)
+        try:
+            raise ours
+        finally:
+            del ours  # or it would hold this frame, which holds it
+
+    def _next(self) -> Iteration:
+        if self.inline is not None:
+            made = self.inline.take()
             if made is not None:
                 return finished(self.services, made)
             self.inline, self.host_part.on_account = None, True
@@ -368,7 +381,7 @@ class Engine:
             self._apart.extend(self._taken())
         iteration = self._apart.popleft()
         if iteration.problem is not None:
-            _raise(iteration.problem)
+            raise iteration.problem
         return finished(self.services, iteration)
 
     def _taken(self) -> Sequence[Iteration]:
@@ -383,18 +396,10 @@ class Engine:
                 raise self._error from None
             raise StopIteration from None
         except BaseException as e:  # the caller is interrupted
-            self._fail(e)
+            self._fail(kept(e))
             raise
         if iteration.problem is not None:
             self.budget.release_all(iteration.order)
         elif self.direct is None:
             self._handed_out = iteration.order
         return iteration.apart() if self.options.whole_batches and len(iteration.asked) > 1 else (iteration,)
-
-
-def _raise(problem: BaseException) -> NoReturn:
-    """Raise it in words for the user."""
-    ours = as_ours(problem)
-    if ours is problem:
-        raise problem
-    raise ours from None

@@ -19,7 +19,7 @@ def taken(channel: Channel[Iteration]) -> Iteration:
         except Closed:
             raise
         except BaseException as e:
-            it.problem = e
+            it.fail(e)
         it.chunks = None
         channel.waited_empty += time.perf_counter() - began
     return it
@@ -36,9 +36,7 @@ def arriving(inbox: Channel[Iteration], out: Channel[Iteration]) -> Iterator[Ite
 
 
 def hand_on_failed(it: Iteration, out: Channel[Iteration], problem: BaseException) -> None:
-    """The batch has failed: it is handed on after those before it, and ``problem`` is raised where it is taken. Raises
-    Closed where the run was stopped."""
-    if isinstance(problem, Closed):
-        raise problem
-    it.problem, it.chunks = problem, None  # not all of them are in the pool
+    """The batch has failed: it is handed on after those before it, and ``problem`` is raised where it is taken."""
+    it.fail(problem)
+    it.chunks = None  # not all of them are in the pool
     out.put(it)

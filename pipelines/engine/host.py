@@ -12,6 +12,7 @@ import numpy as np
 
 from ...ops.batch import Samples
 from ...ops.context import Helpers
+from ...ops.errors import kept
 from ...ops.gpu.uploads import UploadsOf
 from ...readers.base import Reader
 from ...readers.fetch.gpu_reads import Lending
@@ -134,6 +135,8 @@ class HostPart:
                     if follows and part.chunks is None:
                         self._begin(part, follows[0])
                     out.put(part)
+            except Closed:
+                raise
             except BaseException as e:  # raised where the batch is taken
                 hand_on_failed(it, out, e)
 
@@ -180,7 +183,7 @@ class HostPart:
                 self._begin(it, step)
             reading.done()
         except BaseException as e:  # raised where the batch is taken
-            reading.fail(e)
+            reading.fail(kept(e))
 
     def whole(self, it: Iteration, name: str, step: Step, staging: Any, helpers: Helpers | None) -> None:
         """Take the batch through a ``whole`` step, in this thread with the ``helpers``."""
@@ -279,7 +282,7 @@ class HostPart:
                 self.join_chunks(name, step, it, chunks.take())
                 chunks.done()
         except BaseException as e:  # raised where the batch is taken
-            chunks.fail(e)
+            chunks.fail(kept(e))
 
     def computed(
         self, step: Step, it: Iteration, env: Env, samples: Samples, nbytes: int, band: Band | None = None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...ops.batch import Batch, Origin, Samples
+from ...ops.errors import kept
 from ...ops.interfaces import Begun, Copies
 from ..compile.plan import Plan
 from .memory.estimate import Foresight
@@ -83,6 +84,11 @@ class Iteration:
         """Of the batch."""
         return self.order[0]
 
+    def fail(self, problem: BaseException) -> None:
+        """The batch has failed: what there is of it is nobody's, and nobody knows how far it came."""
+        self.problem = kept(problem)
+        self.env, self.begun = {}, {}
+
     def part(self, k: int, low: int, high: int) -> Iteration:
         """Part ``k``: the slots [low, high), as an iteration of its own."""
         shared: dict[int, tuple[slice, Samples]] = {}
@@ -108,8 +114,6 @@ class Iteration:
     def apart(self) -> list[Iteration]:
         """As it was asked for; each of them failed where it did."""
         low, found = int(self.everyone.slot[0]), []
-        if self.problem is not None:
-            self.env = {}  # of which nobody knows how far it came
         for k, request in enumerate(self.asked):
             found.append(self.part(k, low, low + request.n))
             found[-1].problem = self.problem

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ...ops.context import Context
+from ...ops.errors import kept
 
 _PART = 4 << 20  # bytes of work that are worth a task
 _MOST = 16
@@ -54,7 +55,7 @@ class _Parts:
                 if self._error is None:
                     self._work(low, high)
             except BaseException as e:  # raised where all of it is waited for
-                self._error = e
+                self._error = kept(e)
             with self._lock:
                 self._left -= 1
                 if self._left:

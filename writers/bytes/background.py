@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from ...ops.errors import kept
+
 WAITING = (128 << 20, 1 << 30)
 """Bytes that may wait to be written: at least, and at most."""
 _OF_BUDGET = 32
@@ -72,7 +74,7 @@ class Line:
             work()
         except BaseException as e:
             with self._changed:
-                self._error = self._error or e
+                self._error = self._error or kept(e)
                 self._failed.add(owner)
             raise
         finally:

@@ -72,6 +72,11 @@ class Direct:
         self._lanes = deque(lanes.get() for _ in range(lanes.fill))
         self._host_part.on_account = False
 
+    def let_go(self) -> None:
+        """The run is over: hold no batch."""
+        self._in_flight.clear()
+        self._rehearsed.let_go()
+
     def ask(self) -> None:
         """The schedule has one more batch: launch it, or do so later where all lanes are taken."""
         self._due += 1
@@ -108,7 +113,7 @@ class Direct:
                 lane = self._lanes.popleft()
                 begun = self._begun(it, lane)
             except Exception as e:  # raised in its turn
-                it.problem = e
+                it.fail(e)
             self._in_flight.append((it, lane, begun))
 
     def _finish(self, it: Iteration, begun: Begun | None) -> None:
@@ -119,7 +124,7 @@ class Direct:
                 self._device_part.finish(it, self._step)
                 self._budget.release(it.order)
         except Exception as e:  # the program may go on with the next batch
-            it.problem = e
+            it.fail(e)
 
     def _begun(self, it: Iteration, lane: Copies) -> Begun | None:
         """Launch the batch; None where `DevicePart` has it."""

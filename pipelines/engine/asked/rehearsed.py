@@ -177,6 +177,10 @@ class Rehearsed:
         self._last = inputs
         return (count_of(samples), *self._keys)
 
+    def let_go(self) -> None:
+        """Hold no batch any more."""
+        self._last, self._keys = [], []
+
     def _held(self, it: Iteration, shapes: Any) -> tuple[int, int] | None:
         """`BatchBudget.at_once` for batches of ``shapes``."""
         if shapes not in self._holds:

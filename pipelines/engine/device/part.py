@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from ....ops.batch import Samples
-from ....ops.errors import DeviceError
+from ....ops.errors import DeviceError, kept
 from ....ops.gpu.lane import Lane
 from ....ops.interfaces import Copies
 from ...compile.schedule import Step
@@ -91,10 +91,12 @@ class DevicePart:
                             try:
                                 launchers[device].do(self._launch_one, name, step, it, it.lane, it.launched)
                             except Exception as e:  # there is no thread for it
-                                it.launched.fail(e)
+                                it.launched.fail(kept(e))
                         else:
                             self._launch_one(name, step, it, it.lane, it.launched)
                         out.put(it)
+                except Closed:
+                    raise
                 except BaseException as e:  # raised where the batch is taken
                     hand_on_failed(whole, out, e)
         finally:
@@ -145,7 +147,7 @@ class DevicePart:
             launched.add(0, self._launch_whole(name, step, it, lane))
             launched.done()
         except BaseException as e:  # raised where the batch is settled
-            launched.fail(e)
+            launched.fail(kept(e))
 
     def _launch_whole(self, name: str, step: Step, it: Iteration, lane: Copies) -> Run:
         began = time.perf_counter()
@@ -204,6 +206,8 @@ class DevicePart:
             except BaseException as e:  # raised where the batch is taken
                 self._give_up(it)
                 free[it.number % len(free)].put(lane)
+                if isinstance(e, Closed):
+                    raise
                 hand_on_failed(it, out, e)
                 continue
             free[it.number % len(free)].put(lane)

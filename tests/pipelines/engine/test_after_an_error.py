@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,7 +20,7 @@ from dali_run.pipelines.engine.engine import Engine, Iteration, Request
 from dali_run.pipelines.engine.inputs import numbered
 from dali_run.pipelines.engine.memory.budget import Ledger
 from dali_run.pipelines.graph.nodes import Edge
-from tests.kit.fake_cupy import faked
+from tests.kit.fake_cupy import Array, faked
 
 BATCH, COUNT = 3, 12
 EVERY_THIRD = [None if k % 3 == 1 else k for k in range(COUNT)]
@@ -145,6 +146,47 @@ def test_a_program_goes_on_after_errors_of_a_device(
         if way == "direct":
             monkeypatch.setattr("dali_run.pipelines.engine.asked.rehearsed.Rehearsed.begin", lambda *_: None)
         check(way, pipe, engines, monkeypatch)
+
+
+def arrays_alive() -> set[int]:
+    """Batches, and arrays of the GPU, that somebody holds."""
+    return {id(o) for o in gc.get_objects() if type(o) in (Batch, Array)}
+
+
+def refused(x: Any) -> Any:
+    raise ValueError("not this one")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("make", [a_sample, an_operator, "a function"])
+def test_an_error_holds_no_batch(make: Any, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may keep it for as long as it likes, with the lines that it came through."""
+    if way == "threads":
+        monkeypatch.setattr(inline, "_PATIENCE", -1)
+    with nullcontext() if way in WAYS[:2] else faked(memory=True):
+        if make == "a function":
+            device = "gpu" if way == "direct" else "cpu"
+            pipe = piped(way, (4, 5, 3), lambda x: fn.python_function(x, function=refused, device=device)
+                         if way != "threads of a gpu" else fn.crop(x, crop=[9, 9]))  # fmt: skip
+        else:
+            pipe = make(way)
+        gc.collect()
+        before, errors = arrays_alive(), list[BaseException]()
+        gc.disable()
+        try:
+            for _ in range(5):
+                try:
+                    pipe.run()
+                except (DeviceError, JobError, SpecError) as e:
+                    errors.append(e)
+            pipe.close()
+            del pipe
+            left = arrays_alive() - before
+        finally:
+            gc.enable()
+        assert errors
+        assert all("pipelines/engine" in "".join(e.__notes__) for e in errors)
+        assert not left
 
 
 def test_batches_that_went_together_fail_one_by_one() -> None:
