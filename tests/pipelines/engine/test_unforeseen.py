@@ -25,9 +25,9 @@ def place(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     for k in range(12):
         image = Image.fromarray(np.full((8 + k, 9, 3), 20 * k, np.uint8))
-        image.save(folder / f"{k:02d}.bmp")
+        image.save(folder / f"{k:02d}.gif")
     for k in (0, 5, 6, 11):
-        path = folder / f"{k:02d}.bmp"
+        path = folder / f"{k:02d}.gif"
         path.write_bytes(path.read_bytes() + POISON)
     return tmp_path
 
@@ -66,7 +66,7 @@ def test_what_header_code_raises_costs_its_sample(
         result = run_job(spec)
         assert result.exit_code == 3, result.message
         rows = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
-        assert [r["key"] for r in rows] == [f"class/{k:02d}.bmp" for k in (0, 5, 6, 11)]
+        assert [r["key"] for r in rows] == [f"class/{k:02d}.gif" for k in (0, 5, 6, 11)]
         assert all(r["code"] == "internal" and "stumbled" in r["message"] for r in rows)
         assert len(list(out.rglob("*.npy"))) == 8
 
