@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -22,6 +21,7 @@ import pytest
 
 from dali_run.pipelines.tools.sample_data import make_sample_data
 from tests.kit.faulty_proxy import FaultyProxy
+from tests.kit.held import held
 from tests.kit.small_spec import small_spec
 
 ROOT = Path(__file__).parents[3]
@@ -81,8 +81,8 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "train"
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMMAND, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def start(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen([*COMMAND, *arguments], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -111,6 +111,17 @@ def in_store(url: str) -> bool:
     store = s3fs.S3FileSystem()
     store.invalidate_cache()
     return bool(store.exists(url))
+
+
+def listed(url: str) -> int:
+    """Shards that the journal in the store tells of."""
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        return int(s3fs.S3FileSystem().cat_file(f"{url}/journal.jsonl").count(b'"positions":'))
+    except FileNotFoundError:
+        return 0
 
 
 def in_folder(root: Path) -> dict[str, bytes]:
@@ -149,26 +160,23 @@ def test_conversions_from_bucket_to_bucket(pictures: Path, bucket: str, tmp_path
 
 
 def test_killed_and_run_again(pictures: Path, bucket: str, tmp_path: Path) -> None:
-    """kill -9 at random moments, with staging kept and lost: the same bytes, and nothing is left."""
+    """kill -9 while a shard is to be published, with staging kept and lost: the same bytes, and nothing is left."""
     data = upload(pictures, f"{bucket}/data")
-    began = time.monotonic()
     run("run", spec(tmp_path, data=data, out=f"{bucket}/expected"), "--quiet", code=3)
-    took = time.monotonic() - began
     expected = in_bucket(f"{bucket}/expected")
-    rng = random.Random(1)
     file = spec(tmp_path, data=data, out=f"{bucket}/out")
-    killed = 0
-    for k in range(6):
-        with start("run", file, "--quiet") as process:
-            try:
-                process.wait(rng.uniform(0.4, 1) * took)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                killed += 1
+    for k in range(1, 4):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        with start("run", file, "--quiet", env=held(folder, k)[0]) as process:
+            while listed(f"{bucket}/out") < k:
+                assert process.poll() is None, process.communicate()[1]
+                time.sleep(0.05)
+            process.send_signal(signal.SIGKILL)
+        assert listed(f"{bucket}/out") == k
         if k % 2:
             subprocess.run(["rm", "-rf", str(tmp_path / "cache")], check=True)
     run("run", file, "--quiet", code=3)
-    assert killed
     assert in_bucket(f"{bucket}/out") == expected
     assert "verified" in run("verify", f"{bucket}/out")
     assert not [n for n in in_bucket(bucket) if ".tmp" in n]
