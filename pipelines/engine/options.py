@@ -24,8 +24,9 @@ thirds of the time (JPEG to JPEG on one H200: 126k to 135k images/s; with ``pref
 
 
 def ahead_for(depth: int, threads: int) -> int:
-    """Batches that may wait before a GPU in a job for which ``prefetch_queue_depth`` says ``depth``."""
-    return max(depth, min(READ_AHEAD, threads // 2 - 2))
+    """Batches that may wait before a GPU in a job for which ``prefetch_queue_depth`` says ``depth``: more than the
+    default of 2 where there are threads for them, no more than asked for where that is 1."""
+    return depth if depth < 2 else max(depth, min(READ_AHEAD, threads // 2 - 2))
 
 
 def lanes_for(depth: int, *, late: bool = False) -> int:

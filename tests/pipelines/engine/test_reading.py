@@ -193,7 +193,7 @@ def test_no_more_batches_are_read_than_the_queue_has_room_for(monkeypatch: pytes
         (10, 2, 3, 5),
         (12, 2, 4, 6),
         (64, 2, 4, 6),
-        (64, 1, 4, 6),
+        (64, 1, 1, 3),
         (4, 7, 7, 4),
     ],
 )
