@@ -128,6 +128,9 @@ class WorkerPool:
             kind, value = self._answer(worker, task)
             if kind == "error":
                 raise JobError(f"{name}: the source raised in a worker process:\n{value}")
+            if kind == "lost":
+                raise JobError(f"external_source cannot have the memory of its processes: {value}; allow more "
+                               "(ulimit -n), or lower py_num_workers")  # fmt: skip
             ended |= kind == "end"
             if kind == "data":
                 parts += _read(worker.blocks[task.slot], value)
@@ -165,19 +168,16 @@ class WorkerPool:
         while task not in worker.answers:
             try:
                 _hear(worker)
-            except (EOFError, ConnectionError):
+            except (EOFError, OSError):
                 raise _died(worker) from None
-            except OSError as e:
-                raise JobError(f"external_source cannot have the memory of its processes: {e.strerror or e}; allow "
-                               "more (ulimit -n), or lower py_num_workers") from None  # fmt: skip
         return worker.answers.pop(task)
 
     def _discard(self, name: str) -> None:
         """Forget what was asked ahead: the epoch ended or begins anew."""
         for epoch, iteration in self._ahead[name]:
             for worker, task in self._parts.pop((name, epoch, iteration), []):
-                self._answer(worker, task)
-                worker.free.append(task.slot)
+                if self._answer(worker, task)[0] != "lost":
+                    worker.free.append(task.slot)
         self._ahead[name].clear()
 
     def close(self) -> None:
@@ -236,11 +236,18 @@ def _shut_down(workers: list[_Worker]) -> None:
 
 
 def _hear(worker: _Worker) -> None:
-    """The next answer, and the memory that it is in, where that is new. Raises EOFError, and OSError."""
-    task, (kind, value) = worker.queue[0], worker.connection.recv()
+    """The next answer, and the memory that it is in, where that is new. Where it cannot be had, the answer is "lost",
+    and its slot is not to be used again: the process takes the memory to be here. Raises EOFError, and OSError."""
+    kind, value = worker.connection.recv()
+    task = worker.queue.pop(0)
     if kind == "data" and task.slot not in worker.blocks:
-        worker.blocks[task.slot] = Block.receive(worker.connection)
-    worker.answers[worker.queue.pop(0)] = kind, value
+        try:
+            worker.blocks[task.slot] = Block.receive(worker.connection)
+        except ConnectionError:
+            raise
+        except OSError as e:
+            kind, value = "lost", e.strerror
+    worker.answers[task] = kind, value
 
 
 def _read(block: Block, rows: list[Any]) -> list[Any]:

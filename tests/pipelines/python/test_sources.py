@@ -18,6 +18,7 @@ import dali_run.types as types
 from dali_run import Pipeline, pipeline_def
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pickling import pickle_by_value
+from dali_run.pipelines.python.sources.blocks import Block
 from dali_run.pipelines.python.sources.pickling import dumps, loads
 from dali_run.tensors import TensorListCPU
 
@@ -401,6 +402,24 @@ def test_no_memory_for_batches_of_processes(monkeypatch: pytest.MonkeyPatch) -> 
     with contextlib.closing(pipe(large, 2, batch=True, parallel=True)) as p, \
             pytest.raises(JobError, match="no memory for the 2,097,152 bytes that go"):  # fmt: skip
         p.run()
+
+
+def test_a_batch_whose_memory_could_not_be_had_can_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of processes stay those of their tasks."""
+    receive, turns = Block.receive, iter(range(9))
+
+    def refused_once(connection: Any) -> Block:
+        found = receive(connection)
+        if next(turns) == 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return found
+
+    monkeypatch.setattr(Block, "receive", refused_once)
+    with contextlib.closing(pipe(large, 2, {"py_num_workers": 1}, batch=True, parallel=True)) as p:
+        with pytest.raises(JobError, match="ulimit -n"):
+            p.run()
+        found = [p.run()[0].as_array() for _ in range(4)]
+    assert [(a.shape[1] >> 20, a.min(), a.max()) for a in found] == [(k + 1, k, k) for k in range(4)]
 
 
 def test_without_processes() -> None:
