@@ -30,6 +30,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from benchmarks.data.kernels_alone import allocate_apart, compare
 from dali_run.ops.batch import I64, Batch, Samples
 from dali_run.ops.codecs.formats import Header, probe
 from dali_run.ops.codecs.rows import streams
@@ -171,18 +172,10 @@ def main() -> None:
     parser.add_argument("--apart", action="store_true")
     args = parser.parse_args()
     paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:120]
-    if args.apart:  # and not in CuPy's pool, which rounds sizes up and hands out parts of larger pieces
-        import cupy
-
-        cupy.cuda.set_allocator(None)
+    if args.apart:
+        allocate_apart()
     if args.mutate:
-        small = small_files(paths, args.mutate)
-        with Lane() as lane:
-            accepted, wrong = differences(lane, small, 1 if args.apart else 256)
-            lane.close()
-        print(f"{len(small)} small files: {accepted} accepted, otherwise than on the CPU: {wrong}", flush=True)
-        if wrong:
-            sys.exit(1)
+        compare(small_files(paths, args.mutate), differences, 1 if args.apart else 256)
     if not args.pictures:
         return
     files = []

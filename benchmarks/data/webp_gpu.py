@@ -25,6 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from benchmarks.data.kernels_alone import allocate_apart
 from dali_run.ops.codecs import webp, webp_on_gpu
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.gpu.lane import Lane
@@ -115,10 +116,8 @@ def main() -> None:
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    if args.apart:  # and not in CuPy's pool, which rounds sizes up and hands out parts of larger pieces
-        import cupy
-
-        cupy.cuda.set_allocator(None)
+    if args.apart:
+        allocate_apart()
     paths = sorted(p for p in args.folder.iterdir() if p.is_file())[: 24 if args.apart else 120]
     pixels = 4000 if args.small else PIXELS
     jobs = [(p, k) for k in range(1 if args.small else 2) for p in paths]

@@ -2,7 +2,7 @@
 
 Our CUDA decoder takes the baseline images (of four components, too) and the progressive ones; threads of the CPU take
 what it leaves or refuses. Both are exact: pixels and verdicts do not depend on which of them it was. Lossy WebPs have a
-CUDA decoder, too, and so have PNGs, where a batch holds enough of them.
+CUDA decoder, too, and so have PNGs and plain TIFFs where a batch holds enough of them; pixels of BMP and PNM are moved.
 
 Where nvJPEG is asked for, or what is wanted is not what our decoder makes, the engines (or, on a GPU without any,
 nvJPEG's batched decoding on its cores) take baseline images, as one call a batch; nvJPEG's hybrid decoders, on threads,
