@@ -1,4 +1,4 @@
-"""What programs share that run the kernels of a decoder alone, and compare them with the decoder of the CPU."""
+"""Shared by programs that run the kernels of a decoder alone, and compare them with the decoder of the CPU."""
 
 from __future__ import annotations
 
