@@ -2,8 +2,8 @@
 #include "convert.cuh"
 
 // grid (tiles, samples); a thread mirrors one coordinate: times `factors` [N][n], plus `shifts` [N][n].
-extern "C" __global__ void flip(const float* source, const long long* base, const long long* sizes, int n,
-                                const float* factors, const float* shifts, float* target, const long long* out_base) {
+extern "C" __global__ void coord_flip(const float* source, const long long* base, const long long* sizes, int n,
+                                      const float* factors, const float* shifts, float* target, const long long* out_base) {
     const int sample = blockIdx.y;
     const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= sizes[sample]) return;
@@ -11,8 +11,8 @@ extern "C" __global__ void flip(const float* source, const long long* base, cons
     target[out_base[sample] + i] = __fadd_rn(__fmul_rn(source[base[sample] + i], factors[at]), shifts[at]);
 }
 
-// grid (tiles, samples); a thread makes one point; `matrices` [N][m][n], `shifts` [N][m]. Products are rounded before they are added, as on the
-// CPU.
+// grid (tiles, samples); a thread makes one point; `matrices` [N][m][n], `shifts` [N][m]. Products are rounded before
+// they are added, as on the CPU.
 template <typename In, typename Out>
 __global__ void transform(const In* source, const long long* base, const long long* counts, int n, int m,
                           const float* matrices, const float* shifts, Out* target, const long long* out_base) {

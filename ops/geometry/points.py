@@ -82,8 +82,8 @@ class CoordFlip(Operator, name="coord_flip"):
             (base, sizes, to), (factors, shifts) = both(ctx.device, constant, again, factor, shift)
             tiles = -(-int(kept.sizes.max()) // _THREADS)
             ctx.device.launch(
-                "points.cu", "flip", (tiles, len(points)), _THREADS, points.data, base, sizes, np.int32(len(names)),
-                factors, shifts, out.data, to,
+                "points.cu", "coord_flip", (tiles, len(points)), _THREADS, points.data, base, sizes,
+                np.int32(len(names)), factors, shifts, out.data, to,
             )  # fmt: skip
         return out
 

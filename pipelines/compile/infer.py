@@ -34,8 +34,8 @@ def infer(graph: Graph) -> Graph:
 def check_numbers(op: Operator, given: Mapping[str, Spec]) -> None:
     """Raises SpecError where an argument that is one number gets what cannot be one: every sample would be rejected."""
     for name, spec in given.items():
-        known = spec.shape is not None and None not in spec.shape
-        wrong = known and math.prod(n or 0 for n in spec.shape or ()) != 1
+        shape = spec.shape if spec.shape is None or spec.layout[:1] != "F" else spec.shape[1:]  # one for each frame
+        wrong = shape is not None and None not in shape and math.prod(n or 0 for n in shape) != 1
         if not parameters(type(op))[name].is_vector and (wrong or {*"HW"} <= {*spec.layout}):
             raise SpecError(f"argument {name!r} takes one number for each sample, got {spec}")
 

@@ -20,14 +20,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...ops.errors import DeviceError, kept
 from ...ops.gpu.lane import page_lock_through, page_locked_blocks, pinned_empty
 from ...ops.gpu.start import start_ahead
-from ...ops.gpu.uploads import UploadsOf
 from ...ops.gpu.waits import Watch, unwatch, watch
 from ...ops.interfaces import Copies
 from ...readers.fetch.gpu_reads import lender_for
@@ -52,6 +51,9 @@ from .services import FEWER, Services
 from .stats import Stats
 from .threads import gil
 from .threads.channel import Channel, Closed
+
+if TYPE_CHECKING:
+    from ...ops.gpu.uploads import UploadsOf
 
 __all__ = [
     "FEWER", "IN_PARTS", "Engine", "Feed", "Iteration", "NullLane", "Options", "Request", "launcher_count", "segments",
@@ -215,6 +217,8 @@ class Engine:
             watch(self._watch)
 
     def _in_pieces(self) -> UploadsOf:
+        from ...ops.gpu.uploads import UploadsOf
+
         host, device, lanes, stats = self.budget.host, self.budget.device, self.lanes, self.stats
         return UploadsOf(
             self.plan.target.indices,

@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...ops.batch import Samples
 from ...ops.context import Helpers
 from ...ops.errors import kept
-from ...ops.gpu.uploads import UploadsOf
 from ...readers.base import Reader
 from ...readers.fetch.gpu_reads import Lending
 from ..compile.plan import Plan
@@ -36,6 +35,9 @@ from .services import Services
 from .threads.channel import Channel, Closed
 from .threads.latch import Latch
 from .threads.workers import Pool
+
+if TYPE_CHECKING:
+    from ...ops.gpu.uploads import UploadsOf
 
 CHUNK = 8
 """Samples a chunk: few enough for a decoded chunk to stay in the L2 cache, enough to hide the cost of a task."""

@@ -10,7 +10,7 @@ from dali_run.ops.base import Arg, Operator, Spec
 from dali_run.ops.errors import DeviceError, SpecError
 from dali_run.ops.streams import seed_sequence
 from dali_run.ops.types import DALIDataType
-from dali_run.pipelines.compile.infer import infer
+from dali_run.pipelines.compile.infer import check_numbers, infer
 from dali_run.pipelines.compile.place import Target, place
 from dali_run.pipelines.compile.plan import assign_seeds, compile_graph
 from dali_run.pipelines.compile.prune import prune
@@ -19,6 +19,7 @@ from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.graph.conditionals import Merge, Split
 from dali_run.pipelines.graph.nodes import Edge, Graph
 from dali_run.pipelines.graph.rules import verify
+from tests.kit.operators import operator
 
 
 class Bytes(Operator, name="testing.bytes"):
@@ -289,3 +290,20 @@ def test_which_gpus_a_device_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "gpu_count", lambda: 0)
     with pytest.raises(DeviceError, match="0 usable GPUs"):
         placing.resolve_target("gpu:all")
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "taken"),
+    [("", (), True), ("", (1,), True), ("", (3,), False), ("", None, True), ("", (None,), True), ("HWC", None, False),
+     ("F", (3,), True), ("F", (None,), True), ("F", (3, 1), True), ("F", (3, 2), False), ("FHWC", None, False)],
+)  # fmt: skip
+def test_an_argument_of_one_number_takes_one_a_sample_or_one_a_frame(
+    layout: str, shape: tuple[int | None, ...] | None, taken: bool
+) -> None:
+    given = {"angle": Spec(shape, DALIDataType.FLOAT, layout)}
+    rotate = operator("rotate", ["angle"])
+    if taken:
+        check_numbers(rotate, given)
+        return
+    with pytest.raises(SpecError, match="argument 'angle' takes one number for each sample"):
+        check_numbers(rotate, given)

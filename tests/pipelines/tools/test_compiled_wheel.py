@@ -201,6 +201,7 @@ def test_kernels_come_from_images_where_the_driver_takes_them(monkeypatch: pytes
         RawModule=lambda **_: SimpleNamespace(get_function=lambda name: ("NVRTC", name)),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(lane, "OnGpu", Device)
     lane._module.cache_clear()
     counts = Times()
     monkeypatch.setattr(lane, "times", counts)
