@@ -10,10 +10,12 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Annotated, Any
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 from . import (
@@ -51,16 +53,6 @@ class _Commands(TyperGroup):
             formatter.write_dl(rows)
 
 
-app = typer.Typer(
-    name="dali-run",
-    cls=_Commands,
-    epilog="Start with: dali-run sample-data data && dali-run run quickstart",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-
-
 def _show_version(wanted: bool) -> None:
     if wanted:
         from ..version import __version__
@@ -69,7 +61,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def options(
     ctx: typer.Context,
     version: Annotated[
@@ -87,8 +78,34 @@ COMMANDS = (
     init, run, top, validate, plan, inspect, stats, verify, merge, retry_failed, convert, convert_pipeline, bench,
     tune, ops, configs, schema, doctor, warm, sample_data, port, serve_model,
 )  # fmt: skip
-for module in COMMANDS:
-    app.command(module.NAME)(module.command)
+
+
+def _typer(modules: Iterable[Any]) -> typer.Typer:
+    """``dali-run`` with the commands of these modules."""
+    made = typer.Typer(
+        name="dali-run",
+        cls=_Commands,
+        epilog="Start with: dali-run sample-data data && dali-run run quickstart",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    made.callback(invoke_without_command=True)(options)
+    for module in modules:
+        made.command(module.NAME)(module.command)
+    return made
+
+
+app = _typer(COMMANDS)
+_NAMES = {module.NAME: module for module in COMMANDS}
+
+
+@cache
+def _with(command: str) -> Any:
+    """The command line that knows ``command`` alone: typer reads the signature of every command that it is to know,
+    3 ms each."""
+    return typer.main.get_command(_typer([_NAMES[command]]))
+
 
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException; typer may bring its own copy of click
 
@@ -117,7 +134,9 @@ def _leave_hung_gpus(code: int) -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        return app(args=arguments, prog_name="dali-run", standalone_mode=False) or 0  # 130 for Ctrl-C
+        given = sys.argv[1:] if arguments is None else arguments
+        line = _with(given[0]) if given and given[0] in _NAMES else app
+        return line(args=arguments, prog_name="dali-run", standalone_mode=False) or 0  # 130 for Ctrl-C
     except KeyboardInterrupt:  # outside of typer's own care
         return INTERRUPTED
     except BrokenPipeError:  # `dali-run ops | head`

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,23 @@ def test_commands_import_no_more_than_they_need(arguments: list[str], unneeded: 
     assert not {name.split(".")[0] for name in loaded} & {*HEAVY, "PIL", "lmdb", "pyarrow", "fsspec", *unneeded}
     ends = ("dali_run.", "dali_run.cli.")  # all commands are declared, whatever runs
     assert len([n for n in loaded if n.startswith(ends[0]) and not n.startswith(ends[1])]) <= ours
+
+
+def test_a_command_reads_no_signature_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    of_signature = cli.typer.main.get_command_from_info
+
+    def noted(command_info: Any, **given: Any) -> Any:
+        read.append(command_info.name)
+        return of_signature(command_info, **given)
+
+    monkeypatch.setattr(cli.typer.main, "get_command_from_info", noted)
+    cli._with.cache_clear()
+    for _ in range(2):
+        assert cli.main(["verify", "--help"]) == 0
+    assert read == ["verify"]
+    assert cli.main(["--help"]) == 0  # of all commands
+    assert read[1:] == [module.NAME for module in cli.COMMANDS]
 
 
 def test_import_dali_run_imports_next_to_nothing() -> None:
