@@ -10,6 +10,8 @@ import yaml
 
 from dali_run.cli import main as cli
 
+from ..kit.measured_here import measure_here
+
 QUICK = ["--seconds", "0.05", "--repeats", "1", "--warm-up", "1"]
 SPEC = """\
 version: 1
@@ -27,7 +29,15 @@ def spec(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_bench_shows_and_writes_results(spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a process for each measurement."""
+    measure_here(monkeypatch)
+
+
+def test_bench_shows_and_writes_results(
+    spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, page = tmp_path / "now.json", tmp_path / "now.html"
     sweep = ["--sweep", "batch_size=4,8", "--no-limits"]
     assert cli.main(["bench", spec, *QUICK, *sweep, "--report", str(out), "--html", str(page)]) == 0
@@ -43,6 +53,7 @@ def test_bench_shows_and_writes_results(spec: str, tmp_path: Path, capsys: pytes
         r["samples_per_second"]["median"] *= 1000
     old = tmp_path / "old.json"
     old.write_text(json.dumps(report))
+    measure_here(monkeypatch)
     assert cli.main(["bench", spec, *QUICK, "--sweep", "batch_size=8", "--baseline", str(old)]) == 1
     said = capsys.readouterr().err
     assert "batch_size=8: " in said
@@ -52,6 +63,7 @@ def test_bench_shows_and_writes_results(spec: str, tmp_path: Path, capsys: pytes
     )
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("apart", [["--sweep"], []])
 def test_several_keys_are_swept_by_one_option_or_by_two(spec: str, tmp_path: Path, apart: list[str]) -> None:
     out = tmp_path / "now.json"
@@ -71,6 +83,7 @@ def test_wrong_options_of_bench_end_with_2(spec: str, options: list[str]) -> Non
     assert cli.main(["bench", spec, *QUICK, *options]) == 2
 
 
+@pytest.mark.usefixtures("here")
 def test_tune_writes_settings_that_bench_takes(spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tuned = tmp_path / "tuned.yaml"
     fixed = ["--set", "pipeline.rng=dali"]  # fewer measurements: the batch size stays

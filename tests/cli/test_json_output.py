@@ -14,6 +14,7 @@ from dali_run.pipelines.tools.json_output.outputs import OUTPUTS
 from dali_run.pipelines.tools.json_output.schema import as_page, output_schema
 from dali_run.pipelines.tools.sample_data import make_sample_data
 
+from ..kit.measured_here import measure_here
 from ..kit.small_spec import small_spec
 
 
@@ -29,7 +30,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sound.yaml").write_text(small_spec(folder / "data" / "val", folder / "sound"))
     assert cli.main(["run", str(folder / "sound.yaml"), "--quiet"]) == 0
     bench = ["bench", str(folder / "sound.yaml"), "--sweep", "batch_size=2", *QUICK]
-    assert cli.main([*bench, "--report", str(folder / "before.json")]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        measure_here(patch)
+        assert cli.main([*bench, "--report", str(folder / "before.json")]) == 0
     return folder
 
 
@@ -101,8 +104,9 @@ CASES: list[tuple[str, list[str], int | None]] = [
 
 @pytest.mark.parametrize(("name", "arguments", "code"), CASES)
 def test_output_is_what_its_schema_says(
-    name: str, arguments: list[str], code: int | None, place: Path, capfd: Any
+    name: str, arguments: list[str], code: int | None, place: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    measure_here(monkeypatch)
     command = [a.format(place) for a in arguments] + ["--json"]
     found_code = cli.main(command)
     out = capfd.readouterr().out

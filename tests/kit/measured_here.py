@@ -1,0 +1,25 @@
+"""Benchmarks that measure in the test's own process: another takes a hundred times as long to start as tests measure.
+That bench measures in processes of their own is shown by tests/cli/test_bench.py and tests/pipelines/bench."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dali_run.ops.errors import DaliRunError
+from dali_run.pipelines.bench import run, tune
+from dali_run.pipelines.bench.measure import Measurement, measure, measure_limits
+
+
+def measure_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let bench and tune do so from now on."""
+
+    def run_here(this: Measurement, what: str) -> dict[str, Any]:
+        try:
+            return measure(this) if what == "measure" else measure_limits(this)
+        except DaliRunError as e:
+            return {"error": str(e)}
+
+    monkeypatch.setattr(run, "run_apart", run_here)
+    monkeypatch.setattr(tune, "run_apart", run_here)
