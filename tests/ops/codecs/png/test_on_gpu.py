@@ -150,10 +150,17 @@ def written(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
-@pytest.mark.parametrize("output_type", ["RGB", "BGR", "GRAY"])
-@pytest.mark.parametrize("block", [8 << 20, 9000])
-@pytest.mark.parametrize("inflated_by", ["threads", "warps"])
+@pytest.mark.parametrize(
+    ("decoder", "output_type", "block", "inflated_by"),
+    [
+        ("decoders.image", "RGB", 8 << 20, "threads"),
+        ("decoders.image", "BGR", 9000, "warps"),
+        ("decoders.image", "GRAY", 9000, "threads"),
+        ("decoders.image_random_crop", "RGB", 9000, "warps"),
+        ("decoders.image_random_crop", "BGR", 8 << 20, "threads"),
+        ("decoders.image_random_crop", "GRAY", 8 << 20, "warps"),
+    ],
+)  # every pair of two of them
 def test_jobs(
     tmp_path: Path, decoder: str, output_type: str, block: int, inflated_by: str, gpu: str,
     monkeypatch: pytest.MonkeyPatch,
