@@ -1441,7 +1441,7 @@ def optical_flow(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Motion from each frame to the next: (x, y) in pixels of the input, for every cell of ``output_grid`` pixels."""
+    """Motion between frames: (x, y) in pixels of the input, from each cell of ``output_grid`` pixels to where it was in the frame before, for every frame but the first. A picture that moves by (3, -2) gives (-3, 2)."""
     ...
 
 def pad(

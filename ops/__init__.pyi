@@ -1598,7 +1598,7 @@ class OnesLike:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class OpticalFlow:
-    """Motion from each frame to the next: (x, y) in pixels of the input, for every cell of ``output_grid`` pixels."""
+    """Motion between frames: (x, y) in pixels of the input, from each cell of ``output_grid`` pixels to where it was in the frame before, for every frame but the first. A picture that moves by (3, -2) gives (-3, 2)."""
 
     def __init__(
         self,

@@ -125,6 +125,10 @@ class Lane(Copies, Protocol):
         """Where an array begins."""
         ...
 
+    def copy(self, address: int, source: int, nbytes: int) -> None:
+        """Copy from the device to the device."""
+        ...
+
     def copies_in(self, to: npt.NDArray[np.int64], host: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> None:
         """Copy pieces of page-locked memory to the device, by their addresses; none of them is empty."""
         ...

@@ -240,6 +240,15 @@ class Work:
         if nbytes:
             self._add(COPY_OUT, host, source, nbytes, self._stream)
 
+    def calls(self, function: int, arguments: npt.NDArray[np.int64]) -> int:
+        """Call a C function of a library that takes part in the stream's work, once for each row of ``arguments``,
+        integers and pointers, after what was to be begun before. Returns its first status that is not 0; nothing is
+        called after it."""
+        self.submit()
+        calls = np.zeros((len(arguments), _COLUMNS), np.int64)
+        calls[:, 0], calls[:, 1 : 1 + arguments.shape[1]] = function, arguments
+        return int(_loops.call_all(calls, len(calls)))
+
     def zero(self, address: int, nbytes: int) -> None:
         """Fill memory of the device with zeros."""
         if nbytes:

@@ -157,6 +157,14 @@ class Lane:
         self.cache: dict[str, Any] = {}
         """Objects that operators keep between batches of this lane: decoders, workspaces."""
 
+    @property
+    def context(self) -> int:
+        """The GPU's context, for libraries that want it."""
+        import cupy
+
+        with self.gpu:
+            return int(cupy.cuda.driver.ctxGetCurrent())
+
     def __enter__(self) -> Lane:
         self.gpu.__enter__()
         self.stream.__enter__()

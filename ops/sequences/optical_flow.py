@@ -1,33 +1,41 @@
-"""optical_flow: how far the pixels of each frame move to the next one."""
+"""optical_flow: where the pixels of each frame were in the frame before."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec
-from ..batch import Batch
+from ..batch import I64, Batch
 from ..context import Context
 from ..errors import SpecError
+from ..gpu.lane import Lane
 from ..types import DALIDataType, DALIImageType
+from . import nvofa
 
 F32 = npt.NDArray[np.float32]
+_LEAST = 12
+"""Pixels of a side that OpenCV takes."""
 
 
 class OpticalFlow(Operator, name="optical_flow"):
-    """Motion from each frame to the next: (x, y) in pixels of the input, for every cell of ``output_grid`` pixels.
+    """Motion between frames: (x, y) in pixels of the input, from each cell of ``output_grid`` pixels to where it was in
+    the frame before, for every frame but the first. A picture that moves by (3, -2) gives (-3, 2).
 
-    Computed on the host by OpenCV's dense inverse search (Kroeger et al., "Fast Optical Flow using Dense Inverse
-    Search", 2016; the extra ``flow`` installs it), of which a cell's vector is the mean; frames on a GPU are fetched
-    for it, and the result is brought back. DALI asks the GPU's own flow engine, whose vectors differ. A second input
-    (``enable_external_hints``) is where the search begins: flow fields of ``hint_grid`` cells.
+    On a GPU its own flow engine is asked (NVOFA, of Turing and later), as DALI does. Sizes and grids that it does not
+    take, and batches on the CPU, are computed on the host by OpenCV's dense inverse search (Kroeger et al., "Fast
+    Optical Flow using Dense Inverse Search", 2016; the extra ``flow`` installs it), of which a cell's vector is the
+    mean: those vectors differ, and the report says for how many samples of a GPU, and why. A second input
+    (``enable_external_hints``) is where the search begins: float32 flow fields of ``hint_grid`` cells, one for each
+    frame but the first.
     """
 
     layouts = ("FHWC",)
     inputs = (1, 2)
-    bound = "exact: the host computes it"
+    bound = "the GPU's flow engine finds other vectors than the host"
     example = "{op: optical_flow, in: video, output_grid: 4, out: flow}"
 
     preset: Annotated[float, Arg("0: the best, 0.5: faster, 1: the fastest", ge=0, le=1)] = 0.0
@@ -40,7 +48,7 @@ class OpticalFlow(Operator, name="optical_flow"):
 
     @property
     def waits(self) -> bool:
-        """Frames are fetched from the device."""
+        """The engine's queue may be full; what the host computes is fetched from the device."""
         return True
 
     def check(self) -> None:
@@ -52,6 +60,8 @@ class OpticalFlow(Operator, name="optical_flow"):
     def infer(self, *specs: Spec) -> Spec:
         if (len(specs) == 2) != self.enable_external_hints:
             raise SpecError("enable_external_hints goes with a second input, the hints")
+        if len(specs) == 2 and specs[1].dtype not in (None, DALIDataType.FLOAT):
+            raise SpecError(f"takes hints of type FLOAT, got {specs[1]}")
         video = specs[0]
         if video.dtype not in (None, DALIDataType.UINT8) or video.layout not in ("", "FHWC"):
             raise SpecError(f"takes uint8 sequences of the layout FHWC, got {video}")
@@ -71,40 +81,98 @@ class OpticalFlow(Operator, name="optical_flow"):
         return 1 if self.image_type is DALIImageType.GRAY else 3
 
     def cpu(self, ctx: Context, video: Batch, *hints: Batch) -> Batch:
-        search = _search(self.preset)
-        shapes = video.shapes.astype(np.int64)
-        wrong = (shapes[:, 3] != self._channels) | (shapes[:, 0] < 2) | (shapes[:, 1:3] < 12).any(axis=1)
-        for i in np.flatnonzero(wrong).tolist():
-            ctx.reject(i, "bad_shape", f"needs two frames at least, of {self._channels} channels and 12 pixels a side, "
-                       f"got {shapes[i].tolist()}")  # fmt: skip
-        grid = self.output_grid
-        after = np.column_stack([shapes[:, 0] - 1, -(-shapes[:, 1:3] // grid), np.full(len(shapes), 2)])
-        out = Batch.allocate(ctx.empty, np.where(wrong[:, None], 0, after).astype(np.int32), np.float32, "FHWC",
-                             video.samples)  # fmt: skip
-        for i in np.flatnonzero(~wrong).tolist():
-            flow = self._flow(ctx, i, search, video.sample(i), [b.sample(i) for b in hints])
-            out.sample(i)[...] = flow if flow is not None else 0
+        out, good = self._room(ctx, video, hints)
+        if len(good):
+            search = _search(self.preset)
+        for i in good.tolist():
+            out.sample(i)[...] = self._flow(search, video.sample(i), [b.sample(i) for b in hints])
         return out
 
     def gpu(self, ctx: Context, video: Batch, *hints: Batch) -> Batch:
-        """The same, by way of the host."""
-        host = [b.replace(data=b.data.get()) if not b.on_host else b for b in (video, *hints)]  # waits for the copy
-        here = Context(self, "cpu", ctx.samples, ctx.args, ctx.seed, ctx.rng)
-        out = self.cpu(here, *host)
-        ctx.rejects.extend(here.rejects)
-        moved: Batch = ctx.device.to_device(out)
-        return moved
+        out, good = self._room(ctx, video, hints)
+        sizes, of_size = np.unique(video.shapes[good, 1:3], axis=0, return_inverse=True)
+        left: list[tuple[I64, str]] = []
+        for k, (height, width) in enumerate(sizes.tolist()):
+            which = good[of_size.reshape(-1) == k]
+            try:
+                self._by_engine(ctx, out, height, width, which, video, hints)
+            except nvofa.NoEngineError as e:
+                left.append((which, str(e)))
+        if left:
+            self._by_host(ctx, out, left, video, hints)
+        return out
 
-    def _flow(self, ctx: Context, i: int, search: Any, frames: npt.NDArray[Any], hints: list[Any]) -> F32 | None:
-        """[F - 1, cells down, cells across, 2] of one sequence; None where the hints do not fit."""
+    def _room(self, ctx: Context, video: Batch, hints: Sequence[Batch]) -> tuple[Batch, I64]:
+        """Room for the output, and the samples that can be computed; the others are rejected."""
+        shapes = video.shapes.astype(np.int64)
+        frames, size, channels = shapes[:, 0], shapes[:, 1:3], shapes[:, 3]
+        wrong = (channels != self._channels) | (frames < 2) | (size < _LEAST).any(axis=1)
+        for i in np.flatnonzero(wrong).tolist():
+            ctx.reject(i, "bad_shape", f"needs two frames at least, of {self._channels} channels and {_LEAST} pixels a "
+                       f"side, got {shapes[i].tolist()}")  # fmt: skip
+
+        def fields(side: int) -> I64:
+            return np.column_stack([frames - 1, -(-size // side), np.full(len(shapes), 2)])
+
+        for given in hints:
+            wanted, there = fields(self.hint_grid), given.shapes
+            odd = ~wrong & (there != wanted).any(axis=1) if there.shape == wanted.shape else ~wrong
+            for i in np.flatnonzero(odd).tolist():
+                ctx.reject(i, "bad_shape", f"hints must be of shape {wanted[i].tolist()}, got {there[i].tolist()}")
+            wrong |= odd
+        after = np.where(wrong[:, None], 0, fields(self.output_grid)).astype(np.int32)
+        out = Batch.allocate(ctx.empty, after, np.float32, "FHWC", video.samples)
+        return out, np.flatnonzero(~wrong)
+
+    # -- by the GPU's engine ------------------------------------------------------------------------------------------
+
+    def _by_engine(
+        self, ctx: Context, out: Batch, height: int, width: int, which: I64, video: Batch, hints: Sequence[Batch]
+    ) -> None:
+        """Samples of one size. Raises NoEngineError."""
+        if hints and hints[0].dtype != np.float32:
+            raise nvofa.NoEngineError(f"it takes hints of float32, not {hints[0].dtype}")
+        level = {0.0: nvofa.BEST, 0.5: nvofa.MEDIUM, 1.0: nvofa.FAST}[self.preset]
+        kind = nvofa.Kind(height, width, self._channels == 1, self.output_grid, level, self.hint_grid if hints else 0)
+        counts = video.shapes[which, 0].astype(np.int64) - 1
+        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        lane = cast("Lane", ctx.device)
+
+        def places(batch: Batch) -> I64:
+            """Where the field, or the frame, of each pair begins."""
+            first = lane.address(batch.data) + batch.offsets[which] * batch.dtype.itemsize
+            size = batch.shapes[which[0], 1:].astype(np.int64).prod() * batch.dtype.itemsize
+            found: I64 = np.repeat(first, counts) + number * size
+            return found
+
+        frames = places(video)
+        pairs = nvofa.Pairs(frames + height * width * self._channels, frames, number == 0, places(out),
+                            places(hints[0]) if hints else None)  # fmt: skip
+        red = 2 if self.image_type is DALIImageType.BGR else 0
+        nvofa.find(lane, kind, pairs, temporal=self.enable_temporal_hints, red=red)
+
+    # -- by the host --------------------------------------------------------------------------------------------------
+
+    def _by_host(
+        self, ctx: Context, out: Batch, left: list[tuple[I64, str]], video: Batch, hints: Sequence[Batch]
+    ) -> None:
+        """Samples that the engine does not take, and why."""
+        search = _search(self.preset, f"the GPU's flow engine ({left[0][1]}) or ")
+        # Waits for the copies.
+        here, *starts = (b if b.on_host else b.replace(data=b.data.get()) for b in (video, *hints))
+        for which, why in left:
+            if ctx.count is not None:
+                ctx.count(f"not for the GPU's flow engine: {why}", len(which))
+            for i in which.tolist():
+                flow = self._flow(search, here.sample(i), [b.sample(i) for b in starts])
+                (there,) = ctx.device.upload(flow)
+                place = ctx.device.address(out.data) + int(out.offsets[i]) * flow.itemsize
+                ctx.device.copy(place, ctx.device.address(there), flow.nbytes)
+
+    def _flow(self, search: Any, frames: npt.NDArray[Any], hints: list[Any]) -> F32:
+        """[F - 1, cells down, cells across, 2] of one sequence."""
         gray = [self._gray(f) for f in frames]
         height, width = gray[0].shape
-        if hints:
-            side = self.hint_grid
-            wanted = (len(gray) - 1, -(-height // side), -(-width // side), 2)
-            if hints[0].shape != wanted:
-                ctx.reject(i, "bad_shape", f"hints must be of shape {list(wanted)}, got {list(hints[0].shape)}")
-                return None
         before: F32 | None = None
         found = []
         for k in range(len(gray) - 1):
@@ -112,7 +180,7 @@ class OpticalFlow(Operator, name="optical_flow"):
             if hints:
                 spread = np.repeat(np.repeat(hints[0][k], self.hint_grid, axis=0), self.hint_grid, axis=1)
                 start = np.ascontiguousarray(spread[:height, :width], np.float32)
-            before = search.calc(gray[k], gray[k + 1], None if start is None else start.copy())
+            before = search.calc(gray[k + 1], gray[k], None if start is None else start.copy())
             found.append(_cells(np.asarray(before), self.output_grid))
         return np.stack(found)
 
@@ -134,11 +202,11 @@ def _cells(flow: F32, side: int) -> F32:
     return cells
 
 
-def _search(preset: float) -> Any:
+def _search(preset: float, instead: str = "") -> Any:
     try:
         import cv2
     except ImportError:
-        raise SpecError("optical_flow needs OpenCV; install it with `pip install dali-run[flow]`") from None
+        raise SpecError(f"optical_flow needs {instead}OpenCV; install that with `pip install dali-run[flow]`") from None
     presets = {0.0: cv2.DISOPTICAL_FLOW_PRESET_MEDIUM, 0.5: cv2.DISOPTICAL_FLOW_PRESET_FAST,
                1.0: cv2.DISOPTICAL_FLOW_PRESET_ULTRAFAST}  # fmt: skip
     return cv2.DISOpticalFlow.create(presets[preset])

@@ -85,7 +85,7 @@ OPTIONAL = {
     "pyarrow": ("Parquet files", "parquet"),
     "fsspec": ("data at URLs, with s3fs, gcsfs or adlfs for the store", "remote"),
     "ray": ("jobs on a Ray cluster (--on ray)", "ray"),
-    "opencv-python-headless": ("optical_flow", "flow"),
+    "opencv-python-headless": ("optical_flow where no GPU has an engine for it", "flow"),
 }
 """Packages that some jobs need: what for, and the extra that brings them. Those for a GPU are looked at with it."""
 _SAME = {"opencv-python-headless": ("opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")}
@@ -173,6 +173,7 @@ def _gpu() -> Iterator[Finding]:
     yield from _cupy(found)
     yield from _nvjpeg(found)
     yield from _nvdec()
+    yield from _flow_engine()
     yield from _uploads()
 
 
@@ -229,6 +230,27 @@ def _nvdec() -> Iterator[Finding]:
     else:
         yield Finding("gpu", "NVDEC", "missing", "PyNvVideoCodec is not installed: videos are decoded on the CPU",
                       "pip install 'dali-run[video-gpu]'")  # fmt: skip
+
+
+def _flow_engine() -> Iterator[Finding]:
+    from ...ops.errors import DeviceError
+    from ...ops.gpu.lane import Lane
+    from ...ops.sequences import nvofa
+
+    try:
+        lane = Lane(0)
+    except DeviceError:  # CuPy's finding says why
+        return
+    try:
+        with lane:
+            engine = nvofa.engine(0, lane.context)
+        least, most = (" x ".join(map(str, size)) for size in (engine.least, engine.most))
+        yield Finding("gpu", "optical flow engine", "ok",
+                      f"output_grid {', '.join(map(str, engine.grids))}, pictures of {least} to {most}")  # fmt: skip
+    except nvofa.NoEngineError as e:
+        yield Finding("gpu", "optical flow engine", "note", f"{e}: optical_flow is computed on the host")
+    finally:
+        lane.close()
 
 
 def _uploads() -> Iterator[Finding]:

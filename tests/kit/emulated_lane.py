@@ -79,6 +79,7 @@ class EmulatedLane:
         self.launched: list[str] = []
         self.cache: dict[str, Any] = {}
         self.stream = None
+        self.index, self.context = 0, 0  # no library is to find a GPU
 
     def empty(self, n: int, dtype: Any) -> np.ndarray:
         out = np.empty(n, dtype)
@@ -112,6 +113,9 @@ class EmulatedLane:
 
     def address(self, array: np.ndarray) -> int:
         return array.ctypes.data
+
+    def copy(self, address: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(address, source, nbytes)
 
     def function(self, source: str, kernel: str) -> Callable[..., None]:
         """The kernel, called as CuPy's are."""

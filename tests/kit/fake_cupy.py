@@ -446,6 +446,14 @@ class Work:
     def copy_out(self, host: int, source: int, nbytes: int) -> None:
         self._calls.append(lambda: self._fake.memcpy(host, source, nbytes, 2))
 
+    def calls(self, function: int, arguments: np.ndarray) -> int:
+        self.submit()
+        made = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_int64,) * arguments.shape[1])(function)
+        found: list[int] = []
+        for row in arguments.tolist():
+            _on(self._stream, lambda: found.append(0 if any(found) else made(*row)))  # noqa: B023
+        return next(filter(None, found), 0)
+
     def zero(self, address: int, nbytes: int) -> None:
         self._calls.append(lambda: self._fake.memset(address, 0, nbytes))
 
@@ -476,6 +484,8 @@ class Fake:
         self.attributes: dict[int, int] = {}
         """Of all devices; 1 where nothing is said."""
         self.uploads = 0
+        self.context = 0
+        """Of every GPU, for other libraries; 0: they are to find none."""
         self._devices = devices
         self._pinned: dict[int, list[PinnedMemoryPointer]] = {}
         self._pinning = threading.Lock()
@@ -630,6 +640,7 @@ class Fake:
         runtime.deviceGetAttribute = lambda attribute, index: self.attributes.get(attribute, 1)  # type: ignore[attr-defined]
         runtime.hostRegister, runtime.hostUnregister = map(_that_calls, (self.register, self.unregister))  # type: ignore[attr-defined]
         cuda.runtime, cuda.driver = runtime, driver  # type: ignore[attr-defined]
+        driver.ctxGetCurrent = lambda: self.context  # type: ignore[attr-defined]
         cuda.Device, cuda.Stream, cuda.Event = Device, Stream, Event  # type: ignore[attr-defined]
         cuda.ExternalStream = ExternalStream  # type: ignore[attr-defined]
         cuda.UnownedMemory = lambda ptr, size, owner, device: Pointer(ptr, owner)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""optical_flow of pictures that move by a known distance."""
+"""optical_flow of pictures that move by a known distance, on the host. Vectors point to the frame before."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def test_motion_is_found(preset: float, grid: int) -> None:
     for got, frames, motion in zip(out[0], (2, 1), ((3, -2), (-1, 4)), strict=True):
         assert got.shape == (frames, -(-64 // grid), -(-70 // grid), 2)
         inner = got[:, 16 // grid : -16 // grid, 16 // grid : -16 // grid]
-        np.testing.assert_allclose(np.median(inner, axis=(0, 1, 2)), motion, atol=0.2)
+        np.testing.assert_allclose(np.median(inner, axis=(0, 1, 2)), np.negative(motion), atol=0.2)
 
 
 def test_hints_begin_the_search() -> None:
     video = moving(3, 3, -2, 1)
     op = operator("optical_flow", enable_external_hints=True, hint_grid=8, enable_temporal_hints=True)
-    hints = np.full((2, 8, 9, 2), (3, -2), np.float32)
+    hints = np.full((2, 8, 9, 2), (-3, 2), np.float32)
     out, _ = apply(op, batch_of([video], "FHWC"), batch_of([hints], "FHWC"))
-    np.testing.assert_allclose(np.median(out[0].sample(0), axis=(0, 1, 2)), (3, -2), atol=0.2)
+    np.testing.assert_allclose(np.median(out[0].sample(0), axis=(0, 1, 2)), (-3, 2), atol=0.2)
     _, rejects = apply(op, batch_of([video], "FHWC"), batch_of([hints[:, :3]], "FHWC"))
     assert [r.code for r in rejects] == ["bad_shape"]
 
@@ -58,6 +58,7 @@ def test_refused_before_anything_runs() -> None:
         ("goes with a second", {"enable_external_hints": True}, [video]),
         ("3 channels", {}, [Spec((3, 64, 64, 1), DALIDataType.UINT8, "FHWC")]),
         ("uint8 sequences", {}, [Spec((3, 64, 64, 3), DALIDataType.FLOAT, "FHWC")]),
+        ("hints of type FLOAT", {"enable_external_hints": True}, [video, Spec(None, DALIDataType.UINT8, "FHWC")]),
     ):
         with pytest.raises(SpecError, match=match):
             operator("optical_flow", **arguments).infer(*specs)

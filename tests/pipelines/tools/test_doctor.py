@@ -15,9 +15,11 @@ from dali_run.ops.codecs.jpeg import nvjpeg
 from dali_run.ops.compiled import binaries, store
 from dali_run.ops.errors import DeviceError
 from dali_run.ops.gpu.driver import Driver, Gpu
+from dali_run.ops.sequences import nvofa
 from dali_run.pipelines.show.terminal import doctor_view
 from dali_run.pipelines.tools import cuda_images, doctor
 from tests.kit.fake_cupy import faked
+from tests.kit.fake_nvofa import faked_engine
 
 ROOT = Path(__file__).parents[3]
 H200 = Gpu("NVIDIA H200", 141 << 30, (9, 0))
@@ -164,6 +166,23 @@ def test_a_real_gpu_is_found_and_compiles() -> None:
     gpu = findings("gpu")
     assert gpu["GPU 0"]["status"] == gpu["CuPy"]["status"] == gpu["NVRTC"]["status"] == "ok"
     assert gpu["nvJPEG"]["status"] in ("ok", "warning")
+
+
+def test_the_flow_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise DeviceError("nvJPEG was not found; install it")
+
+    pretend(monkeypatch, Driver((13, 0), (H200,)))
+    monkeypatch.setattr(nvjpeg, "library", missing)
+    with faked_engine() as engine:
+        sys.modules["cupy"].__version__ = "14"  # type: ignore[attr-defined]
+        found = findings("gpu")["optical flow engine"]
+        assert (found["status"], found["value"]) == ("ok", "output_grid 1, 2, 4, pictures of 16 x 32 to 8192 x 8192")
+        nvofa.forget()
+        engine.fail("create", 1)
+        found = findings("gpu")["optical flow engine"]
+        assert found["status"] == "note"
+        assert found["value"].endswith("the engine is not available: optical_flow is computed on the host")
 
 
 def test_how_containers_come_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

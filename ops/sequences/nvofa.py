@@ -1,0 +1,505 @@
+"""The GPU's optical flow engine, through NVIDIA's driver: its Optical Flow API for CUDA, by ctypes.
+
+Declarations follow the public headers nvOpticalFlowCommon.h and nvOpticalFlowCuda.h, version 2.0 of the API, the first
+with cells of 1 and 2 pixels; drivers of today take it. The library is the driver's own, there is nothing to install.
+
+A `Session` is the engine's work on pictures of one size. Its surfaces are the driver's memory: pictures are copied into
+some, vectors out of others. The engine is never to wait for those copies: pictures are on one stream, vectors on
+another, and while it works on one half of the surfaces, the other half is filled and emptied. (One H200, pairs of
+320 x 180, best preset, a grid of 4: 203 us each; 239 where both are on one stream, 212 to 218 by two to eight sessions
+with a stream each.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I64
+from ..gpu import driver_calls
+from ..gpu.current import OnGpu
+from ..gpu.lane import Lane, borrow_stream, return_stream
+
+API = 0x20
+"""Major and minor version, four bits each."""
+_SURFACES = 32 << 20
+"""Bytes of a session's pictures, about."""
+_MOST_PAIRS = 32
+"""That a session is given at once: their pictures, and their vectors, are copied together."""
+_KEPT = 8
+"""Sessions of each GPU; one takes 20 ms to make and 200 to destroy."""
+_BLOCK = 256
+
+# -- declarations of the headers --------------------------------------------------------------------------------------
+
+FUNCTIONS = (
+    "create", "init", "create_buffer", "array_of", "address_of", "strides_of", "set_streams", "execute",
+    "destroy_buffer", "destroy", "last_error", "capabilities",
+)  # fmt: skip
+"""Of NV_OF_CUDA_API_FUNCTION_LIST, in its order."""
+STATUS = (
+    "success", "the engine is not available", "the device is not supported", "the device is gone", "invalid pointer",
+    "invalid parameter", "invalid call", "invalid version", "out of memory", "not initialised", "unsupported feature",
+    "internal error",
+)  # fmt: skip
+"""NV_OF_STATUS."""
+INIT = np.dtype(
+    [(name, "u4") for name in ("width", "height", "grid", "hint_grid", "mode", "level", "hints", "costs")]
+    + [("private", "u8"), ("disparities", "u4"), ("regions", "u4")]
+)
+"""NV_OF_INIT_PARAMS."""
+DESCRIPTOR = np.dtype([(name, "u4") for name in ("width", "height", "usage", "format")])
+"""NV_OF_BUFFER_DESCRIPTOR."""
+STRIDES = np.dtype([("bytes", "u4", (3, 2)), ("planes", "u4")])
+"""NV_OF_CUDA_BUFFER_STRIDE_INFO: of each plane from row to row, and another number."""
+INPUT = np.dtype(
+    [("picture", "u8"), ("reference", "u8"), ("hints", "u8"), ("anew", "u4"), ("padding", "u4"), ("private", "u8"),
+     ("padding2", "u4"), ("regions", "u4"), ("where", "u8")]
+)  # fmt: skip
+"""NV_OF_EXECUTE_INPUT_PARAMS; ``anew`` (disableTemporalHints): without the vectors of the call before."""
+OUTPUT = np.dtype([("vectors", "u8"), ("costs", "u8"), ("private", "u8")])
+"""NV_OF_EXECUTE_OUTPUT_PARAMS."""
+
+BEST, MEDIUM, FAST = 5, 10, 20
+"""NV_OF_PERF_LEVEL."""
+_FLOW = 1  # NV_OF_MODE_OPTICALFLOW
+_INPUT, _OUTPUT, _HINT = 1, 2, 3  # NV_OF_BUFFER_USAGE
+_GRAY, _COLORS, _VECTORS = 1, 3, 5  # NV_OF_BUFFER_FORMAT: GRAYSCALE8, ABGR8, SHORT2
+_DEVICE_POINTER = 2  # NV_OF_CUDA_BUFFER_TYPE_CUDEVICEPTR
+_GRIDS, _HINT_GRIDS, _LEAST, _MOST = 0, 1, (5, 4), (7, 6)  # NV_OF_CAPS; height and width
+
+_POINTER, _INT, _U32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "create": (_INT, _POINTER, _POINTER),
+    "init": (_INT, _POINTER, _POINTER),
+    "create_buffer": (_INT, _POINTER, _POINTER, _INT, _POINTER),
+    "address_of": (ctypes.c_uint64, _POINTER),
+    "strides_of": (_INT, _POINTER, _POINTER),
+    "set_streams": (_INT, _POINTER, _POINTER, _POINTER),
+    "destroy_buffer": (_INT, _POINTER),
+    "destroy": (_INT, _POINTER),
+    "last_error": (_INT, _POINTER, _POINTER, _POINTER),
+    "capabilities": (_INT, _POINTER, _INT, _POINTER, _POINTER),
+}
+
+
+class NoEngineError(Exception):
+    """The engine is not there, or does not take this; the host is next."""
+
+
+# -- the library ------------------------------------------------------------------------------------------------------
+
+
+class Library:
+    """The driver's library."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError where it cannot be loaded, AttributeError where it is another, NoEngineError where it does not
+        know this version of the API."""
+        loaded, table = ctypes.CDLL(path), (_POINTER * len(FUNCTIONS))()
+        loaded.NvOFAPICreateInstanceCuda.argtypes = (_U32, _POINTER)
+        if status := loaded.NvOFAPICreateInstanceCuda(API, table):
+            raise NoEngineError(f"the driver does not know version 2.0 of the API: {_words(status)}")
+        self._loaded, places = loaded, dict(zip(FUNCTIONS, table, strict=True))
+        self._functions = {name: ctypes.CFUNCTYPE(*types)(places[name]) for name, types in _SIGNATURES.items()}
+        self.execute: int = places["execute"] or 0
+        """Where nvOFExecute is, for `driver_calls`."""
+
+    def call(self, name: str, *args: Any) -> int:
+        """The result of one of `FUNCTIONS`; the GIL is released while it runs."""
+        found: int = self._functions[name](*args)
+        return found
+
+    def check(self, status: int, what: str, handle: Any) -> None:
+        """Raises NoEngineError unless ``status`` is success."""
+        if not status:
+            return
+        text, size = ctypes.create_string_buffer(256), _U32(256)
+        self.call("last_error", handle, text, ctypes.byref(size))
+        detail = text.value.decode(errors="replace").strip()
+        raise NoEngineError(f"{what}: {_words(status)}" + (f" ({detail})" if detail else ""))
+
+
+def _words(status: int) -> str:
+    return STATUS[status] if 0 <= status < len(STATUS) else f"status {status}"
+
+
+_PATHS = ("nvofapi64.dll",) if os.name == "nt" else ("libnvidia-opticalflow.so.1", "libnvidia-opticalflow.so")
+
+
+@cache
+def _loaded(paths: tuple[str, ...]) -> Library | str:
+    problem = ""
+    for path in paths:
+        try:
+            return Library(path)
+        except (OSError, AttributeError, NoEngineError) as e:
+            problem = problem or str(e)
+    return problem
+
+
+def library() -> Library:
+    """The library of this machine's driver. Raises NoEngineError where there is none."""
+    found = _loaded(_PATHS)
+    if isinstance(found, str):
+        raise NoEngineError(found)
+    return found
+
+
+# -- the engine -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of sessions."""
+
+    height: int
+    width: int
+    gray: bool
+    """Pictures of one channel; else of three."""
+    grid: int
+    """Pixels of a cell's side; a cell has one vector."""
+    level: int
+    """BEST, MEDIUM or FAST."""
+    hint_grid: int = 0
+    """Pixels of a hint's side; 0: no hints are given."""
+
+    def cells(self, side: int) -> tuple[int, int]:
+        """How many cells of ``side`` pixels there are down and across."""
+        return -(-self.height // side), -(-self.width // side)
+
+    @property
+    def pairs(self) -> int:
+        """That a session is given at once."""
+        size = self.height * self.width * (1 if self.gray else 4)
+        return min(max(_SURFACES // (4 * size), 1), _MOST_PAIRS)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The engine of one GPU."""
+
+    grids: tuple[int, ...]
+    hint_grids: tuple[int, ...]
+    least: tuple[int, int]
+    """Height and width of the smallest pictures,"""
+    most: tuple[int, int]
+    """and of the largest."""
+
+    def check(self, kind: Kind) -> None:
+        """Raises NoEngineError where it does not take ``kind``."""
+        size = kind.height, kind.width
+        if any(not low <= here <= high for low, here, high in zip(self.least, size, self.most, strict=True)):
+            least, most = (" x ".join(map(str, s)) for s in (self.least, self.most))
+            raise NoEngineError(f"it takes pictures of {least} to {most} pixels")
+        if kind.grid not in self.grids:
+            raise NoEngineError(f"it has no output_grid of {kind.grid}")
+        if kind.hint_grid and (kind.hint_grid not in self.hint_grids or kind.hint_grid < kind.grid):
+            raise NoEngineError(f"it takes no hint_grid of {kind.hint_grid} with an output_grid of {kind.grid}")
+
+
+_engines: dict[int, Engine | str] = {}
+_asking = threading.Lock()
+
+
+def engine(index: int, context: int) -> Engine:
+    """The engine of GPU ``index``, whose ``context`` is current. Raises NoEngineError where there is none."""
+    if not context:
+        raise NoEngineError("there is no GPU")
+    with _asking:
+        if index not in _engines:
+            try:
+                _engines[index] = _ask(library(), context)
+            except NoEngineError as e:
+                _engines[index] = str(e)
+    found = _engines[index]
+    if isinstance(found, str):
+        raise NoEngineError(found)
+    return found
+
+
+def _ask(library: Library, context: int) -> Engine:
+    handle = _create(library, context)
+
+    def known(what: int) -> tuple[int, ...]:
+        count = _U32()
+        library.check(library.call("capabilities", handle, what, None, ctypes.byref(count)), "capabilities", handle)
+        values = (_U32 * max(count.value, 1))()
+        library.check(library.call("capabilities", handle, what, values, ctypes.byref(count)), "capabilities", handle)
+        return tuple(values[: count.value])
+
+    try:
+        least, most = ((known(height)[0], known(width)[0]) for height, width in (_LEAST, _MOST))
+        return Engine(known(_GRIDS), known(_HINT_GRIDS), least, most)
+    finally:
+        _destroy(library, handle, begun=False)
+
+
+def _create(library: Library, context: int) -> ctypes.c_void_p:
+    handle = ctypes.c_void_p()
+    if status := library.call("create", context, ctypes.byref(handle)):
+        raise NoEngineError(f"nvCreateOpticalFlowCuda: {_words(status)}")
+    return handle
+
+
+def _destroy(library: Library, handle: ctypes.c_void_p, *, begun: bool) -> None:
+    """The driver gives nothing back of a handle whose work was not ``begun`` (nvOFInit)."""
+    if not begun:
+        library.call("init", handle, _init(Kind(128, 128, gray=True, grid=4, level=FAST)).ctypes.data)
+    library.call("destroy", handle)
+
+
+def _init(kind: Kind) -> npt.NDArray[Any]:
+    init = np.zeros(1, INIT)
+    init["width"], init["height"], init["mode"] = kind.width, kind.height, _FLOW
+    init["grid"], init["level"] = kind.grid, kind.level
+    init["hint_grid"], init["hints"] = kind.hint_grid, kind.hint_grid > 0
+    return init
+
+
+@dataclass(frozen=True, slots=True)
+class _Surfaces:
+    """Surfaces of one size and format."""
+
+    handles: npt.NDArray[np.uint64]
+    addresses: I64
+    pitch: int
+    """Bytes from one row to the next."""
+
+
+class Session:
+    """The engine's work on pictures of one kind."""
+
+    def __init__(self, library: Library, index: int, context: int, kind: Kind) -> None:
+        """On GPU ``index``, whose ``context`` is current. Raises NoEngineError."""
+        self.kind, self._index = kind, index
+        self._library, self._buffers = library, list[int]()
+        self._handle, self._begun = _create(library, context), False
+        self._streams = borrow_stream(index), borrow_stream(index)
+        """Of pictures, and of vectors."""
+        self._works = [driver_calls.Work(stream.ptr) for stream in self._streams]
+        self._half = 0
+        """Of the surfaces, that is next."""
+        self._free: list[Any] = [None, None]
+        """Events: each half's vectors were copied."""
+        try:
+            pictures, vectors = (stream.ptr for stream in self._streams)
+            self._check(library.call("set_streams", self._handle, pictures, vectors), "nvOFSetIOCudaStreams")
+            self._check(library.call("init", self._handle, _init(kind).ctypes.data), "nvOFInit")
+            self._begun = True
+            size, pairs, form = (kind.height, kind.width), 2 * kind.pairs, _GRAY if kind.gray else _COLORS
+            self._pictures = self._surfaces(2 * pairs, size, _INPUT, form)
+            self._vectors = self._surfaces(pairs, kind.cells(kind.grid), _OUTPUT, _VECTORS)
+            self._hints = (
+                self._surfaces(pairs, kind.cells(kind.hint_grid), _HINT, _VECTORS) if kind.hint_grid else self._vectors
+            )
+        except NoEngineError:
+            self.close()
+            raise
+
+    def _surfaces(self, count: int, size: tuple[int, int], usage: int, form: int) -> _Surfaces:
+        wanted, strides, handle = np.zeros(1, DESCRIPTOR), np.zeros(1, STRIDES), ctypes.c_void_p()
+        wanted["height"], wanted["width"] = size
+        wanted["usage"], wanted["format"] = usage, form
+        handles, addresses, pitches = np.zeros(count, np.uint64), np.zeros(count, np.int64), set()
+        call, at = self._library.call, wanted.ctypes.data
+        for k in range(count):
+            status = call("create_buffer", self._handle, at, _DEVICE_POINTER, ctypes.byref(handle))
+            self._check(status, "nvOFCreateGPUBufferCuda")
+            self._buffers.append(handle.value or 0)
+            self._check(call("strides_of", handle, strides.ctypes.data), "nvOFGPUBufferGetStrideInfo")
+            handles[k], addresses[k] = self._buffers[-1], call("address_of", handle)
+            pitches.add(int(strides["bytes"][0, 0, 0]))
+        if len(pitches) > 1 or not addresses.all():
+            raise NoEngineError("its surfaces are of several kinds, or none")
+        return _Surfaces(handles, addresses, pitches.pop())
+
+    def _check(self, status: int, what: str) -> None:
+        self._library.check(status, what, self._handle)
+
+    def find(self, lane: Lane, pairs: Pairs, *, temporal: bool, red: int) -> None:
+        """See `find`."""
+        plan = _Plan(pairs, self.kind.pairs, self._half)
+        tables = [
+            np.column_stack((plan.sources, self._pictures.addresses[plan.surfaces])),
+            np.column_stack((self._vectors.addresses[plan.places], pairs.vectors)),
+        ]
+        inputs, outputs = np.zeros(len(pairs), INPUT), np.zeros(len(pairs), OUTPUT)
+        inputs["picture"] = self._pictures.handles[plan.pictures]
+        inputs["reference"] = self._pictures.handles[plan.pictures - 1]
+        inputs["anew"] = pairs.begins | (not temporal)
+        outputs["vectors"] = self._vectors.handles[plan.places]
+        if pairs.hints is not None:
+            tables.append(np.column_stack((pairs.hints, self._hints.addresses[plan.places])))
+            inputs["hints"] = self._hints.handles[plan.places]
+        there = lane.upload(*tables)
+        pictures, vectors, *hints = map(lane.address, there)
+        (before, after), kind = self._streams, self.kind
+        before.wait_event(lane.stream.record())
+        try:
+            for first, last, low, high in plan.turns:
+                if self._free[self._half] is not None:
+                    before.wait_event(self._free[self._half])
+                if kind.gray:
+                    self._copy(lane, 0, "flow_gray", pictures, first, last, self._pictures, 1)
+                else:
+                    self._copy(lane, 0, "flow_colors", pictures, first, last, self._pictures, 1, red)
+                for table in hints:
+                    self._copy(lane, 0, "flow_hints", table, low, high, self._hints, kind.hint_grid)
+                self._execute(inputs[low:high], outputs[low:high])
+                self._copy(lane, 1, "flow_vectors", vectors, low, high, self._vectors, kind.grid)
+                self._works[1].submit()
+                self._free[self._half] = after.record()
+                self._half = 1 - self._half
+        finally:  # memory that they use is the lane's
+            lane.after(before.record())
+            lane.after(after.record())
+
+    def _copy(
+        self, lane: Lane, which: int, kernel: str, table: int, low: int, high: int, surfaces: _Surfaces, side: int,
+        *more: int,
+    ) -> None:  # fmt: skip
+        """Run a kernel of flow.cu on one of the streams, for some rows of a table on the device."""
+        height, width = self.kind.cells(side)
+        blocks = (high - low) * -(-height * width // _BLOCK)
+        handle = lane.handle("flow.cu", kernel)
+        self._works[which].launch(handle, blocks, _BLOCK, table + 16 * low, height, width, surfaces.pitch, *more)
+
+    def _execute(self, inputs: npt.NDArray[Any], outputs: npt.NDArray[Any]) -> None:
+        """Have the engine find the vectors of pairs, all begun in one call without the GIL: the driver lets go once
+        there is room in the engine's queue."""
+        rows = np.empty((len(inputs), 3), np.int64)
+        rows[:, 0] = self._handle.value or 0
+        rows[:, 1] = inputs.ctypes.data + np.arange(len(inputs)) * INPUT.itemsize
+        rows[:, 2] = outputs.ctypes.data + np.arange(len(outputs)) * OUTPUT.itemsize
+        self._check(self._works[0].calls(self._library.execute, rows), "nvOFExecute")
+
+    def close(self) -> None:
+        """Once its work is done, give back what it holds."""
+        for stream in self._streams:
+            stream.synchronize()
+        for buffer in self._buffers:
+            self._library.call("destroy_buffer", buffer)
+        _destroy(self._library, self._handle, begun=self._begun)
+        for stream in self._streams:
+            return_stream(self._index, stream)
+
+
+class _Plan:
+    """Pairs in turns of up to ``room``, which take the halves of the surfaces in turns, beginning with ``half``. Within
+    a turn a picture is copied once, where it is in two pairs, one after the other."""
+
+    def __init__(self, pairs: Pairs, room: int, half: int) -> None:
+        n = len(pairs)
+        number = np.arange(n)
+        turn, place = number // room, number % room
+        half_of = (turn + half) % 2
+        new = np.ones(n, np.bool_)
+        """The pair's reference is not the picture of the pair before."""
+        new[1:] = pairs.references[1:] != pairs.pictures[:-1]
+        new |= place == 0
+        ends = np.cumsum(1 + new)
+        """Copies up to and with each pair."""
+        begin = (ends - 1 - new)[number - place]
+        """Copies before its turn."""
+        self.places: I64 = half_of * room + place
+        """Of each pair's vectors, among surfaces."""
+        self.pictures: I64 = half_of * 2 * room + ends - 1 - begin
+        """Of each pair's picture; its reference is right before it."""
+        self.sources, self.surfaces = np.zeros((2, int(ends[-1])), np.int64)
+        """Of each copy."""
+        self.sources[ends - 1], self.surfaces[ends - 1] = pairs.pictures, self.pictures
+        self.sources[ends[new] - 2], self.surfaces[ends[new] - 2] = pairs.references[new], self.pictures[new] - 1
+        lows = np.arange(0, n, room)
+        highs = np.minimum(lows + room, n)
+        self.turns = np.column_stack((begin[lows], ends[highs - 1], lows, highs)).tolist()
+        """Of each: copies from, to, pairs from, to."""
+
+
+# -- sessions that are kept -------------------------------------------------------------------------------------------
+
+
+class _Kept:
+    """The sessions of one GPU, for all threads of the process: there is one engine, and its queue is in the driver."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._lock = threading.Lock()
+        self._sessions = OrderedDict[Kind, Session]()
+
+    @contextmanager
+    def borrowed(self, context: int, kind: Kind) -> Iterator[Session]:
+        """The session of ``kind``, for this thread alone. Raises NoEngineError."""
+        with self._lock:
+            session = self._sessions.pop(kind, None)
+            if session is None:
+                while len(self._sessions) >= _KEPT:
+                    self._sessions.popitem(last=False)[1].close()
+                session = Session(library(), self._index, context, kind)
+            try:
+                yield session
+            except BaseException:  # what is in its queue is unknown
+                with suppress(Exception):  # the first error counts
+                    session.close()
+                raise
+            self._sessions[kind] = session
+
+    def release(self) -> None:
+        """Give their memory back; whoever works with some is waited for."""
+        with self._lock, OnGpu(self._index):
+            while self._sessions:
+                self._sessions.popitem()[1].close()
+
+
+_kept: dict[int, _Kept] = {}
+
+
+def forget() -> None:
+    """Let go of all sessions, and of what is known of libraries and engines."""
+    for index in list(_kept):
+        _kept.pop(index).release()
+    _engines.clear()
+    _loaded.cache_clear()
+
+
+# -- a batch ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Pairs of pictures, by their addresses on the device, in the order of their sequences."""
+
+    pictures: I64
+    """Where each cell of this one was"""
+    references: I64
+    """in this one."""
+    begins: npt.NDArray[np.bool_]
+    """The first pair of a sequence."""
+    vectors: I64
+    """Where float32 [down, across, 2] go, in pixels."""
+    hints: I64 | None = None
+    """Such vectors, where the search begins."""
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+
+def find(lane: Lane, kind: Kind, pairs: Pairs, *, temporal: bool, red: int = 0) -> None:
+    """Begin to find the vectors of ``pairs``; what follows on ``lane`` comes after. ``temporal``: from that of the pair
+    before, within a sequence; ``red`` is the channel that is red, 0 or 2. Raises NoEngineError."""
+    context = lane.context
+    engine(lane.index, context).check(kind)
+    kept = _kept.setdefault(lane.index, _Kept(lane.index))
+    lane.cache["optical flow engine"] = kept  # whose `release` is called where memory is short
+    with kept.borrowed(context, kind) as session:
+        session.find(lane, pairs, temporal=temporal, red=red)
