@@ -142,7 +142,14 @@ class Samples:
     def numbered(n: int, start: int = 0) -> Samples:
         """``n`` anonymous samples of epoch 0, numbered from ``start``."""
         at = np.arange(start, start + n, dtype=np.int64)
-        return Samples(np.arange(n, dtype=np.int32), at, np.zeros(n, np.int64), at)
+        return Samples.of_epoch_0(np.arange(n, dtype=np.int32), np.zeros(n, np.int64), at)
+
+    @staticmethod
+    def of_epoch_0(slot: I32, zeros: I64, index: I64, origins: Origins | None = None) -> Samples:
+        """Samples that are numbered by their positions, ``index``. In epoch 0, keys are these numbers."""
+        made = Samples(slot, index, zeros, index, NoOrigins() if origins is None else origins)
+        object.__setattr__(made, "_keys", index.view(np.uint64))
+        return made
 
 
 @dataclass(frozen=True, slots=True)

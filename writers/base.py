@@ -123,10 +123,14 @@ class ShardFile:
     """A file of an open shard, under a temporary name; keeps its checksums.
 
     With ``workers``, large writes are handed to a thread, one for all of the file: `write` then returns before the
-    bytes are in the file, and they must not change till then. Its checksums follow, read back from the page cache by
-    several threads, so that no memory is held for them however slow they are; when everything is written, so does the
-    disk. Small files never leave the caller's thread. ``deep``: SHA-256, too, which takes one thread all along.
+    bytes are in the file, and they must not change till then. Where another thread than the one that delivers calls it
+    (``apart``), that takes their checksums, too. Else these follow, read back from the page cache by several threads,
+    so that no memory is held for them however slow they are; when everything is written, so does the disk. Small files
+    never leave the caller's thread. ``deep``: SHA-256, too, which takes one thread all along.
     """
+
+    apart = False
+    """Not the thread that delivers, but another one frames, and calls `write`."""
 
     def __init__(
         self, temporary: Path, final: str, workers: Workers | None = None, patched: bool = False, deep: bool = False
@@ -145,7 +149,9 @@ class ShardFile:
         self._sums = Sums()
         self._summing: list[Future[None]] = []
         self._summed = 0
-        """Bytes that were given to threads for their checksums."""
+        """Bytes that were summed, or given to threads for it."""
+        self._in_order = True
+        """All of them were summed as they came."""
         self._rewritten: set[int] = set()
         """Blocks that are not any more as they were summed."""
         self._sha = hashlib.sha256() if deep else None
@@ -178,6 +184,11 @@ class ShardFile:
                 self._sha.update(data if isinstance(data, bytes) else data.data)
                 self._hashed += len(data)
             return
+        if self.apart and self._in_order:
+            self._sums.extend(data)
+            self._summed += len(data)
+        else:
+            self._in_order = False
         self._hand_over(lambda: self._write_behind(data), len(data))
 
     def _hand_over(self, work: Callable[[], object], weight: int = 1) -> None:
@@ -281,6 +292,7 @@ class ShardFiles:
         """The result of `Writer.begin`."""
         self.carry: dict[str, Any] = {}
         """State that `Writer.refuse` keeps; shards may add what is the same for all of them."""
+        self._apart = False
         self._alone = alone
         self._tag = tag
         self._workers = workers
@@ -313,7 +325,14 @@ class ShardFiles:
     def _temporary(self, final: str) -> Path:
         return self.root / f".{final}.tmp-{self._tag}"
 
+    def leave(self) -> None:
+        """From now on the files are written to by another thread than the one that delivers batches."""
+        self._apart = True
+        for file in self._open:
+            file.apart = True
+
     def _add(self, file: ShardFile, temporary: Path, final: Path) -> ShardFile:
+        file.apart = self._apart
         self._open.append(file)
         self._moves.append((temporary, final))
         return file

@@ -23,10 +23,10 @@ MOST_PHASES = 1024
 """Of ratios that get taps for each phase. Rates that are drawn have thousands: a table that is used once cost 80 ms."""
 _MOST = 1 << 18  # numbers in a table for every phase
 _MOST_OF_TORCHAUDIO = 1 << 24
-TURNS = 16
-"""Through all phases that a block of threads on a GPU makes (cuda/audio/resample.cu has the same number)."""
-_GROUP, _ALIGNED = 4, 16  # phases of a thread there, and phases that rows of taps are filled up to
-_NEAR = 8192  # inputs that a block has room for
+TURNS = 64
+"""Through all phases that a block of threads on a GPU makes (cuda/audio/resample.cu has the same numbers)."""
+GROUP, WARPS = 8, 8
+"""Phases of a warp there, and the most warps that share inputs."""
 _TORCHAUDIO_LOBES, _TORCHAUDIO_ROLLOFF = 6, 0.99
 
 
@@ -115,13 +115,8 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Groups(Phases):
-    """Phases in groups of four, for threads that make four outputs of the same inputs: ``taps`` [inputs, phases],
-    counted from ``first`` [groups]."""
-
-    @property
-    def width(self) -> int:
-        """Inputs of a group."""
-        return int(self.taps.shape[0])
+    """Phases in groups of GROUP, for threads that make all of them of the same inputs: ``taps`` [groups, inputs,
+    GROUP], counted from ``first`` [groups]."""
 
 
 def _same_rate() -> Phases:
@@ -162,32 +157,27 @@ def torchaudio_phases(ratio: Fraction) -> Phases | None:
     return Phases(up, down, taps.astype(np.float32), np.full(up, -width, np.int64))
 
 
-def alike(found: Phases, times: int) -> int:
-    """How many inputs that a warp asks for at once lie in one bank of the GPU's shared memory, with every phase there
-    ``times`` times: of eight turns, and four groups of each."""
-    first = (np.arange(times)[:, None] * found.down + found.first).reshape(-1)[::_GROUP][:4]
-    places = np.unique(np.arange(8)[:, None] * (found.down * times) + first - first[0])
-    return int(np.bincount((places + places // 32) % 32).max())
-
-
 @lru_cache(64)
 def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
-    """The phases ``find(*of)`` in groups. Few phases are there several times, so that a turn through all of them is
-    work for a block of threads."""
+    """The phases ``find(*of)`` in groups, of the taps that are not 0. Few phases are there several times, so that a
+    turn through all of them is work for a block of threads: as often as leaves the least of groups empty."""
     found = find(*of)
     if found is None:
         return None
     if found.taps.size == 1:  # the same rate: what is beside a value is not even multiplied by 0
-        return Groups(128, 128, np.ones((1, 128), np.float32), np.zeros(32, np.int64))
-    fit = (_NEAR - found.width) // ((TURNS + 1) * found.down)
-    times = max(1, min(-(-128 // found.up), fit))
-    times = min(range(times, max(times - 8, 0), -1), key=lambda n: alike(found, n))
+        return Groups(64, 64, np.ones((8, 1, GROUP), np.float32), np.zeros(8, np.int64))
+    times = max(range(1, max(GROUP * WARPS // found.up, 1) + 1), key=lambda n: (-(-n * found.up % GROUP) / n, n))
     up = found.up * times
+    groups = -(-up // GROUP)
+    used = np.tile(found.taps != 0, (times, 1))
+    least, end = used.argmax(axis=1), used.shape[1] - used[:, ::-1].argmax(axis=1)
     first = (np.arange(times)[:, None] * found.down + found.first).reshape(-1)
-    starts = first[::_GROUP]
-    shift = first - np.repeat(starts, _GROUP)[:up]
-    taps = np.zeros((found.width + int(shift.max()), -(-up // _ALIGNED) * _ALIGNED), np.float32)
-    taps[shift + np.arange(found.width)[:, None], np.arange(up)] = np.tile(found.taps, (times, 1)).T
+    edges = np.arange(0, up, GROUP)
+    starts = np.minimum.reduceat(first + least, edges)
+    width = max(2, int((np.maximum.reduceat(first + end, edges) - starts).max()))
+    taps = np.zeros((groups, width, GROUP), np.float32)
+    phase, tap = np.nonzero(used)
+    taps[phase // GROUP, first[phase] + tap - starts[phase // GROUP], phase % GROUP] = found.taps[phase % found.up, tap]
     return Groups(up, found.down * times, taps, starts)
 
 

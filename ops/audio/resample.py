@@ -204,12 +204,14 @@ def _launch(
     lane = ctx.device
     base, there, *arrays, to = lane.upload(signals.offsets, rows, *tables, out.offsets)
     outputs = rows[:, _cpu.OUTPUTS]
-    each: Any = 256 * (_FRAMES if kernel == "by_table" else _BLOCKS)
     if kernel == "by_phases":
-        each = np.maximum(rows[:, _cpu.UP], 1) * filters.TURNS
+        up = np.maximum(rows[:, _cpu.UP], 1)
+        blocks = -(-outputs // (up * filters.TURNS)) * -(-up // (filters.GROUP * filters.WARPS))
+    else:
+        blocks = -(-outputs // (256 * (_FRAMES if kernel == "by_table" else _BLOCKS)))
     lane.launch(
         "audio/resample.cu", f"{kernel}<{CUDA_TYPES[signals.dtype]}, {CUDA_TYPES[out.dtype]}>",
-        (int((-(-outputs // each)).max()), len(signals)), 256,
+        (int(blocks.max()), len(signals)), 256,
         signals.data, base, there, *arrays, *numbers, *factors, out.data, to,
     )  # fmt: skip
 
@@ -238,6 +240,7 @@ class AudioResample(Operator, name="audio_resample"):
     """
 
     aliases = ("experimental.audio_resample",)
+    repeats = True
     bound = "1e-5 of the largest sample"
     example = "{op: audio_resample, in: audio, in_rate: 44100, out_rate: 16000, out: audio}"
 

@@ -90,9 +90,11 @@ class BboxRotate(Operator, name="bbox_rotate"):
             if sizes.shape[1] != 2:
                 raise SpecError(f"size needs height and width, got {sizes.shape[1]} numbers")
             canvases = np.floor(np.maximum(sizes, 1) + np.float32(0.5))
-        for i in np.flatnonzero(~(images >= 1).all(axis=1)).tolist():
-            ctx.reject(i, "bad_argument", f"input_shape must be positive, got {images[i].tolist()}")
-            counts[i] = 0
+        positive = images >= 1
+        if not positive.all():
+            for i in np.flatnonzero(~positive.all(axis=1)).tolist():
+                ctx.reject(i, "bad_argument", f"input_shape must be positive, got {images[i].tolist()}")
+                counts[i] = 0
         columns = "xyWH" if "W" in self.bbox_layout else "xyXY"
         at = np.array([self.bbox_layout.index(c) for c in columns], np.int64)
         total = int(counts.sum())

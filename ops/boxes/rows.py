@@ -34,9 +34,10 @@ def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False)
         raise SpecError(f"takes boxes of float32 and shape [n, {width}], got {boxes.dtype} of {boxes.ndim} dimensions")
     counts = boxes.shapes[:, 0].astype(np.int64)
     odd = (boxes.shapes[:, 1] != width) & (counts > 0)
-    for i in np.flatnonzero(odd).tolist():
-        ctx.reject(i, "bad_shape", f"boxes have {int(boxes.shapes[i, 1])} numbers each, {width} are needed")
-        counts[i] = 0
+    if odd.any():
+        for i in np.flatnonzero(odd).tolist():
+            ctx.reject(i, "bad_shape", f"boxes have {int(boxes.shapes[i, 1])} numbers each, {width} are needed")
+            counts[i] = 0
     if relative and not _kernels.relative(boxes.data, boxes.offsets, counts * width):
         sample, at = each(boxes.offsets, counts * width)
         values = boxes.data[at]
@@ -72,9 +73,11 @@ def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
     if labels.ndim == 0:
         raise SpecError("labels need one dimension at least: one entry a box")
     given = labels.shapes[:, 0]
-    for i in np.flatnonzero(given != counts).tolist():
-        ctx.reject(i, "bad_shape", f"there are {int(counts[i])} boxes, but {int(given[i])} labels")
-        counts[i] = 0
+    odd = given != counts
+    if odd.any():
+        for i in np.flatnonzero(odd).tolist():
+            ctx.reject(i, "bad_shape", f"there are {int(counts[i])} boxes, but {int(given[i])} labels")
+            counts[i] = 0
 
 
 def chosen(ctx: Context, lists: Batch, which: npt.NDArray[np.integer[Any]], counts: I64) -> Batch:

@@ -109,6 +109,7 @@ class Equalize(Operator, name="equalize"):
 
     aliases: ClassVar[tuple[str, ...]] = ("experimental.equalize",)
     layouts = ("HW", "HWC", "CHW", "FHW", "FHWC", "FCHW")
+    repeats = True
     example = "{op: equalize, in: images, out: images}"
 
     parity: Annotated[

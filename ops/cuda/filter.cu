@@ -48,14 +48,15 @@ __global__ void correlate(const In* source, const long long* base, const long lo
 enum { DOWN = 16 };  // rows that a thread of `correlate_strips` makes
 
 // The same with filters of H x W for all pictures, in one slice: grid (tiles * pictures). A thread makes four bytes of a
-// row where the number of CHANNELS is known (its input is bytes), or one value (0). The sums of the H results that a row
-// is part of are all on their way.
+// row where its input is bytes of a known number of CHANNELS, or one value (0 CHANNELS: of any number). The sums of the H
+// results that a row is part of are all on their way.
+template <typename In, int CHANNELS> constexpr int strip_width = CHANNELS > 0 && sizeof(In) == 1 ? 4 : 1;
 template <typename In, typename Out, int H, int W, int CHANNELS>
 __global__ void __launch_bounds__(256, H * W <= 25 ? 3 : H * W <= 49 ? 2 : 1)
     correlate_strips(const In* source, const long long* base, const long long* before, const long long* after, int tiles,
                      const float* weights, const long long* places, const long long* pads, int border,
                      const float* fills, Out* target, const long long* out_base) {
-    constexpr int WIDTH = CHANNELS ? 4 : 1, SPAN = CHANNELS ? WIDTH + (W - 1) * CHANNELS : W;
+    constexpr int WIDTH = strip_width<In, CHANNELS>, SPAN = WIDTH == 4 ? WIDTH + (W - 1) * CHANNELS : W;
     const int picture = blockIdx.x / tiles;
     const long long* pad = pads + 4ll * picture;
     const Strip<WIDTH, DOWN> strip(before + 5ll * picture, after + 5ll * picture,
@@ -70,7 +71,8 @@ __global__ void __launch_bounds__(256, H * W <= 25 ? 3 : H * W <= 49 ? 2 : 1)
     #pragma unroll
     for (int k = 0; k < H * W; ++k) w[k] = weights[places[picture] + k];
     const auto line = [&](int j, int& row) {
-        row = place(top + j, strip.rows, border);
+        row = top + j;
+        if (static_cast<unsigned>(row) >= static_cast<unsigned>(strip.rows)) row = place(row, strip.rows, border);
         return image + static_cast<long long>(row < 0 ? 0 : row) * strip.length;
     };
     const auto add = [&](int j, const float* v) {  // row j of the windows
@@ -80,12 +82,12 @@ __global__ void __launch_bounds__(256, H * W <= 25 ? 3 : H * W <= 49 ? 2 : 1)
             for (int e = 0; e < WIDTH; ++e) {
                 float sum = b ? sums[b - 1][e] : 0.0f;
                 #pragma unroll
-                for (int k = 0; k < W; ++k) sum += w[b * W + k] * v[e + k * (CHANNELS ? CHANNELS : 1)];
+                for (int k = 0; k < W; ++k) sum += w[b * W + k] * v[e + k * (WIDTH == 4 ? CHANNELS : 1)];
                 sums[b][e] = sum;
             }
         }
         if (j < H - 1) return;
-        if constexpr (CHANNELS > 0 && sizeof(Out) == 1) {
+        if constexpr (WIDTH == 4 && sizeof(Out) == 1) {
             unsigned word = 0;
             #pragma unroll
             for (int e = 0; e < WIDTH; ++e) word |= static_cast<unsigned>(saturate<Out>(sums[H - 1][e])) << 8 * e;
@@ -100,40 +102,55 @@ __global__ void __launch_bounds__(256, H * W <= 25 ? 3 : H * W <= 49 ? 2 : 1)
     const int count = strip.count + H - 1;
     int row;
     if (left >= 0 && left + (WIDTH - 1) + (W - 1) * channels < strip.length) {  // columns are in the picture
-        constexpr int WORDS = (SPAN + 3) / 4;
-        unsigned words[WORDS];
-        In values[W];
-        const auto read = [&](int j) {  // while the row before is added
-            const In* from = line(j, row) + left;
-            if constexpr (CHANNELS > 0) {
-                bytes_at<SPAN>(from, words);
-            } else {
+        if constexpr (WIDTH == 4) {
+            unsigned words[(SPAN + 3) / 4];
+            bytes_at<SPAN>(line(0, row) + left, words);
+            #pragma unroll 1
+            for (int j = 0; j < count; ++j) {
+                float v[SPAN];
                 #pragma unroll
-                for (int k = 0; k < W; ++k) values[k] = from[k * channels];
+                for (int k = 0; k < SPAN; ++k) v[k] = row < 0 ? fill : byte_of(words[k / 4], k % 4);
+                if (j + 1 < count) bytes_at<SPAN>(line(j + 1, row) + left, words);  // while the row before is added
+                add(j, v);
             }
-        };
-        read(0);
-        #pragma unroll 1
-        for (int j = 0; j < count; ++j) {
-            float v[SPAN];
+        } else {
+            // The neighbours of a thread's values are read by the threads beside it: there is little on its way at once,
+            // and rows are read long before they are added.
+            constexpr int AHEAD = W <= 7 ? 3 : 1;
+            In values[AHEAD][W];
+            bool fillers[AHEAD];  // rows that are the constant
+            const In* next = image + static_cast<long long>(top) * strip.length + left;
+            const auto read = [&](int j, int d) {
+                const In* from = next;
+                next += strip.length, row = top + j;
+                if (static_cast<unsigned>(row) >= static_cast<unsigned>(strip.rows)) from = line(j, row) + left;
+                fillers[d] = row < 0;
+                #pragma unroll
+                for (int k = 0; k < W; ++k) values[d][k] = from[k * channels];
+            };
             #pragma unroll
-            for (int k = 0; k < SPAN; ++k) {
-                if constexpr (CHANNELS > 0) v[k] = byte_of(words[k / 4], k % 4);
-                else v[k] = static_cast<float>(plain(values[k]));
-            }
-            if (row < 0) {
+            for (int d = 0; d < AHEAD; ++d)
+                if (d < count) read(d, d);
+            #pragma unroll 1
+            for (int first = 0; first < count; first += AHEAD) {
                 #pragma unroll
-                for (int k = 0; k < SPAN; ++k) v[k] = fill;
+                for (int d = 0; d < AHEAD; ++d) {
+                    const int j = first + d;
+                    if (j >= count) break;
+                    float v[W];
+                    #pragma unroll
+                    for (int k = 0; k < W; ++k) v[k] = fillers[d] ? fill : static_cast<float>(plain(values[d][k]));
+                    if (j + AHEAD < count) read(j + AHEAD, d);
+                    add(j, v);
+                }
             }
-            if (j + 1 < count) read(j + 1);
-            add(j, v);
         }
         return;
     }
     int at[SPAN];
     #pragma unroll
     for (int k = 0; k < SPAN; ++k)
-        at[k] = continued(left + k * (CHANNELS ? 1 : channels), strip.columns, channels, border);
+        at[k] = continued(left + k * (WIDTH == 4 ? 1 : channels), strip.columns, channels, border);
     #pragma unroll 1
     for (int j = 0; j < count; ++j) {
         const In* from = line(j, row);

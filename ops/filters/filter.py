@@ -13,6 +13,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, affordable
 from ..errors import SpecError
+from ..gpu.repeated import once
 from ..images.frames import Pictures, as_frames, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
@@ -29,6 +30,7 @@ class Filter(Operator, name="filter"):
     """
 
     aliases: ClassVar[tuple[str, ...]] = ("experimental.filter",)
+    repeats = True
     inputs = (2, 3)
     bound = "1 level; floats within 1e-5 of the largest value times the filter's sum"
     example = "{op: filter, in: [images, kernels], out: images}"
@@ -104,6 +106,7 @@ class Filter(Operator, name="filter"):
         pads[:, 3 - axes : 3] = anchor
         values = np.zeros(len(own), np.float32)
         if fill:
+            once(ctx.device)
             values = _fills(ctx, images, fill[0], own)
         dtype = images.dtype if self.dtype is None else np.dtype(to_numpy(self.dtype))
         sizes = results[:, 0] * results[:, 1:].prod(axis=1)
@@ -128,7 +131,7 @@ class Filter(Operator, name="filter"):
         )
         if strips := _strips(images.dtype, results, extents):
             height, width, channels = strips
-            tiles = strips_of(results, 4 if channels else 1, _DOWN)
+            tiles = strips_of(results, 4 if channels and images.dtype == np.uint8 else 1, _DOWN)
             ctx.device.launch(
                 "filter.cu",
                 f"correlate_strips<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}, {height}, {width}, {channels}>",
@@ -161,7 +164,7 @@ def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int,
     if depth > 1 or height * width > _HELD or (extents != extents[0]).any() or not fits(results):
         return None
     same = int(channels[0]) if (channels == channels[0]).all() else 0
-    return height, width, same if dtype == np.uint8 and same in (1, 3) else 0
+    return height, width, same if dtype in (np.uint8, np.float32) and same in (1, 3) else 0
 
 
 def _places(out: Batch, parts: Pictures, sizes: I64) -> I64:

@@ -11,11 +11,14 @@ from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
 from ..errors import SpecError
+from ..kernels import Kernels
 from ..sequences.unfold import by_frame, of_frame, of_sequence
 from ..types import DALIDataType
 from .warp import rotation
 
 F64 = npt.NDArray[np.float64]
+
+_kernels: Any = Kernels(".matrices_cpu", __package__)
 
 
 class Combination(Operator, abstract=True):
@@ -65,14 +68,13 @@ class Combination(Operator, abstract=True):
         """The map that applies ``maps`` in their order, or in the opposite one."""
         if len(maps) == 1:
             return self._made(ctx, maps[0])
-        total, *rest = (_square(m) for m in (maps[::-1] if self.reverse_order else maps))
+        total, *rest = map(np.ascontiguousarray, maps[::-1] if self.reverse_order else maps)
         for m in rest:
             if m.shape[1:] != total.shape[1:]:
-                raise SpecError(
-                    f"an affine map of {m.shape[1] - 1} dimensions does not go with one of {total.shape[1] - 1}"
-                )
-            total = m @ total
-        return self._made(ctx, total[:, :-1])
+                raise SpecError(f"an affine map of {m.shape[1]} dimensions does not go with one of {total.shape[1]}")
+            before, total = total, np.empty_like(total)
+            _kernels.follow(before, m, total)
+        return self._made(ctx, total)
 
     @staticmethod
     def _made(ctx: Context, total: F64) -> Batch:
@@ -81,15 +83,6 @@ class Combination(Operator, abstract=True):
             for i in np.flatnonzero(~finite.all(axis=(1, 2))).tolist():
                 ctx.reject(i, "bad_argument", "the affine map is not finite")
         return Batch.from_dense(np.ascontiguousarray(total, np.float32), "", ctx.samples)
-
-
-def _square(m: F64) -> F64:
-    """[N, d, d + 1] with the row 0 ... 0 1 below."""
-    n, d = m.shape[:2]
-    square = np.zeros((n, d + 1, d + 1))
-    square[:, :d] = m
-    square[:, d, d] = 1
-    return square
 
 
 def affine(linear: F64, shift: F64) -> F64:

@@ -181,6 +181,12 @@ class Recorder:
         self._made.append((n, dtype))
         return array
 
+    def to_device(self, batch: Batch) -> Batch:
+        """As `Lane.to_device`; a batch that has to be copied is no place to repeat launches with."""
+        self._possible &= self._lane.holds(batch)
+        there: Batch = self._lane.to_device(batch)
+        return there
+
     def upload(self, *arrays: Any) -> tuple[Any, ...]:
         """As `Lane.upload`."""
         self._possible &= self._all_fixed

@@ -13,24 +13,31 @@ from ..context import Context
 from ..copies.strided import Affine, Border, convert, pad, run, whole, window
 from ..copies.windows import fill_along, integers, known_layout, refused
 from ..errors import SpecError
+from ..kernels import Kernels
 
 F32 = npt.NDArray[np.float32]
+
+_kernels: Any = Kernels(".paste_cpu", __package__)
 
 
 def placed(ctx: Context) -> tuple[F32, F32, F32]:
     """ratio, paste_x and paste_y of each sample; those outside their range are rejected, and read as 1 and 0."""
     ratio = ctx.arg("ratio")
-    wrong = ~((ratio >= 1) & np.isfinite(ratio))
-    for i in np.flatnonzero(wrong).tolist():
-        ctx.reject(i, "bad_argument", f"ratio must be at least 1, got {ratio[i]:g}")
+    right = (ratio >= 1) & (ratio < np.inf)
+    if not right.all():
+        for i in np.flatnonzero(~right).tolist():
+            ctx.reject(i, "bad_argument", f"ratio must be at least 1, got {ratio[i]:g}")
+        ratio = np.where(right, ratio, np.float32(1))
     places = []
     for name in ("paste_x", "paste_y"):
         values = ctx.arg(name)
-        outside = ~((values >= 0) & (values <= 1))
-        for i in np.flatnonzero(outside).tolist():
-            ctx.reject(i, "bad_argument", f"{name} must be between 0 and 1, got {values[i]:g}")
-        places.append(np.where(outside, np.float32(0), values))
-    return np.where(wrong, np.float32(1), ratio), places[0], places[1]
+        inside = (values >= 0) & (values <= 1)
+        if not inside.all():
+            for i in np.flatnonzero(~inside).tolist():
+                ctx.reject(i, "bad_argument", f"{name} must be between 0 and 1, got {values[i]:g}")
+            values = np.where(inside, values, np.float32(0))
+        places.append(values)
+    return ratio, places[0], places[1]
 
 
 class Paste(Operator, name="paste"):
@@ -123,10 +130,14 @@ class BBoxPaste(Operator, name="bbox_paste"):
         return boxes
 
     def cpu(self, ctx: Context, boxes: Batch) -> Batch:
-        if boxes.dtype != np.float32 or boxes.ndim == 0:
-            raise SpecError(f"takes boxes of float32, 4 numbers each, got {boxes.dtype}, {boxes.ndim}-D")
-        for i in np.flatnonzero((boxes.shapes[:, -1] != 4) & (boxes.sizes > 0)).tolist():
-            ctx.reject(i, "bad_shape", f"boxes have 4 numbers, got a tensor of {boxes.shapes[i].tolist()}")
+        odd = self._odd(ctx, boxes)
+        ratio, x, y = placed(ctx)
+        out = Batch.allocate(ctx.empty, boxes.shapes, np.float32, boxes.layout, ctx.samples)
+        _kernels.move_boxes(boxes.data, boxes.offsets, boxes.sizes, odd, ratio, x, y, self.ltrb, out.data, out.offsets)
+        return out
+
+    def gpu(self, ctx: Context, boxes: Batch) -> Batch:
+        self._odd(ctx, boxes)
         ratio, x, y = placed(ctx)
         factor = np.float32(1) / ratio
         shift = np.stack([x * (ratio - 1) * factor, y * (ratio - 1) * factor], axis=1)
@@ -135,4 +146,13 @@ class BBoxPaste(Operator, name="bbox_paste"):
         mul = np.repeat(factor[:, None], 4, axis=1)
         return run(ctx, convert(plan, np.float32, Affine.of(np.zeros_like(mul), mul, add), boxes.ndim - 1), boxes)
 
-    gpu = cpu
+    @staticmethod
+    def _odd(ctx: Context, boxes: Batch) -> npt.NDArray[np.bool_]:
+        """Samples that are no boxes, which are rejected, [N]."""
+        if boxes.dtype != np.float32 or boxes.ndim == 0:
+            raise SpecError(f"takes boxes of float32, 4 numbers each, got {boxes.dtype}, {boxes.ndim}-D")
+        odd: npt.NDArray[np.bool_] = (boxes.shapes[:, -1] != 4) & (boxes.sizes > 0)
+        if odd.any():
+            for i in np.flatnonzero(odd).tolist():
+                ctx.reject(i, "bad_shape", f"boxes have 4 numbers, got a tensor of {boxes.shapes[i].tolist()}")
+        return odd

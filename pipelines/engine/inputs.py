@@ -155,7 +155,7 @@ def numbered(request: Request) -> Samples:
     """Samples of a graph without readers: numbered by position."""
     position = np.arange(request.start, request.start + request.n, dtype=np.int64)
     slot, epoch = _counted(request.n)
-    return Samples(slot, position, epoch, position, _NAMELESS)
+    return Samples.of_epoch_0(slot, epoch, position, _NAMELESS)
 
 
 _NAMELESS = NoOrigins()

@@ -23,10 +23,10 @@ besides, each by two threads at least. With 4 read at once by 16 threads, a laun
 thirds of the time (JPEG to JPEG on one H200: 126k to 135k images/s; with ``prefetch_queue_depth`` 4, 141k)."""
 
 
-def ahead_for(depth: int, threads: int) -> int:
-    """Batches that may wait before a GPU in a job for which ``prefetch_queue_depth`` says ``depth``: more than the
-    default of 2 where there are threads for them, no more than asked for where that is 1."""
-    return depth if depth < 2 else max(depth, min(READ_AHEAD, threads // 2 - 2))
+def ahead_for(depth: int, threads: int, *, asked: bool = False) -> int:
+    """Batches that may wait before a GPU in a job for which ``prefetch_queue_depth`` says ``depth``: as many as were
+    ``asked`` for, else more than the default where there are threads for them."""
+    return depth if asked else max(depth, min(READ_AHEAD, threads // 2 - 2))
 
 
 def lanes_for(depth: int, *, late: bool = False) -> int:

@@ -468,7 +468,7 @@ def options_of(spec: Spec, target: Target) -> Options:
     threads = threads_of(settings.num_threads)
     return Options(
         num_threads=threads,
-        cpu_queue=ahead_for(settings.prefetch_cpu, threads) if target.device == "gpu" else settings.prefetch_cpu,
+        cpu_queue=ahead_for(settings.prefetch_cpu, threads, asked=settings.prefetch_asked or target.device != "gpu"),
         gpu_queue=settings.prefetch_gpu,
         lanes=lanes_for(settings.prefetch_gpu) if target.device != "cpu" else 1,
         policy=spec.on_error.policy,

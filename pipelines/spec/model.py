@@ -92,6 +92,8 @@ class Settings(RunSettings):
     seed: int = 0
     prefetch_cpu: int = 2
     prefetch_gpu: int = 2
+    prefetch_asked: bool = False
+    """``prefetch_cpu`` stands in the spec, and is kept to; a job may read further ahead than the default says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,14 +365,15 @@ def _settings(section: _Section | None) -> Settings:
             num_threads = threads.data
         else:
             section.say(threads.mark, f"num_threads must be auto or an integer from 1 to 4096, got {threads.kind}")
-    depth = _prefetch(section)
+    ahead, behind = _prefetch(section)
     settings = Settings(
         batch_size=section.integer("batch_size", default.batch_size, 1, 1 << 20),
         num_threads=num_threads,
         device=_device(section),
         seed=section.integer("seed", default.seed, 0, (1 << 63) - 1),
-        prefetch_cpu=depth[0],
-        prefetch_gpu=depth[1],
+        prefetch_cpu=2 if ahead is None else ahead,
+        prefetch_gpu=behind,
+        prefetch_asked=ahead is not None,
         **{name: _setting(section, p) for name, p in parameters(RunSettings).items()},
     )
     section.finish()
@@ -413,18 +416,26 @@ def _memory(section: _Section | None) -> Memory:
     return Memory(**limits)
 
 
-def _prefetch(section: _Section) -> tuple[int, int]:
-    entries = section.value.data
-    given = entries.get("prefetch_queue_depth") if isinstance(entries, dict) else None
-    if given is None or not isinstance(given.data, dict):
+def _prefetch(section: _Section) -> tuple[int | None, int]:
+    """The depths of the queue before a device (None where nobody asks for one) and after it."""
+    given = _entry(section, "prefetch_queue_depth")
+    if not isinstance(given, dict):
         depth = section.integer("prefetch_queue_depth", 2, 1, 1024)
-        return depth, depth
+        return None if given is None else depth, depth
     inner = section.section("prefetch_queue_depth")
     if inner is None:
-        return 2, 2
-    depths = inner.integer("cpu_size", 2, 1, 1024), inner.integer("gpu_size", 2, 1, 1024)
+        return None, 2
+    asked = _entry(inner, "cpu_size") is not None
+    ahead, behind = inner.integer("cpu_size", 2, 1, 1024), inner.integer("gpu_size", 2, 1, 1024)
     inner.finish()
-    return depths
+    return ahead if asked else None, behind
+
+
+def _entry(section: _Section, key: str) -> Any:
+    """The entry of the section under ``key``; None where there is none."""
+    entries = section.value.data
+    value = entries.get(key) if isinstance(entries, dict) else None
+    return None if value is None else value.data
 
 
 def _vars(value: Value | None) -> Mapping[str, Any]:

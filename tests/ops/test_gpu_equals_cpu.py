@@ -167,7 +167,8 @@ def frames() -> Batch:
 
 def plain(dtype: str, shape: tuple[int, ...], layout: str) -> Batch:
     random = np.random.default_rng(5)
-    return Batch.from_list([random.random(shape).astype(dtype) for _ in range(3)], layout, Samples.numbered(3))
+    most = 255 if dtype == "uint8" else 1
+    return Batch.from_list([(random.random(shape) * most).astype(dtype) for _ in range(3)], layout, Samples.numbered(3))
 
 
 KINDS = {
@@ -235,6 +236,9 @@ def aligned(batch: Batch, turn: int) -> Batch:
 GIVEN: dict[str, Callable[[], list[Batch]]] = {
     "box_encoder": lambda: [plain("float32", (4, 4), ""), vectors_of_labels()],
     "mel_filter_bank": lambda: [plain("float32", (257, 9), "ft")],
+    "audio_resample": lambda: [plain("float32", (400,), "")],
+    "filter": lambda: [plain("uint8", (9, 8, 3), "HWC"), plain("float32", (3, 3), "")],
+    "debayer": lambda: [plain("uint8", (8, 6), "HW")],
     "mfcc": lambda: [plain("float32", (40, 9), "ft")],
     "reductions.variance": lambda: [plain("float32", (6, 7, 3), "HWC"), plain("float32", (3,), "")],
     "reductions.std_dev": lambda: [plain("float32", (6, 7, 3), "HWC"), plain("float32", (), "")],
@@ -376,16 +380,20 @@ def test_launches_are_repeated_with_other_arguments(case: tuple[Any, ...]) -> No
     changing(case, EmulatedLane(), lambda b: b, lambda b: b)
 
 
-@pytest.mark.parametrize("name", ["warp_affine", "experimental.warp_perspective"])
+@pytest.mark.parametrize("name", ["warp_affine", "experimental.warp_perspective", "filter"])
 def test_what_follows_from_data_is_not_repeated(name: str) -> None:
-    """Matrices that are an input on the device."""
-    op, lane, repeats, random = find(name)(num_inputs=2), EmulatedLane(), Repeats(), np.random.default_rng(3)
+    """Matrices that are an input on the device, and the number that lies around pictures."""
+    more = {"border": "constant", "num_inputs": 3} if name == "filter" else {"num_inputs": 2}
+    op, lane, repeats, random = find(name)(**more), EmulatedLane(), Repeats(), np.random.default_rng(3)
     images = ragged("uint8", 1)
     width = 2 if name == "warp_affine" else 3
     for turn in range(4):
         matrices = np.repeat(np.eye(width, 3, dtype=np.float32)[None], len(images), axis=0)
         matrices[:, :2] += random.uniform(-0.3, 0.3, (len(images), 2, 3)).astype(np.float32)
-        given = [aligned(b, turn) for b in (images, Batch.from_dense(matrices, "", images.samples))]
+        inputs = [images, Batch.from_dense(matrices, "", images.samples)]
+        if name == "filter":
+            inputs.append(Batch.from_dense(random.uniform(0, 99, len(images)).astype(np.float32), "", images.samples))
+        given = [aligned(b, turn) for b in inputs]
         want, _ = apply(op, *given, lane=lane)
 
         def launch(where: Any, given: list[Batch] = given) -> tuple[tuple[Batch], bool]:

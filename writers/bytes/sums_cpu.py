@@ -1,4 +1,4 @@
-"""Checksums of blocks of a file or of memory, without the GIL: CRC-32C and XXH64 of each.
+"""Checksums of blocks of a file, or of pieces of memory, without the GIL: CRC-32C and XXH64 of each.
 
 XXH64 (Collet's specification, version 0.1.1) keeps four sums of 64 bits, which a processor adds to at the same time.
 """
@@ -21,6 +21,8 @@ _P1, _P2, _P3, _P4, _P5 = (
     for p in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 )
 _ZERO = np.uint64(0)
+_POLYNOMIAL = 0x82F63B78
+"""Of CRC-32C, reflected."""
 _pread: Any = types.ExternalFunction("pread", types.intp(types.intc, types.intp, types.intp, types.int64))
 
 
@@ -66,21 +68,35 @@ def _round(total: Any, word: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def _xxh64(address: Any, size: Any) -> Any:
-    """XXH64, seed 0, of ``size`` bytes."""
-    at, end = np.int64(address), np.int64(address + size)
+def _begin(lanes: Any) -> None:
+    """The four sums (uint64[4]) of nothing."""
+    lanes[0], lanes[1], lanes[2], lanes[3] = _P1 + _P2, _P2, _ZERO, _ZERO - _P1
+
+
+@numba.njit(nogil=True, cache=True)
+def _stripes(lanes: Any, at: Any, end: Any) -> Any:
+    """Add the whole stripes of 32 bytes up to ``end`` to the four sums; where they end."""
+    a, b, c, d = lanes[0], lanes[1], lanes[2], lanes[3]
+    while end - at >= 32:
+        a = _round(a, _word(at))
+        b = _round(b, _word(at + 8))
+        c = _round(c, _word(at + 16))
+        d = _round(d, _word(at + 24))
+        at += 32
+    lanes[0], lanes[1], lanes[2], lanes[3] = a, b, c, d
+    return at
+
+
+@numba.njit(nogil=True, cache=True)
+def _ended(lanes: Any, size: Any, at: Any) -> Any:
+    """XXH64, seed 0, of ``size`` bytes: of stripes that were added, and of the rest, less than a stripe, from ``at``
+    on."""
+    end = at + size % 32
     total = _P5
     if size >= 32:
-        a, b, c, d = _P1 + _P2, _P2, _ZERO, _ZERO - _P1
-        while end - at >= 32:
-            a = _round(a, _word(at))
-            b = _round(b, _word(at + 8))
-            c = _round(c, _word(at + 16))
-            d = _round(d, _word(at + 24))
-            at += 32
-        total = _turned(a, 1) + _turned(b, 7) + _turned(c, 12) + _turned(d, 18)
-        for lane in (a, b, c, d):
-            total = (total ^ _round(_ZERO, lane)) * _P1 + _P4
+        total = _turned(lanes[0], 1) + _turned(lanes[1], 7) + _turned(lanes[2], 12) + _turned(lanes[3], 18)
+        for k in range(4):
+            total = (total ^ _round(_ZERO, lanes[k])) * _P1 + _P4
     total += np.uint64(size)
     while end - at >= 8:
         total = _turned(total ^ _round(_ZERO, _word(at)), 27) * _P1 + _P4
@@ -97,22 +113,118 @@ def _xxh64(address: Any, size: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def sum_blocks(file: Any, address: Any, start: Any, stop: Any, block: Any, buffer: Any, crcs: Any, leaves: Any) -> Any:
+def _xxh64(address: Any, size: Any) -> Any:
+    """XXH64, seed 0, of ``size`` bytes."""
+    lanes = np.empty(4, np.uint64)
+    _begin(lanes)
+    at = np.int64(address)
+    return _ended(lanes, size, _stripes(lanes, at, at + size))
+
+
+@numba.njit(nogil=True, cache=True)
+def extend(table: Any, block: Any, state: Any, rest: Any, crcs: Any, leaves: Any) -> Any:
+    """Go on with pieces (int64[M, 2]: addresses and sizes) that follow each other; how many blocks of ``block`` bytes
+    (a multiple of 32) ended, of which ``crcs`` and ``leaves`` take the CRC-32C and XXH64. ``state`` (uint64[6]: the
+    four sums, CRC-32C and size of the block that has begun) and ``rest`` (uint8[32]: its last bytes, less than a
+    stripe) go from call to call."""
+    k = 0
+    lanes, crc, used = state[:4], np.uint32(state[4]), np.int64(state[5])
+    beside = np.int64(rest.ctypes.data)
+    for i in range(len(table)):
+        at, left = table[i, 0], table[i, 1]
+        while left > 0:
+            n = min(left, block - used, np.int64(_IN_CACHE))
+            if used == 0:
+                _begin(lanes)
+            crc = crc32c_at(crc, at, n)
+            have = used % 32
+            first = min(n, (32 - have) % 32)
+            for j in range(first):
+                rest[have + j] = np.uint8(_byte(at + j))
+            if have and have + first == 32:
+                _stripes(lanes, beside, beside + 32)
+            done = _stripes(lanes, at + first, at + n)
+            for j in range(at + n - done):
+                rest[j] = np.uint8(_byte(done + j))
+            at += n
+            left -= n
+            used += n
+            if used == block:
+                crcs[k] = crc
+                leaves[k] = _ended(lanes, block, beside)
+                k += 1
+                crc, used = np.uint32(0), np.int64(0)
+    state[4], state[5] = np.uint64(crc), np.uint64(used)
+    return k
+
+
+_IN_CACHE = 1 << 14
+"""Bytes that are read twice, one checksum after the other."""
+
+
+@numba.njit(nogil=True, cache=True)
+def end(state: Any, rest: Any, crcs: Any, leaves: Any) -> None:
+    """End the block that has begun, see `extend`."""
+    crcs[0] = np.uint32(state[4])
+    leaves[0] = _ended(state[:4], np.int64(state[5]), np.int64(rest.ctypes.data))
+    state[4] = state[5] = _ZERO
+
+
+@numba.njit(nogil=True, cache=True)
+def joined(crcs: Any, block: Any, last: Any) -> Any:
+    """CRC-32C of blocks of ``block`` bytes each, the last of ``last``, by their own."""
+    crc = np.uint32(0)
+    matrix = _zeros(block)
+    for k in range(len(crcs)):
+        if k == len(crcs) - 1:
+            matrix = _zeros(last)
+        crc = _applied(matrix, crc) ^ crcs[k]
+    return crc
+
+
+@numba.njit(nogil=True, cache=True)
+def _zeros(nbytes: Any) -> Any:
+    """The linear map over GF(2) that ``nbytes`` zero bytes are to a CRC, as its images of the 32 bits (uint32[32])."""
+    found, power = np.empty(32, np.uint32), np.empty(32, np.uint32)
+    for k in range(32):
+        found[k] = np.uint32(1) << np.uint32(k)
+        power[k] = found[k] >> np.uint32(1) if k else np.uint32(_POLYNOMIAL)  # one zero bit
+    count = 8 * nbytes
+    while count:
+        if count & 1:
+            for k in range(32):
+                found[k] = _applied(power, found[k])
+        twice = np.empty(32, np.uint32)
+        for k in range(32):
+            twice[k] = _applied(power, power[k])
+        power = twice
+        count >>= 1
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _applied(matrix: Any, value: Any) -> Any:
+    out = np.uint32(0)
+    for k in range(32):
+        if value >> np.uint32(k) & np.uint32(1):
+            out ^= matrix[k]
+    return out
+
+
+@numba.njit(nogil=True, cache=True)
+def sum_blocks(file: Any, start: Any, stop: Any, block: Any, buffer: Any, crcs: Any, leaves: Any) -> Any:
     """CRC-32C and XXH64 of each block of ``block`` bytes from byte ``start`` up to ``stop`` of a descriptor, read into
-    ``buffer`` (uint8[block]), or of the memory at ``address`` where ``file`` is negative. ``crcs`` (uint32[n]) and
-    ``leaves`` (uint64[n]) take them. How far it came: less than ``stop`` where the file could not be read."""
+    ``buffer`` (uint8[block]). ``crcs`` (uint32[n]) and ``leaves`` (uint64[n]) take them. How far it came: less than
+    ``stop`` where the file could not be read."""
     k, at = 0, np.int64(start)
     while at < stop:
         size = min(np.int64(block), stop - at)
-        data = np.int64(address + at - start)
-        if file >= 0:
-            data = np.int64(buffer.ctypes.data)
-            have = np.int64(0)
-            while have < size:
-                n = _pread(np.int32(file), data + have, size - have, at + have)
-                if n <= 0:
-                    return at
-                have += n
+        data, have = np.int64(buffer.ctypes.data), np.int64(0)
+        while have < size:
+            n = _pread(np.int32(file), data + have, size - have, at + have)
+            if n <= 0:
+                return at
+            have += n
         crcs[k] = crc32c_at(np.uint32(0), data, size)
         leaves[k] = _xxh64(data, size)
         at += size

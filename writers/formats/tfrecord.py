@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
+
 from ...ops.base import Arg, Spec
+from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, Records, Shard, ShardFiles, Writer
 from ..bytes.gathered import Woven
@@ -35,6 +38,10 @@ class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
         return TFRecordShard(self, files, fields)
 
 
+_LISTED = 32
+"""Batches whose lines go into the index together: each of them alone takes longer to write than to make."""
+
+
 @dataclass(slots=True)
 class TFRecordFrames(Frames):
     """The frames, large values apart."""
@@ -50,6 +57,8 @@ class TFRecordShard(Shard):
         self._fields = fields
         self._file = files.create(".tfrecord")
         self._index = files.create(".idx") if writer.index else None
+        self._unlisted: list[I64] = []
+        """Sizes of records that are in the file, and not in its index yet."""
 
     def frame(self, records: Records) -> TFRecordFrames:
         from ..bytes import frames_cpu
@@ -65,7 +74,19 @@ class TFRecordShard(Shard):
 
     def append(self, frames: Frames, n: int) -> None:
         assert isinstance(frames, TFRecordFrames)
-        sizes = frames.sizes[:n]
-        if self._index is not None:
-            self._index.write(pairs(starts_of(sizes) + self._file.size, sizes, " "))
         self._file.write(frames.woven.pieces(n))
+        self._unlisted.append(frames.sizes[:n])
+        if len(self._unlisted) == _LISTED:
+            self._list()
+
+    def close(self) -> None:
+        self._list()
+
+    def _list(self) -> None:
+        """Bring the index up to date."""
+        if self._index is not None and self._unlisted:
+            sizes = np.concatenate(self._unlisted)
+            starts = starts_of(sizes)
+            starts += self._file.size - int(starts[-1] + sizes[-1])
+            self._index.write(pairs(starts, sizes, " "))
+        self._unlisted = []

@@ -256,6 +256,7 @@ class Output:
         frames = self._publisher.workers.frames
         if shard.lane is None:
             shard.lane = frames.shortest()
+            shard.files.leave()
         shard.framed = frames.put(work, weight, shard.lane, shard.files)
 
     def _row(self, records: Records, refused: Refused) -> RejectRow:

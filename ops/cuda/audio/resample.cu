@@ -5,87 +5,94 @@
 enum Row { INPUTS, OUTPUTS, CHANNELS, UP, DOWN, TAPS, TABLE, FIRST, FIELDS };
 enum { DALI_BLOCK = 256 };
 
-// Inputs that a block reads often, `count` from `from` on, go to `near`: of places outside of the signal 0. Every 32nd
-// place is left out, so that threads whose inputs are a power of two apart take them from different banks.
-enum { NEAR = 8192, SKEWED = NEAR + NEAR / 32 + 1 };
-__device__ __forceinline__ int skewed(int i) { return i + static_cast<int>(static_cast<unsigned>(i) >> 5); }
+// An input; of places outside of the signal 0.
 template <typename In>
 __device__ __forceinline__ float frame(const In* signal, long long j, long long inputs, long long channels, float size_in) {
     return j < 0 || j >= inputs ? 0.0f : static_cast<float>(plain(signal[j * channels])) * size_in;
 }
 
-// grid (tiles of TURNS turns through all phases, samples). A thread makes GROUP phases of two turns, which share inputs
-// and weights: `taps` [inputs][phases], in groups of GROUP phases whose first inputs `first` says (filters.grouped).
-enum { TURNS = 16, GROUP = 4, ALIGNED = 16 };
+// grid (tiles of TURNS turns through all phases, each in parts of up to WARPS groups of phases; samples). A warp makes a
+// group of GROUP phases: `taps` [groups][inputs][GROUP], from the inputs on that `first` says (filters.grouped). Its threads
+// make two turns each: all read the same weights, and inputs that are PITCH apart, which is odd, so that each comes from a
+// bank of its own. Eight phases of two turns are 16 sums for two inputs and 32 bytes of weights.
+enum { WARPS = 8, TURNS = 64, GROUP = 8, PITCH = 191, ROWS = TURNS / WARPS };
 template <typename In, typename Out>
-__global__ void __launch_bounds__(256) by_phases(const In* data, const long long* base, const long long* rows,
-                                                 const float* taps, const long long* first, float size_in,
-                                                 float size_out, Out* out, const long long* out_base) {
-    __shared__ float near[SKEWED];
+__global__ void __launch_bounds__(32 * WARPS, 4) by_phases(const In* data, const long long* base, const long long* rows,
+                                                           const float* taps, const long long* first, float size_in,
+                                                           float size_out, Out* out, const long long* out_base) {
+    __shared__ float near[TURNS * PITCH];
     const long long* row = rows + static_cast<long long>(blockIdx.y) * FIELDS;
     const long long frames = row[OUTPUTS], inputs = row[INPUTS], channels = row[CHANNELS];
-    const long long begin = static_cast<long long>(blockIdx.x) * TURNS;
+    if (frames == 0) return;
     const int up = static_cast<int>(row[UP]), down = static_cast<int>(row[DOWN]), width = static_cast<int>(row[TAPS]);
-    if (frames == 0 || begin * up >= frames) return;
+    const int groups = (up + GROUP - 1) / GROUP, parts = (groups + WARPS - 1) / WARPS, each = (groups + parts - 1) / parts;
+    const int tile = static_cast<int>(blockIdx.x) / parts, part = static_cast<int>(blockIdx.x) % parts;
+    const long long begin = static_cast<long long>(tile) * TURNS;
+    if (begin * up >= frames) return;
     if (width == 1) {  // the same rate
         const long long most = frames < (begin + TURNS) * up ? frames : (begin + TURNS) * up, end = most * channels;
         for (long long k = begin * up * channels + threadIdx.x; k < end; k += blockDim.x)
             out[out_base[blockIdx.y] + k] = saturate<Out>(static_cast<float>(plain(data[base[blockIdx.y] + k])) * size_in * size_out);
         return;
     }
-    const long long left = (frames - begin * up + up - 1) / up;
-    const int all = left < TURNS ? static_cast<int>(left) : TURNS;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = part * each + warp;
+    const int last = (part + 1) * each < groups ? (part + 1) * each - 1 : groups - 1;
     first += row[FIRST];
-    const int groups = (up + GROUP - 1) / GROUP, phases = (up + ALIGNED - 1) / ALIGNED * ALIGNED;
-    const long long beyond = first[groups - 1] - first[0] + width;  // inputs of one turn
-    const float* table = taps + row[TABLE];
-    // half of the turns at a time where their inputs are too many
-    const int step = (all - 1) * static_cast<long long>(down) + beyond <= NEAR ? TURNS : TURNS / 2;
-    for (long long part = 0; part < channels * TURNS; part += step) {
-        const long long c = part / TURNS, turn = begin + part % TURNS;
-        const int rest = all - static_cast<int>(part % TURNS), turns = rest < step ? rest : step;
-        if (turns <= 0) continue;
-        const In* signal = data + base[blockIdx.y] + c;
+    const long long lowest = first[part * each], from = begin * down + lowest;
+    const int span = static_cast<int>(first[last] - lowest) + width;  // inputs of a turn, so many at a time
+    const int times = (span + PITCH - 1) / PITCH, step = (span + times - 1) / times;
+    const int start = mine <= last ? static_cast<int>(first[mine] - lowest) : span, end = start + width;
+    const float4* weights = reinterpret_cast<const float4*>(taps + row[TABLE]) + static_cast<long long>(mine) * width * (GROUP / 4);
+    // places from which on, and before which, there is a signal, counted from the block's first one
+    const long long before = from < 0 ? -from : 0, after = inputs - from;
+    const unsigned most = 1u << 30, there = after <= before ? 0 : after - before < most ? static_cast<unsigned>(after - before) : most;
+    const int skipped = before < most ? static_cast<int>(before) : static_cast<int>(most);
+    for (long long c = 0; c < channels; ++c) {
+        const In* signal = data + base[blockIdx.y] + c + from * channels;
         Out* to = out + out_base[blockIdx.y] + c;
-        const long long from = turn * down + first[0], count = static_cast<long long>(turns - 1) * down + beyond;
-        const bool fits = count <= NEAR;
-        if (fits) {
+        float total[2][GROUP] = {};
+        for (int at = 0; at < span; at += step) {
+            const int many = span - at < step ? span - at : step;
             __syncthreads();
-            for (int i = threadIdx.x; i < count; i += blockDim.x)
-                near[skewed(i)] = frame(signal, from + i, inputs, channels, size_in);
-            __syncthreads();
-        }
-        const int lane = threadIdx.x % 32, mine = lane / 4;
-        if (mine >= turns) continue;
-        const bool both = mine + TURNS / 2 < turns;
-        for (int g = threadIdx.x / 32 * 4 + lane % 4; g < groups; g += blockDim.x / 32 * 4) {
-            const float* weights = table + g * GROUP;
-            float total[2][GROUP] = {};
-            if (fits) {
-                const int a = mine * down + static_cast<int>(first[g] - first[0]), b = both ? a + TURNS / 2 * down : a;
-#pragma unroll 4
-                for (int j = 0; j < width; ++j) {
-                    const float4 w = *reinterpret_cast<const float4*>(weights + static_cast<long long>(j) * phases);
-                    const float x = near[skewed(a + j)], y = near[skewed(b + j)];
-                    total[0][0] += w.x * x, total[0][1] += w.y * x, total[0][2] += w.z * x, total[0][3] += w.w * x;
-                    total[1][0] += w.x * y, total[1][1] += w.y * y, total[1][2] += w.z * y, total[1][3] += w.w * y;
-                }
-            } else {
-                const long long a = (turn + mine) * down + first[g], b = both ? a + static_cast<long long>(TURNS / 2) * down : a;
-                for (int j = 0; j < width; ++j) {
-                    const float4 w = *reinterpret_cast<const float4*>(weights + static_cast<long long>(j) * phases);
-                    const float x = frame(signal, a + j, inputs, channels, size_in);
-                    const float y = frame(signal, b + j, inputs, channels, size_in);
-                    total[0][0] += w.x * x, total[0][1] += w.y * x, total[0][2] += w.z * x, total[0][3] += w.w * x;
-                    total[1][0] += w.x * y, total[1][1] += w.y * y, total[1][2] += w.z * y, total[1][3] += w.w * y;
-                }
-            }
-            for (int r = 0; r < (both ? 2 : 1); ++r) {
-                const long long k = (turn + mine + r * (TURNS / 2)) * up + g * GROUP;
+            for (int o = lane; o < many; o += 32) {  // of all rows of a warp at once: they are far away
+                float found[ROWS];
 #pragma unroll
-                for (int p = 0; p < GROUP; ++p)
-                    if (g * GROUP + p < up && k + p < frames) to[(k + p) * channels] = saturate<Out>(total[r][p] * size_out);
+                for (int r = 0; r < ROWS; ++r) {
+                    const int place = (warp + r * WARPS) * down + at + o;
+                    found[r] = 0;
+                    if (static_cast<unsigned>(place - skipped) < there)
+                        found[r] = static_cast<float>(plain(signal[place * channels]));
+                }
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) near[(warp + r * WARPS) * PITCH + o] = found[r] * size_in;
             }
+            __syncthreads();
+            const int low = start > at ? start : at, high = end < at + many ? end : at + many;
+            const float* x = near + lane * PITCH - at;
+#pragma unroll 4
+            for (int j = low; j < high; ++j) {
+                const float4 v = weights[2 * (j - start)], w = weights[2 * (j - start) + 1];
+#pragma unroll
+                for (int r = 0; r < 2; ++r) {
+                    const float one = x[j + r * (32 * PITCH)];
+                    total[r][0] += v.x * one, total[r][1] += v.y * one, total[r][2] += v.z * one, total[r][3] += v.w * one;
+                    total[r][4] += w.x * one, total[r][5] += w.y * one, total[r][6] += w.z * one, total[r][7] += w.w * one;
+                }
+            }
+        }
+        __syncthreads();
+        enum { LINE = WARPS * GROUP + 1 };  // the phases of a turn lie beside each other
+        if (mine <= last)
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+#pragma unroll
+                for (int p = 0; p < GROUP; ++p) near[(lane + 32 * r) * LINE + warp * GROUP + p] = total[r][p];
+        __syncthreads();
+        const int phase = part * each * GROUP, phases = ((last + 1) * GROUP < up ? (last + 1) * GROUP : up) - phase;
+        for (int t = warp; t < TURNS; t += WARPS) {
+            const long long k = (begin + t) * up + phase;
+            for (int p = lane; p < phases && k + p < frames; p += 32)
+                to[(k + p) * channels] = saturate<Out>(near[t * LINE + p] * size_out);
         }
     }
 }
@@ -105,37 +112,35 @@ __device__ __forceinline__ float kernel_at(float u, float lobes) {
     return rolloff * wave * bessel(quarter * (1 - u / lobes * (u / lobes))) / bessel(quarter);
 }
 
-// One of a thread's frames in `by_polynomials`: the polynomial of each tap at `t`.
-enum { POWERS = 8, LARGEST_WIDTH = 168, NEAR_TABLE = 4096, ABREAST = 4 };
-__device__ __forceinline__ float polynomial(const float4& a, const float4& b, float t) {
-    return ((((((b.w * t + b.z) * t + b.y) * t + b.x) * t + a.w) * t + a.z) * t + a.y) * t + a.x;
-}
-
 // Rates that are not far apart: from one frame of the input to the next, the weight of a tap is a polynomial in where a
-// frame of the output lies between them, the same for all frames. Weights end in a small step, which is taken out of the
-// two taps that may see it, as a ramp as wide as a line of the table.
+// frame of the output lies between them, t from -1 to 1, the same for all frames. Taps m and 1 - m see the kernel's two
+// sides: where one weighs even(t^2) + t odd(t^2), the other weighs even(t^2) - t odd(t^2). Weights end in a small step,
+// which is taken out of the two taps that may see it, as a ramp as wide as a line of the table.
+enum { POWERS = 8, LARGEST_WIDTH = 168, NEAR_TABLE = 4096 };
+__device__ __forceinline__ float cubic(const float4& a, float s) { return ((a.w * s + a.z) * s + a.y) * s + a.x; }
+
 template <typename In, typename Out>
 __device__ void by_polynomials(const In* data, const long long* row, double ratio, double shrink, const double* nodes,
                                int half, float lobes, float steps, long long block, int frames, long long from, int count,
                                float* room, float size_in, float size_out, Out* out) {
-    const int width = 2 * half + 1;
-    float *near = room, *powers = room + NEAR_TABLE, *sums = powers + LARGEST_WIDTH * POWERS;
+    float *near = room, *powers = room + NEAR_TABLE, *sums = powers + LARGEST_WIDTH / 2 * POWERS;
     const float small = static_cast<float>(shrink);
-    for (int i = threadIdx.x; i < width * POWERS; i += blockDim.x) {  // values at the nodes
+    for (int i = threadIdx.x; i < half * POWERS; i += blockDim.x) {  // values of taps from 1 on at the nodes
         const float f = 0.5f * static_cast<float>(nodes[i % POWERS]) + 0.5f;
-        near[i] = kernel_at((static_cast<float>(i / POWERS - half) - f) * small, lobes);
+        near[i] = kernel_at((static_cast<float>(i / POWERS + 1) - f) * small, lobes);
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < width * POWERS; i += blockDim.x) {
+    for (int i = threadIdx.x; i < half * POWERS; i += blockDim.x) {  // even powers before odd ones
+        const int power = i % POWERS < 4 ? 2 * (i % POWERS) : 2 * (i % POWERS) - 7;
         double sum = 0;
-        for (int k = 0; k < POWERS; ++k) sum += nodes[POWERS + i % POWERS * POWERS + k] * near[i / POWERS * POWERS + k];
+        for (int k = 0; k < POWERS; ++k) sum += nodes[POWERS + power * POWERS + k] * near[i / POWERS * POWERS + k];
         powers[i] = static_cast<float>(sum);
     }
     __syncthreads();
-    if (threadIdx.x < POWERS) {
+    if (threadIdx.x < 4) {
         float sum = 0;
-        for (int j = 2; j < width - 1; ++j) sum += powers[j * POWERS + threadIdx.x];
-        sums[threadIdx.x] = sum;
+        for (int m = 0; m < half - 1; ++m) sum += powers[m * POWERS + threadIdx.x];
+        sums[threadIdx.x] = 2 * sum;
     }
     const long long channels = row[CHANNELS], inputs = row[INPUTS];
     const float4* weights = reinterpret_cast<const float4*>(powers);
@@ -143,38 +148,37 @@ __device__ void by_polynomials(const In* data, const long long* row, double rati
         __syncthreads();
         for (int i = threadIdx.x; i < count; i += blockDim.x) near[i] = frame(data + c, from + i, inputs, channels, size_in);
         __syncthreads();
-        for (int first = threadIdx.x; first < frames; first += ABREAST * blockDim.x) {
-            float t[ABREAST], total[ABREAST] = {}, all[ABREAST];
-            const float* x[ABREAST];
+        float t[FRAMES], even[FRAMES] = {}, odd[FRAMES] = {};
+        const float* x[FRAMES];
 #pragma unroll
-            for (int r = 0; r < ABREAST; ++r) {
-                const int f = first + r * static_cast<int>(blockDim.x);
-                const double at = static_cast<double>(block + (f < frames ? f : first)) * ratio;
-                const long long middle = static_cast<long long>(floor(at));
-                t[r] = static_cast<float>(2 * (at - static_cast<double>(middle)) - 1);
-                x[r] = near + static_cast<int>(middle - half - from);
-                all[r] = polynomial(*reinterpret_cast<const float4*>(sums), *reinterpret_cast<const float4*>(sums + 4), t[r]);
-            }
+        for (int r = 0; r < FRAMES; ++r) {
+            const int f = threadIdx.x + r * static_cast<int>(blockDim.x);
+            const double at = static_cast<double>(block + (f < frames ? f : 0)) * ratio;
+            const long long middle = static_cast<long long>(floor(at));
+            t[r] = static_cast<float>(2 * (at - static_cast<double>(middle)) - 1);
+            x[r] = near + static_cast<int>(middle - from);
+        }
 #pragma unroll 2
-            for (int j = 2; j < width - 1; ++j) {
-                const float4 a = weights[2 * j], b = weights[2 * j + 1];
+        for (int m = 1; m < half; ++m) {
+            const float4 a = weights[2 * (m - 1)], b = weights[2 * (m - 1) + 1];
 #pragma unroll
-                for (int r = 0; r < ABREAST; ++r) total[r] += polynomial(a, b, t[r]) * x[r][j];
+            for (int r = 0; r < FRAMES; ++r) {
+                const float s = t[r] * t[r], after = x[r][m], before = x[r][1 - m];
+                even[r] += cubic(a, s) * (after + before);
+                odd[r] += cubic(b, s) * (after - before);
             }
-            for (int j = 1; j < width; j += width - 2) {  // the two outermost; that before them weighs nothing
-                const float4 a = weights[2 * j], b = weights[2 * j + 1];
+        }
+        const float4 a = weights[2 * (half - 1)], b = weights[2 * (half - 1) + 1];
+        const float4 all = *reinterpret_cast<const float4*>(sums);
 #pragma unroll
-                for (int r = 0; r < ABREAST; ++r) {
-                    const float u = fabsf(static_cast<float>(j - half) - (0.5f * t[r] + 0.5f)) * small;
-                    const float weight = polynomial(a, b, t[r]) * fminf(fmaxf((lobes - u) * steps, 0.0f), 1.0f);
-                    total[r] += weight * x[r][j], all[r] += weight;
-                }
-            }
-#pragma unroll
-            for (int r = 0; r < ABREAST; ++r) {
-                const int f = first + r * static_cast<int>(blockDim.x);
-                if (f < frames) out[(block + f) * channels + c] = saturate<Out>(total[r] / all[r] * size_out);
-            }
+        for (int r = 0; r < FRAMES; ++r) {
+            const int f = threadIdx.x + r * static_cast<int>(blockDim.x);
+            const float s = t[r] * t[r], part = 0.5f * t[r] + 0.5f, far = static_cast<float>(half);
+            const float e = cubic(a, s), o = t[r] * cubic(b, s);
+            const float after = (e + o) * fminf(fmaxf((lobes - (far - part) * small) * steps, 0.0f), 1.0f);
+            const float before = (e - o) * fminf(fmaxf((lobes - (far - 1 + part) * small) * steps, 0.0f), 1.0f);
+            const float total = even[r] + t[r] * odd[r] + after * x[r][half] + before * x[r][1 - half];
+            if (f < frames) out[(block + f) * channels + c] = saturate<Out>(total / (cubic(all, s) + after + before) * size_out);
         }
     }
 }
@@ -183,7 +187,7 @@ __device__ void by_polynomials(const In* data, const long long* row, double rati
 // thread makes FRAMES frames, blockDim.x apart: the entries that it needs are all over the table, which is therefore
 // copied once for them to where that costs little.
 template <typename In, typename Out>
-__global__ void by_table(const In* data, const long long* base, const long long* rows, const double* ratios,
+__global__ void __launch_bounds__(256, 4) by_table(const In* data, const long long* base, const long long* rows, const double* ratios,
                          const float* table, const double* nodes, long long lobes, long long steps, float size_in, float size_out, Out* out,
                          const long long* out_base) {
     __shared__ __align__(16) float copied[LARGEST_TABLE];

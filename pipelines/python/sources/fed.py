@@ -48,10 +48,12 @@ class Input:
         return self._next_fed()
 
     def _next_fed(self) -> Any:
-        if not self.ready and not self.op.blocking:
-            raise JobError(f"{self.name}: no data: call feed_input before each run, or run({self.name}=...)")
-        if not self.fed.empty() or not self.ready:
-            self.last = self.fed.get()  # waits for another thread to feed, where nothing is there
+        if self.fed.empty():
+            if self.ready:
+                return self.last
+            if not self.op.blocking:
+                raise JobError(f"{self.name}: no data: call feed_input before each run, or run({self.name}=...)")
+        self.last = self.fed.get()  # waits for another thread to feed, where nothing is there
         return self.last
 
     def feed(self, data: Any, layout: str | None) -> None:

@@ -155,8 +155,8 @@ def test_phases_and_tables_agree(make_lane: Any, monkeypatch: pytest.MonkeyPatch
         (600, 1, {"in_rate": 16000, "out_rate": 44100}),
         (9000, 2, {"in_rate": 16000, "out_rate": 8000}),  # one phase, several times
         (3000, 1, {"in_rate": 16000, "out_rate": 48000, "quality": 100}),
-        (12000, 2, {"in_rate": 48000, "out_rate": 11025}),  # inputs that a block takes in two parts
-        (30000, 1, {"in_rate": 48000, "out_rate": 60}),  # inputs that no block has room for
+        (12000, 2, {"in_rate": 48000, "out_rate": 11025}),  # inputs that a block takes in parts
+        (30000, 1, {"in_rate": 48000, "out_rate": 60}),  # in very many
         (5000, 3, {"scale": 1.0}),
         (5000, 2, {"scale": 0.3719, "parity": "dali"}),
         (3000, 1, {"scale": 1.0911, "parity": "dali", "quality": 100}),
@@ -199,12 +199,22 @@ def test_preemphasis_of_signals_that_begin_anywhere(
             assert np.abs(got.sample(i).astype(float) - want.sample(i)).max(initial=0) <= most
 
 
-def test_few_phases_are_there_so_often_that_inputs_lie_in_many_banks() -> None:
-    for ratio in (Fraction(1, 2), Fraction(1, 3), Fraction(2), Fraction(1, 6)):
-        found, groups = filters.phases(ratio, 16), filters.grouped(filters.phases, ratio, 16)
-        assert found is not None
-        assert groups is not None
-        assert filters.alike(found, groups.up // found.up) <= 3
+@pytest.mark.parametrize("ratio", [Fraction(1, 2), Fraction(1, 3), Fraction(2), Fraction(5, 7), Fraction(160, 441)])
+@pytest.mark.parametrize("find", [filters.phases, filters.torchaudio_phases])
+def test_phases_in_groups_are_the_same_phases(find: Any, ratio: Fraction) -> None:
+    more = (16,) if find is filters.phases else ()
+    found, groups = find(ratio, *more), filters.grouped(find, ratio, *more)
+    assert found is not None
+    assert groups is not None
+    assert Fraction(groups.up, groups.down) == ratio
+    assert groups.width < found.width + ratio.denominator * filters.GROUP / ratio.numerator + 1
+    sound = np.random.default_rng(1).random(4 * found.width + 2 * groups.down)
+    for k in range(groups.up):
+        start = 2 * found.width + k // found.up * found.down + int(found.first[k % found.up])
+        want = found.taps[k % found.up] @ sound[start : start + found.width]
+        start = 2 * found.width + int(groups.first[k // filters.GROUP])
+        got = groups.taps[k // filters.GROUP, :, k % filters.GROUP] @ sound[start : start + groups.width]
+        assert abs(got - want) < 1e-6
 
 
 def test_ratios_in_lowest_terms() -> None:

@@ -193,12 +193,13 @@ def test_no_more_batches_are_read_than_the_queue_has_room_for(monkeypatch: pytes
         (10, 2, 3, 5),
         (12, 2, 4, 6),
         (64, 2, 4, 6),
-        (64, 1, 1, 3),
+        (64, 7, 7, 9),
         (4, 7, 7, 4),
     ],
 )
 def test_a_job_reads_ahead_as_it_has_threads(threads: int, asked: int, waiting: int, at_once: int) -> None:
     assert ahead_for(asked, threads) == waiting
+    assert ahead_for(asked, threads, asked=True) == asked
     plan = compiled("null")
     with Sources(plan, 1) as sources:
         feed = JobFeed(sources)

@@ -58,7 +58,7 @@ def test_a_whole_spec(tmp_path: Path) -> None:
     assert (spec.name, spec.version) == ("job-1", 1)
     settings = spec.pipeline
     assert (settings.batch_size, settings.num_threads, settings.device, settings.seed) == (32, "auto", "auto", 7)
-    assert (settings.prefetch_cpu, settings.prefetch_gpu) == (3, 1)
+    assert (settings.prefetch_cpu, settings.prefetch_gpu, settings.prefetch_asked) == (3, 1, True)
     turned = node(graph, "example.turn").op
     assert (turned.count, turned.size, turned.title) == (2, (4, 6), "in ./data")  # type: ignore[attr-defined]
     assert node(graph, "Source").where == f"{tmp_path}/t.yaml:6:5: step 1 (example.make)"
@@ -80,6 +80,23 @@ def test_defaults(tmp_path: Path) -> None:
     assert built.graph.outputs == {"images": Edge(0, 0)}
     assert (built.spec.pipeline.prefetch_cpu, built.spec.pipeline.device) == (2, "auto")
     assert built.spec.on_error.max_error_rate is None
+
+
+@pytest.mark.parametrize(
+    ("given", "depths"),
+    [
+        ("", (2, 2, False)),
+        ("prefetch_queue_depth: 2", (2, 2, True)),
+        ("prefetch_queue_depth: {cpu_size: 2}", (2, 2, True)),
+        ("prefetch_queue_depth: {gpu_size: 3}", (2, 3, False)),
+    ],
+)
+def test_the_depth_of_queues_and_whether_it_was_asked_for(
+    tmp_path: Path, given: str, depths: tuple[int, int, bool]
+) -> None:
+    built = load(f"version: 1\npipeline: {{{given}}}\ngraph: [{MAKE}]\noutputs: [images]", tmp_path)
+    settings = built.spec.pipeline
+    assert (settings.prefetch_cpu, settings.prefetch_gpu, settings.prefetch_asked) == depths
 
 
 def test_specs_are_frozen(tmp_path: Path) -> None:

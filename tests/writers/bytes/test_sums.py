@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dali_run.ops.errors import JobError
+from dali_run.writers import base
+from dali_run.writers.base import ShardFile
 from dali_run.writers.bytes import sums_cpu
+from dali_run.writers.bytes.background import Workers
 from dali_run.writers.bytes.files_io import File
+from dali_run.writers.bytes.gathered import Pieces
 from dali_run.writers.bytes.sums import BLOCK, STEP, Sums, sums_of
 
 SIZES = (0, 1, 3, 4, 7, 8, 9, 31, 32, 33, 63, 64, 100, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 12345)
@@ -96,6 +102,46 @@ def test_by_definition_in_pieces_and_in_files(tmp_path: Path, size: int) -> None
     path.write_bytes(data.tobytes())
     with path.open("rb") as file, ThreadPoolExecutor(3) as threads:
         assert sums_of(file.fileno(), size, threads) == expected
+
+
+@pytest.mark.parametrize("mean", [1, 5, 40, 3000, 2 * BLOCK])
+def test_pieces_that_lie_apart(mean: int) -> None:
+    """Stripes, blocks and calls end anywhere in a piece."""
+    data = content(3 * BLOCK + 12345 if mean > 100 else BLOCK + 71)
+    rng = np.random.default_rng(mean)
+    ends = np.cumsum(rng.integers(0, 2 * mean + 1, 3 * len(data) // mean + 10))
+    ends = np.unique(np.minimum(ends, len(data)))
+    ends = ends[ends > 0]
+    apart = [data[a:b].copy() for a, b in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
+    sums, cuts = Sums(), sorted({0, 1, len(apart) // 3, len(apart) // 2, len(apart)})
+    for first, last in pairwise(cuts):
+        table = np.array([(a.ctypes.data, len(a)) for a in apart[first:last]], np.int64).reshape(-1, 2)
+        sums.extend(Pieces(table, np.cumsum(table[:, 1]), tuple(apart)))
+    assert sums.result() == defined(data[: int(ends[-1])].tobytes())
+
+
+@pytest.mark.parametrize("calls", ["small apart apart", "large apart large", "apart small", "small large apart small"])
+@pytest.mark.parametrize("rewritten", [None, 5, BLOCK + 3])
+def test_of_a_file_whoever_writes_to_it(
+    tmp_path: Path, calls: str, rewritten: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that delivers writes small or large records, or another one does."""
+    monkeypatch.setattr(base, "LARGE", BLOCK)
+    workers = Workers()
+    file = ShardFile(tmp_path / "file", "file", workers)
+    expected = bytearray()
+    for k, call in enumerate(calls.split()):
+        data = content(1000 + k if call == "small" else 2 * BLOCK + 100 * k)
+        file.apart = call == "apart"
+        file.write(data)
+        expected += data.tobytes()
+    if rewritten is not None:
+        file.rewrite(rewritten, b"other")
+        expected[rewritten : rewritten + 5] = b"other"
+    info = file.finish()
+    workers.stop(JobError("over"))
+    assert (tmp_path / "file").read_bytes() == expected
+    assert (info.crc32c, info.tree) == defined(bytes(expected))
 
 
 def test_blocks_in_any_order(tmp_path: Path) -> None:

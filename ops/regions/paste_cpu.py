@@ -1,0 +1,30 @@
+"""Boxes that stay with what they frame."""
+
+# What Numba compiles carries no types.
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def move_boxes(data, offsets, sizes, left_out, ratio, x, y, ltrb, out, to):
+    """Boxes of four numbers, ``sizes`` [N] of them, in parts of a canvas ``ratio`` [N] as large, on which the image
+    lies at ``x`` and ``y`` [N]. The second pair of numbers is a corner (``ltrb``) or an extent. Samples that are
+    ``left_out`` become zeros."""
+    one = np.float32(1)
+    for i in range(len(offsets)):
+        if left_out[i]:
+            out[to[i] : to[i] + sizes[i]] = 0
+            continue
+        factor = one / ratio[i]
+        right, down = x[i] * (ratio[i] - one) * factor, y[i] * (ratio[i] - one) * factor
+        for k in range(0, sizes[i], 4):
+            begin, at = offsets[i] + k, to[i] + k
+            out[at], out[at + 1] = data[begin] * factor + right, data[begin + 1] * factor + down
+            if ltrb:
+                out[at + 2], out[at + 3] = data[begin + 2] * factor + right, data[begin + 3] * factor + down
+            else:
+                out[at + 2], out[at + 3] = data[begin + 2] * factor, data[begin + 3] * factor
