@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
+
+from dali_run.ops.batch import I32, I64, Batch, Samples
+from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.rows import streams
+from dali_run.ops.codecs.rows.planes import Packed, Where, restore, unpacking
 
 Differences = Callable[[Any, list[bytes], int], tuple[int, Sequence[int]]]
 """Of a lane, files, and how many make a batch: how many are accepted, and which are otherwise than on the CPU."""
@@ -16,6 +24,47 @@ def allocate_apart() -> None:
     import cupy
 
     cupy.cuda.set_allocator(None)
+
+
+def batch_of(files: list[bytes]) -> Batch:
+    """The files as a batch."""
+    return Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
+
+
+def shapes_of(files: list[bytes]) -> I32:
+    """[N, 3] of the pictures in files, with the channels that are stored."""
+    return np.array([(h.height, h.width, h.channels) for h in (probe(memoryview(f)) for f in files)], np.int32)
+
+
+def whole(out: Batch) -> Where:
+    """Of pictures that are made whole, as RGB."""
+    return Where(out.offsets, out.shapes, None, False)
+
+
+def pixels_by_gpu(lane: Any, batch: Batch, shapes: I32, packed: Packed) -> list[Any]:
+    """The pixels that the kernels make of what is ``packed`` in a batch of files, 8 bits of each channel that is
+    stored; None for the others, and those that the kernels refuse."""
+    found: list[Any] = [None] * len(batch)
+    if not len(packed.owner):
+        return found
+    out = Batch.allocate(lane.empty, shapes, np.uint8, "HWC", batch.samples)
+    rows, bad = streams.unpack(lane, lane.to_device(batch), unpacking(packed, whole(out)))
+    checks: list[Callable[[], I64]] = []
+    ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
+    restore(ctx, lane, packed, rows, out, "", bad)
+    pixels = lane.to_host(out)
+    lane.synchronize()
+    for i in np.setdiff1d(packed.owner, checks[0]()).tolist():
+        found[i] = pixels.sample(i).copy()
+    return found
+
+
+def pixels_by_cpu(decoder: Any, data: bytes) -> Any:
+    """The same of a file by the ``decoder`` of the CPU."""
+    (height, width, channels), one = shapes_of([data])[0].tolist(), np.zeros(1, np.int64)
+    pixels, window = np.empty((height, width, channels), np.uint8), np.array([[0, 0, height, width]], np.int64)
+    wanted = window, one + channels, False, pixels.reshape(-1), one, one + width * channels
+    return None if decoder.decode_into(batch_of([data]), one, *wanted)[0] else pixels
 
 
 def compare(files: list[bytes], differences: Differences, each: int) -> None:

@@ -27,7 +27,6 @@ import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,12 +34,19 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.data.kernels_alone import allocate_apart, compare
-from dali_run.ops.batch import I64, Batch, Samples
+from benchmarks.data.kernels_alone import (
+    allocate_apart,
+    batch_of,
+    compare,
+    pixels_by_cpu,
+    pixels_by_gpu,
+    shapes_of,
+)
+from dali_run.ops.batch import I64, Batch
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.png import decoder, on_gpu
 from dali_run.ops.codecs.rows import streams as unpacking
-from dali_run.ops.codecs.rows.planes import FILTERED, PLANE, restore
+from dali_run.ops.codecs.rows.planes import FILTERED, PLANE, Packed
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.bench.web_mix import encoded
 
@@ -58,12 +64,11 @@ def stream_of(data: bytes) -> bytes:
 
 def on_host(files: list[bytes], sizes: I64, seconds: float = 0.5) -> float:
     """Pictures a second whose files one thread looks through."""
-    batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
-    given = batch, np.arange(len(files)), *sizes.T, False
-    assert on_gpu.streams(*given)[1].all()
+    batch = batch_of(files)
+    assert packed_of(batch, sizes)[1].all()
     began, done = time.perf_counter(), 0
     while time.perf_counter() < began + seconds:
-        on_gpu.streams(*given)
+        packed_of(batch, sizes)
         done += len(files)
     return done / (time.perf_counter() - began)
 
@@ -179,36 +184,17 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
     return found
 
 
+def packed_of(batch: Batch, sizes: I64) -> tuple[Packed, Any]:
+    """What the kernels unpack of PNGs of these heights and widths, and which of them."""
+    found = on_gpu.Streams(batch, np.arange(len(batch)), *sizes.T, False)
+    found.look(0, len(batch))
+    return found.found()
+
+
 def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
     """The pixels that the kernels make of PNGs, 8 bits of each channel that is stored; None for those they refuse."""
-    batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
-    headers = [probe(memoryview(f)) for f in files]
-    shapes = np.array([(h.height, h.width, h.channels) for h in headers], np.int64)
-    packed, taken = on_gpu.streams(batch, np.arange(len(files)), shapes[:, 0], shapes[:, 1], False)
-    found: list[Any] = [None] * len(files)
-    if not taken.any():
-        return found
-    out = Batch.allocate(lane.empty, shapes.astype(np.int32), np.uint8, "HWC", batch.samples)
-    given = packed.coding, packed.lengths, packed.room, packed.pieces
-    rows, starts, bad = unpacking.unpack_there(lane, lane.to_device(batch), *given)
-    checks: list[Callable[[], I64]] = []
-    ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
-    restore(ctx, lane, packed, rows, starts, out, None, False, "", bad)
-    pixels = lane.to_host(out)
-    lane.synchronize()
-    for i in np.setdiff1d(packed.owner, checks[0]()).tolist():
-        found[i] = pixels.sample(i).copy()
-    return found
-
-
-def by_cpu(data: bytes) -> Any:
-    """The same by the decoder of the CPU."""
-    header = probe(memoryview(data))
-    batch = Batch.from_list([np.frombuffer(data, np.uint8)], "", Samples.numbered(1))
-    pixels, one = np.empty((header.height, header.width, header.channels), np.uint8), np.zeros(1, np.int64)
-    window = np.array([[0, 0, header.height, header.width]], np.int64)
-    wanted = window, one + header.channels, False, pixels.reshape(-1), one, one + header.width * header.channels
-    return None if decoder.decode_into(batch, one, *wanted)[0] else pixels
+    batch, shapes = batch_of(files), shapes_of(files)
+    return pixels_by_gpu(lane, batch, shapes, packed_of(batch, shapes[:, :2].astype(np.int64))[0])
 
 
 def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[int]]:
@@ -219,7 +205,7 @@ def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[in
         for i, pixels in enumerate(by_gpu(lane, files[begin : begin + each]), begin):
             if pixels is not None:
                 accepted += 1
-                expected = by_cpu(files[i])
+                expected = pixels_by_cpu(decoder, files[i])
                 if expected is None or not np.array_equal(pixels, expected):
                     wrong.append(i)
     return accepted, wrong

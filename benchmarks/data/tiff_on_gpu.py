@@ -30,11 +30,19 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.data.kernels_alone import allocate_apart, compare
-from dali_run.ops.batch import I64, Batch, Samples
+from benchmarks.data.kernels_alone import (
+    allocate_apart,
+    batch_of,
+    compare,
+    pixels_by_cpu,
+    pixels_by_gpu,
+    shapes_of,
+    whole,
+)
+from dali_run.ops.batch import I64, Batch
 from dali_run.ops.codecs.formats import Header, probe
 from dali_run.ops.codecs.rows import streams
-from dali_run.ops.codecs.rows.planes import restore
+from dali_run.ops.codecs.rows.planes import restore, unpacking
 from dali_run.ops.codecs.tiff import decoder, on_gpu
 from dali_run.ops.errors import SampleError
 from dali_run.ops.gpu.lane import Lane
@@ -43,10 +51,6 @@ from dali_run.pipelines.bench.web_mix import PIXELS
 CODINGS = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate")
 ROWS, PREDICTOR = 278, 317
 """Tags of strips' rows, and of the predictor."""
-
-
-def batch_of(files: list[bytes]) -> Batch:
-    return Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
 
 
 def encoded(image: Image.Image, coding: str, tags: dict[int, int]) -> bytes:
@@ -95,32 +99,8 @@ def header_of(data: bytes) -> Header | None:
 
 def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
     """The pixels that the kernels make of TIFFs, 8 bits of each channel that is stored; None for those they refuse."""
-    batch, headers = batch_of(files), [probe(memoryview(f)) for f in files]
-    shapes = np.array([(h.height, h.width, h.channels) for h in headers], np.int32)
-    packed, taken = on_gpu.strips(batch, np.arange(len(files)))
-    found: list[Any] = [None] * len(files)
-    if not taken.any():
-        return found
-    out = Batch.allocate(lane.empty, shapes, np.uint8, "HWC", batch.samples)
-    given = packed.coding, packed.lengths, packed.room, packed.pieces
-    rows, starts, bad = streams.unpack_there(lane, lane.to_device(batch), *given)
-    checks: list[Callable[[], I64]] = []
-    ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
-    restore(ctx, lane, packed, rows, starts, out, None, False, "", bad)
-    pixels = lane.to_host(out)
-    lane.synchronize()
-    for i in np.setdiff1d(packed.owner, checks[0]()).tolist():
-        found[i] = pixels.sample(i).copy()
-    return found
-
-
-def by_cpu(data: bytes) -> Any:
-    """The same by the decoder of the CPU."""
-    header = probe(memoryview(data))
-    pixels, one = np.empty((header.height, header.width, header.channels), np.uint8), np.zeros(1, np.int64)
-    window = np.array([[0, 0, header.height, header.width]], np.int64)
-    wanted = window, one + header.channels, False, pixels.reshape(-1), one, one + header.width * header.channels
-    return None if decoder.decode_into(batch_of([data]), one, *wanted)[0] else pixels
+    batch = batch_of(files)
+    return pixels_by_gpu(lane, batch, shapes_of(files), on_gpu.strips(batch, np.arange(len(files)))[0])
 
 
 def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[int]]:
@@ -129,7 +109,7 @@ def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[in
     accepted, wrong = 0, []
     for begin in range(0, len(files), each):
         for i, pixels in enumerate(by_gpu(lane, files[begin : begin + each]), begin):
-            expected = by_cpu(files[i])
+            expected = pixels_by_cpu(decoder, files[i])
             accepted += pixels is not None
             if not np.array_equal(pixels, expected) if pixels is not None else expected is not None:
                 wrong.append(i)
@@ -139,20 +119,19 @@ def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[in
 def kernels(lane: Lane, files: list[bytes], count: int) -> dict[str, Any]:
     """Seconds of the work on ``count`` pictures that are on the GPU."""
     some = [files[k % len(files)] for k in range(count)]
-    batch, headers = batch_of(some), [probe(memoryview(f)) for f in some]
-    shapes = np.array([(h.height, h.width, h.channels) for h in headers], np.int32)
-    there, out = lane.to_device(batch), Batch.allocate(lane.empty, shapes, np.uint8, "HWC", batch.samples)
+    batch = batch_of(some)
+    there, out = lane.to_device(batch), Batch.allocate(lane.empty, shapes_of(some), np.uint8, "HWC", batch.samples)
     packed, taken = on_gpu.strips(batch, np.arange(count))
-    given = packed.coding, packed.lengths, packed.room, packed.pieces
+    planned = unpacking(packed, whole(out))
     times: dict[str, list[float]] = {"rows": [], "pixels": []}
     wrong = 0
     for _ in range(6):
         checks: list[Callable[[], I64]] = []
         ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
         marks = [lane.mark()]
-        rows, starts, bad = streams.unpack_there(lane, there, *given)
+        rows, bad = streams.unpack(lane, there, planned)
         marks.append(lane.mark())
-        restore(ctx, lane, packed, rows, starts, out, None, False, "", bad)
+        restore(ctx, lane, packed, rows, out, "", bad)
         marks.append(lane.mark())
         lane.synchronize()
         for name, begin, end in zip(times, marks[:-1], marks[1:], strict=True):

@@ -22,7 +22,8 @@ from ..images.random_window import WINDOW_SALT, check_window_ranges, random_wind
 from ..interfaces import Begun
 from ..types import DALIDataType, DALIImageType, Library, to_numpy
 from .formats import BOMB_RATIO
-from .on_host import MAX_PIXELS, OnDamage, Rules, Windows, decode, encoded_bytes, foresee, read_headers
+from .on_host import MAX_PIXELS, OnDamage, Rules, Windows, decode, foresee, read_headers
+from .others import encoded_bytes
 from .pixels import channels_of
 
 _PADDING = "memory is taken from pools that grow as needed"

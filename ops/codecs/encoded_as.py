@@ -13,6 +13,7 @@ from ..context import Context
 from ..types import DALIDataType
 from .decoders import check_encoded
 from .encoders import Format
+from .formats import FORMAT, NAMES
 from .on_host import Rules, read_headers
 
 
@@ -37,8 +38,7 @@ class EncodedAs(Operator, name="encoded_as"):
         headers = read_headers(replace(ctx, rejects=[]), encoded, Rules(max_pixels=2**62))
         same = headers.good.copy()
         if self.format is not None:
-            formats = [headers.others[i].format if i in headers.others else "jpeg" for i in range(len(encoded))]
-            same &= np.array(formats, object) == self.format
+            same &= headers.rows[:, FORMAT] == NAMES.index(self.format)
         if self.shorter is not None:
             side = np.minimum(headers.height, headers.width)
             same &= side <= self.shorter if self.or_smaller else side == self.shorter

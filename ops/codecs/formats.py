@@ -32,6 +32,13 @@ class Header:
     """Exif: 1 ... 8."""
 
 
+NAMES = ("jpeg", "png", "tiff", "bmp", "pnm", "webp", "jpeg2000", "gif", "avif", "heic", "jpegxl")
+JPEG, PNG, TIFF, BMP, PNM, WEBP, JPEG2000, GIF, AVIF, HEIC, JPEGXL = range(11)
+"""Formats as numbers, for arrays of headers."""
+FORMAT, WIDTH, HEIGHT, CHANNELS, BITS, ORIENTATION = range(6)
+"""Columns of those."""
+
+
 def recognise(data: memoryview) -> str:
     """The format by its signature, ``jpeg``, ``png``, ... Raises SampleError for anything else."""
     head = bytes(data[:32])

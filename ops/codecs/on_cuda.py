@@ -117,7 +117,7 @@ def takes(headers: Headers, rules: Rules) -> Mask:
     taken: Mask = headers.good & ((status == jpeg_header.OK) | (status == jpeg_header.MANY_SCANS))
     if makes_four(rules):
         taken |= headers.good & (status == jpeg_header.FOUR)
-    taken[list(headers.others)] = False
+    taken &= ~headers.other
     return taken
 
 

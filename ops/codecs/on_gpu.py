@@ -148,18 +148,22 @@ def prepare(
         show(batch)
     headers = read_headers(ctx, batch, rules)
     # What headers say of other formats is believed once: where it turns out wrong, the image is tried again alone.
-    others = decode_others(ctx, batch, headers, rules, headers.others, threads().map) if ctx.attempt else {}
+    other = headers.other
+    others: dict[int, Any] = {}
+    if ctx.attempt:
+        others = decode_others(ctx, batch, headers, rules, np.flatnonzero(other).tolist(), threads().map)
     anchors, heights, widths = None, headers.height, headers.width
     if windows is not None:
         anchors, sizes = cut(ctx, headers, windows)
         heights, widths = sizes[:, 0], sizes[:, 1]
     shapes = output_shapes(headers, rules, heights, widths)
-    host = HostPart(ctx, batch, headers, rules, anchors, shapes)
+    offsets, elements = packed_places(shapes)
+    host = HostPart(ctx, batch, headers, rules, anchors, shapes, offsets)
     webps = np.zeros(len(batch), np.bool_)
     plains = copied(batch, headers, rules, ctx.isolation) if not ctx.attempt else _NONE
     if others:
         host.keep(others)
-    elif headers.others:
+    elif headers.odd:
         if not ctx.attempt:
             webps = webp_on_gpu.takes(batch, headers, rules)
         elsewhere = webps.copy()
@@ -168,9 +172,9 @@ def prepare(
     jpegs = np.zeros(len(batch), np.bool_)
     if exactly(rules, decoder) and not ctx.attempt and headers.odd:
         jpegs = headers.good & ~takes(headers, rules)
-        jpegs[list(headers.others)] = False
+        jpegs &= ~other
         host.start(np.flatnonzero(jpegs))
-    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects, jpegs, webps, plains, *packed_places(shapes))
+    return Prepared(batch, headers, anchors, shapes, host, ctx.rejects, jpegs, webps, plains, offsets, elements)
 
 
 _NONE = np.empty(0, np.int64), np.empty((0, 4), np.int64)
@@ -229,8 +233,7 @@ def start(
     out = Batch.sized(
         ctx.empty(ready.elements, rules.dtype), ready.offsets, ready.shapes, "HWC", batch.samples, ready.elements
     )
-    left = headers.good.copy()
-    left[list(headers.others)] = False
+    left = headers.good & ~headers.other
     pixels, webps = None, np.flatnonzero(ready.webps & headers.good)
     if files is None:
         files = lane.to_device(batch) if len(webps) or len(ready.plains[0]) or host.wants_files else batch

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,8 +21,26 @@ from ..kernels import Kernels
 from ..types import DALIImageType
 from . import modern, plain
 from .deep_colour import available, is_deep
-from .formats import BOMB_PIXELS, Header, check_pixels, probe, recognise
+from .formats import (
+    BITS,
+    BMP,
+    BOMB_PIXELS,
+    CHANNELS,
+    FORMAT,
+    HEIGHT,
+    JPEG,
+    JPEG2000,
+    NAMES,
+    ORIENTATION,
+    WEBP,
+    WIDTH,
+    Header,
+    check_pixels,
+)
+from .formats import PNG as PNG_FILE
+from .formats import PNM as PNM_FILE
 from .jpeg.anchors import MODE, NO_STATES, Anchors
+from .others import COLUMNS, Others, are_deep, encoded_bytes, header_of, others_of
 from .pixels import Pixels, channels_of, orient, recolour
 from .png import decoder as png
 from .straight import readonly
@@ -83,8 +99,8 @@ class Headers:
     """[N] rows of `jpeg.header.HEADER`; status NOT_JPEG where the image is something else."""
     scans: npt.NDArray[Any]
     """The table of scans that those with status MANY_SCANS point to."""
-    others: dict[int, Header]
-    """The images that are no JPEGs, by place."""
+    rows: I64
+    """[N, 6] headers of the images that are no JPEGs, with the columns of `formats`; zeros for all others."""
     good: npt.NDArray[np.bool_]
     orientation: I32
     """[N], 1 where it is to be ignored."""
@@ -109,6 +125,16 @@ class Headers:
         """[N]"""
         return self.extents[:, 1]
 
+    @property
+    def other(self) -> npt.NDArray[np.bool_]:
+        """[N] Images that are no JPEGs."""
+        found: npt.NDArray[np.bool_] = self.rows[:, FORMAT] != JPEG
+        return found
+
+    def header(self, i: int) -> Header:
+        """Of image ``i``, which is no JPEG."""
+        return header_of(self.rows[i])
+
     def drop(self, i: int) -> None:
         """Image ``i`` turned out to be bad."""
         self.bad += bool(self.good[i])
@@ -125,27 +151,22 @@ class Headers:
 _NOBODY = np.empty(0, np.int64)
 
 
-def encoded_bytes(batch: Batch, i: int) -> memoryview:
-    """The bytes of image ``i``; no copy."""
-    start = int(batch.offsets[i])
-    return memoryview(batch.data[start : start + int(batch.shapes[i, 0])])
-
-
 def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
     """Walk the headers of all images. Files that are not images, or are too large, are rejected."""
     (jpeg, scans), n = _headers.walked(batch), len(batch)
     turned, odd, good = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.bool_)
     extents, channels = np.empty((n, 2), np.int64), np.empty(n, np.int64)
     few = _headers.summarise(jpeg, rules.adjust_orientation, rules.max_pixels, turned, extents, channels, good, odd)
-    headers = Headers(jpeg, scans, {}, good, turned, extents, channels, few)
+    headers = Headers(jpeg, scans, np.broadcast_to(_NO_HEADER, (n, COLUMNS)), good, turned, extents, channels, few)
     if not few:
         return headers
-    known = others_of(batch)
-    if len(known.plain):
-        odd[_take_plain(headers, known, batch, rules)] = False
-    for i in np.flatnonzero(odd).tolist():
+    known, headers.rows = others_of(batch), np.zeros((n, COLUMNS), np.int64)
+    odd[_take_plain(headers, known, batch, rules)] = False
+    left = np.flatnonzero(odd).tolist()
+    kept = dict(zip(known.places.tolist(), known.rows, strict=True)) if left else {}
+    for i in left:
         try:
-            _examine(headers, i, known.found.get(i), int(batch.shapes[i, 0]), rules)
+            _examine(headers, i, kept.get(i), known.wrong.get(i), int(batch.shapes[i, 0]), rules)
         except SampleError as e:
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
@@ -161,121 +182,72 @@ def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I
     fixed = 0 if rules.output_type is DALIImageType.ANY_DATA else channels_of(rules.output_type, 3)
     others = _headers.foreseen(jpeg, batch.shapes, stage != "cpu", aside, rules.adjust_orientation, rules.max_pixels,
                                fixed, elements, besides)  # fmt: skip
-    for i, header in others_of(batch).found.items() if others else ():
-        if isinstance(header, SampleError):
-            continue
-        with contextlib.suppress(SampleError):
-            check_pixels(header.width, header.height, rules.max_pixels, int(batch.shapes[i, 0]), rules.bomb_ratio)
-            pixels = header.width * header.height
-            elements[i] = min(pixels * (fixed or header.channels), _MOST)
-            # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
-            taken = 4 + header.channels * (1 + _INSIDE.get(header.format, 0))
-            besides[i] = min(pixels * taken * (1 if header.bits <= 8 else 2), _MOST)
+    if others:
+        known = others_of(batch)
+        fits = _fit(known, batch, rules)
+        place, rows = known.places[fits], known.rows[fits]
+        # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
+        pixels, channels = (rows[:, WIDTH] * rows[:, HEIGHT]).astype(np.float64), rows[:, CHANNELS]
+        taken = 4 + channels * np.where(rows[:, FORMAT] == JPEG2000, 1 + _INSIDE, 1)
+        elements[place] = np.minimum(pixels * (fixed or channels), _MOST)
+        besides[place] = np.minimum(pixels * taken * np.where(rows[:, BITS] <= 8, 1, 2), _MOST)
     return elements, besides
 
 
 _MOST = 1 << 56
 """Bytes or elements of one image; sums of them stay below 2^63."""
-_INSIDE = {"jpeg2000": 4}
-"""Bytes a sample that a format's own library holds besides (tests/ops/codecs/test_resident.py measures it)."""
+_INSIDE = 4
+"""Bytes a sample that JPEG 2000's library holds besides (tests/ops/codecs/test_resident.py measures it)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
-    """The images of a batch that are no JPEGs."""
-
-    found: dict[int, Header | SampleError]
-    """Their headers by place, or what is wrong with them."""
-    plain: I64
-    """[M, 5] of those that need no library which may be missing: place, height, width, channels, orientation."""
-
-    @staticmethod
-    def of(found: dict[int, Header | SampleError]) -> Others:
-        """Of the headers ``found``, by place."""
-        rows = [
-            (i, h.height, h.width, h.channels, h.orientation) for i, h in found.items()
-            if not isinstance(h, SampleError) and h.format not in modern.NAMES and not is_deep(h)
-        ]  # fmt: skip
-        return Others(found, np.array(rows, np.int64).reshape(-1, 5))
-
-
-_probed: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], Others]] = {}
-
-
-def others_of(batch: Batch) -> Others:
-    """The images that are no JPEGs. A batch is probed once, as `jpeg.header.rows_of` walks it once."""
-    key = id(batch.offsets)
-    known = _probed.get(key)
-    if known is not None and known[0]() is batch.offsets and known[1]() is batch.data:
-        return known[2]
-    found: dict[int, Header | SampleError] = {}
-    which = np.flatnonzero(_headers.rows_of(batch)["status"] == _headers.NOT_JPEG)
-    for i, header in zip(which.tolist(), plain.headers(batch, which) if len(which) else (), strict=True):
-        if header is not None:
-            found[i] = header
-            continue
-        data = encoded_bytes(batch, i)
-        try:
-            name = recognise(data)
-            if name != "jpeg":
-                found[i] = probe(data, name)
-        except SampleError as e:
-            found[i] = e.bare()
-    others = Others.of(found)
-    _remember(batch, others)
-    return others
-
-
-def _remember(batch: Batch, others: Others) -> None:
-    key = id(batch.offsets)
-    _probed[key] = weakref.ref(batch.offsets, lambda _: _probed.pop(key, None)), weakref.ref(batch.data), others
-
-
-def some_of(batch: Batch, which: I64) -> Batch:
-    """``batch.take(which)``, with what is known already of the images' headers."""
-    taken = batch.take(which)
-    rows, scans = _headers.walked(batch)
-    _headers.remember(taken, rows[which], scans)
-    found = others_of(batch).found
-    _remember(taken, Others.of({k: found[i] for k, i in enumerate(which.tolist()) if i in found}))
-    return taken
+def _fit(known: Others, batch: Batch, rules: Rules) -> npt.NDArray[np.bool_]:
+    """The images that are no JPEGs which `check_pixels` lets pass."""
+    limit = np.full(len(known.places), rules.max_pixels, np.float64)
+    if rules.bomb_ratio:
+        limit = np.minimum(limit, np.maximum(BOMB_PIXELS, rules.bomb_ratio * batch.shapes[known.places, 0]))
+    fits: npt.NDArray[np.bool_] = known.rows[:, WIDTH] * known.rows[:, HEIGHT] <= limit
+    return fits
 
 
 def _take_plain(headers: Headers, known: Others, batch: Batch, rules: Rules) -> I64:
     """Fill in the headers of what is no JPEG and needs no other look, all at once; the places of these images."""
-    place: I64
-    place, height, width, channels, orientation = known.plain.T
-    limit = np.full(len(place), rules.max_pixels, np.float64)
-    if rules.bomb_ratio:
-        most = np.maximum(BOMB_PIXELS, rules.bomb_ratio * batch.shapes[place, 0])
-        limit = np.minimum(limit, most)
-    fits = height * width <= limit
-    if not fits.all():
-        place, height, width, channels, orientation = known.plain[fits].T
-    headers.others.update((i, known.found[i]) for i in place.tolist())  # type: ignore[misc]
-    turned = orientation if rules.adjust_orientation else np.ones_like(orientation)
+    format = known.rows[:, FORMAT]
+    taken = _fit(known, batch, rules) & ~np.isin(format, _MODERN)
+    if rules.dtype != np.uint8 and not available():  # some libraries may be missing
+        ours = (format == PNM_FILE) | ((format == PNG_FILE) & png.available())
+        taken &= ours | ~are_deep(known.rows)
+    place, rows = known.places[taken], known.rows[taken]
+    headers.rows[place] = rows
+    turned = rows[:, ORIENTATION] if rules.adjust_orientation else np.ones(len(place), np.int64)
     swap = turned >= 5
     headers.orientation[place] = turned
-    headers.extents[place, 0] = np.where(swap, width, height)
-    headers.extents[place, 1] = np.where(swap, height, width)
-    headers.channels[place] = channels
+    headers.extents[place, 0] = np.where(swap, rows[:, WIDTH], rows[:, HEIGHT])
+    headers.extents[place, 1] = np.where(swap, rows[:, HEIGHT], rows[:, WIDTH])
+    headers.channels[place] = rows[:, CHANNELS]
     return place
 
 
-def _examine(headers: Headers, i: int, header: Header | SampleError | None, size: int, rules: Rules) -> None:
+_NO_HEADER = np.zeros(COLUMNS, np.int64)
+_MODERN = [NAMES.index(name) for name in modern.NAMES]
+
+
+def _examine(
+    headers: Headers, i: int, row: I64 | None, wrong: SampleError | None, size: int, rules: Rules
+) -> None:  # fmt: skip
     from .jpeg.turbo import check_header
 
-    if isinstance(header, SampleError):
-        raise header.bare()
-    if header is None:
+    if wrong is not None:
+        raise wrong.bare()
+    if row is None:
         check_header(headers.jpeg[i])
     else:
+        header = header_of(row)
         modern.check(header)
         ours = header.format in ("pnm", "heic", "jpegxl") or (header.format == "png" and png.available())
         if is_deep(header) and rules.dtype != np.uint8 and not ours and not available():
             remedy = "pip install 'dali-run[formats]', or take dtype UINT8"
             raise SampleError("unsupported", f"a {header.format} of 16 bits a channel needs imagecodecs: {remedy}")
-        headers.others[i] = header
+        headers.rows[i] = row
         headers.orientation[i] = header.orientation if rules.adjust_orientation else 1
         swap = headers.orientation[i] >= 5
         headers.height[i] = header.width if swap else header.height
@@ -287,15 +259,14 @@ def _examine(headers: Headers, i: int, header: Header | SampleError | None, size
 def straight(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | None) -> dict[str, I64]:
     """Images that are no JPEGs and that decoders of ours can write into an output as they are wanted: their places, by
     the name of the decoder."""
-    if rules.dtype != np.uint8 or (isolation is not None and isolation.jpeg) or not headers.others:
+    if rules.dtype != np.uint8 or (isolation is not None and isolation.jpeg) or not headers.odd:
         return {}
-    turned, kind = headers.orientation, rules.output_type
-    upright = [(i, header) for i, header in headers.others.items() if headers.good[i] and turned[i] == 1]
+    kind = rules.output_type
+    upright = headers.good & (headers.orientation == 1)
     found = {}
     if png.available():
-        pngs = [i for i, header in upright if png.is_straight(header, int(batch.shapes[i, 0]), kind)]
-        found[PNG] = np.array(pngs, np.int64)
-    tiffs = np.array([i for i, header in upright if tiff.is_straight(header, kind)], np.int64)
+        found[PNG] = np.flatnonzero(upright & png.are_straight(headers.rows, batch.shapes[:, 0], kind))
+    tiffs = np.flatnonzero(upright & tiff.are_straight(headers.rows, kind))
     if len(tiffs):
         found[TIFF] = tiffs[tiff.are_plain(batch, tiffs)]
     return {name: which for name, which in found.items() if len(which)}
@@ -306,9 +277,10 @@ def copied(batch: Batch, headers: Headers, rules: Rules, isolation: Isolation | 
     `plain.find` for each."""
     if rules.dtype != np.uint8 or (isolation is not None and isolation.jpeg):
         return _NOBODY, _NOBODY.reshape(0, 4)
-    some = [i for i, h in headers.others.items() if headers.good[i] and plain.makes(h, rules.output_type)]
-    which = np.array(some, np.int64)
-    if not some:
+    if not headers.odd:
+        return _NOBODY, _NOBODY.reshape(0, 4)
+    which = np.flatnonzero(headers.good & plain.makes(headers.rows, rules.output_type))
+    if not len(which):
         return which, which.reshape(0, 4)
     rows = plain.find(batch, which, headers.extents[which])
     found = rows[:, plain.STEP] > 0
@@ -350,7 +322,7 @@ def decode_other(
     decoder's memory: they are there no longer than ``use`` takes."""
     from . import pillow
 
-    data, header = encoded_bytes(batch, i), headers.others[i]
+    data, header = encoded_bytes(batch, i), headers.header(i)
     pixels = _without_library(data, header, rules, isolation)
     if pixels is not None:
         return use(pixels)
@@ -373,12 +345,12 @@ def decode_several(
     found: dict[int, T | SampleError] = {}
     late = []
     for i in which:
-        pixels = _without_library(encoded_bytes(batch, i), headers.others[i], rules, isolation)
+        pixels = _without_library(encoded_bytes(batch, i), headers.header(i), rules, isolation)
         if pixels is None:
             late.append(i)
         else:
             found[i] = use(i, pixels)
-    files = [(encoded_bytes(batch, i), headers.others[i]) for i in late]
+    files = [(encoded_bytes(batch, i), headers.header(i)) for i in late]
     results = isolation.lend_several(files, rules.adjust_orientation, rules.max_pixels, lambda k, p: use(late[k], p))
     for i, result in zip(late, results, strict=True):
         if isinstance(result, SampleError):
@@ -410,7 +382,7 @@ def _after_error(
 
     if rules.on_damage == "reject" or problem.code not in DAMAGE:
         return problem
-    data, header = encoded_bytes(batch, i), headers.others[i]
+    data, header = encoded_bytes(batch, i), headers.header(i)
     try:
         if isolation is None:
             made = use(pillow.decode(data, header, rules.adjust_orientation, rules.max_pixels, lenient=True))
@@ -468,9 +440,15 @@ def decode(
     ours = straight(batch, headers, rules, ctx.isolation)
     began = time.perf_counter()
     plains, rows = copied(batch, headers, rules, ctx.isolation)
-    placed = _placed(headers, rules, plains) if headers.others else []
-    late = headers.others.keys() - set(placed).union(plains.tolist(), *(which.tolist() for which in ours.values()))
-    others = decode_others(ctx, batch, headers, rules, late) if late else {}
+    placed, others = list[int](), dict[int, Pixels]()
+    if headers.odd:
+        late = headers.other
+        late[plains] = False
+        for which in ours.values():
+            late[which] = False
+        placed = _placed(headers, rules, plains)
+        late[placed] = False
+        others = decode_others(ctx, batch, headers, rules, np.flatnonzero(late).tolist())
     aside = time.perf_counter() - began
     anchors = None
     heights, widths = headers.height, headers.width
@@ -536,7 +514,7 @@ def decode(
     return out
 
 
-_SURE = ("webp", "bmp", "pnm")
+_SURE = (WEBP, BMP, PNM_FILE)
 """Formats whose pixels have the size that their headers say, with every decoder."""
 
 
@@ -545,9 +523,9 @@ def _placed(headers: Headers, rules: Rules, besides: I64) -> list[int]:
     before."""
     if rules.output_type is DALIImageType.ANY_DATA or rules.on_damage != "reject":
         return []
-    known = set(besides.tolist())
-    others = headers.others.items()
-    return [i for i, header in others if header.format in _SURE and headers.good[i] and i not in known]
+    found = headers.good & np.isin(headers.rows[:, FORMAT], _SURE)
+    found[besides] = False
+    return np.flatnonzero(found).tolist()
 
 
 def _decode_placed(

@@ -39,18 +39,19 @@ from .on_host import (
     decode_jpeg,
     decode_several,
     decode_straight,
-    encoded_bytes,
 )
+from .others import encoded_bytes
 from .pixels import recolour
 from .png import on_gpu as png
 from .rows import streams
-from .rows.planes import Packed, join, restore
+from .rows.planes import Packed, Where, join, place, restore, unpacking
 from .tiff import on_gpu as tiff
 
 TASK = 8
 """Images of a task, at most: as many as a request to a decoder's process holds."""
-FILES = 32
-"""Images of a task that only looks through files, at most."""
+FILES = 128
+"""Images of a task that only looks through files, at most: a millisecond or some, so that it costs more than handing it
+to a thread."""
 BLOCK = 8 << 20
 """Bytes of page-locked memory that a task takes, at most, unless one image is larger."""
 _SMALL, _STEP = 1 << 18, 1 << 20
@@ -61,6 +62,7 @@ _THREADS = 256
 Odd = tuple[int, SampleError | str]
 """An image that its task did not decode: the place in the batch, and the error or the next decoder."""
 _AGAIN = "again"
+_NOBODY = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -76,7 +78,9 @@ class _Done:
     packed: Packed | None = None
     """Images that are the GPU's from their streams on, or from their rows on."""
     rows: Batch | None = None
-    """The rows of these, 1-D uint8."""
+    """The rows of these, 1-D uint8,"""
+    unpacking: streams.Unpacking | None = None
+    """or what unpacks their streams."""
     seconds: float = 0.0
 
 
@@ -84,10 +88,15 @@ class HostPart:
     """The images of a batch that the CPU decodes."""
 
     def __init__(
-        self, ctx: Context, batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, shapes: I32
-    ) -> None:
-        """``shapes`` [N, 3] of all images as they are wanted; those whose pixels turn out of another shape are tried
-        again. ``anchors`` [N, 2]: where each begins (y, x) in the decoded picture, if not at its corner."""
+        self, ctx: Context, batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, shapes: I32,
+        offsets: I64,
+    ) -> None:  # fmt: skip
+        """``shapes`` [N, 3] of all images as they are wanted, at ``offsets`` [N] of the output; those whose pixels turn
+        out of another shape are tried again. ``anchors`` [N, 2]: where each begins (y, x) in the decoded picture, if
+        not at its corner."""
+        self._where = Where(offsets, shapes, anchors, rules.output_type is DALIImageType.BGR)
+        self._looking: png.Streams | None = None
+        """The PNGs that are being looked through."""
         self._batch, self._headers, self._rules, self._anchors, self._shapes = batch, headers, rules, anchors, shapes
         self._isolation = ctx.isolation
         self._parts: list[tuple[str, list[I64], list[Future[_Done]], int]] = []
@@ -113,21 +122,22 @@ class HostPart:
     def start_others(self, straight: Mapping[str, I64], elsewhere: npt.NDArray[np.bool_]) -> None:
         """Decode what is no JPEG on the threads; ``straight``: those that `decode_straight` takes, by its decoders'
         names, ``elsewhere`` [N]: those that the GPU does."""
-        rest = [i for i in self._headers.others if self._headers.good[i] and not elsewhere[i]]
-        taken = np.concatenate([np.empty(0, np.int64), *straight.values()])
-        self._start(OTHERS, np.setdiff1d(np.array(rest, np.int64), taken), HostPart._others)
-        ours = straight.get(TIFF, taken[:0])
+        rest = self._headers.other & self._headers.good & ~elsewhere
+        for taken in straight.values():
+            rest[taken] = False
+        self._start(OTHERS, np.flatnonzero(rest), HostPart._others)
+        ours = straight.get(TIFF, _NOBODY)
         unpacked = tiff.takes(self._batch, ours)
         self.wants_files = bool(unpacked.any())
-        self._submit_files(CUDA_TIFF, ours[unpacked], HostPart._strips)
+        self._submit(CUDA_TIFF, ours[unpacked], np.zeros(np.count_nonzero(unpacked), np.int64), HostPart._strips, -1)
         self._start(TIFF, ours[~unpacked], functools.partial(HostPart._straight, name=TIFF))
-        ours = straight.get(PNG, taken[:0])
+        ours = straight.get(PNG, _NOBODY)
         room = self._room(ours)
         by_gpu = (room > 0) & (room <= png.MOST)
         inflated = by_gpu.copy()
         inflated[by_gpu] = streams.for_warps(room[by_gpu])
         self.wants_files |= bool(inflated.any())
-        self._submit_files(CUDA_PNG, ours[inflated], HostPart._streams)
+        self._look_through(ours[inflated])
         by_thread = by_gpu & ~inflated
         self._submit(PNG, ours[by_thread], room[by_thread], HostPart._filtered)
         self._start(PNG, ours[~by_gpu], functools.partial(HostPart._straight, name=PNG))
@@ -145,13 +155,38 @@ class HostPart:
         sizes = self._shapes[which].astype(np.int64).prod(axis=1) * self._rules.dtype.itemsize
         self._submit(name, which, sizes, task)
 
-    def _submit_files(self, name: str, which: I64, task: Callable[[HostPart, I64], _Done]) -> None:
-        """`_submit` tasks that only look through files."""
-        self._submit(name, which, np.zeros(len(which), np.int64), task, FILES)
+    def _look_through(self, which: I64) -> None:
+        """Have tasks look through the PNGs ``which``, and then one say what the GPU does with them."""
+        if len(which) == 0:
+            return
+        self._looking = png.Streams(self._batch, which, *self._extents(which), self._where.bgr)
+        wanted = weakref.ref(self)
+
+        def look(some: slice) -> float:
+            began, host = time.perf_counter(), wanted()
+            if host is None or host._looking is None:
+                return 0.0
+            show(host._batch, which[some])
+            host._looking.look(some.start, some.stop)
+            return time.perf_counter() - began
+
+        cuts = [slice(a, min(a + FILES, len(which))) for a in range(0, len(which), FILES)]
+        parts = [threads().submit(look, cut) for cut in cuts]
+
+        def plan(host: HostPart, which: I64) -> _Done:
+            began = time.perf_counter()
+            seconds = sum(part.result() for part in parts)  # they were begun before this one
+            waited = time.perf_counter() - began
+            assert host._looking is not None
+            done = host._planned(which, *host._looking.found())
+            done.seconds, host._looking = seconds - waited, None
+            return done
+
+        self._submit(CUDA_PNG, which, np.zeros(len(which), np.int64), plan, -1)
 
     def _submit(self, name: str, which: I64, sizes: I64, task: Callable[[HostPart, I64], _Done], most: int = 0) -> None:
-        """Give the threads tasks of images ``which``, at most so many (`TASK`), whose results take ``sizes`` bytes.
-        Those that have not begun when nobody wants the batch any more end at once."""
+        """Give the threads tasks of images ``which``, at most so many (`TASK`; -1: all), whose results take ``sizes``
+        bytes. Those that have not begun when nobody wants the batch any more end at once."""
         if len(which) == 0:
             return
         wanted = weakref.ref(self)
@@ -162,10 +197,10 @@ class HostPart:
                 return _Done([])
             show(host._batch, some)
             done = task(host, some)
-            done.seconds = time.perf_counter() - began
+            done.seconds += time.perf_counter() - began
             return done
 
-        cuts = _tasks(sizes, most or TASK)
+        cuts = _tasks(sizes, most or TASK) if most >= 0 else [(0, len(which))]
         self.nbytes += sum(_block(int(sizes[a:b].sum())) for a, b in cuts) if sizes.any() else 0
         tasks = [which[a:b] for a, b in cuts]
         self._parts.append((name, tasks, [threads().submit(timed, some) for some in tasks], int(sizes.sum())))
@@ -222,33 +257,27 @@ class HostPart:
     def _extents(self, which: I64) -> tuple[I64, I64]:
         return self._headers.height[which], self._headers.width[which]
 
-    @property
-    def _bgr(self) -> bool:
-        return self._rules.output_type is DALIImageType.BGR
-
     def _filtered(self, which: I64) -> _Done:
         """Rows of PNGs, which the GPU makes pixels of; pixels of those that turn out odd."""
         room = self._room(which)
         shapes = room.astype(np.int32)[:, None]
         rows = Batch.allocate(_page_locked, shapes, np.uint8, "", self._batch.samples.take(which))
         sizes, places = self._extents(which), rows.offsets
-        packed, taken = png.inflate(self._batch, which, *sizes, self._bgr, rows.data, places, room)
+        packed, taken = png.inflate(self._batch, which, *sizes, self._where.bgr, rows.data, places, room)
         done = self._whole(which[~taken])
         done.packed, done.rows = packed, rows if taken.all() else rows.take(taken)
         return done
 
-    def _streams(self, which: I64) -> _Done:
-        """Where the streams of PNGs are, which the GPU inflates; pixels of those that turn out odd."""
-        packed, taken = png.streams(self._batch, which, *self._extents(which), self._bgr)
-        done = self._whole(which[~taken])
-        done.packed = packed
-        return done
-
     def _strips(self, which: I64) -> _Done:
-        """The same of the strips and tiles of TIFFs."""
-        packed, taken = tiff.strips(self._batch, which)
+        """What the GPU does with strips and tiles of TIFFs."""
+        return self._planned(which, *tiff.strips(self._batch, which))
+
+    def _planned(self, which: I64, packed: Packed, taken: npt.NDArray[np.bool_]) -> _Done:
+        """What the GPU does with the streams of the images ``which`` that are ``packed``; pixels of those that turn out
+        odd and were not ``taken``."""
         done = self._whole(which[~taken])
         done.packed = packed
+        done.unpacking = unpacking(packed, self._where)
         return done
 
     def _whole(self, which: I64) -> _Done:
@@ -295,26 +324,17 @@ class HostPart:
                     there.add(done.pixels, done.which)
                 elif done.pixels is not None and len(done.which):
                     scatter(lane, lane.to_device(done.pixels), out, done.which)
-            if found:
-                self._restore(ctx, lane, join(found), there, out, files, name)
-            else:
+            if not found:
                 there.scatter(out)
+            elif parts[0].unpacking is None:
+                packed = join(found)
+                place(packed, there.copy()[1], self._where)
+                restore(ctx, lane, packed, there.data, out, name)
+            elif len(found[0].owner):
+                rows, bad = streams.unpack(lane, files, parts[0].unpacking)
+                restore(ctx, lane, found[0], rows, out, name, bad)
         if again:
             ctx.check_later(lambda: np.array(again, np.int64))
-
-    def _restore(
-        self, ctx: Context, lane: Lane, packed: Packed, there: Together, out: Batch, files: Batch, name: str
-    ) -> None:
-        """Enqueue what makes pixels of ``packed`` images, whose rows are ``there``, or else in streams of ``files``."""
-        if len(packed.owner) == 0:
-            return
-        bad = None
-        if len(packed.lengths):
-            given = packed.coding, packed.lengths, packed.room, packed.pieces
-            rows, starts, bad = streams.unpack_there(lane, files, *given)
-        else:
-            rows, (_, starts, _) = there.data, there.copy()
-        restore(ctx, lane, packed, rows, starts, out, self._anchors, self._bgr, name, bad)
 
 
 def _page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:

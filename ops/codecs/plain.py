@@ -6,22 +6,21 @@ Files that are not whole, or not plain, are left to Pillow, whose pixels these a
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..batch import I64, Batch
 from ..kernels import Kernels
 from ..types import DALIImageType
 from . import straight
-from .formats import Header
+from .formats import BMP, FORMAT, PNM, Header
 from .pixels import Pixels
 
 _loops: Any = Kernels(".plain_cpu", __package__)
 
 FORMATS = ("bmp", "pnm")
-BMP, PNM = 1, 2
 FIRST, PITCH, STEP, BACKWARDS = range(4)
 """Columns of where pixels are: the byte of the first pixel shown, bytes from a line to the next one below (negative
 where the last is stored first), bytes of a pixel (0: the file is not plain), whether blue comes first."""
@@ -49,23 +48,11 @@ def view(data: memoryview, header: Header) -> Pixels | None:
     return pixels
 
 
-def makes(header: Header, output_type: DALIImageType) -> bool:
-    """Whether a plain file with this header is only copied, or rounded, for what is wanted."""
-    if header.format not in FORMATS:
-        return False
-    return straight.needs_no_colours(header, output_type)
-
-
-def headers(batch: Batch, which: I64) -> list[Header | None]:
-    """The headers of the images ``which`` of ``batch``, as `formats.probe` reads them; None where it is to be asked."""
-    rows = np.empty((len(which), 5), np.int64)
-    _loops.headers(straight.readonly(batch.data), batch.offsets[which], batch.shapes[which, 0].astype(np.int64), rows)
-    return [_header(*row) if row[0] else None for row in rows.tolist()]
-
-
-@lru_cache(4096)
-def _header(kind: int, width: int, height: int, channels: int, bits: int) -> Header:
-    return Header(FORMATS[kind - 1], width, height, channels, bits)
+def makes(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
+    """Of headers [M, 6]: whether a plain file with it is only copied, or rounded, for what is wanted."""
+    format = rows[:, FORMAT]
+    plain: npt.NDArray[np.bool_] = (format == BMP) | (format == PNM)
+    return plain & straight.need_no_colours(rows, output_type)
 
 
 def find(batch: Batch, which: I64, extents: I64) -> I64:

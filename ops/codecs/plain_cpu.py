@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .formats import BMP, PNM
 from .jpeg.simd_cpu import put_u8, put_u64, u8_at, u64_at
-from .plain import BACKWARDS, BMP, FIRST, PITCH, PNM, STEP
+from .plain import BACKWARDS, FIRST, PITCH, STEP
 from .png.samples_cpu import narrow, rounded, sample, to_three
 
 _PNM_HEADER = 1024
@@ -121,23 +122,9 @@ def _bmp(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> 
 
 
 @njit(nogil=True, cache=True)
-def headers(raw: Any, offsets: Any, sizes: Any, rows: Any) -> None:
-    """The headers of M files, the bytes raw[offset : offset + size]. ``rows`` [M, 5] becomes a row for each: what it is
-    (`plain.BMP`, `plain.PNM`), width, height, channels, bits; zeros for all that is anything else, or unusual."""
-    for k in range(len(sizes)):
-        rows[k] = 0
-        if sizes[k] < 54:
-            continue
-        first, second = raw[offsets[k]], raw[offsets[k] + 1]
-        if first == 66 and second == 77:
-            bmp_header(raw, offsets[k], rows[k])
-        elif first == 80 and (second == 53 or second == 54):
-            pnm_header(raw, offsets[k], sizes[k], rows[k])
-
-
-@njit(nogil=True, cache=True)
 def bmp_header(raw: Any, start: Any, row: Any) -> None:
-    """`headers` of a BMP of 54 bytes at least that begins at ``start``: a row of zeros is left so, or filled in."""
+    """The header of a BMP of 54 bytes at least that begins at ``start``: `formats.BMP`, width, height, channels and
+    bits. A row of zeros is left so where anything is unusual."""
     width, height = _little(raw, start + 18, 4), _little(raw, start + 22, 4)
     if height >= 1 << 31:
         height = (1 << 32) - height

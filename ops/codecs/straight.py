@@ -14,19 +14,24 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..batch import I32, I64, Batch
 from ..types import DALIImageType
-from .formats import Header
+from .formats import CHANNELS, Header
 from .pixels import Pixels
 from .png import libdeflate
 
 _KEPT = (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.ANY_DATA)
 
 
-def needs_no_colours(header: Header, output_type: DALIImageType) -> bool:
-    """A picture of this type has the stored channels, or some of them; none is a mixture of others."""
-    return output_type in _KEPT or (output_type is DALIImageType.GRAY and header.channels < 3)
+def need_no_colours(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
+    """Of headers [M, 6]: pictures of this type have the stored channels, or some of them; none is a mixture of
+    others."""
+    if output_type in _KEPT:
+        return np.ones(len(rows), np.bool_)
+    few: npt.NDArray[np.bool_] = rows[:, CHANNELS] < 3
+    return few & (output_type is DALIImageType.GRAY)
 
 
 def readonly(encoded: Any) -> Any:

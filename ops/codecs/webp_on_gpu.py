@@ -17,7 +17,9 @@ from ..context import Context
 from ..gpu.lane import Lane
 from ..types import DALIImageType
 from . import webp
-from .on_host import Headers, Rules, encoded_bytes
+from .formats import CHANNELS, FORMAT, HEIGHT, WEBP, WIDTH
+from .on_host import Headers, Rules
+from .others import encoded_bytes
 
 NAME = "cuda webp"
 """In reports."""
@@ -37,15 +39,14 @@ _ALIGNED = 256
 
 def takes(batch: Batch, headers: Headers, rules: Rules) -> npt.NDArray[np.bool_]:
     """The lossy WebPs without alpha that are shown as they are stored, by their headers."""
-    taken = np.zeros(len(batch), np.bool_)
+    taken: npt.NDArray[np.bool_] = np.zeros(len(batch), np.bool_)
     if rules.output_type not in (DALIImageType.RGB, DALIImageType.BGR) or rules.dtype != np.uint8:
         return taken
-    for i, header in headers.others.items():
-        taken[i] = (
-            header.format == "webp" and header.channels == 3 and headers.orientation[i] == 1 and bool(headers.good[i])
-            and max(header.width, header.height) <= LONGEST and header.width * header.height <= LARGEST
-            and webp.is_lossy(encoded_bytes(batch, i))
-        )  # fmt: skip
+    rows = headers.rows
+    taken = (rows[:, FORMAT] == WEBP) & (rows[:, CHANNELS] == 3) & (headers.orientation == 1) & headers.good
+    taken &= (rows[:, [WIDTH, HEIGHT]] <= LONGEST).all(axis=1) & (rows[:, WIDTH] * rows[:, HEIGHT] <= LARGEST)
+    for i in np.flatnonzero(taken).tolist():
+        taken[i] = webp.is_lossy(encoded_bytes(batch, i))
     return taken
 
 

@@ -15,6 +15,7 @@ from ..base import Arg, Operator, Spec, Stage, outputs_of
 from ..batch import I32, I64, Batch
 from ..codecs import on_host as host_decode
 from ..codecs.decoders import Image, ImageCrop, ImageDecoder, ImageRandomCrop
+from ..codecs.others import some_of
 from ..context import Context
 from ..errors import Reject
 from ..gpu.lane import places_on_device
@@ -127,7 +128,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             if headers.good[left].any():
                 some = replace(_some(aside, left), rejects=[])
                 others = _gpu.begin(
-                    some, host_decode.some_of(encoded, left), rules, self.decode.jpeg_decoder, self.decode.cuts(some)
+                    some, some_of(encoded, left), rules, self.decode.jpeg_decoder, self.decode.cuts(some)
                 )
         if not which.any():
             return cast("Begun | None", others)

@@ -20,6 +20,7 @@ import numpy as np
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs import pillow, plain
 from dali_run.ops.codecs.formats import Header, probe
+from dali_run.ops.codecs.others import row_of
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.tiff import decoder as tiff
 from dali_run.ops.errors import SampleError
@@ -218,12 +219,13 @@ def cut_out(header: Header, file: Any, room: Guarded, whole: Any, draw: random.R
     batch = Batch.from_list([np.empty(0, np.uint8)], "", Samples.numbered(1))
     batch = Batch(file, np.zeros(1, np.int64), np.array([[len(file)]], np.int32), "", batch.samples)
     which, rows = np.zeros(1, np.int64), np.empty((0, 4), np.int64)
+    row = np.array([row_of(header)], np.int64)
     if header.format == "png":
-        taken = png.is_straight(header, len(file), kind)
+        taken = bool(png.are_straight(row, batch.shapes[:, 0], kind)[0])
     elif header.format == "tiff":
-        taken = tiff.is_straight(header, kind) and bool(tiff.are_plain(batch, which)[0])
+        taken = bool(tiff.are_straight(row, kind)[0]) and bool(tiff.are_plain(batch, which)[0])
     else:
-        taken = plain.makes(header, kind)
+        taken = bool(plain.makes(row, kind)[0])
         if taken:
             rows = plain.find(batch, which, np.array([[header.height, header.width]], np.int64))
             taken = bool(rows[0, plain.STEP])

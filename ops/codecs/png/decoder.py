@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ...batch import I32, I64, Batch
 from ...kernels import Kernels
 from ...types import DALIImageType
 from .. import straight
-from ..formats import Header
+from ..formats import BITS, CHANNELS, FORMAT, HEIGHT, PNG, WIDTH, Header
+from ..others import row_of
 from ..pixels import Pixels
 from . import libdeflate
 
@@ -20,19 +24,22 @@ def available() -> bool:
     return libdeflate.functions() is not None
 
 
-def is_straight(header: Header, size: int, output_type: DALIImageType) -> bool:
-    """The decoder makes what is wanted of a file of ``size`` bytes without a step between."""
-    if header.format != "png" or not _holds(header, size):
-        return False
-    if header.bits > 8 and header.channels == 2 and output_type is DALIImageType.ANY_DATA:
-        return False  # where the file is damaged, Pillow makes four channels of it
-    return straight.needs_no_colours(header, output_type)
+def are_straight(rows: I64, sizes: I32 | I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
+    """Of headers [M, 6] of files of ``sizes`` bytes: the decoder makes what is wanted without a step between."""
+    taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == PNG) & _hold(rows, sizes)
+    taken &= straight.need_no_colours(rows, output_type)
+    if output_type is DALIImageType.ANY_DATA:  # where such a file is damaged, Pillow makes four channels of it
+        taken &= (rows[:, BITS] <= 8) | (rows[:, CHANNELS] != 2)
+    return taken
 
 
-def _holds(header: Header, size: int) -> bool:
-    """A file of ``size`` bytes can hold the pixels; one that cannot is given no memory for them."""
-    stored = 1 if header.bits <= 8 and header.channels == 3 else header.channels  # it may have a palette, of 1 bit
-    return header.height * ((header.width * stored + 7) // 8) <= _MOST * size
+def _hold(rows: I64, sizes: I32 | I64) -> npt.NDArray[np.bool_]:
+    """Files of ``sizes`` bytes can hold the pixels; one that cannot is given no memory for them."""
+    palette = (rows[:, BITS] <= 8) & (rows[:, CHANNELS] == 3)  # perhaps: then of 1 bit
+    stored = np.where(palette, 1, rows[:, CHANNELS])
+    row = (rows[:, WIDTH].astype(np.float64) * stored + 7) // 8  # sides of 31 bits: products must not overflow
+    held: npt.NDArray[np.bool_] = rows[:, HEIGHT] * row <= _MOST * np.asarray(sizes, np.float64)
+    return held
 
 
 _MOST = 1032
@@ -46,4 +53,5 @@ def decode_into(batch: Batch, which: I64, *wanted: Any) -> I32:
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
     """`straight.stored` by the decoder."""
-    return straight.stored(_decoder.decode_images, data, header) if _holds(header, len(data)) else None
+    row, size = np.array([row_of(header)], np.int64), np.array([len(data)], np.int64)
+    return straight.stored(_decoder.decode_images, data, header) if _hold(row, size)[0] else None

@@ -65,21 +65,40 @@ def room(planes: npt.NDArray[Any], n: int) -> I64:
     return nbytes
 
 
-def streams(batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> tuple[Packed, npt.NDArray[np.bool_]]:
-    """The zlib streams of those of the PNGs ``which`` of ``batch``, of these sizes, that the decoder takes, and which
-    these are, bool[len(which)]. The first channel of palettes is blue where they are ``bgr``."""
-    found = planes(batch, which, heights, widths)
-    nbytes = room(found, len(which))
-    places, colours = _palettes(batch, which, found)
-    sizes = batch.shapes[which, 0].astype(np.int64)
-    lengths, counts = np.empty(len(which), np.int64), np.empty(len(which), np.int64)
-    pieces = np.empty((int((sizes // _PIECE + 16).sum()), 3), np.int64)
-    files = libdeflate.functions(), straight.readonly(batch.data), batch.offsets[which], sizes
-    _rows.find_streams(*files, places, bgr, colours, nbytes, pieces, counts, lengths)
-    stream = np.arange(len(which)).repeat(counts)
-    pieces = np.column_stack([which[stream], stream, pieces[: len(stream)]])
-    whole = Packed(found, which, nbytes, np.full(len(which), DEFLATE), colours, lengths, pieces)
-    return _only(whole, lengths > 0), lengths > 0
+class Streams:
+    """The zlib streams of some PNGs of a batch."""
+
+    def __init__(self, batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> None:
+        """Of the PNGs ``which`` of ``batch``, of these sizes. The first channel of palettes is blue where they are
+        ``bgr``."""
+        self._data, self._which, self._bgr, n = straight.readonly(batch.data), which, bgr, len(which)
+        self._planes = planes(batch, which, heights, widths)
+        self._room = room(self._planes, n)
+        self._places, self._colours = _palettes(batch, which, self._planes)
+        self._offsets, self._sizes = batch.offsets[which], batch.shapes[which, 0].astype(np.int64)
+        self._ends = (self._sizes // _PIECE + 16).cumsum()
+        """Rows of `_pieces` that files up to each one may take."""
+        self._pieces = np.empty((int(self._ends[-1]), 3), np.int64)
+        self._lengths, self._counts, self._first = (np.empty(n, np.int64) for _ in range(3))
+
+    def look(self, a: int, b: int) -> None:
+        """Look through the PNGs a ... b - 1."""
+        first, counts = int(self._ends[a - 1]) if a else 0, self._counts[a:b]
+        _rows.find_streams(
+            libdeflate.functions(), self._data, self._offsets[a:b], self._sizes[a:b], self._places[a:b], self._bgr,
+            self._colours, self._room[a:b], self._pieces[first : int(self._ends[b - 1])], counts, self._lengths[a:b],
+        )  # fmt: skip
+        self._first[a:b] = first + before(counts)
+
+    def found(self) -> tuple[Packed, npt.NDArray[np.bool_]]:
+        """After all were looked through: those that the decoder takes, and which of them these are, bool[M]."""
+        counts, which = self._counts, self._which
+        stream = np.arange(len(which)).repeat(counts)
+        rows = np.arange(len(stream)) + (self._first - before(counts))[stream]
+        pieces = np.column_stack([which[stream], stream, self._pieces[rows]])
+        coding, taken = np.full(len(which), DEFLATE), self._lengths > 0
+        whole = Packed(self._planes, which, self._room, coding, self._colours, self._lengths, pieces)
+        return _only(whole, taken), taken
 
 
 def inflate(

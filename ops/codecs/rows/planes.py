@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...batch import I64, Batch
+from ...batch import I32, I64, Batch
 from ...context import Context
 from ...gpu.lane import Lane
+from . import streams
 
 PLANE = np.dtype(
     [(n, np.int64) for n in ("rows", "pitch", "destination")]
@@ -24,7 +25,7 @@ PLANE = np.dtype(
     + [("unused", np.int32)]
 )
 """A plane, as the kernels read it. Decoders make it with ``rows`` from its stream's first row on, and y and x in the
-picture; `restore` fills in what depends on where the pixels go."""
+picture; `place` fills in what depends on where the pixels go."""
 FILTERED, PREDICTED = 1, 2
 """``undo``: a filter for each row, whose number stands before it (PNG), or each sample less the one before (TIFF)."""
 _SOURCE = "planes.cu"
@@ -50,7 +51,7 @@ class Packed:
     lengths: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[S] Bytes of each stream, where the GPU unpacks it."""
     pieces: I64 = field(default_factory=lambda: np.empty((0, 5), np.int64))
-    """Where the streams are, as `streams.unpack_there` takes it."""
+    """Where the streams are, as `streams.plan` takes it."""
 
 
 def join(parts: Sequence[Packed]) -> Packed:
@@ -72,27 +73,52 @@ def join(parts: Sequence[Packed]) -> Packed:
     return Packed(np.concatenate(planes), owner, room, coding, colours, lengths, np.concatenate(pieces))
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where pixels go."""
+
+    offsets: I64
+    """[N] of the output."""
+    shapes: I32
+    """[N, 3] of its images: height, width, channels."""
+    corners: I64 | None
+    """[N, 2] (y, x): where each image's window begins, if not at its corner."""
+    bgr: bool
+    """Blue comes first."""
+
+
+def place(packed: Packed, starts: I64, where: Where) -> None:
+    """Fill in what the planes of ``packed`` lack, whose streams' rows begin at ``starts``."""
+    planes, of = packed.planes, packed.owner[packed.planes["stream"]]
+    planes["rows"] += starts[planes["stream"]]
+    planes["destination"], planes["channels"] = where.offsets[of], where.shapes[of, 2]
+    planes["shown_rows"], planes["shown_columns"] = where.shapes[of, 0], where.shapes[of, 1]
+    planes["bgr"] = where.bgr
+    if where.corners is not None:
+        planes["y"] -= where.corners[of, 0].astype(np.int32)
+        planes["x"] -= where.corners[of, 1].astype(np.int32)
+
+
+def unpacking(packed: Packed, where: Where) -> streams.Unpacking:
+    """What unpacks the streams of ``packed``; its planes know then where their rows are, and where pixels go."""
+    found = streams.plan(packed.coding, packed.lengths, packed.room, packed.pieces)
+    place(packed, found.starts, where)
+    return found
+
+
 def restore(
-    ctx: Context, lane: Lane, packed: Packed, rows: Any, starts: I64, out: Batch, corners: I64 | None, bgr: bool,
-    decoder: str, bad: Any = None,
+    ctx: Context, lane: Lane, packed: Packed, rows: Any, out: Batch, decoder: str, bad: Any = None
 ) -> None:  # fmt: skip
     """Enqueue what makes pixels of ``rows`` on the device, in their places in ``out``: of the pictures ``packed``,
-    whose streams' rows begin at ``starts``. ``corners`` [N, 2] (y, x): where each image's window begins.
+    whose planes know these places.
 
     Images with a filter or a colour that does not exist, and those with a stream that is ``bad`` already (int32[S] on
     the device, not 0 for those), run again, on the CPU, which says so; ``decoder``, the name in reports that they were
     counted under, did not decode them."""
-    if len(packed.planes) == 0:
+    planes = packed.planes
+    if len(planes) == 0:
         return
-    planes, of = packed.planes.copy(), packed.owner[packed.planes["stream"]]
-    planes["rows"] += starts[planes["stream"]]
-    planes["destination"], planes["channels"] = out.offsets[of], out.shapes[of, 2]
-    planes["shown_rows"], planes["shown_columns"] = out.shapes[of, 0], out.shapes[of, 1]
-    planes["bgr"] = bgr
-    if corners is not None:
-        planes["y"] -= corners[of, 0].astype(np.int32)
-        planes["x"] -= corners[of, 1].astype(np.int32)
-    fine = np.zeros(len(packed.owner), np.int32)
+    fine = np.zeros(len(packed.owner) if bad is None else 0, np.int32)
     table, colours, fine = lane.upload(planes.view(np.uint8), packed.colours.reshape(-1), fine)
     bad, n = fine if bad is None else bad, len(planes)
     if (planes["undo"] == FILTERED).any():

@@ -8,6 +8,7 @@ for threads.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,46 +52,73 @@ def before(sizes: I64) -> I64:
     return sizes.cumsum() - sizes
 
 
-def unpack_there(lane: Lane, files: Batch, coding: I64, lengths: I64, room: I64, pieces: I64) -> tuple[Any, I64, Any]:
-    """Enqueue what unpacks streams of ``lengths`` bytes, each packed by its ``coding``, out of ``files`` on the device,
-    to ``room`` bytes each. ``pieces`` [M, 5]: the file, the stream, where bytes begin in the file and in the stream,
-    and how many they are. The rows there, where each stream's begin, and, on the device, int32[N], not 0 for a stream
-    that is not in order, or is unusual."""
+@dataclass(slots=True)
+class Unpacking:
+    """What unpacks the streams of a batch, worked out before a device is asked."""
+
+    coding: I64
+    """[N]"""
+    starts: I64
+    """[N] Where the rows of each stream begin."""
+    packed: int
+    """Bytes of all streams that are packed."""
+    room: int
+    """Bytes of all rows."""
+    streams: npt.NDArray[Any]
+    """[N] `STREAM`, those of a coding together."""
+    pieces: npt.NDArray[Any]
+    """[M] `PIECE`, those of packed streams first; ``source`` is to be filled in."""
+    gathered: int
+    """How many of the pieces are of packed streams."""
+    files: I64
+    """[M] The file of each piece,"""
+    within: I64
+    """[M] and where it begins there."""
+
+
+def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
+    """What unpacks streams of ``lengths`` bytes, each packed by its ``coding``, to ``room`` bytes each. ``pieces``
+    [M, 5]: the file, the stream, where bytes begin in the file and in the stream, and how many they are."""
     stored, to = coding == STORED, before(aligned(room))
     sizes = aligned(np.where(stored, 0, lengths))
+    source = before(sizes)
     table = np.zeros(len(coding), STREAM)
-    table["source"], table["rows"], table["size"], table["room"] = before(sizes), to, lengths, room
+    table["source"], table["rows"], table["size"], table["room"] = source, to, lengths, room
     table["number"] = np.arange(len(coding))
-    packed, rows = lane.empty(int(sizes.sum()), np.uint8), lane.empty(int(aligned(room).sum()), np.uint8)
     straight = stored[pieces[:, 1]]
-    _gather(lane, files, pieces[~straight], table["source"], packed)
-    _gather(lane, files, pieces[straight], table["rows"], rows)
-    (bad,) = lane.upload(np.zeros(len(coding), np.int32))
+    if straight.any():
+        pieces = np.concatenate([pieces[~straight], pieces[straight]])
+    there = np.empty(len(pieces), PIECE)
+    there["destination"] = np.where(stored, to, source)[pieces[:, 1]] + pieces[:, 3]
+    there["size"] = pieces[:, 4]
+    gathered = len(pieces) - int(np.count_nonzero(straight))
+    by_way = table[np.argsort(coding, kind="stable")] if (coding != coding[:1]).any() else table
+    return Unpacking(coding, to, int(sizes.sum()), int(aligned(room).sum()), by_way, there, gathered,
+                     np.ascontiguousarray(pieces[:, 0]), np.ascontiguousarray(pieces[:, 2]))  # fmt: skip
+
+
+def unpack(lane: Lane, files: Batch, planned: Unpacking) -> tuple[Any, Any]:
+    """Enqueue what was planned, out of ``files`` on the device: the rows there, and, on the device, int32[N], not 0 for
+    a stream that is not in order, or is unusual."""
+    planned.pieces["source"] = planned.within + files.offsets[planned.files]
+    count = len(planned.coding)
+    pieces, streams, bad = lane.upload(
+        planned.pieces.view(np.uint8), planned.streams.view(np.uint8), np.zeros(count, np.int32)
+    )
+    packed, rows = lane.empty(planned.packed, np.uint8), lane.empty(planned.room, np.uint8)
+    split = planned.gathered * PIECE.itemsize
+    for to, some in ((packed, pieces[:split]), (rows, pieces[split:])):
+        lane.launch(_INFLATE, "gather_pieces", len(some) // PIECE.itemsize, 256, files.data, some, to)
+    at = int(np.count_nonzero(planned.coding == STORED))
     for way in (DEFLATE, LZW, PACK_BITS):
-        some = table[coding == way]
-        if len(some) == 0:
-            continue
-        (streams,) = lane.upload(some.view(np.uint8))
-        if way == DEFLATE:
-            sums = lane.empty(len(coding), np.uint32)
-            lane.launch(_INFLATE, "inflate_streams", len(some), 32, packed, streams, rows, sums, bad)
-            lane.launch(_INFLATE, "check_sums", len(some), 256, rows, streams, sums, bad)
+        n = int(np.count_nonzero(planned.coding == way))
+        some, at = streams[at * STREAM.itemsize : (at + n) * STREAM.itemsize], at + n
+        if way == DEFLATE and n:
+            sums = lane.empty(count, np.uint32)
+            lane.launch(_INFLATE, "inflate_streams", n, 32, packed, some, rows, sums, bad)
+            lane.launch(_INFLATE, "check_sums", n, 256, rows, some, sums, bad)
             lane.keep(sums)
-        else:
-            lane.launch(_LZW, "unpack_lzw" if way == LZW else "unpack_bits", len(some), 32, packed, streams, rows, bad)
-        lane.keep(streams)
-    lane.keep(packed)
-    return rows, to, bad
-
-
-def _gather(lane: Lane, files: Batch, pieces: I64, places: Any, to: Any) -> None:
-    """Enqueue copies of ``pieces`` of ``files`` to the ``places`` of their streams in ``to``."""
-    if len(pieces) == 0:
-        return
-    table = np.empty(len(pieces), PIECE)
-    table["source"] = files.offsets[pieces[:, 0]] + pieces[:, 2]
-    table["destination"] = places[pieces[:, 1]] + pieces[:, 3]
-    table["size"] = pieces[:, 4]
-    (there,) = lane.upload(table.view(np.uint8))
-    lane.launch(_INFLATE, "gather_pieces", len(pieces), 256, files.data, there, to)
-    lane.keep(files.data, there)
+        elif n:
+            lane.launch(_LZW, "unpack_lzw" if way == LZW else "unpack_bits", n, 32, packed, some, rows, bad)
+    lane.keep(files.data, packed, pieces, streams)
+    return rows, bad

@@ -11,17 +11,19 @@ from ...batch import I32, I64, Batch
 from ...kernels import Kernels
 from ...types import DALIImageType
 from .. import straight
-from ..formats import Header
+from ..formats import BITS, CHANNELS, FORMAT, TIFF, Header
 from ..pixels import Pixels
 
 _decoder: Any = Kernels(".decoder_cpu", __package__)
 _directory: Any = Kernels(".directory_cpu", __package__)
 
 
-def is_straight(header: Header, output_type: DALIImageType) -> bool:
-    """The decoder may make what is wanted of a file without a step between; `are_plain` tells whether it will."""
-    known = header.format == "tiff" and header.bits in (8, 16) and header.channels <= 4
-    return known and straight.needs_no_colours(header, output_type)
+def are_straight(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
+    """Of headers [M, 6]: the decoder may make what is wanted of a file without a step between; `are_plain` tells
+    whether it will."""
+    bits = rows[:, BITS]
+    known: npt.NDArray[np.bool_] = (rows[:, FORMAT] == TIFF) & ((bits == 8) | (bits == 16)) & (rows[:, CHANNELS] <= 4)
+    return known & straight.need_no_colours(rows, output_type)
 
 
 def are_plain(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
@@ -44,6 +46,7 @@ def decode_into(batch: Batch, which: I64, *wanted: Any) -> I32:
 def stored(data: memoryview, header: Header) -> Pixels | None:
     """`straight.stored` by the decoder."""
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
-    if not is_straight(header, DALIImageType.ANY_DATA) or not _plain(encoded, one, one + len(encoded))[0]:
+    known = header.format == "tiff" and header.bits in (8, 16) and header.channels <= 4
+    if not known or not _plain(encoded, one, one + len(encoded))[0]:
         return None
     return straight.stored(_decoder.decode_images, data, header)

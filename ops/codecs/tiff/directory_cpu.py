@@ -13,15 +13,15 @@ from numba import njit
 
 from ..jpeg.simd_cpu import u8_at
 
-FACTS = 15
+FACTS = 16
 (
     WIDTH, HEIGHT, SAMPLES, INVERTED, CODING, PREDICTOR, TILED, WIDE, HIGH, OFFSETS, OFFSET_BYTES, SIZES, SIZE_BYTES,
-    BIG, BITS,
+    BIG, BITS, ORIENTATION,
 ) = range(FACTS)  # fmt: skip
 """Facts of a file: pixels, samples of each, whether 0 is white, how strips or tiles are packed, whether these are
 tiles, their width and height, where (from the file's beginning) their offsets and sizes stand and how many bytes each
-of these numbers has, whether numbers have their high byte first, and the bits of a sample, 8 or 16. A strip is a tile
-as wide as the picture."""
+of these numbers has, whether numbers have their high byte first, the bits of a sample, 8 or 16, and which way up it is
+to be seen (Exif, 1 to 8). A strip is a tile as wide as the picture."""
 
 NONE, LZW, DEFLATE, OLD_DEFLATE, PACK_BITS = 1, 5, 8, 32946, 32773
 """Values of the tag Compression."""
@@ -49,7 +49,7 @@ def number(address: Any, size: Any, big: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _bytes_of(kind: Any) -> Any:
+def bytes_of(kind: Any) -> Any:
     """Of a value of type ``kind`` (section 2); 0 where there is no such type."""
     if kind == 1 or kind == 2 or kind == 6 or kind == 7:
         return 1
@@ -78,12 +78,12 @@ def read(start: Any, size: Any, facts: Any) -> Any:
         return False
     for k in range(FACTS):
         facts[k] = 0
-    facts[BIG], facts[SAMPLES], facts[PREDICTOR] = big, 1, 1
+    facts[BIG], facts[SAMPLES], facts[PREDICTOR], facts[ORIENTATION] = big, 1, 1, 1
     light, bits, formats, extra, turned, last = -1, 0, 0, -1, False, -1
     offsets, sizes, tiled, striped, each = 0, 0, False, False, -1
     for _ in range(entries):
         tag, kind = number(start + at, 2, big), number(start + at + 2, 2, big)
-        count, width = number(start + at + 4, 4, big), _bytes_of(kind)
+        count, width = number(start + at + 4, 4, big), bytes_of(kind)
         place = at + 8 if width * count <= 4 else number(start + at + 8, 4, big)
         at += 12
         if tag <= last or width == 0 or count == 0 or place < 8 or place + width * count > size:
@@ -132,7 +132,7 @@ def read(start: Any, size: Any, facts: Any) -> Any:
         elif tag == 338:
             extra = value
         elif tag == _ORIENTATION:
-            turned = True
+            turned, facts[ORIENTATION] = True, value if 1 <= value <= 8 else 1
         elif (tag != 266 and tag != 284) or value != 1:  # order of bits, planes
             return False
     samples, coding = facts[SAMPLES], facts[CODING]

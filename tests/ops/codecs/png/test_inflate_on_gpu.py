@@ -34,7 +34,9 @@ def inflated(
     number, zero = np.arange(n), np.zeros(n, np.int64)
     pieces = np.column_stack([number, number, zero + 1, zero, sizes])
     files, ways, wanted = lane.to_device(files), np.full(n, coding), np.array(room, np.int64)
-    rows, to, bad = unpacking.unpack_there(lane, files, ways, sizes, wanted, pieces)
+    planned = unpacking.plan(ways, sizes, wanted, pieces)
+    rows, bad = unpacking.unpack(lane, files, planned)
+    to = planned.starts
     there, marks = lane.download(rows), lane.download(bad)
     lane.synchronize()
     if isinstance(lane, EmulatedLane):  # memory is full of noise first: nothing is written beside the rows

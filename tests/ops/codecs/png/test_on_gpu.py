@@ -38,6 +38,15 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+def found(batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> Any:
+    """The streams of PNGs, which are looked through in two parts, the last one first."""
+    streams, half = on_gpu.Streams(batch, which, heights, widths, bgr), len(which) // 2
+    streams.look(half, len(which))
+    if half:
+        streams.look(0, half)
+    return streams.found()
+
+
 def by_gpu(lane: Any, files: list[bytes], windows: I64, channels: list[int], bgr: bool, by_thread: bool) -> list[Any]:
     """The windows (y0, x0, y1, x1) of PNGs as the kernels make them, with so many channels; None for those refused."""
     batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
@@ -49,17 +58,18 @@ def by_gpu(lane: Any, files: list[bytes], windows: I64, channels: list[int], bgr
         starts = unpacking.before(room)
         rows, bad = lane.empty(int(room.sum()), np.uint8), None
         packed, taken = on_gpu.inflate(batch, which, heights, widths, bgr, rows, starts, room)
-        starts = starts[taken]
-    else:
-        packed, taken = on_gpu.streams(batch, which, heights, widths, bgr)
-        given = packed.coding, packed.lengths, packed.room, packed.pieces
-        rows, starts, bad = unpacking.unpack_there(lane, batch, *given)
     shapes = np.column_stack([windows[:, 2:] - windows[:, :2], channels]).astype(np.int32)
     out = Batch.allocate(lane.empty, shapes, np.uint8, "HWC", batch.samples)
+    where = planes.Where(out.offsets, shapes, windows[:, :2], bgr)
+    if by_thread:
+        planes.place(packed, starts[taken], where)
+    else:
+        packed, taken = found(batch, which, heights, widths, bgr)
+        rows, bad = unpacking.unpack(lane, batch, planes.unpacking(packed, where))
     checks: list[Any] = []
     told: list[int] = []
     ctx: Any = SimpleNamespace(decoded_by=lambda _, n: told.append(n), check_later=checks.append)
-    planes.restore(ctx, lane, packed, rows, starts, out, windows[:, :2], bgr, "", bad)
+    planes.restore(ctx, lane, packed, rows, out, "", bad)
     wrong = checks[0]().tolist() if checks else []
     assert told == ([-len(wrong)] if checks else [])
     return [None if not taken[i] or i in wrong else out.sample(i).copy() for i in which.tolist()]
@@ -193,7 +203,7 @@ def test_streams_in_pieces() -> None:
     batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
     which = np.array([1, 0, 3, 2, 6, 4, 5])
     sizes = np.full(len(which), 40), np.full(len(which), 30)
-    packed, taken = on_gpu.streams(batch, which, *sizes, False)
+    packed, taken = found(batch, which, *sizes, False)
     assert taken.tolist() == [True, True, False, True, False, True, True]
     assert packed.owner.tolist() == [1, 0, 2, 4, 5]
     assert (packed.room == 40 * (1 + 30 * 3)).all()

@@ -232,10 +232,10 @@ def made(
     strips, taken = on_gpu.strips(batch, which)
     checks: list[Any] = []
     if taken.any():
-        given = strips.coding, strips.lengths, strips.room, strips.pieces
-        rows, starts, bad = unpacking.unpack_there(lane, there, *given)
+        where = planes.Where(out.offsets, shapes, windows[:, :2], bgr)
+        rows, bad = unpacking.unpack(lane, there, planes.unpacking(strips, where))
         ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
-        planes.restore(ctx, lane, strips, rows, starts, out, windows[:, :2], bgr, "", bad)
+        planes.restore(ctx, lane, strips, rows, out, "", bad)
     here = lane.to_host(out)
     lane.synchronize()
     wrong = checks[0]().tolist() if checks else []
