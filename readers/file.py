@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
+from ..ops.codecs.png import libdeflate
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.interfaces import Uploads
@@ -199,11 +200,12 @@ class FileSet:
             if upload is None:
                 return None
             shown, kept = ctx.empty(nbytes, np.uint8), np.empty(len(which), np.int64)
+            functions = libdeflate.addresses()
 
             def send(a: int, b: int) -> None:
                 with uploads.pieces() as p:
                     memory, there = p.memory.reshape(len(p.busy), -1), upload.address
-                    where = memory, p.events, p.busy, p.state, uploads.calls, there, shown, kept
+                    where = memory, p.events, p.busy, p.state, uploads.calls, there, shown, kept, functions
                     while (a := _sending.send_files(*files, at, sizes, status, a, b, *where)) < b:
                         upload.wait(p)
 

@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.jobs.steady import processor_seconds
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import webp
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.isolation.processes import Isolation
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.png import on_gpu
+from dali_run.ops.codecs.webp import decoder as webp
 from dali_run.pipelines.bench.web_mix import encoded
 
 PICTURES, REQUEST = 48, 8

@@ -185,7 +185,7 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def packed_of(batch: Batch, sizes: I64) -> tuple[Packed, Any]:
-    """What the kernels unpack of PNGs of these heights and widths, and which of them."""
+    """The streams of PNGs of these heights and widths that the kernels unpack, and the PNGs that have them."""
     found = on_gpu.Streams(batch, np.arange(len(batch)), *sizes.T, False)
     found.look(0, len(batch))
     return found.found()

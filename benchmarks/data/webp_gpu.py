@@ -26,8 +26,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.data.kernels_alone import allocate_apart
-from dali_run.ops.codecs import webp, webp_on_gpu
 from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.webp import decoder as webp
+from dali_run.ops.codecs.webp import on_gpu
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.bench.web_mix import PIXELS, encoded
 
@@ -36,7 +37,7 @@ KERNELS = ("vp8_decode", "vp8_filter", "vp8_pixels")
 
 def table(files: list[bytes]) -> np.ndarray:
     """Rows of the pictures, whole, one after the other."""
-    pictures, at, to = np.zeros(len(files), webp_on_gpu.PICTURE), 0, 0
+    pictures, at, to = np.zeros(len(files), on_gpu.PICTURE), 0, 0
     for k, data in enumerate(files):
         header = probe(memoryview(data))
         h, w = header.height, header.width
@@ -78,7 +79,7 @@ def run(lane: Lane, files: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndar
     (stored,) = lane.upload(np.frombuffer(b"".join(files), np.uint8))
     last = pictures[-1]
     out = lane.empty(int(last["destination"]) + 3 * int(last["width"]) * int(last["height"]), np.uint8)
-    marks, pixels = webp_on_gpu.launch(lane, stored, pictures, out)(), lane.download(out)
+    marks, pixels = on_gpu.launch(lane, stored, pictures, out)(), lane.download(out)
     lane.synchronize()
     return np.array(marks), np.array(pixels), pictures
 
@@ -137,7 +138,7 @@ def main() -> None:
             room = int(pictures[-1]["destination"]) + 3 * int(pictures[-1]["width"]) * int(pictures[-1]["height"])
             best: dict[str, float] = {}
             for _ in range(3):
-                webp_on_gpu.launch(lane, stored, pictures, lane.empty(room, np.uint8))()
+                on_gpu.launch(lane, stored, pictures, lane.empty(room, np.uint8))()
                 found = lane.times()
                 best = {name: min(found[name], best.get(name, found[name])) for name in KERNELS}
             rows[str(count)] = {**best, "images_per_second": count / sum(best.values()) * 1e3}

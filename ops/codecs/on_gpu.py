@@ -31,7 +31,6 @@ from ..errors import DeviceError, Reject
 from ..gpu.lane import Lane, places_on_device
 from ..gpu.readable_by_gpu import show
 from ..types import DALIImageType
-from . import plain_on_gpu, webp_on_gpu
 from .jpeg import header as jpeg_header
 from .jpeg import nvjpeg
 from .jpeg.nvjpeg import Backend, Output
@@ -39,6 +38,8 @@ from .on_cuda import PixelPlan, makes, makes_four, plan_pixels, run_pixels, take
 from .on_host import Headers, Rules, Windows, copied, cut, decode_others, output_shapes, read_headers, straight
 from .on_threads import HostPart, thread_count, threads
 from .pixels import channels_of
+from .plain import on_gpu as plain
+from .webp import on_gpu as webp
 
 Mask = npt.NDArray[np.bool_]
 
@@ -165,7 +166,7 @@ def prepare(
         host.keep(others)
     elif headers.odd:
         if not ctx.attempt:
-            webps = webp_on_gpu.takes(batch, headers, rules)
+            webps = webp.takes(batch, headers, rules)
         elsewhere = webps.copy()
         elsewhere[plains[0]] = True
         host.start_others(straight(batch, headers, rules, ctx.isolation), elsewhere)
@@ -237,8 +238,8 @@ def start(
     pixels, webps = None, np.flatnonzero(ready.webps & headers.good)
     if files is None:
         files = lane.to_device(batch) if len(webps) or len(ready.plains[0]) or host.wants_files else batch
-    plain_on_gpu.copy(ctx, lane, files, rules, *ready.plains, anchors, out)
-    finish_webps = webp_on_gpu.decode(ctx, lane, files, headers, rules, webps, anchors, out)
+    plain.copy(ctx, lane, files, rules, *ready.plains, anchors, out)
+    finish_webps = webp.decode(ctx, lane, files, headers, rules, webps, anchors, out)
     if decoder != "nvjpeg" and ctx.attempt == 0:
         pixels = ready.pixels
         if pixels is not None or takes(headers, rules).any():

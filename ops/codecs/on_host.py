@@ -19,7 +19,7 @@ from ..gpu.readable_by_gpu import show
 from ..interfaces import Isolation
 from ..kernels import Kernels
 from ..types import DALIImageType
-from . import modern, plain
+from . import modern
 from .deep_colour import available, is_deep
 from .formats import (
     BITS,
@@ -42,6 +42,7 @@ from .formats import PNM as PNM_FILE
 from .jpeg.anchors import MODE, NO_STATES, Anchors
 from .others import COLUMNS, Others, are_deep, encoded_bytes, header_of, others_of
 from .pixels import Pixels, channels_of, orient, recolour
+from .plain import decoder as plain
 from .png import decoder as png
 from .straight import readonly
 from .tiff import decoder as tiff

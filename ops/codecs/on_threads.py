@@ -166,7 +166,6 @@ class HostPart:
             began, host = time.perf_counter(), wanted()
             if host is None or host._looking is None:
                 return 0.0
-            show(host._batch, which[some])
             host._looking.look(some.start, some.stop)
             return time.perf_counter() - began
 
@@ -185,8 +184,9 @@ class HostPart:
         self._submit(CUDA_PNG, which, np.zeros(len(which), np.int64), plan, -1)
 
     def _submit(self, name: str, which: I64, sizes: I64, task: Callable[[HostPart, I64], _Done], most: int = 0) -> None:
-        """Give the threads tasks of images ``which``, at most so many (`TASK`; -1: all), whose results take ``sizes``
-        bytes. Those that have not begun when nobody wants the batch any more end at once."""
+        """Give the threads tasks of images ``which``, at most so many (`TASK`; -1: all, of which as much as the host
+        sees is enough), whose results take ``sizes`` bytes. Those that have not begun when nobody wants the batch any
+        more end at once."""
         if len(which) == 0:
             return
         wanted = weakref.ref(self)
@@ -195,7 +195,8 @@ class HostPart:
             began, host = time.perf_counter(), wanted()
             if host is None:
                 return _Done([])
-            show(host._batch, some)
+            if most >= 0:
+                show(host._batch, some)
             done = task(host, some)
             done.seconds += time.perf_counter() - began
             return done
@@ -269,11 +270,11 @@ class HostPart:
         return done
 
     def _strips(self, which: I64) -> _Done:
-        """What the GPU does with strips and tiles of TIFFs."""
+        """Plan what the GPU does with strips and tiles of TIFFs."""
         return self._planned(which, *tiff.strips(self._batch, which))
 
     def _planned(self, which: I64, packed: Packed, taken: npt.NDArray[np.bool_]) -> _Done:
-        """What the GPU does with the streams of the images ``which`` that are ``packed``; pixels of those that turn out
+        """Plan what the GPU does with streams that are ``packed``, of the images ``which``; decode those that turn out
         odd and were not ``taken``."""
         done = self._whole(which[~taken])
         done.packed = packed
@@ -284,6 +285,7 @@ class HostPart:
         """Pixels of the images ``which``, by the decoder of all formats."""
         if not len(which):
             return _Done([])
+        show(self._batch, which)
         part = self._stage(which)
         found = dict(self._others(which, part))
         kept = np.array([not found.get(i) for i in which.tolist()], np.bool_)

@@ -31,7 +31,7 @@ class Others:
     rows: I64
     """[M, 6] Their headers."""
     wrong: dict[int, SampleError]
-    """What is wrong with others, by place."""
+    """The errors of others, by place."""
 
     def some(self, which: I64, n: int) -> Others:
         """Those of the images ``which`` of the batch of ``n``, in that order."""

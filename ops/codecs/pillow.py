@@ -23,10 +23,11 @@ import numpy as np
 
 from ..errors import RejectCode, SampleError
 from . import deep_colour as deep_decode
-from . import modern, packed_tiff, webp
+from . import modern, packed_tiff
 from .deep_colour import spread
 from .formats import Header, check_pixels
 from .pixels import INVERSE_ORIENTATION, Empty, Pixels, fresh, orient
+from .webp import decoder as webp
 
 
 def decode(

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from .formats import PNG, TIFF
-from .plain_cpu import bmp_header, pnm_header
+from .plain.decoder_cpu import bmp_header, pnm_header
 from .tiff import directory_cpu as tiff
 
 _LEAST = 54

@@ -96,6 +96,10 @@ class Lease(ABC):
     def show(self, starts: I64) -> None:  # noqa: B027 (most show all of them anyhow)
         """Have the array show all bytes of the samples that begin ``starts`` bytes into it."""
 
+    def hidden(self, starts: I64) -> npt.NDArray[np.bool_]:
+        """Those of these samples that it does not show as a whole, bool[len(starts)]."""
+        return np.zeros(len(starts), np.bool_)
+
 
 class RegisteredLease(Lease):
     """Of memory that is registered with CUDA, ``shift`` bytes from the array, in windows of ``window`` bytes; 0: as a
@@ -174,11 +178,23 @@ def lease_of(array: Any) -> Lease | None:
 
 def show(batch: Batch, which: I64 | slice = slice(None)) -> None:
     """Have the host see all bytes of the samples ``which``. Of batches that went to a device while they were read, it
-    sees the beginnings that it always looks at."""
+    sees what it always looks at (`readers.fetch.heads_cpu`)."""
     lease = lease_of(batch.data)
     if lease is not None:
-        first = batch.data.ctypes.data - lease.__array_interface__["data"][0]
-        lease.show(batch.offsets[which] * batch.dtype.itemsize + first)
+        lease.show(_starts(lease, batch, which))
+
+
+def hidden(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
+    """Those of the samples ``which`` that the host does not see as a whole, bool[len(which)]."""
+    lease = lease_of(batch.data)
+    return np.zeros(len(which), np.bool_) if lease is None else lease.hidden(_starts(lease, batch, which))
+
+
+def _starts(lease: Lease, batch: Batch, which: I64 | slice) -> I64:
+    """Bytes of the lease's array before each of the samples."""
+    first = batch.data.ctypes.data - lease.__array_interface__["data"][0]
+    starts: I64 = batch.offsets[which] * batch.dtype.itemsize + first
+    return starts
 
 
 def in_host_memory(array: Any) -> bool:

@@ -5,7 +5,7 @@ thread that reads, so that they stay in the processor's cache: what is read goes
 where a block as large as the batch would be written to it and read again; and little memory is to be page-locked, which
 takes up to 0.7 s a gigabyte, in which the driver launches nothing.
 
-The host keeps what its kernels always look at (`readers.fetch.heads_cpu`), and fetches the rest back where it is asked
+The host keeps what it always looks at (`readers.fetch.heads_cpu`), and fetches the rest back where it is asked
 for (`readable_by_gpu.show`).
 """
 
@@ -193,8 +193,8 @@ class Upload:
         self.uploads.wait(pieces.wait)
 
     def ended(self, shown: U8, at: I64, sizes: I64, kept: I64) -> U8:
-        """All is on its way: the host's array of it, of which ``shown`` has the first ``kept`` bytes of each sample, of
-        ``sizes``; they begin ``at`` these places."""
+        """All is on its way: the host's array of it, of which ``shown`` lacks bytes from the ``kept`` one on of each
+        sample, of ``sizes``; they begin ``at`` these places."""
         there = UploadedLease(self, self.uploads.mark(), self._block, shown, at, sizes, kept)
         self.uploads.ended(self._nbytes)
         return there.array()
@@ -225,8 +225,7 @@ class UploadedLease(Lease):
         return self._block
 
     def show(self, starts: I64) -> None:
-        # of samples that begin at one place all but the last one could not be read
-        samples = np.searchsorted(self._at, starts, side="right") - 1
+        samples = self._samples(starts)
         with self._showing:
             hidden = samples[self._kept[samples] < self._sizes[samples]]
             if not len(hidden):
@@ -238,6 +237,15 @@ class UploadedLease(Lease):
                     low, high = int(self._at[k]), int(self._at[k] + self._sizes[k])
                     self._shown[low:high] = self._block[low:high].get()
             self._kept[hidden] = self._sizes[hidden]
+
+    def hidden(self, starts: I64) -> npt.NDArray[np.bool_]:
+        samples = self._samples(starts)
+        found: npt.NDArray[np.bool_] = self._kept[samples] < self._sizes[samples]
+        return found
+
+    def _samples(self, starts: I64) -> I64:
+        # of samples that begin at one place all but the last one could not be read
+        return np.searchsorted(self._at, starts, side="right") - 1
 
 
 class UploadsOf:

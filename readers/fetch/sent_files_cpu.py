@@ -16,15 +16,17 @@ from . import heads_cpu as heads
 @numba.njit(nogil=True, cache=True)
 def send_files(
     root: Any, flags: Any, names: Any, starts: Any, which: Any, at: Any, sizes: Any, status: Any, low: Any, high: Any,
-    pieces: Any, events: Any, busy: Any, state: Any, calls: Any, device: Any, shown: Any, kept: Any,
+    pieces: Any, events: Any, busy: Any, state: Any, calls: Any, device: Any, shown: Any, kept: Any, functions: Any,
 ) -> Any:  # fmt: skip
     """As `file_cpu.read_files`, piece by piece to the address ``device``, from where the files begin ``at`` their
-    places. ``shown[at[k]:]`` gets the ``kept[k]`` bytes that the host looks at: all of what is larger than a piece.
+    places. ``shown[at[k]:]`` gets the bytes that the host looks at: all of what is larger than a piece. ``kept[k]``
+    becomes the place from which on some are missing, or the file's size.
 
-    ``pieces`` [count, size], ``events``, ``busy``, ``state`` and ``calls`` are those of `gpu.uploads`. Returns the file
+    ``pieces`` [count, size], ``events``, ``busy``, ``state`` and ``calls`` are those of `gpu.uploads`, ``functions``
+    those of `png.libdeflate.addresses`. Returns the file
     to go on with: ``high``, or where the next piece is not free or the driver refuses something.
     """
-    row, tables, known = heads.scratch()
+    arrays = heads.scratch()
     k = low
     while k < high:
         first, piece = k, state[NEXT]
@@ -59,8 +61,7 @@ def send_files(
             status[k] = read_one(root, name, flags, pieces[piece].ctypes.data + place, sizes[k])
             if status[k] == OK:
                 data = pieces[piece, place : place + sizes[k]]
-                kept[k] = heads.seen(data, row, tables, known)
-                shown[at[k] : at[k] + kept[k]] = data[: kept[k]]
+                kept[k] = heads.keep(data, shown[at[k] : at[k] + sizes[k]], functions, arrays)
             end = at[k] + room
             k += 1
         if end < 0:

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import pillow, plain
+from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.formats import Header, probe
 from dali_run.ops.codecs.others import row_of
+from dali_run.ops.codecs.plain import decoder as plain
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.tiff import decoder as tiff
 from dali_run.ops.errors import SampleError

@@ -592,9 +592,11 @@ def direct_picture(data: bytes) -> None:
     """Decoders of this process: what they take, Pillow takes, with the same pixels."""
     from unittest import mock
 
-    from dali_run.ops.codecs import pillow, plain, webp
+    from dali_run.ops.codecs import pillow
     from dali_run.ops.codecs.formats import probe
+    from dali_run.ops.codecs.plain import decoder as plain
     from dali_run.ops.codecs.png import decoder as png
+    from dali_run.ops.codecs.webp import decoder as webp
 
     view = memoryview(data)
     try:

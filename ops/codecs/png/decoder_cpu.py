@@ -96,11 +96,12 @@ _WIDTH, _HEIGHT, _BITS, _KIND, _INTERLACED, _COLOURS, _PALETTE, _DATA, _PACKED, 
 
 @njit(nogil=True, cache=True)
 def _walk(
-    functions: Any, machine: Any, start: Any, size: Any, parts: Any, packed: Any, pieces: Any, scratch: Any, counts: Any
-) -> Any:
-    """Check all chunks of the file at ``start``; its IDATs become one stream, or, where there is room for rows in
-    ``pieces``, a row each: where its bytes begin in the file and in the stream, and how many they are. Returns whether
-    the file is in order, and there was room for all."""
+    functions: Any, machine: Any, start: Any, size: Any, parts: Any, packed: Any, pieces: Any, scratch: Any,
+    counts: Any, sure: Any,
+) -> Any:  # fmt: skip
+    """Check all chunks of the file at ``start``, the CRCs of IDATs unless they are ``sure`` to be right; its IDATs
+    become one stream, or, where there is room for rows in ``pieces``, a row each: where its bytes begin in the file and
+    in the stream, and how many they are. Returns whether the file is in order, and there was room for all."""
     end = start + size
     if size < 57 or _big_32(start) != 0x89504E47 or _big_32(start + 4) != 0x0D0A1A0A:
         return False
@@ -113,7 +114,8 @@ def _walk(
         if length > end - at - 12:
             return False
         following = body + length + 4
-        if (call_3(functions[3], (0, at + 4, length + 4)) & 0xFFFFFFFF) != _big_32(body + length):
+        checked = sure and tag == _IDAT
+        if not checked and (call_3(functions[3], (0, at + 4, length + 4)) & 0xFFFFFFFF) != _big_32(body + length):
             return False
         if tag == _IDAT:
             if at == start + 8 or (data and data != at):  # between IDATs: nothing
@@ -385,7 +387,7 @@ def decode_images(
     for i in range(len(sizes)):
         status[i] = OTHER
         if machine == 0 or not _walk(functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed,
-                                     pieces, scratch, counts):  # fmt: skip
+                                     pieces, scratch, counts, False):  # fmt: skip
             continue
         width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
         whole, pixel = _rows_of(parts), bits * _channels(kind)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...batch import I64, Batch
+from ...gpu.readable_by_gpu import hidden
 from ...kernels import Kernels
 from .. import straight
 from ..rows.planes import FILTERED, PLANE, Packed
@@ -71,7 +72,8 @@ class Streams:
     def __init__(self, batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> None:
         """Of the PNGs ``which`` of ``batch``, of these sizes. The first channel of palettes is blue where they are
         ``bgr``."""
-        self._data, self._which, self._bgr, n = straight.readonly(batch.data), which, bgr, len(which)
+        self._batch, self._which, self._bgr, n = batch, which, bgr, len(which)
+        self._data = straight.readonly(batch.data)
         self._planes = planes(batch, which, heights, widths)
         self._room = room(self._planes, n)
         self._places, self._colours = _palettes(batch, which, self._planes)
@@ -84,10 +86,10 @@ class Streams:
     def look(self, a: int, b: int) -> None:
         """Look through the PNGs a ... b - 1."""
         first, counts = int(self._ends[a - 1]) if a else 0, self._counts[a:b]
-        _rows.find_streams(
-            libdeflate.functions(), self._data, self._offsets[a:b], self._sizes[a:b], self._places[a:b], self._bgr,
-            self._colours, self._room[a:b], self._pieces[first : int(self._ends[b - 1])], counts, self._lengths[a:b],
-        )  # fmt: skip
+        sure = hidden(self._batch, self._which[a:b])  # what has read them has checked IDATs
+        files = libdeflate.functions(), self._data, self._offsets[a:b], self._sizes[a:b], sure
+        palettes, pieces = (self._places[a:b], self._bgr, self._colours), self._pieces[first : int(self._ends[b - 1])]
+        _rows.find_streams(*files, *palettes, self._room[a:b], pieces, counts, self._lengths[a:b])
         self._first[a:b] = first + before(counts)
 
     def found(self) -> tuple[Packed, npt.NDArray[np.bool_]]:

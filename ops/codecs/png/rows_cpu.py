@@ -61,7 +61,7 @@ def inflate_images(
     for i in range(len(sizes)):
         status[i] = OTHER
         if machine == 0 or not _walk(functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed,
-                                     pieces, scratch, counts):  # fmt: skip
+                                     pieces, scratch, counts, False):  # fmt: skip
             continue
         whole = _rows_of(parts)
         if whole == 0 or whole != room[i] or not _take_palette(parts, palettes[i], bgr, colours):
@@ -76,12 +76,13 @@ def inflate_images(
 
 @njit(nogil=True, cache=True)
 def find_streams(
-    functions: Any, raw: Any, offsets: Any, sizes: Any, palettes: Any, bgr: Any, colours: Any, room: Any, pieces: Any,
-    counts: Any, lengths: Any,
+    functions: Any, raw: Any, offsets: Any, sizes: Any, sure: Any, palettes: Any, bgr: Any, colours: Any, room: Any,
+    pieces: Any, counts: Any, lengths: Any,
 ) -> None:  # fmt: skip
-    """Find the zlib streams of N images, which `inflate_images` would take, and read their palettes as it does. Those
-    of image i are ``counts[i]`` rows of ``pieces``, after those of the images before it: where bytes begin in the file
-    and in the stream, and how many they are. ``lengths[i]`` becomes the stream's bytes, or 0 where the file is not in
+    """Find the zlib streams of N images, which `inflate_images` would take, and read their palettes as it does. Bodies
+    of IDATs are not looked at where their CRCs are ``sure`` [N] to be right. The streams of image i are ``counts[i]``
+    rows of ``pieces``, after those of the images before it: where bytes begin in the file and in the stream, and how
+    many they are. ``lengths[i]`` becomes the stream's bytes, or 0 where the file is not in
     order as far as this can be seen, of another kind or size, its stream longer than any encoder makes it, or in more
     pieces than there are rows left."""
     machine = call_1(functions[0], (0,))
@@ -93,7 +94,16 @@ def find_streams(
             machine == 0
             or done == len(pieces)
             or not _walk(
-                functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed, pieces[done:], scratch, pair
+                functions,
+                machine,
+                raw.ctypes.data + offsets[i],
+                sizes[i],
+                parts,
+                packed,
+                pieces[done:],
+                scratch,
+                pair,
+                sure[i],
             )
         ):
             continue

@@ -100,7 +100,8 @@ def place(packed: Packed, starts: I64, where: Where) -> None:
 
 
 def unpacking(packed: Packed, where: Where) -> streams.Unpacking:
-    """What unpacks the streams of ``packed``; its planes know then where their rows are, and where pixels go."""
+    """Plan how the streams of ``packed`` are unpacked; its planes know then where their rows are, and where pixels
+    go."""
     found = streams.plan(packed.coding, packed.lengths, packed.room, packed.pieces)
     place(packed, found.starts, where)
     return found

@@ -54,7 +54,7 @@ def before(sizes: I64) -> I64:
 
 @dataclass(slots=True)
 class Unpacking:
-    """What unpacks the streams of a batch, worked out before a device is asked."""
+    """A plan for unpacking the streams of a batch, made before a device is asked."""
 
     coding: I64
     """[N]"""
@@ -77,8 +77,8 @@ class Unpacking:
 
 
 def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
-    """What unpacks streams of ``lengths`` bytes, each packed by its ``coding``, to ``room`` bytes each. ``pieces``
-    [M, 5]: the file, the stream, where bytes begin in the file and in the stream, and how many they are."""
+    """Plan how streams of ``lengths`` bytes, each packed by its ``coding``, are unpacked to ``room`` bytes each.
+    ``pieces`` [M, 5]: the file, the stream, where bytes begin in the file and in the stream, and how many they are."""
     stored, to = coding == STORED, before(aligned(room))
     sizes = aligned(np.where(stored, 0, lengths))
     source = before(sizes)

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run.ops.codecs import pillow, plain, webp
+from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.formats import Header, probe
+from dali_run.ops.codecs.plain import decoder as plain
+from dali_run.ops.codecs.webp import decoder as webp
 from dali_run.ops.errors import SampleError
 
 Decoder = Callable[[memoryview, Header], Any]

@@ -109,7 +109,7 @@ def test_headers_of_a_part_of_a_batch_are_not_read_again(tmp_path: Path, monkeyp
     (tmp_path / "a").mkdir()
     for i in range(24):
         picture = Image.new("RGB", (20 + i, 30), (5 * i, 0, 0))
-        picture.save(tmp_path / "a" / f"{i:02d}.{('webp', 'jpg', 'png', 'gif')[i % 4]}")
+        picture.save(tmp_path / "a" / f"{i:02d}.{('webp', 'jpg', 'png', 'webp')[i % 4]}")
     looked: list[int] = []
     recognise = others.recognise
 

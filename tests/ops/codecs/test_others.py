@@ -34,7 +34,7 @@ KINDS = {
     "tiff palette": ("TIFF", "P", {}),
 }
 NEVER = {"png turned", "tiff palette"}
-"""What the probe alone reads."""
+"""Those that the probe alone reads."""
 
 
 def encoded(kind: str, h: int, w: int, seed: int) -> bytes:
@@ -113,7 +113,7 @@ def test_all_of_a_batch() -> None:
 
 
 def test_the_largest_headers_are_reckoned_without_overflow() -> None:
-    """What claims 2^31 pixels a side holds too few bytes for them."""
+    """A file that claims 2^31 pixels a side holds too few bytes for them."""
     rows = np.array([[NAMES.index("png"), 2**31 - 1, 2**31 - 1, 4, 16, 1]], np.int64)
     assert not png.are_straight(rows, np.array([2**31 - 1]), DALIImageType.RGB)[0]
     rows[0, FORMAT] = NAMES.index("tiff")

@@ -11,9 +11,11 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import pillow, plain, plain_on_gpu
+from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.on_host import Rules
+from dali_run.ops.codecs.plain import decoder as plain
+from dali_run.ops.codecs.plain import on_gpu
 from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIImageType
 from dali_run.pipelines.compile.place import Target
@@ -54,10 +56,10 @@ def batch_of(files: list[bytes]) -> tuple[Batch, np.ndarray]:
 
 
 def copy(lane: Any, batch: Batch, bgr: bool, *where: Any) -> None:
-    """`plain_on_gpu.copy` for which, rows, corners and output."""
+    """`on_gpu.copy` for which, rows, corners and output."""
     rules = Rules(output_type=DALIImageType.BGR if bgr else DALIImageType.RGB)
     ctx = type("Counting", (), {"decoded_by": lambda *_: None})
-    plain_on_gpu.copy(ctx, lane, lane.to_device(batch), rules, *where)  # type: ignore[arg-type]
+    on_gpu.copy(ctx, lane, lane.to_device(batch), rules, *where)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bgr", [False, True])

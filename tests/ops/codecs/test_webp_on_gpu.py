@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run.ops.codecs import webp
-from dali_run.ops.codecs import webp_on_gpu as on_gpu
 from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.webp import decoder as webp
+from dali_run.ops.codecs.webp import on_gpu
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.fake_cupy import faked
@@ -144,7 +144,7 @@ def riff(*chunks: tuple[bytes, bytes]) -> bytes:
 
 
 def _updates() -> list[int]:
-    text = (Path(webp.__file__).parents[1] / "cuda" / "vp8_tables.cuh").read_text()
+    text = (Path(webp.__file__).parents[2] / "cuda" / "vp8_tables.cuh").read_text()
     return [int(n) for n in text.split("VP8_UPDATES[] = {")[1].split("}")[0].split(",")]
 
 

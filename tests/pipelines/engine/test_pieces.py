@@ -6,7 +6,9 @@ from __future__ import annotations
 import gc
 import io
 import json
+import struct
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from PIL import Image
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs import on_gpu
 from dali_run.ops.codecs.on_host import Rules
+from dali_run.ops.codecs.rows import streams
 from dali_run.ops.context import Context
 from dali_run.ops.gpu import driver_calls, uploads
 from dali_run.ops.gpu.lane import Lane
@@ -53,6 +56,34 @@ DECODERS = {
 }
 
 
+def exif_of(turned: int) -> Image.Exif:
+    """That a picture is to be turned."""
+    exif = Image.Exif()
+    exif[0x0112] = turned
+    return exif
+
+
+def in_chunks(data: bytes, count: int) -> bytes:
+    """A PNG of one IDAT in ``count`` of them, and a text after them."""
+    at = data.index(b"IDAT") - 4
+    (length,) = struct.unpack_from(">I", data, at)
+    body, parts = data[at + 8 : at + 8 + length], b""
+    for tag, part in [*((b"IDAT", body[k::1][: -(-length // count)]) for k in range(0, length, -(-length // count))),
+                      (b"tEXt", b"Title\0of it")]:  # fmt: skip
+        parts += struct.pack(">I", len(part)) + tag + part + struct.pack(">I", zlib.crc32(tag + part))
+    return data[:at] + parts + data[at + 12 + length :]
+
+
+def idats(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Of each IDAT of a PNG: where it begins, the bytes of its body, its CRC."""
+    at = 8
+    while at < len(data):
+        (n,) = struct.unpack_from(">I", data, at)
+        if data[at + 4 : at + 8] == b"IDAT":
+            yield at, n, struct.unpack_from(">I", data, at + 8 + n)[0]
+        at += 12 + n
+
+
 def encoded(kind: str, i: int) -> bytes:
     """A picture of some size."""
     rng = np.random.default_rng(i)
@@ -68,10 +99,15 @@ def encoded(kind: str, i: int) -> bytes:
         image, kind = image.convert("P"), "BMP"
     elif kind == "PGM":
         image, kind = image.convert("L"), "PPM"
+    elif kind in ("LZW", "deflate"):
+        how = {"compression": "tiff_lzw" if kind == "LZW" else "tiff_adobe_deflate"}
+        image, kind = image.convert("RGBA") if kind == "LZW" else image, "TIFF"
+    elif kind == "PNG palette":
+        image, kind = image.convert("P"), "PNG"
+    elif kind == "turned":
+        how, kind = {"exif": exif_of(6)}, "PNG"
     elif kind == "Exif":
-        exif = Image.Exif()
-        exif[0x0112] = 1 + i % 8
-        kind, how = "JPEG", {"exif": exif}
+        kind, how = "JPEG", {"exif": exif_of(1 + i % 8)}
     image.save(file, kind, **how)
     return file.getvalue()
 
@@ -80,16 +116,27 @@ def files() -> list[bytes]:
     """Pictures of all kinds that a GPU takes, whole or in part, and of those that it leaves; some of them damaged."""
     kinds = (
         "JPEG", "JPEG", "progressive", "PNG", "BMP", "PPM", "CMYK", "palette", "PGM", "Exif", "WEBP", "GIF", "TIFF",
+        "LZW", "deflate", "PNG palette", "turned",
     )  # fmt: skip
     found = [encoded(kind, i) for i, kind in enumerate(kinds * 2)]
     large = io.BytesIO()
     Image.fromarray(np.random.default_rng(1).integers(0, 256, (200, 300, 3), np.uint8)).save(large, "JPEG", quality=97)
     damaged = bytearray(found[0])
     damaged[len(damaged) // 2 : len(damaged) // 2 + 40] = bytes(range(200, 240))
+    png = found[3]
+    wrong_sum = bytearray(png)  # which only who unpacks it sees
+    at = png.index(b"IEND") - 12
+    wrong_sum[at] ^= 1
+    begin = png.index(b"IDAT")
+    wrong_sum[at + 4 : at + 8] = struct.pack(">I", zlib.crc32(wrong_sum[begin : at + 4]))
+    wrong_crc, tiff = bytearray(png), bytearray(found[13])
+    wrong_crc[len(png) // 2] ^= 1
+    tiff[40] ^= 255  # in a strip
     ppm = found[5].replace(b"\n", b" # a comment\n", 1)
     return [
         *found, large.getvalue(), bytes(damaged), ppm, found[0][:200], found[1][:-300], found[4][:-90], found[5][:-90],
-        b"", b"no picture", b"\xff", b"BM", b"P6", found[3][:-40],
+        b"", b"no picture", b"\xff", b"BM", b"P6", found[3][:-40], bytes(wrong_sum), bytes(wrong_crc), bytes(tiff),
+        in_chunks(png, 5), png + b"more", found[13][:-9], found[13][:300],
     ]  # fmt: skip
 
 
@@ -137,7 +184,11 @@ def job(folder: Path, out: Path, upload: str, decode: str = "image", gpu: str = 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("decode", list(DECODERS))
-def test_a_job_writes_the_same_bytes(folder: Path, tmp_path: Path, decode: str, late: bool) -> None:
+def test_a_job_writes_the_same_bytes(
+    folder: Path, tmp_path: Path, decode: str, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if late:
+        monkeypatch.setattr(streams, "SHARE", 1)  # small batches, too, are unpacked by the GPU
     with faked(memory=True, late=late):
         whole, before = job(folder, tmp_path / "whole", "copy", decode)
         pieces, after = job(folder, tmp_path / "pieces", "pieces", decode)
@@ -147,6 +198,8 @@ def test_a_job_writes_the_same_bytes(folder: Path, tmp_path: Path, decode: str, 
     assert before["uploads"] == {}
     assert "in pieces" in after["uploads"]
     assert before["rejected"] == after["rejected"]
+    assert before["decoders"] == after["decoders"]
+    assert {"cuda png", "cuda tiff"} <= after["decoders"].keys() or not late or decode == "gray"
 
 
 def test_two_gpus_write_what_one_writes(folder: Path, tmp_path: Path) -> None:
@@ -412,7 +465,14 @@ def test_a_batch_is_in_both_memories_and_shows_what_is_asked_for(sent: tuple[upl
     assert in_device_memory(batch.data)
     assert in_host_memory(batch.data)
     hidden = [i for i in range(len(batch)) if batch.sample(i).tobytes() != known[i]]
-    assert {known[i][:2] for i in hidden} == {b"\xff\xd8", b"BM", b"P6", b"P5"}
+    assert {known[i][:2] for i in hidden} == {b"\xff\xd8", b"BM", b"P6", b"P5", b"\x89P", b"II"}
+    for i in hidden:
+        if known[i][:2] == b"\x89P":  # all but bodies of IDATs, which are in order
+            without = np.frombuffer(known[i], np.uint8) == batch.sample(i)
+            assert not any(zlib.crc32(known[i][at + 4 : at + 8 + n]) != crc for at, n, crc in idats(known[i]))
+            for at, n, _ in idats(known[i]):
+                without[at + 8 : at + 8 + n] = True
+            assert without.all()
     part = batch.take(np.array([hidden[2], 3, hidden[0]]))
     show(part, np.array([2]))
     assert part.sample(2).tobytes() == known[hidden[0]]

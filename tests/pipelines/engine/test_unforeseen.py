@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run.ops.codecs import on_host
+from dali_run.ops.codecs import on_host, others
 from dali_run.ops.codecs.formats import Header, probe
 from dali_run.ops.errors import SampleError
 from dali_run.pipelines.job.run import run_job
@@ -52,7 +52,7 @@ def test_what_header_code_raises_costs_its_sample(
             raise problem("stumbled")
         return probe(data, *name)
 
-    monkeypatch.setattr(on_host, "probe", stumbles)
+    monkeypatch.setattr(others, "probe", stumbles)
     if where == "foresight":
         seen = on_host.read_headers
 
@@ -80,7 +80,7 @@ def test_a_policy_of_failing_fails_with_the_reason(place: Path, monkeypatch: pyt
     def stumbles(data: memoryview, *name: str) -> Header:
         raise OverflowError("stumbled")
 
-    monkeypatch.setattr(on_host, "probe", stumbles)
+    monkeypatch.setattr(others, "probe", stumbles)
     text = SPEC.format(batch=4, device="cpu", chain=CHAINS["decoders.image"], data=place / "data", out=place / "out")
     (place / "spec.yaml").write_text(text.replace("policy: skip", "policy: fail"))
     result = run_job(place / "spec.yaml")

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .formats import Header
-from .pixels import Empty, Pixels, fresh
+from ..formats import Header
+from ..pixels import Empty, Pixels, fresh
 
 _FLAGS = 0b111100
 """Of VP8X: a profile, alpha, Exif and XMP, but no animation."""

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import I64, Batch
-from ..context import Context
-from ..gpu.lane import Lane
-from ..types import DALIImageType
-from . import webp
-from .formats import CHANNELS, FORMAT, HEIGHT, WEBP, WIDTH
-from .on_host import Headers, Rules
-from .others import encoded_bytes
+from ...batch import I64, Batch
+from ...context import Context
+from ...gpu.lane import Lane
+from ...types import DALIImageType
+from ..formats import CHANNELS, FORMAT, HEIGHT, WEBP, WIDTH
+from ..on_host import Headers, Rules
+from ..others import encoded_bytes
+from . import decoder
 
 NAME = "cuda webp"
 """In reports."""
@@ -46,7 +46,7 @@ def takes(batch: Batch, headers: Headers, rules: Rules) -> npt.NDArray[np.bool_]
     taken = (rows[:, FORMAT] == WEBP) & (rows[:, CHANNELS] == 3) & (headers.orientation == 1) & headers.good
     taken &= (rows[:, [WIDTH, HEIGHT]] <= LONGEST).all(axis=1) & (rows[:, WIDTH] * rows[:, HEIGHT] <= LARGEST)
     for i in np.flatnonzero(taken).tolist():
-        taken[i] = webp.is_lossy(encoded_bytes(batch, i))
+        taken[i] = decoder.is_lossy(encoded_bytes(batch, i))
     return taken
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import I64, Batch
-from ..kernels import Kernels
-from ..types import DALIImageType
-from . import straight
-from .formats import BMP, FORMAT, PNM, Header
-from .pixels import Pixels
+from ...batch import I64, Batch
+from ...kernels import Kernels
+from ...types import DALIImageType
+from .. import straight
+from ..formats import BMP, FORMAT, PNM, Header
+from ..pixels import Pixels
 
-_loops: Any = Kernels(".plain_cpu", __package__)
+_loops: Any = Kernels(".decoder_cpu", __package__)
 
 FORMATS = ("bmp", "pnm")
 FIRST, PITCH, STEP, BACKWARDS = range(4)
@@ -70,6 +70,6 @@ def _found(encoded: Any, offsets: I64, sizes: I64, extents: I64) -> I64:
 def copy_into(
     batch: Batch, which: I64, rows: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> None:
-    """`plain_cpu.copy_images` for the images ``which`` of ``batch``. The other arrays have a row for each of them."""
+    """`decoder_cpu.copy_images` for the images ``which`` of ``batch``. The other arrays have a row for each of them."""
     encoded, places = straight.readonly(batch.data), (windows, channels, bgr, out, origins, pitches)
     _loops.copy_images(encoded, batch.offsets[which], rows, *places)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..batch import I64, Batch
-from ..context import Context
-from ..gpu.lane import Lane
-from ..types import DALIImageType
-from .on_host import Rules
-from .plain import BACKWARDS, FIRST, PITCH, STEP
-from .rows import planes
+from ...batch import I64, Batch
+from ...context import Context
+from ...gpu.lane import Lane
+from ...types import DALIImageType
+from ..on_host import Rules
+from ..rows import planes
+from .decoder import BACKWARDS, FIRST, PITCH, STEP
 
 NAME = "cuda plain"
 """In reports."""
@@ -22,7 +22,7 @@ def copy(
     ctx: Context, lane: Lane, files: Batch, rules: Rules, which: I64, rows: I64, corners: I64 | None, out: Batch
 ) -> None:
     """Enqueue the copies of the pictures ``which`` of ``files``, on the device, into ``out``: ``rows`` tell where their
-    pixels are (`plain.find`). ``corners`` [N, 2] (y, x): where each window begins; its size is that of the output."""
+    pixels are (`decoder.find`). ``corners`` [N, 2] (y, x): where each window begins; its size is that of the output."""
     if len(which) == 0:
         return
     shown, step, deep = np.zeros(len(which), planes.PLANE), rows[:, STEP], np.isin(rows[:, STEP], _DEEP)

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .formats import BMP, PNM
-from .jpeg.simd_cpu import put_u8, put_u64, u8_at, u64_at
-from .plain import BACKWARDS, FIRST, PITCH, STEP
-from .png.samples_cpu import narrow, rounded, sample, to_three
+from ..formats import BMP, PNM
+from ..jpeg.simd_cpu import put_u8, put_u64, u8_at, u64_at
+from ..png.samples_cpu import narrow, rounded, sample, to_three
+from .decoder import BACKWARDS, FIRST, PITCH, STEP
 
 _PNM_HEADER = 1024
 _HIGHEST = 1 << 24
@@ -155,7 +155,7 @@ def pnm_header(raw: Any, start: Any, size: Any, row: Any) -> None:
 @njit(nogil=True, cache=True)
 def find(raw: Any, offsets: Any, sizes: Any, extents: Any, rows: Any) -> None:
     """Where the pixels of M files are, the bytes raw[offset : offset + size]. ``extents`` [M, 2]: height and width, by
-    the headers. ``rows`` [M, 4] becomes a row for each, with the columns of `plain`; `FIRST` counts from the
+    the headers. ``rows`` [M, 4] becomes a row for each, with the columns of `decoder`; `FIRST` counts from the
     beginning of the file."""
     for k in range(len(sizes)):
         rows[k] = 0

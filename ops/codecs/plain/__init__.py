@@ -1,0 +1,1 @@
+"""BMP and PNM: pixels that are stored as they are."""

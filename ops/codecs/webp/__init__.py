@@ -1,0 +1,1 @@
+"""WebP, by libwebp and by our kernels."""
