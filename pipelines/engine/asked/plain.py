@@ -27,7 +27,7 @@ from ..nodes.run import Env
 from ..services import Services
 from .contexts import Contexts
 
-_SMALL = 1 << 20
+_SMALL = 4 << 20
 """Bytes of the arrays of a batch that the host computes."""
 _IN_VAIN = 8
 """Batches in a row that were left as they were."""
