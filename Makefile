@@ -33,7 +33,9 @@ demo: $(VENV)/.runtime ## install, make sample data, run configs/quickstart.yaml
 	$(BIN)/dali-run sample-data data
 	$(BIN)/dali-run run configs/quickstart.yaml --fresh
 
+# The tests start a thousand processes: each would compile all modules anew where the environment keeps no bytecode.
 .PHONY: test
+test: export PYTHONDONTWRITEBYTECODE =
 test: setup ## run the tests (GPU tests are skipped without a GPU)
 	$(BIN)/dali-run warm --quiet # else the processes of the tests compile the same loops at the same time
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
