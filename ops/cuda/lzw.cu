@@ -18,11 +18,10 @@ __device__ __forceinline__ unsigned bits_before(int k) {
 }
 __device__ __forceinline__ unsigned bits_of(int k) { return 9 + (k >= 254) + (k >= 766) + (k >= 1790); }
 
-// grid (streams), 32 threads. `bad` of a stream's number becomes 1 where it does not hold exactly what it should.
-extern "C" __global__ void __launch_bounds__(32)
-    unpack_lzw(const unsigned char *packed, const Stream *streams, unsigned char *rows, int *bad) {
-    __shared__ unsigned places[MOST];  // where what the codes of the round became begins
-    const Stream s = streams[blockIdx.x];
+// A stream, by a warp. `places`: where what the codes of the round became begins.
+template <typename Place>
+__device__ __forceinline__ void unpack(const unsigned char *packed, const Stream &s, unsigned char *rows, int *bad,
+                                       Place *places) {
     const int lane = threadIdx.x;
     const unsigned *words = reinterpret_cast<const unsigned *>(packed + s.source);
     const unsigned bits = static_cast<unsigned>(s.size) * 8, count = (bits + 31) / 32;
@@ -81,6 +80,21 @@ extern "C" __global__ void __launch_bounds__(32)
         from = 0;
     }
     if (lane == 0) bad[s.number] = !sound;
+}
+
+// grid (streams), 32 threads, for streams that hold 65,536 bytes at most: shared memory is what limits how many run at
+// once. `bad` of a stream's number becomes 1 where it does not hold exactly what it should.
+extern "C" __global__ void __launch_bounds__(32)
+    unpack_lzw(const unsigned char *packed, const Stream *streams, unsigned char *rows, int *bad) {
+    __shared__ unsigned short places[MOST];
+    unpack(packed, streams[blockIdx.x], rows, bad, places);
+}
+
+// The same for streams of any size.
+extern "C" __global__ void __launch_bounds__(32)
+    unpack_large_lzw(const unsigned char *packed, const Stream *streams, unsigned char *rows, int *bad) {
+    __shared__ unsigned places[MOST];
+    unpack(packed, streams[blockIdx.x], rows, bad, places);
 }
 
 // The same for PackBits: runs, and bytes as they are.

@@ -31,6 +31,8 @@ SHARE = 16
 """A stream that is unpacked by the GPU has at most this part of what those of its batch hold."""
 LARGEST = 8 << 20
 """Bytes that it holds at most: a warp takes some 0.1 s for them."""
+_SMALL = 1 << 16
+"""Bytes whose places fit into 16 bits."""
 _INFLATE, _LZW = "png_inflate.cu", "lzw.cu"
 
 
@@ -74,6 +76,8 @@ class Unpacking:
     """[M] The file of each piece,"""
     within: I64
     """[M] and where it begins there."""
+    large: bool
+    """Some streams hold more than 65,536 bytes."""
 
 
 def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
@@ -94,7 +98,8 @@ def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
     gathered = len(pieces) - int(np.count_nonzero(straight))
     by_way = table[np.argsort(coding, kind="stable")] if (coding != coding[:1]).any() else table
     return Unpacking(coding, to, int(sizes.sum()), int(aligned(room).sum()), by_way, there, gathered,
-                     np.ascontiguousarray(pieces[:, 0]), np.ascontiguousarray(pieces[:, 2]))  # fmt: skip
+                     np.ascontiguousarray(pieces[:, 0]), np.ascontiguousarray(pieces[:, 2]),
+                     bool((room > _SMALL).any()))  # fmt: skip
 
 
 def unpack(lane: Lane, files: Batch, planned: Unpacking) -> tuple[Any, Any]:
@@ -119,6 +124,7 @@ def unpack(lane: Lane, files: Batch, planned: Unpacking) -> tuple[Any, Any]:
             lane.launch(_INFLATE, "check_sums", n, 256, rows, some, sums, bad)
             lane.keep(sums)
         elif n:
-            lane.launch(_LZW, "unpack_lzw" if way == LZW else "unpack_bits", n, 32, packed, some, rows, bad)
+            kernel = "unpack_bits" if way == PACK_BITS else "unpack_large_lzw" if planned.large else "unpack_lzw"
+            lane.launch(_LZW, kernel, n, 32, packed, some, rows, bad)
     lane.keep(files.data, packed, pieces, streams)
     return rows, bad

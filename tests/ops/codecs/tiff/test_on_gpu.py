@@ -99,6 +99,13 @@ def test_lzw_of_any_codes(likes: str, lane: Any) -> None:
         assert found.count(None) >= len(found) // 2
 
 
+@pytest.mark.parametrize("sizes", [(65535, 65536), (70000, 40)])
+def test_lzw_of_as_much_as_16_bits_tell_places_in(sizes: tuple[int, int], lane: Any) -> None:
+    rng = np.random.default_rng(3)
+    wanted = [np.repeat(rng.integers(0, 9, n, np.uint8), rng.integers(1, 9, n))[:n].tobytes() for n in sizes]
+    assert inflated(lane, [lzw(data) for data in wanted], list(sizes), unpacking.LZW) == wanted
+
+
 LITERALS = [k % 256 for k in range(5000)]
 BY_HAND: dict[str, tuple[list[int], bool]] = {
     "one": ([256, 7], True),
