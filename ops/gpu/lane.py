@@ -20,7 +20,7 @@ from ..compiled.times import times
 from ..errors import DeviceError, SpecError
 from ..kernels import Kernels
 from . import driver_calls as stream_work
-from . import page_locked
+from . import page_locked, registered
 from .current import OnGpu
 from .readable_by_gpu import lease_of, show
 from .waits import waiting
@@ -524,8 +524,17 @@ def page_locked_blocks() -> page_locked.Blocks:
 def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
     """An uninitialised page-locked host buffer, of CuPy's pool or of blocks that were used before."""
     if nbytes > page_locked.SMALLEST:
-        return _blocks.empty(nbytes, _alloc_pinned)
+        return _blocks.empty(nbytes, _large_pinned)
     return np.frombuffer(_alloc_pinned(nbytes), np.uint8, nbytes)
+
+
+def _large_pinned(nbytes: int) -> Any:
+    """Memory for a block, locked by whichever way keeps the driver for the shortest time."""
+    index = _page_locking.get("gpu")
+    if index is not None and registered.same_address(index):
+        with suppress(Exception):  # CUDARuntimeError: no more of it can be locked
+            return registered.Locked(nbytes, index)
+    return _alloc_pinned(nbytes)
 
 
 def _alloc_pinned(nbytes: int) -> Any:

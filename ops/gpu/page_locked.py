@@ -1,8 +1,8 @@
 """Large page-locked blocks of the host are used again for whatever fits and is not much smaller.
 
 CuPy's pool gives a block out again only for the size that it was made for. Batches are never quite of the same size, so
-that blocks were made again and again: for 80 MB that takes 65 ms, in which the driver copies and launches nothing for
-other threads.
+that blocks were made again and again: for 80 MB that takes the driver 50 to 65 ms, in which it copies and launches
+nothing for other threads. `registered.Locked` takes 17 ms, most of them without the driver.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPARE = 4 << 30
 
 
 _RATE = 4e9
-"""Bytes a second for which it is worth waiting: page-locking takes three times as long."""
+"""Bytes a second for which it is worth waiting: page-locking takes nearly as long, and memory besides."""
 _PATIENCE = 0.03
 _LOOK = 0.001
 _RECENT = 0.1

