@@ -4,11 +4,11 @@
 
 FOLDER holds good JPEGs. Each tool sees the JPEG decoder with them as they are, the files of OTHER (damaged JPEGs), and
 so many mutations of small pictures made of them (benchmarks/jpeg/small_pictures.py), decoded to pixels and resized; the
-results are compared with Pillow's (benchmarks/jpeg/gpu_jpeg.py). The decoders of PNG, TIFF and WebP see small pictures
-of FOLDER and a tenth or a twentieth as many mutations, one at a time; what they accept is compared with what the CPU
-makes of it (png_on_gpu.py, tiff_on_gpu.py, webp_gpu.py). Every buffer is an allocation of its own, because memcheck
-does not see what runs over from one part of an allocation into the next. Ends with 1 where a tool or a comparison
-complains.
+results are compared with Pillow's (benchmarks/jpeg/gpu_jpeg.py). The decoders of JPEG 2000, PNG, TIFF and WebP see
+small pictures of FOLDER and a tenth or a twentieth as many mutations, one at a time; what they accept is compared with
+what the CPU makes of it (jpeg2000_on_gpu.py, png_on_gpu.py, tiff_on_gpu.py, webp_gpu.py). Every buffer is an allocation
+of its own, because memcheck does not see what runs over from one part of an allocation into the next. Ends with 1 where
+a tool or a comparison complains.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck")
-DECODERS = ("jpeg", "png", "tiff", "webp")
+DECODERS = ("jpeg", "jpeg2000", "png", "tiff", "webp")
 COMPLAINT = 86
 """The exit status by which compute-sanitizer says that it has found something."""
 _HERE = Path(__file__).parent
@@ -52,6 +52,7 @@ def runs(decoder: str, folder: Path, bad: Path | None, mutations: int) -> Iterat
             yield f"{mutations} mutations", [*common, "--batch", "500", "--small", "120", "--mutate", str(mutations)]
         return
     script, part, options = {
+        "jpeg2000": ("jpeg2000_on_gpu.py", 10, ["--pictures", ""]),
         "png": ("png_on_gpu.py", 10, ["--streams", ""]),
         "tiff": ("tiff_on_gpu.py", 10, ["--pictures", ""]),
         "webp": ("webp_gpu.py", 20, ["--batches", "", "--small"]),

@@ -59,8 +59,8 @@ OURS, TURBO, PNG, TIFF, OTHERS = "cpu", "libjpeg-turbo", "png", "tiff", "other f
 """The names of the host's decoders in reports."""
 PLAIN = "plain"
 """The same, of pictures that are copied."""
-CUDA_PNG, CUDA_TIFF = "cuda png", "cuda tiff"
-"""The same, of those whose streams a GPU unpacks."""
+CUDA_PNG, CUDA_TIFF, CUDA_JPEG_2000 = "cuda png", "cuda tiff", "cuda jpeg2000"
+"""The same, of those whose streams or code blocks a GPU decodes."""
 CUDA = "cuda"
 """The name of the decoder that takes a batch's JPEGs at once."""
 
@@ -189,7 +189,9 @@ def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I
         place, rows = known.places[fits], known.rows[fits]
         # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
         pixels, channels = (rows[:, WIDTH] * rows[:, HEIGHT]).astype(np.float64), rows[:, CHANNELS]
-        taken = 4 + channels * np.where(rows[:, FORMAT] == JPEG2000, 1 + _INSIDE, 1)
+        taken = 4 + channels * np.where(
+            rows[:, FORMAT] == JPEG2000, 1 + (_INSIDE if stage == "cpu" else _INSIDE_ON_GPU), 1
+        )
         elements[place] = np.minimum(pixels * (fixed or channels), _MOST)
         besides[place] = np.minimum(pixels * taken * np.where(rows[:, BITS] <= 8, 1, 2), _MOST)
     return elements, besides
@@ -199,6 +201,8 @@ _MOST = 1 << 56
 """Bytes or elements of one image; sums of them stay below 2^63."""
 _INSIDE = 4
 """Bytes a sample that JPEG 2000's library holds besides (tests/ops/codecs/test_resident.py measures it)."""
+_INSIDE_ON_GPU = 9
+"""The same of the decoder on a GPU: coefficients, twice, and where code blocks are."""
 
 
 def _fit(known: Others, batch: Batch, rules: Rules) -> npt.NDArray[np.bool_]:

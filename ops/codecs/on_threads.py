@@ -1,5 +1,6 @@
 """The images of a GPU's batch that the CPU decodes: on threads, into page-locked memory that is copied to the device.
-Of PNGs and TIFFs the threads may do a part only, and the GPU the rest (png/on_gpu.py, tiff/on_gpu.py).
+Of PNG, TIFF and JPEG 2000 the threads may do a part only, and the GPU the rest (png/on_gpu.py, tiff/on_gpu.py,
+jpeg2000/on_gpu.py).
 
 The threads are the process's: images of all batches in flight are in one queue, in the order in which the batches were
 begun, so that no core rests while a batch waits. A task is several images: one request to a decoder's process, one call
@@ -27,7 +28,9 @@ from ..errors import SampleError
 from ..gpu.lane import Lane, pinned_empty
 from ..gpu.readable_by_gpu import show
 from ..types import DALIImageType
+from .jpeg2000 import on_gpu as jpeg2000
 from .on_host import (
+    CUDA_JPEG_2000,
     CUDA_PNG,
     CUDA_TIFF,
     OTHERS,
@@ -45,6 +48,7 @@ from .pixels import recolour
 from .png import on_gpu as png
 from .rows import streams
 from .rows.planes import Packed, Where, join, place, restore, unpacking
+from .straight import need_no_colours
 from .tiff import on_gpu as tiff
 
 TASK = 8
@@ -77,6 +81,8 @@ class _Done:
     """The images of `pixels`."""
     packed: Packed | None = None
     """Images that are the GPU's from their streams on, or from their rows on."""
+    coded: jpeg2000.Coded | None = None
+    """Images that are the GPU's from their code blocks on."""
     rows: Batch | None = None
     """The rows of these, 1-D uint8,"""
     unpacking: streams.Unpacking | None = None
@@ -125,10 +131,13 @@ class HostPart:
         rest = self._headers.other & self._headers.good & ~elsewhere
         for taken in straight.values():
             rest[taken] = False
+        coded = np.flatnonzero(rest & self._may_be_coded())
+        rest[coded], self.wants_files = False, len(coded) > 0
+        self._submit(CUDA_JPEG_2000, coded, np.zeros(len(coded), np.int64), HostPart._code_blocks)
         self._start(OTHERS, np.flatnonzero(rest), HostPart._others)
         ours = straight.get(TIFF, _NOBODY)
         unpacked = tiff.takes(self._batch, ours)
-        self.wants_files = bool(unpacked.any())
+        self.wants_files |= bool(unpacked.any())
         self._submit(CUDA_TIFF, ours[unpacked], np.zeros(np.count_nonzero(unpacked), np.int64), HostPart._strips, -1)
         self._start(TIFF, ours[~unpacked], functools.partial(HostPart._straight, name=TIFF))
         ours = straight.get(PNG, _NOBODY)
@@ -141,6 +150,15 @@ class HostPart:
         by_thread = by_gpu & ~inflated
         self._submit(PNG, ours[by_thread], room[by_thread], HostPart._filtered)
         self._start(PNG, ours[~by_gpu], functools.partial(HostPart._straight, name=PNG))
+
+    def _may_be_coded(self) -> npt.NDArray[np.bool_]:
+        """[N] Images that may be JPEG 2000 whose code blocks the GPU decodes, by their headers."""
+        headers, rules, isolation = self._headers, self._rules, self._isolation
+        if rules.dtype != np.uint8 or (isolation is not None and isolation.jpeg):
+            return np.zeros(len(headers.rows), np.bool_)
+        shown = need_no_colours(headers.rows, rules.output_type) & (headers.orientation == 1)
+        coded: npt.NDArray[np.bool_] = jpeg2000.takes(headers.rows) & shown
+        return coded
 
     def _start(self, name: str, which: I64, decode: Callable[[HostPart, I64, Batch], list[Odd]]) -> None:
         """Have tasks ``decode`` images to the samples of a batch."""
@@ -281,6 +299,13 @@ class HostPart:
         done.unpacking = unpacking(packed, self._where)
         return done
 
+    def _code_blocks(self, which: I64) -> _Done:
+        """Where the code blocks of JPEG 2000 are, and what the GPU must know of them; pixels of what turns out odd."""
+        coded, taken = jpeg2000.read(self._batch, which, *self._extents(which))
+        done = self._whole(which[~taken])
+        done.coded = coded
+        return done
+
     def _whole(self, which: I64) -> _Done:
         """Pixels of the images ``which``, by the decoder of all formats."""
         if not len(which):
@@ -318,15 +343,18 @@ class HostPart:
             aside = len(odd) if name != TURBO else 0  # a JPEG counts where it was judged, good or bad
             ctx.decoded_by(name, sum(map(len, tasks)) - aside, seconds)
             found = [done.packed for done in parts if done.packed is not None]
+            coded = [done.coded for done in parts if done.coded is not None]
             there = Together(lane, nbytes)
             for done in parts:
                 if done.packed is not None and done.rows is not None:
                     there.add(done.rows, done.packed.owner)
-                if done.pixels is not None and not found:
+                if done.pixels is not None and not found and not coded:
                     there.add(done.pixels, done.which)
                 elif done.pixels is not None and len(done.which):
                     scatter(lane, lane.to_device(done.pixels), out, done.which)
-            if not found:
+            if coded:
+                jpeg2000.decode(lane, files, coded, out, self._anchors, self._where.bgr)
+            elif not found:
                 there.scatter(out)
             elif parts[0].unpacking is None:
                 packed = join(found)

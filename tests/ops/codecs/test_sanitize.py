@@ -41,33 +41,34 @@ def test_both_tools_see_all_files_and_a_complaint_is_the_exit_code(tmp_path: Pat
     assert done.returncode == complains, done.stderr
     assert ("memcheck complains" in done.stdout) == complains
     lines = (tmp_path / "log").read_text().splitlines()
-    assert [line.split()[1] for line in lines] == ["memcheck"] * 6 + ["racecheck"] * 6
+    assert [line.split()[1] for line in lines] == ["memcheck"] * 7 + ["racecheck"] * 7
     assert all("--error-exitcode 86" in line and "--apart" in line for line in lines)
     counts = [line.split("--mutate ")[1:] for line in lines]
-    assert counts == [[], [], ["77"], ["7"], ["7"], ["3"]] * 2
+    assert counts == [[], [], ["77"], ["7"], ["7"], ["7"], ["3"]] * 2
     scripts = [Path(next(word for word in line.split() if word.endswith(".py"))).name for line in lines]
-    assert scripts == [*["gpu_jpeg.py"] * 3, "png_on_gpu.py", "tiff_on_gpu.py", "webp_gpu.py"] * 2
+    others = ["jpeg2000_on_gpu.py", "png_on_gpu.py", "tiff_on_gpu.py", "webp_gpu.py"]
+    assert scripts == [*["gpu_jpeg.py"] * 3, *others] * 2
 
 
 @pytest.mark.parametrize("right", [True, False])
-@pytest.mark.parametrize("script", ["png_on_gpu.py", "tiff_on_gpu.py", "webp_gpu.py"])
+@pytest.mark.parametrize("script", ["jpeg2000_on_gpu.py", "png_on_gpu.py", "tiff_on_gpu.py", "webp_gpu.py"])
 def test_what_it_runs_compares_with_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script: str, right: bool
 ) -> None:
     """On the kernels as g++ compiles them. Ends with 1 where a picture is not what the CPU makes of the file."""
     colours = [Image.radial_gradient("L"), Image.linear_gradient("L"), Image.new("L", (256, 256))]
     Image.merge("RGB", colours).resize((90, 70)).save(tmp_path / "one.jpg")
-    count = {"png_on_gpu.py": "40", "tiff_on_gpu.py": "40", "webp_gpu.py": "12"}[script]
+    count = {"jpeg2000_on_gpu.py": "40", "png_on_gpu.py": "40", "tiff_on_gpu.py": "40", "webp_gpu.py": "12"}[script]
     less = {
         "png_on_gpu.py": ["--streams", ""], "tiff_on_gpu.py": ["--pictures", ""],
-        "webp_gpu.py": ["--batches", "", "--small"],
+        "jpeg2000_on_gpu.py": ["--pictures", ""], "webp_gpu.py": ["--batches", "", "--small"],
     }[script]  # fmt: skip
     monkeypatch.setattr(sys, "argv", [script, str(tmp_path), *less, "--apart", "--mutate", count])
     if not right:
         made = Lane.launch
 
         def other(lane: Lane, source: str, kernel: str, *rest: Any) -> None:
-            if kernel not in ("planes_unfilter", "planes_add_up", "vp8_filter"):
+            if kernel not in ("planes_unfilter", "planes_add_up", "vp8_filter", "jpeg2000_wavelet"):
                 made(lane, source, kernel, *rest)
 
         monkeypatch.setattr(Lane, "launch", other)

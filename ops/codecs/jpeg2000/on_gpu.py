@@ -1,0 +1,213 @@
+"""JPEG 2000 on a GPU (cuda/jpeg2000.cu): threads of the CPU read the headers of files and of packets, the GPU the code
+blocks; it undoes the wavelet transform and makes pixels. These are OpenJPEG's, to the bit.
+
+A thread reads a code block; a picture of 0.2 megapixels has some 200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...batch import I64, Batch
+from ...gpu.lane import Lane
+from ...kernels import Kernels
+from .. import straight
+from ..formats import BITS, CHANNELS, FORMAT, HEIGHT, JPEG2000, WIDTH
+from ..rows.streams import PIECE, before
+
+_codestream: Any = Kernels(".codestream_cpu", __package__)
+_packets: Any = Kernels(".packets_cpu", __package__)
+
+BLOCK = np.dtype(
+    [("source", np.int64), ("place", np.int64)]
+    + [(n, np.int32) for n in ("pitch", "size", "width", "height", "kind", "planes", "passes")]
+    + [("step", np.float32)]
+)
+"""A code block, as the kernels read it."""
+TILE = np.dtype(
+    [("place", np.int64)]
+    + [(n, np.int32) for n in ("pitch", "left", "top", "right", "bottom", "levels", "reversible", "unused")]
+)
+"""A component of a tile, as the kernels read it."""
+PICTURE = np.dtype(
+    [("place", np.int64), ("destination", np.int64)]
+    + [(n, np.int32) for n in ("width", "height", "components", "y", "x", "shown_rows", "shown_columns")]
+    + [(n, np.int32) for n in ("channels", "bgr", "mixed", "reversible", "unused")]
+)
+"""A picture, as the kernels read it."""
+SAMPLES = 1 << 28
+"""Of pictures that are on their way at once, those of the last one besides."""
+MOST = 1 << 25
+"""Pixels of a picture, at most."""
+_SOURCE = "jpeg2000.cu"
+_LANES = 8
+"""Code blocks of a warp, as the kernel has it."""
+_BITS = 8
+"""Of a sample."""
+_KINDS = np.array([0] + [1, 2, 3] * 12)
+"""Of bands, as the kernels call them."""
+_LARGEST = (1 << 16) - 1
+"""Bytes of a code block, from which on it does not matter how many more they are."""
+_THREADS, _EACH, _MANY = 256, 16, 1 << 14
+"""Threads of a block; pairs of coefficients, or pixels, for each of them; blocks of a tile or picture, at most."""
+
+
+@dataclass(slots=True)
+class Coded:
+    """Some pictures of a batch, of whose code blocks the GPU makes pixels. Coefficients of one come after those of
+    another, and so do the bytes of code blocks."""
+
+    owner: I64
+    """[N] The image of each."""
+    pictures: npt.NDArray[Any]
+    """[N] `PICTURE`, but for what is shown of it, and where."""
+    tiles: npt.NDArray[Any]
+    """`TILE`"""
+    blocks: npt.NDArray[Any]
+    """`BLOCK`"""
+    chunks: npt.NDArray[Any]
+    """`PIECE`: where bytes of blocks are, in their files and together."""
+    of: I64
+    """The image of each chunk."""
+    samples: int
+    nbytes: int
+    """Of all blocks."""
+
+
+def takes(rows: I64) -> npt.NDArray[np.bool_]:
+    """The pictures that may be ones for the GPU, by their headers [N, 6]."""
+    taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == JPEG2000) & (rows[:, BITS] == _BITS)
+    taken &= (rows[:, CHANNELS] == 1) | (rows[:, CHANNELS] == 3)
+    return taken & (rows[:, WIDTH].astype(np.float64) * rows[:, HEIGHT] <= MOST)
+
+
+def read(batch: Batch, which: I64, heights: I64, widths: I64) -> tuple[Coded, npt.NDArray[np.bool_]]:
+    """The code blocks of those of the pictures ``which`` of ``batch``, of these sizes, that the decoder takes, and
+    which these are, bool[len(which)]."""
+    c, p, n = _codestream, _packets, len(which)
+    facts, steps = np.zeros((n, c.FACTS), np.int64), np.zeros((n, c.BANDS, 2), np.int64)
+    taken, sizes = np.zeros(n, np.bool_), batch.shapes[which, 0].astype(np.int64)
+    files = straight.readonly(batch.data), batch.offsets[which], sizes
+    blocks, chunks, tiles = p.read_files(*files, heights, widths, facts, steps, taken)
+    samples = np.where(taken, heights * widths * facts[:, c.COMPONENTS], 0)
+    places = before(samples)
+    pictures = np.zeros(n, PICTURE)
+    pictures["place"], pictures["width"], pictures["height"] = places, widths, heights
+    for name, column in (("components", c.COMPONENTS), ("mixed", c.MIXED), ("reversible", c.REVERSIBLE)):
+        pictures[name] = facts[:, column]
+    starts = before(blocks[:, p.SIZE])
+    pieces, number = np.empty(len(chunks), PIECE), chunks[:, p.CHUNK_BLOCK]
+    pieces["source"], pieces["size"] = chunks[:, p.CHUNK_AT], chunks[:, p.CHUNK_SIZE]
+    pieces["destination"] = starts[number] + chunks[:, p.CHUNK_TO]
+    some = _tiles(facts, tiles, places), _blocks(facts, steps, blocks, starts, places)
+    sums = int(samples.sum()), int(blocks[:, p.SIZE].sum())
+    return Coded(which[taken], pictures[taken], *some, pieces, which[blocks[number, p.FILE]], *sums), taken
+
+
+def _blocks(facts: I64, steps: I64, rows: I64, starts: I64, places: I64) -> npt.NDArray[Any]:
+    """Code blocks as the kernels read them, whose bytes begin at ``starts``; files are places in ``facts``."""
+    c, p = _codestream, _packets
+    file, band, blocks = rows[:, p.FILE], rows[:, p.BAND], np.empty(len(rows), BLOCK)
+    blocks["source"], blocks["place"] = starts, places[file] + rows[:, p.PLACE]
+    blocks["pitch"] = (facts[:, c.X1] - facts[:, c.X0])[file]
+    for name, column in (("size", p.SIZE), ("width", p.WIDTH), ("height", p.HEIGHT), ("planes", p.PLANES)):
+        blocks[name] = rows[:, column]
+    blocks["passes"], blocks["kind"] = rows[:, p.PASSES], _KINDS[band]
+    step = (1.0 + steps[:, :, 1] / 2048.0) * np.exp2(_BITS - steps[:, :, 0])
+    halved = np.where(facts[:, c.REVERSIBLE, None] == 1, 0, step).astype(np.float32) * np.float32(0.5)
+    blocks["step"] = halved[file, band]
+    return blocks
+
+
+def _tiles(facts: I64, rows: I64, places: I64) -> npt.NDArray[Any]:
+    """Components of tiles as the kernels read them; files are places in ``facts``."""
+    c, p = _codestream, _packets
+    file, tiles = rows[:, p.TILE_FILE], np.zeros(len(rows), TILE)
+    tiles["place"], tiles["pitch"] = places[file] + rows[:, p.TILE_PLACE], (facts[:, c.X1] - facts[:, c.X0])[file]
+    for k, name in enumerate(("left", "top", "right", "bottom")):
+        tiles[name] = rows[:, p.TILE_LEFT + k]
+    tiles["levels"], tiles["reversible"] = facts[file, c.LEVELS], facts[file, c.REVERSIBLE]
+    return tiles
+
+
+def decode(
+    lane: Lane, files: Batch, coded: Sequence[Coded], out: Batch, corners: I64 | None, bgr: bool
+) -> None:  # fmt: skip
+    """Enqueue what makes the pixels of ``coded`` pictures of ``files``, on the device, in their places in ``out``.
+    ``corners`` [N, 2] (y, x): where each image's window begins."""
+    parts = [part for part in coded if len(part.owner)]
+    if not parts:
+        return
+    samples = np.array([part.samples for part in parts])
+    groups = before(samples) // SAMPLES
+    cuts = [*np.flatnonzero(np.diff(groups, prepend=-1)).tolist(), len(parts)]
+    most = max(int(samples[a:b].sum()) for a, b in pairwise(cuts))
+    room = lane.empty(most, np.int32), lane.empty(most, np.int32)
+    for a, b in pairwise(cuts):
+        _decode(lane, files, _joined(parts[a:b]), room, out, corners, bgr)
+    lane.keep(*room)
+
+
+def _joined(parts: Sequence[Coded]) -> Coded:
+    """All pictures of several parts."""
+    samples, sizes = np.array([part.samples for part in parts]), np.array([part.nbytes for part in parts])
+
+    def tables(name: str, **fields: I64) -> npt.NDArray[Any]:
+        found = [getattr(part, name) for part in parts]
+        rows: npt.NDArray[Any] = np.concatenate([_words(table) for table in found]).view(found[0].dtype)[:, 0]
+        for field, first in fields.items():
+            rows[field] += first.repeat([len(table) for table in found])
+        return rows
+
+    places = before(samples)
+    return Coded(
+        tables("owner"), tables("pictures", place=places), tables("tiles", place=places),
+        tables("blocks", place=places, source=before(sizes)), tables("chunks", destination=before(sizes)),
+        tables("of"), int(samples.sum()), int(sizes.sum()),
+    )  # fmt: skip
+
+
+def _words(table: npt.NDArray[Any]) -> I64:
+    """The rows of a table as int64[N, M]: NumPy copies those of a structure field by field."""
+    return table.view(np.int64).reshape(len(table), table.itemsize // 8)
+
+
+def _decode(
+    lane: Lane, files: Batch, coded: Coded, room: tuple[Any, Any], out: Batch, corners: I64 | None, bgr: bool
+) -> None:
+    """`decode` some pictures, with ``room`` for the coefficients of all, twice."""
+    pictures, tiles, owner = coded.pictures, coded.tiles, coded.owner
+    pictures["destination"], pictures["bgr"] = out.offsets[owner], bgr
+    if corners is not None:
+        pictures["y"], pictures["x"] = corners[owner].T
+    pictures["shown_rows"], pictures["shown_columns"], pictures["channels"] = out.shapes[owner].T
+    # Those of a warp should take about as long as one another, and those that take long begin first.
+    fewest = np.maximum(_LARGEST - coded.blocks["size"], 0).astype(np.uint16)
+    blocks = _words(coded.blocks)[np.argsort(fewest, kind="stable")]
+    packed, count = lane.empty(coded.nbytes, np.uint8), len(blocks)
+    coded.chunks["source"] += files.offsets[coded.of]
+    there = lane.upload(*(table.view(np.uint8) for table in (blocks, tiles, pictures, coded.chunks)))
+    lane.launch("png_inflate.cu", "gather_pieces", len(coded.chunks), _THREADS, files.data, there[3], packed)
+    lane.launch(_SOURCE, "jpeg2000_blocks", -(-count // _LANES), 32, packed, there[0], np.int32(count), room[0])
+    sizes = tiles["right"] - tiles["left"], tiles["bottom"] - tiles["top"]
+    largest, levels = int((sizes[0].astype(np.int64) * sizes[1]).max()), int(tiles["levels"].max())
+    for level in range(levels):
+        grid = len(tiles), _teams(largest >> 2 * (levels - 1 - level))
+        for down in range(2):
+            ways = room[down], room[1 - down]
+            lane.launch(_SOURCE, "jpeg2000_wavelet", grid, _THREADS, there[1], np.int32(level), np.int32(down), *ways)
+    shown = out.shapes[owner, 0].astype(np.int64) * out.shapes[owner, 1]
+    grid = len(pictures), _teams(int(shown.max()))
+    lane.launch(_SOURCE, "jpeg2000_pixels", grid, _THREADS, there[2], room[0], out.data)
+    lane.keep(files.data, packed, *there)
+
+
+def _teams(items: int) -> int:
+    """Blocks of threads for so many coefficients or pixels."""
+    return min(max(-(-items // (_THREADS * _EACH)), 1), _MANY)
