@@ -12,7 +12,7 @@ from ...ops.base import Operator, find, hint, operators, parameters, type_name
 from ...readers.base import Reader
 from ..graph.legacy_names import LEGACY, class_name
 from ..plugins import load_installed_plugins, load_operators
-from ..python.functions import wraps
+from ..python.functions import wrapped
 from .invocation import invoke
 from .readers import reader_class
 
@@ -26,9 +26,10 @@ def names() -> dict[str, str]:
     """Every name of a function, and of a reader class, with its operator."""
     load_operators()
     known: dict[str, str] = {}
+    apart = wrapped()
     for name, cls in operators().items():
         spelled = [name, *(a for a in cls.aliases if a.startswith("experimental."))]
-        if name.startswith("_") or name in _INTERNAL or wraps(name):
+        if name.startswith("_") or name in _INTERNAL or name in apart:
             continue
         for one in spelled:
             known[class_name(one) if is_reader(cls) else one] = name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -91,6 +91,12 @@ def operator_behind(room: str, name: str) -> str:
     """The operator that is called as ``fn.<name>``, or ``ops.<name>``; nothing where there is none."""
     known = names()
     return known.get(name, "") if room == "fn" else next((n for n in known if class_name(n) == name), "")
+
+
+def wrapped() -> Collection[str]:
+    """The operators that have functions of their own."""
+    names()  # modules that declare some are imported
+    return _WRAPPERS.keys()
 
 
 def wraps(name: str) -> bool:

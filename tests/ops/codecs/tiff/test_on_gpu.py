@@ -366,9 +366,17 @@ def written(folder: Path) -> int:
     return len(files)
 
 
-@pytest.mark.parametrize("output_type", ["RGB", "BGR", "GRAY"])
-@pytest.mark.parametrize("by", ["threads", "warps"])
-@pytest.mark.parametrize("named", ["decoders.image", "decoders.image_random_crop"])
+@pytest.mark.parametrize(
+    ("output_type", "by", "named"),
+    [
+        ("RGB", "threads", "decoders.image"),
+        ("RGB", "warps", "decoders.image_random_crop"),
+        ("BGR", "threads", "decoders.image_random_crop"),
+        ("BGR", "warps", "decoders.image"),
+        ("GRAY", "threads", "decoders.image"),
+        ("GRAY", "warps", "decoders.image_random_crop"),
+    ],
+)  # every pair of two of them
 def test_jobs(tmp_path: Path, output_type: str, by: str, named: str, gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "SHARE", 0 if by == "warps" else 1 << 30)
     n = written(tmp_path)
