@@ -66,8 +66,8 @@ class Context:
     """Where fetched bytes go: page-locked memory when they are bound for a GPU."""
     lender: Lender | None = None
     """Lends views of mapped files that a device fetches by itself; None: bytes are copied to staging memory."""
-    uploads: Uploads | None = None
-    """Takes files to the batch's device while they are read; None: they are read as a whole."""
+    uploads: Mapping[int, Uploads] = field(default_factory=dict)
+    """Take what is read to the batch's device meanwhile, by the number of the output; others are read as a whole."""
     pool: Helpers | None = None
     """Worker threads, for the few kernels that cut up their own work (readers); None where it is to be done alone."""
     isolation: Isolation | None = None

@@ -180,8 +180,8 @@ class Lender(Protocol):
 
     def lend(
         self, mapped: Any, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.uint8] | None:
-        """A view of the file over these extents, or None where they must be copied."""
+    ) -> npt.NDArray[np.uint8] | str:
+        """A view of the file over these extents, or why the host must copy them."""
         ...
 
 
@@ -199,18 +199,26 @@ class Upload(Protocol):
         self, shown: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         kept: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint8]:  # fmt: skip
-        """The host's array of all of it."""
+        """The host's array of all of it, where it is files."""
+        ...
+
+    def ended_of(
+        self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
+        at: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.uint8]:  # fmt: skip
+        """The same, where it is extents of ``data``."""
         ...
 
 
 class Uploads(Protocol):
-    """Takes files to a device while they are read; see `gpu.uploads`."""
+    """Takes batches to a device while they are read; see `gpu.uploads`."""
 
     calls: npt.NDArray[np.int64]
     """The driver's functions, for compiled loops."""
 
-    def begin(self, nbytes: int, sizes: npt.NDArray[np.int64]) -> Upload | None:
-        """Room for a batch there; None where it is to be read as a whole."""
+    def begin(self, nbytes: int, sizes: npt.NDArray[np.int64] | None = None, why: str = "") -> Upload | None:
+        """Room for a batch there; None where it is to be read as a whole. ``sizes``: of files; ``why``: the host reads
+        it, where others might."""
         ...
 
     def pieces(self) -> AbstractContextManager[Any]:

@@ -63,11 +63,12 @@ class RunSettings:
     upload: Annotated[
         Upload,
         Arg(
-            "how records of containers (TFRecord, tar, LMDB, RecordIO) come to a GPU: `copy`: through page-locked "
-            "memory; `registered`: the GPU gathers them out of the page cache; `kvikio`: from a disk into the GPU's "
-            "memory, by GPUDirect Storage where there is; `auto`: registered (where that is possible) or copied, "
-            "whichever is faster in the first seconds, and in jobs with four threads or more copied; `pieces`: copied, "
-            "and single files that are decoded go up piece by piece while they are read, which has not been measured"
+            "how files come to a GPU. Single files that it decodes go up piece by piece while the rest of the batch is "
+            "read; `copy`: a batch at a time, through page-locked memory. Records of containers (TFRecord, tar, LMDB, "
+            "RecordIO): `copy`; `pieces`: piece by piece while the rest is copied; `registered`: the GPU gathers them "
+            "out of the page cache; `kvikio`: from a disk into the GPU's memory, by GPUDirect Storage where there is; "
+            "`auto`: registered (where that is possible) or copied, whichever is faster in the first seconds, and in "
+            "jobs with four threads or more copied"
         ),
     ] = "auto"
     remember: Annotated[

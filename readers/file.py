@@ -169,7 +169,8 @@ class FileSet:
         sizes, at, status = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
         shapes = np.empty((n, 1), np.int32)
         nbytes = _kernels.places(self.sizes, which, MAX_FILE, sizes, at, shapes)
-        found = None if ctx.uploads is None else self._sent(ctx, ctx.uploads, which, nbytes, at, sizes, status)
+        uploads = ctx.uploads.get(0)
+        found = None if uploads is None else self._sent(ctx, uploads, which, nbytes, at, sizes, status)
         out = self._whole(ctx, which, nbytes, at, sizes, status) if found is None else found
         for k in np.flatnonzero(status).tolist() if np.count_nonzero(status) else ():
             size = int(self.sizes[which[k]])

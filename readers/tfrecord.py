@@ -17,7 +17,7 @@ from ..ops.storage.inventory import Pieces
 from ..ops.types import DALIDataType
 from .base import Reader
 from .fetch import index_cache
-from .fetch.extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
+from .fetch.extents import MAX_RECORD, Groups, Mapped, Records, expand, one_or_more, payload, short_names
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
 from .records.example import RecordParser, declared
@@ -123,19 +123,36 @@ class _TFRecords:
         data, parser, good = self._mapped.data, self._parser, np.empty(len(which), np.bool_)
         nbytes = cpu.sift(sizes, self._mapped.truncated(offsets), MAX_RECORD, kinds, good)
         places = parser.places(len(which)) if parser is not None else None
+        records = Records(offsets, sizes, kinds, good, checked=not self._check)
+
+        def check(low: int, high: int) -> None:
+            part = slice(low, high)
+            cpu.check_records(data, offsets[part], sizes[part], kinds[part], good[part])
 
         def look(low: int, high: int) -> None:  # both at once, while the bytes are in the caches
-            if self._check:
-                cpu.check_records(data, offsets[low:high], sizes[low:high], kinds[low:high], good[low:high])
+            if not records.checked:
+                check(low, high)
             if parser is not None and places is not None:
                 parser.find(data, offsets, sizes, good, places, low, high)
 
-        spread(ctx, len(kinds), nbytes if self._check else 0, look)
+        if ctx.allocate_staging is None:  # nothing will be copied
+            spread(ctx, len(kinds), nbytes if self._check else 0, look)
+            records.checked = True
+        elif parser is not None and places is not None:
+            parser.find(data, offsets, sizes, good, places, 0, len(kinds))
+            if not records.checked and (right := parser.sift(places)) is not None:
+                for i in np.flatnonzero(~right).tolist():  # what is wrong with the bytes comes first
+                    look(i, i + 1)
+        found: tuple[Batch, ...]
+        if parser is None or places is None:
+            found = (payload(ctx, data, np.where(good, offsets, 0), np.where(good, sizes, 0), 0, records),)
+        else:
+            found = parser.take(ctx, data, sizes, good, places, records)
+        if not records.checked:
+            spread(ctx, len(kinds), nbytes, check)
         for i in np.flatnonzero(~good).tolist() if b"\0" in good.tobytes() else ():
             ctx.reject(i, *self._why(int(which[i]), int(kinds[i])))
-        if parser is None or places is None:
-            return (payload(ctx, data, np.where(good, offsets, 0), np.where(good, sizes, 0)),)
-        return parser.take(ctx, data, sizes, good, places)
+        return found
 
 
 def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:

@@ -125,16 +125,22 @@ def sift(sizes: Any, gone: Any, most: Any, kinds: Any, good: Any) -> Any:
     return total
 
 
+@numba.njit("void(uint8[::1], int64[::1], int64[::1], int32[::1], boolean[::1], int64)", nogil=True, cache=True)
+def check_record(data: Any, offsets: Any, sizes: Any, kinds: Any, good: Any, i: Any) -> None:
+    """Both checksums of record ``i`` if its kind is GOOD; sets BAD_LENGTH_CRC or BAD_DATA_CRC, and then it is not
+    ``good`` any more. Its extent must be framed."""
+    if kinds[i] != GOOD:
+        return
+    at, stop = offsets[i], offsets[i] + sizes[i]
+    if _u64(data, at - HEADER) != sizes[i] or masked_crc32c(data, at - HEADER, at - 4) != _u32(data, at - 4):
+        kinds[i] = BAD_LENGTH_CRC
+    elif masked_crc32c(data, at, stop) != _u32(data, stop):
+        kinds[i] = BAD_DATA_CRC
+    good[i] = kinds[i] == GOOD
+
+
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int32[::1], boolean[::1])", nogil=True, cache=True)
 def check_records(data: Any, offsets: Any, sizes: Any, kinds: Any, good: Any) -> None:
-    """Both checksums of the records whose kind is GOOD; sets BAD_LENGTH_CRC or BAD_DATA_CRC, and then they are not
-    ``good`` any more. Extents must be framed."""
+    """`check_record` of all."""
     for i in range(len(offsets)):
-        if kinds[i] != GOOD:
-            continue
-        at, stop = offsets[i], offsets[i] + sizes[i]
-        if _u64(data, at - HEADER) != sizes[i] or masked_crc32c(data, at - HEADER, at - 4) != _u32(data, at - 4):
-            kinds[i] = BAD_LENGTH_CRC
-        elif masked_crc32c(data, at, stop) != _u32(data, stop):
-            kinds[i] = BAD_DATA_CRC
-        good[i] = kinds[i] == GOOD
+        check_record(data, offsets, sizes, kinds, good, i)

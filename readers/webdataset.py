@@ -202,7 +202,8 @@ class _Samples:
                 )
             good &= ~odd
             there = good & ~missing[:, k]
-            batch = payload(ctx, self._mapped.data, np.where(there, offsets[:, k], 0), np.where(there, sizes[:, k], 0))
+            at, nbytes = np.where(there, offsets[:, k], 0), np.where(there, sizes[:, k], 0)
+            batch = payload(ctx, self._mapped.data, at, nbytes, k)
             out.append(_as(batch, dtype))
         return tuple(out)
 

@@ -69,12 +69,13 @@ def measure_ours(
 
     from dali_run.pipelines.engine.engine import Engine, Options, Request
     from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
+    from dali_run.pipelines.engine.options import ahead_for
     from dali_run.pipelines.job.report import build_report
 
-    known, pieces = decoder == "known", decoder == "pieces"
-    plan = our_plan(root, device, job, "auto" if known or pieces else decoder, source)
-    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=3, lanes=lanes, to_host=False, together=True,
-                      repeats=known, upload="pieces" if pieces else "auto")  # fmt: skip
+    known, upload = decoder == "known", decoder if decoder in ("copy", "pieces", "registered") else "auto"
+    plan = our_plan(root, device, job, "auto" if known or upload != "auto" else decoder, source)
+    options = Options(num_threads=threads, gpu_queue=2, cpu_queue=ahead_for(3, threads), lanes=lanes, to_host=False,
+                      together=True, repeats=known, upload=upload)  # fmt: skip
     requests = (Request(k * batch, batch) for k in itertools.count())
     began = time.perf_counter()
     with Sources(plan, batch) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:
@@ -185,7 +186,7 @@ def main() -> None:
         default="auto:256:8:4,auto:1024:8:4,nvjpeg:512:8:3",
         help="decoder:batch:threads:lanes, and :source (tar, lmdb, tfrecord, recordio) unless from single files; "
         "known for a decoder: auto, from the third epoch on, by what the first found out (jpeg/boundaries.py); "
-        "pieces: auto, with upload: pieces",
+        "copy, pieces, registered: auto, with that for upload",
     )
     parser.add_argument(
         "--dali", default="256:8,256:16,512:16", help="batch:threads, and :source (tar, tfrecord, recordio)"

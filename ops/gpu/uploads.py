@@ -1,12 +1,12 @@
-"""Uploads: bytes of a batch go to a GPU piece by piece, while the rest of it is read.
+"""Uploads: bytes of a batch go to a GPU piece by piece, while the rest of it is read or copied.
 
 A piece is page-locked memory that is used again as soon as the device has what was in it. There are a few for each
 thread that reads, so that they stay in the processor's cache: what is read goes through the machine's memory once,
 where a block as large as the batch would be written to it and read again; and little memory is to be page-locked, which
 takes up to 0.7 s a gigabyte, in which the driver launches nothing.
 
-The host keeps what it always looks at (`readers.fetch.heads_cpu`), and fetches the rest back where it is asked
-for (`readable_by_gpu.show`).
+Of files the host keeps what it always looks at (`readers.fetch.heads_cpu`), and fetches the rest back where it
+is asked for (`readable_by_gpu.show`). Records of containers it sees where they lie, in mapped files.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ PIECE = 2 << 20
 """Bytes of a piece. A copy of so much takes 40 us, a thread some 0.5 ms to fill it."""
 PIECES = 4
 """Of each thread that reads: one is filled while the others are copied."""
+LITTLE = PIECE // 8
+"""Bytes of a batch below which it is read as a whole: labels, and the like."""
 _PART = 1 / 8
 """Part of a device's budget that files may take which wait for a lane. What is more than that is read as a whole."""
 _RING = 1 / 16
@@ -86,18 +88,20 @@ class Uploads:
         self._refusals = 0
         self._closed = False
 
-    def begin(self, nbytes: int, sizes: I64) -> Upload | None:
-        """Memory on the device for a batch of ``nbytes``, samples of these ``sizes``; None where it is to be read as a
-        whole."""
-        why = self._obstacle(nbytes, sizes)
-        if not why:
-            return Upload(self, nbytes)
-        self._told(f"as a whole: {why}", nbytes)
+    def begin(self, nbytes: int, sizes: I64 | None = None, why: str = "") -> Upload | None:
+        """Memory on the device for a batch of ``nbytes``; None where it is to be read as a whole. ``sizes``: of files,
+        which are read into pieces; ``why``: the host reads it, where others might."""
+        obstacle = self._obstacle(nbytes, sizes)
+        if not obstacle:
+            return Upload(self, nbytes, why)
+        self._told(_copied(why, obstacle), nbytes)
         return None
 
-    def _obstacle(self, nbytes: int, sizes: I64) -> str:
+    def _obstacle(self, nbytes: int, sizes: I64 | None) -> str:
         """Why the batch is to be read as a whole; where it is not, its bytes count as there from now on."""
-        if 2 * int(sizes[sizes >= PIECE].sum()) >= nbytes:  # the host would read and copy those
+        if nbytes < LITTLE:
+            return "a batch of few bytes"
+        if sizes is not None and 2 * int(sizes[sizes >= PIECE].sum()) >= nbytes:  # the host would read and copy those
             return "most of it is files larger than a piece"
         with self._lock:
             while self._gone:
@@ -109,15 +113,15 @@ class Uploads:
             self._there += nbytes
         return ""
 
-    def ended(self, nbytes: int) -> None:
-        """A batch of ``nbytes`` is on its way."""
+    def ended(self, nbytes: int, why: str) -> None:
+        """A batch of ``nbytes`` is on its way; ``why``: as of `begin`."""
         self._refusals = 0
-        self._told("in pieces", nbytes)
+        self._told(f"in pieces: {why}" if why else "in pieces", nbytes)
 
     def failed(self, problem: Exception, nbytes: int) -> None:
         """A batch could not be uploaded so."""
         self._refusals += 1
-        self._told(f"as a whole: {problem}", nbytes)
+        self._told(f"copied: {problem}", nbytes)
 
     def gone(self, nbytes: int) -> None:
         """A batch is not there any more."""
@@ -176,8 +180,8 @@ COPY, RECORD, ASK, STREAM = range(4)
 class Upload:
     """A batch on its way."""
 
-    def __init__(self, uploads: Uploads, nbytes: int) -> None:
-        self._nbytes = nbytes
+    def __init__(self, uploads: Uploads, nbytes: int, why: str) -> None:
+        self._nbytes, self._why = nbytes, why
         self.uploads = uploads
         self._block = uploads.empty(nbytes)
         self.address = int(self._block.data.ptr)
@@ -193,36 +197,56 @@ class Upload:
         self.uploads.wait(pieces.wait)
 
     def ended(self, shown: U8, at: I64, sizes: I64, kept: I64) -> U8:
-        """All is on its way: the host's array of it, of which ``shown`` lacks bytes from the ``kept`` one on of each
-        sample, of ``sizes``; they begin ``at`` these places."""
-        there = UploadedLease(self, self.uploads.mark(), self._block, shown, at, sizes, kept)
-        self.uploads.ended(self._nbytes)
-        return there.array()
+        """All is on its way: the host's array of files, of which ``shown`` lacks bytes from the ``kept`` one on of
+        each, of ``sizes``; they begin ``at`` these places."""
+        return self._lent(SentFiles(self, self.uploads.mark(), self._block, shown, at, sizes, kept))
+
+    def ended_of(self, data: U8, offsets: I64, sizes: I64, at: I64) -> U8:
+        """All is on its way: ``data``, of which what begins at ``offsets`` begins ``at`` these places there."""
+        order = np.lexsort((sizes, offsets))  # of what begins at one place the last one is not empty
+        there = SentExtents(self, self.uploads.mark(), self._block, data, offsets[order], at[order])
+        return self._lent(there)
+
+    def _lent(self, lease: Lease) -> U8:
+        self.uploads.ended(self._nbytes, self._why)
+        return lease.array()
 
 
-class UploadedLease(Lease):
+class Sent(Lease):
     """Of a batch that went to a device while it was read."""
 
-    on_device = on_host = True
+    on_device = True
 
-    def __init__(self, upload: Upload, event: Any, block: Any, shown: U8, at: I64, sizes: I64, kept: I64) -> None:
-        """``event``: all is there. The rest is as of `Upload.ended`."""
+    def __init__(self, upload: Upload, event: Any, block: Any, shown: U8) -> None:
+        """``event``: all is there. ``shown``: what the host sees."""
         super().__init__(shown)
         self._upload, self._event, self._block = upload, event, block
+
+    def places(self, batch: Batch) -> I64:
+        item = batch.dtype.itemsize
+        first = batch.data.ctypes.data - self.__array_interface__["data"][0]
+        return (self.sources(batch.offsets * item + first) - self._upload.address) // item
+
+    def bring(self, lane: Lane, batch: Batch) -> Any:
+        lane.after(self._event)
+        lane.keep(batch.data)
+        item = batch.dtype.itemsize
+        return self._block[: len(self._block) // item * item].view(batch.dtype)
+
+
+class SentFiles(Sent):
+    """Of files; the host sees beginnings of them, at the same places."""
+
+    on_host = True
+
+    def __init__(self, upload: Upload, event: Any, block: Any, shown: U8, at: I64, sizes: I64, kept: I64) -> None:
+        """As of `Upload.ended`."""
+        super().__init__(upload, event, block, shown)
         self._at, self._sizes, self._kept = at, sizes, kept
         self._showing = threading.Lock()
 
     def sources(self, starts: I64) -> I64:
         return starts + self._upload.address
-
-    def places(self, batch: Batch) -> I64:
-        first = batch.data.ctypes.data - self.__array_interface__["data"][0]
-        return batch.offsets + first if first else batch.offsets
-
-    def bring(self, lane: Lane, batch: Batch) -> Any:
-        lane.after(self._event)
-        lane.keep(batch.data)
-        return self._block
 
     def show(self, starts: I64) -> None:
         samples = self._samples(starts)
@@ -248,38 +272,72 @@ class UploadedLease(Lease):
         return np.searchsorted(self._at, starts, side="right") - 1
 
 
+class SentExtents(Sent):
+    """Of extents of mapped files, which the host sees as they are."""
+
+    def __init__(self, upload: Upload, event: Any, block: Any, data: U8, offsets: I64, at: I64) -> None:
+        """The bytes that begin at ``offsets`` of ``data``, which grow, begin ``at`` these places of ``block``."""
+        super().__init__(upload, event, block, data)
+        self._offsets, self._shifts = offsets, at - offsets + upload.address
+
+    def sources(self, starts: I64) -> I64:
+        return starts + self._shifts[np.searchsorted(self._offsets, starts, side="right") - 1]
+
+
+def _copied(*why: str) -> str:
+    return f"copied: {'; '.join(filter(None, why))}"
+
+
+class AsAWhole:
+    """Takes nothing to a device, and says why."""
+
+    def __init__(self, why: str, told: Callable[[str, int], None]) -> None:
+        self._why, self._told = why, told
+
+    def begin(self, nbytes: int, sizes: I64 | None = None, why: str = "") -> None:
+        """As of `Uploads`."""
+        self._told(_copied(why, self._why), nbytes)
+
+
 class UploadsOf:
     """The uploads of a run: to the GPU of each batch, once it is open."""
 
     def __init__(
         self, indices: Sequence[int], threads: int, host: int, account: Callable[[int], None],
-        device: Callable[[], int | None], told: Callable[[str, int], None],
+        device: Callable[[], int | None], told: Callable[[str, int], None], *, containers: bool = False,
     ) -> None:  # fmt: skip
         """``host``: bytes of the host's budget; ``account(nbytes)`` gets how many pieces take, for so many ``threads``
-        that read; ``device()``: bytes of the devices' budget, None until they are open; ``told``: as of `Uploads`."""
+        that read; ``device()``: bytes of the devices' budget, None until they are open; ``told``: as of `Uploads`.
+        ``containers``: records of them go so, too."""
         self._indices = indices
         self._ring = threads * PIECES * PIECE
-        self._fits = self._ring <= host * _RING
+        self._why_not = ""
+        if self._ring * len(indices) > host * _RING:
+            self._why_not = f"pipeline.memory.host leaves less than the {self._ring >> 20} MiB that pieces take"
         self._account, self._device, self._told = account, device, told
+        self._containers = containers
         self._of: dict[int, Uploads] = {}
         self._lock = threading.Lock()
         self._closed = False
 
-    def of(self, number: int) -> Uploads | None:
-        """For batch ``number``; None where it is to be read as a whole."""
-        most = self._device() if self._fits else None
-        if most is None:
-            return None
+    def of(self, number: int, *, container: bool = False) -> Uploads | AsAWhole:
+        """For what batch ``number`` has of files, or of a ``container``."""
+        if container and not self._containers:
+            return AsAWhole("", self._told)
+        most = self._device()
+        if self._why_not or most is None:
+            return AsAWhole(self._why_not or "the GPU was not open yet", self._told)
         index = self._indices[number % len(self._indices)]
         with self._lock:
             if index not in self._of and not self._closed:
                 try:
                     self._of[index] = Uploads(index, int(most * _PART) // len(self._indices), self._told)
-                except Exception:  # whatever it is, reading does without
-                    self._fits = False
-                    return None
-                self._account(self._ring * len(self._of))
-            return self._of.get(index)
+                except Exception as e:  # whatever it is, reading does without
+                    self._why_not = str(e)
+                else:
+                    self._account(self._ring * len(self._of))
+            found = self._of.get(index)
+        return found or AsAWhole(self._why_not or "the run is over", self._told)
 
     def close(self) -> None:
         """Begin nothing more; wait for what was begun."""

@@ -184,7 +184,7 @@ class Engine:
                 lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
                 self.options.uploads,
             )
-            if self.options.upload == "pieces":
+            if self.options.upload != "copy":
                 self.host_part.uploads = self._in_pieces()
         if free:
             gil.lower(id(self))
@@ -227,6 +227,7 @@ class Engine:
             lambda nbytes: host.hold(_PIECES, nbytes, wait=False),
             lambda: device.limit if lanes.are_open and device is not None else None,
             lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
+            containers=self.options.upload == "pieces",
         )
 
     def _staging(self, nbytes: int) -> Any:

@@ -84,8 +84,8 @@ class HostPart:
         """Lends views of containers that GPUs read by themselves. Set before the threads start."""
         self.uploads: UploadsOf | None = None
         """Takes files to GPUs while they are read. Set before the threads start."""
-        self._heads = {services.name_of(s): only_heads(services.plan, s) for s in services.plan.steps}
-        """The steps of which the host needs the beginnings of files alone."""
+        self._sent = {services.name_of(s): sent(services.plan, s) for s in services.plan.steps}
+        """Outputs of the readers of each step that may go to a device while they are read."""
         self._before: dict[str, Latch[Any]] = {}
         """The last chunks of every step."""
         self._groups = {services.name_of(step): list(groups(step)) for step in services.plan.steps}
@@ -193,7 +193,8 @@ class HostPart:
         lender = self.lender.of(it.number) if self.lender is not None and staging is not None else None
         track = name if it.chunks is None else threading.current_thread().name
         again = self._recycler.empty if staging is None else None  # what is not bound for a device
-        uploads = self.uploads.of(it.number) if self.uploads is not None and self._heads[name] else None
+        of = None if self.uploads is None else self.uploads.of
+        uploads = {} if of is None else {e: of(it.number, container=c) for e, c in self._sent[name].items()}
         run = self._services.run(it, allocate_staging=staging, lender=lender, uploads=uploads, pool=helpers,
                         allocate=again, observe=self._services.observer(track, it.number))  # fmt: skip
         env = {e: it.env[e] for e in step.needs}
@@ -319,6 +320,20 @@ def chunk_of(step: Step, samples: int, threads: int) -> int:
     if any(n.op.decodes for n in step.nodes):
         return CHUNK
     return max(CHUNK, min(_LARGER, -(-samples // threads)))
+
+
+def sent(plan: Plan, step: Step) -> dict[Edge, bool]:
+    """Outputs of the readers of ``step`` that may go to a device while they are read, and whether they come out of
+    containers: files of which the host needs the beginnings alone, and all that a device wants of containers, which the
+    host sees wherever it goes."""
+    if step.kind != "whole" or plan.target.device != "gpu":
+        return {}
+    readers = {n.id: n.op.maps_files for n in step.nodes if isinstance(n.op, Reader)}
+    wanted = {e for s in plan.steps if s.kind == "device" for e in s.needs}
+    found = {e: True for e in wanted if readers.get(e.node)}
+    if only_heads(plan, step):
+        found |= {Edge(k): False for k, maps in readers.items() if not maps}
+    return found
 
 
 def only_heads(plan: Plan, step: Step) -> bool:

@@ -89,7 +89,7 @@ class Stats:
         self.decoder_waits: dict[str, float] = {}
         """Seconds for which batches on their way to a device waited for each decoder."""
         self.uploads: dict[str, int] = {}
-        """Bytes of containers on their way to a GPU: ``registered``, or ``copied:`` and why."""
+        """Bytes on their way to a GPU: ``registered``, ``in pieces`` or ``copied``, and why."""
         self._tracks: dict[str, int] = {}
         self._lock = threading.Lock()
 

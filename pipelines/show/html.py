@@ -81,7 +81,7 @@ def html_report(report: Mapping[str, Any], seen: Seen | None = None, origin: Ori
         Section("Decoders and fallbacks", [
             *_decoders(report),
             *_counts("fallback", "samples", report.get("fallbacks", {}), "Samples that took another way"),
-            *_counts("how", "bytes", report.get("uploads", {}), "Bytes of containers to the GPU"),
+            *_counts("how", "bytes", report.get("uploads", {}), "Bytes of files to the GPU"),
         ]),
         Section("This run", _this_run(report, origin)),
     ]  # fmt: skip

@@ -136,7 +136,7 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
         by_code = _some([f"{n:,} {code}" for code, n in sorted(report["rejected"].items(), key=lambda x: -x[1])])
         parts.append(Text(f"Rejected: {by_code}; each is a line in rejects.jsonl", "yellow"))
     for way, nbytes in report.get("uploads", {}).items():
-        parts.append(Text(f"Containers to the GPU: {size(nbytes)} {way}"))
+        parts.append(Text(f"Files to the GPU: {size(nbytes)} {way}"))
     if report.get("decoders"):
         parts.append(Text(f"Decoded: {_some([f'{n:,} by {decoder}' for decoder, n in report['decoders'].items()])}"))
     waits = {decoder: t["waited_seconds"] for decoder, t in report.get("decoder_times", {}).items()}

@@ -69,21 +69,19 @@ class KvikioFiles:
         """Lends for batch ``number``, which its GPU will ask for."""
         return _OfBatch(self, self._indices[number % len(self._indices)])
 
-    def lend(self, mapped: Mapped, offsets: I64, sizes: I64, index: int) -> U8 | None:
-        """The files of ``mapped`` as an array whose extents are on GPU ``index``; None where they are to be copied."""
+    def lend(self, mapped: Mapped, offsets: I64, sizes: I64, index: int) -> U8 | str:
+        """The files of ``mapped`` as an array whose extents are on GPU ``index``, or why they are to be copied."""
         nbytes = int(sizes.sum())
         if nbytes <= _SMALL * len(sizes):
-            return None
-        why = self._why_not
-        if not why:
-            try:
-                lease = self._fetched(mapped, offsets, sizes, index)
-                self._told("kvikio", nbytes)
-                return lease.array()
-            except Exception as e:  # of kvikio, of the system, of the GPU; copying does without
-                why = f"kvikio: {e}"
-        self._told(f"copied: {why}", nbytes)
-        return None
+            return "records of few bytes"
+        if self._why_not:
+            return self._why_not
+        try:
+            lease = self._fetched(mapped, offsets, sizes, index)
+        except Exception as e:  # of kvikio, of the system, of the GPU; copying does without
+            return f"kvikio: {e}"
+        self._told("kvikio", nbytes)
+        return lease.array()
 
     def _fetched(self, mapped: Mapped, offsets: I64, sizes: I64, index: int) -> FetchedLease:
         import cupy
@@ -143,7 +141,7 @@ class _OfBatch:
         """The host does not need the extents in its memory."""
         return self.files.works
 
-    def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | None:
+    def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
         """As `KvikioFiles.lend`."""
         return self.files.lend(mapped, offsets, sizes, self.index)
 

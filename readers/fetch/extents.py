@@ -18,6 +18,7 @@ import weakref
 import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import IO, Any
 
@@ -28,6 +29,7 @@ from ...ops.batch import Batch
 from ...ops.context import Context
 from ...ops.errors import JobError
 from ...ops.gpu.readable_by_gpu import lease_of
+from ...ops.interfaces import Uploads
 from ...ops.kernels import Kernels
 from ...ops.storage.inventory import Pieces
 from ...ops.storage.urls import Store, is_url, plain_path
@@ -36,6 +38,7 @@ from .parallel import spread
 from .remote import local_copies
 
 _loops: Any = Kernels(".extents_cpu", __package__)
+_sending: Any = Kernels(".sent_extents_cpu", __package__)
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -389,28 +392,91 @@ class Groups:
         return [b"%b/%08d" % (texts[f], r) for f, r in zip(files.tolist(), records, strict=True)]
 
 
-def payload(ctx: Context, data: U8, offsets: I64, sizes: I64) -> Batch:
-    """Extents of ``data`` as a batch of bytes: a view, or copied where the engine wants them in its own memory and
-    nobody lends a view that a device can fetch from.
+@dataclass(slots=True)
+class Records:
+    """TFRecords of a batch whose checksums are to be computed: while something of them is copied, if anything is."""
 
-    Extents must lie in ``data``; what was rejected has size 0.
+    offsets: I64
+    sizes: I64
+    kinds: npt.NDArray[np.int32]
+    good: npt.NDArray[np.bool_]
+    """``kinds`` and ``good`` are as of `tfrecord_cpu.check_record`."""
+    checked: bool = False
+
+
+NO_RECORDS = Records(
+    np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.bool_), checked=True
+)
+
+
+def payload(
+    ctx: Context, data: U8, offsets: I64, sizes: I64, output: int = 0, records: Records = NO_RECORDS
+) -> Batch:  # fmt: skip
+    """Extents of ``data`` as a batch of bytes, for ``output`` of the reader: a view, or copied where the engine wants
+    them in its own memory and nobody lends a view that a device can fetch from.
+
+    Extents must lie in ``data``; what was rejected has size 0. Where they are copied, and the checksums of the
+    ``records`` that they lie in were not computed before, that is done, too.
     """
     if ctx.allocate_staging is None:
         return Batch(data, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
-    mapped = None if ctx.lender is None else mapped_of(data)
-    lent = None if ctx.lender is None or mapped is None else ctx.lender.lend(mapped, offsets, sizes)
-    lease = lease_of(lent)
-    if lease is not None:
-        batch = Batch(lent, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
-        lease.plan(batch)
-        return batch
+    mapped, why = mapped_of(data), ""
+    if ctx.lender is not None and mapped is not None:
+        lent = ctx.lender.lend(mapped, offsets, sizes)
+        lease = lease_of(lent)
+        if lease is not None:
+            batch = Batch(lent, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
+            lease.plan(batch)
+            return batch
+        why = str(lent)
     n, sizes = len(sizes), np.ascontiguousarray(sizes, np.int64)
     at, shapes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
     total = _loops.lay_out(sizes, 16, at, shapes)
-    out = ctx.staging(total)
     offsets = np.ascontiguousarray(offsets)
-    spread(ctx, n, total, lambda a, b: _loops.copy_extents(data, offsets[a:b], sizes[a:b], out, at[a:b]))
+    if not records.checked and 2 * total < int(records.sizes.sum()):  # as many threads as the records are worth
+        records = NO_RECORDS
+    uploads = ctx.uploads.get(output)
+    if uploads is not None and mapped is not None:
+        sent = _sent(ctx, uploads, data, offsets, sizes, at, total, why, records)
+        if sent is not None:
+            return Batch(sent, offsets, shapes, "", ctx.samples)
+    out = ctx.staging(total)
+    if records.checked:
+        spread(ctx, n, total, lambda a, b: _loops.copy_extents(data, offsets[a:b], sizes[a:b], out, at[a:b]))
+    else:
+        named = records.offsets, records.sizes, records.kinds, records.good
+        spread(ctx, n, total, lambda a, b: _sending.copy_checked(data, offsets, sizes, out, at, a, b, *named))
+        records.checked = True
     return Batch(out, at, shapes, "", ctx.samples)
+
+
+def _sent(
+    ctx: Context, uploads: Uploads, data: U8, offsets: I64, sizes: I64, at: I64, nbytes: int, why: str,
+    records: Records,
+) -> U8 | None:  # fmt: skip
+    """``data``, of which these extents are on their way to a device; None where they are to be copied as a whole.
+    ``why``: the host copies them."""
+    try:
+        upload = uploads.begin(nbytes, why=why)
+        if upload is None:
+            return None
+
+        wanted = NO_RECORDS if records.checked else records
+        named = wanted.offsets, wanted.sizes, wanted.kinds, wanted.good
+
+        def send(a: int, b: int) -> None:
+            with uploads.pieces() as p:
+                memory, there = p.memory.reshape(len(p.busy), -1), upload.address
+                where = memory, p.events, p.busy, p.state, uploads.calls, there, *named
+                while (a := _sending.send_extents(data, offsets, sizes, at, a, b, *where)) < b:
+                    upload.wait(p)
+
+        spread(ctx, len(sizes), nbytes, send)
+        records.checked = True
+        return upload.ended_of(data, offsets, sizes, at)
+    except Exception as e:  # of the GPU, of memory; to copy them as a whole does without
+        uploads.failed(e, nbytes)
+        return None
 
 
 def in_utf8(key: str) -> bytes:

@@ -9,10 +9,9 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ...ops.gpu.readable_by_gpu import RegisteredLease
 from ...ops.gpu.registered import register, unregister, why_not
@@ -21,9 +20,10 @@ from .extents import I64, U8, Mapped, Shared
 from .upload_choice import Chooser, UploadChoice, Way
 
 Upload = Literal["auto", "copy", "registered", "kvikio", "pieces"]
-"""How bytes of containers come to a GPU: copied by the host into page-locked memory, gathered by the GPU out of files
-that are registered, or read by kvikio from a disk; ``auto``: copied or registered, whichever is faster; ``pieces``:
-copied, and single files piece by piece while they are read (`ops.gpu.uploads`)."""
+"""How bytes come to a GPU. Single files in pieces, a few megabytes at a time while the rest is read
+(`ops.gpu.uploads`), but for ``copy``: a batch at a time, into page-locked memory. Containers: ``copy``; ``pieces``;
+gathered by the GPU out of files that are ``registered``; or read by ``kvikio`` from a disk. ``auto``: copied or
+registered, whichever is faster."""
 
 WINDOW = 256 << 20
 """Bytes that are registered at a time: some 10 ms where they are in the page cache."""
@@ -131,21 +131,21 @@ class RegisteredFiles:
             area = self._areas.get(id(mapped))
             return area is not None and bool(area.windows) and all(w.registered for w in area.wanted(offsets, sizes))
 
-    def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | None:
-        """The files of ``mapped`` as an array whose extents a GPU can fetch; None where they are to be copied."""
-        nbytes = int(sizes.sum())
+    def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
+        """The files of ``mapped`` as an array whose extents a GPU can fetch, or why they are to be copied."""
         with self._lock:
             self._clock += 1
-            lent, why = self._lent(mapped, offsets, sizes) if not self._why_not else (None, self._why_not)
-        self._told("registered" if lent is not None else f"copied: {why}", nbytes)
+            lent = self._why_not or self._lent(mapped, offsets, sizes)
+        if not isinstance(lent, str):
+            self._told("registered", int(sizes.sum()))
         return lent
 
-    def _lent(self, mapped: Mapped, offsets: I64, sizes: I64) -> tuple[npt.NDArray[Any] | None, str]:
+    def _lent(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
         area = self._areas.get(id(mapped))
         if area is None:
             area = self._areas[id(mapped)] = _Area(mapped)
         if area.shared is None:
-            return None, area.why_not
+            return area.why_not
         wanted = area.wanted(offsets, sizes)
         for window in wanted:
             window.last = self._clock if window.registered else window.last
@@ -153,13 +153,13 @@ class RegisteredFiles:
         for window in missing[:_AT_ONCE]:
             why = self._obstacle(area.shared, window, local=len(wanted) <= _AT_ONCE)
             if why:
-                return None, why
+                return why
         if len(missing) > _AT_ONCE:
-            return None, "being registered"
+            return "being registered"
         lease = RegisteredLease(mapped.data, area.shared.base - mapped.data.ctypes.data, WINDOW)
         for window in wanted:
             window.leases.add(lease)
-        return lease.array(), ""
+        return lease.array()
 
     def _obstacle(self, shared: Shared, window: _Window, *, local: bool) -> str:
         """Register ``window``, or say what keeps it from being registered."""
@@ -288,33 +288,42 @@ class Uploads:
 class _Copied:
     """Lends nothing, and says why."""
 
-    def __init__(self, chooser: Chooser, told: Callable[[str, int], None]) -> None:
-        self._choice, self._told = chooser.choice, told
+    def __init__(self, choice: UploadChoice) -> None:
+        self._choice = choice
 
     def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
         """Nothing is registered for it."""
         return False
 
-    def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | None:
-        """None: the host is to copy it."""
-        why = "measuring"
-        if self._choice.decided is not None:
-            why = "not slower, as measured" if any(self._choice.rates.values()) else "each record is read once"
-        self._told(f"copied: {why}", int(sizes.sum()))
-        return None
+    def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
+        """Why the host is to copy it."""
+        if self._choice.decided is None:
+            return "measuring"
+        return "not slower, as measured" if any(self._choice.rates.values()) else "each record is read once"
 
 
 class MeasuredFiles:
     """Lends as ``files``, or lets the host copy, whichever turns out to be faster (`Chooser`)."""
 
-    def __init__(self, chooser: Chooser, files: RegisteredFiles, told: Callable[[str, int], None]) -> None:
+    def __init__(self, chooser: Chooser, files: RegisteredFiles) -> None:
         self._chooser = chooser
         self._files = files
-        self._copied = _Copied(chooser, told)
+        self._copied = _Copied(chooser.choice)
 
-    def of(self, number: int) -> RegisteredFiles | _Copied:
+    def of(self, number: int) -> MeasuredFiles | _Copied:
         """Lends for batch ``number``."""
-        return self._files if self._chooser.way() == "registered" else self._copied
+        return self if self._chooser.way() == "registered" else self._copied
+
+    def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
+        """As of `RegisteredFiles`."""
+        return self._files.holds(mapped, offsets, sizes)
+
+    def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
+        """As of `RegisteredFiles`."""
+        lent = self._files.lend(mapped, offsets, sizes)
+        if isinstance(lent, str):
+            self._chooser.refused()
+        return lent
 
     def close(self) -> None:
         """As of `RegisteredFiles`."""
@@ -346,8 +355,8 @@ def lender_for(
     upload: Upload, indices: Sequence[int], limit: int, account: Callable[[int], None],
     told: Callable[[str, int], None], uploads: Uploads | None = None,
 ) -> Lending | None:  # fmt: skip
-    """The part that lends the GPUs ``indices`` views of containers; None where all is to be copied. ``uploads`` has
-    what earlier runs of the graph have left; the rest is as in `RegisteredFiles`."""
+    """The part that lends the GPUs ``indices`` views of containers; None where the host is to copy all of it.
+    ``uploads`` has what earlier runs of the graph have left; the rest is as in `RegisteredFiles`."""
     if upload in ("copy", "pieces"):
         return None
     if upload == "kvikio":
@@ -355,13 +364,12 @@ def lender_for(
     known = uploads or Uploads(FIRST)
     if upload == "registered":
         return known.files(indices, limit, account, told)
-    chooser = Chooser(known.choice, told)
-    return MeasuredFiles(chooser, known.files(indices, limit, account, chooser.told), told)
+    return MeasuredFiles(Chooser(known.choice), known.files(indices, limit, account, told))
 
 
 def describe(upload: Upload, indices: Sequence[int], *, measured: bool = True) -> str:
-    """How records will come to the GPUs ``indices``, in words, as far as it is known before a run. ``measured``: as of
-    `Uploads`, for a job."""
+    """How records of containers will come to the GPUs ``indices``, in words, as far as it is known before a run.
+    ``measured``: as of `Uploads`, for a job."""
     if upload in ("copy", "pieces"):
         return f"copied by the host (upload: {upload})"
     if upload == "auto" and not measured:

@@ -7,10 +7,11 @@ from typing import Any
 import numba
 import numpy as np
 
-from ...ops.gpu.driver_calls_cpu import call as _call
-from ...ops.gpu.uploads import ASK, COPY, NEXT, RECORD, SENT, STATUS, STREAM
+from ...ops.gpu.pieces_cpu import is_free, send
+from ...ops.gpu.uploads import NEXT, SENT
 from ..file_cpu import NO_OPEN, OK, read_one
 from . import heads_cpu as heads
+from .extents_cpu import copy_extent
 
 
 @numba.njit(nogil=True, cache=True)
@@ -30,10 +31,8 @@ def send_files(
     k = low
     while k < high:
         first, piece = k, state[NEXT]
-        if busy[piece]:
-            if _ask(calls[ASK], events[piece], 0, 0, 0, state):
-                break
-            busy[piece] = 0
+        if not is_free(events, busy, state, calls):
+            break
         begin, end, most = np.int64(-1), np.int64(-1), np.int64(pieces.shape[1])
         if sizes[k] >= most:
             if state[SENT] == 0:
@@ -42,7 +41,7 @@ def send_files(
                 kept[k] = sizes[k]
             begin = at[k] + state[SENT]
             end = min(at[k] + sizes[k], begin + most)
-            pieces[piece, : end - begin] = shown[begin:end]
+            copy_extent(shown, begin, end - begin, pieces[piece], 0)
             state[SENT] = end - at[k]
             if end == at[k] + sizes[k]:
                 state[SENT] = 0
@@ -66,23 +65,7 @@ def send_files(
             k += 1
         if end < 0:
             continue
-        busy[piece] = 1
-        state[NEXT] = (piece + 1) % len(pieces)
-        if _ask(calls[COPY], device + begin, pieces[piece].ctypes.data, end - begin, calls[STREAM], state) or _ask(
-            calls[RECORD], events[piece], calls[STREAM], 0, 0, state
-        ):
+        if not send(pieces, events, busy, state, calls, device + begin, end - begin):
             k = first
             break
     return k
-
-
-@numba.njit(nogil=True, cache=True)
-def _ask(function: Any, a: Any, b: Any, c: Any, d: Any, state: Any) -> Any:
-    """Call a function of the driver. Whether that is not done: ``state`` says why, unless it is only not done yet."""
-    found = _call(function, (a, b, c, d, 0, 0, 0, 0, 0, 0, 0))
-    if found != 0 and found != _NOT_READY:
-        state[STATUS] = found
-    return found != 0
-
-
-_NOT_READY = 600

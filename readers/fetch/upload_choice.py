@@ -94,13 +94,9 @@ class UploadChoice:
 class Chooser:
     """An `UploadChoice` with a clock, for several threads."""
 
-    def __init__(
-        self, choice: UploadChoice, told: Callable[[str, int], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """``told(way, nbytes)`` gets how the bytes of a batch travel, and why."""
+    def __init__(self, choice: UploadChoice, clock: Callable[[], float] = time.monotonic) -> None:
         self.choice = choice
         choice.begin_anew()
-        self._told = told
         self._clock = clock
         self._lock = threading.Lock()
 
@@ -109,9 +105,7 @@ class Chooser:
         with self._lock:
             return self.choice.next(self._clock())
 
-    def told(self, way: str, nbytes: int) -> None:
-        """How bytes travelled that were to be registered."""
-        if way != "registered":
-            with self._lock:
-                self.choice.refused()
-        self._told(way, nbytes)
+    def refused(self) -> None:
+        """As of `UploadChoice`."""
+        with self._lock:
+            self.choice.refused()

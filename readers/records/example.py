@@ -16,7 +16,7 @@ from ...ops.context import Context
 from ...ops.errors import SpecError
 from ...ops.kernels import Kernels
 from ...ops.types import DALIDataType
-from ..fetch.extents import MAX_RECORD, U8, payload
+from ..fetch.extents import MAX_RECORD, NO_RECORDS, U8, Records, payload
 
 _found: Any = Kernels(".found_cpu", __package__)
 
@@ -196,15 +196,22 @@ class RecordParser:
             places.status[part],
         )  # fmt: skip
 
+    def sift(self, places: Places) -> npt.NDArray[np.bool_] | None:
+        """Which records are as they should be; None where all are."""
+        right = np.empty(len(places.found), np.bool_)
+        return right if _found.sift(places.found, places.status, self.wanted, MAX_RECORD, right) else None
+
     def take(
-        self, ctx: Context, data: U8, sizes: I64, good: npt.NDArray[np.bool_], places: Places
+        self, ctx: Context, data: U8, sizes: I64, good: npt.NDArray[np.bool_], places: Places,
+        records: Records = NO_RECORDS,
     ) -> tuple[Batch, ...]:  # fmt: skip
-        """One batch a feature of records whose features were found; see `parse`."""
-        found, right = places.found, np.empty(len(places.found), np.bool_)
-        if _found.sift(found, places.status, self.wanted, MAX_RECORD, right):
+        """One batch a feature of records whose features were found; see `parse` and, for ``records``, `payload`."""
+        found, right = places.found, np.ones(len(places.found), np.bool_)
+        if self.sift(places) is not None:
             right = self._refuse(ctx, sizes, good, places)
         return tuple(
-            _take(self.wire, ctx, data, feature, found, f, right) for f, feature in enumerate(self.features.values())
+            _take(self.wire, ctx, data, feature, found, f, right, records)
+            for f, feature in enumerate(self.features.values())
         )
 
     def _refuse(self, ctx: Context, sizes: I64, good: npt.NDArray[np.bool_], places: Places) -> npt.NDArray[np.bool_]:
@@ -261,7 +268,8 @@ def _problems(name: str, feature: Feature, found: I64, good: npt.NDArray[np.bool
 
 
 def _take(
-    wire: Wire, ctx: Context, data: U8, feature: Feature, found: I64, f: int, good: npt.NDArray[np.bool_]
+    wire: Wire, ctx: Context, data: U8, feature: Feature, found: I64, f: int, good: npt.NDArray[np.bool_],
+    records: Records,
 ) -> Batch:  # fmt: skip
     """Feature ``f`` of the records; nothing was found in those that are not ``good``."""
     default = feature.default if isinstance(feature, FixedLenFeature) else None
@@ -269,7 +277,7 @@ def _take(
     if feature.dtype == "string":
         offsets, sizes = np.empty(n, np.int64), np.empty(n, np.int64)
         if not _found.texts(found, f, offsets, sizes) or default is None:
-            return payload(ctx, data, offsets, sizes)
+            return payload(ctx, data, offsets, sizes, f, records)
         return _with_default(ctx, data, offsets, sizes, good & (found[:, f, _COUNT] == 0), default)
     rows, counts, at = np.empty((n, 4), np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     total = _found.numbers(found, f, good, 0 if default is None else default.size, rows, counts, at)

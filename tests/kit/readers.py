@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ def open_reader(reader: Reader) -> Source:
     return reader.open()
 
 
-def fetch(reader: Reader, source: Source, index: Any, staging: bool = False) -> tuple[tuple[Batch, ...], list[Reject]]:
+def fetch(
+    reader: Reader, source: Source, index: Any, staging: bool = False, uploads: Mapping[int, Any] | None = None
+) -> tuple[tuple[Batch, ...], list[Reject]]:  # fmt: skip
     """Records ``index`` as one call of the kernel, and what it rejected."""
     index = np.asarray(index, np.int64)
     n = len(index)
     samples = Samples(np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int64), np.zeros(n, np.int64), index, source)
-    ctx = Context(op=reader, stage="cpu", samples=samples, source=source)
+    ctx = Context(op=reader, stage="cpu", samples=samples, source=source, uploads=uploads or {})
     if staging:
         ctx.allocate_staging = lambda nbytes: np.empty(nbytes, np.uint8)
     batches = reader.cpu(ctx)

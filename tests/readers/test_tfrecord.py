@@ -16,10 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.ops.gpu.lane import Lane
+from dali_run.ops.gpu.uploads import Uploads
+from dali_run.ops.storage.crc32c_cpu import masked_crc32c
 from dali_run.readers import tfrecord_cpu
 from dali_run.readers.fetch import index_cache
 from dali_run.readers.tfrecord import TFRecord
+from tests.kit.fake_cupy import faked
 from tests.kit.readers import content, fetch, open_reader
+from tests.kit.small_pieces import shrink
 
 FEATURES = {
     "image": {"dtype": "string"},
@@ -222,6 +227,62 @@ def test_unchecked_reading(tmp_path: Path) -> None:
         (labels,), rejects = fetch(reader, source, range(3))
         assert [r.slot for r in rejects] == bad
         assert [int(labels.sample(i)[0]) for i in range(3) if i not in bad] == [i for i in range(3) if i not in bad]
+
+
+WANTED: dict[str, Any] = {
+    "a picture": {"image": "string", "label": "int64"},
+    "a text before it": {"text": "string", "image": "string", "label": "int64"},
+    "numbers": {"label": "int64"},
+    "a default": {"image": {"dtype": "string", "default": "none"}, "label": "int64"},
+    "whole records": None,
+}
+
+
+@pytest.mark.parametrize("wanted", list(WANTED))
+def test_damage_is_the_same_however_records_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    """Seen where they lie, copied, or sent to a device: checksums are computed at different times, and a record whose
+    bytes are wrong is refused for that, whatever else they do."""
+    path, rng = tmp_path / "a.tfrecord", np.random.default_rng(4)
+    starts = write(path, [
+        {"image": (rng.bytes(300 + 900 * i), "byte"), "text": (b"text %d" % i, "byte"), "label": (i, "int")}
+        for i in range(12)
+    ])  # fmt: skip
+    raw = bytearray(path.read_bytes())
+    for i in (2, 7):
+        raw[starts[i + 1] - 40] ^= 8  # a byte of the picture, or beside it
+    raw[starts[4] + 12] ^= 255  # no Example any more
+    raw[starts[5] + 8] ^= 1  # the checksum of a length
+    for i in (6, 9):  # right checksums of what is no Example
+        size = int.from_bytes(raw[starts[i] : starts[i] + 8], "little")
+        raw[starts[i] + 12] ^= 255
+        data = np.frombuffer(bytes(raw[starts[i] + 12 : starts[i] + 12 + size]), np.uint8)
+        struct.pack_into("<I", raw, starts[i] + 12 + size, masked_crc32c(data, 0, size))
+    path.write_bytes(raw)
+    reader = TFRecord(path=str(path), features=WANTED[wanted])
+    source, index = open_reader(reader), [*range(12), 3, 7]
+    shrink(monkeypatch, 4 << 10)
+    seen, rejects = fetch(reader, source, index)
+    refused = {r.slot for r in rejects}
+    assert refused == {2, 4, 5, 7, 13} | ({6, 9} if WANTED[wanted] else set())
+    said = [(r.slot, r.code, r.message) for r in rejects]
+    kept = [i for i in range(len(index)) if i not in refused]
+    want = [[b.sample(i).tobytes() for i in kept] for b in seen]
+    copied, rejects = fetch(reader, source, index, staging=True)
+    assert [(r.slot, r.code, r.message) for r in rejects] == said
+    assert [[b.sample(i).tobytes() for i in kept] for b in copied] == want
+    told: list[str] = []
+    with faked(memory=True, late=True):
+        up, lane = Uploads(0, 1 << 30, lambda way, _: told.append(way)), Lane()
+        sent, rejects = fetch(reader, source, index, staging=True, uploads=dict.fromkeys(range(3), up))
+        assert [(r.slot, r.code, r.message) for r in rejects] == said
+        assert [[b.sample(i).tobytes() for i in kept] for b in sent] == want
+        there = [lane.to_host(lane.to_device(b.take(np.array(kept)))) for b in sent]
+        lane.synchronize()
+        assert [[s.tobytes() for s in b] for b in there] == want
+        up.close()
+    assert told == ["in pieces"] * {"a picture": 1, "a text before it": 2, "whole records": 1}.get(wanted, 0)
 
 
 def test_features_that_are_not_as_declared(tmp_path: Path) -> None:

@@ -96,8 +96,8 @@ class Run:
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     lender: Lender | None = None
     """Lends views of containers to readers that feed a device."""
-    uploads: Uploads | None = None
-    """Takes files to a device while they are read."""
+    uploads: Mapping[Edge, Uploads] = field(default_factory=dict)
+    """Takes what readers give to a device while it is read."""
     pool: Helpers | None = None
     allowance: Allowance | None = None
     """The memory that the kernels may allocate on the host; None for any amount."""
@@ -167,7 +167,7 @@ def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -
         source=run.states.get(node.id),
         allocate_staging=run.allocate_staging,
         lender=run.lender,
-        uploads=run.uploads,
+        uploads={e.output: u for e, u in run.uploads.items() if e.node == node.id} if run.uploads else {},
         pool=run.pool,
         isolation=run.isolation,
         count=None if run.count is None else partial(run.notes.add, run.count),

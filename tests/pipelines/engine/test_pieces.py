@@ -7,7 +7,6 @@ import gc
 import io
 import json
 import struct
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +34,7 @@ from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.plugins import load_operators
 from dali_run.readers.file import File, FileSet
 from tests.kit.fake_cupy import faked
+from tests.kit.small_pieces import shrink
 
 SPEC = """
 version: 1
@@ -152,20 +152,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches go in many pieces, and some files are larger than one. Bytes that the host was not given are noise."""
-    monkeypatch.setattr(uploads, "PIECE", 64 << 10)
-    monkeypatch.setattr(uploads, "PIECES", 2)
-    empty, of = Context.empty, uploads.UploadsOf.of
-
-    def when_open(self: uploads.UploadsOf, number: int) -> Any:
-        while self._device() is None:  # the first batches of a run do not wait for that
-            time.sleep(0.001)
-        return of(self, number)
-
-    monkeypatch.setattr(uploads.UploadsOf, "of", when_open)
+    shrink(monkeypatch, 64 << 10)
+    empty = Context.empty
 
     def noise(self: Context, n: int, dtype: Any) -> Any:
         made = empty(self, n, dtype)
-        if self.uploads is not None:
+        if self.uploads:
             made.view(np.uint8)[:] = 0xD8
         return made
 
@@ -249,7 +241,7 @@ class Run:
                     self.dropped += [(d.slot, d.message) for d in it.dropped]
                     if look is not None:
                         look(engine)
-                assert engine.host_part.uploads is None or upload == "pieces"
+                assert (engine.host_part.uploads is None) == (upload == "copy")
         self.uploads = dict(engine.stats.uploads)
         assert engine.budget.host.used == 0 or engine.options.beside is not None
 
@@ -296,7 +288,7 @@ def test_what_the_driver_refuses_is_read_as_a_whole(folder: Path, driver: dict[s
         run = Run(plan, "pieces")
         run.same(want)
         assert driver[name][0] >= number
-        assert run.uploads["as a whole: 700"] > 0
+        assert run.uploads["copied: 700"] > 0
         assert run.uploads["in pieces"] > 0
 
 
@@ -306,7 +298,7 @@ def test_after_three_failures_nothing_more_is_tried(folder: Path, driver: dict[s
     driver[driver_calls.COPY_IN] = [0, *range(1, 1000)]
     run = Run(plan, "pieces", num_threads=1)
     run.same(want)
-    assert {"as a whole: 700", "as a whole: it failed before"} <= set(run.uploads)
+    assert {"copied: 700", "copied: it failed before"} <= set(run.uploads)
     assert "in pieces" not in run.uploads
     assert driver[driver_calls.COPY_IN][0] == 3
 
@@ -391,12 +383,13 @@ def test_files_that_wait_on_the_device_are_bounded_and_on_the_accounts(folder: P
             patch.setattr(uploads, "_PART", 1e-6)
             run = Run(plan, "pieces", look=look)
         run.same(want)
-        assert set(run.uploads) >= {"as a whole: no more files may wait on the GPU"}
+        assert set(run.uploads) >= {"copied: no more files may wait on the GPU"}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(uploads, "_RING", 1e-9)
             few = Run(plan, "pieces")
         few.same(want)
-        assert few.uploads == {}, "pieces would take too much of the host's budget"
+        (way,) = few.uploads
+        assert way == "copied: pipeline.memory.host leaves less than the 0 MiB that pieces take"
 
 
 def test_what_is_left_behind(folder: Path) -> None:
@@ -441,7 +434,7 @@ def sent(folder: Path) -> Iterator[tuple[uploads.Uploads, Batch]]:
     names = sorted(path.name.encode() for path in (folder / "a").iterdir())
     with faked(memory=True, late=True):
         up = uploads.Uploads(0, 1 << 30, lambda way, nbytes: None)
-        ctx = Context(File(files=("a",)), "cpu", Samples.numbered(len(names)), uploads=up)
+        ctx = Context(File(files=("a",)), "cpu", Samples.numbered(len(names)), uploads={0: up})
         batch = FileSet(str(folder / "a"), names).read(ctx, np.arange(len(names)))
         assert not ctx.rejects
         yield up, batch

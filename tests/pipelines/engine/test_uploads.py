@@ -31,6 +31,7 @@ from dali_run.pipelines.tools.preview import describe_job
 from dali_run.readers.fetch import gpu_reads as lenders
 from dali_run.readers.fetch import lost_pages
 from tests.kit.fake_cupy import Fake, faked
+from tests.kit.small_pieces import shrink
 from tests.readers.fetch.test_direct_storage import CuFile, kvikio  # noqa: F401 - a fixture
 
 READERS = {
@@ -82,9 +83,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records lie across borders of windows, batches in several."""
+    """Records lie across borders of windows, batches in several; so it is with pieces."""
     monkeypatch.setattr(lenders, "WINDOW", 16 << 10)
     monkeypatch.setattr(lenders, "_AT_ONCE", 64)
+    shrink(monkeypatch, 16 << 10)
 
 
 def job(packed: Path, source: str, upload: str, out: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
@@ -115,13 +117,29 @@ def test_a_job_writes_the_same_bytes(packed: Path, tmp_path: Path, source: str) 
     assert before["rejected"] == after["rejected"]
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("source", list(READERS))
+def test_a_job_in_pieces_writes_the_same_bytes(packed: Path, tmp_path: Path, source: str, late: bool) -> None:
+    with faked(memory=True, late=late) as fake:
+        copied, before = job(packed, source, "copy", tmp_path / "copy")
+        pieces, after = job(packed, source, "pieces", tmp_path / "pieces")
+    assert not fake.registrations
+    assert pieces == copied
+    assert copied["rejects.jsonl"].count(b"\n") >= 4
+    assert set(after["uploads"]) == {"in pieces"}
+    assert after["uploads"]["in pieces"] > 50_000
+    assert before["rejected"] == after["rejected"]
+
+
 def test_two_gpus_write_what_one_writes(packed: Path, tmp_path: Path) -> None:
     with faked(1, memory=True):
         one, _ = job(packed, "tar", "copy", tmp_path / "one")
     with faked(2, memory=True) as fake:
         two, _ = job(packed, "tar", "registered", tmp_path / "two")
+        three, report = job(packed, "tar", "pieces", tmp_path / "three")
     assert {device for name, device in fake.launched if name == "gather"} == {0, 1}
-    assert one == two
+    assert one == two == three
+    assert set(report["uploads"]) == {"in pieces"}
 
 
 @pytest.mark.usefixtures("kvikio")
@@ -132,7 +150,7 @@ def test_a_job_through_kvikio_writes_the_same_bytes(packed: Path, tmp_path: Path
     with faked(2, memory=True) as fake:
         direct, report = job(packed, source, "kvikio", tmp_path / "direct")
     assert direct == copied
-    assert set(report["uploads"]) == {"kvikio"}
+    assert set(report["uploads"]) == {"kvikio", "copied: records of few bytes"}
     assert not fake.registrations
     assert CuFile.reads
     assert {device for name, device in fake.launched if name == "gather"} == {0, 1}
@@ -142,9 +160,10 @@ def test_a_job_through_kvikio_writes_the_same_bytes(packed: Path, tmp_path: Path
 @pytest.mark.parametrize("source", list(READERS))
 def test_a_real_gpu_writes_the_same_bytes(packed: Path, tmp_path: Path, source: str) -> None:
     copied, _ = job(packed, source, "copy", tmp_path / "copy")
-    registered, report = job(packed, source, "registered", tmp_path / "registered")
-    assert registered == copied
-    assert set(report["uploads"]) == {"registered"}
+    for upload, way in (("registered", "registered"), ("pieces", "in pieces")):
+        found, report = job(packed, source, upload, tmp_path / upload)
+        assert found == copied
+        assert set(report["uploads"]) == {way}
 
 
 # -- what keeps files from being registered ---------------------------------------------------------------------------

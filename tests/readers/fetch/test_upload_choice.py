@@ -107,15 +107,14 @@ def test_a_slow_run_is_not_measured_for_ever() -> None:
     assert set(ways[120:]) == {"registered"}
 
 
-def test_with_a_clock_and_what_is_told() -> None:
-    now, told = [0.0], []
-    chooser = Chooser(UploadChoice("registered"), lambda way, n: told.append((way, n)), clock=lambda: now[0])
+def test_with_a_clock_and_what_is_refused() -> None:
+    now = [0.0]
+    chooser = Chooser(UploadChoice("registered"), clock=lambda: now[0])
     for _ in range(2000):
         if chooser.way() == "registered":
-            chooser.told("copied: not in the page cache", 5)
+            chooser.refused()
         now[0] += 0.01
     assert chooser.choice.decided == "copy"
-    assert set(told) == {("copied: not in the page cache", 5)}
 
 
 @pytest.mark.parametrize("better", ["registered", "copy"])
@@ -125,7 +124,7 @@ def test_runs_that_are_too_short_decide_together(better: Way) -> None:
     while choice.decided is None:
         short += 1
         assert short < 50
-        chooser = Chooser(choice, lambda *_: None, clock=lambda: now[0])
+        chooser = Chooser(choice, clock=lambda: now[0])
         for k in range(24 + 60):
             way = chooser.way()
             now[0] += 1.0 if k < 23 else 0.010 if way == better else 0.013
