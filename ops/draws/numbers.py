@@ -92,7 +92,7 @@ class Random(Operator, abstract=True):
         shapes = _shapes(ctx, *like)
         if self.is_simple:
             elements = Elements(ctx, shapes)
-            if elements.total:
+            if elements.total >= (1 if self.is_exact else _MANY):
                 return self._many(ctx, elements, shapes)
 
         def again(ctx: Context) -> tuple[npt.NDArray[Any], ...]:
@@ -120,6 +120,9 @@ class Random(Operator, abstract=True):
     def is_simple(self) -> bool:
         """An element is one of cuda/draws.cu, by the `numbers` of its sample."""
         return False
+
+    is_exact: ClassVar[bool] = True
+    """A GPU draws the same bits as the host."""
 
     def numbers(self, ctx: Context) -> F64:
         """For each sample, [N, 3] as a rule, as cuda/draws.cu says."""
@@ -413,12 +416,13 @@ class Normal(Random, name="random.normal"):
     aliases: ClassVar[tuple[str, ...]] = ("normal_distribution",)
     example: ClassVar[str] = "{op: random.normal, mean: 0.0, stddev: 1.0, shape: [3], out: noise}"
 
-    bound = "2e-6 of stddev"
+    bound = "2e-6 of stddev, in batches of 4,096 elements and more"
 
     mean: Annotated[float, Arg("of the distribution", per_sample=True)] = 0.0
     stddev: Annotated[float, Arg("standard deviation", per_sample=True)] = 1.0
 
     kind = "NORMAL"
+    is_exact = False
 
     @property
     def is_simple(self) -> bool:
