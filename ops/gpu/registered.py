@@ -63,7 +63,9 @@ class Locked(mmap.mmap):
 
         made = super().__new__(cls, -1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = ctypes.addressof(ctypes.c_char.from_buffer(made))
-        for advice in (_HUGE, _OTHER_AFTER_FORK, _FILL):  # what an older system does not know, the driver does
+        if _libc().madvise(address, nbytes, _OTHER_AFTER_FORK):
+            raise OSError("this system has no memory that forks do not share")
+        for advice in (_HUGE, _FILL):  # what an older system does not know, the driver does
             _libc().madvise(address, nbytes, advice)
         with OnGpu(index):
             cupy.cuda.runtime.hostRegister(address, nbytes, _PORTABLE | _MAPPED)

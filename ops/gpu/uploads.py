@@ -314,8 +314,9 @@ class UploadsOf:
         self._indices = indices
         self._ring = threads * PIECES * PIECE
         self._why_not = ""
-        if self._ring * len(indices) > host * _RING:
-            self._why_not = f"pipeline.memory.host leaves less than the {self._ring >> 20} MiB that pieces take"
+        most = self._ring * len(indices)
+        if most > host * _RING:
+            self._why_not = f"pipeline.memory.host leaves less than the {most >> 20} MiB that pieces take"
         self._account, self._device, self._told = account, device, told
         self._containers = containers
         self._of: dict[int, Uploads] = {}

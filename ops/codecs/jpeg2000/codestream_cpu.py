@@ -153,6 +153,8 @@ def _coding(data: Any, at: Any, facts: Any, exponents: Any, steps: Any) -> bool:
 @njit(nogil=True, cache=True)
 def _quantisation(data: Any, begin: Any, size: Any, facts: Any, steps: Any) -> bool:
     """QCD (A.6.4), behind COD."""
+    if size < 3:
+        return False
     kind, bands = data[begin] & 31, 3 * facts[LEVELS] + 1
     facts[GUARD] = data[begin] >> 5
     if (kind == 0) != (facts[REVERSIBLE] == 1) or kind > 2:

@@ -38,9 +38,14 @@ class Input:
         return False
 
     @property
+    def repeats(self) -> bool:
+        """The last batch is given again where nothing else was fed."""
+        return False
+
+    @property
     def ready(self) -> bool:
         """There is data for one more batch."""
-        return not self.fed.empty()
+        return not self.fed.empty() or self.repeats
 
     def poll(self, iteration: int, epoch: int) -> Any:
         """The data of the next batch: what the source gives, or what was fed. Raises StopIteration at the end."""
@@ -48,12 +53,16 @@ class Input:
         return self._next_fed()
 
     def _next_fed(self) -> Any:
-        if self.fed.empty():
-            if self.ready:
+        try:
+            self.last = self.fed.get_nowait()  # asked once: another thread may feed at any moment
+        except queue.Empty:
+            if self.repeats:
                 return self.last
             if not self.op.blocking:
-                raise JobError(f"{self.name}: no data: call feed_input before each run, or run({self.name}=...)")
-        self.last = self.fed.get()  # waits for another thread to feed, where nothing is there
+                raise JobError(
+                    f"{self.name}: no data: call feed_input before each run, or run({self.name}=...)"
+                ) from None
+            self.last = self.fed.get()
         return self.last
 
     def feed(self, data: Any, layout: str | None) -> None:

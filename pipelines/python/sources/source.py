@@ -177,8 +177,12 @@ class SourceInput(Input):
         return next(self._iterator)
 
     @property
+    def repeats(self) -> bool:
+        return self.op.repeat_last and self.last is not None
+
+    @property
     def ready(self) -> bool:
-        return self.has_source or not self.fed.empty() or (self.op.repeat_last and self.last is not None)
+        return self.has_source or not self.fed.empty() or self.repeats
 
     def reset(self) -> None:
         """A new epoch begins."""

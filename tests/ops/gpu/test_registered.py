@@ -64,7 +64,7 @@ def test_a_fork_does_not_share_it(fake: Fake) -> None:
     assert "wf" in flags[0]
 
 
-@pytest.mark.parametrize("why", ["refused", "other addresses", "no GPU yet"])
+@pytest.mark.parametrize("why", ["refused", "other addresses", "no GPU yet", "shared by forks"])
 def test_what_cannot_be_locked_so_is_made_by_the_driver(fake: Fake, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise RuntimeError("cudaErrorHostMemoryAlreadyRegistered")
@@ -73,6 +73,8 @@ def test_what_cannot_be_locked_so_is_made_by_the_driver(fake: Fake, why: str, mo
         monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "hostRegister", refused)
     elif why == "other addresses":
         fake.attributes[registered._SAME_ADDRESS] = 0
+    elif why == "shared by forks":  # Linux before 4.14: a page that is written to after a fork is not the GPU's
+        monkeypatch.setattr(registered, "_OTHER_AFTER_FORK", 9999)
     else:
         lane._page_locking.clear()
     array = lane.pinned_empty(2 * LARGE)

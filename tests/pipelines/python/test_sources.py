@@ -3,11 +3,13 @@
 import contextlib
 import errno
 import os
+import queue
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from dali_run import Pipeline, pipeline_def
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pickling import pickle_by_value
 from dali_run.pipelines.python.sources.blocks import Block
+from dali_run.pipelines.python.sources.fed import Input
 from dali_run.pipelines.python.sources.pickling import dumps, loads
 from dali_run.tensors import TensorListCPU
 
@@ -249,6 +252,26 @@ def test_a_run_waits_for_data_of_another_thread() -> None:
     feeder.start()
     assert take(p, 1) == [[7, 7]]
     feeder.join()
+
+
+def test_what_is_fed_while_a_run_asks_is_not_left_behind() -> None:
+    """Right after a run found nothing, another thread feeds; the last batch is no answer."""
+
+    class Late(queue.SimpleQueue[Any]):
+        def empty(self) -> bool:
+            nothing = super().empty()
+            if nothing:
+                self.put("next")
+            return nothing
+
+        def get_nowait(self) -> Any:
+            try:
+                return super().get_nowait()
+            except queue.Empty:
+                self.put("next")
+                raise
+
+    assert Input("x", SimpleNamespace(blocking=True), None, 1, Late(), "last").poll(0, 0) == "next"
 
 
 def test_tensor_lists_of_ones_own() -> None:

@@ -16,7 +16,7 @@ from benchmarks.data.jpeg2000_on_gpu import SMALL, differences, small_files
 from dali_run.ops.batch import I64, Batch, Samples
 from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.formats import probe
-from dali_run.ops.codecs.jpeg2000 import on_gpu
+from dali_run.ops.codecs.jpeg2000 import codestream_cpu, on_gpu
 from dali_run.ops.codecs.others import row_of
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.compile.place import Target
@@ -291,6 +291,12 @@ def test_endless_tables_are_refused() -> None:
     layers = one[: coding + 2] + b"\xff\xff" + one[coding + 4 :]
     blocks = one[: coding + 6] + b"\0\0" + one[coding + 8 :]
     assert not read([wide, tiles, one, layers, blocks])[2].any()
+
+
+def test_a_table_without_a_byte_is_refused() -> None:
+    """At the end of a file, nothing beyond it is looked at."""
+    file, facts, steps = np.zeros(9, np.uint8), np.zeros(codestream_cpu.FACTS, np.int64), np.zeros((1, 2), np.int64)
+    assert not codestream_cpu._quantisation.py_func(file, len(file), 2, facts, steps)
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
