@@ -38,7 +38,7 @@ def modules_after(code: str) -> list[str]:
         (["no-such-command"], {"numpy", "rich", "yaml"}, 7),
         (["validate", "configs/quickstart.yaml"], {"rich"}, 170),
         (["validate", *(f"configs/{p.name}" for p in sorted((ROOT / "configs").glob("*.yaml")))], {"rich"}, 215),
-        (["plan", "configs/quickstart.yaml", "--set", "data=none", "--json"], {"rich"}, 215),
+        (["plan", "configs/quickstart.yaml", "--set", "data=none", "--json"], {"rich"}, 220),
         (["plan", "configs/quickstart.yaml", "--set", "data=none"], set(), 220),
         (["ops", "resize", "--json"], {"rich", "yaml"}, 45),
         (["ops"], {"yaml"}, 260),

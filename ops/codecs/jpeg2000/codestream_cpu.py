@@ -152,7 +152,7 @@ def _coding(data: Any, at: Any, facts: Any, exponents: Any, steps: Any) -> bool:
 
 @njit(nogil=True, cache=True)
 def _quantisation(data: Any, begin: Any, size: Any, facts: Any, steps: Any) -> bool:
-    """QCD (A.6.4), behind COD."""
+    """QCD (A.6.4), after COD."""
     if size < 3:
         return False
     kind, bands = data[begin] & 31, 3 * facts[LEVELS] + 1

@@ -89,7 +89,7 @@ def _up(number: Any, shift: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _bit(data: Any, state: Any) -> Any:
-    """The next bit of a packet header; a byte behind 0xFF has seven (B.10.1)."""
+    """The next bit of a packet header; a byte after 0xFF has seven (B.10.1)."""
     if state[_COUNT] == 0:
         if state[_AT] < 0 or state[_AT] >= state[_BEHIND]:
             state[_AT] = -1
@@ -254,17 +254,17 @@ def _tile_parts(data: Any, at: Any, facts: Any, tile: Any, ranges: Any) -> Any:
         if data[at + 10] != part or data[at + 11] == 0 or (part and data[at + 11] != parts):
             return -1, at
         parts = np.int64(data[at + 11])
-        behind, k = at + size, at + 12
-        if size < _TILE_PART or behind > facts[END]:
+        after, k = at + size, at + 12
+        if size < _TILE_PART or after > facts[END]:
             return -1, at
         while two(data, k) == PLT:
             k += 2 + max(two(data, k + 2), 4)
-            if k > behind or data[k - 1] >= 0x80:  # its last number goes on
+            if k > after or data[k - 1] >= 0x80:  # its last number goes on
                 return -1, at
-        if two(data, k) != SOD or k + 2 > behind:
+        if two(data, k) != SOD or k + 2 > after:
             return -1, at
-        ranges[part, 0], ranges[part, 1] = k + 2, behind
-        at = behind
+        ranges[part, 0], ranges[part, 1] = k + 2, after
+        at = after
         part += 1
     return part, at
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ctypes.util
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 
@@ -44,9 +45,10 @@ def addresses() -> I64:
     return np.zeros(len(_NAMES), np.int64) if found is None else found
 
 
-def _places() -> list[str]:
-    places = []
+def _places() -> Iterator[str]:
+    """Where the library may be: the package's own comes first, because the system's is asked for by a process."""
     with contextlib.suppress(ImportError):
-        places.append(import_module("deflate._deflate").__file__)
-    places.append(ctypes.util.find_library("deflate"))
-    return [p for p in places if p]
+        if found := import_module("deflate._deflate").__file__:
+            yield found
+    if found := ctypes.util.find_library("deflate"):
+        yield found

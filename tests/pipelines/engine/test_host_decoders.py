@@ -61,9 +61,8 @@ def test_what_readers_begin_is_what_is_made(
     assert len(begun) >= 15
     assert report["decoders"]["cuda plain"] == here["decoders"]["plain"] == 8
     assert report["rejected"] == here["rejected"]
-    assert {k: report["decoders"][k] for k in ("png", "other formats")} == {
-        k: here["decoders"][k] for k in ("png", "other formats")
-    }
+    assert report["decoders"]["png"] == here["decoders"]["png"]
+    assert report["decoders"]["other formats"] + report["decoders"]["cuda jpeg2000"] == here["decoders"]["other formats"]
     times = report["decoder_times"]
     assert times["png"]["busy_seconds"] > 0
     assert times["other formats"]["waited_seconds"] >= 0

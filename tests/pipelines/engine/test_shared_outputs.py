@@ -12,7 +12,7 @@ import dali_run.fn as fn
 from dali_run import pipeline_def
 from dali_run.ops.batch import Batch, Samples
 from dali_run.pipelines.engine import host
-from dali_run.pipelines.engine.asked import inline
+from dali_run.pipelines.engine.asked import inline, plain
 from dali_run.pipelines.engine.memory.reuse import Recycler
 from dali_run.pipelines.engine.memory.shared_outputs import Band, join
 
@@ -128,7 +128,8 @@ def test_outputs_that_nobody_declared_are_foreseen_from_the_data(what: str, monk
         return joined
 
     monkeypatch.setattr(host, "join", watched)
-    monkeypatch.setattr(inline, "_MUCH", 0)  # all batches go to the workers
+    monkeypatch.setattr(plain, "_SMALL", 0)  # all batches go to the workers
+    monkeypatch.setattr(inline, "_MUCH", 0)
 
     @pipeline_def(batch_size=40, num_threads=2, device_id=None)
     def program() -> Any:
