@@ -38,7 +38,7 @@ from benchmarks.data.isolation import cpu_seconds, workers
 from benchmarks.jobs import apart
 from benchmarks.jobs.imagenet import dali_pipeline, our_plan
 from benchmarks.jobs.steady import spent_below
-from dali_run.pipelines.bench.web_mix import PIXELS, _png_of_16_bits, varied
+from dali_run.pipelines.bench.web_mix import _png_of_16_bits, scaled, varied
 
 _AT_ONCE = 16
 """Variants of a picture that a process makes before the next one."""
@@ -135,9 +135,7 @@ def _write(kind: str, picture: Path, first: int, root: Path, number: int) -> int
     with Image.open(picture) as opened:
         whole, nbytes = opened.convert("RGB"), 0
     for variant in range(first, first + _AT_ONCE):
-        image = varied(whole, variant)
-        scale = (PIXELS / (image.width * image.height)) ** 0.5
-        data = encode(image.resize((round(image.width * scale), round(image.height * scale))), variant)
+        data = encode(scaled(varied(whole, variant)), variant)
         (root / f"{variant:06d}-{number:04d}.{suffix}").write_bytes(data)
         nbytes += len(data)
     return nbytes

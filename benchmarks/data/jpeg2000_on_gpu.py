@@ -14,12 +14,10 @@ allocation of its own, for compute-sanitizer (benchmarks/data/sanitize.py).
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +26,23 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.data.kernels_alone import allocate_apart, compare
-from dali_run.ops.batch import Batch, Samples
+from benchmarks.data.kernels_alone import (
+    allocate_apart,
+    arguments,
+    batch_of,
+    by_count,
+    by_host,
+    compare,
+    picture,
+    shapes_of,
+)
+from dali_run.ops.batch import Batch
 from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.formats import Header, probe
 from dali_run.ops.codecs.jpeg2000 import on_gpu
 from dali_run.ops.codecs.others import row_of
 from dali_run.ops.errors import SampleError
 from dali_run.ops.gpu.lane import Lane
-from dali_run.pipelines.bench.web_mix import PIXELS
 
 CODINGS: dict[str, dict[str, Any]] = {
     "42": {"quality_mode": "dB", "quality_layers": [42]},
@@ -55,10 +61,6 @@ SMALL: tuple[dict[str, Any], ...] = (
     ),
 )  # fmt: skip
 """The same of small pictures."""
-
-
-def batch_of(files: list[bytes]) -> Batch:
-    return Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
 
 
 def encoded(image: Image.Image, how: dict[str, Any]) -> bytes:
@@ -168,14 +170,7 @@ def kernels(lane: Lane, files: list[bytes], count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--pictures", default="64,256,1024")
-    parser.add_argument("--coding", choices=CODINGS, default="42")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--mutate", type=int, default=0)
-    parser.add_argument("--apart", action="store_true")
-    args = parser.parse_args()
+    args = arguments(__doc__, CODINGS, "42")
     paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:60]
     if args.apart:
         allocate_apart()
@@ -183,32 +178,13 @@ def main() -> None:
         compare(small_files(paths, args.mutate), differences, 1 if args.apart else 256)
     if not args.pictures:
         return
-    files = []
-    for path in paths:
-        with Image.open(path) as opened:
-            image = opened.convert("RGB")
-        scale = (PIXELS / (image.width * image.height)) ** 0.5
-        image = image.resize((round(image.width * scale), round(image.height * scale)))
-        files.append(encoded(image, CODINGS[args.coding]))
-    results: dict[str, Any] = {"bytes": sum(map(len, files)) / len(files)}
-    print(f"{results['bytes']:,.0f} bytes a picture", flush=True)
-    with Lane() as lane:
-        for count in map(int, args.pictures.split(",")):
-            row = results[str(count)] = kernels(lane, files, count)
-            told = "  ".join(f"{name} {1e3 * s:.2f} ms" for name, s in row["seconds"].items())
-            print(
-                f"{count:5} pictures  {told}  {row['pictures_per_second']:,.0f}/s  not taken {row['refused']}",
-                flush=True,
-            )
-        lane.close()
-    batch, done = batch_of(files), 0
-    sizes = np.array([(h.height, h.width) for h in (probe(memoryview(f)) for f in files)], np.int64).T
-    began = time.perf_counter()
-    while time.perf_counter() < began + 0.5:
-        on_gpu.read(batch, np.arange(len(files)), *sizes)
-        done += len(files)
-    results["read_per_second"] = done / (time.perf_counter() - began)
-    print(f"host, one thread: {results['read_per_second']:,.0f} pictures/s", flush=True)
+    files = [encoded(picture(path), CODINGS[args.coding]) for path in paths]
+    nbytes = sum(map(len, files)) / len(files)
+    print(f"{nbytes:,.0f} bytes a picture", flush=True)
+    results = {"bytes": nbytes} | by_count(files, args.pictures, kernels, "not taken")
+    batch, which = batch_of(files), np.arange(len(files))
+    heights, widths = shapes_of(files)[:, :2].T.astype(np.int64)
+    results["read_per_second"] = by_host(lambda: on_gpu.read(batch, which, heights, widths), len(files))
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
 

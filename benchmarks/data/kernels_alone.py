@@ -2,20 +2,70 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from dali_run.ops.batch import I32, I64, Batch, Samples
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.rows import streams
 from dali_run.ops.codecs.rows.planes import Packed, Where, restore, unpacking
+from dali_run.pipelines.bench.web_mix import scaled
 
 Differences = Callable[[Any, list[bytes], int], tuple[int, Sequence[int]]]
 """Of a lane, files, and how many make a batch: how many are accepted, and which are otherwise than on the CPU."""
+
+
+def arguments(doc: str | None, codings: Iterable[str], coding: str) -> argparse.Namespace:
+    """The arguments of a program that saves pictures in one of ``codings``, and decodes so many at once."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--pictures", default="64,256,1024")
+    parser.add_argument("--coding", choices=codings, default=coding)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--mutate", type=int, default=0)
+    parser.add_argument("--apart", action="store_true")
+    return parser.parse_args()
+
+
+def picture(path: Path) -> Image.Image:
+    """The picture of a file as RGB, of 0.2 megapixels."""
+    with Image.open(path) as opened:
+        return scaled(opened.convert("RGB"))
+
+
+def by_count(files: list[bytes], pictures: str, kernels: Any, refused: str) -> dict[str, Any]:
+    """Results of ``kernels`` for each number of ``pictures`` at once, which are printed, too; ``refused``: the word for
+    those that are not decoded."""
+    from dali_run.ops.gpu.lane import Lane
+
+    results: dict[str, Any] = {}
+    with Lane() as lane:
+        for count in map(int, pictures.split(",")):
+            row = results[str(count)] = kernels(lane, files, count)
+            told = "  ".join(f"{name} {1e3 * s:.2f} ms" for name, s in row["seconds"].items())
+            rate = f"{row['pictures_per_second']:,.0f}/s"
+            print(f"{count:5} pictures  {told}  {rate}  {refused} {row['refused']}", flush=True)
+        lane.close()
+    return results
+
+
+def by_host(work: Callable[[], object], count: int) -> float:
+    """How many pictures a second one thread makes ready, ``count`` by each call of ``work``."""
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() < began + 0.5:
+        work()
+        done += count
+    rate = done / (time.perf_counter() - began)
+    print(f"host, one thread: {rate:,.0f} pictures/s", flush=True)
+    return rate
 
 
 def allocate_apart() -> None:

@@ -14,12 +14,10 @@ of its own, for compute-sanitizer (benchmarks/data/sanitize.py).
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import random
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,8 +30,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.data.kernels_alone import (
     allocate_apart,
+    arguments,
     batch_of,
+    by_count,
+    by_host,
     compare,
+    picture,
     pixels_by_cpu,
     pixels_by_gpu,
     shapes_of,
@@ -46,7 +48,6 @@ from dali_run.ops.codecs.rows.planes import restore, unpacking
 from dali_run.ops.codecs.tiff import decoder, on_gpu
 from dali_run.ops.errors import SampleError
 from dali_run.ops.gpu.lane import Lane
-from dali_run.pipelines.bench.web_mix import PIXELS
 
 CODINGS = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate")
 ROWS, PREDICTOR = 278, 317
@@ -142,14 +143,7 @@ def kernels(lane: Lane, files: list[bytes], count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--pictures", default="64,256,1024")
-    parser.add_argument("--coding", choices=CODINGS, default="tiff_lzw")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--mutate", type=int, default=0)
-    parser.add_argument("--apart", action="store_true")
-    args = parser.parse_args()
+    args = arguments(__doc__, CODINGS, "tiff_lzw")
     paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:120]
     if args.apart:
         allocate_apart()
@@ -157,27 +151,10 @@ def main() -> None:
         compare(small_files(paths, args.mutate), differences, 1 if args.apart else 256)
     if not args.pictures:
         return
-    files = []
-    for path in paths:
-        with Image.open(path) as opened:
-            image = opened.convert("RGB")
-        scale = (PIXELS / (image.width * image.height)) ** 0.5
-        files.append(encoded(image.resize((round(image.width * scale), round(image.height * scale))), args.coding, {}))
-    results: dict[str, Any] = {}
-    with Lane() as lane:
-        for count in map(int, args.pictures.split(",")):
-            row = results[str(count)] = kernels(lane, files, count)
-            told = "  ".join(f"{name} {1e3 * s:.2f} ms" for name, s in row["seconds"].items())
-            print(
-                f"{count:5} pictures  {told}  {row['pictures_per_second']:,.0f}/s  refused {row['refused']}", flush=True
-            )
-        lane.close()
-    batch, which, done, began = batch_of(files), np.arange(len(files)), 0, time.perf_counter()
-    while time.perf_counter() < began + 0.5:
-        on_gpu.strips(batch, which)
-        done += len(files)
-    results["read_per_second"] = done / (time.perf_counter() - began)
-    print(f"host, one thread: {results['read_per_second']:,.0f} pictures/s", flush=True)
+    files = [encoded(picture(path), args.coding, {}) for path in paths]
+    results = by_count(files, args.pictures, kernels, "refused")
+    batch, which = batch_of(files), np.arange(len(files))
+    results["read_per_second"] = by_host(lambda: on_gpu.strips(batch, which), len(files))
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
 

@@ -137,11 +137,15 @@ def encoded(kind: str, path: Path, variant: int = 0, pixels: int = PIXELS) -> by
         return _encoded(kind, opened.convert("RGB"), variant, pixels)
 
 
+def scaled(image: Image.Image, pixels: int = PIXELS) -> Image.Image:
+    """The image with about so many ``pixels``."""
+    scale = (pixels / (image.width * image.height)) ** 0.5
+    return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
+
+
 def _encoded(kind: str, image: Image.Image, variant: int, pixels: int) -> bytes:
     _, format, options = _WAYS[kind]
-    image = varied(image, variant)
-    scale = (pixels / (image.width * image.height)) ** 0.5
-    image = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
+    image = scaled(varied(image, variant), pixels)
     if "quality" in options:
         options = {**options, "quality": options["quality"] + quality_change(variant)}
     if kind == "png16":
