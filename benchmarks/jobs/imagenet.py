@@ -29,7 +29,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.data.different import data_files
-from benchmarks.data.host_planning import data_set, reader
+from benchmarks.data.host_planning import UNCHECKED, data_set, reader
 from benchmarks.jobs import apart
 from benchmarks.jobs.steady import Rate, steady
 
@@ -72,8 +72,10 @@ def measure_ours(
     from dali_run.pipelines.engine.options import ahead_for
     from dali_run.pipelines.job.report import build_report
 
-    known, upload = decoder == "known", decoder if decoder in ("copy", "pieces", "registered") else "auto"
-    plan = our_plan(root, device, job, "auto" if known or upload != "auto" else decoder, source)
+    words = decoder.split("+")
+    known, uploads = "known" in words, [word for word in words if word in ("copy", "pieces", "registered")]
+    upload = uploads[0] if uploads else "auto"
+    plan = our_plan(root, device, job, "auto" if known or uploads else decoder, source)
     options = Options(num_threads=threads, gpu_queue=2, cpu_queue=ahead_for(3, threads), lanes=lanes, to_host=False,
                       together=True, repeats=known, upload=upload)  # fmt: skip
     requests = (Request(k * batch, batch) for k in itertools.count())
@@ -186,7 +188,7 @@ def main() -> None:
         default="auto:256:8:4,auto:1024:8:4,nvjpeg:512:8:3",
         help="decoder:batch:threads:lanes, and :source (tar, lmdb, tfrecord, recordio) unless from single files; "
         "known for a decoder: auto, from the third epoch on, by what the first found out (jpeg/boundaries.py); "
-        "copy, pieces, registered: auto, with that for upload",
+        "copy, pieces, registered: auto, with that for upload; known+registered: both",
     )
     parser.add_argument(
         "--dali", default="256:8,256:16,512:16", help="batch:threads, and :source (tar, tfrecord, recordio)"
@@ -213,10 +215,11 @@ def main() -> None:
 
         def placed(source: str) -> dict[str, str]:
             """The data set as ``source``, made when it is first asked for."""
-            place = Path(scratch, source)
+            kind = "tfrecord" if source == UNCHECKED else source
+            place = Path(scratch, kind)
             if not place.exists():
                 place.mkdir()
-                data_set(source, files, copies, place)
+                data_set(kind, files, copies, place)
             return {"source": source, "root": str(place)}
 
         settings: list[tuple[str, dict[str, Any]]] = []
