@@ -2,7 +2,9 @@
 //
 // Each code but the first of a round, which begins with an empty table, defines the next one: what was written for the
 // code before, and one byte more. So the bits of a code follow from its place in the round alone, and 32 codes are read
-// at once; a code's string is a piece of what is written already, whose place and length the places of codes tell.
+// at once; a code's string is a piece of what is written already, whose place and length the places of codes tell. Lanes
+// then write the bytes of those 32 strings, one each, side by side: each looks for the code that its byte is of, and
+// for where that byte stood before the step began, so that none of them waits for another one's.
 //
 // A strip with anything unusual about it is refused, and the CPU decides.
 
@@ -18,38 +20,106 @@ __device__ __forceinline__ unsigned bits_before(int k) {
 }
 __device__ __forceinline__ unsigned bits_of(int k) { return 9 + (k >= 254) + (k >= 766) + (k >= 1790); }
 
+// A code of a stream: its bits, whether the stream holds them, and the bit after them.
+struct Code {
+    unsigned bits, after;
+    bool there;
+};
+
+// Code `k` of the round that begins at bit `begin` of a stream of so many bits, which is `words`.
+__device__ __forceinline__ Code code_at(const unsigned *words, unsigned bits, unsigned begin, int k) {
+    const unsigned width = bits_of(k), at = begin + bits_before(k), word = at >> 5;
+    const bool there = k < MOST && at + width <= bits;
+    const unsigned high = there ? __byte_perm(words[word], 0, 0x0123) : 0;
+    const unsigned low = there && word + 1 < (bits + 31) / 32 ? __byte_perm(words[word + 1], 0, 0x0123) : 0;
+    return {__funnelshift_l(low, high, at) >> (32 - width), at + width, there};
+}
+
+__device__ __forceinline__ unsigned any_of_warp(unsigned bits) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    for (int apart = 1; apart < 32; apart *= 2) bits |= __shfl_xor_sync(ALL, bits, apart);
+    return bits;
+#else
+    return __reduce_or_sync(ALL, bits);
+#endif
+}
+
+// The string of a step's code, one a lane. One of an earlier step, and a byte more, stands at `from`. One that is a
+// byte longer than that of the step's code `parent` begins with that of code `root`, which is no such one, and `depth`
+// is how many bytes longer it is.
+struct String {
+    unsigned begin, length;  // where its bytes go, from the step's first one on; 0 bytes: it is not written
+    unsigned from;           // or the byte itself, and BYTE
+    unsigned ancestry;       // length, depth << 12, parent << 17, root << 22
+};
+constexpr unsigned BYTE = 1u << 31;
+
+// Write the strings of a step to `out` from `made` on, `total` bytes.
+__device__ __forceinline__ void write_strings(unsigned char *out, unsigned made, unsigned total, const String &mine, int lane) {
+    constexpr int AT_ONCE = 2;  // bytes of a lane that are on their way
+    const unsigned head = __shfl_sync(ALL, mine.from, 0);
+    unsigned before = 0;        // strings that begin before byte `first`
+    for (unsigned first = 0; first < total; first += 32 * AT_ONCE) {
+        unsigned bytes[AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n) {
+            const unsigned low = first + 32 * n, at = low + lane;
+            const unsigned begins = any_of_warp(mine.length && mine.begin - low < 32 ? 1u << (mine.begin - low) : 0);
+            int code = before + __popc(begins & ~0u >> (31 - lane)) - 1;
+            before += __popc(begins);
+            unsigned within = at - __shfl_sync(ALL, mine.begin, code), of = __shfl_sync(ALL, mine.ancestry, code);
+            // bytes that the strings of the step's codes do not begin with: the first one of a string, in the end
+            const auto last = [&] { return at < total && within >= (of & 4095) - (of >> 12 & 31); };
+            while (__any_sync(ALL, last())) {
+                if (last()) {
+                    const bool ends = within == (of & 4095) - 1;
+                    code = (of >> 17 & 31) + ends;
+                    if (ends) within = 0;
+                }
+                of = __shfl_sync(ALL, mine.ancestry, code);
+            }
+            unsigned from = __shfl_sync(ALL, mine.from, of >> 22);
+            if (!(from & BYTE) && from + within == made) from = head, within = 0;  // the first byte of this step
+            bytes[n] = at >= total || from & BYTE ? from : out[from + within];
+        }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n)
+            if (const unsigned at = first + 32 * n + lane; at < total) out[made + at] = bytes[n];
+    }
+}
+
 // A stream, by a warp. `places`: where what the codes of the round became begins.
 template <typename Place>
 __device__ __forceinline__ void unpack(const unsigned char *packed, const Stream &s, unsigned char *rows, int *bad,
                                        Place *places) {
     const int lane = threadIdx.x;
     const unsigned *words = reinterpret_cast<const unsigned *>(packed + s.source);
-    const unsigned bits = static_cast<unsigned>(s.size) * 8, count = (bits + 31) / 32;
+    const unsigned bits = static_cast<unsigned>(s.size) * 8;
     unsigned char *out = rows + s.rows;
     int made = 0, from = 0;  // bytes written; codes of the round that are done
     int work = 1024 + s.size / 16;  // steps: one of 32 codes takes 36 bytes or more, so this is for countless rounds
     unsigned begin = 9;             // the round's first bit
     bool sound = s.size >= 2 && packed[s.source] == CLEAR >> 1 && !(packed[s.source + 1] >> 7), done = false;
+    Code next = code_at(words, bits, begin, lane);
     while (sound && !done) {
         const int k = from + lane;
-        const unsigned width = bits_of(k), at = begin + bits_before(k), word = at >> 5;
-        const bool there = k < MOST && at + width <= bits;
-        const unsigned high = there ? __byte_perm(words[word], 0, 0x0123) : 0;
-        const unsigned low = there && word + 1 < count ? __byte_perm(words[word + 1], 0, 0x0123) : 0;
-        const unsigned code = __funnelshift_l(low, high, at) >> (32 - width);
+        const Code mine = next;
+        next = code_at(words, bits, begin, k + 32);  // on its way while this step is at work
+        const unsigned code = mine.bits;
         const int as = static_cast<int>(code - DEFINED);  // its string is what was written for that code, and a byte
-        const bool again = there && code >= DEFINED && as < k, sensible = again || (there && code < 256);
+        const bool again = mine.there && code >= DEFINED && as < k, sensible = again || (mine.there && code < 256);
         const unsigned stops = __ballot_sync(ALL, !sensible);
         const int codes = stops ? __ffs(stops) - 1 : 32;
-        const bool here = again && as >= from;  // by a code of this step
-        int up = here && lane < codes ? as - from : -1;
-        unsigned length = 1;  // of its string, or what it is longer than that of code `up`
-        if (again && !here) length += (as + 1 < from ? places[as + 1] : made) - places[as];
+        const bool here = again && as >= from && lane < codes;  // by a code of this step
+        unsigned length = 1;  // of its string, or what it is longer than that of code `root`
+        if (again && as < from) length += (as + 1 < from ? places[as + 1] : made) - places[as];
+        int up = here ? as - from : -1, root = lane;
+        unsigned depth = here;
         while (__any_sync(ALL, up >= 0)) {
             const int whose = up >= 0 ? up : lane;
-            const unsigned more = __shfl_sync(ALL, length, whose);
-            const int next = __shfl_sync(ALL, up, whose);
-            if (up >= 0) length += more, up = next;
+            const unsigned more = __shfl_sync(ALL, length, whose), deeper = __shfl_sync(ALL, depth, whose);
+            const int above = __shfl_sync(ALL, up, whose), its = __shfl_sync(ALL, root, whose);
+            if (up >= 0) length += more, depth += deeper, root = its, up = above;
         }
         if (lane >= codes) length = 0;
         unsigned sum = length;
@@ -62,22 +132,23 @@ __device__ __forceinline__ void unpack(const unsigned char *packed, const Stream
         const int used = last ? __ffs(last) : codes;  // what comes after the last byte is not looked at
         sound = --work >= 0 && (last || !__any_sync(ALL, sum > left));
         if (!sound) break;
-        const unsigned to = made + sum - length;
-        const unsigned same = __shfl_sync(ALL, to, as - from & 31), earlier = again && !here ? places[as] : 0;
-        const bool mine = lane < used;
-        if (mine) places[k] = to;
-        if (mine && !again) out[to] = code;
+        String string = {sum - length, lane < used ? length : 0, code | BYTE,
+                         length | depth << 12 | (as - from & 31) << 17 | root << 22};
+        if (again && as < from) string.from = places[as];
+        const unsigned total = used ? __shfl_sync(ALL, sum, used - 1) : 0;
+        if (lane < used) places[k] = made + string.begin;
+        write_strings(out, made, total, string, lane);
         __syncwarp();
-        copy_round(out, mine && again, to, length, to - (here ? same : earlier), lane);
-        made += __shfl_sync(ALL, sum, used ? used - 1 : 0) * (used > 0);
+        made += total;
         done = last;
         from += 32;
         if (done || codes == 32) continue;
         // the code that stopped the step empties the table, or is out of order
-        const bool clear = there && code == CLEAR && k > 0;
+        const bool clear = mine.there && code == CLEAR && k > 0;
         sound = __shfl_sync(ALL, clear, codes);
-        begin = __shfl_sync(ALL, at + width, codes);
+        begin = __shfl_sync(ALL, mine.after, codes);
         from = 0;
+        next = code_at(words, bits, begin, lane);
     }
     if (lane == 0) bad[s.number] = !sound;
 }

@@ -170,6 +170,14 @@ inline unsigned __match_any_sync(unsigned, unsigned x) {
     __syncwarp();
     return bits;
 }
+inline unsigned __reduce_or_sync(unsigned, unsigned x) {
+    emulator::warp().slot[emulator::lane()] = x;
+    __syncwarp();
+    unsigned bits = 0;
+    for (int i = 0; i < 32; i++) bits |= emulator::warp().slot[i];
+    __syncwarp();
+    return bits;
+}
 inline int __any_sync(unsigned m, int predicate) { return __ballot_sync(m, predicate) != 0; }
 inline int __all_sync(unsigned m, int predicate) { return __ballot_sync(m, predicate) == ~0u; }
 
