@@ -11,7 +11,7 @@ import numpy as np
 from ...ops.base import Operator, Spec
 from ...ops.batch import Batch, Samples
 from ...ops.errors import DaliRunError
-from ...ops.gpu.readable_by_gpu import in_device_memory, in_host_memory
+from ...ops.gpu.readable_by_gpu import in_device_memory, in_host_memory, lease_of
 from ..compile.schedule import Step
 from ..graph.nodes import Edge
 from ..wording import size
@@ -205,6 +205,11 @@ class BatchBudget:
             bytes_of(b for b in it.env.values() if there(b.data)) for there in (in_host_memory, in_device_memory)
         )
         return on_host + sum(begun.nbytes for begun in it.begun.values()), on_device
+
+    @staticmethod
+    def copied(it: Iteration) -> int:
+        """Bytes of the batch in arrays of the host that are its own: they go to a device as a whole."""
+        return bytes_of(b for b in it.env.values() if isinstance(b.data, np.ndarray) and lease_of(b.data) is None)
 
     def release(self, order: tuple[int, ...]) -> None:
         """The batch ``order`` is gone."""

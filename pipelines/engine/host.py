@@ -209,9 +209,9 @@ class HostPart:
         it.dropped += run.dropped
         self._budget.forget(it, step)
         if self.on_account:
-            self._intake.sample_bytes = max(
-                self._intake.sample_bytes, self._budget.holds(it) / max(1, len(it.everyone))
-            )
+            count = max(1, len(it.everyone))
+            self._intake.sample_bytes = max(self._intake.sample_bytes, self._budget.holds(it) / count)
+            self._intake.copied_bytes = self._budget.copied(it) / count
         self._services.stats.busy(name, time.perf_counter() - began)
 
     def _allowance(self) -> Allowance:

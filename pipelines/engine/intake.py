@@ -10,14 +10,19 @@ from .batch_budget import BatchBudget
 from .in_flight import Iteration, Request, draws_of
 from .services import Services
 
-_LAUNCH = 1024
-"""Samples that are launched together where batches are smaller (one H200: 85k images/s in batches of 256, 141k of 512,
-195k of 1024; with later kernels 270k of 1024, 180k of 2048)."""
+_LAUNCH = 2048
+"""Samples that are launched together where batches are smaller: what a launch costs the host, and the ends of kernels
+at which few samples are left, count once (one H200: 332k images/s of 1,024, 374k of 2,048)."""
+
+_LAUNCH_RETURNED = 1024
+"""The same where results go back to the host: twice as much page-locked memory takes longer to make than such
+launches save (340,000 images from JPEG to JPEG: 129k images/s with 1,024, 111k with 2,048; in its middle 143k and
+152k)."""
 
 _LAUNCH_BYTES = 128 << 20
-"""Bytes that samples which are launched together may take on the host: those of 1,024 JPEGs of ImageNet, or of 400
-sounds of ten seconds. Some twenty buffers of that size are page-locked before a run is at its full speed, and that
-takes long."""
+"""Bytes that samples which are launched together may take in page-locked memory that is made for them: those of 1,024
+JPEGs of ImageNet, or of 400 sounds of ten seconds. Some twenty buffers of that size are made before a run is at its
+full speed, and that takes long."""
 
 
 class Intake:
@@ -34,6 +39,9 @@ class Intake:
         self.sample_bytes = 0.0
         """Of a sample, in that batch that was read where they are largest. Set by readers' threads; a late value costs
         accuracy of the account, nothing else."""
+        self.copied_bytes = 0.0
+        """Of a sample of the batch that was read last, in arrays that are uploaded as a whole: none once a GPU is open
+        that gets files in pieces. Set as the above."""
         self.launch_room = 0
         """Samples that one launch may hold, once that is known. Set by the launching thread."""
         self.together = (
@@ -43,6 +51,7 @@ class Intake:
             and not (options.whole_batches and len(plan.target.indices) > 1)  # which take turns, batch by batch
         )
         """Small batches may go onto the device together."""
+        self._most = _LAUNCH_RETURNED if options.to_host else _LAUNCH
         self._draws = options.rng != "dali" and any(n.op.random for n in plan.graph.nodes)
 
     def one(self, most: int | None) -> Iteration | None:
@@ -74,9 +83,9 @@ class Intake:
         a power of two of batches, so that buffers come in few sizes: to make one that is page-locked takes long."""
         schedule, before = iter(self._schedule), 0
         for request in schedule:
-            most = min(_LAUNCH, self.launch_room, before // (4 * len(self._services.plan.target.indices)))
-            if self.sample_bytes:
-                most = min(most, int(_LAUNCH_BYTES / self.sample_bytes))
+            most = min(self._most, self.launch_room, before // (4 * len(self._services.plan.target.indices)))
+            if self.copied_bytes:
+                most = min(most, int(_LAUNCH_BYTES / self.copied_bytes))
             count = most // max(1, request.n) if self.together else 1
             asked = request, *islice(schedule, (1 << max(1, count).bit_length() - 1) - 1)
             before += sum(r.n for r in asked)

@@ -16,10 +16,12 @@ from dali_run.ops.base import Spec
 from dali_run.ops.batch import Batch, Origin
 from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError
+from dali_run.ops.gpu.readable_by_gpu import RegisteredLease
 from dali_run.ops.storage.inventory import Pieces
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
+from dali_run.pipelines.engine import intake
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.engine.options import ahead_for
@@ -33,10 +35,12 @@ _RECORDS = 400
 
 
 class _Records:
-    """Record i holds i % 251 as often as i % 7 says. ``during`` is called while a batch is read."""
+    """Record i holds i % 251 as often as i % 7 says. ``during`` is called while a batch is read; ``lent`` makes the
+    array that is handed out."""
 
     groups = None
     during: ClassVar[Callable[[Context], None]] = lambda ctx: None
+    lent: ClassVar[Callable[[Any], Any]] = lambda data: data
     size: ClassVar[int] = 1
 
     def __len__(self) -> int:
@@ -54,7 +58,7 @@ class _Records:
         out[:] = np.repeat(index % 251, sizes)
         for k in np.flatnonzero(index % 29 == 3).tolist():
             ctx.reject(k, "read_failed", f"{int(index[k])} is bad")
-        return (Batch(out, at, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples),)
+        return (Batch(type(self).lent(out), at, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples),)
 
     def fingerprint(self) -> str:
         return "records"
@@ -346,21 +350,32 @@ def test_small_batches_for_a_device_are_launched_together_where_they_may(whole: 
             assert few < batches(together=True, memory=Memory(host=2000)) < _RECORDS // 4
 
 
-def test_large_samples_go_in_smaller_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their buffers would take long to make."""
+def _launches(**options: Any) -> int:
+    """Of a run in batches of 2."""
     plan = compiled("null")
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        options = {"num_threads": 1, "lanes": 1, "together": True, "whole_batches": False, **options}
+        with Engine(plan, feed, feed.requests(2), Options(**options)) as engine:
+            collect(engine)
+        return engine.delivery.passed
 
-    def batches(most: int) -> int:
-        monkeypatch.setattr("dali_run.pipelines.engine.intake._LAUNCH_BYTES", most)
-        with Sources(plan, 1) as sources:
-            feed = JobFeed(sources)
-            options = Options(num_threads=1, lanes=1, together=True, whole_batches=False)
-            with Engine(plan, feed, feed.requests(2), options) as engine:
-                collect(engine)
-            return engine.delivery.passed
 
-    assert batches(1) == _RECORDS // 2
-    assert batches(1 << 20) < _RECORDS // 4
+def test_large_samples_go_in_smaller_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their buffers would take long to make: those into which samples are copied, not mapped files and such."""
+    monkeypatch.setattr(intake, "_LAUNCH_BYTES", 1)
+    assert _launches() == _RECORDS // 2
+    with monkeypatch.context() as m:
+        m.setattr(_Records, "lent", lambda data: RegisteredLease(data, 0).array())
+        assert _launches() < _RECORDS // 4
+    monkeypatch.setattr(intake, "_LAUNCH_BYTES", 1 << 20)
+    assert _launches() < _RECORDS // 4
+
+
+def test_launches_whose_results_stay_on_the_device_are_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "_LAUNCH_RETURNED", 2)
+    assert _launches() == _RECORDS // 2
+    assert _launches(to_host=False) < _RECORDS // 4
 
 
 def test_batches_that_went_together_are_handed_out_as_they_were_asked_for() -> None:
