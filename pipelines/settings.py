@@ -67,8 +67,8 @@ class RunSettings:
             "read; `copy`: a batch at a time, through page-locked memory. Records of containers (TFRecord, tar, LMDB, "
             "RecordIO): `copy`; `pieces`: piece by piece while the rest is copied; `registered`: the GPU gathers them "
             "out of the page cache; `kvikio`: from a disk into the GPU's memory, by GPUDirect Storage where there is; "
-            "`auto`: registered (where that is possible) or copied, whichever is faster in the first seconds, and in "
-            "jobs with four threads or more copied"
+            "`auto`: registered (where that is possible) or in pieces, whichever is faster in the first seconds; jobs, "
+            "which read each record once, copy them, or try registering, too, with less than four threads"
         ),
     ] = "auto"
     remember: Annotated[

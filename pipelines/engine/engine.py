@@ -220,6 +220,7 @@ class Engine:
         from ...ops.gpu.uploads import UploadsOf
 
         host, device, lanes, stats = self.budget.host, self.budget.device, self.lanes, self.stats
+        upload, known = self.options.upload, self.options.uploads
         return UploadsOf(
             self.plan.target.indices,
             self.options.num_threads,
@@ -227,7 +228,7 @@ class Engine:
             lambda nbytes: host.hold(_PIECES, nbytes, wait=False),
             lambda: device.limit if lanes.are_open and device is not None else None,
             lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
-            containers=self.options.upload == "pieces",
+            containers=upload == "pieces" or (upload == "auto" and (known is None or known.again)),
         )
 
     def _staging(self, nbytes: int) -> Any:

@@ -68,12 +68,12 @@ class HostPart:
         self._page_locked = page_locked
         options = services.options
         self.pool = Pool(options.num_threads, "worker")
-        spare = int(budget.host.limit * _SPARE) // options.cpu_queue
+        spare = int(budget.host.limit * _SPARE)
         room = budget.host.spare
         self._recycler = Recycler(options.cpu_queue, spare, room)
         self._read_recycler = Recycler(options.cpu_queue, spare // 2, room)
         """Of readers that make arrays themselves: videos, sounds, regions."""
-        self._chunk_recycler = Recycler(4 * options.num_threads, spare // (2 * options.num_threads), room)
+        self._chunk_recycler = Recycler(4 * options.num_threads, 2 * spare // options.cpu_queue, room)
         """Of what chunks hold between their operators: decoded pictures, most of all."""
         budget.host.keeps(self._recycler, self._read_recycler, self._chunk_recycler)
         self.stopped = False

@@ -19,10 +19,12 @@ _LAUNCH_RETURNED = 1024
 launches save (340,000 images from JPEG to JPEG: 129k images/s with 1,024, 111k with 2,048; in its middle 143k and
 152k)."""
 
-_LAUNCH_BYTES = 128 << 20
-"""Bytes that samples which are launched together may take in page-locked memory that is made for them: those of 1,024
-JPEGs of ImageNet, or of 400 sounds of ten seconds. Some twenty buffers of that size are made before a run is at its
-full speed, and that takes long."""
+_LAUNCH_BYTES = 512 << 20
+"""Bytes that samples which are launched together may take on the host."""
+
+_LAUNCH_COPIED = 128 << 20
+"""The same, in page-locked memory that is made for them: those of 1,024 JPEGs of ImageNet, or of 400 sounds of ten
+seconds. Some twenty buffers of that size are made before a run is at its full speed, and that takes long."""
 
 
 class Intake:
@@ -84,8 +86,8 @@ class Intake:
         schedule, before = iter(self._schedule), 0
         for request in schedule:
             most = min(self._most, self.launch_room, before // (4 * len(self._services.plan.target.indices)))
-            if self.copied_bytes:
-                most = min(most, int(_LAUNCH_BYTES / self.copied_bytes))
+            for nbytes, each in ((_LAUNCH_BYTES, self.sample_bytes), (_LAUNCH_COPIED, self.copied_bytes)):
+                most = min(most, int(nbytes / each)) if each else most
             count = most // max(1, request.n) if self.together else 1
             asked = request, *islice(schedule, (1 << max(1, count).bit_length() - 1) - 1)
             before += sum(r.n for r in asked)

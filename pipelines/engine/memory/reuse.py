@@ -20,17 +20,18 @@ _SMALLEST = 1 << 20
 class Recycler:
     """Where large arrays come from. Arrays may be held as long as anyone likes, and by any thread."""
 
-    def __init__(self, spare: int = 3, largest: int = 1 << 62, room: Callable[[int], bool] = lambda _: True) -> None:
-        """At most ``spare`` arrays wait to be used again, of at most ``largest`` bytes each, and as long as there is
+    def __init__(self, spare: int = 3, most: int = 1 << 62, room: Callable[[int], bool] = lambda _: True) -> None:
+        """At most ``spare`` arrays wait to be used again, of at most ``most`` bytes together, and as long as there is
         ``room`` for so many bytes more, which a destructor may ask at any moment."""
-        self._largest = largest
+        self.most = most
+        """Bytes that may wait."""
         self._room = room
         self._free: deque[npt.NDArray[np.uint8]] = deque(maxlen=spare)  # without a lock: a collection may append
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
         """An uninitialised flat array. Its memory comes back when the last view of it is gone."""
         nbytes = n * np.dtype(dtype).itemsize
-        if not _SMALLEST <= nbytes <= self._largest:
+        if not _SMALLEST <= nbytes <= self.most:
             return host_empty(n, dtype)
         lease = np.asarray(_Block(self, self._block(nbytes)))
         return lease[:nbytes].view(dtype)
@@ -40,24 +41,19 @@ class Recycler:
         """Bytes that wait to be used again."""
         return sum(map(len, list(self._free)))
 
-    @property
-    def most(self) -> int:
-        """Bytes that may wait."""
-        return (self._free.maxlen or 0) * self._largest
-
     def clear(self) -> None:
         """Keep nothing of what waits now."""
         self._free.clear()
 
     def close(self) -> None:
         """Keep nothing any more, what is out included: an engine that has ended may wait long for the collector."""
-        self._largest = 0
+        self.most = 0
         self._room = _none
         self._free.clear()
 
     def back(self, block: npt.NDArray[np.uint8]) -> None:
         """A block is needed no more."""
-        if self._largest and self._room(len(block)):
+        if self.idle + len(block) <= self.most and self._room(len(block)):
             self._free.append(block)
 
     def _block(self, nbytes: int) -> npt.NDArray[np.uint8]:
@@ -70,7 +66,7 @@ class Recycler:
                 return block
             self._free.append(block)
         # more, for the next one may be larger; what is never written takes no memory
-        return host_empty(max(nbytes, min(1 << (nbytes - 1).bit_length(), self._largest)), np.uint8)
+        return host_empty(max(nbytes, min(1 << (nbytes - 1).bit_length(), self.most)), np.uint8)
 
 
 def _none(_: int) -> bool:

@@ -363,12 +363,14 @@ def _launches(**options: Any) -> int:
 
 def test_large_samples_go_in_smaller_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their buffers would take long to make: those into which samples are copied, not mapped files and such."""
-    monkeypatch.setattr(intake, "_LAUNCH_BYTES", 1)
+    monkeypatch.setattr(intake, "_LAUNCH_COPIED", 1)
     assert _launches() == _RECORDS // 2
     with monkeypatch.context() as m:
         m.setattr(_Records, "lent", lambda data: RegisteredLease(data, 0).array())
         assert _launches() < _RECORDS // 4
-    monkeypatch.setattr(intake, "_LAUNCH_BYTES", 1 << 20)
+        m.setattr(intake, "_LAUNCH_BYTES", 1)
+        assert _launches() == _RECORDS // 2
+    monkeypatch.setattr(intake, "_LAUNCH_COPIED", 1 << 20)
     assert _launches() < _RECORDS // 4
 
 

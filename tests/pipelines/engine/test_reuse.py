@@ -59,12 +59,18 @@ def test_sizes_that_go_up_and_down_share_blocks() -> None:
     assert len(addresses) == 1
 
 
-def test_blocks_are_no_larger_than_those_that_are_kept_may_be() -> None:
-    recycler = Recycler(largest=5 * LARGE)
-    held = [recycler.empty(n * LARGE, np.uint8) for n in (5, 3)]  # rounded up: 8 and 4
+def test_blocks_are_no_larger_than_what_may_be_kept() -> None:
+    recycler = Recycler(most=7 * LARGE)
+    recycler.empty(5 * LARGE, np.uint8)
+    assert [len(b) for b in recycler._free] == [7 * LARGE]  # not 8, to which such sizes are rounded up
+
+
+def test_all_that_is_kept_takes_so_much_at_most() -> None:
+    recycler = Recycler(spare=8, most=5 * LARGE)
+    held = [recycler.empty(2 * LARGE, np.uint8) for _ in range(4)]
     del held
     gc.collect()
-    assert sorted(len(b) for b in recycler._free) == [4 * LARGE, 5 * LARGE]
+    assert recycler.idle == 4 * LARGE
 
 
 def test_only_so_much_is_kept() -> None:
@@ -94,7 +100,7 @@ def test_threads_never_share_a_block() -> None:
 
 
 def test_large_arrays_are_not_kept() -> None:
-    recycler = Recycler(largest=3 << 20)
+    recycler = Recycler(most=3 << 20)
     for megabytes, kept in ((2, True), (4, False)):
         first = recycler.empty(megabytes << 20, np.uint8)
         address = first.ctypes.data

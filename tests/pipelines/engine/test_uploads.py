@@ -231,13 +231,13 @@ def test_what_cuda_refuses_is_copied_and_said(packed: Path) -> None:
         run = Run(plan)
         run.same(want)
         assert fake.registrations == 0
-    assert list(run.uploads) == ["copied: cudaHostRegister: cudaErrorNotSupported: operation not supported"]
+    assert list(run.uploads) == ["in pieces: cudaHostRegister: cudaErrorNotSupported: operation not supported"]
     with refusing(lambda number: number == 2) as fake:
         run = Run(plan)
         run.same(want)
         lenders.settle()
         assert fake.registered == {}
-    assert {way.split(":")[0] for way in run.uploads} == {"registered", "copied"}
+    assert {way.split(":")[0] for way in run.uploads} == {"registered", "in pieces"}
 
 
 def test_a_gpu_that_cannot_is_asked_for_nothing(packed: Path) -> None:
@@ -290,11 +290,11 @@ def test_only_what_is_in_the_page_cache_is_registered(packed: Path, monkeypatch:
         want = Run(plan, 1, upload="copy")
         run = Run(plan, 1)
         run.same(want)
-    assert set(run.uploads) == {"registered", "copied: not in the page cache"}
+    assert set(run.uploads) == {"registered", "in pieces: not in the page cache"}
 
 
 def test_a_scattered_order_registers_a_little_at_a_time(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first batches are copied, until everything is registered that there is room for; nothing is given back."""
+    """The first batches are copied, piece by piece, until everything is registered that there is room for; nothing is given back."""
     monkeypatch.setattr(lenders, "WINDOW", 4 << 10)
     monkeypatch.setattr(lenders, "_AT_ONCE", 2)
     with faked(memory=True) as fake:
@@ -302,7 +302,7 @@ def test_a_scattered_order_registers_a_little_at_a_time(packed: Path, monkeypatc
         want = Run(plan, upload="copy")
         run = Run(plan, 4)
         run.same(want)
-    assert run.uploads["copied: being registered"] > 0
+    assert run.uploads["in pieces: being registered"] > 0
     assert fake.registered == {}
 
 
@@ -317,7 +317,7 @@ def test_a_packed_archive_is_copied(packed: Path, tmp_path: Path) -> None:
         run = Run(plan)
         assert fake.registrations == 0
         Run(plan, upload="copy").same(run)
-    assert list(run.uploads) == ["copied: a file was unpacked, or replaced while the job ran"]
+    assert list(run.uploads) == ["in pieces: a file was unpacked, or replaced while the job ran"]
 
 
 def test_a_file_that_is_cut_short_costs_its_samples(
