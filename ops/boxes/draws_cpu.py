@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ..draws.philox_cpu import _line, block
+from ..draws.philox_cpu import block, line
 
 F = np.float32
 _LOW = np.uint64(0xFFFFFFFF)
@@ -63,7 +63,7 @@ def real(key, sequence, state, low, high):
 @njit
 def fill(key, sequence, at, words):
     """Draws ``at`` and after to ``words``, uint32. Nothing else is as fast: other draws are made four at a time."""
-    _line(key, sequence, at, 1, words)
+    line(key, sequence, at, 1, words)
 
 
 @njit

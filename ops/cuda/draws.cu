@@ -1,5 +1,6 @@
 // random.* of many numbers (ops/draws/numbers.py): a thread draws one element. `numbers` is [N][width], see `Drawn`.
 #include "convert.cuh"
+#include "normal.cuh"
 #include "philox.cuh"
 
 enum Drawn { FLIP, UNIFORM, NORMAL, CHOSEN };  // numbers: limit; first, factor, below; mean, stddev; those to choose from
@@ -28,15 +29,8 @@ __global__ void draw(unsigned long long key, unsigned long long low, int phase, 
         const float value = static_cast<float>(drawn * second + first);
         *to = saturate<Out>(fminf(value, static_cast<float>(third)));
     } else {
-        const float scale = 2.3283064365386963e-10f;
-        float u = __fmul_rn(static_cast<float>(draws.next()), scale), v = __fmul_rn(static_cast<float>(draws.next()), scale);
-        if (u == 0) {
-            const float other = u;
-            u = v;
-            v = other;
-        }
-        const float radius = sqrtf(-2.0f * logf(fmaxf(u, 1.17549435e-38f)));
-        const float normal = __fmul_rn(radius, cosf(__fmul_rn(6.2831853071795865f, v)));
-        *to = saturate<Out>(static_cast<float>(static_cast<double>(normal) * second + first));
+        const unsigned one = draws.next(), other = draws.next();
+        const double normal = static_cast<double>(standard_normal(one, other));
+        *to = saturate<Out>(static_cast<float>(__dadd_rn(__dmul_rn(normal, second), first)));
     }
 }

@@ -1,19 +1,21 @@
 // noise.* (ops/distortions/noise.py): the loops of noise_cpu.py say what is done.
 #include "convert.cuh"
 #include "fours.cuh"
+#include "normal.cuh"
 #include "philox.cuh"
 
 typedef unsigned long long Key;
 
-__device__ __forceinline__ float unit(unsigned draw) { return __fmul_rn(static_cast<float>(draw), 2.3283064365386963e-10f); }
+template <typename T> __device__ __forceinline__ T stored(double value) { return saturate<T>(value); }
+template <> __device__ __forceinline__ unsigned char stored(double value) {  // as noise_cpu.py has it
+    return saturate<unsigned char>(static_cast<float>(value));
+}
 
-// A normal number of two draws (Box and Muller), times `stddev` plus `mean`, added to `v`.
+// A normal number of two draws, times `stddev` plus `mean`, added to `v`.
 template <typename T> __device__ __forceinline__ T disturbed(T v, unsigned first, unsigned second, float mean, float stddev) {
-    const float a = unit(first), b = unit(second), u = a == 0 ? b : a, turn = a == 0 ? a : b;
-    const float radius = sqrtf(-2.0f * logf(fmaxf(u, 1e-38f)));
-    const double normal = radius * cosf(6.2831853071795865f * turn);
-    const float noise = static_cast<float>(normal * stddev + mean);
-    return saturate<T>(static_cast<double>(plain(v)) + noise);
+    const double normal = static_cast<double>(standard_normal(first, second));
+    const float noise = static_cast<float>(__dadd_rn(__dmul_rn(normal, stddev), mean));
+    return stored<T>(static_cast<double>(plain(v)) + noise);
 }
 
 // grid (tiles * samples); a thread makes four elements, where they lie close by those of two blocks of draws.

@@ -98,7 +98,6 @@ def _checked(ctx: Context, name: str, values: F32, good: npt.NDArray[np.bool_], 
 class Gaussian(Noise, name="noise.gaussian"):
     """Add normally distributed noise to every value; integers are rounded and saturate."""
 
-    bound = "1 level, where the result lies next to a tie"
     example = "{op: noise.gaussian, in: images, stddev: 10.0, out: images}"
 
     mean: Annotated[float, Arg("of the distribution", per_sample=True)] = 0.0

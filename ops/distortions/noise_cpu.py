@@ -14,6 +14,7 @@ from numba import types
 from numba.extending import overload
 
 from ..copies.strided_cpu import put
+from ..draws.normal_cpu import standard_normal
 from ..draws.philox_cpu import block
 
 jit = numba.njit(nogil=True, cache=True)
@@ -53,16 +54,11 @@ def _two(key, sequence, at):
 @jit
 def gaussian(key, sequences, skip, src, base, counts, mean, stddev, dst, out_base):
     """Each value plus a normal number by Box and Muller's transform of two draws."""
-    turn = np.float32(2 * np.pi)
     for i in range(len(base)):
         m, s = np.float64(mean[i]), np.float64(stddev[i])
         for j in range(counts[i]):
             first, second = _two(key, sequences[i], j * skip)
-            u, v = np.float32(np.uint32(first)) * _UNIT, np.float32(np.uint32(second)) * _UNIT
-            if u == 0:
-                u, v = v, u
-            radius = np.sqrt(np.float32(-2) * np.log(max(u, np.float32(1e-38))))
-            normal = np.float64(radius * np.cos(turn * v))
+            normal = np.float64(standard_normal(np.uint32(first), np.uint32(second)))
             store(dst, out_base[i] + j, np.float64(src[base[i] + j]) + np.float64(np.float32(normal * s + m)))
 
 

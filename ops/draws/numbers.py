@@ -30,6 +30,7 @@ from ..types import DALIDataType, to_numpy
 F64 = npt.NDArray[np.float64]
 
 _kernels: Any = Kernels(".philox_cpu", __package__)
+_normal: Any = Kernels(".normal_cpu", __package__)
 _beta: Any = Kernels(".beta_cpu", __package__)
 
 _SKIP = 257
@@ -39,7 +40,6 @@ _FEW = 1 << 10
 """Elements of a sample, below which shapes need not be looked at."""
 
 _THREADS = 256
-_BLOCK = 4096
 _MANY = 4096
 """Elements of a batch that are drawn where they are needed, and without arrays of draws."""
 
@@ -92,7 +92,7 @@ class Random(Operator, abstract=True):
         shapes = _shapes(ctx, *like)
         if self.is_simple:
             elements = Elements(ctx, shapes)
-            if elements.total >= (1 if self.is_exact else _MANY):
+            if elements.total:
                 return self._many(ctx, elements, shapes)
 
         def again(ctx: Context) -> tuple[npt.NDArray[Any], ...]:
@@ -120,9 +120,6 @@ class Random(Operator, abstract=True):
     def is_simple(self) -> bool:
         """An element is one of cuda/draws.cu, by the `numbers` of its sample."""
         return False
-
-    is_exact: ClassVar[bool] = True
-    """A GPU draws the same bits as the host."""
 
     def numbers(self, ctx: Context) -> F64:
         """For each sample, [N, 3] as a rule, as cuda/draws.cu says."""
@@ -416,13 +413,10 @@ class Normal(Random, name="random.normal"):
     aliases: ClassVar[tuple[str, ...]] = ("normal_distribution",)
     example: ClassVar[str] = "{op: random.normal, mean: 0.0, stddev: 1.0, shape: [3], out: noise}"
 
-    bound = "2e-6 of stddev, in batches of 4,096 elements and more"
-
     mean: Annotated[float, Arg("of the distribution", per_sample=True)] = 0.0
     stddev: Annotated[float, Arg("standard deviation", per_sample=True)] = 1.0
 
     kind = "NORMAL"
-    is_exact = False
 
     @property
     def is_simple(self) -> bool:
@@ -434,47 +428,37 @@ class Normal(Random, name="random.normal"):
     def _many(self, ctx: Context, elements: Elements, shapes: I32) -> Batch:
         if ctx.stage != "cpu":
             return Random._many(self, ctx, elements, shapes)
-        values = saturate(self.draw(ctx, elements), to_numpy(self.result))
-        return _packed(ctx, shapes, values, "")
+        return _packed(ctx, shapes, saturate(self.draw(ctx, elements), to_numpy(self.result)), "")
 
     def drawn(self, streams: Streams, samples: Samples) -> Batch | None:
         if self.per_sample or self.dtype not in (None, _FLOAT) or not 0 < self._each < _FEW:
             return None
         n = len(samples)
-        words = np.empty((n * self._each, 2), np.uint32)
-        _kernels.element_draws(streams.handle, streams.sequence, _counts(n, self._each), _SKIP, words)
-        standard = _box_muller(words.T.astype(np.float32, order="C") * np.float32(2.0**-32)).astype(np.float64)
-        numbers = (standard * np.float32(self.stddev) + np.float32(self.mean)).astype(np.float32)
-        return self._filled(n, numbers, samples)
+        given = _repeated(n, float(np.float32(self.mean)), float(np.float32(self.stddev)))
+        return self._filled(n, _drawn_normal(streams, _counts(n, self._each), given), samples)
 
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
+        if self.result not in _WIDE:
+            return _drawn_normal(elements.streams, elements.counts, self.numbers(ctx))
         mean, stddev = elements.spread(ctx.arg("mean")), elements.spread(ctx.arg("stddev"))
-        if self.result not in _WIDE and elements.total > _BLOCK:
-            words, out = elements.draws(2), np.empty(elements.total, np.float32)
-            for lo in range(0, len(out), _BLOCK):  # what lies between stays in the cache
-                hi = lo + _BLOCK
-                standard = _box_muller(words[lo:hi].T.astype(np.float32, order="C") * np.float32(2.0**-32))
-                out[lo:hi] = standard.astype(np.float64) * stddev[lo:hi] + mean[lo:hi]
-            return out
-        if self.result in _WIDE:
-            pair = elements.wide_draws(2).astype(np.float64) * 2.0**-64
-            wide: F64 = _box_muller(pair.T) * stddev + mean
-            return wide
-        standard = _box_muller(elements.draws(2).T.astype(np.float32, order="C") * np.float32(2.0**-32))
-        narrow: F32 = (standard.astype(np.float64) * stddev + mean).astype(np.float32)
-        return narrow
-
-
-def _box_muller(pair: F32 | F64) -> npt.NDArray[Any]:
-    """A standard normal number from each column of two in [0, 1]; the logarithm takes one that is not 0."""
-    first, second = pair
-    swap = first == 0
-    if swap.any():
+        first, second = elements.wide_draws(2).T.astype(np.float64) * 2.0**-64
+        swap = first == 0  # the logarithm takes the one that is not 0
         first, second = np.where(swap, second, first), np.where(swap, first, second)
-        first = np.maximum(first, np.finfo(first.dtype).tiny)
-    turn = first.dtype.type(2 * np.pi)
-    result: npt.NDArray[Any] = np.sqrt(first.dtype.type(-2) * np.log(first)) * np.cos(turn * second)
-    return result
+        radius = np.sqrt(-2 * np.log(np.maximum(first, np.finfo(np.float64).tiny)))
+        wide: F64 = radius * np.cos(2 * np.pi * second) * stddev + mean
+        return wide
+
+
+def _drawn_normal(streams: Streams, counts: I64, numbers: F64) -> F32:
+    sequence = np.ascontiguousarray(streams.sequence)
+    found: F32 = _normal.many_normal(streams.handle, sequence, counts, _SKIP, numbers)
+    return found
+
+
+@functools.lru_cache(64)
+def _repeated(n: int, mean: float, stddev: float) -> F64:
+    """`Normal.numbers` of ``n`` samples with the same arguments."""
+    return np.tile((mean, stddev, 0.0), (n, 1))
 
 
 _LARGEST = float(np.finfo(np.float32).max)

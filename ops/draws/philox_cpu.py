@@ -118,11 +118,12 @@ def _first_words(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> No
         out[j] = np.uint32(low if place < 2 else high)
 
 
-def _line(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
+def line(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
+    """Draws ``first``, ``first`` + ``skip`` ... of a stream, uint32."""
     raise NotImplementedError("compiled code calls it")
 
 
-@overload(_line)
+@overload(line)
 def _line_of(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> Any:  # noqa: ARG001
     def plain(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
         _first_words(key, sequence, first, skip, out)
@@ -134,7 +135,8 @@ def _line_of(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> Any:  
     return later if isinstance(key, types.BaseTuple) else plain
 
 
-_BLOCK = 1024
+WORDS = 1024
+"""Draws that are made at once."""
 _VECTOR = 8
 """Elements that are worth loops over vectors."""
 
@@ -145,7 +147,7 @@ def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) ->
 
     ``counts`` [N] elements of stream i fill the next rows of ``out`` uint32[T, draws].
     """
-    row, words = 0, np.empty(_BLOCK, np.uint32)
+    row, words = 0, np.empty(WORDS, np.uint32)
     for i in range(len(counts)):
         if counts[i] < _VECTOR:
             for j in range(counts[i]):
@@ -153,10 +155,10 @@ def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) ->
                     out[row + j, k] = np.uint32(draw(key, sequences[i], j * skip + k))
             row += counts[i]
             continue
-        for first in range(0, counts[i], _BLOCK):
-            n = min(_BLOCK, counts[i] - first)
+        for first in range(0, counts[i], WORDS):
+            n = min(WORDS, counts[i] - first)
             for k in range(out.shape[1]):
-                _line(key, sequences[i], np.int64(first * skip + k), np.int64(skip), words[:n])
+                line(key, sequences[i], np.int64(first * skip + k), np.int64(skip), words[:n])
                 for j in range(n):
                     out[row + j, k] = words[j]
             row += n
@@ -165,12 +167,12 @@ def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) ->
 @njit(nogil=True, cache=True)
 def many_uniform(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) -> Any:
     """Uniform numbers, by `streams.ends_of` [N, 3] (first, factor, below)."""
-    out, words, at = np.empty(counts.sum(), np.float32), np.empty(_BLOCK, np.uint32), 0
+    out, words, at = np.empty(counts.sum(), np.float32), np.empty(WORDS, np.uint32), 0
     for i in range(len(counts)):
         low, factor, below = numbers[i, 0], numbers[i, 1], np.float32(numbers[i, 2])
-        for first in range(0, counts[i], _BLOCK):
-            n = min(_BLOCK, counts[i] - first)
-            _line(key, sequences[i], np.int64(first * skip), np.int64(skip), words[:n])
+        for first in range(0, counts[i], WORDS):
+            n = min(WORDS, counts[i] - first)
+            line(key, sequences[i], np.int64(first * skip), np.int64(skip), words[:n])
             to = out[at : at + n]
             for j in range(n):
                 to[j] = min(np.float32(np.float64(np.float32(words[j])) * factor + low), below)
@@ -181,12 +183,12 @@ def many_uniform(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any)
 @njit(nogil=True, cache=True)
 def many_flip(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) -> Any:
     """1 where a draw is at most the first of its sample's ``numbers`` [N, 3], else 0."""
-    out, words, at = np.empty(counts.sum(), np.int32), np.empty(_BLOCK, np.uint32), 0
+    out, words, at = np.empty(counts.sum(), np.int32), np.empty(WORDS, np.uint32), 0
     for i in range(len(counts)):
         limit = np.int64(numbers[i, 0])
-        for first in range(0, counts[i], _BLOCK):
-            n = min(_BLOCK, counts[i] - first)
-            _line(key, sequences[i], np.int64(first * skip), np.int64(skip), words[:n])
+        for first in range(0, counts[i], WORDS):
+            n = min(WORDS, counts[i] - first)
+            line(key, sequences[i], np.int64(first * skip), np.int64(skip), words[:n])
             to = out[at : at + n]
             for j in range(n):
                 to[j] = np.int64(words[j]) <= limit

@@ -247,6 +247,9 @@ inline float __fadd_rz(float a, float b) {
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 using std::max;
 using std::min;
 template <class A, class B> std::common_type_t<A, B> min(A a, B b) { return a < b ? a : b; }

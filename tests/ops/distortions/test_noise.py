@@ -44,7 +44,7 @@ def test_cuda_run_on_the_cpu(name: str) -> None:
             want, _ = ours(case, inputs)
             got, _ = ours(case, inputs, lane)
             for a, b in zip(got, want, strict=True):
-                assert np.mean(a != b) <= 0.001 or largest_difference(a, b) <= 1e-6, case
+                assert np.mean(a != b) <= (0.001 if name == "noise.shot" else 0), case
     assert lane.launched
 
 
@@ -61,7 +61,7 @@ def test_gpu(name: str) -> None:
         got = lane.to_host(out)
         lane.synchronize()
     for a, b in zip(got, want, strict=True):
-        assert np.mean(a != b) <= 0.001
+        assert np.mean(a != b) <= (0.001 if name == "noise.shot" else 0)
 
 
 @pytest.mark.parametrize("rng", ["philox", "dali"])
@@ -118,7 +118,7 @@ def test_every_type(dtype: str) -> None:
         assert not rejects
         assert want.dtype == dtype
         got, _ = apply(operator(name), batch_of([data], "HWC"), seed=2, lane=EmulatedLane())
-        assert np.mean(got.sample(0) != want.sample(0)) <= 0.02 or name == "noise.gaussian"
+        assert np.mean(got.sample(0) != want.sample(0)) <= (0.02 if name == "noise.shot" else 0)
         np.testing.assert_allclose(got.sample(0).astype(float), want.sample(0).astype(float), rtol=1e-3, atol=1e-3)
 
 
