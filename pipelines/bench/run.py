@@ -19,6 +19,7 @@ from ...ops.errors import DaliRunError, SpecError
 from ..compile.plan import compile_graph
 from ..cores import threads_of
 from ..engine.compile_ahead import clients_of, compile_ahead
+from ..engine.inputs import opened_once
 from ..spec.build import BuiltSpec
 from ..wording import count, duration
 from .machine import facts
@@ -215,7 +216,7 @@ def run_apart(this: Measurement, what: str) -> dict[str, Any]:
     """The result of our measuring process; loops are compiled before it, where the user is told of it."""
     with suppress(DaliRunError):  # which that process says
         plan = this.compiled()[1]
-        compile_ahead(clients_of(plan))
+        compile_ahead(clients_of(plan), check=lambda: opened_once(plan))
         seats = seats_of(this.on, plan.target)
         if seats and what == "measure":
             return measure_together(this, seats, this.seconds + _PATIENCE)

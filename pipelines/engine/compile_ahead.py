@@ -1,7 +1,7 @@
 """Compile ahead: what a plan needs of loops that are kept nowhere yet is compiled on all cores before it runs.
 
-An engine does this for its plan before anything else; a job does it earlier, with its writer, and whatever runs a plan
-without an engine does it, too.
+An engine does this for its plan before anything else; a job does it with its writer, and whatever runs a plan without
+an engine does it, too. It can take a minute, so a data set that is not there is complained of first.
 
 Where the wheel brought compiled code, or an earlier job has compiled, nothing happens here. What is not listed, or
 missing from the list, is compiled when it is first called.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,25 +36,37 @@ def clients_of(plan: Plan, writer: str | None = None) -> set[str]:
     return names | ({f"writers.{writer}"} if writer else set())
 
 
-def compile_ahead(clients: Collection[str], processes: int | None = None) -> None:
+def compile_ahead(
+    clients: Collection[str], processes: int | None = None, *, check: Callable[[], object] = lambda: None
+) -> None:
     """Compile what these operators and writers commonly need and is kept nowhere, and tell of it now and then.
 
-    A process looks for each of them once. Nothing that goes wrong here is this function's to report: whoever calls a
-    loop that is missing compiles it."""
+    A process looks for each of them once. ``check()`` is called before anything is compiled, and what it raises is
+    raised: for callers that open their data sets in another process. Nothing else that goes wrong here is this
+    function's to report: whoever calls a loop that is missing compiles it."""
     new = set(clients) - _asked
     if not new:
         return
+    todo = _worth_it(needed_by(new))
+    if todo:
+        check()
     _asked.update(new)
-    wanted = needed_by(new)
+    if todo:
+        with suppress(OSError):  # no more processes, say
+            _compile(todo, processes or usable_cores())
+
+
+def _worth_it(wanted: Sequence[Loop]) -> Sequence[Loop]:
+    """Those of ``wanted`` that are kept nowhere; none where starting processes for them is not worth it, or cannot be
+    done."""
     if sum(loop.seconds for loop in wanted) < _WORTH_IT or not _can_start_python():
-        return
+        return []
     from ...ops.compiled import store
     from ...ops.compiled.ahead import missing
 
     todo = missing(wanted)
-    if sum(loop.seconds for loop in todo) >= _WORTH_IT and store.writable_folder() is not None:
-        with suppress(OSError):  # no more processes, say
-            _compile(todo, processes or usable_cores())
+    worth = sum(loop.seconds for loop in todo) >= _WORTH_IT and store.writable_folder() is not None
+    return todo if worth else []
 
 
 def _can_start_python() -> bool:

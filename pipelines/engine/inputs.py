@@ -83,6 +83,11 @@ class Sources:
         return Inputs({name: pieces_of(source) for _, name, _, source, _ in self.readers}, self.fingerprint())
 
 
+def opened_once(plan: Plan) -> None:
+    """Raises SpecError or JobError where a data set of ``plan`` cannot be opened."""
+    Sources(plan, 1).close()
+
+
 def pieces_of(source: Source) -> Pieces:
     """The pieces of a data set; one piece where a plugin's reader does not name them."""
     if hasattr(source, "pieces"):

@@ -19,6 +19,7 @@ from ...writers.shards.mirror import state_of
 from ...writers.shards.rejects import Budget
 from ..compile.place import Target
 from ..engine.compile_ahead import clients_of, compile_ahead
+from ..engine.inputs import opened_once
 from ..job.known_jobs import remember
 from ..job.look import Look
 from ..job.part import check_divisible
@@ -103,7 +104,9 @@ def run(
         remember(config.url or config.path, command)
         crew: AbstractContextManager[Crew[Any]]
         if local:
-            compile_ahead(clients_of(prepared.plan, config.writer))  # once, not in every worker
+            compile_ahead(  # once, not in every worker
+                clients_of(prepared.plan, config.writer), check=lambda: opened_once(prepared.plan)
+            )
             n = int(on.partition(":")[2] or 0) if on else 0
             gpus = target.device == "gpu"
             seats = gpu_seats(target.indices, n or workers) if gpus else cpu_seats(n or workers or 2)

@@ -190,7 +190,6 @@ def run_job(
     command = {"spec": str(known_spec(path).absolute()) if made_of is None else dict(made_of),
                "overrides": dict(overrides or {}), "device": device}  # fmt: skip
     budget = Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate)
-    compile_ahead(clients_of(prepared.plan, config.writer))
     with Sources(prepared.plan, settings.batch_size) as sources:
         who = identity(prepared, sources)
         if not fresh:
@@ -330,6 +329,7 @@ class JobRun:
         """``command`` says how the job was started, for its report, which ``amend`` completes. ``warm``: this process
         ran a part of the job before, so everything is compiled. ``wanted``: see `Stretch`. ``look`` keeps a few
         samples. ``uploads`` and ``beside``: see `Options`."""
+        compile_ahead(clients_of(prepared.plan, config.writer))
         self.started = datetime.now(UTC)
         self.amend = amend
         self.look = look

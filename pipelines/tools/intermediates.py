@@ -89,10 +89,10 @@ def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Itera
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     plan = compile_graph(built.graph, Target("cpu"), settings.seed, fusing=False)
-    compile_ahead(clients_of(plan))
     env: Env = {}
     isolation = isolated(settings.isolation, settings.decode_timeout)
     with Sources(plan, n) as sources, isolation or nullcontext():
+        compile_ahead(clients_of(plan))
         feed = JobFeed(sources, n)
         samples, per_reader = feed.samples(next(feed.requests(n)))
         run = Run(samples, plan.seeds, settings.rng, states=sources.states, reader_samples=per_reader,

@@ -89,6 +89,24 @@ def test_commands_compile_ahead(
         assert "writers.tfrecord" in asked[0]  # all at once, before the job
 
 
+@pytest.mark.parametrize("name", RUNNING)
+def test_a_missing_data_set_is_told_before_anything_is_compiled(
+    name: str, here: Path, sample: Path, tmp_path: Path, compiling: list[str], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(tested, "needed_by", lambda clients: LONG)
+    gone = tmp_path / "nowhere"
+    named = (str(sample / "tfrecord"), str(sample / "val"))
+    line = [str(gone) if word in named else word for word in RUNNING[name](here, sample)]
+    if str(gone) not in line:
+        line += ["--set", f"data={gone}"]
+    if name.startswith("run"):
+        line += ["--set", f"out={tmp_path / 'out'}"]
+    assert cli.main(line) in (1, 2)
+    assert str(gone) in "".join(capsys.readouterr())
+    assert not compiling
+
+
 def test_measuring_compiles_ahead(here: Path, asked: list[set[str]]) -> None:
     measure(Measurement(str(here / "spec.yaml"), {}, 0.01, 0))
     assert "decoders.image" in asked[0]
