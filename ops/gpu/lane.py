@@ -532,9 +532,19 @@ def _large_pinned(nbytes: int) -> Any:
     """Memory for a block, locked by whichever way keeps the driver for the shortest time."""
     index = _page_locking.get("gpu")
     if index is not None and registered.same_address(index):
-        with suppress(Exception):  # CUDARuntimeError: no more of it can be locked
+        try:
             return registered.Locked(nbytes, index)
+        except Exception as e:  # CUDARuntimeError: no more of it can be locked
+            _tell(f"{type(e).__name__}: {e}")
     return _alloc_pinned(nbytes)
+
+
+@lru_cache(16)
+def _tell(why: str) -> None:
+    """Once for each reason: the driver's way takes three times as long, and keeps it from all else."""
+    import logging
+
+    logging.getLogger(__name__).debug("page-locked memory is made by the driver, not registered: %s", why)
 
 
 def _alloc_pinned(nbytes: int) -> Any:

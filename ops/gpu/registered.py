@@ -99,6 +99,17 @@ def same_address(index: int) -> bool:
         return False
 
 
+def why_not_locked(index: int) -> str:
+    """Why there is no `Locked` memory for GPU ``index``; empty where a little of it was made."""
+    if not same_address(index):
+        return f"GPU {index} has other addresses for the host's memory"
+    try:
+        Locked(1 << 20, index)
+    except Exception as e:  # CUDARuntimeError
+        return f"cudaHostRegister: {e}" if not isinstance(e, OSError) else str(e)
+    return ""
+
+
 def unregister(address: int, index: int) -> None:
     """The opposite of `register`, of the same address."""
     import cupy

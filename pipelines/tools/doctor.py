@@ -254,8 +254,8 @@ def _flow_engine() -> Iterator[Finding]:
 
 
 def _uploads() -> Iterator[Finding]:
-    """How records of containers come to the GPU."""
-    from ...ops.gpu.registered import probe
+    """How records come to the GPU: of containers, and through the host's memory."""
+    from ...ops.gpu.registered import probe, why_not_locked
     from ...readers.fetch.direct_storage import why_not_kvikio
 
     if importlib.util.find_spec("cupy") is None:
@@ -265,6 +265,9 @@ def _uploads() -> Iterator[Finding]:
         yield Finding("gpu", "files in the page cache", "note", f"{reason}: records of containers are copied")
     else:
         yield Finding("gpu", "files in the page cache", "ok", "are read by the GPU itself (pipeline.upload)")
+    why = why_not_locked(0)
+    value = f"{why}: the driver makes it, which takes longer" if why else "is registered"
+    yield Finding("gpu", "page-locked memory", "note" if why else "ok", value)
     why = why_not_kvikio()
     value = f"{why}: only upload: kvikio needs it" if why else f"{version_of('kvikio') or 'installed'}: upload: kvikio"
     yield Finding("gpu", "kvikio", "note" if why else "ok", value)

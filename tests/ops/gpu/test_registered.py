@@ -84,6 +84,23 @@ def test_what_cannot_be_locked_so_is_made_by_the_driver(fake: Fake, why: str, mo
     assert lane.is_pinned(array)
 
 
+def test_why_nothing_could_be_registered_is_logged_once(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> None:
+        raise RuntimeError("cudaErrorMemoryAllocation")
+
+    lane._tell.cache_clear()
+    monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "hostRegister", refused)
+    with caplog.at_level("DEBUG", "dali_run"):
+        held = [lane.pinned_empty(n * LARGE) for n in (2, 8)]
+    assert [r.getMessage() for r in caplog.records] == [
+        "page-locked memory is made by the driver, not registered: RuntimeError: cudaErrorMemoryAllocation"
+    ]
+    assert all(map(lane.is_pinned, held))
+    assert registered.why_not_locked(0) == "cudaHostRegister: cudaErrorMemoryAllocation"
+
+
 def test_its_end_tells_the_driver_before_the_pages_go(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     block = registered.Locked(2 * mmap.PAGESIZE, 0)
     there: list[bool] = []

@@ -14,6 +14,7 @@ from rich.console import Console
 from dali_run.ops.codecs.jpeg import nvjpeg
 from dali_run.ops.compiled import binaries, store
 from dali_run.ops.errors import DeviceError
+from dali_run.ops.gpu import registered
 from dali_run.ops.gpu.driver import Driver, Gpu
 from dali_run.ops.sequences import nvofa
 from dali_run.pipelines.show.terminal import doctor_view
@@ -193,11 +194,13 @@ def test_how_containers_come_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(nvjpeg, "library", missing)
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "kvikio", None)
+    monkeypatch.setattr(registered, "same_address", registered.same_address.__wrapped__)  # what it found is kept
     with faked() as fake:
         sys.modules["cupy"].__version__ = "14"  # type: ignore[attr-defined]
         gpu = findings("gpu")
         assert gpu["files in the page cache"]["status"] == "ok"
-        assert fake.registrations == 1
+        assert gpu["page-locked memory"]["status"] == "ok"
+        assert fake.registrations == 2
         assert fake.registered == {}
         assert "only upload: kvikio needs it" in gpu["kvikio"]["value"]
         fake.attributes[113] = 0
@@ -206,7 +209,10 @@ def test_how_containers_come_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         assert found["value"] == "GPU 0 cannot register read-only memory: records of containers are copied"
         fake.attributes.clear()
         sys.modules["cupy.cuda.runtime"].hostRegister = fake.unregister  # of another number of arguments
-        assert "cudaHostRegister: " in findings("gpu")["files in the page cache"]["value"]
+        gpu = findings("gpu")
+        assert "cudaHostRegister: " in gpu["files in the page cache"]["value"]
+        assert gpu["page-locked memory"]["status"] == "note"
+        assert "cudaHostRegister: " in gpu["page-locked memory"]["value"]
 
 
 @pytest.mark.parametrize(("gap", "state"), [([], "ok"), (["warp.cu warp<float, float>"], "note")])
