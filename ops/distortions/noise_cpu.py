@@ -15,7 +15,7 @@ from numba.extending import overload
 
 from ..copies.strided_cpu import put
 from ..draws.normal_cpu import standard_normal
-from ..draws.philox_cpu import block
+from ..draws.philox_cpu import WORDS, block, line
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -53,13 +53,19 @@ def _two(key, sequence, at):
 
 @jit
 def gaussian(key, sequences, skip, src, base, counts, mean, stddev, dst, out_base):
-    """Each value plus a normal number by Box and Muller's transform of two draws."""
+    """Each value plus a normal number of two draws."""
+    first, second, noise = np.empty(WORDS, np.uint32), np.empty(WORDS, np.uint32), np.empty(WORDS, np.float32)
     for i in range(len(base)):
         m, s = np.float64(mean[i]), np.float64(stddev[i])
-        for j in range(counts[i]):
-            first, second = _two(key, sequences[i], j * skip)
-            normal = np.float64(standard_normal(np.uint32(first), np.uint32(second)))
-            store(dst, out_base[i] + j, np.float64(src[base[i] + j]) + np.float64(np.float32(normal * s + m)))
+        for low in range(0, counts[i], WORDS):  # loops over a few draws become vectors
+            n = min(WORDS, counts[i] - low)
+            line(key, sequences[i], np.int64(low * skip), np.int64(skip), first[:n])
+            line(key, sequences[i], np.int64(low * skip + 1), np.int64(skip), second[:n])
+            for j in range(n):
+                noise[j] = np.float64(standard_normal(first[j], second[j])) * s + m
+            of, to = src[base[i] + low : base[i] + low + n], dst[out_base[i] + low : out_base[i] + low + n]
+            for j in range(n):
+                store(to, j, np.float64(of[j]) + np.float64(noise[j]))
 
 
 @jit
