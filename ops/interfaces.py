@@ -190,6 +190,8 @@ class Upload(Protocol):
 
     address: int
     """Where it will lie there."""
+    calls: npt.NDArray[np.int64]
+    """The driver's functions and the stream of its copies, for compiled loops."""
 
     def wait(self, pieces: Any) -> None:
         """Wait for memory to read into."""
@@ -212,9 +214,6 @@ class Upload(Protocol):
 
 class Uploads(Protocol):
     """Takes batches to a device while they are read; see `gpu.uploads`."""
-
-    calls: npt.NDArray[np.int64]
-    """The driver's functions, for compiled loops."""
 
     def begin(self, nbytes: int, sizes: npt.NDArray[np.int64] | None = None, why: str = "") -> Upload | None:
         """Room for a batch there; None where it is to be read as a whole. ``sizes``: of files; ``why``: the host reads

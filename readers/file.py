@@ -206,7 +206,7 @@ class FileSet:
             def send(a: int, b: int) -> None:
                 with uploads.pieces() as p:
                     memory, there = p.memory.reshape(len(p.busy), -1), upload.address
-                    where = memory, p.events, p.busy, p.state, uploads.calls, there, shown, kept, functions
+                    where = memory, p.events, p.busy, p.state, upload.calls, there, shown, kept, functions
                     while (a := _sending.send_files(*files, at, sizes, status, a, b, *where)) < b:
                         upload.wait(p)
 

@@ -36,6 +36,8 @@ each takes some microseconds besides (one H200, 16 threads: 320,600 images/s; 29
 PIECES = 2
 """Of each thread that reads: one is filled while the other is copied. More are more than the processor's cache likes
 (the same with four: 283,200)."""
+STREAMS = 2
+"""Of a GPU, which batches take in turns: while the copies of one are begun, those of the other are under way."""
 LITTLE = PIECE // 8
 """Bytes of a batch below which it is read as a whole: labels, and the like."""
 _PART = 1 / 8
@@ -78,11 +80,10 @@ class Uploads:
         self._most = most
         self._told = told
         self.gpu = OnGpu(index)
-        self._stream = borrow_stream(index)
-        known = driver_calls.load()
-        names = driver_calls.COPY_IN, driver_calls.RECORD, driver_calls.ASK
-        self.calls: I64 = np.array([*(known[name] for name in names), self._stream.ptr], np.int64)
-        """The driver's functions and the stream, for compiled loops (`COPY` and so on)."""
+        known, names = driver_calls.load(), (driver_calls.COPY_IN, driver_calls.RECORD, driver_calls.ASK)
+        self.functions = [known[name] for name in names]
+        """The driver's that copies take."""
+        self._streams = deque(borrow_stream(index) for _ in range(STREAMS))
         self._idle: deque[Pieces] = deque()
         self._lock = threading.Lock()
         self._there = 0
@@ -144,21 +145,10 @@ class Uploads:
                 if not self._closed:
                     self._idle.append(found)
 
-    def empty(self, nbytes: int) -> Any:
-        """Memory on the device that later copies of this stream may be given again."""
-        import cupy
-
-        with self.gpu, self._stream:
-            return cupy.ndarray((nbytes,), np.uint8, cupy.cuda.alloc(roomy(nbytes)))
-
-    def mark(self) -> Any:
-        """An event at this place of the stream."""
-        import cupy
-
-        with self.gpu:
-            event = cupy.cuda.Event(block=True, disable_timing=True)
-            driver_calls.call(driver_calls.RECORD, event.ptr, self._stream.ptr)
-        return event
+    def stream(self) -> Any:
+        """The one that the next batch takes."""
+        self._streams.rotate()
+        return self._streams[0]
 
     def wait(self, wait: Callable[[], None]) -> None:
         """Wait for something on the device, by ``wait``."""
@@ -170,13 +160,14 @@ class Uploads:
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
-            self.wait(self._stream.synchronize)
+            for stream in self._streams:
+                self.wait(stream.synchronize)
+                return_stream(self.index, stream)
             self._idle.clear()
-            return_stream(self.index, self._stream)
 
 
 COPY, RECORD, ASK, STREAM = range(4)
-"""Places of `Uploads.calls`."""
+"""Places of `Upload.calls`."""
 
 
 class Upload:
@@ -185,11 +176,30 @@ class Upload:
     def __init__(self, uploads: Uploads, nbytes: int, why: str) -> None:
         self._nbytes, self._why = nbytes, why
         self.uploads = uploads
-        self._block = uploads.empty(nbytes)
+        self._stream = uploads.stream()
+        self.calls: I64 = np.array([*uploads.functions, self._stream.ptr], np.int64)
+        """The driver's functions and the stream, for compiled loops (`COPY` and so on)."""
+        self._block = self._empty(nbytes)
         self.address = int(self._block.data.ptr)
 
     def __del__(self) -> None:
         self.uploads.gone(self._nbytes)
+
+    def _empty(self, nbytes: int) -> Any:
+        """Memory on the device that later copies of this stream may be given again."""
+        import cupy
+
+        with self.uploads.gpu, self._stream:
+            return cupy.ndarray((nbytes,), np.uint8, cupy.cuda.alloc(roomy(nbytes)))
+
+    def _mark(self) -> Any:
+        """An event after all copies so far."""
+        import cupy
+
+        with self.uploads.gpu:
+            event = cupy.cuda.Event(block=True, disable_timing=True)
+            driver_calls.call(driver_calls.RECORD, event.ptr, self._stream.ptr)
+        return event
 
     def wait(self, pieces: Pieces) -> None:
         """Wait until the next of the pieces is free, or raise what the driver says against it."""
@@ -201,12 +211,12 @@ class Upload:
     def ended(self, shown: U8, at: I64, sizes: I64, kept: I64) -> U8:
         """All is on its way: the host's array of files, of which ``shown`` lacks bytes from the ``kept`` one on of
         each, of ``sizes``; they begin ``at`` these places."""
-        return self._lent(SentFiles(self, self.uploads.mark(), self._block, shown, at, sizes, kept))
+        return self._lent(SentFiles(self, self._mark(), self._block, shown, at, sizes, kept))
 
     def ended_of(self, data: U8, offsets: I64, sizes: I64, at: I64) -> U8:
         """All is on its way: ``data``, of which what begins at ``offsets`` begins ``at`` these places there."""
         order = np.lexsort((sizes, offsets))  # of what begins at one place the last one is not empty
-        there = SentExtents(self, self.uploads.mark(), self._block, data, offsets[order], at[order])
+        there = SentExtents(self, self._mark(), self._block, data, offsets[order], at[order])
         return self._lent(there)
 
     def _lent(self, lease: Lease) -> U8:

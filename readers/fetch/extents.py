@@ -467,7 +467,7 @@ def _sent(
         def send(a: int, b: int) -> None:
             with uploads.pieces() as p:
                 memory, there = p.memory.reshape(len(p.busy), -1), upload.address
-                where = memory, p.events, p.busy, p.state, uploads.calls, there, *named
+                where = memory, p.events, p.busy, p.state, upload.calls, there, *named
                 while (a := _sending.send_extents(data, offsets, sizes, at, a, b, *where)) < b:
                     upload.wait(p)
 

@@ -308,7 +308,7 @@ def test_memory_that_cannot_be_had(folder: Path) -> None:
     with faked(memory=True):
         plan = plan_of(folder)
         want = Run(plan, "copy")
-        empty, pinned = uploads.Uploads.empty, uploads.pinned_empty
+        empty, pinned = uploads.Upload._empty, uploads.pinned_empty
         for failing in ({1}, {2, 3}, set(range(1000))):
             for place in ("device", "host"):
                 asked = [0]
@@ -321,7 +321,7 @@ def test_memory_that_cannot_be_had(folder: Path) -> None:
                     return real(*arguments)
 
                 with pytest.MonkeyPatch.context() as patch:
-                    whose, name = (uploads.Uploads, "empty") if place == "device" else (uploads, "pinned_empty")
+                    whose, name = (uploads.Upload, "_empty") if place == "device" else (uploads, "pinned_empty")
                     patch.setattr(whose, name, refuse)
                     run = Run(plan, "pieces")
                 run.same(want)

@@ -294,7 +294,7 @@ def test_only_what_is_in_the_page_cache_is_registered(packed: Path, monkeypatch:
 
 
 def test_a_scattered_order_registers_a_little_at_a_time(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first batches are copied, piece by piece, until everything is registered that there is room for; nothing is given back."""
+    """The first batches go up in pieces, until all is registered that there is room for; nothing is given back."""
     monkeypatch.setattr(lenders, "WINDOW", 4 << 10)
     monkeypatch.setattr(lenders, "_AT_ONCE", 2)
     with faked(memory=True) as fake:
