@@ -228,10 +228,11 @@ def _shapes(ctx: Context, *like: Batch) -> I32:
     return shape_argument(ctx, ctx.op.given("shape")).astype(np.int32)
 
 
-def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str) -> Batch:
+def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str, sizes: I64 | None = None) -> Batch:
+    """``sizes`` are the samples' elements, if they are known."""
     if shapes.shape[1] == 0:
         return Batch(values, np.arange(len(shapes)), shapes, layout, ctx.samples)
-    sizes = sizes_of(shapes)
+    sizes = sizes_of(shapes) if sizes is None else sizes
     return Batch(values, sizes.cumsum() - sizes, shapes, layout, ctx.samples)
 
 
@@ -546,14 +547,14 @@ class Choice(Operator, name="random.choice"):
             if candidates.dtype.kind not in "iu":
                 raise SpecError(f"a scalar to choose below must be an integer, got {candidates.dtype}")
             count = candidates.data[candidates.offsets].astype(np.int64)
-            return _packed(ctx, drawn, self._indices(ctx, elements, count, 1).astype(candidates.dtype), "")
+            values = self._indices(ctx, elements, count, 1).astype(candidates.dtype, copy=False)
+            return _packed(ctx, drawn, values, "", elements.counts)
         count = candidates.shapes[:, 0].astype(np.int64)
         if candidates.ndim == 1:
-            places = elements.spread(candidates.offsets) + self._indices(ctx, elements, count, 1)
+            places = self._indices(ctx, elements, count, 1, candidates.offsets)
             data = candidates.data if candidates.data.size else np.zeros(1, candidates.dtype)
-            return _packed(
-                ctx, drawn, np.take(data, places, mode="clip"), _chosen_layout(candidates.layout, drawn.shape[1])
-            )
+            layout = _chosen_layout(candidates.layout, drawn.shape[1])
+            return _packed(ctx, drawn, np.take(data, places, mode="clip"), layout, elements.counts)
         size = elements.spread(np.prod(candidates.shapes[:, 1:], axis=1, dtype=np.int64))
         begin = elements.spread(candidates.offsets) + self._indices(ctx, elements, count, candidates.ndim) * size
         within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
@@ -562,14 +563,19 @@ class Choice(Operator, name="random.choice"):
         shapes = np.concatenate([drawn, candidates.shapes[:, 1:]], axis=1)
         return _packed(ctx, shapes, values, _chosen_layout(candidates.layout, drawn.shape[1]))
 
-    def _indices(self, ctx: Context, elements: Elements, count: I64, ndim: int) -> I64:
-        """Which of a sample's ``count`` elements each draw takes. For inputs of several dimensions, DALI draws without
-        gaps."""
+    def _indices(
+        self, ctx: Context, elements: Elements, count: I64, ndim: int, starts: I64 | None = None
+    ) -> I64:  # fmt: skip
+        """Which of a sample's ``count`` elements each draw takes, counted from ``starts``. For inputs of several
+        dimensions, DALI draws without gaps."""
+        starts = np.zeros(len(count), np.int64) if starts is None else starts
         _reject(ctx, count < 1, "there is nothing to choose from: {} elements", count)
         count = np.maximum(count, 1)
         if not self.given("p"):
-            words = elements.draws(1, _SKIP if ndim == 1 else 1)[:, 0].astype(np.uint64)
-            return (words * elements.spread(count).astype(np.uint64) >> np.uint64(32)).astype(np.int64)
+            streams, skip = elements.streams, _SKIP if ndim == 1 else 1
+            sequence = np.ascontiguousarray(streams.sequence)
+            found: I64 = _kernels.many_below(streams.handle, sequence, elements.counts, skip, count, starts)
+            return found
         p, given = _probabilities(ctx)
         bad = (p < 0).any(axis=1) | ~(np.abs(p.sum(axis=1) - 1) < 1e-4) | (count != given)
         _reject(ctx, bad, "p must be one probability for each element, and sum to 1; got {}", p)
@@ -578,7 +584,8 @@ class Choice(Operator, name="random.choice"):
         u = elements.wide_draws(1, _SKIP if ndim == 1 else 2)[:, 0].astype(np.float64) * 2.0**-64
         below: I64 = (u[:, None] >= elements.spread(ends)).sum(axis=1)
         most: I64 = elements.spread(np.minimum(count, p.shape[1])) - 1
-        return np.minimum(below, most)
+        chosen: I64 = np.minimum(below, most) + elements.spread(starts)
+        return chosen
 
 
 def _probabilities(ctx: Context) -> tuple[npt.NDArray[np.float64], I64]:

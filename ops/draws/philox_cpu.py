@@ -194,3 +194,19 @@ def many_flip(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) ->
                 to[j] = np.int64(words[j]) <= limit
             at += n
     return out
+
+
+@njit(nogil=True, cache=True)
+def many_below(key: Any, sequences: Any, counts: Any, skip: Any, limits: Any, starts: Any) -> Any:
+    """A whole number below its sample's ``limits`` [N] for each element, int64[T], counted from ``starts`` [N]."""
+    out, words, at = np.empty(counts.sum(), np.int64), np.empty(WORDS, np.uint32), 0
+    for i in range(len(counts)):
+        limit, start = np.uint64(limits[i]), np.int64(starts[i])
+        for first in range(0, counts[i], WORDS):
+            n = min(WORDS, counts[i] - first)
+            line(key, sequences[i], np.int64(first * skip), np.int64(skip), words[:n])
+            to = out[at : at + n]
+            for j in range(n):
+                to[j] = np.int64((np.uint64(words[j]) * limit) >> _32) + start
+            at += n
+    return out

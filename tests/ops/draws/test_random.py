@@ -185,6 +185,16 @@ def test_choice_of_scalars_ragged_lists_and_nothing() -> None:
     assert [r.slot for r in ctx.rejects] == [1, 2]
 
 
+@pytest.mark.parametrize("rng", ["philox", "dali"])
+@pytest.mark.parametrize("elements", [1, 5, 1300])
+def test_choice_scales_the_first_draw_of_each_element(elements: int, rng: str) -> None:
+    samples = iteration(1)
+    below = np.arange(BATCH, dtype=np.int64) * 77 + 3
+    out, ctx = run(Choice(shape=(elements,)), samples, Batch.from_dense(below, "", samples), rng=rng)
+    draws = ctx.streams().draws(np.arange(elements) * 257).astype(np.uint64)
+    np.testing.assert_array_equal(out.dense(), draws * below[:, None].astype(np.uint64) >> np.uint64(32))
+
+
 @pytest.mark.parametrize(("shape", "layout"), [(None, "WC"), ((2,), "HWC"), ((2, 3), "")])
 def test_choice_keeps_the_names_of_what_it_draws(shape: tuple[int, ...] | None, layout: str) -> None:
     """As DALI 2.4 does it."""
