@@ -22,6 +22,7 @@ from struct import Struct
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ...gpu import driver_calls as stream_work
@@ -328,6 +329,15 @@ def _check(blocks: int) -> None:
         raise ValueError("the batch is too large for one plan: split it")
 
 
+def _rows_of(records: NDArray[Any], field: str) -> NDArray[Any]:
+    """``records[field]`` [N, K], for loops. A single row, or none, is contiguous for NumPy and would be compiled for
+    apart: it is one of two here, which lie in the same place. Loops read no more rows than there are records."""
+    rows = records[field]
+    if len(rows) > 1:
+        return rows
+    return as_strided(rows, (2, rows.shape[1]), (0, rows.strides[1]))
+
+
 def plan_decode(
     headers: NDArray[Any],
     offsets: I64,
@@ -374,8 +384,8 @@ def plan_decode(
     planned, levels = sheet.take("scans", len(table), SCAN), np.zeros(MOST_LEVELS, np.int64)
     _loops.plan_images(
         headers, np.ones(n, np.bool_) if which is None else which, np.asarray(offsets, np.int64),
-        np.asarray(sizes, np.int64), luma_only, limits, images, images["component"], status, needed, unstuff_first,
-        entropy_first, totals, heads, table, planned, planned["part"], levels,
+        np.asarray(sizes, np.int64), luma_only, limits, images, _rows_of(images, "component"), status, needed,
+        unstuff_first, entropy_first, totals, heads, table, planned, _rows_of(planned, "part"), levels,
         np.empty(0, np.int64) if known is None else known, sheet.take("fours", fours, np.int32),
     )  # fmt: skip
     if totals[_loops.ENTRIES] >= 1 << 32:
@@ -418,7 +428,7 @@ def limit(plan: DecodePlan, windows: I32 | None) -> None:
     heads = plan.records[: plan.heads]
     _check(
         _loops.limit_blocks(
-            where, heads, heads["component"], plan.needed, IDCT_GROUPS, plan.idct_first, plan.dense_first
+            where, heads, _rows_of(heads, "component"), plan.needed, IDCT_GROUPS, plan.idct_first, plan.dense_first
         )
     )
 
@@ -511,12 +521,12 @@ def resize_output(
     shapes, offsets = np.empty((n, 2), np.int32), np.empty(n, np.int64)
     windows, totals = np.empty((n, 4), np.int32), np.empty(_loops.TOTALS_OF_RESIZES, np.int64)
     _loops.plan_resizes(
-        plan.images, plan.images["component"], plan.status,
+        plan.images, _rows_of(plan.images, "component"), plan.status,
         plan.orientation if orient else np.ones(n, np.int32), *region, *places,
         np.ascontiguousarray(sampling.kind), np.ascontiguousarray(sampling.flip), limited,
         np.empty(0, np.bool_) if mirror is None else mirror.astype(np.bool_), channels, layout == "CHW", _FILTER_TABLES,
         (RESIZE_THREADS, RESIZE_WORK, RESIZE_BLOCKS, RESIZE_SLOTS, columns, STRIP_POOL, STRIP_PERCENT, STRIPS_AT_ONCE),
-        rows, rows["axis"], shapes, offsets, windows, first, strips_first, totals,
+        rows, _rows_of(rows, "axis"), shapes, offsets, windows, first, strips_first, totals,
     )  # fmt: skip
     _check(totals[_loops.THREAD_BLOCKS])
     _check(totals[_loops.STRIPS])

@@ -460,8 +460,8 @@ def tile_resizes(
     fifth at most, or more where few large pictures would leave most of the device idle. Strips are as high as the
     picture, or, where these would be fewer than twice as many as the device has room for, some times 32 rows of it."""
     total = strips_work = 0.0
-    works = np.empty(len(axis), np.float64)  # of a row of the output
-    for i in range(len(axis)):
+    works = np.empty(len(images), np.float64)  # of a row of the output
+    for i in range(len(images)):
         across, down = axis[i, 0], axis[i, 1]
         wide, high = abs(np.float64(across.scale)), abs(np.float64(down.scale))
         row = 20.0 * (across.count * wide + across.taps) + (20.0 + 4.0 * across.taps) * across.count
@@ -474,7 +474,7 @@ def tile_resizes(
             total += works[i] * down.count
     goal, strip_goal = min(np.float64(block_work), total / (2 * blocks_at_once)), strips_work / (2 * strips_at_once)
     strips = np.int64(0)
-    for i in range(len(axis)):
+    for i in range(len(images)):
         across, down = axis[i, 0], axis[i, 1]
         strips_first[i] = strips
         if across.tile:
@@ -485,11 +485,11 @@ def tile_resizes(
             down.tile = _ceil(np.int64(down.count), _ceil(np.int64(down.count), tile))
             wide_strips = _ceil(np.int64(across.count), np.int64(across.tile))
             strips += wide_strips * _ceil(np.int64(down.count), np.int64(down.tile))
-    strips_first[len(axis) :] = strips
+    strips_first[len(images) :] = strips
     blocks = np.int64(0)
     for share in (5, 3, 2, 1):
         blocks = np.int64(0)
-        for i in range(len(axis)):
+        for i in range(len(images)):
             across, down = axis[i, 0], axis[i, 1]
             first[i] = blocks
             if across.count > 0 and down.count > 0 and not across.tile:
@@ -499,7 +499,7 @@ def tile_resizes(
                 tiles = _ceil(np.int64(down.count), tile)
                 down.tile = _ceil(np.int64(down.count), tiles)
                 blocks += _ceil(np.int64(across.count), threads) * _ceil(np.int64(down.count), np.int64(down.tile))
-        first[len(axis) :] = blocks
+        first[len(images) :] = blocks
         if 2 * blocks >= blocks_at_once:
             break
     return blocks, strips

@@ -165,6 +165,17 @@ def test_pixels_of_jpegs(kind: int) -> None:
         assert (found.blocks_first[n:] == expected.blocks_first[-1]).all()
 
 
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_rows_in_records_are_of_one_type_however_many_there_are(n: int) -> None:
+    """Numba compiles a loop once for contiguous arrays and once for others; one record is contiguous for NumPy."""
+    records = np.zeros(n, jpeg_gpu.IMAGE)
+    rows = jpeg_gpu._rows_of(records, "component")
+    assert not rows.flags.c_contiguous
+    assert rows.strides[1] == records["component"].strides[1]
+    rows["pitch"][:n] = np.arange(1, 3 * n + 1).reshape(n, 3)
+    assert records["component"]["pitch"].ravel().tolist() == list(range(1, 3 * n + 1))
+
+
 def test_only_some_images_are_planned() -> None:
     files = [encode(40 + i, 30) for i in range(6)]
     sizes = np.array([len(f) for f in files], np.int64)
