@@ -109,8 +109,7 @@ def regenerate(python: Path, folder: Path) -> dict[str, str]:
 def strided(folder: Path) -> Iterator[Row]:
     """Crop, slice, flip, normalise, pad, join, reshape, cast."""
     from dali_run.ops.errors import SpecError
-
-    from .ops.copies.test_strided_golden import run, wider
+    from tests.kit.ops.strided import run, wider
 
     stored = np.load(folder / "strided.npz")
     at = dict.fromkeys(stored.files, 0)
@@ -141,7 +140,8 @@ def strided(folder: Path) -> Iterator[Row]:
 
 def resize(folder: Path) -> Iterator[Row]:
     """The resizing operators."""
-    from .ops.images.test_resize import operator, run, source
+    from tests.kit.operators import operator
+    from tests.kit.ops.resizing import run, source
 
     stored = np.load(folder / "resize.npz")
     at = dict.fromkeys(stored.files, 0)
@@ -164,7 +164,7 @@ def resize(folder: Path) -> Iterator[Row]:
 
 def color(folder: Path) -> Iterator[Row]:
     """Colour spaces, every pair."""
-    from .ops.color.test_color import PAIRS, convert, source
+    from tests.kit.ops.colors import PAIRS, convert, source
 
     stored = np.load(folder / "color.npz")
     row = Row("color_space_conversion", bound=BOUNDS["color_space_conversion"])

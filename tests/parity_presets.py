@@ -21,9 +21,11 @@ import numpy as np
 import PIL
 from PIL import Image
 
+from tests.kit.operators import operator
+from tests.kit.ops.presets import ours as ours_of_case
+from tests.kit.ops.resizing import run
+
 from .golden.library_calls import CASES, called
-from .ops.images.test_resize import operator, run
-from .ops.libraries.test_presets import ours as ours_of_case
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "parity.md"

@@ -17,7 +17,7 @@ import pytest
 from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.tools.sample_data import make_sample_data
 from dali_run.writers.shards.verify import verify
-from tests.kit.small_spec import small_spec
+from tests.kit.jobs.small_spec import small_spec
 from tests.kit.writers import digest
 
 ROOT = Path(__file__).parents[1]

@@ -185,7 +185,7 @@ def test_librispeech_logmel(sample: Path, tmp_path: Path) -> None:
 
 def test_video_clips(tmp_path: Path) -> None:
     pytest.importorskip("av")
-    from tests.kit.videos import make_video
+    from tests.kit.files.videos import make_video
 
     for label in range(2):
         (tmp_path / "in" / str(label)).mkdir(parents=True)
@@ -198,7 +198,7 @@ def test_video_clips(tmp_path: Path) -> None:
 
 def test_video_frames(tmp_path: Path) -> None:
     pytest.importorskip("av")
-    from tests.kit.videos import make_video
+    from tests.kit.files.videos import make_video
 
     (tmp_path / "in" / "0").mkdir(parents=True)
     frames = make_video(tmp_path / "in" / "0" / "v.mp4", 23, size=(256, 320))

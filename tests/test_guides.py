@@ -27,7 +27,7 @@ from dali_run.cli import main as cli
 from dali_run.pipelines.spec.build import load_spec
 from dali_run.pipelines.tools.sample_data import make_sample_data
 
-from .kit.videos import make_video
+from .kit.files.videos import make_video
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "docs" / "tutorial.md", ROOT / "docs" / "json.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]

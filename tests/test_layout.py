@@ -81,6 +81,31 @@ def test_docstrings_say_what_a_thing_is_and_do_not_ask() -> None:
     assert not found, "\n".join(found)
 
 
+def test_what_tests_share_is_in_the_kit() -> None:
+    """No module below tests/ imports from a test module: what two of them need has a name that says what it is, in a
+    room of tests/kit, or is a fixture of a conftest.py."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        own = path.relative_to(ROOT).with_suffix("").parts
+        for node in ast.walk(ast.parse(path.read_text())):
+            named: list[str] = []
+            if isinstance(node, ast.ImportFrom):
+                base = [*own[: len(own) - node.level], *(node.module or "").split(".")] if node.level else [node.module]
+                named = [*".".join(filter(None, base)).split("."), *(name.name for name in node.names)]
+                if named[0] != "tests":
+                    continue
+            elif isinstance(node, ast.Import):
+                named = [part for name in node.names if name.name.startswith("tests.") for part in name.name.split(".")]
+            if any(part.startswith("test_") for part in named):
+                found.append(f"{'/'.join(own)}.py:{node.lineno}")
+    assert not found, "\n".join(found)
+
+
+def test_the_kit_has_rooms() -> None:
+    for folder in [ROOT / "tests" / "kit", *(ROOT / "tests" / "kit").rglob("*/")]:
+        assert len(list(folder.glob("*.py"))) <= 25, folder
+
+
 def test_benchmarks_import_one_another_by_their_full_names() -> None:
     """A module called by its bare name is found only while it lies in the folder of the script that is run."""
     files = [p for p in (ROOT / "benchmarks").rglob("*.py") if p.stem != "__init__"]

@@ -27,7 +27,7 @@ from dali_run.writers.shards.lock import Lock
 
 from .fuzz.jobs import picture
 from .kit import refused
-from .kit.small_spec import small_spec
+from .kit.jobs.small_spec import small_spec
 
 Work = Callable[[], object]
 

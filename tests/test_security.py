@@ -17,7 +17,7 @@ from dali_run.cli.main import COMMANDS, main
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.tools.sample_data import make_sample_data
-from tests.kit.small_spec import small_spec
+from tests.kit.jobs.small_spec import small_spec
 
 ROOT = Path(__file__).parents[1]
 MARKING = "open({mark!r}, 'w').close()\n"

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from tests import torture_growth, torture_isolation, torture_memory
-from tests.kit.small_spec import small_spec
+from tests.kit.jobs.small_spec import small_spec
 from tests.torture_isolation import Row
 
 ROOT = Path(__file__).parents[1]
@@ -73,7 +73,7 @@ def kills(work: Path, points: int, double: int) -> Iterator[Row]:
 
 def faults(work: Path, step: int) -> Iterator[Row]:
     """ENOSPC, EIO, EROFS, EDQUOT at the i-th operation, once or from then on, until the job runs through."""
-    from tests.writers.shards.test_faults import inject
+    from tests.kit.jobs.faults import inject
 
     real, os.fsync = os.fsync, lambda fd: None
     for name in FAMILIES:
@@ -217,17 +217,17 @@ def specs(work: Path, times: int) -> Iterator[Row]:
     """Accidents in valid specs: each is a spec or refused, line by line, within 2 s, and nothing of it is executed."""
     from dali_run.pipelines.problems import SpecErrors
     from dali_run.pipelines.spec.build import load_spec
+    from tests.kit.jobs.hostile_specs import mutated, note_event, watched
     from tests.kit.specs import VALID, load
-    from tests.pipelines.spec.test_spec_hostile import _watch, _watched, mutated
 
     load(VALID, work)
     texts = [VALID, *(p.read_text() for p in sorted((ROOT / "configs").glob("*.yaml")))]
     file, rng, bad = work / "mutated.yaml", random.Random(4), []
-    sys.addaudithook(_watch)
+    sys.addaudithook(note_event)
     for k in range(times + 200):  # the first load what is imported late
         content = mutated(texts[k % len(texts)], rng)
         file.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
-        _watched.update(on=k >= 200, events=[])
+        watched.update(on=k >= 200, events=[])
         began = time.monotonic()
         try:
             load_spec(file)
@@ -237,11 +237,11 @@ def specs(work: Path, times: int) -> Iterator[Row]:
         except Exception as e:
             bad.append(f"mutation {k}: {e!r}")
         finally:
-            _watched["on"] = False
+            watched["on"] = False
         if time.monotonic() - began > 2:
             bad.append(f"mutation {k}: {time.monotonic() - began:.1f} s")
         # Expressions are parsed by Python; `exec` would tell that what it compiled was run.
-        if events := [e for e in _watched["events"] if e != f"open {file}" and not e.startswith("compile ")]:
+        if events := [e for e in watched["events"] if e != f"open {file}" and not e.startswith("compile ")]:
             bad.append(f"mutation {k}: {events}")
     yield Row("accidents in valid specs: specs or refused, in words, within 2 s; nothing is executed", times, bad)
 
@@ -429,8 +429,8 @@ def restarts(work: Path, times: int) -> Iterator[Row]:
 
 def second_jobs(work: Path, times: int) -> Iterator[Row]:
     """A second job on the same output is refused in two seconds after its start-up; the first is not disturbed."""
+    from tests.kit.jobs.slow import start_slow
     from tests.kit.writers import JOBS, digest
-    from tests.writers.shards.test_crash import start_slow
 
     JOBS["tfrecord"].run(work / "lock-expected")
     bad = []

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from dali_run.pipelines.engine.memory.budget import Allowance
-from tests.kit.bombs import bombs
-from tests.pipelines.engine import test_memory, test_memory_gpu
-from tests.pipelines.engine.test_memory import SPEC, Failing, OutOfMemoryError, lanes_that, opened, picture, points
+from tests.kit.engine import short_of_gpu_memory, short_of_memory
+from tests.kit.engine.short_of_memory import SPEC, Failing, OutOfMemoryError, lanes_that, opened, picture, points
+from tests.kit.files.bombs import bombs
 from tests.torture_isolation import Row
 
 SECONDS, BYTES = 1.0, 256 << 20
@@ -85,13 +85,13 @@ def gpu(work: Path, step: int) -> Iterator[Row]:
     for i in range(12):
         (folder / f"{i:02d}.jpg").write_bytes(picture(rng, 24 + i, 40 - i, progressive=i == 3))
     tried, bad = 0, []
-    with test_memory_gpu.device() as watch:
-        plan = test_memory_gpu.plan_of(work / "in")
-        want, _ = test_memory_gpu.results(plan)
+    with short_of_gpu_memory.device() as watch:
+        plan = short_of_gpu_memory.plan_of(work / "in")
+        want, _ = short_of_gpu_memory.results(plan)
 
         def run_failing(failing: Failing) -> bool:
             watch(failing)
-            found, _ = test_memory_gpu.results(plan)
+            found, _ = short_of_gpu_memory.results(plan)
             return found.keys() == want.keys() and all((found[k] == want[k]).all() for k in want)
 
         for i, right in points(run_failing, OutOfMemoryError, step):
@@ -104,22 +104,22 @@ def gpu(work: Path, step: int) -> Iterator[Row]:
 def budgets(work: Path, every: int) -> Iterator[Row]:
     """Jobs with budgets from less than a batch to more than all."""
     spec = make_spec(work, 22)
-    test_memory.run(spec, "wide")
-    want = test_memory.shards(work / "wide")
+    short_of_memory.run(spec, "wide")
+    want = short_of_memory.shards(work / "wide")
     tried, bad = 0, []
     for host_bytes in list(range(22_000, 400_000, 21_000))[::every]:
         for device_name, batch in (("cpu", 1), ("cpu", 8), ("cpu", 22), ("null", 8), ("null", 22)):
             out = f"{host_bytes}-{device_name}-{batch}"
-            test_memory.run(spec, out, pipeline__memory__host=host_bytes, pipeline__device=device_name,
+            short_of_memory.run(spec, out, pipeline__memory__host=host_bytes, pipeline__device=device_name,
                             pipeline__batch_size=batch, pipeline__memory__gpu=2 * host_bytes)  # fmt: skip
             tried += 1
-            bad += [] if test_memory.shards(work / out) == want else [out]
+            bad += [] if short_of_memory.shards(work / out) == want else [out]
     yield Row("budgets for host and device x batch sizes: the same shards and reject log", tried, bad)
 
 
 def refused(work: Path) -> Iterator[Row]:
     """Every bomb by itself; CPU seconds and growth of the process."""
-    from tests.ops.codecs.test_bombs import refused as reject_of
+    from tests.kit.ops.refusing import refused as reject_of
 
     bad = []
     found = bombs()

@@ -24,7 +24,7 @@ from PIL import Image
 
 from dali_run.cli import main as cli
 from dali_run.cli import progress
-from tests.kit.held import held
+from tests.kit.jobs.held import held
 from tests.kit.pages import Page
 
 ROOT = Path(__file__).parents[2]

@@ -20,8 +20,7 @@ from dali_run.ops.compiled.times import times, told_to
 from dali_run.pipelines.bench.measure import Measurement, measure
 from dali_run.pipelines.engine import compile_ahead as tested
 from dali_run.pipelines.job.run import prepare
-
-from .test_terminals import COMMANDS, SPEC
+from tests.kit.jobs.commands import COMMANDS, SPEC
 
 PROJECT = Path(__file__).parents[2]
 

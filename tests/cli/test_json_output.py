@@ -14,8 +14,8 @@ from dali_run.pipelines.tools.json_output.outputs import OUTPUTS
 from dali_run.pipelines.tools.json_output.schema import as_page, output_schema
 from dali_run.pipelines.tools.sample_data import make_sample_data
 
+from ..kit.jobs.small_spec import small_spec
 from ..kit.measured_here import measure_here
-from ..kit.small_spec import small_spec
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from PIL import Image
 from dali_run.pipelines.job.run import run_job
 from dali_run.writers.shards.verify import verify
 
-from ..kit.videos import make_video
+from ..kit.files.videos import make_video
 
 GOOD, BAD = 6, 24
 """Files of a job, of one format."""

@@ -69,7 +69,7 @@ def png_files() -> tuple[bytes, ...]:
 
 
 def tiff_file(order: str, channels: int, bits: int, coding: str, tiled: bool) -> bytes:
-    from ..ops.codecs.tiff.test_decoder import CODINGS, lzw, packed, plain_tags
+    from tests.kit.files.tiffs import CODINGS, lzw, packed, plain_tags
 
     h, w = 13, 18
     pixels = noise(32, 32, channels * bits // 8, channels)
@@ -102,7 +102,7 @@ def tiff_files() -> tuple[bytes, ...]:
 
 @cache
 def plain_files() -> tuple[bytes, ...]:
-    from ..ops.codecs.test_plain import KINDS, encoded
+    from tests.kit.files.plain import KINDS, encoded
 
     deep = [b"P%d\n7 6\n65535\n" % kind + noise(6, 14, channels, kind).tobytes() for kind, channels in ((5, 1), (6, 3))]
     return (*(encoded(kind, 6, 7, k) for k, kind in enumerate(KINDS)), *deep)

@@ -10,8 +10,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from dali_run.writers.shards.output import Output
+from tests.kit.jobs.retries import retry
 from tests.kit.writers import Job, walk
-from tests.writers.shards.test_retries import retry
 
 JOB = Job("tfrecord", total=40, samples=12, fields=("label",))
 

@@ -134,7 +134,7 @@ def _special(name: str) -> tuple[dict[str, Any], list[Batch]] | None:
     if name == "video_cuts":
         import tempfile
 
-        from .videos import make_video
+        from .files.videos import make_video
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "v.mkv"

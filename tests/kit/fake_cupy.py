@@ -566,7 +566,7 @@ class Fake:
         """A kernel of the JPEG decoder, of which there is one library for all tests."""
         if not self.memory:
             return lambda grid, threads, parameter: None
-        from .jpeg_harness import jpeg_library
+        from .ops.jpeg_harness import jpeg_library
 
         library = jpeg_library(())
         function = ctypes.cast(getattr(library, name), ctypes.c_void_p)

@@ -10,8 +10,7 @@ import pytest
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.pipelines.plugins import load_operators
-
-from .images.test_resize import operator
+from tests.kit.operators import operator
 
 load_operators()
 

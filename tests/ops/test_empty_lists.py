@@ -12,9 +12,9 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.errors import DaliRunError
 from dali_run.ops.types import from_numpy
 from dali_run.pipelines.plugins import load_operators
+from tests.kit.ops.kinds import KINDS, takes
 
 from ..kit.operators import apply, operator
-from .test_gpu_equals_cpu import KINDS, takes
 
 load_operators()
 

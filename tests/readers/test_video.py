@@ -11,8 +11,8 @@ import pytest
 from dali_run.ops.base import coerce, parameter
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.readers.video import ExperimentalVideo, Sequences, Video, boundary
+from tests.kit.files.videos import make_video
 from tests.kit.readers import fetch, open_reader
-from tests.kit.videos import make_video
 
 pytest.importorskip("av")
 VFR = [0, 40, 80, 200, 240, 300, 310, 400, 520, 560]

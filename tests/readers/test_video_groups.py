@@ -15,9 +15,9 @@ from dali_run.ops.gpu.lane import Lane
 from dali_run.ops.video import media
 from dali_run.readers import video
 from tests.kit.fake_cupy import faked
+from tests.kit.files.videos import make_video
 from tests.kit.readers import fetch
 from tests.kit.video_batches import batches, by_nvdec, check, opened
-from tests.kit.videos import make_video
 
 pytest.importorskip("av")
 FRAMES = 40

@@ -11,7 +11,7 @@ import pytest
 import dali_run.fn as fn
 from dali_run.pipeline import Pipeline, pipeline_def
 
-from ..kit.videos import make_video
+from ..kit.files.videos import make_video
 
 pytest.importorskip("av")
 

@@ -17,8 +17,8 @@ from dali_run.ops.images.resize import Resize
 from dali_run.ops.types import DALIDataType
 from dali_run.readers.video import Video
 from dali_run.readers.video_resize import VideoResize
+from tests.kit.files.videos import make_video
 from tests.kit.readers import fetch, open_reader
-from tests.kit.videos import make_video
 
 pytest.importorskip("av")
 

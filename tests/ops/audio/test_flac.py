@@ -10,7 +10,7 @@ import pytest
 
 from dali_run.ops.audio import flac
 from dali_run.ops.errors import SampleError
-from tests.kit.flac import encoded, signal
+from tests.kit.files.flac import encoded, signal
 
 soundfile = pytest.importorskip("soundfile")
 

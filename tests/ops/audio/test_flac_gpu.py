@@ -14,7 +14,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.types import DALIDataType
 from tests.kit.emulated_lane import EmulatedLane
-from tests.kit.flac import encoded, signal
+from tests.kit.files.flac import encoded, signal
 
 soundfile = pytest.importorskip("soundfile")
 

@@ -7,35 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs.decoders import Image
-from dali_run.ops.context import Context
-from dali_run.ops.errors import Reject
+from tests.kit.ops.refusing import refused
 
-from ...kit.bombs import bombs
+from ...kit.files.bombs import bombs
 
 ROOT = Path(__file__).parents[3]
 ROOM = 256 << 20
 """Bytes that decoding all of them may add to the process, goal R11."""
-SMALL = 4 * 4 * 3
-"""Elements of the pictures that the bombs of text are hidden in; others get no output."""
 CORPUS = ("jpeg_bad/jpeg-decoder__fuzz-afl__in__id_001411_src_000636_op_flip4_pos_165_+cov__7df416bf.jpg",
           "jpeg_bad/jpeg-decoder__tests__crashtest__images__max_size__910a15fe.jpg")  # fmt: skip
 BOMBS = bombs()
-
-
-def refused(blob: bytes, **arguments: object) -> Reject:
-    data = np.frombuffer(blob, np.uint8)
-    encoded = Batch(data, np.zeros(1, np.int64), np.array([[len(blob)]], np.int32), "", Samples.numbered(1))
-    op = Image(**arguments)  # type: ignore[arg-type]
-    ctx = Context(op=op, stage="cpu", samples=encoded.samples)
-    out = op.cpu(ctx, encoded)
-    assert int(out.sizes[0]) <= SMALL
-    (reject,) = ctx.rejects
-    return reject
 
 
 @pytest.mark.parametrize("name", BOMBS)

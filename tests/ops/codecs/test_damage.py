@@ -15,7 +15,7 @@ from PIL import Image
 from dali_run.ops.codecs.formats import BOMB_PIXELS, LARGEST, check_pixels, probe
 from dali_run.ops.codecs.pillow import decode
 from dali_run.ops.errors import SampleError
-from tests.kit.bombs import chunk
+from tests.kit.files.bombs import chunk
 
 
 def pixels(data: bytes) -> np.ndarray:

@@ -21,23 +21,10 @@ from dali_run.ops.context import Context
 from dali_run.ops.errors import REJECT_CODES, Reject, SpecError
 from dali_run.ops.images.random_window import WINDOW_SALT, random_windows
 from dali_run.ops.types import DALIDataType, DALIImageType
+from tests.kit.ops.decoding import batch_of, run
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "decoders.npz"
 ORIENTATION = 0x0112
-
-
-def batch_of(blobs: list[bytes], gap: int = 0) -> Batch:
-    """Encoded images in one read-only buffer, ``gap`` foreign bytes before each."""
-    data = np.frombuffer(b"".join(b"\xff" * gap + blob for blob in blobs), np.uint8)
-    sizes = np.array([len(b) for b in blobs], np.int64)
-    offsets = np.cumsum(sizes + gap) - sizes
-    return Batch(data, offsets, sizes.astype(np.int32)[:, None], "", Samples.numbered(len(blobs)))
-
-
-def run(op: Any, blobs: list[bytes], gap: int = 0, **context: Any) -> tuple[Batch, list[Reject]]:
-    encoded = batch_of(blobs, gap)
-    ctx = Context(op=op, stage="cpu", samples=encoded.samples, **context)
-    return op.cpu(ctx, encoded), ctx.rejects
 
 
 def decode(blob: bytes, **args: Any) -> np.ndarray:

@@ -16,8 +16,7 @@ from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.errors import Reject
 from dali_run.ops.types import DALIDataType, DALIImageType
-
-from .test_decoders import run
+from tests.kit.ops.decoding import run
 
 imagecodecs = pytest.importorskip("imagecodecs")  # extra formats
 

@@ -9,7 +9,7 @@ import pytest
 
 from dali_run.ops.codecs.formats import exif_orientation
 from dali_run.ops.codecs.jpeg import header as jpeg_header
-from tests.ops.codecs.jpeg.test_gpu import encode, segment
+from tests.kit.files.jpegs import encode, segment
 
 SHORT, LONG, ASCII, RATIONAL = 3, 4, 2, 5
 UPRIGHT = (0x0112, SHORT, 1, 6)

@@ -21,8 +21,7 @@ from dali_run.ops.codecs.isolation.processes import Isolation
 from dali_run.ops.errors import JobError, SampleError
 from dali_run.ops.types import DALIDataType, DALIImageType
 from dali_run.readers.file import File
-
-from .test_decoders import run
+from tests.kit.ops.decoding import run
 
 imagecodecs = pytest.importorskip("imagecodecs")
 pillow_heif = pytest.importorskip("pillow_heif")

@@ -19,8 +19,8 @@ from dali_run.ops.codecs.isolation.processes import Isolation
 from dali_run.ops.context import Context
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
+from tests.kit.engine.decoding import graph, results
 from tests.kit.fake_cupy import faked
-from tests.pipelines.engine.test_which_decoder import graph, results
 
 
 @pytest.mark.parametrize("sizes", [[5], [1] * 50, [3, 9, 3, 3, 12, 1, 1, 30], [0, 0, 11, 0], list(range(25))])

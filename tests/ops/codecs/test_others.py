@@ -16,7 +16,7 @@ from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.tiff import decoder as tiff
 from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIImageType
-from tests.ops.codecs import test_plain
+from tests.kit.files import plain
 
 _EXIF = Image.Exif()
 _EXIF[0x0112] = 6
@@ -39,8 +39,8 @@ NEVER = {"png turned", "tiff palette"}
 
 def encoded(kind: str, h: int, w: int, seed: int) -> bytes:
     """A file of noise."""
-    if kind in test_plain.KINDS:
-        return test_plain.encoded(kind, h, w, seed)
+    if kind in plain.KINDS:
+        return plain.encoded(kind, h, w, seed)
     name, mode, options = KINDS[kind]
     picture, out = Image.new(mode, (w, h), seed % 200 if mode in ("L", "P", "I;16") else None), io.BytesIO()
     picture.save(out, name, **options)
@@ -60,7 +60,7 @@ def batch_of(files: list[bytes]) -> tuple[Batch, np.ndarray]:
     return batch, np.arange(0, len(spaced), 4)
 
 
-@pytest.mark.parametrize("kind", [*test_plain.KINDS, *KINDS])
+@pytest.mark.parametrize("kind", [*plain.KINDS, *KINDS])
 def test_headers(kind: str) -> None:
     """Whole files and damaged ones."""
     rng = np.random.default_rng(len(kind))
@@ -87,7 +87,7 @@ def test_headers(kind: str) -> None:
 
 def test_all_of_a_batch() -> None:
     """By either way the same headers, or the same errors; and those of a part of the batch."""
-    files = [encoded(kind, 9, 14, 1) for kind in [*test_plain.KINDS, *KINDS]]
+    files = [encoded(kind, 9, 14, 1) for kind in [*plain.KINDS, *KINDS]]
     for mode, name in (("RGB", "WEBP"), ("RGB", "GIF"), ("1", "PPM")):
         out = io.BytesIO()
         Image.new(mode, (20, 30)).save(out, name)

@@ -20,22 +20,10 @@ from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIImageType
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
-from tests.pipelines.engine.test_which_decoder import graph, results
+from tests.kit.engine.decoding import graph, results
+from tests.kit.files.plain import KINDS, encoded
 
-KINDS = ["24", "32", "24 down", "32 down", "P5", "P6"]
 SIZES = [(1, 1), (3, 2), (5, 9), (17, 8), (40, 31), (9, 67), (33, 64)]
-
-
-def encoded(kind: str, h: int, w: int, seed: int) -> bytes:
-    """A file of noise."""
-    channels = {"3": 4, "P": 1}.get(kind[0], 3) if kind != "P6" else 3
-    pixels = np.random.default_rng(seed).integers(0, 256, (h, w, channels), np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(out, "PPM" if kind[0] == "P" else "BMP")
-    data = out.getvalue()
-    if "down" in kind:
-        data = data[:22] + (-h).to_bytes(4, "little", signed=True) + data[26:]
-    return data
 
 
 def by_pillow(data: bytes) -> Any:

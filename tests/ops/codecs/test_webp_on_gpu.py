@@ -17,8 +17,8 @@ from dali_run.ops.codecs.webp import decoder as webp
 from dali_run.ops.codecs.webp import on_gpu
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
+from tests.kit.engine.decoding import graph, results
 from tests.kit.fake_cupy import faked
-from tests.pipelines.engine.test_which_decoder import graph, results
 
 pytestmark = pytest.mark.skipif(webp._library() is None, reason="no libwebp here")
 

@@ -20,6 +20,7 @@ from dali_run.ops.formulas import expression
 from dali_run.ops.formulas.arithmetic import Expr
 from dali_run.ops.formulas.expression_cuda import source
 from dali_run.ops.types import DALIDataType, from_numpy
+from tests.kit.ops.formulas import batch, calculate
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "arithmetic.json").read_text())
 CUDA = Path(__file__).parents[3] / "ops" / "cuda"
@@ -27,22 +28,6 @@ CUDA = Path(__file__).parents[3] / "ops" / "cuda"
 
 def case_inputs(case: dict[str, Any]) -> dict[str, np.ndarray]:
     return {n: np.array(GOLDEN["values"][t], t) for n, t in case["inputs"].items()}
-
-
-def calculate(text: str, *batches: Batch, rejects: list[Any] | None = None) -> Batch:
-    op = Expr(expr=text)
-    op.check()
-    ctx = Context(op, "cpu", batches[0].samples)
-    out = op.cpu(ctx, *batches)
-    if rejects is None:
-        assert not ctx.rejects
-    else:
-        rejects.extend(ctx.rejects)
-    return out
-
-
-def batch(*arrays: Any, dtype: Any = None, layout: str = "") -> Batch:
-    return Batch.from_list([np.array(a, dtype) for a in arrays], layout, Samples.numbered(len(arrays)))
 
 
 def tolerance(text: str, dtype: np.dtype) -> float:

@@ -7,8 +7,7 @@ import pytest
 
 from dali_run.ops.formulas import functions_cpu
 from dali_run.ops.formulas.arithmetic import _FUNCTIONS, _VECTORS
-
-from .test_arithmetic import batch, calculate
+from tests.kit.ops.formulas import batch, calculate
 
 F32 = np.finfo(np.float32)
 ODD = [

@@ -13,9 +13,10 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.fused.resize_normalize import ResizeCropMirrorNormalize, can_join, joined_arguments
 from dali_run.ops.types import DALIDataType
+from tests.kit.operators import operator
+from tests.kit.ops.resizing import source
 
 from ...kit.emulated_lane import EmulatedLane
-from ..images.test_resize import operator, source
 
 IMAGES = [source(k, "uint8", [31 + 17 * k, 90 - 11 * k, 3]) for k in range(4)]
 IMAGENET = {"crop": [22, 24], "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
@@ -81,8 +82,10 @@ def test_arguments_by_sample_and_input_types(dtype: str) -> None:
     sizes = Batch.from_dense(np.array([40, 33, 51, 24], np.float32), "", samples)
     mirror = Batch.from_dense(np.array([0, 1, 1, 0], np.int32), "", samples)
     mean = Batch.from_dense(np.arange(12, dtype=np.float32).reshape(4, 3), "", samples)
-    resize = operator("resize", inputs=("resize_shorter",))
-    normalize = operator("crop_mirror_normalize", inputs=("mirror", "mean"), crop=[20, 20], dtype=dtype, std=[3, 5, 7])
+    resize = operator("resize", per_sample=("resize_shorter",))
+    normalize = operator(
+        "crop_mirror_normalize", per_sample=("mirror", "mean"), crop=[20, 20], dtype=dtype, std=[3, 5, 7]
+    )
     for kind in ("uint8", "float32") if dtype == "FLOAT" else ("uint8",):
         batch = Batch.from_list([i.astype(kind) for i in IMAGES], "HWC", samples)
         apart, together, _, rejects = both(
@@ -95,7 +98,7 @@ def test_arguments_by_sample_and_input_types(dtype: str) -> None:
 def test_what_cannot_be_processed_is_rejected_once_and_alone() -> None:
     images = [IMAGES[0], source(9, "uint8", [40, 40, 1]), IMAGES[1], source(9, "uint8", [1, 60000, 3])]
     sizes = Batch.from_dense(np.array([10, 30, 30, 300], np.float32), "", Samples.numbered(4))
-    resize = operator("resize", inputs=("resize_shorter",))
+    resize = operator("resize", per_sample=("resize_shorter",))
     normalize = operator("crop_mirror_normalize", **IMAGENET)
     batch = Batch.from_list(images, "HWC", Samples.numbered(4))
     joined = ResizeCropMirrorNormalize(resize=resize, normalize=normalize)

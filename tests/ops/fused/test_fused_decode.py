@@ -14,8 +14,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.fused.decode_resize import DecodeResize, shows_a_part, source_windows
 from dali_run.ops.fused.resize_normalize import ResizeCropMirrorNormalize, sampled, sampling
-
-from ..images.test_resize import operator
+from tests.kit.operators import operator
 
 CROP = {"crop": [20, 24]}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {

@@ -15,11 +15,12 @@ from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.errors import SpecError
 from dali_run.ops.gpu.lane import SOURCES, Arena, Lane, aligned, blocks, is_pinned, pinned_empty
 from dali_run.ops.python_function import PythonFunction
+from tests.kit.files.jpegs import encode
+from tests.kit.ops.jpeg_harness import assert_exact
 
 from ...kit.fake_cupy import faked
-from ...kit.jpeg_harness import GpuRuntime, Harness
 from ...kit.operators import apply
-from ..codecs.jpeg.test_gpu import assert_exact, encode
+from ...kit.ops.jpeg_harness import GpuRuntime, Harness
 
 
 def test_an_arena_gives_out_pieces_and_takes_them_back() -> None:

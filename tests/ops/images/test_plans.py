@@ -17,9 +17,9 @@ from dali_run.ops.copies.windows import integers
 from dali_run.ops.fused import resize_normalize as fused
 from dali_run.ops.images import resize
 from dali_run.ops.images.resampling import resample
+from tests.kit.files.jpegs import encode, with_orientation
 
-from ...kit import reference_plans as reference
-from ..codecs.jpeg.test_gpu import encode, with_orientation
+from ...kit.ops import reference_plans as reference
 
 MODES: tuple[resize.Mode, ...] = ("default", "stretch", "not_larger", "not_smaller")
 

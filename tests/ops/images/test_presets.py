@@ -22,8 +22,8 @@ from dali_run.ops.images.crop_mirror_normalize import CropMirrorNormalize
 from dali_run.ops.images.random_resized_crop import RandomResizedCrop
 from dali_run.ops.images.resampling import libraries
 from dali_run.ops.types import DALIDataType, DALIImageType
-
-from .test_resize import operator, run, source
+from tests.kit.operators import operator
+from tests.kit.ops.resizing import run, source
 
 cv2 = pytest.importorskip("cv2")
 PIL = pytest.importorskip("PIL.Image")
@@ -221,7 +221,7 @@ def test_layouts_and_batches(library: str) -> None:
 def test_filters_of_opencv_can_differ_by_sample() -> None:
     image = source(8, "uint8", [20, 30, 3])
     given = Batch.from_dense(np.array([1, 4, 5, 0], np.int32), "", Samples.numbered(4))
-    op = operator("resize", size=[9, 9], inputs=("interp_type",), parity="opencv")
+    op = operator("resize", size=[9, 9], per_sample=("interp_type",), parity="opencv")
     out, ctx = run(op, [image] * 4, interp_type=given)
     assert [(r.slot, r.code) for r in ctx.rejects] == [(2, "bad_argument")]
     for k, name in ((0, "linear"), (1, "area"), (3, "nearest")):

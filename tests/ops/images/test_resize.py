@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_run.ops.base import Spec, coerce, find, parameter
+from dali_run.ops.base import Spec
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.errors import SpecError
 from dali_run.ops.images.resize import Resize
 from dali_run.ops.types import DALIDataType, DALIInterpType, from_numpy
+from tests.kit.operators import operator
+from tests.kit.ops.resizing import CASES, GOLDEN, run, source
 
 from ...kit.operators import apply, batch_of
-
-GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "resize.npz")
-CASES: list[dict[str, Any]] = json.loads(str(GOLDEN["cases"]))
-
-
-def operator(name: str, inputs: tuple[str, ...] = (), **arguments: Any) -> Any:
-    cls = find(name)
-    op = cls(per_sample=frozenset(inputs), **{k: coerce(parameter(cls, k), v) for k, v in arguments.items()})
-    op.check()
-    return op
-
-
-def run(op: Any, images: list[np.ndarray[Any, Any]], layout: str = "HWC", **args: Batch) -> tuple[Any, Context]:
-    batch = Batch.from_list(images, layout, Samples.numbered(len(images)))
-    ctx = Context(op, "cpu", batch.samples, args)
-    return op.cpu(ctx, batch), ctx
-
-
-def source(seed: int, dtype: str, shape: list[int]) -> np.ndarray[Any, Any]:
-    low, high = {"uint8": (0, 256), "int16": (-32768, 32768), "uint16": (0, 65536), "float32": (-1000, 1000)}[dtype]
-    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
 
 
 def expected() -> list[np.ndarray[Any, Any]]:
@@ -87,7 +66,7 @@ def test_a_sample_does_not_depend_on_its_batch() -> None:
 def test_the_size_can_come_from_other_operators() -> None:
     images = [source(k, "uint8", [20, 30, 3]) for k in range(3)]
     sizes = Batch.from_dense(np.array([[10, 12], [30, 0], [-5, 50]], np.float32), "", Samples.numbered(3))
-    out, ctx = run(operator("resize", inputs=("size",)), images, size=sizes)
+    out, ctx = run(operator("resize", per_sample=("size",)), images, size=sizes)
     assert not ctx.rejects
     assert out.shapes[:, :2].tolist() == [[10, 12], [30, 45], [5, 50]]
     for k, size in enumerate(([10, 12], [30, 0], [-5, 50])):
@@ -99,7 +78,7 @@ def test_filters_can_differ_by_sample() -> None:
     image = source(1, "uint8", [20, 30, 3])
     filters = [DALIInterpType.INTERP_NN, DALIInterpType.INTERP_CUBIC, 99]
     given = Batch.from_dense(np.array(filters, np.int32), "", Samples.numbered(3))
-    op = operator("resize", size=[9, 9], inputs=("interp_type",))
+    op = operator("resize", size=[9, 9], per_sample=("interp_type",))
     out, ctx = run(op, [image] * 3, interp_type=given)
     assert [(r.slot, r.code) for r in ctx.rejects] == [(2, "bad_argument")]
     for k in (0, 1):
@@ -121,7 +100,7 @@ def test_samples_that_cannot_be_resized_are_rejected_alone() -> None:
     assert "max_size" in ctx.rejects[0].message
     assert out.shapes.tolist() == [[0, 0, 0], [256, 384, 3]]
     sizes = Batch.from_dense(np.array([np.nan, 40], np.float32), "", Samples.numbered(2))
-    out, ctx = run(operator("resize", inputs=("resize_x",)), images, resize_x=sizes)
+    out, ctx = run(operator("resize", per_sample=("resize_x",)), images, resize_x=sizes)
     assert [(r.slot, r.code) for r in ctx.rejects] == [(0, "bad_argument")]
     assert out.shapes[1].tolist() == [27, 40, 3]
 

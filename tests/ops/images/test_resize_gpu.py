@@ -10,9 +10,10 @@ import pytest
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.images import random_resized_crop  # noqa: F401  # declares the operator
+from tests.kit.operators import operator
+from tests.kit.ops.resizing import CASES, source
 
 from ...kit.emulated_lane import EmulatedLane
-from .test_resize import CASES, operator, source
 
 CHOSEN = [n for n in range(0, len(CASES), 3) if CASES[n]["op"] == "resize" or n % 2 == 0]
 

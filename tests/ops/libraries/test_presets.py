@@ -18,28 +18,13 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.spec.build import load_spec
+from tests.kit.ops.presets import ours
 
 from ...golden.library_calls import CASES, Case, called, image
 from ...kit.operators import apply, batch_of, operator
 
 STORED = Path(__file__).parents[2] / "golden" / "library_presets.npz"
 IMAGE = image()
-
-
-def ours(case: Case, images: list[np.ndarray], **more: Any) -> list[np.ndarray]:
-    step = yaml.safe_load(case.step)
-    name = step.pop("op")
-    known = typing.get_args(parameters(type(operator(name, **step)))["parity"].type) if has_parity(name) else ()
-    if case.library in known:
-        step["parity"] = case.library
-    out, rejects = apply(operator(name, **step, **more), batch_of(images, "HWC"))
-    assert not rejects
-    return [np.asarray(a) for a in out]
-
-
-def has_parity(name: str) -> bool:
-    load_operators()
-    return "parity" in parameters(operators()[name])
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.library in ("pillow", "opencv")], ids=lambda c: c.name)

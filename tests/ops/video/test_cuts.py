@@ -15,7 +15,7 @@ from dali_run.ops.context import Context
 from dali_run.ops.video.cuts import CutVideo, VideoCuts
 from dali_run.pipelines.job.run import REJECTS, run_job
 
-from ...kit.videos import make_video
+from ...kit.files.videos import make_video
 
 av = pytest.importorskip("av")
 

@@ -12,7 +12,7 @@ from dali_run.ops.errors import SampleError
 from dali_run.ops.video.media import Clip, Glance
 from dali_run.ops.video.mp4 import samples_of
 
-from ...kit.videos import make_video
+from ...kit.files.videos import make_video
 
 av = pytest.importorskip("av")
 VFR = [0, 40, 80, 200, 240, 300, 310, 400]

@@ -19,7 +19,7 @@ from dali_run.ops.video.decoders import Video
 from dali_run.ops.video.nvdec import matrix_of
 
 from ...kit.fake_cupy import faked
-from ...kit.videos import make_video
+from ...kit.files.videos import make_video
 
 pytest.importorskip("av")
 CLOSE = 12

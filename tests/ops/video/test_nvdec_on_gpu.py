@@ -13,8 +13,8 @@ from dali_run.ops.context import Context
 from dali_run.ops.video import nvdec
 from dali_run.ops.video.decoders import Video
 
+from ...kit.files.videos import make_video
 from ...kit.video_batches import batches, by_nvdec, check, opened
-from ...kit.videos import make_video
 
 pytest.importorskip("av")
 

@@ -18,9 +18,9 @@ from dali_run.ops.video import nvdec
 from dali_run.ops.video.decoders import Video
 
 from ...kit.fake_cupy import faked
+from ...kit.files.videos import make_video
 from ...kit.readers import fetch
 from ...kit.video_batches import by_nvdec, opened
-from ...kit.videos import make_video
 
 av = pytest.importorskip("av")
 FRAMES = 12

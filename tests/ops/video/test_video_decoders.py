@@ -14,7 +14,7 @@ from dali_run.ops.context import Context
 from dali_run.ops.errors import SpecError
 from dali_run.ops.video.decoders import Video
 
-from ...kit.videos import make_video
+from ...kit.files.videos import make_video
 
 pytest.importorskip("av")
 KINDS = [

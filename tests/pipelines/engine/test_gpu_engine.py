@@ -30,10 +30,9 @@ from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.in_flight import Iteration
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.job.run import REJECTS, run_job
+from tests.kit.engine.joined import CASES, STD, graph
 from tests.kit.fake_cupy import faked
 from tests.kit.rings import left_in_rings
-
-from ..compile.test_fuse import CASES, STD, graph, pictures  # noqa: F401 - a fixture
 
 CHOSEN = ("val", "train")
 
@@ -63,7 +62,7 @@ RESIZES = {
 }
 
 
-def test_a_trace_has_a_track_for_every_thread_and_lane(pictures: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_trace_has_a_track_for_every_thread_and_lane(pictures: Path, tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     text = SPEC.replace("IN", str(pictures)).replace("OUT", str(tmp_path / "out"))
     spec.write_text(text.replace("{encode: raw}", "{encode: jpeg}"))
@@ -91,7 +90,7 @@ def test_a_trace_has_a_track_for_every_thread_and_lane(pictures: Path, tmp_path:
 
 
 @pytest.mark.parametrize("case", RESIZES)
-def test_joined_with_the_decoder_is_within_a_level(pictures: Path, case: str) -> None:  # noqa: F811
+def test_joined_with_the_decoder_is_within_a_level(pictures: Path, case: str) -> None:
     """Also where a place is half-way between two pixels, of turned pictures and of regions that run backwards."""
     built = graph(pictures, *RESIZES[case], None, False)
     apart, rejects = outputs(compile_graph(built, Target(), 7, fusing=False))
@@ -108,7 +107,7 @@ def test_joined_with_the_decoder_is_within_a_level(pictures: Path, case: str) ->
 
 
 @pytest.mark.parametrize("case", CHOSEN)
-def test_the_emulated_gpu_equals_the_cpu(pictures: Path, case: str) -> None:  # noqa: F811
+def test_the_emulated_gpu_equals_the_cpu(pictures: Path, case: str) -> None:
     built = graph(pictures, *CASES[case])
     on_cpu, rejects = outputs(compile_graph(built, Target(), 7))
     with faked(memory=True) as fake:
@@ -128,7 +127,7 @@ def test_the_emulated_gpu_equals_the_cpu(pictures: Path, case: str) -> None:  # 
 
 @pytest.mark.parametrize("case", CHOSEN)
 def test_batches_are_planned_where_they_are_read(
-    pictures: Path,  # noqa: F811
+    pictures: Path,
     case: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,7 +168,7 @@ def test_batches_are_planned_where_they_are_read(
 
 
 def test_what_was_begun_ahead_is_on_the_account_until_the_batch_is_settled(
-    pictures: Path,  # noqa: F811
+    pictures: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Plans, and pictures that threads of the host decode, are in memory as long as the device works with them."""
@@ -200,7 +199,7 @@ def test_what_was_begun_ahead_is_on_the_account_until_the_batch_is_settled(
     assert max(missing) <= 0
 
 
-def test_what_is_raised_ahead_is_met_again_by_the_launch(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_what_is_raised_ahead_is_met_again_by_the_launch(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There the samples that raise it are found; here it would cost the whole batch."""
     built, prepare, raised = graph(pictures, *CASES["val"]), on_gpu.prepare, list[str]()
 
@@ -225,7 +224,7 @@ def test_what_is_raised_ahead_is_met_again_by_the_launch(pictures: Path, monkeyp
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_batches_that_are_launched_together_give_the_same_bytes(
-    pictures: Path,  # noqa: F811
+    pictures: Path,
     whole: bool,
 ) -> None:
     built = graph(pictures, *CASES["train"])
@@ -242,7 +241,7 @@ def test_batches_that_are_launched_together_give_the_same_bytes(
     assert launches[1] < launches[0]
 
 
-def test_several_gpus_give_the_bytes_of_one(pictures: Path) -> None:  # noqa: F811
+def test_several_gpus_give_the_bytes_of_one(pictures: Path) -> None:
     built = graph(pictures, *CASES["train"])
     found = []
     for devices, batch, lanes in ((1, 8, 2), (2, 5, 1), (3, 3, 2)):
@@ -259,7 +258,7 @@ def test_several_gpus_give_the_bytes_of_one(pictures: Path) -> None:  # noqa: F8
 
 
 @pytest.mark.parametrize("case", [*CHOSEN, "apart"])
-def test_no_memory_is_used_again_before_the_gpu_is_done_with_it(pictures: Path, case: str) -> None:  # noqa: F811
+def test_no_memory_is_used_again_before_the_gpu_is_done_with_it(pictures: Path, case: str) -> None:
     """A stream that does nothing before somebody waits for it gives the same."""
     built = graph(pictures, *CASES["val" if case == "apart" else case])
     found = []
@@ -335,7 +334,7 @@ def test_what_the_decoder_leaves_to_others_is_decoded_and_said(tmp_path: Path) -
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CHOSEN)
-def test_all_gpus_of_this_machine_give_the_bytes_of_one(pictures: Path, case: str) -> None:  # noqa: F811
+def test_all_gpus_of_this_machine_give_the_bytes_of_one(pictures: Path, case: str) -> None:
     from dali_run.ops.gpu.lane import gpu_count
 
     if gpu_count() < 2:
@@ -350,7 +349,7 @@ def test_all_gpus_of_this_machine_give_the_bytes_of_one(pictures: Path, case: st
             np.testing.assert_array_equal(value, several[key])
 
 
-def test_a_batch_is_two_uploads_and_eight_launches(pictures: Path) -> None:  # noqa: F811
+def test_a_batch_is_two_uploads_and_eight_launches(pictures: Path) -> None:
     """The files' bytes, and one block of all that is planned; whatever the batch's size."""
     plan = compile_graph(graph(pictures, *CASES["train"]), Target("gpu"), 7)
     node = next(n for n in plan.graph.nodes if n.op.name == "_fused.decode_resize")
@@ -391,7 +390,7 @@ on_error: {policy: skip, max_errors: 50%}
 """
 
 
-def test_a_job_on_all_gpus_writes_what_one_writes(pictures: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_job_on_all_gpus_writes_what_one_writes(pictures: Path, tmp_path: Path) -> None:
     """Shards, index and rejects; the report names all of the work."""
     written = []
     for devices in (1, 3):
@@ -408,7 +407,7 @@ def test_a_job_on_all_gpus_writes_what_one_writes(pictures: Path, tmp_path: Path
     assert written[0] == written[1]
 
 
-def test_a_job_on_a_gpu_leaves_nothing_to_the_collector(pictures: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_job_on_a_gpu_leaves_nothing_to_the_collector(pictures: Path, tmp_path: Path) -> None:
     """Contexts and the checks that kernels leave were in a ring: batches on the GPU stayed until the collector came."""
     spec = tmp_path / "spec.yaml"
     text = SPEC.replace("IN", str(pictures)).replace("OUT", str(tmp_path / "out"))
@@ -422,7 +421,7 @@ def test_a_job_on_a_gpu_leaves_nothing_to_the_collector(pictures: Path, tmp_path
 
 
 @pytest.mark.parametrize("how", ["files", "encoded", "python"])
-def test_a_run_on_another_gpu_leaves_the_first_alone(pictures: Path, tmp_path: Path, how: str) -> None:  # noqa: F811
+def test_a_run_on_another_gpu_leaves_the_first_alone(pictures: Path, tmp_path: Path, how: str) -> None:
     """A context there would take half a gigabyte, in each process."""
     with faked(2, memory=True) as fake:
         if how == "files":

@@ -17,9 +17,8 @@ import pytest
 
 from dali_run.ops.gpu import waits
 from dali_run.pipelines.job.run import CLEAN, FAILED, run_job
+from tests.kit.engine.short_of_memory import picture, shards
 from tests.kit.fake_cupy import Stream, Work, faked
-
-from .test_memory import picture, shards
 
 SPEC = """
 version: 1

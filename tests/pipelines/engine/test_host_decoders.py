@@ -19,8 +19,7 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.engine.device import part as device
 from dali_run.pipelines.engine.threads.channel import Channel
-
-from .test_which_decoder import engines, graph, results  # noqa: F401 (a fixture)
+from tests.kit.engine.decoding import graph, results
 
 FORMATS = ("jpg", "png", "webp", "bmp", "ppm", "tiff", "jp2")
 
@@ -42,7 +41,7 @@ def mixed(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_what_readers_begin_is_what_is_made(
-    mixed: Path, decoder: str, fused: bool, engines: Any, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    mixed: Path, decoder: str, fused: bool, engines: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     begun: list[str] = []
     submit = on_threads.HostPart._submit
@@ -92,7 +91,7 @@ def test_a_mix_on_a_gpu_is_that_of_the_cpu(tmp_path: Path, decoder: str, fused: 
 
 
 def test_a_header_that_is_wrong_costs_a_second_try(
-    mixed: Path, engines: Any, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    mixed: Path, engines: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Shapes are believed before pixels are there; where they turn out others, the picture is decoded alone."""
     data = bytearray((mixed / "a" / "02.webp").read_bytes())
@@ -117,7 +116,7 @@ def test_a_header_that_is_wrong_costs_a_second_try(
 
 
 def test_more_is_read_ahead_where_batches_wait(
-    mixed: Path, engines: Any, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    mixed: Path, engines: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     deeper: list[str] = []
     deepen = Channel.deepen

@@ -15,8 +15,7 @@ from dali_run.pipelines.engine.lanes import LanePool
 from dali_run.pipelines.engine.threads.channel import Closed
 from dali_run.pipelines.job.part import OpenJob
 from dali_run.pipelines.job.run import CLEAN, INTERRUPTED, Progress, identity, prepare, run_job
-
-from .test_memory import SPEC, picture
+from tests.kit.engine.short_of_memory import SPEC, picture
 
 LONG = 60.0
 TOTAL = 40

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from dali_run.pipelines.engine import errors
 from dali_run.pipelines.engine.device import out_of_memory as on_device
 from dali_run.pipelines.engine.engine import FEWER, IN_PARTS, Engine, NullLane, Options
 from dali_run.pipelines.engine.host import HostPart
-from dali_run.pipelines.engine.inputs import JobFeed, Sources
+from dali_run.pipelines.engine.inputs import Sources
 from dali_run.pipelines.engine.memory.budget import Accounts, Allowance, Ledger, OverBudgetError
 from dali_run.pipelines.engine.memory.estimate import runs
 from dali_run.pipelines.engine.memory.reuse import Recycler
@@ -32,7 +32,7 @@ from dali_run.pipelines.engine.threads.channel import Closed
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.graph.nodes import Edge
 from dali_run.pipelines.job.part import OpenJob
-from dali_run.pipelines.job.run import CLEAN, FAILED, REJECTS, JobResult, identity, prepare, run_job
+from dali_run.pipelines.job.run import CLEAN, FAILED, REJECTS, identity, prepare
 from dali_run.pipelines.limits import Memory, host_memory, memory_of, parse_limit
 from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.python.pipeline import Pipeline
@@ -40,30 +40,20 @@ from dali_run.pipelines.show.terminal import plan_view, report_view
 from dali_run.pipelines.spec.build import load_spec
 from dali_run.pipelines.tools.preview import describe_job
 from dali_run.writers.shards.output import Output
-
-from .test_execute import CountingFeed, branching, compiled, requests
+from tests.kit.engine.short_of_memory import (
+    SPEC,
+    Failing,
+    OutOfMemoryError,
+    lanes_that,
+    opened,
+    picture,
+    points,
+    run,
+    shards,
+)
+from tests.kit.engine.testing_operators import CountingFeed, branching, compiled, requests
 
 load_operators()
-
-SPEC = """
-version: 1
-name: small
-pipeline: {batch_size: 8, num_threads: 2, device: cpu, seed: 3}
-graph:
-  - {op: readers.file, file_root: IN, random_shuffle: true, out: [x, label]}
-  - {op: decoders.image_random_crop, in: x, out: x}
-  - {op: resize, in: x, size: [12, 10], out: x}
-  - {op: random.coin_flip, out: mirror}
-  - {op: crop_mirror_normalize, in: x, mirror: $mirror, mean: [100, 110, 120], out: x}
-outputs: {x: x, label: label}
-write: {writer: tfrecord, path: OUT, shard: {samples: 10}, fields: {x: {encode: raw}, label: {}}}
-"""
-
-
-def picture(rng: np.random.Generator, height: int, width: int, format: str = "JPEG", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(rng.integers(0, 255, (height, width, 3), np.uint8)).save(buffer, format, **options)
-    return buffer.getvalue()
 
 
 @pytest.fixture
@@ -76,15 +66,6 @@ def spec(tmp_path: Path) -> Path:
     file = tmp_path / "spec.yaml"
     file.write_text(SPEC.replace("IN", str(tmp_path / "in")).replace("OUT", str(tmp_path / "out")))
     return file
-
-
-def run(spec: Path, out: str = "out", **overrides: Any) -> JobResult:
-    keyed = {k.replace("__", "."): v for k, v in overrides.items()}
-    return run_job(spec, {"write.path": str(spec.parent / out), **keyed})
-
-
-def shards(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".tfrecord", ".idx", ".jsonl")}
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
@@ -539,60 +520,6 @@ def test_an_operator_that_cannot_tell_is_held_to_the_budget(spec: Path) -> None:
 # -- allocations that fail on the host --------------------------------------------------------------------------------
 
 
-def opened(spec: Path, device: str = "cpu", batch: int = 8) -> tuple[Plan, Callable[..., list[tuple[int, bytes]]]]:
-    """A plan of the spec's graph, and what runs it to (sample, bytes)."""
-    built = load_spec(spec)
-    plan = compile_graph(built.graph, Target(device=device), 3)  # type: ignore[arg-type]
-
-    def compute(engine_type: type[Engine] = Engine, **options: Any) -> list[tuple[int, bytes]]:
-        with Sources(plan, batch) as sources:
-            feed = JobFeed(sources)
-            given = Options(**{"num_threads": 2, "lanes": 2, **options})
-            with engine_type(plan, feed, feed.requests(batch), given) as engine:
-                found = [
-                    (i, b"|".join(np.ascontiguousarray(b.sample(k)).tobytes() for b in it.outputs(plan).values()))
-                    for it in engine
-                    for k, i in enumerate(it.samples.position.tolist())
-                ]
-                compute.fallbacks = dict(engine.stats.fallbacks)  # type: ignore[attr-defined]
-                compute.rejected = dict(engine.stats.rejected)  # type: ignore[attr-defined]
-        return found
-
-    return plan, compute
-
-
-class Failing:
-    """Counts allocations and fails the ones that ``fails`` says, by number from 1 and size."""
-
-    def __init__(self, fails: Callable[[int, int], bool], error: type[MemoryError], *, by_thread: bool = False) -> None:
-        """``by_thread``: each thread's own are counted, so that what is tried again is the next one."""
-        self.fails = fails
-        self.error = error
-        self.count = 0
-        self._lock = threading.Lock()
-        self._own = threading.local() if by_thread else None
-
-    def __call__(self, nbytes: int) -> None:
-        with self._lock:
-            self.count += 1
-            number = self.count
-        if self._own is not None:
-            number = self._own.count = getattr(self._own, "count", 0) + 1
-        if self.fails(number, nbytes):
-            raise self.error(f"allocation {number} of {nbytes} bytes")
-
-
-def points(compute: Callable[[Failing], Any], error: type[MemoryError], step: int = 1) -> Iterator[tuple[int, Any]]:
-    """Fail the 1st, 2nd, 3rd, ... (every ``step``-th) allocation until a run has fewer."""
-    i = 1
-    while True:
-        failing = Failing(lambda number, _, i=i: number == i, error)  # type: ignore[misc]
-        yield i, compute(failing)
-        if failing.count < i:
-            return
-        i += step
-
-
 def test_any_allocation_on_the_host_may_fail(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, compute = opened(spec, batch=2)
     whole = compute()
@@ -648,28 +575,6 @@ def test_want_of_memory_elsewhere_ends_the_run_in_words(spec: Path, monkeypatch:
 
 
 # -- allocations that fail on a device --------------------------------------------------------------------------------
-
-
-class OutOfMemoryError(MemoryError):
-    """As CuPy's."""
-
-
-def lanes_that(failing: Failing) -> type[Engine]:
-    class FailingLane(NullLane):
-        def empty(self, n: int, dtype: Any) -> Any:
-            failing(n * np.dtype(dtype).itemsize)
-            return super().empty(n, dtype)
-
-        def to_host(self, batch: Batch) -> Batch:
-            failing(batch.nbytes)
-            return super().to_host(batch)
-
-    class FailingEngine(Engine):
-        @staticmethod
-        def open_lane(target: Target, index: int) -> Any:
-            return FailingLane(index)
-
-    return FailingEngine
 
 
 def test_any_allocation_on_the_device_may_fail(spec: Path) -> None:

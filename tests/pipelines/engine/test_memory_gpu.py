@@ -4,26 +4,19 @@ real GPU where there is one."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dali_run.pipelines.compile.place import Target
-from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.device import out_of_memory as on_device
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.limits import Memory
+from tests.kit.engine.short_of_gpu_memory import Results, device, plan_of, results
+from tests.kit.engine.short_of_memory import Failing, OutOfMemoryError, picture
 from tests.kit.fake_cupy import faked
-
-from ..compile.test_fuse import graph
-from .test_memory import Failing, OutOfMemoryError, picture
-
-Results = dict[int, np.ndarray]
 
 
 @pytest.fixture
@@ -36,37 +29,6 @@ def pictures(tmp_path: Path) -> Path:
         (folder / f"{i}.jpg").write_bytes(picture(rng, 24 + i, 40 - i, progressive=i == 3))
     (folder / "8.jpg").write_bytes(picture(rng, 20, 20)[:300])
     return tmp_path / "in"
-
-
-def results(plan: Plan, **options: Any) -> tuple[Results, dict[str, int]]:
-    found: Results = {}
-    with Sources(plan, 4) as sources:
-        feed = JobFeed(sources)
-        with Engine(plan, feed, feed.requests(4), Options(lanes=2, **options)) as engine:
-            for it in engine:
-                batch = it.outputs(plan)["x"]
-                found |= {i: np.array(batch.sample(k)) for k, i in enumerate(it.samples.position.tolist())}
-            return found, dict(engine.stats.fallbacks)
-
-
-def plan_of(folder: Path) -> Plan:
-    return compile_graph(graph(folder, "decoders.image", {"size": (16, 16)}, None, False), Target("gpu"), 7)
-
-
-@contextmanager
-def device() -> Iterator[Callable[[Callable[[int], None]], None]]:
-    """CuPy's stand-in; gives what lets ``check(nbytes)`` be called before every allocation on the device."""
-    with faked(memory=True) as fake:
-        alloc = fake.alloc
-
-        def watch(check: Callable[[int], None]) -> None:
-            def checked(size: int) -> Any:
-                check(size)
-                return alloc(size)
-
-            fake.allocator = checked  # that of cuda.alloc and of arrays
-
-        yield watch
 
 
 def same(found: Results, want: Results, levels: int = 0) -> None:

@@ -18,9 +18,8 @@ from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.job.report import build_report
+from tests.kit.engine.joined import graph
 from tests.kit.fake_cupy import faked
-
-from ..compile.test_fuse import graph
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ from dali_run.pipelines.show.terminal import plan_view
 from dali_run.pipelines.tools.preview import describe_job
 from dali_run.readers.fetch import gpu_reads as lenders
 from dali_run.readers.fetch import lost_pages
+from tests.kit.engine.fake_kvikio import CuFile
 from tests.kit.fake_cupy import Fake, faked
 from tests.kit.small_pieces import shrink
-from tests.readers.fetch.test_direct_storage import CuFile, kvikio  # noqa: F401 - a fixture
 
 READERS = {
     "tfrecord": "{op: readers.tfrecord, path: IN/images.tfrecord, features: {image: string}, out: x}",

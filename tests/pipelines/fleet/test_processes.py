@@ -30,7 +30,7 @@ from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, REJECTS, JobR
 from dali_run.writers.shards import manifest
 from dali_run.writers.shards.verify import verify
 from tests.kit.fake_cupy import faked
-from tests.kit.held import held
+from tests.kit.jobs.held import held
 
 ROOT = Path(__file__).parents[3]
 SPEC = """

@@ -68,7 +68,7 @@ def payloads(path: Path) -> Counter[bytes]:
 
 def records(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     if any(p.is_file() for p in path.glob("*.rec")):
-        from tests.writers.formats.test_formats import read_recordio
+        from tests.kit.jobs.read_back import read_recordio
 
         raw = [r for p in sorted(path.glob("*.rec")) for r in read_recordio(p)]
         return [(r[24:], {"label": int(np.frombuffer(r[4:8], "<f4")[0])}) for r in raw]

@@ -89,7 +89,7 @@ def test_features_of_sounds(data: Path, tmp_path: Path) -> None:
 
 def test_videos(tmp_path: Path) -> None:
     pytest.importorskip("av")
-    from ...kit.videos import make_video
+    from ...kit.files.videos import make_video
 
     (tmp_path / "videos" / "a").mkdir(parents=True)
     make_video(tmp_path / "videos" / "a" / "x.mp4", 40)

@@ -15,7 +15,7 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.errors import SampleError
 from dali_run.pipelines.job.run import run_job
 from tests.fuzz.jobs import IMAGES, mutated
-from tests.kit.small_spec import small_spec
+from tests.kit.jobs.small_spec import small_spec
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,7 +13,7 @@ from PIL import Image
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import run_job
 from dali_run.writers.shards.verify import verify
-from tests.kit.bombs import chunk
+from tests.kit.files.bombs import chunk
 
 SPEC = """\
 version: 1

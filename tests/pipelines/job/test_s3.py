@@ -21,8 +21,8 @@ import pytest
 
 from dali_run.pipelines.tools.sample_data import make_sample_data
 from tests.kit.faulty_proxy import FaultyProxy
-from tests.kit.held import held
-from tests.kit.small_spec import small_spec
+from tests.kit.jobs.held import held
+from tests.kit.jobs.small_spec import small_spec
 
 ROOT = Path(__file__).parents[3]
 pytest.importorskip("s3fs", reason="needs s3fs")

@@ -12,7 +12,7 @@ import tfrecord
 
 from dali_run.pipelines.job.run import REJECTS, run_job
 from tests.kit.fake_cupy import faked
-from tests.kit.videos import make_video
+from tests.kit.files.videos import make_video
 
 pytest.importorskip("av")
 from tests.kit.fake_nvdec import faked_nvdec

@@ -17,9 +17,9 @@ from dali_run.pipelines.problems import Problems
 from dali_run.pipelines.spec.build import load_spec
 from dali_run.pipelines.spec.json_schema import DIALECT, spec_schema
 from dali_run.pipelines.spec.text import read
+from tests.kit.jobs.hostile_specs import mutated
 
 from ...kit.specs import VALID
-from .test_spec_hostile import mutated
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import subprocess
 import sys
 import time
@@ -16,29 +15,18 @@ import pytest
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.problems import SpecErrors
 from dali_run.pipelines.spec.build import load_spec
+from tests.kit.jobs.hostile_specs import mutated, note_event, watched
 
 from ...kit.specs import VALID, load
 
 ROOT = Path(__file__).parents[3]
-FORBIDDEN = ("os.system", "subprocess.", "os.exec", "os.posix_spawn", "os.fork", "socket.", "os.remove", "os.rename",
-             "os.mkdir", "shutil.", "ctypes.dlopen", "urllib.", "pty.", "exec", "compile", "import")  # fmt: skip
-_watched: dict[str, Any] = {"on": False, "events": []}
-
-
-def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _watched["on"]:
-        return
-    if event == "open":
-        _watched["events"].append(f"open {arguments[0]}")
-    elif event.startswith(FORBIDDEN):
-        _watched["events"].append(f"{event} {arguments[:1]}"[:200])
 
 
 @pytest.fixture(scope="module")
 def watch() -> dict[str, Any]:
     """Records what Python is asked to open, run or import while ``watch["on"]``; audit hooks cannot be removed."""
-    sys.addaudithook(_watch)
-    return _watched
+    sys.addaudithook(note_event)
+    return watched
 
 
 @pytest.mark.parametrize(("folder", "count"), [("yaml_bad", 160), ("json_bad", 60)])
@@ -79,37 +67,6 @@ def test_what_the_watch_sees(watch: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(SpecErrors, match="tag"):
         load(text, tmp_path)
     assert not (tmp_path / "made").exists()
-
-
-PIECES = ["$", "${", "${root}", "}", "{", "[", "]", ":", ": ", ",", "- ", "&a ", "*a", "!!x ", "'", '"', "\t", "\n",
-          "#", "|", ">", "%", "@", "012", "1e9", "yes", "null", "-1", "99999999999999999999", "0.5", "lambda", "<<: ",
-          "é", "\U0001f600", "\x07", "images", "flag", "if", "op", "$flag", "**", "(", ")", "[]", "{}"]  # fmt: skip
-
-
-def mutated(text: str, rng: random.Random) -> str | bytes:
-    """``text`` with an accident: in its characters, its words, its lines or its bytes."""
-    at = rng.randrange(len(text))
-    kind = rng.randrange(8)
-    words = list(re.finditer(r"\w+", text))
-    one, other = rng.choice(words), rng.choice(words)
-    if kind == 0:
-        return text[:at] + rng.choice(PIECES) + text[at:]
-    if kind == 1:
-        return text[:at] + text[at + rng.randint(1, 20) :]
-    if kind == 2:
-        to = rng.randrange(len(text))
-        return text[:to] + text[at : at + rng.randint(1, 40)] + text[to:]
-    if kind == 3:
-        lines = text.splitlines(keepends=True)
-        i, j = rng.randrange(len(lines)), rng.randrange(len(lines))
-        lines[i], lines[j] = lines[j], lines[i]
-        return "".join(lines)
-    if kind == 4:
-        raw = bytearray(text.encode())
-        raw[rng.randrange(len(raw))] = rng.randrange(256)
-        return bytes(raw)
-    replacement = other[0] if kind < 7 else rng.choice(PIECES)
-    return text[: one.start()] + replacement + text[one.end() :]
 
 
 def test_mutations_of_a_valid_spec_are_valid_or_spec_errors(tmp_path: Path) -> None:

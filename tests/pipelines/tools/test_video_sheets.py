@@ -16,7 +16,7 @@ from dali_run.pipelines.show.terminal import value_in_words
 from dali_run.pipelines.tools.datasets import inspect_data
 from dali_run.pipelines.tools.thumbnails import thumbnails
 
-from ...kit.videos import make_video
+from ...kit.files.videos import make_video
 
 pytest.importorskip("av")
 

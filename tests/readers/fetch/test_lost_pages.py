@@ -19,7 +19,7 @@ from dali_run.ops.codecs import on_host as host_decode
 from dali_run.pipelines.job.run import REJECTS, run_job
 from dali_run.readers.fetch.extents import Mapped
 from dali_run.readers.fetch.lost_pages import lost_files
-from tests.readers.test_bad_containers import FORMATS
+from tests.kit.files.containers import FORMATS
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -27,6 +27,7 @@ from dali_run.writers.formats.lmdb import _order
 from dali_run.writers.formats.names import make_unique, safe_path, webdataset_key
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
+from tests.kit.jobs.read_back import read_lmdb, read_recordio
 from tests.kit.writers import JOBS, PARQUET, Job, digest, label, payload, samples_of, tensor, walk
 
 
@@ -206,15 +207,6 @@ def test_tar_takes_long_names(tmp_path: Path, length: int, folder: str) -> None:
     assert names == [f"{folder}{'k' * (length - 1)}{i}.cls" for i in range(2)]
 
 
-def read_lmdb(path: Path) -> dict[bytes, bytes]:
-    with lmdb.open(str(path), readonly=True, lock=False) as env, env.begin() as txn:
-        rows = dict(txn.cursor())
-        assert env.stat()["entries"] == len(rows)
-        for key, value in rows.items():
-            assert txn.get(key) == value  # by descent, not by walking the leaves
-    return rows
-
-
 def test_lmdb_by_the_lmdb_library(tmp_path: Path) -> None:
     job = written("lmdb", tmp_path)
     rows = {k: v for p in shards(tmp_path, ".lmdb") for k, v in read_lmdb(p).items()}
@@ -340,22 +332,6 @@ def test_files(tmp_path: Path) -> None:
         assert row["field:label"] == label(row["position"])
     assert (tmp_path / "out/n00/img.0000.jpg").exists()
     assert [p for p in walk(tmp_path) if not p.is_relative_to(tmp_path / "out")] == []
-
-
-def read_recordio(path: Path) -> list[bytes]:
-    """After dmlc-core's description: magic, flag and length, data, padding; parts are joined by the magic number."""
-    data, at, out, parts = path.read_bytes(), 0, [], []
-    magic = (0xCED7230A).to_bytes(4, "little")
-    while at < len(data):
-        assert data[at : at + 4] == magic
-        word = int.from_bytes(data[at + 4 : at + 8], "little")
-        flag, length = word >> 29, word & (1 << 29) - 1
-        parts.append(data[at + 8 : at + 8 + length])
-        at += 8 + -(-length // 4) * 4
-        if flag in (0, 3):
-            out.append(magic.join(parts))
-            parts = []
-    return out
 
 
 def test_recordio(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from dali_run.writers.bytes import files_io
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.verify import _parquet, _Shard, verify
+from tests.kit.jobs.faults import inject
 from tests.kit.writers import JOBS, ORIGINS, digest, label, payload, samples_of, tensor
-from tests.writers.shards.test_faults import inject
 
 pytest.importorskip("pyarrow", reason="needs the extra parquet")
 

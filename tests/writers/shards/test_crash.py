@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.jobs.slow import ROOT, start_slow
 from tests.kit.writers import JOBS, PARQUET, digest
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -32,28 +31,6 @@ def test_killed_jobs_resume_to_the_same_bytes(tmp_path: Path, name: str, behind:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["kills"] == 22
-
-
-SLOW = """
-import sys, time
-from pathlib import Path
-from dali_run.writers.bytes import files_io
-from tests.kit.writers import JOBS
-hold = len(sys.argv) > 3
-files_io.set_hook(lambda operation, path: time.sleep(600 if hold and "manifest" in path else 0.002))
-print("ready", flush=True)
-JOBS[sys.argv[1]].run(Path(sys.argv[2]))
-"""
-
-
-def start_slow(name: str, path: Path, *, hold: bool = False) -> subprocess.Popen[str]:
-    """A job in another process that takes its time; with ``hold`` it does not come to its end before it is killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, name, str(path), *["hold"] * hold], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
 
 
 def test_killed_from_outside_while_writing(tmp_path: Path) -> None:

@@ -15,26 +15,8 @@ from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.rejects import RejectRow
 from dali_run.writers.shards.retries import check_same_job, next_retry
 from dali_run.writers.shards.verify import verify
-from tests.kit.writers import JOBS, PARQUET, Job, bytes_batch, digest, label_batch, samples_of, tensor_batch
-
-
-def retry(job: Job, path: Path, still_bad: set[int], stop: int | None = None, batch: int = 2) -> None:
-    """Try again; ``still_bad`` fail again. ``stop`` leaves after so many."""
-    outstanding = next_retry(path)
-    positions = outstanding.retry.positions
-    make = {"image": bytes_batch, "label": label_batch, "tensor": tensor_batch}
-    with Output.open(job.config(path), {"seed": 1}, total=len(positions), stage=outstanding.retry) as out:
-        at = out.resume_from
-        while at < (len(positions) if stop is None else stop):
-            part = positions[at : at + batch]
-            samples = samples_of([p for p in part if p not in still_bad])
-            rows = [
-                replace(r, message="again") for r in outstanding.rows if r.position in part and r.position in still_bad
-            ]
-            out.add(at, at + len(part), samples, {k: make[k](samples) for k in job.fields}, rows)
-            at += len(part)
-        if stop is None:
-            out.finish({})
+from tests.kit.jobs.retries import retry
+from tests.kit.writers import JOBS, PARQUET, digest, samples_of
 
 
 def rejected(path: Path) -> list[int]:
@@ -66,8 +48,8 @@ def test_repaired_samples_are_added(tmp_path: Path, name: str) -> None:
 
 
 def test_values_of_the_added_shard(tmp_path: Path) -> None:
+    from tests.kit.jobs.read_back import read_lmdb
     from tests.kit.writers import payload
-    from tests.writers.formats.test_formats import read_lmdb
 
     JOBS["lmdb"].run(tmp_path)
     retry(JOBS["lmdb"], tmp_path, still_bad={4})

@@ -31,8 +31,9 @@ from dali_run.writers.shards.merge import merge
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.rejects import Budget, ErrorBudget, RejectRow
 from dali_run.writers.shards.verify import verify
+from tests.kit.jobs.retries import half
+from tests.kit.jobs.slow import ROOT, start_slow
 from tests.kit.writers import JOBS, PARQUET, Job, digest, samples_of
-from tests.writers.shards.test_crash import ROOT, start_slow
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -220,13 +221,6 @@ def test_missing_and_cut_shards_are_noticed_on_resume(tmp_path: Path) -> None:
         job.run(tmp_path)
     shard.write_bytes(data)
     job.run(tmp_path)
-
-
-def half(job: Job, path: Path, stop: int = 30) -> None:
-    """The job, left after ``stop`` positions."""
-    with Output.open(job.config(path), {"seed": 1}, total=job.total) as out:
-        for at in range(out.resume_from, stop):
-            out.add(at, at + 1, *job.batch(at, at + 1))
 
 
 def test_leaving_early_is_resumable_and_tidy(tmp_path: Path) -> None:

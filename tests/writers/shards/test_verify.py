@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dali_run.writers.shards.verify import verify
+from tests.kit.jobs.retries import half
 from tests.kit.writers import JOBS, PARQUET, Job, walk
-from tests.writers.shards.test_shards import half
 
 WRITERS = ["tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio", PARQUET]
 

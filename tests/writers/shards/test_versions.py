@@ -15,8 +15,8 @@ import pytest
 from dali_run.ops.errors import JobError
 from dali_run.writers.shards.merge import merge
 from dali_run.writers.shards.verify import verify
+from tests.kit.jobs.retries import retry
 from tests.kit.writers import Job, digest
-from tests.writers.shards.test_retries import retry
 
 JOB = Job("tfrecord", total=40, samples=12, fields=("label",))
 

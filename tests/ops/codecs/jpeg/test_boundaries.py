@@ -15,7 +15,7 @@ from PIL import Image
 from benchmarks.jpeg.small_pictures import small_pictures
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg.boundaries import Boundaries
-from tests.kit.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
+from tests.kit.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
 
 SMALL = ("-DSUBSEQUENCE_BITS=1024", "-DSTEP_BITS=256", "-DENTROPY_THREADS=64")
 """Small pieces, of which pictures that are quickly decoded have many."""

@@ -15,8 +15,8 @@ from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.images.resampling import resample
 from dali_run.ops.types import DALIInterpType
-from tests.kit.four_components import Factors, of_four
-from tests.kit.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
+from tests.kit.files.four_components import Factors, of_four
+from tests.kit.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
 
 
 @pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])

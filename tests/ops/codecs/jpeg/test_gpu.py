@@ -13,12 +13,13 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from benchmarks.jpeg.small_pictures import mutated, scan_each, small_pictures
+from benchmarks.jpeg.small_pictures import mutated, small_pictures
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.images.resampling import resample
 from dali_run.ops.types import DALIInterpType
-from tests.kit.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
+from tests.kit.files.jpegs import encode, in_scans, picture, segment, with_orientation
+from tests.kit.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness, assert_exact, pixels, reference
 
 
 @pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
@@ -26,42 +27,10 @@ def harness(request: pytest.FixtureRequest) -> Harness:
     return Harness(EmulatedRuntime() if request.param == "emulated" else GpuRuntime())
 
 
-def picture(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
-    """Smooth colours with edges and noise: blocks of all kinds."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[:height, :width].astype(np.float64)
-    waves = [np.sin(x / (7 + 5 * c)) * np.cos(y / (11 - 2 * c)) * 90 + 128 for c in range(3)]
-    image = np.stack(waves, 2) + rng.normal(0, 12, (height, width, 3)) * (x > width / 2)[..., None]
-    image[height // 3 : height // 2, width // 4 : width // 2] = rng.integers(0, 256, 3)
-    return np.clip(image, 0, 255).astype(np.uint8)
-
-
-def encode(width: int, height: int, seed: int = 0, gray: bool = False, **options: Any) -> bytes:
-    image = Image.fromarray(picture(width, height, seed))
-    stream = io.BytesIO()
-    (image.convert("L") if gray else image).save(stream, "JPEG", **({"quality": 85} | options))
-    return stream.getvalue()
-
-
-def reference(file: bytes, colour: str = "RGB") -> NDArray[np.uint8]:
-    return np.asarray(simplejpeg.decode_jpeg(file, colour))
-
-
 def reference_size(file: bytes) -> tuple[int, int]:
     """Height and width as shown."""
     width, height = ImageOps.exif_transpose(Image.open(io.BytesIO(file))).size
     return height, width
-
-
-def pixels(**options: Any) -> Any:
-    return lambda plan: jpeg_gpu.pixel_output(plan, **({"orient": False} | options))
-
-
-def assert_exact(harness: Harness, files: list[bytes]) -> None:
-    results, status = harness.decode(files, pixels())
-    assert not status.any(), status
-    for i, (file, result) in enumerate(zip(files, results, strict=True)):
-        np.testing.assert_array_equal(result, reference(file), err_msg=f"file {i}")
 
 
 SIZES = [(1, 1), (2, 3), (3, 2), (8, 8), (9, 17), (16, 16), (17, 15), (33, 70), (64, 64), (130, 61), (257, 131)]
@@ -141,10 +110,6 @@ def test_real_pictures(harness: Harness, imagenet: list[Path]) -> None:
     assert_exact(harness, [p.read_bytes() for p in imagenet[::5]])
 
 
-def segment(marker: int, payload: bytes) -> bytes:
-    return bytes([0xFF, marker]) + (len(payload) + 2).to_bytes(2, "big") + payload
-
-
 def test_noise_around_the_scan(harness: Harness) -> None:
     file = encode(70, 50)
     head, scan = file[:2], file[2:]
@@ -193,11 +158,6 @@ def test_fill_bytes_before_restart_markers(harness: Harness) -> None:
     results, status = harness.decode([file[:start] + scan], pixels())
     assert not status.any()
     np.testing.assert_array_equal(results[0], reference(file))
-
-
-def in_scans(width: int, height: int, h: int, v: int, *arguments: Any, **options: Any) -> bytes:
-    """A JPEG with a scan for each component, whose luma is sampled h x v as often."""
-    return scan_each(Image.fromarray(picture(width, height)), h, v, *arguments, **options)
 
 
 SAMPLED = [(1, 1), (2, 1), (2, 2), (1, 2), (4, 1)]
@@ -297,11 +257,6 @@ def test_rgb_and_gray_outputs(harness: Harness) -> None:
     np.testing.assert_array_equal(luma, reference(file, "GRAY"))
     (replicated,), _ = harness.decode([gray_file], pixels())
     np.testing.assert_array_equal(replicated, reference(gray_file))
-
-
-def with_orientation(file: bytes, orientation: int) -> bytes:
-    exif = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01" + bytes([0, orientation]) + bytes(6)
-    return file[:2] + segment(0xE1, exif) + file[2:]
 
 
 def test_orientation_and_windows(harness: Harness) -> None:

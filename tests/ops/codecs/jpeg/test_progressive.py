@@ -17,47 +17,29 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.codecs.jpeg import scans as jpeg_scans
-from dali_run.ops.codecs.jpeg import turbo
 from dali_run.ops.types import DALIImageType
-from tests.kit.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
-from tests.kit.progressive import DEFAULT, Picture, Scan, segment
+from tests.kit.files.progressive import DEFAULT, Picture, Scan, segment
+from tests.kit.files.progressive_jpegs import (
+    DEEP,
+    ILL,
+    SAMPLINGS,
+    SHORT,
+    SIZES,
+    WHOLE,
+    YCC420,
+    damaged,
+    encode,
+    of_components,
+    on_cpu,
+    packed,
+)
+from tests.kit.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
 
 
 @pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
 def harness(request: pytest.FixtureRequest) -> Harness:
     """Each buffer of the decoder is an allocation of its own, with a strip behind it that no kernel may write."""
     return Harness(EmulatedRuntime() if request.param == "emulated" else GpuRuntime(), jpeg_gpu.ApartDecoder)
-
-
-def picture(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Smooth colours with edges and noise: blocks of all kinds."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[:height, :width].astype(np.float64)
-    waves = [np.sin(x / (7 + 5 * c)) * np.cos(y / (11 - 2 * c)) * 90 + 128 for c in range(3)]
-    image = np.stack(waves, 2) + rng.normal(0, 12, (height, width, 3)) * (x > width / 2)[..., None]
-    image[height // 3 : height // 2, width // 4 : width // 2] = rng.integers(0, 256, 3)
-    return Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
-
-
-def encode(width: int, height: int, seed: int = 0, gray: bool = False, **options: Any) -> bytes:
-    stream, image = io.BytesIO(), picture(width, height, seed)
-    options = {"quality": 85, "progressive": True} | options
-    (image.convert("L") if gray else image).save(stream, "JPEG", **options)
-    return stream.getvalue()
-
-
-def packed(files: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    sizes = np.array([len(f) for f in files], np.int64)
-    return np.frombuffer(b"".join(files), np.uint8), np.cumsum(sizes) - sizes, sizes
-
-
-def on_cpu(file: bytes, space: DALIImageType = DALIImageType.RGB) -> NDArray[np.uint8]:
-    """The picture that decoders.image makes of the file on a CPU. Raises SampleError."""
-    row = jpeg_header.read_headers(*packed([file]))[0]
-    turbo.check_header(row)
-    out = np.empty((row["height"], row["width"], 1 if space is DALIImageType.GRAY else 3), np.uint8)
-    turbo.decode_into(memoryview(file), row, space, False, memoryview(out.reshape(-1)))
-    return out
 
 
 def pixels(**options: Any) -> Any:
@@ -79,9 +61,6 @@ def assert_honest(harness: Harness, files: list[bytes]) -> NDArray[np.int32]:
     return status
 
 
-SIZES = [(1, 1), (2, 3), (8, 8), (9, 17), (16, 16), (17, 15), (33, 70), (130, 61), (257, 131)]
-
-
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0", "gray"])
 def test_odd_sizes(harness: Harness, subsampling: str) -> None:
     gray = subsampling == "gray"
@@ -100,7 +79,7 @@ def test_qualities_and_restart_intervals(harness: Harness) -> None:
 
 def test_among_others(harness: Harness) -> None:
     """A batch of all kinds: baseline files, a scan for each component, no pictures at all."""
-    from tests.ops.codecs.jpeg.test_gpu import in_scans
+    from tests.kit.files.jpegs import in_scans
 
     files = [
         encode(60, 44),
@@ -124,26 +103,6 @@ def test_real_pictures(harness: Harness, imagenet: list[Path]) -> None:
         Image.open(path).convert("RGB").save(stream, "JPEG", quality=88, progressive=True)
         files.append(stream.getvalue())
     assert_exact(harness, files)
-
-
-YCC420 = ((2, 2), (1, 1), (1, 1))
-SAMPLINGS = [((1, 1),), ((1, 1), (1, 1), (1, 1)), ((2, 1), (1, 1), (1, 1)), YCC420, ((1, 2), (1, 1), (1, 1)),
-             ((4, 1), (1, 1), (1, 1)), ((4, 2), (1, 1), (1, 1)), ((2, 2), (2, 1), (1, 2))]  # fmt: skip
-WHOLE = (((0, 1, 2), 0, 0, 0, 0), ((0,), 1, 63, 0, 0), ((1,), 1, 63, 0, 0), ((2,), 1, 63, 0, 0))
-DEEP = (
-    ((0,), 0, 0, 0, 3), ((2, 1), 0, 0, 0, 2), ((0,), 1, 1, 0, 4), ((0,), 2, 33, 0, 4), ((0,), 34, 63, 0, 3),
-    ((0,), 1, 33, 4, 3), ((0,), 1, 31, 3, 2), ((0,), 32, 63, 3, 2), ((0,), 0, 0, 3, 2), ((0, 1, 2), 0, 0, 2, 1),
-    ((0,), 1, 63, 2, 1), ((1,), 1, 63, 0, 2), ((2,), 1, 63, 0, 0), ((0,), 1, 63, 1, 0), ((1,), 1, 63, 2, 1),
-    ((1,), 1, 63, 1, 0), ((2,), 0, 0, 1, 0), ((0, 1), 0, 0, 1, 0),
-)  # fmt: skip
-"""Four bits of approximation, bands that share words in memory, scans of some components in odd orders."""
-SHORT = (*WHOLE[:1], ((0,), 1, 20, 0, 0), ((1,), 1, 9, 0, 0), ((2,), 1, 63, 0, 1), ((2,), 1, 63, 1, 0))
-"""Coefficients that never come, behind those that libjpeg would guess."""
-
-
-def of_components(script: Sequence[Scan], n: int) -> list[Scan]:
-    kept = [(tuple(c for c in scan[0] if c < n), *scan[1:]) for scan in script]
-    return [scan for scan in kept if scan[0]]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("script", [DEFAULT, WHOLE, DEEP, SHORT])
@@ -177,24 +136,6 @@ def test_windows_and_gray(harness: Harness) -> None:
     assert not status.any()
     for file, result in zip(files, results, strict=True):
         np.testing.assert_array_equal(result, on_cpu(file, DALIImageType.GRAY))
-
-
-ILL: dict[str, list[Scan]] = {
-    "coefficients that libjpeg guesses": [*WHOLE[:2], ((1,), 1, 63, 0, 0), ((2,), 2, 63, 0, 0)],
-    "bits that never come": [*WHOLE[:3], ((2,), 1, 63, 0, 1)],
-    "no DC": [((0, 1), 0, 0, 0, 0), *WHOLE[1:3]],
-    "AC before DC": [((0,), 1, 63, 0, 0), ((0, 1, 2), 0, 0, 0, 0), *WHOLE[2:]],
-    "twice": [*WHOLE, ((0,), 1, 63, 0, 0)],
-    "DC twice": [*WHOLE, ((0,), 0, 0, 0, 0)],
-    "a refinement of nothing": [((0, 1, 2), 0, 0, 0, 0), ((0,), 1, 63, 1, 0), *WHOLE[2:]],
-    "a bit left out": [
-        ((0, 1, 2), 0, 0, 0, 0),
-        ((0,), 1, 63, 0, 3),
-        ((0,), 1, 63, 2, 1),
-        ((0,), 1, 63, 1, 0),
-        *WHOLE[2:],
-    ],
-}
 
 
 @pytest.mark.parametrize("name", ILL)
@@ -290,20 +231,6 @@ def test_levels_follow_from_what_builds_on_what() -> None:
     assert table["level"].tolist() == [0, 0, 0, 0, 0, 1, 2, 2, 1, 2, 3, 0, 0, 4, 1, 2, 3, 3]
 
 
-def damaged(files: list[bytes], count: int, seed: int) -> list[bytes]:
-    """Files with bits turned in their scans alone, as a rule, which no header betrays."""
-    rng = np.random.default_rng(seed)
-    result = []
-    for i in range(count):
-        data = bytearray(files[i % len(files)])
-        starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
-        at = int(rng.choice([*starts, 0][: len(starts) or 1])) + 12
-        for _ in range(int(rng.integers(1, 3))):
-            data[min(at + int(rng.integers(0, 400)), len(data) - 3)] ^= 1 << int(rng.integers(0, 8))
-        result.append(bytes(data))
-    return result
-
-
 def test_damage_is_noticed_wherever_libjpeg_notices_it(harness: Harness) -> None:
     files = [encode(60, 44), encode(60, 44, subsampling="4:4:4", restart_marker_blocks=4), encode(50, 70, gray=True)]
     files += [Picture.random(40, 40, YCC420).encoded(DEEP, interval) for interval in (0, 3)]
@@ -355,7 +282,7 @@ def test_a_run_of_ended_blocks_past_the_end_is_refused(harness: Harness) -> None
     """It ends more blocks than there are: libjpeg drops what is left, and has the last word."""
     sparse = Picture.random(64, 64, YCC420, scale=0.2)
     file = sparse.encoded(WHOLE)
-    from tests.kit.progressive import AC, Bits
+    from tests.kit.files.progressive import AC, Bits
 
     run = Bits()
     run.code(AC, 0xE0)

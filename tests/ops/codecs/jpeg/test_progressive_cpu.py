@@ -17,8 +17,8 @@ from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.codecs.jpeg import progressive_cpu
 from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIImageType
-from tests.kit.progressive import AC, DEFAULT, Bits, Picture, Scan
-from tests.ops.codecs.jpeg.test_progressive import (
+from tests.kit.files.progressive import AC, DEFAULT, Bits, Picture, Scan
+from tests.kit.files.progressive_jpegs import (
     DEEP,
     ILL,
     SAMPLINGS,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from tests.kit.emulated_lane import compiled
-from tests.kit.jpeg_harness import EmulatedRuntime, GpuRuntime
+from tests.kit.ops.jpeg_harness import EmulatedRuntime, GpuRuntime
 
 EOI = 0xD9
 HEADER = 37  # bytes before the first scan

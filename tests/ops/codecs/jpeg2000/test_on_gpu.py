@@ -22,7 +22,7 @@ from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.emulated_lane import GuardedLane
-from tests.pipelines.engine.test_which_decoder import graph, results
+from tests.kit.engine.decoding import graph, results
 
 
 @pytest.fixture(params=["guarded", pytest.param("real", marks=pytest.mark.gpu(emulated=False))])

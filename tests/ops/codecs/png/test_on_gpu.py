@@ -22,9 +22,9 @@ from dali_run.ops.codecs.rows import streams as unpacking
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.emulated_lane import GuardedLane
+from tests.kit.engine.decoding import graph, results
 from tests.kit.fake_cupy import faked
-from tests.ops.codecs.png.test_decoder import CHANNELS, KINDS, chunk, encoded, filtered, picture
-from tests.pipelines.engine.test_which_decoder import graph, results
+from tests.kit.files.pngs import CHANNELS, KINDS, chunk, encoded, filtered, picture
 
 pytestmark = pytest.mark.skipif(not png.available(), reason="no libdeflate here")
 

@@ -21,9 +21,9 @@ from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.emulated_lane import GuardedLane
-from tests.ops.codecs.png.test_inflate_on_gpu import inflated
-from tests.ops.codecs.tiff.test_decoder import deep, good_files, literal, lzw, packed, picture, plain_tags, saved
-from tests.pipelines.engine.test_which_decoder import graph, results
+from tests.kit.engine.decoding import graph, results
+from tests.kit.files.tiffs import deep, good_files, literal, lzw, packed, picture, plain_tags, saved
+from tests.kit.ops.inflating import inflated
 
 
 @pytest.fixture(params=["guarded", pytest.param("real", marks=pytest.mark.gpu(emulated=False))])

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.codecs.jpeg.boundaries import Boundaries
 
-from .cuda_on_cpu import library
+from ..cuda_on_cpu import library
 
 
 def jpeg_library(options: tuple[str, ...]) -> ctypes.CDLL:
@@ -145,3 +146,18 @@ class Harness:
             chw = output.resize is not None and output.resize["stride_c"][0] != 1
             results.append(flat.reshape(channels, h, w) if chw else flat.reshape(h, w, channels))
         return results, status
+
+
+def reference(file: bytes, colour: str = "RGB") -> NDArray[np.uint8]:
+    return np.asarray(simplejpeg.decode_jpeg(file, colour))
+
+
+def pixels(**options: Any) -> Any:
+    return lambda plan: jpeg_gpu.pixel_output(plan, **({"orient": False} | options))
+
+
+def assert_exact(harness: Harness, files: list[bytes]) -> None:
+    results, status = harness.decode(files, pixels())
+    assert not status.any(), status
+    for i, (file, result) in enumerate(zip(files, results, strict=True)):
+        np.testing.assert_array_equal(result, reference(file), err_msg=f"file {i}")

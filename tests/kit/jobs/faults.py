@@ -1,0 +1,68 @@
+"""Jobs whose file operations fail, one after the other."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+from dali_run.ops.errors import JobError
+from dali_run.writers.bytes import files_io
+from tests.kit.writers import JOBS, Job, digest
+from tests.writers.shards.crash import check_final
+
+
+class Failing:
+    """The ``at``-th operation fails, and with ``lasting`` all later ones that need space."""
+
+    def __init__(self, at: int, code: int, lasting: bool) -> None:
+        self.at, self.code, self.lasting, self.n = at, code, lasting, 0
+        self.failed = False
+        self.lock = threading.Lock()
+
+    def __call__(self, operation: str, path: str) -> int | None:
+        with self.lock:
+            self.n += 1
+            now = self.n == self.at
+            now = now or (self.lasting and self.failed and operation in ("open", "write", "mkdir", "fsync"))
+            self.failed = self.failed or now
+        if now:
+            raise OSError(self.code, os.strerror(self.code), path)
+        return 5000
+
+
+def failure(job: Job, path: Path) -> str | None:
+    try:
+        job.run(path)
+    except JobError as e:
+        return str(e)
+    return None
+
+
+def inject(name: str, root: Path, code: int, lasting: bool, step: int) -> int:
+    """Fail operation 1, 1 + step, ... until the job runs through; after each, resume. Returns how many there were."""
+    job = JOBS[name]
+    job.run(root / "expected")
+    expected = digest(root / "expected")
+    at = 1
+    while True:
+        path = root / f"out{at}"
+        hook = Failing(at, code, lasting)
+        files_io.set_hook(hook)
+        message = failure(job, path)
+        files_io.set_hook(None)
+        if message is None:
+            # Only what cannot be lost may fail unheard: tidying up after everything is published.
+            assert not hook.failed or (path / "manifest.json").exists()
+        else:
+            assert errno.errorcode[code] in message
+            assert str(root) in message
+            assert "run the same command again" in message
+        if path.exists():
+            check_final(path, expected)
+        job.run(path)
+        assert digest(path) == expected, f"after {errno.errorcode[code]} at operation {at}"
+        if not hook.failed:
+            return at // step
+        at += step
