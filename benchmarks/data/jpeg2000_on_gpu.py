@@ -27,14 +27,13 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.data.kernels_alone import (
-    allocate_apart,
     arguments,
     batch_of,
     by_count,
     by_host,
-    compare,
     picture,
     shapes_of,
+    to_time,
 )
 from dali_run.ops.batch import Batch
 from dali_run.ops.codecs import pillow
@@ -171,12 +170,8 @@ def kernels(lane: Lane, files: list[bytes], count: int) -> dict[str, Any]:
 
 def main() -> None:
     args = arguments(__doc__, CODINGS, "42")
-    paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:60]
-    if args.apart:
-        allocate_apart()
-    if args.mutate:
-        compare(small_files(paths, args.mutate), differences, 1 if args.apart else 256)
-    if not args.pictures:
+    paths = to_time(args, 60, small_files, differences)
+    if not paths:
         return
     files = [encoded(picture(path), CODINGS[args.coding]) for path in paths]
     nbytes = sum(map(len, files)) / len(files)

@@ -23,16 +23,33 @@ Differences = Callable[[Any, list[bytes], int], tuple[int, Sequence[int]]]
 """Of a lane, files, and how many make a batch: how many are accepted, and which are otherwise than on the CPU."""
 
 
-def arguments(doc: str | None, codings: Iterable[str], coding: str) -> argparse.Namespace:
-    """The arguments of a program that saves pictures in one of ``codings``, and decodes so many at once."""
+def arguments(
+    doc: str | None, codings: Iterable[str] = (), coding: str = "", pictures: str = "64,256,1024"
+) -> argparse.Namespace:
+    """The arguments of a program that saves pictures, in one of ``codings`` where there are several, and decodes so
+    many at once."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--pictures", default="64,256,1024")
-    parser.add_argument("--coding", choices=codings, default=coding)
+    parser.add_argument("--pictures", default=pictures)
+    if coding:
+        parser.add_argument("--coding", choices=codings, default=coding)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--mutate", type=int, default=0)
     parser.add_argument("--apart", action="store_true")
     return parser.parse_args()
+
+
+def to_time(
+    args: argparse.Namespace, most: int, small_files: Callable[[list[Path], int], list[bytes]], differences: Differences
+) -> list[Path]:
+    """The pictures to time kernels with, ``most`` at most, none where no kernel is to be timed. Before that, with
+    ``--mutate``, so many ``small_files`` are compared."""
+    paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:most]
+    if args.apart:
+        allocate_apart()
+    if args.mutate:
+        compare(small_files(paths, args.mutate), differences, 1 if args.apart else 256)
+    return paths if args.pictures else []
 
 
 def picture(path: Path) -> Image.Image:

@@ -1,7 +1,7 @@
 """Kernels that make pixels of PNGs on a GPU, by the number of pictures, and the host's part of the work.
 
-    python benchmarks/data/png_on_gpu.py FOLDER OF PICTURES [--streams 64,256,1024,4096] [--json out.json]
-    python benchmarks/data/png_on_gpu.py FOLDER OF PICTURES --streams "" --mutate 1000 [--apart]
+    python benchmarks/data/png_on_gpu.py FOLDER OF PICTURES [--pictures 64,256,1024,4096] [--json out.json]
+    python benchmarks/data/png_on_gpu.py FOLDER OF PICTURES --pictures "" --mutate 1000 [--apart]
 
 Up to 120 pictures of FOLDER, of 0.2 megapixels, as PNG, copied to as many streams as are wanted. Seconds of each kernel
 (the best of five turns), pictures a second of all of them one after the other, and whether all rows are zlib's. The
@@ -15,14 +15,12 @@ file is a batch of its own, and each buffer an allocation of its own, for comput
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 import random
 import struct
 import sys
-import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -35,12 +33,13 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.data.kernels_alone import (
-    allocate_apart,
+    arguments,
     batch_of,
-    compare,
+    by_host,
     pixels_by_cpu,
     pixels_by_gpu,
     shapes_of,
+    to_time,
 )
 from dali_run.ops.batch import I64, Batch
 from dali_run.ops.codecs.formats import probe
@@ -60,17 +59,6 @@ def stream_of(data: bytes) -> bytes:
             found += data[at + 8 : at + 8 + length]
         at += 12 + length
     return found
-
-
-def on_host(files: list[bytes], sizes: I64, seconds: float = 0.5) -> float:
-    """Pictures a second whose files one thread looks through."""
-    batch = batch_of(files)
-    assert packed_of(batch, sizes)[1].all()
-    began, done = time.perf_counter(), 0
-    while time.perf_counter() < began + seconds:
-        packed_of(batch, sizes)
-        done += len(files)
-    return done / (time.perf_counter() - began)
 
 
 def kernels(
@@ -212,19 +200,9 @@ def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--streams", default="64,256,1024,4096")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--mutate", type=int, default=0)
-    parser.add_argument("--apart", action="store_true")
-    args = parser.parse_args()
-    paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:120]
-    if args.apart:
-        allocate_apart()
-    if args.mutate:
-        compare(small_files(paths, args.mutate), differences, 1 if args.apart else 256)
-    if not args.streams:
+    args = arguments(__doc__, pictures="64,256,1024,4096")
+    paths = to_time(args, 120, small_files, differences)
+    if not paths:
         return
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         files = list(pool.map(lambda p: encoded("png", p), paths))
@@ -233,7 +211,7 @@ def main() -> None:
     headers = [probe(memoryview(f)) for f in files]
     results: dict[str, Any] = {}
     with Lane() as lane:
-        for count in map(int, args.streams.split(",")):
+        for count in map(int, args.pictures.split(",")):
             row = kernels(lane, streams, raw, [(h.height, h.width) for h in headers], count)
             results[str(count)] = row
             told = "  ".join(f"{name} {1e3 * s:.2f} ms" for name, s in row["seconds"].items())
@@ -241,8 +219,9 @@ def main() -> None:
             if args.json:
                 args.json.write_text(json.dumps(results, indent=1))
         lane.close()
-    results["looked_through_per_second"] = on_host(files, np.array([(h.height, h.width) for h in headers]))
-    print(f"host, one thread: {results['looked_through_per_second']:,.0f} pictures/s", flush=True)
+    batch, sizes = batch_of(files), np.array([(h.height, h.width) for h in headers])
+    assert packed_of(batch, sizes)[1].all()
+    results["looked_through_per_second"] = by_host(lambda: packed_of(batch, sizes), len(files))
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
 

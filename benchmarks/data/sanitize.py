@@ -53,7 +53,7 @@ def runs(decoder: str, folder: Path, bad: Path | None, mutations: int) -> Iterat
         return
     script, part, options = {
         "jpeg2000": ("jpeg2000_on_gpu.py", 10, ["--pictures", ""]),
-        "png": ("png_on_gpu.py", 10, ["--streams", ""]),
+        "png": ("png_on_gpu.py", 10, ["--pictures", ""]),
         "tiff": ("tiff_on_gpu.py", 10, ["--pictures", ""]),
         "webp": ("webp_gpu.py", 20, ["--batches", "", "--small"]),
     }[decoder]

@@ -29,16 +29,15 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.data.kernels_alone import (
-    allocate_apart,
     arguments,
     batch_of,
     by_count,
     by_host,
-    compare,
     picture,
     pixels_by_cpu,
     pixels_by_gpu,
     shapes_of,
+    to_time,
     whole,
 )
 from dali_run.ops.batch import I64, Batch
@@ -144,12 +143,8 @@ def kernels(lane: Lane, files: list[bytes], count: int) -> dict[str, Any]:
 
 def main() -> None:
     args = arguments(__doc__, CODINGS, "tiff_lzw")
-    paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:120]
-    if args.apart:
-        allocate_apart()
-    if args.mutate:
-        compare(small_files(paths, args.mutate), differences, 1 if args.apart else 256)
-    if not args.pictures:
+    paths = to_time(args, 120, small_files, differences)
+    if not paths:
         return
     files = [encoded(picture(path), args.coding, {}) for path in paths]
     results = by_count(files, args.pictures, kernels, "refused")

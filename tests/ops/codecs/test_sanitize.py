@@ -60,7 +60,7 @@ def test_what_it_runs_compares_with_the_cpu(
     Image.merge("RGB", colours).resize((90, 70)).save(tmp_path / "one.jpg")
     count = {"jpeg2000_on_gpu.py": "40", "png_on_gpu.py": "40", "tiff_on_gpu.py": "40", "webp_gpu.py": "12"}[script]
     less = {
-        "png_on_gpu.py": ["--streams", ""], "tiff_on_gpu.py": ["--pictures", ""],
+        "png_on_gpu.py": ["--pictures", ""], "tiff_on_gpu.py": ["--pictures", ""],
         "jpeg2000_on_gpu.py": ["--pictures", ""], "webp_gpu.py": ["--batches", "", "--small"],
     }[script]  # fmt: skip
     monkeypatch.setattr(sys, "argv", [script, str(tmp_path), *less, "--apart", "--mutate", count])
