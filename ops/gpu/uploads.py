@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,8 @@ class Uploads:
         known, names = driver_calls.load(), (driver_calls.COPY_IN, driver_calls.RECORD, driver_calls.ASK)
         self.functions = [known[name] for name in names]
         """The driver's that copies take."""
-        self._streams = deque(borrow_stream(index) for _ in range(STREAMS))
+        self._streams = [borrow_stream(index) for _ in range(STREAMS)]
+        self._turns = cycle(self._streams)
         self._idle: deque[Pieces] = deque()
         self._lock = threading.Lock()
         self._there = 0
@@ -148,8 +150,7 @@ class Uploads:
 
     def stream(self) -> Any:
         """The one that the next batch takes."""
-        self._streams.rotate()
-        return self._streams[0]
+        return next(self._turns)  # which several threads may ask for, while another one closes
 
     def wait(self, wait: Callable[[], None]) -> None:
         """Wait for something on the device, by ``wait``."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ class Recycler:
 
     def __init__(self, spare: int = 3, most: int = 1 << 62, room: Callable[[int], bool] = lambda _: True) -> None:
         """At most ``spare`` arrays wait to be used again, of at most ``most`` bytes together, and as long as there is
-        ``room`` for so many bytes more, which a destructor may ask at any moment."""
+        ``room`` for so many bytes more, which a destructor may ask at any moment. Those that wait longest make way."""
         self.most = most
         """Bytes that may wait."""
         self._room = room
@@ -53,7 +54,12 @@ class Recycler:
 
     def back(self, block: npt.NDArray[np.uint8]) -> None:
         """A block is needed no more."""
-        if self.idle + len(block) <= self.most and self._room(len(block)):
+        if len(block) > self.most:
+            return
+        with suppress(IndexError):  # another thread took the last one
+            while self.idle + len(block) > self.most:
+                self._free.popleft()
+        if self._room(len(block)):
             self._free.append(block)
 
     def _block(self, nbytes: int) -> npt.NDArray[np.uint8]:

@@ -413,6 +413,22 @@ def test_what_is_left_behind(folder: Path) -> None:
         assert cupy.cuda.Stream.late
 
 
+def test_streams_are_given_back_while_others_still_ask(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends waits for no thread where a destructor ends it."""
+    with faked(memory=True, late=True):
+        up = uploads.Uploads(0, 1 << 30, lambda way, nbytes: None)
+        streams, given_back = {up.stream().ptr for _ in range(uploads.STREAMS)}, list[int]()
+        assert len(streams) == uploads.STREAMS
+
+        def return_stream(_: int, stream: Any) -> None:
+            given_back.append(stream.ptr)
+            up.stream()  # as a thread may that reads
+
+        monkeypatch.setattr(uploads, "return_stream", return_stream)
+        up.close()
+        assert sorted(given_back) == sorted(streams)
+
+
 def test_an_interrupted_run_leaves_nothing(folder: Path) -> None:
     with faked(memory=True, late=True) as fake:
         plan = plan_of(folder)

@@ -73,6 +73,16 @@ def test_all_that_is_kept_takes_so_much_at_most() -> None:
     assert recycler.idle == 4 * LARGE
 
 
+def test_what_waits_longest_makes_way() -> None:
+    """Batches become larger in the course of a run: blocks that fit nothing any more must not keep others out."""
+    recycler = Recycler(spare=8, most=6 * LARGE)
+    held = [recycler.empty(LARGE, np.uint8) for _ in range(4)]
+    del held
+    where = address(recycler.empty(4 * LARGE, np.uint8))
+    assert recycler.idle == 6 * LARGE
+    assert address(recycler.empty(4 * LARGE, np.uint8)) == where
+
+
 def test_only_so_much_is_kept() -> None:
     recycler = Recycler(spare=2)
     held = [recycler.empty(LARGE, np.uint8) for _ in range(5)]
