@@ -40,6 +40,8 @@ def move(
     _execute(source, target, dims, base, out_base, border, fill, factors)
 
 
+_NONE = np.int64(0)
+"""A literal in a call is a type of its own to Numba: the function would be compiled for it and for variables."""
 _BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)  # columns of dims
 
@@ -150,7 +152,7 @@ def _is_box(dims):
 def _box(dst, to, dims, fill):
     """A line that is filled, and others that are its copies."""
     n, step = dims[1, SHAPE] * dims[2, SHAPE], dims[0, OUT_STRIDE]
-    _filled(dst, to, 0, dims[1, SHAPE], 0, dims[2, SHAPE], dims[1], dims[2], fill)
+    _filled(dst, to, _NONE, dims[1, SHAPE], _NONE, dims[2, SHAPE], dims[1], dims[2], fill)
     for y in range(1, dims[0, SHAPE]):
         first, line = dst[to : to + n], dst[to + y * step : to + y * step + n]
         for x in range(n):
@@ -174,9 +176,9 @@ def _plane(src, dst, at, to, row, col, inside, border, fill, factor):
     if x1 - x0 == w and c1 - c0 == k:
         return
     if border == 0:
-        _filled(dst, to, 0, x0, 0, k, row, col, fill)
-        _filled(dst, to, x1, w, 0, k, row, col, fill)
-        _filled(dst, to, x0, x1, 0, c0, row, col, fill)
+        _filled(dst, to, _NONE, x0, _NONE, k, row, col, fill)
+        _filled(dst, to, x1, w, _NONE, k, row, col, fill)
+        _filled(dst, to, x0, x1, _NONE, c0, row, col, fill)
         _filled(dst, to, x0, x1, c1, k, row, col, fill)
         return
     for x in range(w):
@@ -224,7 +226,7 @@ def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
         _woven(src, dst, s, o, w, col, factor)
     elif k > w and col == 1 and out_col == 1 and _alike(factor):
         for x in range(w):
-            _run(src, dst, s + x * row, o + x * out_row, k, 1, 1, _entry(factor, c0))
+            _line(src, dst, s + x * row, o + x * out_row, k, _entry(factor, c0))
     elif k > w:
         like = dst.dtype.type(0)
         for x in range(w):

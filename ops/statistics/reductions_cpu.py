@@ -26,6 +26,9 @@ SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
 NARROW = 16
 """Results that lie next to each other, and may be computed together a pixel at a time."""
 
+_FIRST = np.int64(0)
+"""A literal in a call is a type of its own to Numba: the function would be compiled for it and for variables."""
+
 jit = numba.njit(nogil=True, cache=True)
 
 
@@ -183,7 +186,7 @@ def _take_period(src, at, count, period, kind, center, out, place, lanes, middle
             middle[j] = center[place + j % period]
     _take_blocks(src, at, blocks, width, kind, lanes, middle)
     for first in range(blocks * width, total, width):
-        _take(src, at + first, min(width, total - first), kind, middle, lanes, 0)
+        _take(src, at + first, min(width, total - first), kind, middle, lanes, _FIRST)
     if period > 1:
         for j in range(width):
             value, best = lanes[j], out[place + j % period]

@@ -56,7 +56,7 @@ def plan_images(
     image, how many of the decoder's states are known; empty where none are. ``fours``: the first row of each picture of
     four components: they have two rows each, the second for black alone, where others have three."""
     unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk, most_in_scans = limits
-    unstuffs = entropies = states = 0
+    unstuffs = entropies = states = np.int64(0)  # of a literal, `_plan_scans` would be compiled for that as well
     extra = len(headers)
     for i in range(len(headers)):
         row, image = headers[i], images[i]

@@ -66,7 +66,7 @@ def _complete(wanted: Any, lo: Any, hi: Any, i: Any, known: Any, mode: Any, limi
 @numba.njit(error_model="numpy", forceinline=True)
 def _fit(wanted: Any, lo: Any, hi: Any, i: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, sizes: Any) -> None:
     """`fit` of image ``i``, whose region is [``lo``, ``hi``); ``wanted`` [A] is overwritten."""
-    known, empty = 0, False
+    known, empty = np.int64(0), False  # of a literal, `_complete` would be compiled for that as well
     for a in range(len(wanted)):
         if hi[i, a] < lo[i, a]:
             lo[i, a], hi[i, a] = hi[i, a], lo[i, a]
