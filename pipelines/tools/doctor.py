@@ -262,7 +262,7 @@ def _uploads() -> Iterator[Finding]:
         return
     reason = probe(0)
     if reason:
-        yield Finding("gpu", "files in the page cache", "note", f"{reason}: records of containers are copied")
+        yield Finding("gpu", "files in the page cache", "note", f"{reason}: the host reads records of containers")
     else:
         yield Finding("gpu", "files in the page cache", "ok", "are read by the GPU itself (pipeline.upload)")
     why = why_not_locked(0)

@@ -206,7 +206,7 @@ def test_how_containers_come_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         fake.attributes[113] = 0
         found = findings("gpu")["files in the page cache"]
         assert found["status"] == "note"
-        assert found["value"] == "GPU 0 cannot register read-only memory: records of containers are copied"
+        assert found["value"] == "GPU 0 cannot register read-only memory: the host reads records of containers"
         fake.attributes.clear()
         sys.modules["cupy.cuda.runtime"].hostRegister = fake.unregister  # of another number of arguments
         gpu = findings("gpu")
