@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.kit.ops.comparing import difference
+
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden"
 PAGE = ROOT / "docs" / "parity.md"
@@ -68,18 +70,6 @@ class Row:
     @property
     def verdict(self) -> str:
         return "differs" if self.problems else self.good or ("equal" if self.largest == 0 else "within the bound")
-
-
-def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Levels for integers; for floats parts of the larger of 1 and the value, one float16 step ignored."""
-    same = (a == b) | ((a != a) & (b != b))  # infinities and NaN too
-    have, want = (np.where(same, 0, x).astype(np.float64) for x in (a, b))
-    off = np.abs(have - want)
-    if b.dtype.kind == "f":
-        off /= np.maximum(1, np.abs(want))
-        if b.dtype == np.float16:
-            off[off <= np.finfo(np.float16).eps] = 0
-    return off
 
 
 def leaves(value: Any) -> int:

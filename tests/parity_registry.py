@@ -44,6 +44,7 @@ from dali_run.ops.context import Context
 from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType, DALIImageType, from_numpy
 from dali_run.pipelines.plugins import load_operators
+from tests.kit.ops.comparing import difference
 
 RUNNER = Path(__file__).parent / "golden" / "run_cases.py"
 BATCH = 3
@@ -455,18 +456,6 @@ class Tally:
                 largest = max(largest, off)
         self.largest = max(self.largest, largest)
         return ""
-
-
-def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Levels for integers; for floats parts of the larger of 1 and the value, one float16 step ignored."""
-    same = (a == b) | ((a != a) & (b != b))  # infinities and NaN too
-    have, want = (np.where(same, 0, x).astype(np.float64) for x in (a, b))
-    off = np.abs(have - want)
-    if b.dtype.kind == "f":
-        off /= np.maximum(1, np.abs(want))
-        if b.dtype == np.float16:
-            off[off <= np.finfo(np.float16).eps] = 0
-    return off
 
 
 def tallies(python: Path, folder: Path) -> Iterator[Tally]:

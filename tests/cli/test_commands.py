@@ -24,25 +24,14 @@ from PIL import Image
 
 from dali_run.cli import main as cli
 from dali_run.cli import progress
+from tests.kit.jobs import commands
 from tests.kit.jobs.held import held
 from tests.kit.pages import Page
 
 ROOT = Path(__file__).parents[2]
 VAL = str(ROOT / "configs" / "imagenet_val.yaml")
 
-SPEC = """\
-version: 1
-name: small
-vars: {data: ., out: ./out}
-pipeline: {batch_size: 4, num_threads: 2, device: cpu}
-graph:
-  - {op: readers.file, name: Reader, file_root: "${data}", out: [jpegs, labels]}
-  - {op: decoders.image, in: jpegs, out: images}
-  - {op: resize, in: images, size: [32, 32], out: images}
-outputs: {image: images, label: labels}
-write: {writer: tfrecord, path: "${out}", shard: {samples: 8}}
-on_error: {policy: skip, max_errors: 50%}
-"""
+SPEC = commands.SPEC + "on_error: {policy: skip, max_errors: 50%}\n"
 
 
 @pytest.fixture

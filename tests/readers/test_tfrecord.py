@@ -23,6 +23,7 @@ from dali_run.readers import tfrecord_cpu
 from dali_run.readers.fetch import index_cache
 from dali_run.readers.tfrecord import TFRecord
 from tests.kit.fake_cupy import faked
+from tests.kit.files.containers import masked
 from tests.kit.readers import content, fetch, open_reader
 from tests.kit.small_pieces import shrink
 
@@ -338,15 +339,6 @@ def message(number: int, value: bytes) -> bytes:
 
 
 def framed(payload: bytes) -> bytes:
-    def masked(data: bytes) -> bytes:
-        crc = 0xFFFFFFFF
-        for byte in data:
-            crc ^= byte
-            for _ in range(8):
-                crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-        crc ^= 0xFFFFFFFF
-        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
     length = struct.pack("<Q", len(payload))
     return length + masked(length) + payload + masked(payload)
 

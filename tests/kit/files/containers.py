@@ -12,6 +12,7 @@ import lmdb
 
 
 def masked(data: bytes) -> bytes:
+    """The checksum of TFRecord: CRC-32C, turned and shifted."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.codecs.jpeg import turbo
 from dali_run.ops.types import DALIImageType
+from tests.kit.files import jpegs
 from tests.kit.files.progressive import Scan
 
 
-def picture(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Smooth colours with edges and noise: blocks of all kinds."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[:height, :width].astype(np.float64)
-    waves = [np.sin(x / (7 + 5 * c)) * np.cos(y / (11 - 2 * c)) * 90 + 128 for c in range(3)]
-    image = np.stack(waves, 2) + rng.normal(0, 12, (height, width, 3)) * (x > width / 2)[..., None]
-    image[height // 3 : height // 2, width // 4 : width // 2] = rng.integers(0, 256, 3)
-    return Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
-
-
 def encode(width: int, height: int, seed: int = 0, gray: bool = False, **options: Any) -> bytes:
-    stream, image = io.BytesIO(), picture(width, height, seed)
-    options = {"quality": 85, "progressive": True} | options
-    (image.convert("L") if gray else image).save(stream, "JPEG", **options)
-    return stream.getvalue()
+    """As `jpegs.encode`, progressive."""
+    return jpegs.encode(width, height, seed, gray, **({"progressive": True} | options))
 
 
 def packed(files: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:

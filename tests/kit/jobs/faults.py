@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from dali_run.ops.errors import JobError
@@ -66,3 +67,23 @@ def inject(name: str, root: Path, code: int, lasting: bool, step: int) -> int:
         if not hook.failed:
             return at // step
         at += step
+
+
+def ended_at(nth: int, work: Callable[[], int]) -> int:
+    """The exit code of a process that does ``work``, which gives one, and is ended, with 77, before its ``nth`` file
+    operation."""
+    left = [nth]
+
+    def die(operation: str, path: str) -> None:
+        left[0] -= 1
+        if left[0] <= 0:
+            os._exit(77)
+
+    pid = os.fork()
+    if pid == 0:
+        files_io.set_hook(die)
+        try:
+            os._exit(work())
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

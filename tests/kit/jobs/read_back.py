@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import lmdb
@@ -30,3 +31,16 @@ def read_recordio(path: Path) -> list[bytes]:
             out.append(magic.join(parts))
             parts = []
     return out
+
+
+def members(out: Path) -> dict[str, bytes]:
+    """The members of all archives in a folder, by their names."""
+    found = {}
+    for path in sorted(out.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                data = tar.extractfile(member)
+                assert data is not None
+                assert member.name not in found
+                found[member.name] = data.read()
+    return found

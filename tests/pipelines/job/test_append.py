@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from dali_run.pipelines.job.run import JobResult, run_job
 from dali_run.pipelines.tools.sample_data import make_sample_data
 from dali_run.writers.bytes import files_io
 from dali_run.writers.shards.verify import verify
+from tests.kit.jobs.faults import ended_at
+from tests.kit.jobs.read_back import members
 from tests.kit.writers import PARQUET
 
 SPEC = """\
@@ -74,18 +75,6 @@ def content(out: Path) -> dict[str, bytes]:
 def old_file(place: Path) -> Path:
     held = {p.relative_to(place / "later") for p in (place / "later").rglob("*.jpg")}
     return sorted(p for p in (place / "data").rglob("*.jpg") if p.relative_to(place / "data") not in held)[3]
-
-
-def members(out: Path) -> dict[str, bytes]:
-    found = {}
-    for path in sorted(out.glob("*.tar")):
-        with tarfile.open(path) as tar:
-            for member in tar:
-                data = tar.extractfile(member)
-                assert data is not None
-                assert member.name not in found
-                found[member.name] = data.read()
-    return found
 
 
 @pytest.mark.parametrize("shuffle", ["none", "full", "window"])
@@ -157,21 +146,7 @@ def count_operations(place: Path) -> int:
 
 def killed(place: Path, at: int) -> None:
     """End a process that does run --append before its ``at``-th file operation."""
-    left = [at]
-
-    def die(operation: str, path: str) -> None:
-        left[0] -= 1
-        if left[0] <= 0:
-            os._exit(77)
-
-    pid = os.fork()
-    if pid == 0:
-        files_io.set_hook(die)
-        try:
-            run(place, append=True)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 77
+    assert ended_at(at, lambda: run(place, append=True).exit_code) == 77
 
 
 def interrupt_after(shards: int) -> Any:

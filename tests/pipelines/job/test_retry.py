@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.tools.sample_data import make_sample_data
 from dali_run.writers.shards.verify import verify
+from tests.kit.jobs.read_back import members
 from tests.kit.jobs.small_spec import small_spec
 
 
@@ -23,18 +23,6 @@ def place(tmp_path: Path) -> Path:
         shutil.copytree(tmp_path / "data/train", tmp_path / name)
         (tmp_path / f"{name}.yaml").write_text(small_spec(tmp_path / name, tmp_path / f"out-{name}", size=24))
     return tmp_path
-
-
-def members(out: Path) -> dict[str, bytes]:
-    found = {}
-    for path in sorted(out.glob("*.tar")):
-        with tarfile.open(path) as tar:
-            for member in tar:
-                data = tar.extractfile(member)
-                assert data is not None
-                assert member.name not in found
-                found[member.name] = data.read()
-    return found
 
 
 def test_repaired_files_are_added_as_they_would_have_been(place: Path) -> None:

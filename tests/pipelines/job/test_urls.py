@@ -25,9 +25,9 @@ from dali_run.pipelines.job.run import JobResult, run_job
 from dali_run.pipelines.tools.datasets import inspect_data
 from dali_run.pipelines.tools.sample_data import make_sample_data
 from dali_run.readers.fetch import remote
-from dali_run.writers.bytes import files_io
 from dali_run.writers.shards.mirror import Mirror, staging_folder
 from dali_run.writers.shards.verify import verify
+from tests.kit.jobs.faults import ended_at
 from tests.kit.writers import PARQUET
 
 ROOT = Path(__file__).parents[3]
@@ -175,21 +175,7 @@ def test_killed_at_any_step_of_an_upload(place: Path, pictures: Path, local_left
 
 
 def killed(place: Path, pictures: Path, url: str, at: int) -> bool:
-    left = [at]
-
-    def die(operation: str, path: str) -> None:
-        left[0] -= 1
-        if left[0] <= 0:
-            os._exit(77)
-
-    pid = os.fork()
-    if pid == 0:
-        files_io.set_hook(die)
-        try:
-            os._exit(0 if run(place, pictures, url).exit_code == 3 else 1)
-        finally:
-            os._exit(1)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = ended_at(at, lambda: 0 if run(place, pictures, url).exit_code == 3 else 1)
     assert code in (0, 77)
     return code == 77
 
