@@ -41,6 +41,16 @@ def test_generated_pages_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("folder", ["ops", "pipelines", "writers"])
+def test_maps_of_folders_name_files_that_are_there(folder: str) -> None:
+    """Those at the heads of the pages, up to the first heading below."""
+    head = (ROOT / folder / "README.md").read_text().partition("\n## ")[0]
+    found = {p.name for p in (ROOT / folder).rglob("*.py")}
+    named = set(re.findall(r"\b[a-z0-9_]+\.py\b", head))
+    assert named, folder
+    assert named <= found, f"{folder}/README.md names {sorted(named - found)}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
 def test_links_lead_somewhere(page: Path) -> None:
     """Files are there, and so are the headings that links name."""
