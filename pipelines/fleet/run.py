@@ -98,6 +98,8 @@ def run(
         "device": device,
         "on": on,
     }
+    if fresh and local:
+        opened_once(prepared.plan)  # before the output that there is goes
     with Whole(config, fresh=fresh) as whole:
         if whole.was_joined:
             return _joined_before(whole)

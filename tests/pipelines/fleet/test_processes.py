@@ -273,6 +273,21 @@ def test_other_inputs_are_refused_and_fresh_starts_anew(spec: Path, data: Path, 
     assert contents(spec.parent / "out") == expected
 
 
+@pytest.mark.parametrize("on", ["processes:2", None])
+def test_a_data_set_that_is_not_there_costs_no_output(
+    spec: Path, data: Path, expected: dict[str, bytes], on: str | None
+) -> None:
+    """Not with --fresh either, which would begin by removing it."""
+    out = spec.parent / "out"
+    out.mkdir()
+    for name, content in expected.items():
+        (out / name).write_bytes(content)
+    spec.write_text(spec.read_text().replace(str(data), str(data / "nowhere")))
+    with pytest.raises((JobError, SpecError), match="nowhere"):
+        run(spec, on=on, fresh=True)
+    assert contents(out) == expected
+
+
 def test_what_cannot_be_opened_is_said_once(spec: Path) -> None:
     with pytest.raises(JobError, match="nowhere"):
         run(spec, {"graph.readers.file.file_root": "/nowhere"}, on="processes:2")
