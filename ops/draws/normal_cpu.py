@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .philox_cpu import WORDS, draw, line
+from .philox_cpu import VECTOR, WORDS, draw, line
 
 F, N = np.float32, np.int32
 
 _UNIT, _TINY = F(2.0**-32), F(np.finfo(np.float32).tiny)
 _HALF_ROOT = N(0x3F3504F3)
 """The bits of sqrt(1/2)."""
-_VECTOR = 8
-"""Elements that are worth loops over vectors."""
 
 
 @njit(error_model="numpy")
@@ -69,7 +67,7 @@ def many_normal(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) 
         mean, stddev = numbers[i, 0], numbers[i, 1]
         for low in range(0, counts[i], WORDS):
             n = min(WORDS, counts[i] - low)
-            if n < _VECTOR:
+            if n < VECTOR:
                 for j in range(n):
                     a[j] = draw(key, sequences[i], (low + j) * skip)
                     b[j] = draw(key, sequences[i], (low + j) * skip + 1)

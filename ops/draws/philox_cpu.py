@@ -137,7 +137,7 @@ def _line_of(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> Any:  
 
 WORDS = 1024
 """Draws that are made at once."""
-_VECTOR = 8
+VECTOR = 8
 """Elements that are worth loops over vectors."""
 
 
@@ -149,7 +149,7 @@ def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) ->
     """
     row, words = 0, np.empty(WORDS, np.uint32)
     for i in range(len(counts)):
-        if counts[i] < _VECTOR:
+        if counts[i] < VECTOR:
             for j in range(counts[i]):
                 for k in range(out.shape[1]):
                     out[row + j, k] = np.uint32(draw(key, sequences[i], j * skip + k))

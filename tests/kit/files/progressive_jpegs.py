@@ -57,7 +57,7 @@ DEEP = (
 
 
 SHORT = (*WHOLE[:1], ((0,), 1, 20, 0, 0), ((1,), 1, 9, 0, 0), ((2,), 1, 63, 0, 1), ((2,), 1, 63, 1, 0))
-"""Coefficients that never come, behind those that libjpeg would guess."""
+"""Coefficients that never come, after those that libjpeg would guess."""
 
 
 def of_components(script: Sequence[Scan], n: int) -> list[Scan]:
