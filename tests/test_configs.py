@@ -30,6 +30,8 @@ from dali_run.pipelines.spec.build import load_spec
 from dali_run.pipelines.tools.preview import check_spec
 from dali_run.pipelines.tools.sample_data import CLASSES, make_sample_data
 
+from .kit.jobs.read_back import read_by_the_field
+
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(p.name for p in CONFIGS.glob("*.yaml"))
 MEAN = np.array([123.675, 116.28, 103.53], np.float32)
@@ -61,6 +63,7 @@ def pictures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def run(name: str, out: Path, data: Path | str, device: str = "cpu") -> Path:
     result = run_job(CONFIGS / name, {"data": str(data), "out": str(out)}, device=device)
     assert result.exit_code == 0, result.message
+    read_by_the_field(CONFIGS / name, out)
     return out
 
 

@@ -225,6 +225,6 @@ def test_tests_that_the_page_of_findings_names_exist() -> None:
         file = file if place == "-" else place
         assert not function or f"def {function}(" in (ROOT / "tests" / file).read_text(), f"{file}::{function}"
         named += 1
-    assert named > 60
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| found")]
+    assert 0 < len(rows) <= named
     assert all(re.search(r"`[\w/-]+(\.py)?(::\w+)?`", line) for line in rows)

@@ -28,6 +28,7 @@ from dali_run.pipelines.spec.build import load_spec
 from dali_run.pipelines.tools.sample_data import make_sample_data
 
 from .kit.files.videos import make_video
+from .kit.jobs.read_back import read_by_the_field
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "docs" / "tutorial.md", ROOT / "docs" / "json.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
@@ -92,6 +93,10 @@ def test_pages_can_be_followed(
             assert block.kind in ("yaml", "text", "toctree")
             if block.kind == "yaml":
                 yaml.safe_load(block.text)
+    for manifest in tmp_path.glob("out*/**/manifest.json"):
+        header = json.loads((manifest.parent / "journal.jsonl").read_text().partition("\n")[0])
+        write = header["write"]
+        read_by_the_field({"write": write, "outputs": write["fields"]}, manifest.parent)
 
 
 def run_line(line: str, parse_only: bool, capfd: Any) -> None:

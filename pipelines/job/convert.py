@@ -25,6 +25,7 @@ from ...readers.file import MEDIA_FILTERS
 from ...readers.parquet.columns import Where
 from ...readers.parquet.reader import columns_of
 from ...writers.formats.columns import is_extension
+from ...writers.formats.extensions import KNOWN
 from ...writers.shards.journal import read_journal
 from ...writers.shards.manifest import sides, stages
 from ...writers.shards.mirror import state_of
@@ -52,13 +53,6 @@ TEST = "as_wanted"
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 PEEK = 64
 """Records that are looked at to find the fields; readers find out about the others."""
-
-
-_EXTENSIONS = (
-    "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "npy", "cls", "txt", "json", "wav", "flac", "ogg",
-    "mp3", "mp4", "mkv", "webm", "mov", "avi",
-)  # fmt: skip
-"""Fields of these names were members of archives once, and become them again."""
 
 
 _IN_FILE_NAMES = ("webdataset", "files", "numpy")
@@ -167,7 +161,7 @@ def conversion(
             kind = "numbers"
         config: dict[str, Any] = {"encode": "keep"} if kind == "bytes" else {}
         if kind == "bytes" and wanted.to in ("webdataset", "files"):
-            extension = found.extensions.get(f, f if f in _EXTENSIONS else "")
+            extension = found.extensions.get(f, "")
             config.update({"extension": extension} if is_extension(extension) else {})
         if f in found.lists and wanted.to in ("webdataset", "files"):
             config = {"encode": "npy"}  # also where a list has one number
@@ -499,7 +493,7 @@ def _parquet(paths: list[Path], columns: Sequence[str]) -> Found:
     return Found(
         {**step, "key": key} if key else step,
         {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in kept},
-        extensions={w.name: "txt" for w in kept if w.kind == "text" and w.name not in _EXTENSIONS},
+        extensions={w.name: "txt" for w in kept if w.kind == "text" and w.name not in KNOWN},
         named=bool(key),
         key=key,
         lists=tuple(w.name for w in kept if w.kind == "list"),

@@ -18,7 +18,6 @@ from ..plugins import known_writer, load_operators
 from ..spec.to_yaml import flow
 from ..tools.datasets import read_through
 from ..wording import count
-from .convert import _EXTENSIONS as EXTENSIONS
 from .convert import Found, look
 from .convert import _allowed as allowed_name
 from .convert import _is_picture as is_picture
@@ -313,7 +312,7 @@ def _graph(seen: Seen, task: str, writer: str, size: int) -> _Made:
 def _stored(seen: Seen, f: str, writer: str) -> dict[str, Any]:
     if seen.fields[f] != "bytes":
         return {"encode": "npy"} if seen.kind == "coco" and writer in ("webdataset", "files") else {}
-    extension = seen.extensions.get(f, f if f in EXTENSIONS else "") or _own_extension(seen, f)
+    extension = seen.extensions.get(f, "") or _own_extension(seen, f)
     return {
         "encode": "keep",
         **({"extension": extension} if is_extension(extension) and writer in ("webdataset", "files") else {}),

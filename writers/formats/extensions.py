@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,15 @@ _SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
 )
 """Signatures of encoded bytes, and at which byte they stand."""
 _REACH = 16
+_TEXT = {
+    "cls", "cls2", "class", "count", "csv", "html", "id", "index", "inx", "json", "md", "text", "transcript", "txt",
+    "xml", "yaml",
+}  # fmt: skip
+KNOWN = _TEXT | {
+    "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "j2k", "jxl", "avif", "heic", "pgm", "ppm", "npy",
+    "npz", "wav", "flac", "ogg", "opus", "mp3", "m4a", "aac", "mp4", "mkv", "webm", "mov", "avi", "bin", "msg",
+}  # fmt: skip
+"""Extensions by which readers choose a decoder. A field of one of these names is a member with this extension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,35 +87,76 @@ def file_columns(
     records: Records, configs: Mapping[str, FieldConfig], apart: Collection[str] = ()
 ) -> list[tuple[Extensions, Column]]:
     """Each field as a file's content with each record's extension: encoded bytes as they are, one integer as text
-    (``cls``), several as ``<field>.npy``, all else as ``npy``. The field's name stands before the extension where two
-    fields could share one, and of the fields ``apart`` always. A record's files depend on nothing but the record."""
-    out: list[tuple[str, Extensions, Column]] = []
+    (``cls``), several as ``<field>.npy``, all else as ``npy``. A field whose name is an extension that its content has
+    (``jpg``, ``txt``, ``npy``) has that extension. The field's name stands before the extension if two fields could
+    share one, and for the fields ``apart`` always. A record's files depend on nothing but the record."""
+    out: list[tuple[Extensions, Column]] = []
+    prefixed = _prefixed({k: b for k, b in records.fields.items() if k not in apart}, configs)
     for name, batch in records.fields.items():
         config = configs.get(name, FieldConfig())
         check_encoded(name, config, batch)
         kind: Kind = kind_of(config, batch.dtype, batch.ndim)
+        declared = config.extension if name in apart else _declared(name, config, kind)
         n = len(batch)
         if kind == "bytes":
             column = as_bytes(batch)
-            fixed = config.extension or _BY_ENCODING.get(config.encode, "")
-            out.append((name, _all(fixed, n) if fixed else sniff(column), column))
+            fixed = declared or _BY_ENCODING.get(config.encode, "")
+            extensions = _all(fixed, n) if fixed else sniff(column)
         elif kind == "int" and config.encode == "auto":
-            out.append((name, *_integers(name, batch, config)))
+            extensions, column = _integers(name, batch, config, declared)
         else:
-            out.append((name, _all(config.extension or "npy", n), as_npy(batch)))
-    groups = [
-        name if name in apart else _group(records.fields[name], configs.get(name, FieldConfig())) for name, _, _ in out
-    ]
-    return [
-        (_below(name, extensions) if groups.count(group) > 1 or name in apart else extensions, column)
-        for (name, extensions, column), group in zip(out, groups, strict=True)
-    ]
+            extensions, column = _all(declared or "npy", n), as_npy(batch)
+        out.append((_below(name, extensions) if name in apart or name in prefixed else extensions, column))
+    return out
 
 
-def _integers(name: str, batch: Batch, config: FieldConfig) -> tuple[Extensions, Column]:
+def _declared(name: str, config: FieldConfig, kind: Kind) -> str:
+    """The extension of a field by its configuration, or by its name if its content can have this extension; else
+    empty."""
+    if config.extension:
+        return config.extension
+    low = name.lower()
+    if config.encode in _BY_ENCODING:
+        known = low in (_BY_ENCODING[config.encode], config.encode)
+    elif kind == "bytes":
+        known = low in KNOWN
+    else:
+        known = low in _TEXT if kind == "int" and config.encode == "auto" else low == "npy"
+    return name if known else ""
+
+
+def _prefixed(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) -> set[str]:
+    """Fields whose members need the field's name before the extension. Known without looking at the data, so that
+    it is the same for every batch."""
+    declared: list[str] = []
+    groups: dict[str, str] = {}
+    possible: dict[str, Collection[str]] = {}
+    for name, batch in fields.items():
+        config = configs.get(name, FieldConfig())
+        kind = kind_of(config, batch.dtype, batch.ndim)
+        if extension := _declared(name, config, kind):
+            declared.append(extension)
+            possible[name] = (extension,)
+        elif kind == "bytes":
+            groups[name] = "encoded"
+            by_content = (*(e for _, _, e in _SIGNATURES), "bin")
+            possible[name] = (_BY_ENCODING[config.encode],) if config.encode in _BY_ENCODING else by_content
+        else:
+            groups[name] = "cls" if kind == "int" and config.encode == "auto" else "npy"
+            possible[name] = (groups[name],)
+    shared = {g for g, count in Counter(groups.values()).items() if count > 1}
+    taken = Counter(declared)
+    return {
+        name
+        for name, extensions in possible.items()
+        if groups.get(name) in shared or any(taken[e] > (name not in groups) for e in extensions)
+    }
+
+
+def _integers(name: str, batch: Batch, config: FieldConfig, declared: str) -> tuple[Extensions, Column]:
     """One number as text, several as an array."""
     one = single(batch)
-    extensions = Extensions((config.extension or "cls", config.extension or f"{name}.npy"), (~one).astype(np.int64))
+    extensions = Extensions((declared or "cls", config.extension or f"{name}.npy"), (~one).astype(np.int64))
     if one.all():
         return extensions, as_decimal(elements(batch)[0].astype(np.int64))
     parts = [as_decimal(elements(batch.take(one))[0].astype(np.int64)), as_npy(batch.take(~one))]
@@ -117,15 +168,5 @@ def _integers(name: str, batch: Batch, config: FieldConfig) -> tuple[Extensions,
 
 def _below(name: str, extensions: Extensions) -> Extensions:
     own = f"{name}."
-    return Extensions(tuple(e if e.startswith(own) else own + e for e in extensions.table), extensions.which)
-
-
-def _group(batch: Batch, config: FieldConfig) -> str:
-    """Fields of one group could share an extension: all bytes without one of their own (their content decides), and
-    equal extensions. Known without looking at the data, so that it is the same for every batch."""
-    if config.extension:
-        return config.extension
-    kind = kind_of(config, batch.dtype, batch.ndim)
-    if kind == "bytes":
-        return "encoded"
-    return "cls" if kind == "int" and config.encode == "auto" else "npy"
+    table = tuple(e if e == name or e.startswith(own) else own + e for e in extensions.table)
+    return Extensions(table, extensions.which)

@@ -24,8 +24,9 @@ _INDEX_VERSION = b"v1.2"
 class WebDataset(Writer, name="webdataset", suffix=".tar"):
     """Tar files for webdataset, DALI's readers.webdataset, and tar itself.
 
-    Encoded fields become ``<key>.jpg`` and so on (kept bytes by their signature), one integer ``<key>.cls``, arrays
-    ``<key>.npy``; where two fields share an extension it is ``<field>.<extension>``. Members carry no times or owners.
+    A field that is named as an extension (jpg, txt, json, npy) is the member ``<key>.<field>``. Other encoded fields
+    become ``<key>.jpg`` and so on (kept bytes by their signature), one integer ``<key>.cls``, arrays ``<key>.npy``; if
+    two fields share an extension it is ``<field>.<extension>``. Members carry no times or owners.
     """
 
     alone = True

@@ -18,6 +18,7 @@ from dali_run.cli.main import main
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.job.first_spec import SCHEMA, TASKS, look_at, spec_text
 from dali_run.pipelines.tools.sample_data import make_sample_data
+from tests.kit.jobs.read_back import read_by_the_field
 
 ANY: dict[str, list[str]] = {kind: list(tasks) for kind, tasks in TASKS.items()}
 
@@ -78,6 +79,7 @@ def test_what_is_written_runs(place: str, kind: str, task: str, writer: str, dat
     report = run_job(tmp_path / "spec.yaml", device="cpu", limit=3)
     assert report.rejected == 0
     assert report.written >= 1
+    read_by_the_field(spec, tmp_path / "out")
 
 
 def test_features_of_sounds(data: Path, tmp_path: Path) -> None:

@@ -28,7 +28,19 @@ from dali_run.writers.formats.names import make_unique, safe_path, webdataset_ke
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
 from tests.kit.jobs.read_back import read_lmdb, read_recordio
-from tests.kit.writers import JOBS, PARQUET, Job, digest, label, payload, samples_of, tensor, walk
+from tests.kit.writers import (
+    JOBS,
+    PARQUET,
+    Job,
+    digest,
+    label,
+    label_batch,
+    payload,
+    samples_of,
+    tensor,
+    tensor_batch,
+    walk,
+)
 
 
 def written(name: str, path: Path) -> Job:
@@ -171,6 +183,47 @@ def test_webdataset_by_the_webdataset_package(tmp_path: Path) -> None:
         assert int(row["cls"]) == label(position)
         np.testing.assert_array_equal(np.load(io.BytesIO(row["npy"])), tensor(position))
     assert rows[0]["__key__"] == "n00/img_0000"
+
+
+JPEG, TEXT = FieldConfig("jpeg"), FieldConfig("keep")
+MEMBERS: dict[str, tuple[FieldConfig, str]] = {
+    "jpg": (JPEG, "jpg"), "jpeg": (TEXT, "jpeg"), "png": (TEXT, "png"), "txt": (TEXT, "txt"), "json": (TEXT, "json"),
+    "cls": (FieldConfig(), "cls"), "npy": (FieldConfig("npy"), "npy"), "wav": (TEXT, "wav"), "mp4": (TEXT, "mp4"),
+    "orig": (TEXT, "orig.jpg"), "thumb": (FieldConfig("keep", extension="jpg"), "thumb.jpg"),
+    "label": (FieldConfig(), "label.cls"), "vector": (FieldConfig("npy"), "vector.npy"),
+}  # fmt: skip
+"""Fields, how they are stored, and their members' extensions in one archive with all of them."""
+
+
+@pytest.mark.parametrize("writer", ["webdataset", "files"])
+def test_fields_named_as_extensions_keep_their_names(tmp_path: Path, writer: str) -> None:
+    """Whatever the other fields are: their extensions are what readers look for. Nothing comes twice."""
+    samples = samples_of(np.arange(3))
+    jpegs = Batch.from_list([np.frombuffer(b"\xff\xd8\xff%d" % i, np.uint8) for i in range(3)], "", samples)
+    numbers, arrays = label_batch(samples), tensor_batch(samples)
+    content = {"cls": numbers, "label": numbers, "npy": arrays, "vector": arrays}
+    names = (
+        set(MEMBERS) if writer == "webdataset" else set(MEMBERS) - {"cls", "label"}
+    )  # the listing holds single numbers
+    pairs = [{a, b} for a in sorted(names) for b in sorted(names) if a < b]
+    for k, chosen in enumerate([names, *pairs]):
+        batches = {f: content.get(f, jpegs) for f in MEMBERS if f in chosen}
+        out = tmp_path / str(k)
+        config = WriteConfig(out, "x", writer, {"key": "position"}, 10, None, {f: MEMBERS[f][0] for f in batches})
+        with Output.open(config, {}, total=3) as output:
+            output.add(0, 3, samples, batches, [])
+            output.finish()
+        if writer == "webdataset":
+            (row, *_) = read_webdataset(out / "x-00000-of-00001.tar")
+            found = {name for name in row if not name.startswith("__")}
+        else:
+            line = json.loads((out / "x-00000-of-00001.jsonl").read_text().splitlines()[0])
+            found = {name.partition(".")[2] for name in line["files"]}
+        assert len(found) == len(chosen), chosen
+        held = {MEMBERS[f][1] for f in chosen if f == MEMBERS[f][1]}
+        assert held <= found, chosen
+        if chosen == names:
+            assert found == {MEMBERS[f][1] for f in chosen}
 
 
 def test_tar_headers_and_index(tmp_path: Path) -> None:
