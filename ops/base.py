@@ -232,6 +232,11 @@ class Operator:
         """The stages that have a kernel for this instance's arguments."""
         return self.stages
 
+    def same_on_gpu(self) -> Operator | None:
+        """The operator whose mixed or gpu kernel gives the results of this instance's cpu kernel to the bit; None if
+        there is none, or if nobody has compared them. The compiler may then move a CPU operator to the GPU."""
+        return None
+
     def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
         """The outputs' facts, given those of the inputs. Raises SpecError where the inputs cannot be taken."""
         return specs[0] if specs else Spec()

@@ -219,6 +219,9 @@ class Audio(Operator, name="decoders.audio"):
     def runs_in(self) -> tuple[Stage, ...]:
         return ("cpu",) if self.given("sample_rate") and needs_soxr(self.parity) else self.stages
 
+    def same_on_gpu(self) -> Audio | None:
+        return None if self.given("sample_rate") else self
+
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         check_encoded(specs[0])
         return Spec((None,) if self.downmix else (None, None), self.dtype, ""), Spec((), DALIDataType.FLOAT, "")

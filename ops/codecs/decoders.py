@@ -111,6 +111,11 @@ class ImageDecoder(Operator, abstract=True):
                 "color_space_conversion with the same parity"
             )
 
+    def same_on_gpu(self) -> ImageDecoder | None:
+        if not self.for_cuda or self.use_fast_idct:
+            return None
+        return replace(self, jpeg_fancy_upsampling=True)  # as the CPU interpolates chroma
+
     def infer(self, *specs: Spec) -> Spec:
         check_encoded(specs[0])
         channels = None if self.output_type is DALIImageType.ANY_DATA else channels_of(self.output_type, 3)

@@ -54,6 +54,9 @@ class Resampling(Operator, abstract=True):
     minibatch_size: Annotated[int, Arg("images a kernel call", ignored="whole batches are one call")] = 32
     temp_buffer_hint: Annotated[int, Arg("size hint", ignored="buffers are sized from the plan")] = 0
 
+    def same_on_gpu(self) -> Resampling | None:
+        return self if self.parity == "dali" else None
+
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
         """How the samples of shapes [N, ndim] are resampled; samples that cannot be are rejected."""
         raise NotImplementedError

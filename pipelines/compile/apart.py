@@ -69,7 +69,7 @@ class Halves:
             row["id"] = f"{int(row['id'][:2]) + n:02d}{row['id'][2:]}"
         for row in then["operators"]:
             row["stage"] += n
-        both = {key: first[key] + then[key] for key in ("stages", "operators", "fused")}
+        both = {key: first[key] + then[key] for key in ("stages", "operators", "fused", "promoted")}
         return {**then, **both}
 
 

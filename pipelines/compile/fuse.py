@@ -9,7 +9,7 @@ spectrogram, mel_filter_bank [, to_decibels]   on a GPU, spectra stay within the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from ...ops.base import Operator
@@ -31,8 +31,9 @@ Rule = tuple[Callable[[Node, Node], Joined | None], str, str]
 """The join of a node with the one before, and the prefixes of both nodes' arguments."""
 
 
-def fuse(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
-    """The graph with chains joined, what was joined (in words), and the node whose seed each new node has."""
+def fuse(graph: Graph, target: Target, separate: Container[str] = ()) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
+    """Return the graph with chains joined, the joined chains in words, and the node whose seed each new node has. Nodes
+    whose names are in ``separate`` are not joined: a joined decoder rounds less often, and may be a level off."""
     rules: tuple[Rule, ...] = (_COLORS, _RESIZE_AND_NORMALIZE)
     if target.device != "null":
         rules = (*rules, _DECODE_AND_RESIZE, _MEL, _DECIBELS)
@@ -41,8 +42,10 @@ def fuse(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...], dict[int
     for join, first, second in rules:
         for node in list(nodes.values()):
             before = _only_input(node, nodes, graph)
-            joined = join(before, node) if before is not None else None
-            if before is None or joined is None:
+            if before is None or before.name in separate or node.name in separate:
+                continue
+            joined = join(before, node)
+            if joined is None:
                 continue
             op, args = joined
             name = f"{before.name}+{node.name}"

@@ -1,4 +1,4 @@
-"""Compile: graph -> prune -> infer -> place -> fuse -> schedule, with the verifier between, and the result: a Plan."""
+"""Compile: graph -> prune -> infer -> place -> promote -> fuse -> schedule, verified between passes, to a Plan."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .fuse import fuse
 from .infer import infer
 from .join_arithmetic import join_arithmetic
 from .place import Target, place
+from .promote import promote
 from .prune import prune
 from .schedule import Step, schedule
 from .share import share
@@ -32,6 +33,8 @@ class Plan:
     seed: int
     fused: tuple[str, ...] = ()
     """The groups that the fuse pass joined, in words."""
+    promoted: tuple[str, ...] = ()
+    """Names of the CPU operators that the promote pass moved to the GPU."""
 
     @property
     def readers(self) -> tuple[Node, ...]:
@@ -69,6 +72,7 @@ class Plan:
                 for k, e in self.graph.outputs.items()
             },
             "fused": list(self.fused),
+            "promoted": list(self.promoted),
         }
 
 
@@ -84,8 +88,17 @@ def _edge_name(graph: Graph, edge: Any) -> str:
     return node.name if node.op.num_outputs == 1 else f"{node.name}[{edge.output}]"
 
 
-def compile_graph(graph: Graph, target: Target, seed: int = 0, *, fusing: bool = True, sharing: bool = True) -> Plan:
-    """The plan of ``graph`` on ``target``. Raises SpecError for what cannot be compiled."""
+def compile_graph(
+    graph: Graph,
+    target: Target,
+    seed: int = 0,
+    *,
+    fusing: bool = True,
+    sharing: bool = True,
+    promoting: bool = False,
+) -> Plan:
+    """Return the plan of ``graph`` on ``target``. ``promoting``: run the pass `promote`. Raises SpecError if the graph
+    cannot be compiled."""
     graph = verify(prune(verify(graph, "building")), "prune")
     graph = verify(infer(graph), "infer")
     graph = verify(place(graph, target), "place")
@@ -95,12 +108,17 @@ def compile_graph(graph: Graph, target: Target, seed: int = 0, *, fusing: bool =
     if sharing:
         graph, seeds = share(graph, seeds)
         verify(graph, "share")
+    promoted: tuple[str, ...] = ()
+    if promoting and target.device != "cpu":
+        graph, promoted, kept = promote(graph)
+        verify(graph, "promote")
+        seeds = {new: seeds[old] for new, old in kept.items() if old in seeds}
     fused: tuple[str, ...] = ()
     if fusing:
-        graph, fused, kept = fuse(graph, target)
+        graph, fused, kept = fuse(graph, target, promoted)
         verify(graph, "fuse")
         seeds = {new: seeds[old] for new, old in kept.items() if old in seeds}
-    return Plan(graph, target, schedule(graph), seeds, seed, fused)
+    return Plan(graph, target, schedule(graph), seeds, seed, fused, promoted)
 
 
 def assign_seeds(graph: Graph, seed: int) -> dict[int, int]:

@@ -75,7 +75,8 @@ class Session:
     def build(self, graph: Graph, target: Target, outputs: int) -> None:
         """Compile the graph and, unless a reader is to wait for the first run, open the data sets."""
         self._outputs = outputs
-        self.built = compile_graph(graph, target, self._settings.run_seed)
+        promoting = self._settings.promote_to_gpu
+        self.built = compile_graph(graph, target, self._settings.run_seed, promoting=promoting)
         if not any(isinstance(n.op, Reader) and n.op.lazy_init for n in self.built.graph.nodes):
             with self.undone():
                 self.open()

@@ -76,12 +76,15 @@ class Settings:
         stream_policy: Any = None,
         concurrency: Any = None,
         on_error: str = "fail",
+        promote_to_gpu: bool = True,
         **settings: Any,
     ) -> None:
         """``device_id`` may name several GPUs, which is not DALI's either: batches are dealt to them in turns, and
         come in order, the same as from one; those that stay on a GPU are on the GPU of their turn.
 
-        ``on_error`` is not DALI's: what a sample that fails costs (fail | skip | replace). Nor are the ``settings``:
+        ``on_error`` is not DALI's: what a sample that fails costs (fail | skip | replace). Nor is
+        ``promote_to_gpu``: run a CPU operator on the GPU if only GPU operators read its results, ``x.gpu()`` among
+        them, and the results are equal to the bit (decoders of images and audio, resizing). Nor are the ``settings``:
         ``rng``, ``parity``, ``isolation``, ``decode_timeout``, ``memory``, ``upload``; docs/spec.md has their values.
 
         Raises ValueError for impossible sizes and settings, TypeError for wrong types and unknown settings.
@@ -126,6 +129,7 @@ class Settings:
         self.output_ndim = output_ndim
         self.output_layout = output_layout
         self.on_error = _one_of("on_error", on_error, get_args(Policy))
+        self.promote_to_gpu = promote_to_gpu
         self.run = checked(settings, inspect.signature(Settings.__init__).parameters)
         self.stream_policy = _member("stream_policy", stream_policy, StreamPolicy)
         self.concurrency = _member("concurrency", concurrency, OperatorConcurrency)
@@ -181,7 +185,8 @@ class Settings:
             "stream_policy": self.stream_policy, "concurrency": self.concurrency,
             "py_num_workers": self.py_num_workers, "py_start_method": self.py_start_method,
             "output_dtype": self.output_dtype, "output_ndim": self.output_ndim,
-            "output_layout": self.output_layout, "on_error": self.on_error, **self.run.plain(),
+            "output_layout": self.output_layout, "on_error": self.on_error,
+            "promote_to_gpu": self.promote_to_gpu, **self.run.plain(),
         }  # fmt: skip
 
     def section(self) -> dict[str, Any]:

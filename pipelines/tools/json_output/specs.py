@@ -117,6 +117,7 @@ class Planned(TypedDict):
     operators: list[PlannedOperator]
     outputs: dict[str, PlannedOutput]
     fused: list[str]
+    promoted: list[str]
     batch_size: int
     num_threads: int | str
     memory: dict[str, int | str]

@@ -23,8 +23,8 @@ def chain(x: Any, y: Any, f: Any) -> tuple[Any, ...]:
 def run(fusing: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
     from dali_run.pipelines.python import session as pipeline
 
-    def compiled(graph: Any, target: Target, seed: int) -> Any:
-        return compile_graph(graph, target, seed, fusing=fusing)
+    def compiled(graph: Any, target: Target, seed: int, **others: Any) -> Any:
+        return compile_graph(graph, target, seed, fusing=fusing, **others)
 
     monkeypatch.setattr(pipeline, "compile_graph", compiled)
 
