@@ -15,6 +15,7 @@ from ...ops.gpu.readable_by_gpu import in_device_memory, in_host_memory, lease_o
 from ..compile.schedule import Step
 from ..graph.nodes import Edge
 from ..wording import size
+from .cost import runs
 from .in_flight import Iteration
 from .memory import estimate
 from .memory.budget import Ledger
@@ -175,7 +176,7 @@ class BatchBudget:
         divisible = not self._services.options.whole_batches and step in self._divisible
         if divisible and 2 * ahead.held + share * ahead.at_once > room:
             sizes = np.maximum(2 * ahead.kept, (ahead.peak * share).astype(np.int64))
-            cuts = list(estimate.runs(sizes, room, max(1, len(sizes))))
+            cuts = list(runs(sizes, room))
         if len(cuts) <= 1:
             yield it, ahead
             return

@@ -19,12 +19,13 @@ from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from ..graph.nodes import Edge, Node
 from .batch_budget import FOR_WORK, BatchBudget
+from .cost import chunks
 from .errors import out_of_memory
 from .hand_over import arriving, hand_on_failed
 from .in_flight import Iteration
 from .intake import Intake
 from .memory.budget import Allowance
-from .memory.estimate import Foresight, runs
+from .memory.estimate import Foresight
 from .memory.reuse import Recycler
 from .memory.shared_outputs import Band, join, whole_outputs
 from .nodes.envs import cut, drop, gone
@@ -38,11 +39,6 @@ from .threads.workers import Pool
 
 if TYPE_CHECKING:
     from ...ops.gpu.uploads import UploadsOf
-
-CHUNK = 8
-"""Samples a chunk: few enough for a decoded chunk to stay in the L2 cache, enough to hide the cost of a task."""
-_LARGER = 32
-"""Samples a chunk where nothing is decoded, at most: a task costs as much as an operator's work on two pictures."""
 
 _SPARE = 0.125
 """Part of the host's budget that arrays of batches may take which wait to be used again; those of readers half of it,
@@ -262,7 +258,7 @@ class HostPart:
         env = {e: it.env[e] for e in step.needs}
         slots = it.samples.slot
         room = max(1, int(self._budget.host.limit * FOR_WORK) // self._options.num_threads)
-        cuts = list(runs(ahead.peak, room, chunk_of(step, len(slots), self._options.num_threads))) or [(0, 0)]
+        cuts = chunks(step, ahead, env, room, self._options.num_threads)
         it.chunks = self._before[name] = Latch(len(cuts))
         whole = whole_outputs(ahead, self._recycler.empty)
         for k, (a, b) in enumerate(cuts):
@@ -313,13 +309,6 @@ class HostPart:
         if self.on_account:
             self._budget.holds(it)
         self._services.stats.busy(name, time.perf_counter() - began)
-
-
-def chunk_of(step: Step, samples: int, threads: int) -> int:
-    """Samples a chunk of a batch: more than `CHUNK` where nothing is decoded, but a chunk for each thread."""
-    if any(n.op.decodes for n in step.nodes):
-        return CHUNK
-    return max(CHUNK, min(_LARGER, -(-samples // threads)))
 
 
 def sent(plan: Plan, step: Step) -> dict[Edge, bool]:

@@ -12,7 +12,7 @@ import time
 
 from ....readers.base import Reader
 from ...compile.plan import Plan
-from ..host import CHUNK, HostPart
+from ..host import HostPart
 from ..in_flight import Iteration
 from ..intake import Intake
 from ..nodes.envs import bytes_of
@@ -21,6 +21,9 @@ from .plain import PlainStep
 
 _QUICK, _PROMPT = 2e-3, 8e-3
 """Seconds of CPU time, and seconds in all, that a batch may take."""
+
+_FEW = 8
+"""Samples of a batch that is small even if it is read and decoded."""
 
 _MUCH = 32 << 20
 """Bytes that a batch of several chunks may have."""
@@ -46,7 +49,7 @@ class Inline:
         self._intake, self._host_part = intake, host_part
         self._steps = [(services.name_of(s), s, PlainStep(services, services.name_of(s), s)) for s in plan.steps]
         reads = any(n.op.decodes or isinstance(n.op, Reader) for n in plan.graph.nodes)
-        self._most = CHUNK if reads and not is_light(plan) else None
+        self._most = _FEW if reads and not is_light(plan) else None
         """Samples of a batch that may be computed so."""
         self._slow = 0.0
         """Batches that took too long, less those that did not."""
@@ -68,7 +71,7 @@ class Inline:
                 continue
             env = {e: it.env[e] for e in step.needs}
             reads = not all(n.op.looks_on for n in step.nodes)
-            if reads and len(it.samples) > CHUNK and bytes_of(env.values()) > _MUCH:
+            if reads and len(it.samples) > _FEW and bytes_of(env.values()) > _MUCH:
                 self._slow = math.inf
                 self._host_part.with_threads(name, step, it)
                 continue
@@ -89,5 +92,5 @@ class Inline:
         if worked <= _QUICK and took <= _PROMPT:
             self._slow -= self._slow > 0
         else:  # a large batch that takes long soon goes to the threads
-            large = len(it.samples) > CHUNK and it.number >= _FIRST
+            large = len(it.samples) > _FEW and it.number >= _FIRST
             self._slow += max(1.0, worked / _PROMPT) if large else 1

@@ -16,12 +16,13 @@ from ....ops.interfaces import Copies
 from ...compile.schedule import Step
 from ...graph.nodes import Edge
 from ..batch_budget import FOR_WORK, BatchBudget
+from ..cost import runs
 from ..errors import as_ours, if_it_works
 from ..hand_over import arriving, hand_on_failed
 from ..in_flight import Iteration
 from ..intake import Intake
 from ..lanes import FreeLanes
-from ..memory.estimate import Foresight, runs
+from ..memory.estimate import Foresight
 from ..nodes.envs import drop, gone
 from ..nodes.run import Env, Run
 from ..nodes.run_nodes import finish_late
@@ -118,7 +119,7 @@ class DevicePart:
         at_once, kept = ahead.at_once, ahead.held
         it.cuts = [(0, len(ahead.peak))]
         if at_once > room:
-            it.cuts = list(runs(ahead.peak, max(1, room), len(ahead.peak)))
+            it.cuts = list(runs(ahead.peak, max(1, room)))
             at_once = max(int(ahead.peak[a:b].sum()) for a, b in it.cuts)
         on_host, on_device = self._budget.held(it)
         there, here = on_device + at_once, on_host + kept

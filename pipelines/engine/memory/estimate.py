@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,19 +166,3 @@ def _spread(values: I64, theirs: Samples, samples: Samples) -> I64:
     inside = at < len(samples)
     whole[at[inside]] = values[inside]
     return whole
-
-
-def runs(sizes: I64, room: int, most: int) -> Iterator[tuple[int, int]]:
-    """Places [a, b) that cut samples of ``sizes`` bytes into runs of at most ``most`` samples and ``room`` bytes; one
-    sample may be larger."""
-    if int(sizes.sum()) <= room:
-        yield from ((a, min(a + most, len(sizes))) for a in range(0, len(sizes), most))
-        return
-    begin = held = 0
-    for i, nbytes in enumerate(sizes.tolist()):
-        if i > begin and (held + nbytes > room or i - begin >= most):
-            yield begin, i
-            begin, held = i, 0
-        held += nbytes
-    if begin < len(sizes):
-        yield begin, len(sizes)

@@ -26,7 +26,6 @@ from dali_run.pipelines.engine.engine import FEWER, IN_PARTS, Engine, NullLane, 
 from dali_run.pipelines.engine.host import HostPart
 from dali_run.pipelines.engine.inputs import Sources
 from dali_run.pipelines.engine.memory.budget import Accounts, Allowance, Ledger, OverBudgetError
-from dali_run.pipelines.engine.memory.estimate import runs
 from dali_run.pipelines.engine.memory.reuse import Recycler
 from dali_run.pipelines.engine.threads.channel import Closed
 from dali_run.pipelines.graph.builder import GraphBuilder
@@ -377,14 +376,6 @@ def test_the_parts_of_a_job_have_one_account(spec: Path, monkeypatch: pytest.Mon
     assert len(runs) == 2
     assert runs[0]._account is runs[1]._account
     assert runs[0].used == 0
-
-
-def test_runs_cut_by_bytes_and_number() -> None:
-    sizes = np.array([1, 1, 1, 5, 20, 1, 1], np.int64)
-    assert list(runs(sizes, 100, 3)) == [(0, 3), (3, 6), (6, 7)]
-    assert list(runs(sizes, 6, 3)) == [(0, 3), (3, 4), (4, 5), (5, 7)]
-    assert list(runs(sizes, 7, 99)) == [(0, 3), (3, 4), (4, 5), (5, 7)]
-    assert list(runs(sizes[:0], 7, 99)) == []
 
 
 # -- what is known before decoding ------------------------------------------------------------------------------------

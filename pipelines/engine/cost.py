@@ -1,0 +1,61 @@
+"""Estimated work of samples, in bytes, and cuts of a batch by it: chunks for the host's workers, launches for a GPU.
+
+Whoever cuts a batch calls this module with facts that are known before the work: sizes from headers and shapes. A
+count of samples says nothing: a batch may hold thumbnails of 3 KB beside photographs of 36 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.batch import I64, Batch
+from ..compile.schedule import Step
+from ..graph.nodes import Edge
+from .memory.estimate import Foresight
+
+ENCODED = 8
+"""Cost of a byte that a decoder reads, in bytes of samples. A JPEG of 80 KB and 0.2 megapixels takes a core about a
+millisecond: half of it for its 80 KB of codes, half for some 600 KB of samples."""
+
+SAMPLE = 1024
+"""Cost of a sample besides its bytes: each kernel has a loop over the samples, and decoders read a header."""
+
+CHUNK = 4 << 20
+"""Cost of a chunk, at most, unless it is one sample. A worker is busy with so much for a few milliseconds, and some 500
+Python calls for each chunk are a few percent of that."""
+
+SMALLEST_CHUNK = 512 << 10
+"""Cost below which a batch is not cut for more threads: Python calls for a chunk would take longer than its work."""
+
+
+def costs(step: Step, ahead: Foresight, env: Mapping[Edge, Batch]) -> I64:
+    """The cost of ``step`` for each of its samples, given its inputs and the memory that it is estimated to hold."""
+    found = ahead.peak + SAMPLE
+    for node in step.nodes:
+        encoded = env.get(node.inputs[0]) if node.op.decodes and node.inputs else None
+        if encoded is not None and len(encoded) == len(found):
+            found = found + ENCODED * encoded.sizes
+    return found
+
+
+def chunks(step: Step, ahead: Foresight, env: Mapping[Edge, Batch], room: int, threads: int) -> list[tuple[int, int]]:
+    """Places [a, b) that cut a batch into chunks for ``threads`` workers, each with ``room`` bytes of memory: of about
+    the same cost, enough of them for all threads, and no more than pay."""
+    cost = costs(step, ahead, env)
+    share = min(CHUNK, max(SMALLEST_CHUNK, -(-int(cost.sum()) // threads)))
+    # A chunk that is over the memory budget by its estimate is cut, whatever it costs.
+    return list(runs(np.maximum(cost / share, ahead.peak / room), 1.0)) or [(0, 0)]
+
+
+def runs(sizes: npt.NDArray[Any], room: float) -> Iterator[tuple[int, int]]:
+    """Places [a, b) that cut samples of ``sizes`` into runs of at most ``room``; a run of one sample may be larger."""
+    ends = np.cumsum(sizes)
+    begin, before = 0, type(room)(0)
+    while begin < len(ends):
+        behind = max(begin + 1, int(np.searchsorted(ends, before + room, side="right")))
+        yield begin, behind
+        begin, before = behind, ends[behind - 1]
