@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .ops.types import DALIDataType, DALIImageType, DALIInterpType
 from .ops.types import from_numpy as _from_numpy
 from .ops.types import to_numpy as _to_numpy
+from .pipelines.python.api_type import PipelineAPIType
 from .readers.external_source import BatchInfo, SampleInfo
 
 if TYPE_CHECKING:
@@ -74,14 +74,6 @@ class CUDAStream:
     def ptr(self) -> int:
         """The address; 0 is the default stream."""
         return self._ptr
-
-
-class PipelineAPIType(enum.Enum):
-    """How a pipeline is run; the ways may be mixed here."""
-
-    BASIC = 0
-    ITERATOR = 1
-    SCHEDULED = 2
 
 
 def Constant(  # noqa: N802  # DALI's name

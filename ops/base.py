@@ -63,6 +63,8 @@ class Arg:
     """Must be given (as a constant or an input). Fields without a default are required anyway."""
     or_default: bool = False
     """An empty list is the default."""
+    tensor: bool = False
+    """An input for the argument may have several elements per sample, although a constant is one number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -361,6 +361,16 @@ class Coco(Reader, name="readers.coco"):
     preprocessed_annotations: Annotated[str, Arg("folder of annotations that DALI has saved")] = ""
     save_preprocessed_annotations: Annotated[bool, Arg("save annotations for DALI")] = False
     save_preprocessed_annotations_dir: Annotated[str, Arg("where to")] = ""
+    save_img_ids: Annotated[bool, Arg("the old name of image_ids", deprecated="image_ids")] = False
+    meta_files_path: Annotated[
+        str, Arg("the old name of preprocessed_annotations", deprecated="preprocessed_annotations")
+    ] = ""
+    dump_meta_files: Annotated[
+        bool, Arg("the old name of save_preprocessed_annotations", deprecated="save_preprocessed_annotations")
+    ] = False
+    dump_meta_files_path: Annotated[
+        str, Arg("the old name of save_preprocessed_annotations_dir", deprecated="save_preprocessed_annotations_dir")
+    ] = ""
 
     def check(self) -> None:
         super().check()

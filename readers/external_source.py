@@ -67,9 +67,9 @@ class ExternalSource(ProgramInput, name="external_source"):
         Literal["no", "quiet", "raise"] | bool | None,
         Arg("at the end of an iterable: no, quiet (begin again), or raise (StopIteration, begin again after reset)"),
     ] = None
-    layout: Annotated[Any, Arg("layout, or one an output")] = None
-    dtype: Annotated[Any, Arg("type that the data must have, or one an output")] = None
-    ndim: Annotated[Any, Arg("number of dimensions that the data must have, or one an output")] = None
+    layout: Annotated[Any, Arg("layout, or one per output")] = None
+    dtype: Annotated[Any, Arg("type that the data must have, or one per output")] = None
+    ndim: Annotated[Any, Arg("number of dimensions that the data must have, or one per output")] = None
     batch: Annotated[bool, Arg("the source gives batches; else samples")] = True
     batch_info: Annotated[bool, Arg("a callable is given BatchInfo instead of the iteration")] = False
     parallel: Annotated[bool, Arg("run the source in processes of its own")] = False
@@ -101,16 +101,16 @@ class ExternalSource(ProgramInput, name="external_source"):
             raise SpecError("repeat_last is for feed_input: leave it out where there is a source")
         for name in ("layout", "dtype", "ndim"):
             value = getattr(self, name)
-            if isinstance(value, (list, tuple)) and len(value) != self.num_outputs:
+            if isinstance(value, (list, tuple)) and len(value) > self.num_outputs:
                 raise SpecError(f"{name} has {len(value)} entries for {self.num_outputs} outputs")
         for layout, ndim in zip(self.each("layout"), self.each("ndim"), strict=True):
             if layout and ndim is not None and len(layout) != ndim:
                 raise SpecError(f"the layout {layout!r} names {len(layout)} dimensions, ndim is {ndim}")
 
     def each(self, name: str) -> list[Any]:
-        """Argument ``name`` for every output."""
-        value = getattr(self, name)
-        each = list(value) if isinstance(value, (list, tuple)) else [value] * self.num_outputs
+        """Argument ``name`` for every output; None for outputs after the last entry of a shorter list."""
+        value, n = getattr(self, name), self.num_outputs
+        each = [*value, *[None] * (n - len(value))] if isinstance(value, (list, tuple)) else [value] * n
         return [None if v is None else parse_dtype(v) for v in each] if name == "dtype" else each
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:

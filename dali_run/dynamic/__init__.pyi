@@ -2920,6 +2920,10 @@ class readers:
             preprocessed_annotations: str = ...,
             save_preprocessed_annotations: builtins.bool = ...,
             save_preprocessed_annotations_dir: str = ...,
+            save_img_ids: builtins.bool = ...,
+            meta_files_path: str = ...,
+            dump_meta_files: builtins.bool = ...,
+            dump_meta_files_path: str = ...,
             enable_checkpointing: builtins.bool = ...,
             seed: int | None = ...,
         ) -> None: ...

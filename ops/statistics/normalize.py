@@ -57,8 +57,8 @@ class Normalize(Operator, name="normalize"):
     repeats = True
     example = "{op: normalize, in: spectrograms, axes: [1], out: spectrograms}"
 
-    mean: Annotated[float | None, Arg("mean; computed by default", per_sample=True)] = None
-    stddev: Annotated[float | None, Arg("standard deviation; computed by default", per_sample=True)] = None
+    mean: Annotated[float | None, Arg("mean; computed by default", per_sample=True, tensor=True)] = None
+    stddev: Annotated[float | None, Arg("standard deviation; computed by default", per_sample=True, tensor=True)] = None
     axes: Annotated[tuple[int, ...] | None, Arg("dimensions that share a mean; all by default")] = None
     axis_names: Annotated[str | None, Arg("the same by layout")] = None
     batch: Annotated[bool, Arg("one mean and deviation for the whole batch")] = False

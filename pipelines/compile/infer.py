@@ -36,7 +36,8 @@ def check_numbers(op: Operator, given: Mapping[str, Spec]) -> None:
     for name, spec in given.items():
         shape = spec.shape if spec.shape is None or spec.layout[:1] != "F" else spec.shape[1:]  # one for each frame
         wrong = shape is not None and None not in shape and math.prod(n or 0 for n in shape) != 1
-        if not parameters(type(op))[name].is_vector and (wrong or {*"HW"} <= {*spec.layout}):
+        known = parameters(type(op))[name]
+        if not (known.is_vector or known.arg.tensor) and (wrong or {*"HW"} <= {*spec.layout}):
             raise SpecError(f"argument {name!r} takes one number for each sample, got {spec}")
 
 

@@ -13,6 +13,7 @@ from ...ops.batch import Batch as Data
 from ...ops.errors import ArgumentTypeError, ArgumentValueError, DaliRunError, RaggedError, SpecError
 from ...ops.formulas.arithmetic import Expr
 from ...ops.types import DALIDataType, DALIImageType, DALIInterpType, to_numpy
+from ..graph.arguments import is_tensor
 from ..python.data_node import ScalarConstant, literal
 from ..python.tensors import TensorList
 from . import calls
@@ -75,6 +76,8 @@ def invoke(
             if named is None:
                 named = {}
             named[name] = value
+        elif is_tensor(parameters(cls).get(name), value):
+            named = {**(named or {}), name: _input(cls, value)}
         else:
             constants.append((name, *_constant(cls, name, value)))
     anywhere = device in ("gpu", "cuda")

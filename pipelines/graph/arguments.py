@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...ops.base import Operator, coerce, nearest, parameters, type_name
+import numpy as np
+
+from ...ops.base import Operator, Parameter, coerce, nearest, parameters, type_name
 from ...ops.errors import SpecError
 from .nodes import Edge
 
@@ -26,6 +28,11 @@ def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[
     missing = [p for p in known.values() if p.required and p.name not in constants and p.name not in edges]
     problems += [f"needs argument {p.name!r} ({type_name(p.type)}: {p.arg.help})" for p in missing]
     return constants, edges, problems
+
+
+def is_tensor(known: Parameter | None, value: Any) -> bool:
+    """Whether ``value`` is an array for an argument that takes tensors: it becomes a constant input of the operator."""
+    return known is not None and known.arg.tensor and hasattr(value, "__array__") and np.ndim(value) > 0
 
 
 def no_argument(cls: type[Operator], name: str) -> str:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...ops.base import Operator, parameters, plain_number
+from ...ops.base import Operator, Parameter, parameters, plain_number
 from ...ops.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from ...ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
 from ...readers.base import Reader
+from ..graph.arguments import is_tensor
 from ..graph.builder import GraphBuilder
 from ..graph.nodes import DeviceRequest, Edge
 from ..plugins import find_operator
@@ -393,7 +394,7 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
     device = _device(cls, nodes, reserved.get("device"))
     uploaded = device == "gpu" and "gpu" not in cls.stages and issubclass(cls, Reader)  # DALI's on a GPU alone: videos
     known = parameters(cls)
-    args = {k: _argument(builder, v, k in known and known[k].arg.per_sample) for k, v in rest.items()}
+    args = {k: _argument(builder, v, known.get(k)) for k, v in rest.items()}
     try:
         edges = builder.add(
             cls,
@@ -421,13 +422,15 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
     return made[0] if len(made) == 1 else made
 
 
-def _argument(builder: GraphBuilder, value: Any, per_sample: bool) -> Any:
+def _argument(builder: GraphBuilder, value: Any, known: Parameter | None) -> Any:
     if isinstance(value, DataNode):
         return _adopted(builder, value)
     if isinstance(value, ScalarConstant):
         return value.value
-    if per_sample and isinstance(builder, EagerBuilder) and _is_batch(value):
+    if known is not None and known.arg.per_sample and isinstance(builder, EagerBuilder) and _is_batch(value):
         return _adopted(builder, builder.feed(value))
+    if is_tensor(known, value):
+        return _adopted(builder, constant(value))
     return value
 
 

@@ -321,11 +321,13 @@ class DebugPipeline(Pipeline):
     def schedule_run(self) -> None:
         """Nothing runs ahead in debug mode."""
 
+    _prefetch = _run_once = schedule_run
+
     def outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
         """As `run`."""
         return self.run()
 
-    share_outputs = outputs
+    share_outputs = _outputs = outputs
 
     def reset(self) -> None:
         """Begin a new epoch of the sources."""

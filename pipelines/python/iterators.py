@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..user_warnings import warn
+from .api_type import PipelineAPIType
 from .pipeline import Pipeline
 from .tensors import TensorList
 
@@ -291,7 +292,8 @@ class BaseIterator:
     def _schedule(self) -> None:
         if not self._scheduled:
             for p in self.pipelines:
-                p.schedule_run()
+                with p._check_api_type_scope(PipelineAPIType.ITERATOR):
+                    p.schedule_run()
             self._scheduled = True
 
     def next_outputs(self) -> list[tuple[TensorList, ...]]:
@@ -327,7 +329,11 @@ class BaseIterator:
     def _run(self) -> list[tuple[TensorList, ...]]:
         self._schedule()
         self._scheduled = False
-        return [p.outputs() for p in self.pipelines]
+        outputs = []
+        for p in self.pipelines:
+            with p._check_api_type_scope(PipelineAPIType.ITERATOR):
+                outputs.append(p.outputs())
+        return outputs
 
     def _end(self) -> NoReturn:
         """The epoch is over. Raises StopIteration."""

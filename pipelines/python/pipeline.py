@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
@@ -23,6 +24,7 @@ from ..graph.conditionals import Split
 from ..graph.nodes import KEPT, Edge
 from ..settings import RunSettings
 from ..user_warnings import warn
+from .api_type import ApiCheck, PipelineAPIType
 from .checkpoints import check_checkpoint, dump_checkpoint, parse_checkpoint
 from .data_node import DataNode, pop_builder, push_builder
 from .definition import Definition
@@ -63,6 +65,7 @@ class Pipeline:
         self._settings = Settings(*arguments, **settings)
         self._definition = Definition(self._settings.run.parity)
         self._session = Session(self._settings)
+        self._api = ApiCheck()
         if type(self).iter_setup is not Pipeline.iter_setup:
             self._session.set_up_by(self.iter_setup)
 
@@ -230,7 +233,9 @@ class Pipeline:
         """Overridden in subclasses: called before every iteration, to `feed_input`. Raise StopIteration at the end."""
 
     def schedule_run(self) -> None:
-        """Start the next iteration without waiting for it; the first time, as many as the queue is deep."""
+        """Start the next iteration without waiting for it; the first time, as many as the queue is deep. Raises
+        RuntimeError where the program called `run` before."""
+        self._api.check(PipelineAPIType.SCHEDULED)
         self.build()
         self._session.schedule()
 
@@ -238,7 +243,7 @@ class Pipeline:
         """The next batch: one TensorList an output. Named inputs are fed to the external_sources of these names.
 
         Raises StopIteration where a source has ended (until `reset`), KeyError for an unknown input,
-        RuntimeError where inputs are named, but batches are prefetched.
+        RuntimeError where inputs are named, but batches are prefetched, or where the program called `schedule_run`.
         """
         self.build()
         session = self._session
@@ -248,22 +253,63 @@ class Pipeline:
                                    "exec_pipelined=False: else other batches would come first")  # fmt: skip
             for name, data in pipeline_inputs.items():
                 self.feed_input(name, data)
-        if session.can_feed() or session.in_flight == 0:
-            self.schedule_run()
-        return self.outputs(cuda_stream)
+        with self._api.scope(PipelineAPIType.BASIC):
+            if session.can_feed() or session.in_flight == 0:
+                self.schedule_run()
+            return self.outputs(cuda_stream)
 
     def outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
         """The outputs of the oldest iteration that was scheduled. Raises StopIteration where there is none left."""
-        self.release_outputs()
         return self.share_outputs(cuda_stream)
 
     def share_outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
         """As `outputs`. Batches are never overwritten: they stay as they are for as long as they are referred to."""
         del cuda_stream  # outputs are complete when they are handed out
+        self._api.check(PipelineAPIType.SCHEDULED)
         return self._session.take()
 
     def release_outputs(self) -> None:
-        """Nothing to do: memory is given back when the last reference to a batch goes."""
+        """Do nothing: memory is freed when the last reference to a batch goes."""
+        self._api.check(PipelineAPIType.SCHEDULED)
+
+    # names that iterators of 2019 to 2022 know, which were written by hand for DALI
+
+    def _prefetch(self) -> None:
+        """Schedule as many iterations as the queue is deep; none if it is full."""
+        self.build()
+        self._session.prefetch()
+
+    def _run_once(self) -> None:
+        """Schedule one iteration."""
+        self.build()
+        self._session.schedule_one()
+
+    def _run(self) -> None:
+        self._say_renamed("schedule_run")
+        self.schedule_run()
+
+    def _outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
+        return self._session.take()
+
+    def _share_outputs(self) -> tuple[TensorList, ...]:
+        self._say_renamed("share_outputs")
+        return self.share_outputs()
+
+    def _release_outputs(self) -> None:
+        self._say_renamed("release_outputs")
+        self.release_outputs()
+
+    def _start_py_workers(self) -> None:
+        self.start_py_workers()
+
+    def _check_api_type_scope(self, type: PipelineAPIType) -> contextlib.AbstractContextManager[None]:
+        return self._api.scope(type)
+
+    def _check_api_type(self, type: PipelineAPIType) -> None:
+        self._api.check(type)
+
+    def _say_renamed(self, name: str) -> None:
+        warn(f"Pipeline._{name} is DALI's old name of {name}", Warning)
 
     def output_stream(self) -> int:
         """The stream on which outputs are complete: the default one, as they are waited for before they are given."""
@@ -567,7 +613,8 @@ class Pipeline:
         return self._settings.run
 
     def enable_api_check(self, enable: bool) -> None:
-        """DALI's check against mixing run and schedule_run; they may be mixed here, so there is nothing to check."""
+        """Refuse mixtures of `run`, iterators and `schedule_run` (the default), or allow them."""
+        self._api.wanted = enable
 
 
 def _parsed(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 from ...ops.errors import JobError
 from ...ops.types import DALIDataType
 from ...readers.base import Reader
+from ...readers.external_source import ExternalSource
 from ..compile.place import Target
 from ..compile.plan import Plan, compile_graph
 from ..engine.engine import Engine, Iteration, Options, Request
@@ -20,6 +21,7 @@ from ..engine.nodes.run import Dropped
 from ..engine.options import lanes_for
 from ..engine.stats import Stats
 from ..graph.nodes import Edge, Graph
+from ..user_warnings import warn
 from .data_node import DataNode
 from .settings import Settings
 from .sources.fed import Input
@@ -77,9 +79,19 @@ class Session:
         self._outputs = outputs
         promoting = self._settings.promote_to_gpu
         self.built = compile_graph(graph, target, self._settings.run_seed, promoting=promoting)
+        self._say_unused()
         if not any(isinstance(n.op, Reader) and n.op.lazy_init for n in self.built.graph.nodes):
             with self.undone():
                 self.open()
+
+    def _say_unused(self) -> None:
+        for node in self.plan.graph.nodes:
+            if isinstance(node.op, ExternalSource) and node.op.source is not None:
+                idle = sorted(set(range(node.op.num_outputs)) - self._used(node.id))
+                if idle:
+                    listed = ", ".join(map(str, idle))
+                    warn(f"{node.name}: the source gives {node.op.num_outputs} outputs, of which {listed} (from 0 on) "
+                         "are not used; let the source compute the others alone", Warning)  # fmt: skip
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
@@ -128,11 +140,18 @@ class Session:
         for node in plan.graph.nodes:
             if node.id in self.sources.states and not isinstance(node.op, Reader):
                 state = self.sources.states[node.id]
-                self._opened_inputs[node.name] = input_of(node, state, self._settings.batch_size)
+                made = input_of(node, state, self._settings.batch_size, self._used(node.id))
+                self._opened_inputs[node.name] = made
         if self._settings.checkpointing:
             for i in self._opened_inputs.values():
                 i.say_if_lost()
         self.start_workers()
+
+    def _used(self, node: int) -> set[int]:
+        """The outputs of node number ``node`` that other nodes or the program need."""
+        graph = self.plan.graph
+        edges = [e for n in graph.nodes for e in (*n.inputs, *n.args.values())] + [*graph.outputs.values()]
+        return {e.output for e in edges if e.node == node}
 
     @property
     def inputs(self) -> dict[str, Input]:
@@ -243,8 +262,12 @@ class Session:
         """Start the next iteration without waiting for it; the first time, as many as the queue is deep."""
         if self.prefetched or not self._settings.exec_pipelined:
             self.schedule_one()
-            return
-        for k in range(self._settings.deepest_queue):
+        else:
+            self.prefetch()
+
+    def prefetch(self) -> None:
+        """Start iterations until the queue is full, an input that is fed has no more data, or the sources end."""
+        for k in range(self.in_flight, self._settings.deepest_queue):
             if k and not self.can_feed():
                 break
             self.schedule_one()

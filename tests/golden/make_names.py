@@ -1,4 +1,5 @@
-"""The public modules of DALI 2.4 and the public names in each: tests/golden/names.json.
+"""The public modules of DALI 2.4 and the public names in each: tests/golden/names.json; and the arguments of its
+operators, deprecated ones included: tests/golden/arguments.json.
 
 Run it with a Python that has DALI 2.4: python tests/golden/make_names.py. Modules are imported where that is possible;
 of those that need a framework which is not there the source is read. What a module merely imports from elsewhere is
@@ -12,6 +13,8 @@ import warnings
 from pathlib import Path
 
 import nvidia.dali as dali
+from nvidia.dali import backend
+from nvidia.dali.ops import _registry
 
 
 def modules():
@@ -77,6 +80,12 @@ def main() -> None:
         found[name] = sorted(names)
     Path(__file__).with_name("names.json").write_text(json.dumps(found, indent=0) + "\n")
     print(len(found), "modules", sum(map(len, found.values())), "names")
+    taken = {}
+    for operator in sorted(_registry._all_registered_ops()):
+        schema = backend.TryGetSchema(operator)
+        if schema is not None and not operator.startswith("_"):
+            taken[operator.replace("__", ".")] = " ".join(sorted(schema.GetArgumentNames()))
+    Path(__file__).with_name("arguments.json").write_text(json.dumps(taken, indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ....ops.batch import Batch
-from ....ops.errors import JobError
+from ....ops.errors import ArgumentValueError, JobError
 from ....ops.types import DALIDataType, from_numpy, parse_dtype
 from ....readers.external_source import BatchInfo, ExternalSource, FedBatches, SampleInfo
 from ....readers.video_input import VideoInput
@@ -49,9 +50,10 @@ def external_source(
         source: called (or advanced) once a batch, or once a sample with ``batch=False``, also where it is asked in
             parallel. A callable may take one argument: the iteration, BatchInfo (``batch_info``), or SampleInfo
             (``batch=False``). StopIteration ends the epoch.
-        num_outputs: the source gives tuples of that many batches; the result is a list of DataNodes.
+        num_outputs: number of batches in each tuple that the source gives; the result is a list of DataNodes. Without
+            a source each of them is fed alone (`Pipeline.feed_input`), and ``name`` must not be given.
         cycle: what an iterable does at its end: ``"quiet"``/True begins again at once, ``"raise"`` after `reset`.
-        layout, dtype, ndim: of the data, checked; one for all outputs or one for each.
+        layout, dtype, ndim: of the data, checked; one for all outputs, or a list for the first outputs.
         parallel: ask in processes of its own, ``py_num_workers`` of the pipeline.
     """
     del bytes_per_sample_hint, max_batch_size  # memory is not sized ahead
@@ -66,7 +68,14 @@ def external_source(
         "device": device,
     }  # fmt: skip
     if _is_asked(source):
-        takes_argument(source)  # complains where it takes several
+        takes_argument(source)  # raises TypeError for unsuitable parameters
+    if source is None and num_outputs:
+        if name is not None:
+            raise ArgumentValueError("external_source: a name belongs to one output; leave out name or num_outputs")
+        each = ExternalSource(arity=num_outputs, layout=layout, dtype=dtype, ndim=ndim)
+        facts = zip(each.each("layout"), each.each("dtype"), each.each("ndim"), strict=True)
+        alone = [{**args, "arity": 0, "layout": a, "dtype": b, "ndim": c} for a, b, c in facts]
+        return [apply(ExternalSource, [], one) for one in alone]
     result = apply(ExternalSource, [], args)
     return [result] if num_outputs == 1 and isinstance(result, DataNode) else result
 
@@ -77,27 +86,32 @@ def _is_asked(source: Any) -> bool:
 
 
 def takes_argument(function: Callable[..., Any]) -> bool:
-    """``function`` can be called with one positional argument (a default counts as one). Raises TypeError for more."""
+    """Whether ``function`` has one positional parameter (with or without a default). Raises TypeError if it has more,
+    or others: ``*args``, ``**kwargs``, and keywords that `functools.partial` does not set."""
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # built in
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [p for p in found if p.kind in kinds]
-    needed = [p for p in positional if p.default is inspect.Parameter.empty]
-    if len(needed) > 1:
-        raise TypeError(f"the source callback takes {len(needed)} arguments; it is given one at most: the iteration, "
-                        "BatchInfo or SampleInfo")  # fmt: skip
-    return bool(positional) or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in found)
+    is_set = isinstance(function, functools.partial)
+    odd = [p for p in found if p.kind not in kinds and not (is_set and p.kind is inspect.Parameter.KEYWORD_ONLY)]
+    if len(positional) > 1 or odd:
+        got = ", ".join(map(str, odd or positional))
+        raise TypeError("the source callback has no parameters, or one: the iteration, BatchInfo or SampleInfo; its "
+                        f"parameters are: {got}")  # fmt: skip
+    return bool(positional)
 
 
-def input_of(node: Node, state: Any, max_batch_size: int) -> Input:
-    """The input of ``node``, which is fed or asks a source; ``state`` is where its batches go."""
+def input_of(node: Node, state: Any, max_batch_size: int, used: Collection[int] | None = None) -> Input:
+    """The input of ``node``, which is fed or asks a source; ``state`` is where its batches go, ``used`` are the outputs
+    that the pipeline needs (None for all)."""
     op = node.op
     if isinstance(op, VideoInput):
         return FedVideos(node.name, op, state, max_batch_size)
     assert isinstance(op, ExternalSource)
     made = SourceInput(node.name, op, state, max_batch_size)
+    made.used = range(op.num_outputs) if used is None else used
     source = op.source
     if source is None:
         return made
@@ -122,6 +136,10 @@ class SourceInput(Input):
     _function: Callable[..., Any] | None = None
     _samples: int = 0
     """Asked for in this epoch."""
+    used: Collection[int] = ()
+    """Outputs that the pipeline needs."""
+    _kinds: dict[int, tuple[Any, int, str]] = field(default_factory=dict)
+    """Dtype, number of dimensions and layout of each output so far."""
 
     @property
     def has_source(self) -> bool:
@@ -211,21 +229,18 @@ class SourceInput(Input):
         return self._converted(*polled)
 
     def _converted(self, data: Any, layout: str | None) -> tuple[Batch, ...]:
-        if self.op.arity:
-            if not isinstance(data, (tuple, list)) or len(data) != self.op.arity:
-                got = f"{len(data)}" if isinstance(data, (tuple, list)) else type(data).__name__
-                raise JobError(f"{self.name}: the source must give {self.op.arity} outputs, got {got}")
-            parts = list(data)
-        else:
-            parts = [data]
+        parts = self._outputs(data) if self.op.arity else [data]
         out = []
         wanted = zip(parts, self.op.each("layout"), self.op.each("dtype"), self.op.each("ndim"), strict=True)
-        for part, own_layout, dtype, ndim in wanted:
+        for k, (part, own_layout, dtype, ndim) in enumerate(wanted):
+            if layout and own_layout and layout != own_layout:
+                raise JobError(f"{self.name}: data of layout {own_layout} was promised, got {layout}")
             try:
                 batch = as_batch(part, layout or own_layout or "", copy=not self.op.no_copy)
             except (TypeError, ValueError) as e:
                 raise JobError(f"{self.name}: {e}") from e
-            self._check(batch, dtype, ndim)
+            if k in self.used:
+                self._check(batch, k, dtype, ndim)
             out.append(batch)
         if len({len(b) for b in out}) > 1:
             raise JobError(f"{self.name}: the outputs differ in their number of samples: {[len(b) for b in out]}")
@@ -234,10 +249,26 @@ class SourceInput(Input):
                            f"{self.max_batch_size}")  # fmt: skip
         return tuple(out)
 
-    def _check(self, batch: Batch, dtype: DALIDataType | None, ndim: int | None) -> None:
+    def _outputs(self, data: Any) -> list[Any]:
+        """One element of ``data`` per output; the first used one stands for unused ones that the source left out."""
+        n = len(data) if hasattr(data, "__getitem__") and hasattr(data, "__len__") else None
+        if n is None or any(k >= n for k in self.used):
+            got = type(data).__name__ if n is None else n
+            raise JobError(f"{self.name}: the source must give {self.op.arity} outputs, got {got}")
+        return [data[k if k < n else min(self.used)] for k in range(self.op.arity)]
+
+    def _check(self, batch: Batch, k: int, dtype: DALIDataType | None, ndim: int | None) -> None:
         if not len(batch):  # an empty list has no type
             return
         if dtype is not None and dtype != DALIDataType.NO_TYPE and from_numpy(batch.dtype) != dtype:
             raise JobError(f"{self.name}: data of type {dtype.name} was promised, got {describe_batch(batch)}")
         if ndim is not None and batch.ndim != ndim:
             raise JobError(f"{self.name}: data of {ndim} dimensions was promised, got {describe_batch(batch)}")
+        kind = batch.dtype, batch.ndim, batch.layout
+        before = self._kinds.get(k)
+        if before is not None and (before[:2] != kind[:2] or (before[2] and before[2] != kind[2])):
+            was, got = (f"{from_numpy(t).name}, {n}-D{', ' * bool(a)}{a}" for t, n, a in (before, kind))
+            raise JobError(
+                f"{self.name}: batches must be of one type, number of dimensions and layout: {was}, now {got}"
+            )
+        self._kinds[k] = kind

@@ -51,7 +51,7 @@ def endless() -> Any:
         (TypeError, "generator function itself", lambda: fn.external_source(source=endless(), cycle="raise")),
         (ValueError, "'quiet'", lambda: fn.external_source(source=endless, cycle="foo")),
         (TypeError, "callable or iterable", lambda: fn.external_source(source=5)),
-        (TypeError, "takes 2 arguments", lambda: fn.external_source(source=lambda a, b: 1)),
+        (TypeError, "its parameters are: a, b", lambda: fn.external_source(source=lambda a, b: 1)),
         (RuntimeError, "parallel is for a source", lambda: fn.external_source(parallel=True)),
     ],
 )  # fmt: skip

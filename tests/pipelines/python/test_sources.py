@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 import queue
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 import dali_run.fn as fn
 import dali_run.types as types
-from dali_run import Pipeline, pipeline_def
+from dali_run import Pipeline, ops, pipeline_def
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pickling import pickle_by_value
 from dali_run.pipelines.python.sources.blocks import Block
@@ -98,7 +99,7 @@ def test_what_callables_are_given() -> None:
 
     assert take(pipe(lambda x=5: np.full(2, x)), 2) == [[0, 0], [1, 1]]  # a default counts as an argument, as in DALI
     assert take(pipe(lambda: np.full(2, 7)), 1) == [[7, 7]]
-    with pytest.raises(TypeError, match="takes 2 arguments"):
+    with pytest.raises(TypeError, match="its parameters are: a, b"):
         pipe(lambda a, b: a)
     with pytest.raises(ValueError, match="cycle is for iterables"):
         pipe(lambda: np.zeros(2), cycle=True)
@@ -113,7 +114,7 @@ def test_samples_of_iterables() -> None:
 def test_prefetching_asks_ahead() -> None:
     for depth in (1, 2, 4):
         asked: list[int] = []
-        p = pipe(lambda i, asked=asked: asked.append(i) or np.full(2, i), pipeline={"prefetch_queue_depth": depth})
+        p = pipe(lambda i: asked.append(i) or np.full(2, i), pipeline={"prefetch_queue_depth": depth})  # noqa: B023
         p.run()
         assert asked == list(range(depth))
         p.run()
@@ -135,6 +136,75 @@ def test_several_outputs() -> None:
         pipe(lambda: (np.zeros(2), np.zeros(1)), num_outputs=2).run()
     with pytest.raises(SpecError, match="layout has 3 entries for 2 outputs"):
         pipe(lambda: None, num_outputs=2, layout=["a", "b", "c"])
+
+
+def test_lists_of_facts_may_end_before_the_outputs_do() -> None:
+    p = pipe(lambda: (np.zeros((2, 1, 3)), np.zeros((2, 5))), num_outputs=2, layout=["HC"], ndim=(2,), dtype=[None])
+    assert [(o.layout(), o[0].shape()) for o in p.run()] == [("HC", [1, 3]), ("", [5])]
+
+
+@pytest.mark.parametrize("operator", [fn.external_source, lambda **k: ops.ExternalSource(**k)()])
+def test_outputs_without_a_source_are_fed_one_by_one(operator: Any) -> None:
+    def two() -> Any:
+        a, b = operator(num_outputs=2, layout=["X", "YZ"])
+        return (a, b) if used == 2 else b
+
+    for used in (2, 1):
+        p = pipeline_def(two)(batch_size=2, num_threads=1, prefetch_queue_depth=1)
+        inputs = ["external_source", "external_source_2"][2 - used :]
+        for k in range(2):
+            for name in inputs:
+                p.feed_input(name, np.full((2, *[1] * (1 + name.endswith("2"))), k))
+            assert [(o.layout(), float(o.as_array().max())) for o in p.run()] == [("X", k), ("YZ", k)][2 - used :]
+    with pytest.raises(JobError, match="external_source_2: no data"):
+        p.run()
+    with pytest.raises(ValueError, match="leave out name or num_outputs"):
+        pipe(num_outputs=2, name="x")
+
+
+def test_outputs_that_nobody_uses() -> None:
+    for given in (2, 3, 1):  # the source may leave them out
+        p = pipeline_def(lambda: fn.external_source(lambda: [np.zeros(2)] * given, num_outputs=2)[0])(  # noqa: B023
+            batch_size=2, num_threads=1
+        )
+        with pytest.warns(Warning, match="2 outputs, of which 1 .from 0 on. are not used") as warned:
+            p.build()
+        assert [w.category for w in warned] == [Warning]
+        assert len(p.run()[0]) == 2
+    (a, b) = pipe(lambda: np.zeros((2, 2, 3)), num_outputs=2).run()  # whatever can be indexed
+    assert a.shape() == b.shape() == [(3,), (3,)]
+
+
+def anything(*a: Any) -> Any: ...
+def keywords(**k: Any) -> Any: ...
+def keyword(*, k: int = 1) -> Any: ...
+def with_default(a: Any, b: int = 1) -> Any: ...
+
+
+@pytest.mark.parametrize("source", [anything, keywords, keyword, with_default, functools.partial(anything)])
+def test_callbacks_with_other_parameters(source: Any) -> None:
+    with pytest.raises(TypeError, match="has no parameters, or one"):
+        pipe(source)
+    assert take(pipe(functools.partial(lambda i, k: np.full(2, i + k), k=1)), 2) == [[1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize(("first", "second", "words"), [
+    (np.zeros((2, 1), np.uint8), np.zeros((2, 1), np.int32), "UINT8, 1-D, now INT32, 1-D"),
+    (np.zeros((2, 1)), np.zeros((2, 1, 1)), "FLOAT64, 1-D, now FLOAT64, 2-D"),
+    (TensorListCPU(np.zeros((2, 1)), "X"), TensorListCPU(np.zeros((2, 1)), "Y"), "X, now FLOAT64, 1-D, Y"),
+    (TensorListCPU(np.zeros((2, 1)), "X"), np.zeros((2, 1)), "X, now FLOAT64, 1-D$"),
+])  # fmt: skip
+def test_batches_are_of_one_kind(first: Any, second: Any, words: str) -> None:
+    p = pipe([first, [], first, second], pipeline={"prefetch_queue_depth": 1})
+    for _ in range(3):
+        p.run()
+    with pytest.raises(RuntimeError, match=words):
+        p.run()
+    later = pipe([np.zeros((2, 1)), TensorListCPU(np.zeros((2, 1)), "Y")])  # a layout may come later
+    assert [later.run()[0].layout() for _ in range(2)] == ["", "Y"]
+    fed = pipe(name="x", layout="X", pipeline={"prefetch_queue_depth": 1})
+    with pytest.raises(JobError, match="layout X was promised, got Y"):
+        fed.feed_input("x", np.zeros((2, 1)), layout="Y")
 
 
 def test_data_is_checked() -> None:
