@@ -47,7 +47,7 @@ def external_source(
     """Batches from a callable, an iterable, a generator function, or `Pipeline.feed_input`.
 
     Args:
-        source: called (or advanced) once a batch, or once a sample with ``batch=False``, also where it is asked in
+        source: called (or advanced) once per batch, or once per sample with ``batch=False``, also where it is asked in
             parallel. A callable may take one argument: the iteration, BatchInfo (``batch_info``), or SampleInfo
             (``batch=False``). StopIteration ends the epoch.
         num_outputs: number of batches in each tuple that the source gives; the result is a list of DataNodes. Without
