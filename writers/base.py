@@ -18,7 +18,7 @@ import filecmp
 import hashlib
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from .bytes.background import Workers
 from .bytes.files_io import Bytes, File
 from .bytes.gathered import Pieces
 from .bytes.sums import BLOCK, STEP, Sums
+from .bytes.written import Problem, UnreadError, WrittenShard
 
 Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp", "flac", "wav"]
 ENCODINGS: tuple[str, ...] = get_args(Encode)
@@ -440,6 +441,13 @@ class Writer:
         """State that shards of a run share (``ShardFiles.state``); ``finished`` are the journal's entries of earlier
         runs. For what `refuse`'s carry is too small for."""
         return None
+
+    @classmethod
+    def walk(cls, shard: WrittenShard) -> Iterator[Problem]:  # noqa: ARG003 (formats use it)
+        """Read every record of a published shard, and yield what is wrong with it; `verify` calls this after it has
+        compared the checksums of all files. Raises UnreadError if the records cannot be read here, as for all formats
+        that do not define this; any other exception counts as damage."""
+        raise UnreadError(f"the writer {cls.name} does not read what it wrote")
 
     def check_root(self, root: Path, others: Sequence[str]) -> None:
         """Raises JobError where a new job must not write into directory ``root``, which holds ``others`` already."""

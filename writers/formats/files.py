@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from ...ops.base import Spec
 from ...ops.errors import JobError, SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
 from ..bytes import sidecar
+from ..bytes.written import Problem, WrittenShard
 from .columns import Column, check_field, elements, kind_of, position_names, total_of
 from .extensions import file_columns, single
 from .names import COMMON, safe_path, split_extension
@@ -65,6 +66,17 @@ class Files(Writer, name="files", suffix=".jsonl"):
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
         return FilesShard(self, files, fields)
+
+    @classmethod
+    def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
+        name = shard.file(f"{shard.entry['shard']}.jsonl")
+        rows = [json.loads(line) for line in sidecar.read(shard.root / name).splitlines()]
+        yield from shard.count(name, len(rows))
+        listed = {f["name"] for f in shard.entry["files"]}
+        for row in rows:
+            for file in row["files"]:
+                if file not in listed:
+                    yield Problem(name, f"position {row['position']}", f"names {file}, which was not written")
 
 
 class Taken:

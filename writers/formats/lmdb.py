@@ -9,7 +9,7 @@ overflow pages as they come; keys and small values wait in memory until the shar
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -20,6 +20,7 @@ from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Refused, Shard, ShardFiles, Writer
 from ..bytes.gathered import U8, Woven
+from ..bytes.written import Problem, WrittenShard
 from .columns import (
     Column,
     as_bytes,
@@ -80,6 +81,23 @@ class LMDB(Writer, name="lmdb", suffix=".lmdb"):
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
         return LMDBShard(self, files, fields)
+
+    @classmethod
+    def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
+        if not shard.sound:  # the library trusts the file that it maps
+            return
+        import lmdb
+
+        name = shard.file(".lmdb/data.mdb")
+        try:
+            with (
+                lmdb.open(str((shard.root / name).parent), readonly=True, lock=False, create=False) as env,
+                env.begin(buffers=True) as txn,
+            ):
+                found = sum(1 for _ in txn.cursor().iternext(keys=True, values=True))
+        except lmdb.Error as e:
+            raise ValueError(str(e)) from e
+        yield from shard.count(name, found)
 
 
 @dataclass(slots=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ...ops.base import Spec
 from ...ops.errors import SpecError
 from ..base import ENCODED, FieldConfig, Frames, Records, Refused, Shard, ShardFile, ShardFiles, Writer
+from ..bytes.written import Problem, WrittenShard
 from .columns import as_bytes, as_they_are, npy_header
 
 _HEAD = 128
@@ -48,6 +49,15 @@ class NumPy(Writer, name="numpy", suffix=".npy"):
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
         return NumPyShard(files, fields)
+
+    @classmethod
+    def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
+        if not shard.sound:  # the header's parser raises anything for damaged ones
+            return
+        mode: Literal["r"] | None = "r" if shard.entry["samples"] else None
+        for info in shard.entry["files"]:
+            array = np.load(shard.root / info["name"], mmap_mode=mode, allow_pickle=False)
+            yield from shard.count(info["name"], len(array))
 
 
 def _text(shape: Sequence[int]) -> str:

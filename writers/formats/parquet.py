@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -13,6 +13,7 @@ from ...ops.base import Arg, Spec
 from ...ops.batch import Batch
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, Records, Refused, Shard, ShardFile, ShardFiles, Writer
+from ..bytes.written import Problem, UnreadError, WrittenShard
 from .columns import Column, as_bytes, as_npy, check_encoded, check_field, elements, join, kind_of
 
 _LONGEST = (1 << 31) - (1 << 20)
@@ -75,6 +76,25 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
         return ParquetShard(self, files, fields)
+
+    @classmethod
+    def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
+        if importlib.util.find_spec("pyarrow") is None:
+            raise UnreadError("pyarrow is missing: pip install 'dali-run[parquet]'")
+        if not shard.sound:  # pyarrow ends the process at some damage
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        name = shard.file(".parquet")
+        rows = 0
+        try:
+            file = pq.ParquetFile(shard.root / name, page_checksum_verification=True)
+            for g in range(file.num_row_groups):
+                rows += file.read_row_group(g, use_threads=False).num_rows
+        except pa.ArrowException as e:
+            raise ValueError(" ".join(str(e).split())) from e
+        yield from shard.count(name, rows)
 
 
 def _kind(config: FieldConfig, batch: Batch) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,9 @@ from ...ops.base import Spec
 from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import ENCODED, FieldConfig, Frames, Records, Refused, Shard, ShardFiles, Writer
+from ..bytes import sidecar
 from ..bytes.gathered import Woven
+from ..bytes.written import Problem, WrittenShard, map_file
 from .columns import (
     Column,
     address,
@@ -62,6 +65,30 @@ class RecordIO(Writer, name="recordio", suffix=".rec"):
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
         return RecordIOShard(files, fields)
+
+    @classmethod
+    def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
+        name = shard.file(".rec")
+        data = map_file(shard.root / name)
+        at = 0
+        starts: list[int] = []
+        while at < len(data):
+            where = f"record {len(starts)} at byte {at}"
+            if at + 8 > len(data):
+                yield Problem(name, where, f"{len(data) - at} bytes are left, too few for a record")
+                break
+            magic, word = struct.unpack_from("<II", data.data, at)
+            length = word & (1 << 29) - 1
+            if magic != _MAGIC or at + 8 + length > len(data):
+                yield Problem(name, where, f"the record's head is damaged; {len(data) - at} bytes cannot be read")
+                break
+            if word >> 29 in (0, 1):
+                starts.append(at)
+            at += 8 + -(-length // 4) * 4
+        yield from shard.count(name, len(starts))
+        index = shard.file(".idx")
+        if sidecar.read(shard.root / index) != b"".join(b"%d\t%d\n" % pair for pair in enumerate(starts)):
+            yield Problem(index, "", "does not say where the records are")
 
 
 @dataclass(slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,7 +13,9 @@ from ...ops.base import Arg, Spec
 from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, Records, Shard, ShardFiles, Writer
+from ..bytes import sidecar
 from ..bytes.gathered import Woven
+from ..bytes.written import Problem, WrittenShard, map_file
 from .columns import check_field, examples, features, keys_of, pairs, starts_of
 
 
@@ -36,6 +39,35 @@ class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
         return TFRecordShard(self, files, fields)
+
+    @classmethod
+    def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
+        from ...ops.storage.crc32c_cpu import masked_crc32c
+
+        name = shard.file(".tfrecord")
+        data = map_file(shard.root / name)
+        raw = data.data
+        at = count = 0
+        starts: list[tuple[int, int]] = []
+        while at < len(data):
+            where = f"record {count} at byte {at}"
+            if at + 16 > len(data):
+                yield Problem(name, where, f"{len(data) - at} bytes are left, too few for a record")
+                break
+            length, crc = struct.unpack_from("<QI", raw, at)
+            if masked_crc32c(data, at, at + 8) != crc or at + 16 + length > len(data):
+                yield Problem(name, where, f"the record's length is damaged; {len(data) - at} bytes cannot be read")
+                break
+            if masked_crc32c(data, at + 12, at + 12 + length) != struct.unpack_from("<I", raw, at + 12 + length)[0]:
+                yield Problem(name, where, f"its {length} bytes are damaged (CRC-32C differs)")
+            starts.append((at, length + 16))
+            at += length + 16
+            count += 1
+        yield from shard.count(name, count)
+        if shard.options.get("index", True):
+            index = shard.file(".idx")
+            if sidecar.read(shard.root / index) != b"".join(b"%d %d\n" % s for s in starts):
+                yield Problem(index, "", "does not say where the records are")
 
 
 _LISTED = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,7 +12,9 @@ from ...ops.base import Arg, Spec
 from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
+from ..bytes import sidecar
 from ..bytes.gathered import U8, Woven
+from ..bytes.written import Problem, WrittenShard, map_file
 from .columns import Column, Loose, check_field, copy, from_values, keys_of, position_names, starts_of
 from .extensions import Extensions, file_columns
 from .names import Taken, webdataset_key
@@ -42,6 +44,46 @@ class WebDataset(Writer, name="webdataset", suffix=".tar"):
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
         return WebDatasetShard(self, files, fields)
+
+    @classmethod
+    def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
+        name = shard.file(".tar")
+        data = map_file(shard.root / name)
+        at = 0
+        keys: set[bytes] = set()
+        contents: list[tuple[int, int]] = []
+        while (head := data[at : at + 512].tobytes()).strip(b"\0"):
+            where = f"member at byte {at}"
+            total = sum(head) - sum(head[148:156]) + 8 * 32
+            if len(head) < 512 or int(head[148:154].strip(b" \0") or b"0", 8) != total:
+                yield Problem(name, where, f"the header is damaged; {len(data) - at} bytes cannot be read")
+                break
+            size = int(head[124:135], 8)
+            end = at + 512 + size
+            if end > len(data):
+                yield Problem(name, where, f"{size} bytes should follow, {len(data) - at - 512} do")
+                break
+            if head[156:157] == b"L":
+                member = data[at + 512 : end].tobytes().rstrip(b"\0")
+                at += 512 + -(-size // 512) * 512
+                size = int(data[at + 124 : at + 135].tobytes(), 8)
+            else:
+                prefix = head[345:500].rstrip(b"\0")
+                member = (prefix + b"/" if prefix else b"") + head[:100].rstrip(b"\0")
+            folder, _, base = member.rpartition(b"/")
+            keys.add(folder + b"/" + base.partition(b".")[0])
+            contents.append((at + 512, size))
+            at += 512 + -(-size // 512) * 512
+        else:
+            if len(data) - at != 1024:
+                yield Problem(name, f"byte {at}", "the archive does not end in two empty blocks")
+        yield from shard.count(name, len(keys))
+        if shard.options.get("index", True):
+            index = shard.file(".idx")
+            lines = [line.split(b" ") for line in sidecar.read(shard.root / index).splitlines()]
+            listed = [(int(line[k + 1]), int(line[k + 2])) for line in lines[1:] for k in range(0, len(line), 4)]
+            if lines[0] != [_INDEX_VERSION, b"%d" % len(keys)] or listed != contents:
+                yield Problem(index, "", "does not say where the members are")
 
 
 @dataclass(frozen=True, slots=True)

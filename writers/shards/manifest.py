@@ -186,12 +186,12 @@ def manifest_with_stages(root: Path) -> bytes:
     """The manifest as it should be: all shards, and the rejects that are left. Raises JobError, OSError."""
     found = sides(root)
     if found and found[0].part is not None:
-        manifest = merged_manifest(journals_of(found), base_rejects(root))
+        manifest = merged_manifest(journals_of(found), base_rejects(root), found[0].inputs)
     else:
         base = read_journal(root / "journal.jsonl")
         if base is None:
             raise JobError(f"{root / 'journal.jsonl'} is missing")
-        manifest = json.loads(build_manifest(base, base_rejects(root)))
+        manifest = json.loads(build_manifest(base, base_rejects(root), found[0].inputs))
     for side in stages(root):
         contents = read_journal(side.journal)
         if contents is None or not contents.done or side.stage is None:
@@ -207,20 +207,20 @@ def manifest_with_stages(root: Path) -> bytes:
             shard = _shard(entry)
             shard["positions"] = [first + p for p in shard["positions"]]
             manifest["shards"].append({**shard, kind: side.stage.number})
-        manifest.setdefault("earlier_rejects", []).append({"name": side.before.name, **_file(side.before)})
+        manifest.setdefault("earlier_rejects", []).append(file_info(side.before))
         if kind == "append":
             manifest["positions"][1] = first + contents.stop
             manifest.setdefault("appended", []).append(
                 {"stage": side.stage.number, "positions": [first, first + contents.stop],
-                 "inputs": contents.header["identity"].get("inputs")}
+                 "inputs": contents.header["identity"].get("inputs"), **_inputs(contents, side.inputs)}
             )  # fmt: skip
-    rejects = root / "rejects.jsonl"
-    manifest["rejects_file"] = {"name": rejects.name, **_file(rejects)}
+    manifest["rejects_file"] = file_info(root / "rejects.jsonl")
     return encode_json(manifest, indent=2)
 
 
-def build_manifest(contents: Contents, rejects: Path) -> bytes:
-    """The manifest's text. Raises OSError where the reject log cannot be read."""
+def build_manifest(contents: Contents, rejects: Path, inputs: Path | None) -> bytes:
+    """The manifest's text. ``inputs`` is the list of inputs, if the manifest covers one. Raises OSError if the reject
+    log cannot be read."""
     return encode_json(
         {
             "format": "dali-run-manifest",
@@ -228,7 +228,8 @@ def build_manifest(contents: Contents, rejects: Path) -> bytes:
             **contents.header,
             "positions": [contents.header["range"][0], contents.stop],
             **_totals(contents.entries),
-            "rejects_file": {"name": rejects.name, **_file(rejects)},
+            "rejects_file": file_info(rejects),
+            **_inputs(contents, inputs),
             "shards": [_shard(e) for e in contents.entries],
         },
         indent=2,
@@ -252,10 +253,16 @@ def _shard(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in entry.items() if k not in ("rejects_size", "carry")}
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _inputs(contents: Contents, path: Path | None) -> dict[str, Any]:
+    """The entry for a list of inputs; nothing if there is none, or the journal's version has no such entry."""
+    return {"inputs_file": file_info(path)} if contents.version > 1 and path is not None and path.exists() else {}
+
+
+def file_info(path: Path) -> dict[str, Any]:
+    """Name, size and SHA-256 of a small file, as manifests list them. Raises OSError, JobError if it cannot be read."""
     with sidecar.open_regular(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
+        return {"name": path.name, "bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
 def replace(path: Path, data: bytes, side: Side) -> None:
@@ -293,7 +300,7 @@ def merge_parts(root: Path, by: Side) -> bool:
     rejects = root / "rejects.jsonl"
     check_parts(found, contents)
     replace(rejects, b"".join(sidecar.read(s.rejects) for s in found), by)
-    replace(root / "manifest.json", encode_json(merged_manifest(contents, rejects), indent=2), by)
+    replace(root / "manifest.json", encode_json(merged_manifest(contents, rejects, found[0].inputs), indent=2), by)
     return True
 
 
@@ -339,7 +346,7 @@ def check_parts(found: Sequence[Side], journals: Sequence[Contents]) -> None:
         raise JobError(f"the parts end at position {at} of {first['whole']}")
 
 
-def merged_manifest(journals: Sequence[Contents], rejects: Path) -> dict[str, Any]:
+def merged_manifest(journals: Sequence[Contents], rejects: Path, inputs: Path) -> dict[str, Any]:
     """The manifest of a whole job from its parts' journals."""
     first = journals[0].header
     entries = [e for j in journals for e in j.entries]
@@ -350,6 +357,7 @@ def merged_manifest(journals: Sequence[Contents], rejects: Path) -> dict[str, An
         "parts": len(journals),
         "positions": [first["range"][0], journals[-1].stop],
         **_totals(entries),
-        "rejects_file": {"name": rejects.name, **_file(rejects)},
+        "rejects_file": file_info(rejects),
+        **_inputs(journals[0], inputs),
         "shards": [_shard(e) for e in entries],
     }

@@ -84,7 +84,7 @@ def join(side: Side, report: Mapping[str, Any]) -> None:
                            "removes the output; run the same command again: it does what is missing")  # fmt: skip
         if journals[0].header["write"]["shard"]["bytes"] is not None:
             for part, contents in zip(parts, journals, strict=True):
-                replace(part.manifest, build_manifest(contents, part.rejects), part)
+                replace(part.manifest, build_manifest(contents, part.rejects, None), part)
             replace(side.report, encode_json(report, indent=2), side)
             merge_parts(root, side)
             return
@@ -97,7 +97,7 @@ def join(side: Side, report: Mapping[str, Any]) -> None:
         replace(side.journal, b"".join(lines), side)
     whole = read_journal(side.journal)
     assert whole is not None
-    replace(side.manifest, build_manifest(whole, side.rejects), side)
+    replace(side.manifest, build_manifest(whole, side.rejects, side.inputs), side)
     for part in parts:
         for path in part.removable:
             if path != part.inputs:

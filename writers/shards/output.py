@@ -322,7 +322,8 @@ class Output:
                 publish_stage(self.config.path, self._side)
             else:
                 contents = self._journal.contents
-                replace(self._side.manifest, build_manifest(contents, self._side.rejects), self._side)
+                inputs = self._side.inputs if self._side.part is None else None  # listed once for all parts
+                replace(self._side.manifest, build_manifest(contents, self._side.rejects, inputs), self._side)
             if self._side.part is not None:
                 merge_parts(self.config.path, self._side)
         self.abort()

@@ -4,42 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import io
 import json
 import os
-import re
-import struct
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-
-from ...ops.errors import JobError
+from ...ops.errors import JobError, SpecError
 from ...ops.storage.urls import is_url, plain_path
+from ..base import Writer, find_writer
 from ..bytes import sidecar
 from ..bytes.sums import sums_of
+from ..bytes.written import Problem, UnreadError, WrittenShard
 from .journal import Contents, read_journal
-from .manifest import Side, base_rejects, build_manifest, manifest_with_stages, rejects_with_stages, sides, stages
+from .manifest import (
+    Side,
+    base_rejects,
+    build_manifest,
+    file_info,
+    manifest_with_stages,
+    rejects_with_stages,
+    sides,
+    stages,
+)
 from .mirror import Mirror
 from .rejects import RejectRow
 
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong."""
-
-    file: str
-    where: str
-    """``record 12 at byte 3456``, or empty for the file as a whole."""
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.file}{f', {self.where}' if self.where else ''}: {self.message}"
+_MAX_UNLISTED = 20
+"""Files that no journal lists and that are named one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +51,33 @@ class Verdict:
     files: int
     hashed: int
     """Files whose SHA-256 was compared."""
+    unchecked: Sequence[str]
+    """The parts of the output that were not checked, each with the reason."""
 
     @property
     def sound(self) -> bool:
         return not self.problems
 
 
-def verify(place: Path | str, progress: Callable[[int, int], None] = lambda *_: None, *, deep: bool = False) -> Verdict:
+def verify(
+    place: Path | str, progress: Callable[[int, int], None] = lambda *_: None, *, deep: bool = False,
+    writer_of: Callable[[str], type[Writer]] = find_writer,
+) -> Verdict:  # fmt: skip
     """Check everything in the output at ``place``, a folder or a URL; ``progress`` gets the bytes of shards that are
     checked, and of all of them. Files at a URL are copied here shard by shard. Files are compared by CRC-32C and tree;
     where they have a SHA-256, by that, too, if the check is ``deep`` or there is no tree (outputs of version 1).
+    ``writer_of`` finds the class of a writer, or raises SpecError; its `Writer.walk` reads the records.
+    A file that nothing lists is a problem; hidden files are left alone. `Verdict.unchecked` names the rest.
     Never raises for bad data; JobError where a store cannot be read."""
     if not is_url(place):
-        return _verify(Path(plain_path(str(place))), None, progress, deep)
+        return _verify(Path(plain_path(str(place))), None, progress, FileCheck(deep, writer_of))
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         mirror = Mirror(str(place), Path(folder))
         mirror.fetch()
-        return _verify(Path(folder), mirror, progress, deep)
+        return _verify(Path(folder), mirror, progress, FileCheck(deep, writer_of))
 
 
-def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], None], deep: bool) -> Verdict:
+def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], None], files: FileCheck) -> Verdict:
     problems: list[Problem] = []
     entries: list[dict[str, Any]] = []
     found = sides(root)
@@ -87,7 +91,6 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], No
     rejects, finished = 0, bool(found)
     checked = [(side, _check_side(root, side, problems)) for side in [*found, *later]]
     finished &= all(contents is not None and contents.done for _, contents in checked)
-    files = FileCheck(deep)
     done, total = 0, sum(_bytes_of(e) for _, contents in checked if contents is not None for e in contents.entries)
     for side, contents in checked:
         if contents is None:
@@ -102,10 +105,12 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], No
         rejects = rejected if side.stage is not None and side.stage.kind == "retry" else rejects + rejected
     if finished:
         problems += _check_whole(root, found[0].part is not None)
-    names = sorted(p.name for p in root.iterdir()) if root.is_dir() else []
-    problems += _unlisted(names if mirror is None else sorted({n.split("/")[0] for n in mirror.sizes}), entries)
+    if all(contents is not None for _, contents in checked):
+        problems += _unlisted(_names_below(root) if mirror is None else sorted(mirror.sizes), [*found, *later], entries)
+    unchecked = [f"the records of {n} of {len(entries)} shards: {why}" for why, n in files.unread.items()]
+    unchecked += _check_reports(root, [*found, *later], problems)
     return Verdict(problems, len(entries), sum(e["samples"] for e in entries), rejects, done, files.files,
-                   files.hashed)  # fmt: skip
+                   files.hashed, unchecked)  # fmt: skip
 
 
 def _bytes_of(entry: Mapping[str, Any]) -> int:
@@ -121,12 +126,30 @@ def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
                 yield Problem(name, "", "is missing: other parts of the job are not finished, or nobody joined them; "
                               "dali-run merge does")  # fmt: skip
                 return
-            if sidecar.read(root / name) != made(root):
+            told = sidecar.read(root / name)
+            wrong = list(_check_inputs(root, told)) if name == "manifest.json" else []
+            yield from wrong
+            if not wrong and told != made(root):
                 yield Problem(name, "", "does not say what the journals and reject logs say")
         except OSError as e:
             yield Problem(name, "", f"cannot be read: {e.strerror}; run the same command again")
         except (JobError, ValueError, LookupError) as e:
             yield Problem(name, "", str(e))
+
+
+def _check_inputs(root: Path, manifest: bytes) -> Iterator[Problem]:
+    """The lists of inputs whose checksums the manifest has."""
+    with contextlib.suppress(ValueError, RecursionError, AttributeError, TypeError, KeyError):
+        told = json.loads(manifest)
+        for info in (one.get("inputs_file") for one in (told, *told.get("appended", ()))):
+            if info is None:
+                continue
+            name = info["name"]
+            try:
+                if file_info(sidecar.inside(root, name)) != info:
+                    yield Problem(name, "", "its content is not what was written (sha256 differs)")
+            except OSError as e:
+                yield Problem(name, "", f"cannot be read: {e.strerror}")
 
 
 def _check_side(root: Path, side: Side, problems: list[Problem]) -> Contents | None:
@@ -157,7 +180,7 @@ def _check_side(root: Path, side: Side, problems: list[Problem]) -> Contents | N
     _check_rejects(log, contents, problems)
     if contents.done and side.part is not None:
         try:
-            if sidecar.read(side.manifest) != build_manifest(contents, log):
+            if sidecar.read(side.manifest) != build_manifest(contents, log, None):
                 problems.append(Problem(side.manifest.name, "", "does not say what journal and reject log say"))
         except OSError as e:
             problems.append(
@@ -202,22 +225,62 @@ def _at_hand(mirror: Mirror | None, entry: Mapping[str, Any]) -> Iterator[None]:
         mirror.forget(info["name"])
 
 
-def _unlisted(names: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    listed = {f["name"].split("/")[0] for e in entries for f in e["files"]}
-    stems = {re.sub(r"-\d{5,}(-of-\d{5,})?$", "", e["shard"]) for e in entries}
+def _names_below(root: Path) -> Iterator[str]:
+    """Names of all files below ``root``, but for hidden files and folders that are not our own temporary ones."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        inside = "" if Path(folder) == root else f"{Path(folder).relative_to(root).as_posix()}/"
+        links = [f for f in folders if os.path.islink(os.path.join(folder, f))]
+        yield from (inside + name for name in sorted([*files, *links]))
+    if root.is_dir():
+        yield from sorted(p.name for p in root.glob(".*.tmp-*") if p.is_dir())
+
+
+def _unlisted(names: Iterable[str], sides: Sequence[Side], entries: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    listed = {f["name"] for e in entries for f in e["files"]}
+    listed.update(p.name for side in sides for p in side.removable)
+    listed.update(("manifest.json", "rejects.jsonl", "report.json", "inputs.gz"))
+    suffixes = tuple({Path(name).suffix for e in entries for f in e["files"] if (name := f["name"])} - {""})
+    found = 0
     for name in names:
+        base = name.rpartition("/")[2]
         if ".tmp-" in name and name.startswith("."):
             yield Problem(name, "", "is left over from a run that was killed; the next run removes it")
-        match = re.match(r"(.+?)-\d{5,}(-of-\d{5,})?\.", name)
-        if match is not None and match[1] in stems and name not in listed:
-            yield Problem(name, "", "looks like a shard, but the journal does not list it")
+        elif base.startswith(".") or name in listed or _is_lock_of_lmdb(name, listed):
+            continue
+        elif (found := found + 1) <= _MAX_UNLISTED:
+            what = "looks like a shard, but the journal does not list it" if name.endswith(suffixes) else (
+                "is not a file of this output: the journal does not list it")  # fmt: skip
+            yield Problem(name, "", f"{what}; move it elsewhere")
+    if found > _MAX_UNLISTED:
+        yield Problem("journal.jsonl", "", f"does not list {found - _MAX_UNLISTED} more files of this folder")
+
+
+def _is_lock_of_lmdb(name: str, listed: Collection[str]) -> bool:
+    """Whether a reader of LMDB has made this file beside a database of the output."""
+    return name.endswith(".lmdb/lock.mdb") and name.removesuffix("lock.mdb") + "data.mdb" in listed
+
+
+def _check_reports(root: Path, sides: Sequence[Side], problems: list[Problem]) -> Iterator[str]:
+    """Reports hold times, so that nothing lists their checksums: only their form is checked."""
+    for path in sorted({root / "report.json", *(side.report for side in sides)}):
+        try:
+            sidecar.read_json(path, sidecar.REPORT)
+            yield f"{path.name}: no checksum covers it, because it holds times"
+        except FileNotFoundError:
+            continue
+        except (JobError, OSError, ValueError) as e:
+            problems.append(Problem(path.name, "", f"is not a report: {e}"))
 
 
 class FileCheck:
-    """Compares files with what the journal lists of them."""
+    """Compares files with what the journal lists of them, and counts them."""
 
-    def __init__(self, deep: bool) -> None:
+    def __init__(self, deep: bool, writer_of: Callable[[str], type[Writer]]) -> None:
         self.files = self.hashed = 0
+        self.unread: Counter[str] = Counter()
+        """Shards whose records were not read, by the reason."""
+        self.writer_of = writer_of
         self._deep = deep
         self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "sums")
 
@@ -251,187 +314,11 @@ def _check_shard(root: Path, entry: Mapping[str, Any], write: Mapping[str, Any],
             sound = False
             differ = "differs" if len(wrong) == 1 else "differ"
             yield Problem(info["name"], "", f"its content is not what was written ({' and '.join(wrong)} {differ})")
-    check = _CHECKS.get(write["writer"])
-    if check is None or not entry["files"] or not readable:
+    if not entry["files"] or not readable:
         return
     try:
-        yield from check(_Shard(root, entry, write["options"], sound))
+        yield from files.writer_of(write["writer"]).walk(WrittenShard(root, entry, write["options"], sound))
+    except (SpecError, UnreadError) as e:
+        files.unread[str(e)] += 1
     except Exception as e:  # whatever a walk stumbles over in a file that says other things than its journal
         yield Problem(entry["shard"], "", f"cannot be walked: {type(e).__name__}: {e}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Shard:
-    root: Path
-    entry: Mapping[str, Any]
-    options: Mapping[str, Any]
-    sound: bool
-    """All of its files are what was written."""
-
-    def file(self, suffix: str) -> str:
-        for info in self.entry["files"]:
-            if info["name"].endswith(suffix):
-                return str(info["name"])
-        raise LookupError(f"the journal names no file {suffix} of it")
-
-    def count(self, name: str, found: int) -> Iterator[Problem]:
-        if found != self.entry["samples"]:
-            yield Problem(name, "", f"holds {found} records, {self.entry['samples']} were written")
-
-
-# -- one walk a format. They name the damaged record; that there is damage, the checksums have said -------------------
-
-
-def _map(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The file's bytes, mapped; copy-on-write, as compiled code has one version for writable arrays only."""
-    return np.memmap(path, np.uint8, "c") if path.stat().st_size else np.zeros(0, np.uint8)
-
-
-def _tfrecord(shard: _Shard) -> Iterator[Problem]:
-    from ...ops.storage.crc32c_cpu import masked_crc32c
-
-    name = shard.file(".tfrecord")
-    data = _map(shard.root / name)
-    raw = data.data
-    at = count = 0
-    starts: list[tuple[int, int]] = []
-    while at < len(data):
-        where = f"record {count} at byte {at}"
-        if at + 16 > len(data):
-            yield Problem(name, where, f"{len(data) - at} bytes are left, too few for a record")
-            break
-        length, crc = struct.unpack_from("<QI", raw, at)
-        if masked_crc32c(data, at, at + 8) != crc or at + 16 + length > len(data):
-            yield Problem(name, where, f"the record's length is damaged; {len(data) - at} bytes cannot be read")
-            break
-        if masked_crc32c(data, at + 12, at + 12 + length) != struct.unpack_from("<I", raw, at + 12 + length)[0]:
-            yield Problem(name, where, f"its {length} bytes are damaged (CRC-32C differs)")
-        starts.append((at, length + 16))
-        at += length + 16
-        count += 1
-    yield from shard.count(name, count)
-    if shard.options.get("index", True):
-        index = shard.file(".idx")
-        if sidecar.read(shard.root / index) != b"".join(b"%d %d\n" % s for s in starts):
-            yield Problem(index, "", "does not say where the records are")
-
-
-def _webdataset(shard: _Shard) -> Iterator[Problem]:
-    name = shard.file(".tar")
-    data = _map(shard.root / name)
-    at = 0
-    keys: set[bytes] = set()
-    while (head := data[at : at + 512].tobytes()).strip(b"\0"):
-        where = f"member at byte {at}"
-        total = sum(head) - sum(head[148:156]) + 8 * 32
-        if len(head) < 512 or int(head[148:154].strip(b" \0") or b"0", 8) != total:
-            yield Problem(name, where, f"the header is damaged; {len(data) - at} bytes cannot be read")
-            break
-        size = int(head[124:135], 8)
-        end = at + 512 + size
-        if end > len(data):
-            yield Problem(name, where, f"{size} bytes should follow, {len(data) - at - 512} do")
-            break
-        if head[156:157] == b"L":
-            member = data[at + 512 : end].tobytes().rstrip(b"\0")
-            at += 512 + -(-size // 512) * 512
-            size = int(data[at + 124 : at + 135].tobytes(), 8)
-        else:
-            prefix = head[345:500].rstrip(b"\0")
-            member = (prefix + b"/" if prefix else b"") + head[:100].rstrip(b"\0")
-        folder, _, base = member.rpartition(b"/")
-        keys.add(folder + b"/" + base.partition(b".")[0])
-        at += 512 + -(-size // 512) * 512
-    else:
-        if len(data) - at != 1024:
-            yield Problem(name, f"byte {at}", "the archive does not end in two empty blocks")
-    yield from shard.count(name, len(keys))
-
-
-def _lmdb(shard: _Shard) -> Iterator[Problem]:
-    if not shard.sound:  # the library trusts the file that it maps
-        return
-    import lmdb
-
-    name = shard.file(".lmdb/data.mdb")
-    try:
-        with (
-            lmdb.open(str((shard.root / name).parent), readonly=True, lock=False, create=False) as env,
-            env.begin(buffers=True) as txn,
-        ):
-            found = sum(1 for _ in txn.cursor().iternext(keys=True, values=True))
-    except lmdb.Error as e:
-        raise ValueError(str(e)) from e
-    yield from shard.count(name, found)
-
-
-def _numpy(shard: _Shard) -> Iterator[Problem]:
-    if not shard.sound:  # the header's parser raises anything for damaged ones
-        return
-    mode: Literal["r"] | None = "r" if shard.entry["samples"] else None
-    for info in shard.entry["files"]:
-        array = np.load(shard.root / info["name"], mmap_mode=mode, allow_pickle=False)
-        yield from shard.count(info["name"], len(array))
-
-
-def _files(shard: _Shard) -> Iterator[Problem]:
-    name = shard.file(f"{shard.entry['shard']}.jsonl")
-    rows = [json.loads(line) for line in sidecar.read(shard.root / name).splitlines()]
-    yield from shard.count(name, len(rows))
-    listed = {f["name"] for f in shard.entry["files"]}
-    for row in rows:
-        for file in row["files"]:
-            if file not in listed:
-                yield Problem(name, f"position {row['position']}", f"names {file}, which was not written")
-
-
-def _recordio(shard: _Shard) -> Iterator[Problem]:
-    name = shard.file(".rec")
-    data = _map(shard.root / name)
-    at = 0
-    starts: list[int] = []
-    while at < len(data):
-        where = f"record {len(starts)} at byte {at}"
-        if at + 8 > len(data):
-            yield Problem(name, where, f"{len(data) - at} bytes are left, too few for a record")
-            break
-        magic, word = struct.unpack_from("<II", data.data, at)
-        length = word & (1 << 29) - 1
-        if magic != 0xCED7230A or at + 8 + length > len(data):
-            yield Problem(name, where, f"the record's head is damaged; {len(data) - at} bytes cannot be read")
-            break
-        if word >> 29 in (0, 1):
-            starts.append(at)
-        at += 8 + -(-length // 4) * 4
-    yield from shard.count(name, len(starts))
-    index = shard.file(".idx")
-    if sidecar.read(shard.root / index) != b"".join(b"%d\t%d\n" % pair for pair in enumerate(starts)):
-        yield Problem(index, "", "does not say where the records are")
-
-
-def _parquet(shard: _Shard) -> Iterator[Problem]:
-    if not shard.sound or importlib.util.find_spec("pyarrow") is None:  # pyarrow ends the process at some damage
-        return
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    name = shard.file(".parquet")
-    rows = 0
-    try:
-        file = pq.ParquetFile(shard.root / name, page_checksum_verification=True)
-        for g in range(file.num_row_groups):
-            rows += file.read_row_group(g, use_threads=False).num_rows
-    except pa.ArrowException as e:
-        raise ValueError(" ".join(str(e).split())) from e
-    yield from shard.count(name, rows)
-
-
-_CHECKS: dict[str, Callable[[_Shard], Iterator[Problem]]] = {
-    "tfrecord": _tfrecord,
-    "webdataset": _webdataset,
-    "lmdb": _lmdb,
-    "numpy": _numpy,
-    "files": _files,
-    "recordio": _recordio,
-    "parquet": _parquet,
-}

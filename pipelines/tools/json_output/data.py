@@ -44,6 +44,8 @@ class Verified(TypedDict):
     files: int
     hashed: int
     """Files whose SHA-256 was compared."""
+    unchecked: list[str]
+    """Parts of the output that were not checked, with the reason."""
 
 
 class Merged(TypedDict):

@@ -15,11 +15,12 @@ import pytest
 
 from dali_run.ops.batch import Batch
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.writers.base import FieldConfig, make_writer
+from dali_run.writers.base import FieldConfig, find_writer, make_writer
 from dali_run.writers.bytes import files_io
+from dali_run.writers.bytes.written import WrittenShard
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
-from dali_run.writers.shards.verify import _parquet, _Shard, verify
+from dali_run.writers.shards.verify import verify
 from tests.kit.jobs.faults import inject
 from tests.kit.writers import JOBS, ORIGINS, digest, label, payload, samples_of, tensor
 
@@ -126,10 +127,10 @@ def test_verify_reads_every_row_group(tmp_path: Path) -> None:
     assert [str(p) for p in verify(tmp_path).problems] == [
         f"{shard.name}: its content is not what was written (crc32c and tree differ)"
     ]
-    problems = list(_parquet(_Shard(tmp_path, {"samples": 11, "files": [{"name": shard.name}]}, {}, sound=False)))
-    assert not problems
+    walk = find_writer("parquet").walk
+    assert not list(walk(WrittenShard(tmp_path, {"samples": 11, "files": [{"name": shard.name}]}, {}, sound=False)))
     with pytest.raises((ValueError, OSError), match="CRC checksum"):
-        list(_parquet(_Shard(tmp_path, {"samples": 11, "files": [{"name": shard.name}]}, {}, sound=True)))
+        list(walk(WrittenShard(tmp_path, {"samples": 11, "files": [{"name": shard.name}]}, {}, sound=True)))
 
 
 def test_errors_while_pyarrow_writes(tmp_path: Path) -> None:

@@ -8,8 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dali_run.ops.errors import SpecError
+from dali_run.ops.storage.inventory import Inputs, Pieces
+from dali_run.writers.base import Writer, find_writer, writers
+from dali_run.writers.bytes.written import WrittenShard
+from dali_run.writers.shards.journal import read_journal
 from dali_run.writers.shards.verify import verify
-from tests.kit.jobs.retries import half
+from tests.kit.jobs.retries import half, retry
 from tests.kit.writers import JOBS, PARQUET, Job, walk
 
 WRITERS = ["tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio", PARQUET]
@@ -25,9 +30,11 @@ def test_sound_outputs(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_flipped_bits_and_cuts_are_found(tmp_path: Path, name: str) -> None:
-    JOBS[name].run(tmp_path)
+    pieces = Pieces(b"a.jpg\0b.jpg", {"size": np.array([3, 4])}, np.array([1, 1]))
+    JOBS[name].run(tmp_path, inputs=lambda: Inputs({"Reader": pieces}, "0123"))
     rng = np.random.default_rng(0)
     files = [p for p in walk(tmp_path) if p.name != "report.json" and p.stat().st_size]
+    assert tmp_path / "inputs.gz" in files
     for k in range(60):
         path = files[int(rng.integers(len(files)))]
         good = path.read_bytes()
@@ -42,7 +49,73 @@ def test_flipped_bits_and_cuts_are_found(tmp_path: Path, name: str) -> None:
         top = str(path.relative_to(tmp_path))
         assert any(p.file == top or p.file in ("manifest.json", "rejects.jsonl", "journal.jsonl") for p in problems)
         path.write_bytes(good)
+    for content in (b"", b"[]", (tmp_path / "report.json").read_bytes()[:-4], None):  # of a report, the form is checked
+        good = (tmp_path / "report.json").read_bytes()
+        (tmp_path / "report.json").write_bytes(content or b"")
+        assert [p.file for p in verify(tmp_path).problems] == ["report.json"]
+        (tmp_path / "report.json").write_bytes(good)
+    (tmp_path / "inputs.gz").rename(tmp_path / ".inputs")
+    assert [p.file for p in verify(tmp_path).problems] == ["inputs.gz"]
+    (tmp_path / ".inputs").rename(tmp_path / "inputs.gz")
+    verdict = verify(tmp_path)
+    assert verdict.sound
+    assert verdict.unchecked == ["report.json: no checksum covers it, because it holds times"]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_files_that_no_journal_lists_are_named(tmp_path: Path, name: str) -> None:
+    """Whatever their names are: a pattern over the folder would read them."""
+    JOBS[name].run(tmp_path)
+    retry(JOBS[name], tmp_path, still_bad={17})
+    shard = next(
+        p for p in walk(tmp_path) if p.name.startswith("train-00000") or p.parent.name.startswith("train-00000")
+    )
+    suffix = shard.suffix
+    names = [f"train-append-001-00000-of-00001{suffix}", f"train-retry-002-00000-of-00001{suffix}", f"other{suffix}",
+             f"below/{shard.name}", f"journal-00000-of-00002{suffix}", "README"]  # fmt: skip
+    for foreign in names:
+        place = tmp_path / foreign
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy(shard, place)
+        assert [p.file for p in verify(tmp_path).problems] == [foreign]
+        place.unlink()
+    (tmp_path / f"link{suffix}").symlink_to(shard)
+    assert [p.file for p in verify(tmp_path).problems] == [f"link{suffix}"]
+    (tmp_path / f"link{suffix}").unlink()
+    (tmp_path / ".DS_Store").write_bytes(b"")
+    if name == "lmdb":
+        (shard.parent / "lock.mdb").write_bytes(b"")
     assert verify(tmp_path).sound
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "webdataset", "recordio"])
+def test_a_wrong_index_with_fitting_checksums_is_found(tmp_path: Path, name: str) -> None:
+    JOBS[name].run(tmp_path)
+    contents = read_journal(tmp_path / "journal.jsonl")
+    assert contents is not None
+    shard = WrittenShard(tmp_path, contents.entries[0], contents.header["write"]["options"], sound=True)
+    index = tmp_path / shard.file(".idx")
+    lines = index.read_bytes().splitlines(keepends=True)
+    for wrong in (lines[:-1], [*lines[:-2], lines[-1], lines[-2]], [*lines[:-1], lines[-1].replace(b"1", b"2")]):
+        index.write_bytes(b"".join(wrong))
+        assert [p.file for p in find_writer(name).walk(shard)] == [index.name]
+    index.write_bytes(b"".join(lines))
+    assert not list(find_writer(name).walk(shard))
+
+
+def test_records_that_no_writer_reads_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = {n: cls for n, cls in writers().items() if cls.__module__.startswith("dali_run.")}
+    assert all("walk" in vars(cls) for cls in ours.values())
+    JOBS["tfrecord"].run(tmp_path)
+    monkeypatch.delattr(ours["tfrecord"], "walk")
+    (first, _) = verify(tmp_path).unchecked
+    assert first == "the records of 4 of 4 shards: the writer tfrecord does not read what it wrote"
+
+    def unknown(name: str) -> type[Writer]:
+        raise SpecError(f"there is no writer {name!r}")
+
+    (first, _) = verify(tmp_path, writer_of=unknown).unchecked
+    assert "no writer 'tfrecord'" in first
 
 
 def test_the_damaged_record_is_named(tmp_path: Path) -> None:

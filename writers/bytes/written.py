@@ -1,0 +1,57 @@
+"""A published shard as `Writer.walk` reads it, and the problems that it finds there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in an output."""
+
+    file: str
+    where: str
+    """``record 12 at byte 3456``, or empty for the file as a whole."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}{f', {self.where}' if self.where else ''}: {self.message}"
+
+
+class UnreadError(Exception):
+    """The records of a shard cannot be read here. The message is the reason, as a clause."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenShard:
+    """One shard of an output that `verify` checks; its files may be damaged."""
+
+    root: Path
+    entry: Mapping[str, Any]
+    """The shard's line of the journal."""
+    options: Mapping[str, Any]
+    """Options of the writer."""
+    sound: bool
+    """Whether the checksums of all its files are those of the journal."""
+
+    def file(self, suffix: str) -> str:
+        """The name of the shard's file that ends so. Raises LookupError if the journal names none."""
+        for info in self.entry["files"]:
+            if info["name"].endswith(suffix):
+                return str(info["name"])
+        raise LookupError(f"the journal names no file {suffix} of it")
+
+    def count(self, name: str, found: int) -> Iterator[Problem]:
+        """A problem if the file ``name`` holds another number of records than the journal says."""
+        if found != self.entry["samples"]:
+            yield Problem(name, "", f"holds {found} records, {self.entry['samples']} were written")
+
+
+def map_file(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The file's bytes, mapped copy-on-write: compiled code has one version, for writable arrays."""
+    return np.memmap(path, np.uint8, "c") if path.stat().st_size else np.zeros(0, np.uint8)
