@@ -65,6 +65,10 @@ test-emulated: setup ## the tests marked gpu on a stand-in for CuPy, which runs 
 sanitize: setup ## compute-sanitizer over the CUDA decoders: FOLDER= of good JPEGs, BAD= of damaged ones
 	$(BIN)/python benchmarks/data/sanitize.py '$(FOLDER)' $(if $(BAD),--bad '$(BAD)') $(if $(TOOL),--tool $(TOOL))
 
+.PHONY: gate
+gate: setup ## rates that a user would recognise, compared with what is kept: ARGS='--rows val,mix', '--against ../old'
+	$(BIN)/python benchmarks/gate.py $(or $(ARGS),--compare)
+
 .PHONY: parity
 parity: setup ## compare with an installed DALI, write docs/parity.md (DALI_PYTHON=a Python that has DALI 2.4)
 	$(BIN)/python -m tests.parity --python '$(DALI_PYTHON)'

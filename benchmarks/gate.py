@@ -1,0 +1,668 @@
+"""The gate: rates that a user would recognise, before and after a change, and beside NVIDIA DALI where it is installed.
+
+    python benchmarks/gate.py                             # all rows of this machine, kept in benchmarks/results/gate
+    python benchmarks/gate.py --compare                   # ratios to what is kept; exit status 1 if a row lost over 3 %
+    python benchmarks/gate.py --against ../old --rows val,mix  # this checkout and another in turns, pair by pair
+    python benchmarks/gate.py --list
+
+Rows use the public Python API (the same text for DALI) and the command `dali-run` with default settings, batches of 256
+(64 on the CPU) and as many threads as cores. Images have natural sizes (natural.py). Each measurement is a process of
+its own. "first" is the rate of the first epoch after its first batch, "rate" that of later ones, or of the first if it
+outlasted the time. On the CPU the figure to compare is the processor time of all threads; on a GPU it is the rate.
+
+GPU memory ("gpu_gb") is the peak of what NVML reports as used on the device, beyond the CUDA contexts, sampled every
+20 ms: everything of the process counts, PyTorch's cache too, which "torch_gb" gives by itself. Nothing else may use the
+GPU meanwhile. The row "exact" is the SHA-256 of all pixels, shapes, types and reject codes of a corpus of valid, odd
+and corrupt images: a change must not change it, and the CPU's must equal the GPU's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.natural import ROOT, DataSets, dali_run, mixed_corpus, shared, source_images
+
+KEPT = ROOT / "benchmarks" / "results" / "gate"
+BATCHES = {"gpu": 256, "cpu": 64}
+LEAST = 10
+"""Batches that a rate is measured over at least, however slow they are (up to six times the time of a row)."""
+WARM_UP = 1.5
+"""Seconds that a pipeline runs before the clock starts: memory is allocated in them."""
+LOSS = 0.03
+"""Share of a row's figure that a change may cost."""
+MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
+
+# -- a measurement, in a process of its own -----------------------------------------------------------------------
+
+
+class GpuMemory:
+    """Peak of the device memory in use beyond CUDA contexts, by a sampling thread; owned by one measurement."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        self._device = pynvml.nvmlDeviceGetHandleByIndex(0)
+        self._used = lambda: pynvml.nvmlDeviceGetMemoryInfo(self._device).used
+        before = self._used()
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        self._context = ctypes.c_void_p()
+        for status in (self._cuda.cuInit(0), self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), 0)):
+            if status:
+                raise RuntimeError(f"CUDA error {status}")
+        self.base = self.peak = self._used()
+        self.context = self.base - before
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            self.peak = max(self.peak, self._used())
+            time.sleep(0.02)
+
+    def synchronize(self) -> None:
+        """Wait for all work of this process on the device."""
+        self._cuda.cuCtxPushCurrent_v2(self._context)
+        self._cuda.cuCtxSynchronize()
+        self._cuda.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+
+class Side:
+    """One library, and the settings of one measurement: what a row's program is written with."""
+
+    def __init__(self, library: str, device: str, data: str, threads: int, seconds: float, package: str, scratch: str):
+        self.library, self.device, self.data, self.threads, self.seconds = library, device, data, threads, seconds
+        self.package, self.scratch, self.gpu = Path(package), Path(scratch), device == "gpu"
+        self.ours, self.batch = library == "dali_run", BATCHES[device]
+        self.mixed = "mixed" if self.gpu else "cpu"
+        self.memory = GpuMemory() if self.gpu else None
+        self.fn, self.types = self.module(".fn"), self.module(".types")
+
+    def module(self, name: str = "") -> Any:
+        return importlib.import_module(self.library + name)
+
+    def pipeline(self, define: Callable[[], Any], batch: int = 0, **settings: Any) -> Any:
+        """The pipeline whose outputs ``define`` returns, not built."""
+        more = {"device_id": 0 if self.gpu else None, "num_threads": self.threads, **settings}
+        return self.module().pipeline_def(batch_size=batch or self.batch, **more)(define)()
+
+    def synchronize(self) -> None:
+        if self.memory:
+            self.memory.synchronize()
+
+    def pixels(self) -> Any:
+        """A batch of images of 224 x 224 as one uint8 array, on the device of the measurement."""
+        small = np.random.default_rng(5).integers(0, 256, (self.batch, 28, 28, 3), np.uint8)
+        array = small.repeat(8, axis=1).repeat(8, axis=2)
+        return importlib.import_module("cupy").asarray(array) if self.gpu else array
+
+    def files(self) -> Any:
+        return self.fn.readers.file(file_root=self.data, random_shuffle=True, name="Reader")[0]
+
+    def normalized(self, images: Any, **more: Any) -> Any:
+        return self.fn.crop_mirror_normalize(
+            images, dtype=self.types.FLOAT, output_layout="CHW", crop=[224, 224], mean=MEAN, std=STD, **more
+        )
+
+    def val(self, encoded: Any) -> Any:
+        images = self.fn.decoders.image(encoded, device=self.mixed, output_type=self.types.RGB)
+        images = self.fn.resize(images, resize_shorter=256, interp_type=self.types.INTERP_TRIANGULAR)
+        return self.normalized(images)
+
+    def train(self, encoded: Any) -> Any:
+        images = self.fn.decoders.image_random_crop(encoded, device=self.mixed, output_type=self.types.RGB)
+        images = self.fn.resize(images, size=[224, 224], interp_type=self.types.INTERP_TRIANGULAR)
+        return self.normalized(images, mirror=self.fn.random.coin_flip(probability=0.5))
+
+
+def busy() -> float:
+    """Seconds of processor time of this process with all threads, and of its children that ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def measured(d: Side, pipe: Any, *, batch: int = 0, each: int = 1, iterator: bool = False,
+             pace: float = 0) -> dict[str, Any]:  # fmt: skip
+    """Rates of ``pipe`` in samples (times ``each``) a second: first epoch and later ones. With ``iterator``, by
+    DALIGenericIterator and a PyTorch program that sums every value, if PyTorch is installed. ``pace`` is the number of
+    samples that the consumer takes a second; 0: all that it gets."""
+    batch = batch or d.batch
+    began = time.perf_counter()
+    pipe.build()
+    epoch = sum(pipe.epoch_size().values())
+    take: Callable[[], Any] = pipe.run
+    if iterator and importlib.util.find_spec("torch"):
+        batches = d.module(".plugin.pytorch").DALIGenericIterator(pipe, ["x"])
+        take = lambda: next(batches)[0]["x"].sum()  # noqa: E731
+    take()
+    first_batch = time.perf_counter()
+    start, start_busy, start_count = first_batch, busy(), 0
+    count, first, later = 0, 0.0, False
+    while True:
+        take()
+        count += batch
+        now = time.perf_counter()
+        if pace and (ahead := (count - start_count) / pace - (now - start)) > 0:
+            time.sleep(ahead)
+            now = time.perf_counter()
+        if not first and count >= max(epoch, batch):
+            first = count * each / (now - first_batch)
+        if first and not later and now - first_batch >= WARM_UP:
+            d.synchronize()
+            later, start, start_busy, start_count = True, time.perf_counter(), busy(), count
+        elif (spent := (now - start) / d.seconds) >= 6 or (
+            spent >= (1 if later else 2) and count - start_count >= LEAST * batch
+        ):
+            break
+    d.synchronize()
+    seconds, samples = time.perf_counter() - start, (count - start_count) * each
+    first = first or samples / seconds if epoch else 0
+    return {"rate": samples / seconds, "first": first, "later": later, "epoch": epoch,
+            "cpu_ms": 1e3 * (busy() - start_busy) / samples, "first_batch_s": first_batch - began}  # fmt: skip
+
+
+def images(d: Side, *, program: str = "val", record: bool = False, iterator: bool = False, pace: float = 0,
+           **settings: Any) -> dict[str, Any]:  # fmt: skip
+    """Image files, or TFRecords, through the program `Side.val` or `Side.train`."""
+
+    def define() -> Any:
+        return getattr(d, program)(records(d) if record else d.files())
+
+    return measured(d, d.pipeline(define, **settings), iterator=iterator, pace=pace)
+
+
+def records(d: Side) -> Any:
+    tfrecord = d.module(".tfrecord")
+    features = {"image": tfrecord.FixedLenFeature((), tfrecord.string, "")}
+    return d.fn.readers.tfrecord(path=f"{d.data}/images.tfrecord", index_path=f"{d.data}/index", features=features,
+                                 random_shuffle=True, name="Reader")["image"]  # fmt: skip
+
+
+def photos(d: Side) -> dict[str, Any]:
+    return measured(d, d.pipeline(lambda: d.val(d.files()), 64), batch=64)
+
+
+def thumbnails(d: Side) -> dict[str, Any]:
+    return measured(d, d.pipeline(lambda: d.fn.flip(d.fn.decoders.image(records(d), device=d.mixed))))
+
+
+def audio(d: Side) -> dict[str, Any]:
+    """Clips as a program for DALI decodes them: on the CPU, then to the GPU."""
+
+    def define() -> Any:
+        audio, _ = d.fn.decoders.audio(d.files(), dtype=d.types.FLOAT, downmix=True)
+        power = d.fn.spectrogram(audio.gpu() if d.gpu else audio, nfft=512, window_length=400, window_step=160)
+        mel = d.fn.mel_filter_bank(power, sample_rate=16000.0, nfilter=80)
+        return d.fn.to_decibels(mel, multiplier=10.0, reference=1.0, cutoff_db=-80.0)
+
+    return measured(d, d.pipeline(define))
+
+
+def video(d: Side) -> dict[str, Any]:
+    if d.gpu and d.ours and not importlib.util.find_spec("PyNvVideoCodec"):
+        raise ModuleNotFoundError("No module named 'PyNvVideoCodec'")
+    names = sorted(str(p) for p in Path(d.data).glob("*.mp4"))
+    define = partial(d.fn.readers.video, device=d.device, filenames=names, sequence_length=16, random_shuffle=True,
+                     name="Reader")  # fmt: skip
+    return measured(d, d.pipeline(define, 16), batch=16, each=16)
+
+
+def augmentation(d: Side) -> dict[str, Any]:
+    """RandAugment of images that lie on the device as one array."""
+    pixels, augment = d.pixels(), d.module(".auto_aug.rand_augment").rand_augment
+
+    def define() -> Any:
+        source = d.fn.external_source(source=lambda: pixels, layout="HWC", device=d.device)
+        return d.normalized(augment(source, n=2, m=9))
+
+    return measured(d, d.pipeline(define, enable_conditionals=True))
+
+
+def external_list(d: Side) -> dict[str, Any]:
+    pixels = list(d.pixels())
+    source = partial(d.fn.external_source, source=lambda: pixels, layout="HWC", device=d.device)
+    return measured(d, d.pipeline(lambda: d.normalized(source())))
+
+
+def request(d: Side) -> dict[str, Any]:
+    """One encoded image at a time, to a tensor of 224 x 224: milliseconds until it is complete."""
+    found = [p for p in sorted(Path(d.data).rglob("*.*")) if p.suffix == ".webp" or 80e3 < p.stat().st_size < 120e3]
+    bodies = [np.fromfile(p, np.uint8) for p in found[:: max(1, len(found) // 200)]]
+    if not bodies:
+        raise RuntimeError(f"{d.data} holds no image of about 100 KB")
+
+    def define() -> Any:
+        image = d.fn.decoders.image(d.fn.external_source(name="j"), device=d.mixed, output_type=d.types.RGB)
+        return d.normalized(d.fn.resize(image, size=[224, 224]))
+
+    pipe = d.pipeline(define, 1, prefetch_queue_depth=1)
+    pipe.build()
+    taken: list[float] = []
+    began, start_busy, used = time.perf_counter(), 0.0, 0
+    while (now := time.perf_counter()) - began < WARM_UP + d.seconds:
+        if now - began < WARM_UP:
+            taken, start_busy = [], busy()
+        pipe.run(j=[bodies[used % len(bodies)]])
+        d.synchronize()
+        taken.append(1e3 * (time.perf_counter() - now))
+        used += 1
+    p50, p99 = np.percentile(taken, (50, 99))
+    return {"p50_ms": p50, "p99_ms": p99, "rate": 1e3 / p50, "cpu_ms": 1e3 * (busy() - start_busy) / len(taken)}
+
+
+def pipelines(d: Side) -> dict[str, Any]:
+    """Pipelines that are built, give one batch of 32 and are dropped: how many a minute."""
+    made, begun = 0, [time.perf_counter()]
+    while made < 3 or time.perf_counter() - begun[3] < d.seconds:
+        pipe = d.pipeline(lambda: d.val(d.files()), 32)
+        pipe.build()
+        pipe.run()
+        del pipe
+        made += 1
+        begun.append(time.perf_counter())
+        if made == 3:
+            start_busy, start_rss = busy(), rss_mb()
+    return {"rate": 60 * (made - 3) / (begun[-1] - begun[3]), "cpu_ms": 1e3 * (busy() - start_busy) / (made - 3),
+            "rss_grown_mb": rss_mb() - start_rss, "made": made}  # fmt: skip
+
+
+def rss_mb() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def run_jpeg(d: Side, threads: int = 0) -> dict[str, Any]:
+    """configs/imagenet_resize.yaml by `dali-run run`: files to JPEGs whose shorter side is 256, in tar files."""
+    start_busy, began, out = busy(), time.perf_counter(), d.scratch / "out"
+    dali_run(d.package)("run", d.package / "configs/imagenet_resize.yaml", "--device", d.device, "--fresh", "--quiet",
+                        "--set", f"pipeline.num_threads={threads or d.threads}", "--set", f"data={d.data}",
+                        "--set", f"out={out}", "--report", d.scratch / "report.json")  # fmt: skip
+    wall, used = time.perf_counter() - began, busy() - start_busy
+    report = json.loads((d.scratch / "report.json").read_text())
+    shutil.rmtree(out)
+    read = report["samples"]["read"]
+    return {"rate": read / report["seconds"], "cpu_ms": 1e3 * used / read, "samples": read, "wall_s": wall,
+            "rejected": report["samples"]["rejected"]}  # fmt: skip
+
+
+def exact(d: Side) -> dict[str, Any]:
+    """SHA-256 of what `dali-run run` makes of the corpus ``data``, and of the codes of what it rejects."""
+    spec = d.scratch / "exact.yaml"
+    spec.write_text(
+        "version: 1\nname: exact\ngraph:\n"
+        f"  - {{op: readers.file, name: Reader, file_root: '{Path(d.data).parent}', out: [files, labels]}}\n"
+        "  - {op: decoders.image, in: files, output_type: RGB, out: images}\noutputs: {image: images}\n"
+        f"write: {{writer: webdataset, path: '{d.scratch}/exact', fields: {{image: {{encode: npy}}}}}}\n"
+        "on_error: {policy: skip, max_errors: 100%}\n"
+    )
+    dali_run(d.package)("run", spec, "--device", d.device, "--fresh", "--quiet")
+    lines = []
+    for shard in sorted((d.scratch / "exact").glob("*.tar")):
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                body = tar.extractfile(member).read()  # type: ignore[union-attr]
+                lines.append(f"{member.name} {hashlib.sha256(body).hexdigest()}")
+    rejects = [json.loads(line) for line in (d.scratch / "exact" / "rejects.jsonl").read_text().splitlines()]
+    lines += [f"{reject['key']} {reject['code']}" for reject in rejects]
+    shutil.rmtree(d.scratch / "exact")
+    digest = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    return {"sha256": digest, "samples": len(lines) - len(rejects), "rejects": len(rejects)}
+
+
+def resnet18(d: Side) -> dict[str, Any]:
+    """Training of a ResNet-18 (bf16, channels_last, batch 256) on a resident batch, by this loader, and again resident:
+    images a second, and the loader's share of it."""
+    import torch
+
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True
+    device = "cuda" if d.gpu else "cpu"
+    model = small_resnet(torch).to(device, memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step(x: Any, labels: Any) -> None:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(model(x.contiguous(memory_format=torch.channels_last)), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    def rate(batches: Iterator[tuple[Any, Any]], seconds: float) -> float:
+        warm_up, done = time.perf_counter() + min(WARM_UP, seconds), 0
+        while time.perf_counter() < warm_up:
+            step(*next(batches))
+        d.synchronize()
+        began = time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            for _ in range(8):
+                step(*next(batches))
+            d.synchronize()  # else the program runs ahead of the device, and the clock with it
+            done += 8 * d.batch
+        return done / (time.perf_counter() - began)
+
+    labels = torch.randint(0, 1000, (d.batch,), device=device)
+    resident = torch.randn((d.batch, 3, 224, 224), device=device)
+    synthetic = iter(lambda: (resident, labels), None)
+    before = rate(synthetic, d.seconds / 2)
+    pipe = d.pipeline(lambda: d.train(d.files()))
+    loader = d.module(".plugin.pytorch").DALIGenericIterator(pipe, ["x"])
+    start_busy, began = busy(), time.perf_counter()
+    fed = rate(((batch[0]["x"].to(device), labels) for batch in loader), d.seconds)
+    used, seconds = busy() - start_busy, time.perf_counter() - began
+    del loader, pipe
+    after = rate(synthetic, d.seconds / 2)
+    return {"rate": fed, "synthetic": (before + after) / 2, "share": 2 * fed / (before + after),
+            "cores": used / seconds, "torch_gb": torch.cuda.max_memory_reserved() / 1e9 if d.gpu else 0}  # fmt: skip
+
+
+def small_resnet(torch: Any) -> Any:
+    """ResNet-18 as torchvision builds it, which need not be installed."""
+    nn = torch.nn
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self, before: int, width: int, stride: int) -> None:
+            super().__init__()
+            conv = partial(nn.Conv2d, bias=False)
+            self.body = nn.Sequential(
+                conv(before, width, 3, stride, 1), nn.BatchNorm2d(width), nn.ReLU(True),
+                conv(width, width, 3, 1, 1), nn.BatchNorm2d(width))  # fmt: skip
+            self.skip = nn.Sequential()
+            if stride > 1:
+                self.skip = nn.Sequential(conv(before, width, 1, stride), nn.BatchNorm2d(width))
+
+        def forward(self, x: Any) -> Any:
+            return torch.relu(self.body(x) + self.skip(x))
+
+    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)]
+    widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2)]
+    blocks = [Block(*width) for width in (*widths, (512, 512, 1))]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
+
+
+# -- rows ---------------------------------------------------------------------------------------------------------
+
+TFRECORD, TFRECORD_SMALL = "val.tfrecord", "thumbnails.tfrecord"
+ROWS: dict[str, tuple[Callable[[Side], dict[str, Any]], str, str, str]] = {
+    "val": (partial(images, iterator=True), "gpu cpu", "val", "both"),
+    "train": (partial(images, program="train"), "cpu", "val", "both"),
+    "val-1gib": (partial(images, iterator=True, memory={"gpu": "1GiB"}), "gpu", "val", "ours"),
+    "val-2gib": (partial(images, iterator=True, memory={"gpu": "2GiB"}), "gpu", "val", "ours"),
+    "val-4gib": (partial(images, iterator=True, memory={"gpu": "4GiB"}), "gpu", "val", "ours"),
+    "val-3000": (partial(images, iterator=True, pace=3000), "gpu", "val", "both"),
+    "resnet18": (resnet18, "gpu", "val", "both"),
+    "run-jpeg": (run_jpeg, "gpu cpu", "val", "ours"),
+    "run-jpeg-1": (partial(run_jpeg, threads=1), "cpu", "val", "ours"),
+    "request-jpeg": (request, "gpu", "val", "both"),
+    "pipelines": (pipelines, "gpu", "val", "ours"),
+    "tfrecord": (partial(images, record=True), "gpu", TFRECORD, "both"),
+    "mix": (images, "gpu cpu", "mix", "both"),
+    "png": (images, "gpu", "png", "both"),
+    "webp": (images, "gpu", "webp", "both"),
+    "request-webp": (request, "gpu", "webp", "both"),
+    "progressive": (images, "gpu", "progressive", "both"),
+    "photos": (photos, "gpu", "photos", "both"),
+    "wav": (audio, "gpu", "wav", "both"),
+    "flac": (audio, "gpu", "flac", "both"),
+    "video": (video, "gpu", "video", "both"),
+    "augmentation": (augmentation, "gpu", "", "both"),
+    "external-list": (external_list, "gpu", "", "both"),
+    "thumbnails": (thumbnails, "cpu", TFRECORD_SMALL, "both"),
+    "exact": (exact, "gpu cpu", "exact", "ours"),
+}
+"""Row -> the program, the machines that it belongs to, its data set, and whether DALI runs it too."""
+
+
+def child(asked: str) -> None:
+    """Print what a row measures, as JSON."""
+    settings = json.loads(asked)
+    row = settings.pop("row")
+    sys.path[:] = [settings["package"], *(path for path in sys.path if path != str(ROOT))]
+    d = Side(**settings)
+    found = ROWS[row][0](d)
+    if d.memory:
+        contexts = d.memory.context if row in ("run-jpeg", "exact") else 0  # the command has a context of its own
+        found["gpu_gb"] = max(0, d.memory.peak - d.memory.base - contexts) / 1e9
+    processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    found["peak_rss_gb"] = max(resource.getrusage(who).ru_maxrss for who in processes) / 1e6
+    print(json.dumps({k: float(v) if isinstance(v, np.floating) else v for k, v in found.items()}))
+    sys.stdout.flush()
+    os._exit(0)  # measured is measured: a library that hangs at exit costs no row
+
+
+# -- the gate -----------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """The options, the device and the data sets of one call; runs each measurement in a process of its own."""
+
+    def __init__(self, args: argparse.Namespace, scratch: Path) -> None:
+        self.args, self.scratch = args, scratch
+        self.device = args.device
+        self.command = dali_run(ROOT)
+        pictures = source_images(args.images, scratch, self.command)
+        self.data = DataSets(args.data or scratch / "data", pictures, int(args.gigabytes * 1e9), self.command)
+        self.data.root.mkdir(parents=True, exist_ok=True)
+
+    def place(self, name: str) -> str:
+        if name == "exact":
+            place = self.scratch / "exact-corpus"
+            if not place.exists():
+                mixed_corpus(place / "0", self.data.images, self.args.corpus or shared("corpus"))
+            return str(place / "0")
+        return str(self.data.path(name)) if name else ""
+
+    def measure(self, row: str, library: str, package: Path, device: str) -> dict[str, Any]:
+        """One measurement of ``row``; {"error": ...} if it fails."""
+        work = Path(tempfile.mkdtemp(dir=self.scratch))
+        try:
+            settings = {"row": row, "library": library, "device": device, "data": self.place(ROWS[row][2]),
+                        "threads": self.args.threads, "seconds": self.args.seconds, "package": str(package),
+                        "scratch": str(work)}  # fmt: skip
+            paths = filter(None, (str(package), os.environ.get("PYTHONPATH")))
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+            line = [sys.executable, "-W", "ignore", __file__, "--child", json.dumps(settings)]
+            done = subprocess.run(line, capture_output=True, env=environment, text=True, timeout=self.args.limit)
+            if done.returncode:
+                return {"error": " | ".join(done.stderr.strip().splitlines()[-3:])}
+            return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
+        except Exception as error:  # a row that fails must not end the others
+            return {"error": f"{type(error).__name__}: {error}"[:500]}
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def drop_data(self, rows: list[str]) -> None:
+        """Delete the data sets that no row of ``rows`` needs, unless data sets are kept."""
+        needed = {part for row in rows for part in (ROWS[row][2], ROWS[row][2].removesuffix(".tfrecord"))}
+        for mark in [] if self.args.data else list(self.data.root.glob("*.done")):
+            if mark.stem not in needed:
+                mark.unlink()
+                shutil.rmtree(self.data.root / mark.stem)
+
+
+def figure(found: dict[str, Any], device: str) -> float:
+    """The figure of a row that is compared, larger is better: the rate, on the CPU samples for a second of processors;
+    0 if there is none."""
+    if device == "cpu" and found.get("cpu_ms"):
+        return 1e3 / float(found["cpu_ms"])
+    return float(found.get("rate", 0))
+
+
+def shown(found: dict[str, Any]) -> str:
+    if "error" in found:
+        return f"error: {found['error']}"
+    if "sha256" in found:
+        return f"{found['sha256'][:16]} {found['samples']} samples, {found['rejects']} rejects"
+    parts = [f"{found['rate']:,.0f}/s"]
+    parts += [f"first {found['first']:,.0f}/s"] if found.get("first") else []
+    units = {"p50_ms": "ms p50", "p99_ms": "ms p99", "share": "of synthetic", "cpu_ms": "ms cpu", "gpu_gb": "GB gpu"}
+    parts += [f"{found[key]:.3g} {unit}" for key, unit in units.items() if key in found]
+    return ", ".join(parts)
+
+
+def versions(package: Path) -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("numpy", "numba", "pillow", "simplejpeg", "cupy-cuda13x", "cupy-cuda12x", "torch",
+                 "nvidia-dali-cuda130", "nvidia-dali-cuda120"):  # fmt: skip
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    commit = subprocess.run(
+        ["git", "-C", str(package), "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True
+    )
+    return {**found, "commit": commit.stdout.strip() or "unknown"}
+
+
+def dali_is_installed() -> bool:
+    with contextlib.suppress(ModuleNotFoundError):
+        return importlib.util.find_spec("nvidia.dali") is not None
+    return False
+
+
+def gpu_name() -> str:
+    """Name of the first GPU, empty if there is none."""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
+    return ""
+
+
+def full(gate: Gate, rows: list[str], kept: dict[str, Any], target: Path, machine: dict[str, Any]) -> int:
+    """Measure ``rows`` once, ours and DALI's, write them to ``target`` as they come, compare with ``kept``."""
+    result: dict[str, Any] = {**machine, "rows": {}}
+    lost = []
+    for k, row in enumerate(rows):
+        libraries = ["dali_run"]
+        if gate.args.dali and ROWS[row][3] == "both":
+            libraries.append("nvidia.dali")
+        found = {library: gate.measure(row, library, ROOT, gate.device) for library in libraries}
+        ours = found["dali_run"]
+        if row == "exact" and gate.device == "gpu":
+            found["cpu"] = gate.measure(row, "dali_run", ROOT, "cpu")
+            ours["equal"] = ours.get("sha256") == found["cpu"].get("sha256")
+        if dali := figure(found.get("nvidia.dali", {}), gate.device):
+            found["ratio"] = figure(ours, gate.device) / dali  # type: ignore[assignment]
+        result["rows"][row] = found
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(result, indent=1) + "\n")
+        line = "   DALI ".join(f"{shown(found[library])}" for library in libraries)
+        before = kept.get("rows", {}).get(row, {}).get("dali_run", {})
+        if figure(before, gate.device):
+            change = figure(ours, gate.device) / figure(before, gate.device)
+            line += f"   {change:.3f} of what is kept"
+            lost += [row] if change < 1 - LOSS else []
+        if before.get("sha256", ours.get("sha256")) != ours.get("sha256") or ours.get("equal") is False:
+            lost.append(row)
+        print(f"{row:14} {line}" + (f"   {found['ratio']:.2f}x" if "ratio" in found else ""), flush=True)
+        gate.drop_data(rows[k + 1 :])
+    if gate.args.compare:
+        print(f"worse than what is kept: {', '.join(lost) or 'none'}")
+    return int(bool(gate.args.compare and lost))
+
+
+def in_turns(gate: Gate, rows: list[str], other: Path, target: Path, machine: dict[str, Any]) -> int:
+    """Measure this checkout and ``other`` in turns; print the ratio of each pair."""
+    result: dict[str, Any] = {**machine, "against": versions(other), "rows": {}}
+    lost = []
+    for k, row in enumerate(rows):
+        pairs = []
+        for turn in range(gate.args.pairs):
+            order = (ROOT, other) if turn % 2 == 0 else (other, ROOT)
+            found = {package: gate.measure(row, "dali_run", package, gate.device) for package in order}
+            new, old = found[ROOT], found[other]
+            pairs.append((new, old))
+            base = figure(old, gate.device)
+            ratio = f"{figure(new, gate.device) / base:.3f}" if base else ""
+            if "sha256" in new or "sha256" in old:
+                ratio = "equal" if new.get("sha256") == old.get("sha256") else "DIFFERENT"
+            print(f"{row:14} {ratio}   {shown(new)}   against {shown(old)}", flush=True)
+        ratios = [figure(n, gate.device) / b for n, o in pairs if (b := figure(o, gate.device))]
+        different = any(n.get("sha256") != o.get("sha256") for n, o in pairs)
+        lost += [row] if different or (ratios and max(ratios) < 1 - LOSS) else []
+        result["rows"][row] = {"pairs": pairs, "ratios": ratios}
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(result, indent=1) + "\n")
+        gate.drop_data(rows[k + 1 :])
+    print(f"worse in every pair: {', '.join(lost) or 'none'}")
+    return int(bool(lost))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", help="rows, separated by commas (default: those of the device)")
+    parser.add_argument("--device", choices=["gpu", "cpu"], help="default: gpu where nvidia-smi shows one")
+    parser.add_argument("--seconds", type=float, default=4, help="time of a row, after its warm-up")
+    parser.add_argument("--gigabytes", type=float, help="size of each data set (4 on a GPU, 0.1 on the CPU)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--quick", action="store_true", help="one second a row, small data sets")
+    parser.add_argument("--compare", nargs="?", const="", help="compare with a JSON file, or with the one that is kept")
+    parser.add_argument("--against", type=Path, help="another checkout, measured in turns with this one")
+    parser.add_argument("--pairs", type=int, default=2, help="with --against: measurements of each checkout")
+    parser.add_argument("--no-dali", dest="dali", action="store_false", help="leave DALI out")
+    parser.add_argument("--no-warm", dest="warm", action="store_false", help="do not compile loops before the rows")
+    parser.add_argument("--images", type=Path, help="folder of JPEGs that data sets are made of")
+    parser.add_argument("--corpus", type=Path, help="folder of odd and corrupt files for the row exact")
+    parser.add_argument("--data", type=Path, help="folder where data sets are kept, and looked for")
+    parser.add_argument("--json", type=Path, help="where results go")
+    parser.add_argument("--limit", type=float, default=180, help="seconds after which a measurement is ended")
+    parser.add_argument("--list", action="store_true", help="print the rows")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child(args.child)
+    if args.list:
+        for row, (_, devices, data, who) in ROWS.items():
+            print(f"{row:14} {devices:8} {data:20} {who}")
+        return 0
+    name = gpu_name()
+    args.device = args.device or ("gpu" if name else "cpu")
+    args.gigabytes = args.gigabytes or {"gpu": 4, "cpu": 0.1}[args.device] / (8 if args.quick else 1)
+    args.seconds = 1 if args.quick else args.seconds
+    cores = len(os.sched_getaffinity(0))
+    kind = "-".join(name.lower().split()[:2]) if args.device == "gpu" else "cpu"
+    kind += f"-{cores}cores"
+    rows = args.rows.split(",") if args.rows else [row for row, r in ROWS.items() if args.device in r[1].split()]
+    if unknown := [row for row in rows if row not in ROWS]:
+        parser.error(f"unknown rows {', '.join(unknown)}; --list prints them")
+    partly = args.rows or args.quick or args.against or args.compare is not None
+    target = args.json or (ROOT / "build" / "gate" if partly else KEPT) / f"{kind}.json"
+    reference = Path(args.compare) if args.compare else KEPT / f"{kind}.json"
+    kept = json.loads(reference.read_text()) if args.compare is not None and reference.exists() else {}
+    machine = {"kind": kind, "gpu": name, "cores": cores, "date": time.strftime("%Y-%m-%d %H:%M"),
+               "load": os.getloadavg(), "versions": versions(ROOT), "seconds": args.seconds,
+               "gigabytes": args.gigabytes, "threads": args.threads}  # fmt: skip
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 12e9 * max(1, args.gigabytes)
+    with tempfile.TemporaryDirectory(prefix="gate-", dir=memory if roomy else None, ignore_cleanup_errors=True) as work:
+        for package in (ROOT, *filter(None, [args.against])) if args.warm else ():
+            dali_run(package.resolve())("warm", "--quiet")
+        args.dali = args.dali and dali_is_installed()
+        gate = Gate(args, Path(work))
+        if args.against:
+            return in_turns(gate, rows, args.against.resolve(), target, machine)
+        return full(gate, rows, kept, target, machine)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
