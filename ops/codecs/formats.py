@@ -182,22 +182,29 @@ def _tiff(data: memoryview) -> Header:
             break
         tag, kind = struct.unpack_from(order + "HH", data, at)
         (count,) = struct.unpack_from(order + ("Q" if big else "I"), data, at + 4)
-        if tag in _TIFF_TAGS and kind in _TIFF_TYPES and 1 <= count <= 16:
-            code, width = _TIFF_TYPES[kind]
+        if tag in _TIFF_TAGS:
+            code, width = _TIFF_TYPES.get(kind, ("", 0))
             where = at + (12 if big else 8)
             if width * count > (8 if big else 4):
                 (where,) = struct.unpack_from(order + ("Q" if big else "I"), data, where)
-            if where + width <= len(data):
+            if width and 1 <= count <= _MAX_VALUES and where + width * count <= len(data):
                 tags.setdefault(tag, struct.unpack_from(order + code, data, where)[0])
+            elif tag == 258:
+                raise SampleError("corrupt_data", f"the TIFF's BitsPerSample is damaged: {count} values of type {kind} "
+                                  f"at byte {where} of {len(data)}")  # fmt: skip
         at += step
     if 256 not in tags or 257 not in tags:
         raise SampleError("corrupt_data", "the TIFF's first directory has no width and height")
     photometric, samples = tags.get(262, 1), tags.get(277, 1)
+    if samples > 1 and 258 not in tags:
+        raise SampleError("corrupt_data", f"the TIFF has {samples} samples a pixel and no BitsPerSample")
     channels = 3 if photometric == 3 else samples
     orientation = tags.get(274, 1)
     return Header("tiff", tags[256], tags[257], channels, tags.get(258, 1), orientation if 1 <= orientation <= 8 else 1)
 
 
+_MAX_VALUES = 1 << 16
+"""Values of a tag of the header; SamplesPerPixel has 16 bits."""
 _TIFF_TAGS = (256, 257, 258, 262, 274, 277)  # width, height, bits, photometric, orientation, samples per pixel
 _TIFF_TYPES = {1: ("B", 1), 3: ("H", 2), 4: ("I", 4), 16: ("Q", 8)}
 

@@ -153,8 +153,8 @@ def _block(
 
 @njit("int64(uint8[::1], int64[::1])", nogil=True, cache=True)
 def _to_marker(data: Any, at: Any) -> Any:
-    """On to the next marker: how many bytes were in between; -1 where they are all alike, which is padding."""
-    extra, first, alike = np.int64(0), np.int64(-1), True
+    """Go on to the next marker. Return how many bytes were in between; -1 for zeros before EOI, which are padding."""
+    extra, zeros = np.int64(0), True
     if at[_MARKER] == 0:
         p = at[_AT]
         while p < len(data):
@@ -168,14 +168,12 @@ def _to_marker(data: Any, at: Any) -> Any:
                 if data[q] != 0:
                     at[_MARKER], p = data[q], q + 1
                     break
-            value = np.int64(data[p])
-            first = value if first < 0 else first
-            alike = alike and value == first
+            zeros = zeros and data[p] == 0
             extra += 1
             p += 1
         at[_AT] = p
     at[_BITS] = 0
-    return np.int64(-1) if extra > 0 and alike else extra
+    return np.int64(-1) if extra > 0 and zeros and at[_MARKER] == 0xD9 else extra
 
 
 @njit("int64(uint8[::1])", nogil=True, cache=True)

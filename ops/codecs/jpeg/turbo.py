@@ -63,7 +63,10 @@ def decode_into(
     if row["sof"] in _PROGRESSIVE and (scans := bytes(data).count(b"\xff\xda")) > MAX_SCANS:
         raise SampleError("too_large", f"a progressive JPEG of {scans} scans, over the limit of {MAX_SCANS}")
     if lenient:
-        _leniently(data, row, space, fast_idct, out, damaged=True)
+        try:
+            simplejpeg.decode_jpeg(data, space, fast_idct, buffer=out, strict=False)
+        except ValueError:  # TurboJPEG's header call takes no warning whatever
+            _by_pillow(data, row, space, out, damaged=True)
         return
     try:
         simplejpeg.decode_jpeg(data, space, fast_idct, buffer=out)
@@ -90,46 +93,68 @@ def _copy(image: npt.NDArray[np.uint8], out: memoryview) -> None:
 
 
 def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memoryview, problem: str) -> None:
-    """Decode after a warning that is no damage, or raise SampleError that says what is wrong.
+    """Decode after a warning that is not about damage, or raise SampleError that says what is wrong.
 
-    TurboJPEG reports the last warning. One about the header, if it is the last, means that the scans gave none.
+    TurboJPEG reports the last warning only, which may hide others. So a warning is never passed over: the file is
+    decoded again without the oddity that the warning names, and has to give none then.
     """
     if any(w in problem for w in _NOT_FOR_TURBO):
         _by_pillow(data, row, space, out)
         return
-    if any(w in problem for w in _HARMLESS):
-        _leniently(data, row, space, fast_idct, out)
-        return
+    tidy = b""
     found = _EXTRANEOUS.search(problem)
-    if found:
-        count, marker = int(found[1]), int(found[2], 16)
-        if marker != 0xD9 and not 0xD0 <= marker <= 0xD7:  # between the segments of the header
-            _leniently(data, row, space, fast_idct, out)
-            return
-        if marker == 0xD9 and _clean_without(data, count, space, out):
-            return
-    raise _explain(problem)
-
-
-def _leniently(data: memoryview, row: Any, space: str, fast_idct: bool, out: memoryview, damaged: bool = False) -> None:
+    if found and int(found[2], 16) == _EOI:
+        tidy = _without_padding(data, int(found[1]))
+    elif found or any(w in problem for w in _HARMLESS):
+        tidy = _without_oddities(data, row)
+    if not tidy or tidy == data:
+        raise _explain(problem)
     try:
-        simplejpeg.decode_jpeg(data, space, fast_idct, buffer=out, strict=False)
-    except ValueError:  # TurboJPEG's header call takes no warning whatever
-        _by_pillow(data, row, space, out, damaged)
+        simplejpeg.decode_jpeg(tidy, space, fast_idct, buffer=out)
+    except ValueError as e:
+        _recover(memoryview(tidy), row, space, fast_idct, out, str(e))
 
 
-def _clean_without(data: memoryview, extra: int, space: str, out: memoryview) -> bool:
-    """The stream decodes without a warning once ``extra`` bytes before its last EOI are cut out, which are all alike:
-    padding, no damage. (A flipped bit may make codes shorter: then bytes of the picture are left over.)"""
+def _without_padding(data: memoryview, extra: int) -> bytes:
+    """The file without ``extra`` bytes before its last EOI; empty unless all of them are 0.
+
+    Zeros are padding. Other bytes may belong to the picture: a flipped bit may make codes shorter."""
     whole = bytes(data)
     end = whole.rfind(b"\xff\xd9")
-    if end < extra or len(set(whole[end - extra : end])) > 1:
-        return False
-    try:
-        simplejpeg.decode_jpeg(whole[: end - extra] + b"\xff\xd9", space, buffer=out)
-    except ValueError:
-        return False
-    return True
+    return whole[: end - extra] + whole[end:] if end >= extra and not any(whole[end - extra : end]) else b""
+
+
+def _without_oddities(data: memoryview, row: Any) -> bytes:
+    """The file without what libjpeg warns of although no pixel depends on it: bytes between segments before the first
+    scan, unknown versions of JFIF, unknown colour transforms of Adobe (libjpeg takes YCbCr or YCCK), and spectral
+    selection in sequential scans. Entropy-coded data and everything else are kept. Empty if a component has no scan:
+    the bytes before the first one may be a scan that lost its marker."""
+    whole, parts, at, scanned = bytes(data), [b"\xff\xd8"], 2, set[int]()
+    while found := _MARKER.search(whole, at):
+        marker = found[1][0]
+        if scanned:
+            parts.append(whole[at : found.start()])
+        if marker == _EOI:
+            break
+        at = found.end() + int.from_bytes(whole[found.end() : found.end() + 2], "big")
+        segment = bytearray(whole[found.end() - 2 : at])
+        if marker == 0xE0 and segment[4:9] == b"JFIF\0" and len(segment) > 9:
+            segment[9] = 1
+        elif marker == 0xEE and segment[4:9] == b"Adobe" and len(segment) > 15 and segment[15] > 2:
+            segment[15] = 2 if row["components"] == 4 else 1
+        elif marker == _SOS and len(segment) > 4:
+            scanned.update(segment[5 : 5 + 2 * segment[4] : 2])
+            if row["sof"] not in _PROGRESSIVE:
+                segment[-3:] = b"\0\x3f\0"
+        parts.append(bytes(segment))
+    if len(scanned) < row["components"]:
+        return b""
+    return b"".join([*parts, whole[found.start() :] if found else b""])
+
+
+_EOI, _SOS = 0xD9, 0xDA
+_MARKER = re.compile(rb"\xff+([\x01-\xcf\xd8-\xfe])")
+"""A marker with its fill bytes; restart markers belong to the entropy-coded data."""
 
 
 def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview, damaged: bool = False) -> None:

@@ -75,7 +75,7 @@ def test_what_libjpeg_turbo_warns_of_is_found(progressive: bool, subsampling: in
             elif not warned:
                 counts["stricter" if found(data) else "clean"] += 1
     assert counts["found"] > 60
-    assert counts["missed"] <= counts["found"] // 30  # a byte or two too many, all alike: that is padding
+    assert counts["missed"] <= 2  # a zero too many before EOI is padding
     assert counts["stricter"] <= counts["found"] // 10  # bytes too many before a restart marker
 
 
