@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
+from ..ops.codecs.formats import LISTED_SUFFIXES
 from ..ops.codecs.png import libdeflate
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
@@ -38,8 +39,7 @@ U8 = npt.NDArray[np.uint8]
 _kernels: Any = Kernels(".file_cpu", __package__)
 _sending: Any = Kernels(".fetch.sent_files_cpu", __package__)
 
-MEDIA_FILTERS = ("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm", "*.jp2",
-                 "*.webp", "*.flac", "*.ogg", "*.wav")  # fmt: skip
+MEDIA_FILTERS = (*(f"*{suffix}" for suffix in LISTED_SUFFIXES), "*.flac", "*.ogg", "*.wav")
 VIDEO_FILTERS = ("*.mp4", "*.mov", "*.mkv", "*.webm", "*.avi", "*.ts", "*.mpg", "*.mpeg")
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a pipe must not block
 _AT_FDCWD = -100  # relative to the working directory

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import dali_run.fn as fn
-from dali_run.ops.codecs.formats import Header, probe
+from dali_run.ops.codecs.format import Header
+from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.isolation.processes import Isolation
 from dali_run.ops.compiled import ahead
 from dali_run.ops.compiled.listed import Loop

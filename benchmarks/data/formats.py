@@ -168,9 +168,10 @@ def library(kind: str) -> tuple[str, Callable[[bytes], object]] | None:
     import imagecodecs
 
     from dali_run.ops.codecs import pillow
+    from dali_run.ops.codecs.formats import BY_NAME
 
     def by_pillow(data: bytes) -> object:
-        return pillow._plugin({"tiff, jpeg": "tiff"}.get(kind, kind))(io.BytesIO(data)).load()
+        return pillow._plugin(BY_NAME[{"tiff, jpeg": "tiff"}.get(kind, kind)].pillow)(io.BytesIO(data)).load()
 
     def by_libdeflate(data: bytes) -> object:
         import deflate

@@ -37,7 +37,8 @@ from benchmarks.data.kernels_alone import (
 )
 from dali_run.ops.batch import Batch
 from dali_run.ops.codecs import pillow
-from dali_run.ops.codecs.formats import Header, probe
+from dali_run.ops.codecs.format import Header
+from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.jpeg2000 import on_gpu
 from dali_run.ops.codecs.others import row_of
 from dali_run.ops.errors import SampleError

@@ -15,8 +15,8 @@ from PIL import Image
 
 from dali_run.ops.batch import I32, I64, Batch, Samples
 from dali_run.ops.codecs.formats import probe
-from dali_run.ops.codecs.rows import streams
-from dali_run.ops.codecs.rows.planes import Packed, Where, restore, unpacking
+from dali_run.ops.codecs.gpu_streams import streams
+from dali_run.ops.codecs.gpu_streams.planes import Packed, Where, restore, unpacking
 from dali_run.pipelines.bench.web_mix import scaled
 
 Differences = Callable[[Any, list[bytes], int], tuple[int, Sequence[int]]]

@@ -43,9 +43,9 @@ from benchmarks.data.kernels_alone import (
 )
 from dali_run.ops.batch import I64, Batch
 from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.gpu_streams import streams as unpacking
+from dali_run.ops.codecs.gpu_streams.planes import FILTERED, PLANE, Packed
 from dali_run.ops.codecs.png import decoder, on_gpu
-from dali_run.ops.codecs.rows import streams as unpacking
-from dali_run.ops.codecs.rows.planes import FILTERED, PLANE, Packed
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.bench.web_mix import encoded
 

@@ -41,9 +41,10 @@ from benchmarks.data.kernels_alone import (
     whole,
 )
 from dali_run.ops.batch import I64, Batch
-from dali_run.ops.codecs.formats import Header, probe
-from dali_run.ops.codecs.rows import streams
-from dali_run.ops.codecs.rows.planes import restore, unpacking
+from dali_run.ops.codecs.format import Header
+from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.gpu_streams import streams
+from dali_run.ops.codecs.gpu_streams.planes import restore, unpacking
 from dali_run.ops.codecs.tiff import decoder, on_gpu
 from dali_run.ops.errors import SampleError
 from dali_run.ops.gpu.lane import Lane

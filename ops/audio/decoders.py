@@ -267,7 +267,7 @@ class Audio(Operator, name="decoders.audio"):
         return signals, ctx.device.to_device(rates)
 
     def _opened_by_threads(self, ctx: Context, encoded: Batch) -> Opened:
-        from ..codecs.on_threads import threads
+        from ..codecs.threaded_decode import threads
 
         return self._opened(ctx, encoded, self._rates(ctx), threads().map, flac_on_gpu=not ctx.attempt)
 

@@ -13,7 +13,8 @@ from ..context import Context
 from ..types import DALIDataType
 from .decoders import check_encoded
 from .encoders import Format
-from .formats import FORMAT, NAMES
+from .format import FORMAT
+from .formats import BY_NAME
 from .on_host import Rules, read_headers
 
 
@@ -38,7 +39,7 @@ class EncodedAs(Operator, name="encoded_as"):
         headers = read_headers(replace(ctx, rejects=[]), encoded, Rules(max_pixels=2**62))
         same = headers.good.copy()
         if self.format is not None:
-            same &= headers.rows[:, FORMAT] == NAMES.index(self.format)
+            same &= headers.rows[:, FORMAT] == BY_NAME[self.format].code
         if self.shorter is not None:
             side = np.minimum(headers.height, headers.width)
             same &= side <= self.shorter if self.or_smaller else side == self.shorter

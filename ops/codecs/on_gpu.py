@@ -36,9 +36,9 @@ from .jpeg import nvjpeg
 from .jpeg.nvjpeg import Backend, Output
 from .on_cuda import PixelPlan, makes, makes_four, plan_pixels, run_pixels, takes
 from .on_host import Headers, Rules, Windows, copied, cut, decode_others, output_shapes, read_headers, straight
-from .on_threads import HostPart, thread_count, threads
 from .pixels import channels_of
-from .plain import on_gpu as plain
+from .threaded_decode import HostPart, thread_count, threads
+from .uncompressed import on_gpu as plain
 from .webp import on_gpu as webp
 
 Mask = npt.NDArray[np.bool_]

@@ -19,33 +19,17 @@ from ..gpu.readable_by_gpu import show
 from ..interfaces import Isolation
 from ..kernels import Kernels
 from ..types import DALIImageType
-from . import modern
 from .deep_colour import available, is_deep
-from .formats import (
-    BITS,
-    BMP,
-    BOMB_PIXELS,
-    CHANNELS,
-    FORMAT,
-    HEIGHT,
-    JPEG,
-    JPEG2000,
-    NAMES,
-    ORIENTATION,
-    WEBP,
-    WIDTH,
-    Header,
-    check_pixels,
-)
-from .formats import PNG as PNG_FILE
-from .formats import PNM as PNM_FILE
+from .format import BITS, CHANNELS, COLUMNS, FORMAT, HEIGHT, ORIENTATION, WIDTH, Header
+from .formats import BOMB_PIXELS, BY_CODE, BY_NAME, FORMATS, check_pixels
 from .jpeg.anchors import MODE, NO_STATES, Anchors
-from .others import COLUMNS, Others, are_deep, encoded_bytes, header_of, others_of
+from .jpeg.format import CODE as JPEG
+from .native_loops import readonly
+from .others import Others, are_deep, encoded_bytes, header_of, others_of
 from .pixels import Pixels, channels_of, orient, recolour
-from .plain import decoder as plain
 from .png import decoder as png
-from .straight import readonly
 from .tiff import decoder as tiff
+from .uncompressed import decoder as plain
 
 MAX_PIXELS = 178_956_970
 """The default limit on an image (2^29 bytes of RGB), by which Pillow refuses decompression bombs too."""
@@ -189,9 +173,7 @@ def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I
         place, rows = known.places[fits], known.rows[fits]
         # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
         pixels, channels = (rows[:, WIDTH] * rows[:, HEIGHT]).astype(np.float64), rows[:, CHANNELS]
-        taken = 4 + channels * np.where(
-            rows[:, FORMAT] == JPEG2000, 1 + (_INSIDE if stage == "cpu" else _INSIDE_ON_GPU), 1
-        )
+        taken = 4 + channels * (1 + _EXTRA_BYTES[int(stage != "cpu"), rows[:, FORMAT]])
         elements[place] = np.minimum(pixels * (fixed or channels), _MOST)
         besides[place] = np.minimum(pixels * taken * np.where(rows[:, BITS] <= 8, 1, 2), _MOST)
     return elements, besides
@@ -199,10 +181,10 @@ def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I
 
 _MOST = 1 << 56
 """Bytes or elements of one image; sums of them stay below 2^63."""
-_INSIDE = 4
-"""Bytes a sample that JPEG 2000's library holds besides (tests/ops/codecs/test_resident.py measures it)."""
-_INSIDE_ON_GPU = 9
-"""The same of the decoder on a GPU: coefficients, twice, and where code blocks are."""
+_EXTRA_BYTES = np.zeros((2, 1 + max(BY_CODE)), np.int64)
+"""`Format.extra_bytes` by code: of the host, of a GPU."""
+for _format in FORMATS:
+    _EXTRA_BYTES[:, _format.code] = _format.extra_bytes
 
 
 def _fit(known: Others, batch: Batch, rules: Rules) -> npt.NDArray[np.bool_]:
@@ -217,10 +199,12 @@ def _fit(known: Others, batch: Batch, rules: Rules) -> npt.NDArray[np.bool_]:
 def _take_plain(headers: Headers, known: Others, batch: Batch, rules: Rules) -> I64:
     """Fill in the headers of what is no JPEG and needs no other look, all at once; the places of these images."""
     format = known.rows[:, FORMAT]
-    taken = _fit(known, batch, rules) & ~np.isin(format, _MODERN)
-    if rules.dtype != np.uint8 and not available():  # some libraries may be missing
-        ours = (format == PNM_FILE) | ((format == PNG_FILE) & png.available())
-        taken &= ours | ~are_deep(known.rows)
+    taken = _fit(known, batch, rules)
+    for code in np.unique(format).tolist():  # some libraries may be missing
+        if BY_CODE[code].missing():
+            taken &= format != code
+        elif rules.dtype != np.uint8 and not BY_CODE[code].keeps_16_bits() and not available():
+            taken &= (format != code) | ~are_deep(known.rows)
     place, rows = known.places[taken], known.rows[taken]
     headers.rows[place] = rows
     turned = rows[:, ORIENTATION] if rules.adjust_orientation else np.ones(len(place), np.int64)
@@ -233,7 +217,6 @@ def _take_plain(headers: Headers, known: Others, batch: Batch, rules: Rules) -> 
 
 
 _NO_HEADER = np.zeros(COLUMNS, np.int64)
-_MODERN = [NAMES.index(name) for name in modern.NAMES]
 
 
 def _examine(
@@ -247,9 +230,10 @@ def _examine(
         check_header(headers.jpeg[i])
     else:
         header = header_of(row)
-        modern.check(header)
-        ours = header.format in ("pnm", "heic", "jpegxl") or (header.format == "png" and png.available())
-        if is_deep(header) and rules.dtype != np.uint8 and not ours and not available():
+        format = BY_NAME[header.format]
+        if problem := format.missing():
+            raise SampleError("unsupported", problem)
+        if is_deep(header) and rules.dtype != np.uint8 and not format.keeps_16_bits() and not available():
             remedy = "pip install 'dali-run[formats]', or take dtype UINT8"
             raise SampleError("unsupported", f"a {header.format} of 16 bits a channel needs imagecodecs: {remedy}")
         headers.rows[i] = row
@@ -369,13 +353,11 @@ def _without_library(data: memoryview, header: Header, rules: Rules, isolation: 
     """The pixels of an image that code of ours decodes, turned as is wanted; None for all others."""
     if isolation is not None and isolation.jpeg:
         return None
-    pixels = _STORED.get(header.format, plain.view)(data, header)
+    decode = BY_NAME[header.format].stored
+    pixels = None if decode is None else decode(data, header)
     if pixels is None:
         return None
     return orient(pixels, header.orientation) if rules.adjust_orientation else pixels
-
-
-_STORED = {"png": png.stored, "tiff": tiff.stored}
 
 
 def _after_error(
@@ -406,8 +388,8 @@ DAMAGE = ("corrupt_data", "truncated")
 def decode_straight(
     name: str, batch: Batch, which: I64, rules: Rules, anchors: I64 | None, out: Batch, places: I64
 ) -> npt.NDArray[np.bool_]:
-    """Decode the images ``which`` of ``batch`` by the decoder ``name`` (see `straight`) to the ``places`` of ``out``.
-    Which of them it did not take, bool[len(which)]."""
+    """Decode the images ``which`` of ``batch`` by the decoder ``name`` (see `native_loops`) to the ``places`` of
+    ``out``. Return which of them it did not take, bool[len(which)]."""
     decode_into = png.decode_into if name == PNG else tiff.decode_into
     status = decode_into(batch, which, *_targets(rules, None if anchors is None else anchors[which], out, places))
     left: npt.NDArray[np.bool_] = status != 0
@@ -519,8 +501,8 @@ def decode(
     return out
 
 
-_SURE = (WEBP, BMP, PNM_FILE)
-"""Formats whose pixels have the size that their headers say, with every decoder."""
+_EXACT = [f.code for f in FORMATS if f.exact_size]
+"""Codes of formats with `Format.exact_size`."""
 
 
 def _placed(headers: Headers, rules: Rules, besides: I64) -> list[int]:
@@ -528,7 +510,7 @@ def _placed(headers: Headers, rules: Rules, besides: I64) -> list[int]:
     before."""
     if rules.output_type is DALIImageType.ANY_DATA or rules.on_damage != "reject":
         return []
-    found = headers.good & np.isin(headers.rows[:, FORMAT], _SURE)
+    found = headers.good & np.isin(headers.rows[:, FORMAT], _EXACT)
     found[besides] = False
     return np.flatnonzero(found).tolist()
 

@@ -12,14 +12,13 @@ import numpy.typing as npt
 from ..batch import I64, Batch
 from ..errors import SampleError
 from ..kernels import Kernels
-from . import straight
-from .formats import BITS, CHANNELS, FORMAT, JPEG, NAMES, Header, probe, recognise
+from . import native_loops
+from .format import BITS, CHANNELS, COLUMNS, FORMAT, Header
+from .formats import BY_CODE, BY_NAME, probe, recognise
+from .jpeg.format import CODE as JPEG
 
 _jpegs: Any = Kernels(".jpeg.header", __package__)
-_loops: Any = Kernels(".usual_cpu", __package__)
-
-COLUMNS = 6
-"""Of a header, as `formats` has them."""
+_loops: Any = Kernels(".probe_cpu", __package__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +49,13 @@ def encoded_bytes(batch: Batch, i: int) -> memoryview:
 
 def row_of(header: Header) -> tuple[int, ...]:
     """A header as a row of numbers."""
-    format = NAMES.index(header.format)
-    return format, header.width, header.height, header.channels, header.bits, header.orientation
+    return BY_NAME[header.format].code, header.width, header.height, header.channels, header.bits, header.orientation
 
 
 def header_of(row: I64) -> Header:
     """The header that is a row of numbers."""
     format, *rest = row.tolist()
-    return Header(NAMES[format], *rest)
+    return Header(BY_CODE[format].name, *rest)
 
 
 def are_deep(rows: I64) -> npt.NDArray[np.bool_]:
@@ -79,7 +77,7 @@ def others_of(batch: Batch) -> Others:
     rows, wrong = np.zeros((len(which), COLUMNS), np.int64), dict[int, SampleError]()
     if len(which):
         sizes = batch.shapes[which, 0].astype(np.int64)
-        _loops.headers(straight.readonly(batch.data), batch.offsets[which], sizes, rows)
+        _loops.headers(native_loops.readonly(batch.data), batch.offsets[which], sizes, rows)
     for k in np.flatnonzero(rows[:, FORMAT] == JPEG).tolist():
         i = int(which[k])
         data = encoded_bytes(batch, i)

@@ -1,9 +1,7 @@
-"""PNG, BMP, TIFF, PNM, WebP, JPEG 2000 and GIF (and JPEGs that TurboJPEG does not take), decoded through Pillow; colour
-of 16 bits a channel is `deep_colour`'s.
+"""One image by the library of its format (`Format`): Pillow, unless the format names another one.
 
 The plugin of the recognised format is called directly: no other one sees the bytes, and Pillow's own limits and
-warnings do not apply. Pillow releases the GIL while it decodes, but for JPEG 2000. WebP goes to libwebp itself where it
-is no animation.
+warnings do not apply. Pillow releases the GIL while it decodes, but for JPEG 2000.
 """
 
 from __future__ import annotations
@@ -14,20 +12,18 @@ import logging
 import struct
 import threading
 import warnings
-import zlib
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import RejectCode, SampleError
-from . import deep_colour as deep_decode
-from . import modern, packed_tiff
-from .deep_colour import spread
-from .formats import Header, check_pixels
+from . import deep_colour
+from .format import Format, Header
+from .formats import BY_NAME, FORMATS, check_pixels
 from .pixels import INVERSE_ORIENTATION, Empty, Pixels, fresh, orient
-from .webp import decoder as webp
 
 
 def decode(
@@ -36,45 +32,45 @@ def decode(
 ) -> Pixels:  # fmt: skip
     """The image as (H, W, C), uint8, uint16 or float32, the first frame or page; palettes as RGB, CMYK as RGB.
 
-    ``header`` is that of `image_formats.probe`. Raises SampleError, and nothing else, whatever the data is. Damage that
+    ``header`` is that of `formats.probe`. Raises SampleError, and nothing else, whatever the data is. Damage that
     decoders pass over is refused, unless ``lenient``. Decoders that write where they are told ask ``empty``.
     """
     _quiet()
+    format = BY_NAME[header.format]
+    plugin = _plugin(format.pillow)  # here, so that a plugin that does not exist is not blamed on the file
     try:
         check_pixels(header.width, header.height, max_pixels)
-        if header.format == "webp" and (pixels := webp.decode(data, header, empty)) is not None:
-            return orient(pixels, header.orientation) if adjust_orientation else pixels
-        if header.format in modern.NAMES:
-            return modern.decode(data, header, adjust_orientation)
-        if _is_packed(header) and (pixels := packed_tiff.decode(data, header)) is not None:
-            return orient(pixels, header.orientation) if adjust_orientation else pixels
-        image = _plugin(header.format)(io.BytesIO(data))
-        check_pixels(image.width, image.height, max_pixels)
-        if header.format == "png" and not lenient:
-            check_chunks(data)
-        deep = deep_decode.decode(data, header, image.mode)
-        if deep is not None:
-            return orient(deep, header.orientation) if adjust_orientation else deep
-        _heard.said = []
-        image.load()
-        if _heard.said and not lenient:
-            raise SampleError("corrupt_data", f"the {header.format} is damaged: {_heard.said[0]}")
-        check_pixels(image.width, image.height, max_pixels)  # a few formats know their size only now
-        pixels = _array(image, header)
+        if format.library is not None:
+            pixels = format.library(data, header, adjust_orientation, empty)
+            if pixels is not None:
+                return pixels
+        pixels, turned = _by_plugin(plugin, format, data, header, max_pixels, lenient)
     except SampleError:
         raise
     except Exception as e:  # Pillow raises whatever its parsers run into: ten kinds were seen on damaged files
         raise explain(header.format, e) from e
-    orientation = header.orientation
-    if header.format == "tiff":  # Pillow has applied it already
-        return pixels if adjust_orientation else orient(pixels, INVERSE_ORIENTATION[orientation])
-    return orient(pixels, orientation) if adjust_orientation else pixels
+    if turned:
+        return pixels if adjust_orientation else orient(pixels, INVERSE_ORIENTATION[header.orientation])
+    return orient(pixels, header.orientation) if adjust_orientation else pixels
 
 
-def _is_packed(header: Header) -> bool:
-    """A TIFF of a depth that Pillow has no mode for, or (12 bits) only in some orders of bytes."""
-    gray = (1, 2, 4, 8, 16, 32)
-    return header.format == "tiff" and header.bits not in (gray if header.channels == 1 else (8, 16, 32))
+def _by_plugin(
+    plugin: Any, format: Format, data: memoryview, header: Header, max_pixels: int, lenient: bool
+) -> tuple[Pixels, bool]:
+    """Pixels by Pillow's ``plugin``, or by imagecodecs if Pillow would drop bits; and whether they are turned."""
+    image = plugin(io.BytesIO(data))
+    check_pixels(image.width, image.height, max_pixels)
+    if format.check is not None and not lenient:
+        format.check(data)
+    deep = deep_colour.decode(data, header, image.mode)
+    if deep is not None:
+        return deep, False
+    _heard.said = []
+    image.load()
+    if _heard.said and not lenient:
+        raise SampleError("corrupt_data", f"the {header.format} is damaged: {_heard.said[0]}")
+    check_pixels(image.width, image.height, max_pixels)  # a few formats know their size only now
+    return _array(image, format, header), format.pillow_turns
 
 
 def explain(format: str, error: BaseException) -> SampleError:
@@ -100,7 +96,7 @@ _TRUNCATED = ("truncated", "not enough", "unexpected end", "premature", "reached
 _UNSUPPORTED = ("unsupported", "not supported", "unknown pixel mode", "unknown compression", "cannot handle")
 
 
-def _array(image: Any, header: Header) -> Pixels:
+def _array(image: Any, format: Format, header: Header) -> Pixels:
     mode = image.mode
     if mode in ("P", "PA"):
         image.info.pop("transparency", None)
@@ -120,55 +116,36 @@ def _array(image: Any, header: Header) -> Pixels:
         raise SampleError("unsupported", f"{header.format} with pixels of Pillow's mode {mode} is not decoded")
     if pixels.size == 0:
         raise SampleError("corrupt_data", f"the {header.format} has no pixels")
-    pixels = _whole_range(pixels, header)
+    pixels = _whole_range(pixels, format, header)
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _whole_range(pixels: Pixels, header: Header) -> Pixels:
-    """Samples of other than 8 or 16 bits over the whole range of their type. Pillow leaves those of TIFF as they are
-    stored (12 bits: 0 ... 4095), and shifts those of JPEG 2000 to the top (5 bits: 0, 8 ... 248)."""
+def _whole_range(pixels: Pixels, format: Format, header: Header) -> Pixels:
+    """Samples of other than 8 or 16 bits over the whole range of their type."""
     bits, width = header.bits, 8 * pixels.dtype.itemsize
-    if bits == width or bits >= 16 or pixels.dtype.kind != "u":
+    if format.widen is None or bits == width or bits >= 16 or pixels.dtype.kind != "u":
         return pixels
-    most = (1 << bits) - 1
-    if header.format == "tiff" and width == 16 and bits > 8:
-        return spread(pixels, most)
-    if header.format == "jpeg2000" and (bits < 8 or width == 16):
-        return spread(pixels >> (width - bits), most)
-    return pixels
+    return format.widen(pixels, bits)
 
 
 def load() -> None:
     """Import what `decode` needs; the first image does it by itself."""
-    _plugin("png")
+    for format in FORMATS:
+        _plugin(format.pillow)
 
 
 @cache
-def _plugin(format: str) -> Any:
-    from PIL import (
-        BmpImagePlugin,
-        GifImagePlugin,
-        Jpeg2KImagePlugin,
-        JpegImagePlugin,
-        PngImagePlugin,
-        PpmImagePlugin,
-        TiffImagePlugin,
-        WebPImagePlugin,
-    )
-
+def _plugin(name: str) -> Any:
+    """Pillow's class ``name`` (`Format.pillow`); None for an empty name."""
+    if not name:
+        return None
     # A handler of its own keeps messages about odd files off stderr; users still get them from their own handlers.
     logging.getLogger("PIL").addHandler(logging.NullHandler())
-    _listen_to_libtiff()
-    return {
-        "png": PngImagePlugin.PngImageFile,
-        "bmp": BmpImagePlugin.BmpImageFile,
-        "tiff": TiffImagePlugin.TiffImageFile,
-        "pnm": PpmImagePlugin.PpmImageFile,
-        "webp": WebPImagePlugin.WebPImageFile,
-        "jpeg2000": Jpeg2KImagePlugin.Jpeg2KImageFile,
-        "gif": GifImagePlugin.GifImageFile,
-        "jpeg": JpegImagePlugin.JpegImageFile,
-    }[format]
+    module, _, plugin = name.partition(".")
+    found = getattr(import_module(f"PIL.{module}"), plugin)
+    if module == "TiffImagePlugin":
+        _listen_to_libtiff()
+    return found
 
 
 _heard = threading.local()
@@ -199,25 +176,6 @@ def _listen_to_libtiff() -> None:
         library = ctypes.CDLL(path)
         library.TIFFSetWarningHandler(_listen)
         library.TIFFSetErrorHandler(_listen)
-
-
-def check_chunks(data: memoryview) -> None:
-    """Raises SampleError where a chunk of a PNG that holds pixels or colours is not what its checksum says (PNG 3rd
-    ed., 5.3). Pillow does not look at those of pixels."""
-    at = 8
-    while at + 12 <= len(data):
-        length, tag = struct.unpack_from(">I4s", data, at)
-        end = at + 8 + length
-        if end + 4 > len(data):
-            return  # cut off: the decoder says so
-        if tag in _CHECKED and zlib.crc32(data[at + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
-            raise SampleError("corrupt_data", f"the PNG is damaged: the checksum of its {tag.decode()} chunk differs")
-        if tag == b"IEND":
-            return
-        at = end + 4
-
-
-_CHECKED = (b"IHDR", b"PLTE", b"IDAT", b"tRNS")
 
 
 _FILTER = ("ignore", None, UserWarning)

@@ -72,6 +72,15 @@ _YCBCR_OFFSET = np.array([16, 128, 128], np.float32) / np.float32(256)
 """As fractions of 256: 16 and 128 for 8 bit, 4096 and 32768 for 16 bit."""
 
 
+def spread(pixels: Pixels, most: int) -> Pixels:
+    """0 ... ``most`` to the whole range of the type, uint8 or uint16, rounded."""
+    full = int(np.iinfo(pixels.dtype).max)
+    if most == full:
+        return pixels
+    wide = np.minimum(pixels, most).astype(np.uint32) * np.uint32(full)
+    return ((wide + most // 2) // most).astype(pixels.dtype)
+
+
 def full_scale(dtype: np.dtype[Any]) -> float:
     """The value of ``dtype`` that stands for 1.0: the largest integer, or 1."""
     return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)

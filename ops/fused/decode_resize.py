@@ -30,7 +30,7 @@ from .resize_normalize import ResizeCropMirrorNormalize, Sampling, part, sampled
 _plans: Any = Kernels("..images.resampling.plan_cpu", __package__)
 _cuda: Any = Kernels("..codecs.on_cuda", __package__)
 _gpu: Any = Kernels("..codecs.on_gpu", __package__)
-_threads: Any = Kernels("..codecs.on_threads", __package__)
+_threads: Any = Kernels("..codecs.threaded_decode", __package__)
 _jpeg: Any = Kernels("..codecs.jpeg.cuda", __package__)
 
 if TYPE_CHECKING:

@@ -161,7 +161,7 @@ class Video(Operator, name="decoders.video"):
         return self._decoded(ctx, encoded, map)
 
     def mixed(self, ctx: Context, encoded: Batch) -> Batch:
-        from ..codecs.on_threads import threads
+        from ..codecs.threaded_decode import threads
 
         if nvdec.module() is not None:
             return self._on_nvdec(ctx, encoded)

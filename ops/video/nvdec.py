@@ -393,7 +393,7 @@ def _decode(
     left: _Left | None,
 ) -> _Found:  # fmt: skip
     """One part, by NVDEC; or what a thread of the CPU begins with, and this one does not wait for."""
-    from ..codecs.on_threads import threads as cpu_threads
+    from ..codecs.threaded_decode import threads as cpu_threads
 
     began, ends, leaves = time.perf_counter(), part[-1].ends, None
     if left is not None and left.clip is None and not part[0].continued:

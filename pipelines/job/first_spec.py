@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.base import nearest
+from ...ops.codecs.formats import SUFFIXES
 from ...ops.errors import SpecError
 from ...writers.formats.columns import is_extension
 from ..plugins import known_writer, load_operators
@@ -28,7 +29,7 @@ SCHEMA = "spec.schema.json"
 _LOOKED_AT = 5000
 """Files whose names are looked at."""
 _MEDIA = {
-    "pictures": (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".jp2", ".avif", ".heic", ".jxl", ".gif"),
+    "pictures": SUFFIXES,
     "sounds": (".wav", ".flac", ".ogg", ".mp3", ".opus"),
     "videos": (".mp4", ".mkv", ".avi", ".mov", ".webm"),
 }

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ops.batch import Batch
-from ...ops.codecs.formats import recognise
+from ...ops.codecs.formats import FORMATS, recognise
 from ...ops.errors import SampleError
 from ..wording import count, size
 from .pictures import as_picture
@@ -27,7 +27,7 @@ MOST_FRAMES = 4
 """Frames of a sequence that are shown."""
 _SIDE = 160
 _SHOWN_BYTES = 256 << 10
-_MIMES = {"jpeg": "image/jpeg", "png": "image/png", "webp": "image/webp", "gif": "image/gif"}
+_MIMES = {f.name: f.mime for f in FORMATS if f.mime}
 """Encoded pictures that browsers show as they are."""
 
 # -- batches ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...ops.batch import Batch
-from ...ops.codecs.formats import recognise
+from ...ops.codecs.formats import BY_NAME, recognise
 from ...ops.codecs.isolation.processes import isolated
 from ...ops.errors import SampleError
 from ..compile.place import Target
@@ -32,7 +32,6 @@ from .overlays import Pictures, overlays
 Entry = tuple[str, int, Batch]
 """Name of an operator, number of its output, and what came out; host memory."""
 CONTACT_SHEET = "contact-sheet.png"
-_SUFFIXES = {"jpeg": ".jpg", "jpeg2000": ".jp2"}
 _SOUNDS = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
 """Suffixes of sounds by their first bytes."""
 _CELL, _LABEL = 160, 14
@@ -216,7 +215,7 @@ def _write(sample: NDArray[Any], layout: str, stem: Path) -> tuple[Path, Image.I
         except SampleError:
             pass
         else:
-            path = stem.with_name(stem.name + _SUFFIXES.get(kind, f".{kind}"))
+            path = stem.with_name(stem.name + BY_NAME[kind].suffixes[0])
             path.write_bytes(sample.tobytes())
             return path, None
     picture = as_picture(sample, layout)

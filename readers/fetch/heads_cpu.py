@@ -8,13 +8,13 @@ import numpy as np
 from numba import njit
 
 from ...ops.codecs.jpeg.header import head_of, walking
-from ...ops.codecs.plain.decoder_cpu import bmp_header, pnm_header
 from ...ops.codecs.png.simd_cpu import call_3
 from ...ops.codecs.tiff import directory_cpu as tiff
+from ...ops.codecs.uncompressed.decoder_cpu import bmp_header, pnm_header
 from .extents_cpu import copy_extent
 
 _LEAST, _PLAIN = 54, 1024
-"""Bytes of a BMP or PNM: of smaller ones all is kept, of larger ones no more is looked at (`codecs.plain`)."""
+"""Bytes of a BMP or PNM: of smaller ones all is kept, of larger ones no more is looked at (`codecs.uncompressed`)."""
 _SIGNATURE = 8
 """Bytes that a PNG begins with, and a TIFF up to its directory."""
 _IDAT = 0x49444154

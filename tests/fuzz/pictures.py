@@ -19,11 +19,12 @@ import numpy as np
 
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs import pillow
-from dali_run.ops.codecs.formats import Header, probe
+from dali_run.ops.codecs.format import Header
+from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.others import row_of
-from dali_run.ops.codecs.plain import decoder as plain
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.tiff import decoder as tiff
+from dali_run.ops.codecs.uncompressed import decoder as plain
 from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIImageType
 

@@ -594,8 +594,8 @@ def direct_picture(data: bytes) -> None:
 
     from dali_run.ops.codecs import pillow
     from dali_run.ops.codecs.formats import probe
-    from dali_run.ops.codecs.plain import decoder as plain
     from dali_run.ops.codecs.png import decoder as png
+    from dali_run.ops.codecs.uncompressed import decoder as plain
     from dali_run.ops.codecs.webp import decoder as webp
 
     view = memoryview(data)
@@ -636,7 +636,7 @@ def dali_files() -> list[bytes]:
 
 
 def exif_block(data: bytes) -> None:
-    from dali_run.ops.codecs.formats import exif_orientation
+    from dali_run.ops.codecs.exif import exif_orientation
 
     assert 1 <= exif_orientation(memoryview(data)) <= 8
 

@@ -10,20 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.batch import I64, Batch
+from ...ops.codecs.formats import FORMATS, SUFFIXES
 from ..base import FieldConfig, Records
 from .columns import Column, Kind, as_bytes, as_decimal, as_npy, check_encoded, copy, elements, kind_of
 
-_BY_ENCODING = {"jpeg": "jpg", "png": "png", "webp": "webp", "npy": "npy", "flac": "flac", "wav": "wav"}
+_BY_ENCODING = {f.name: f.suffixes[0][1:] for f in FORMATS} | {"npy": "npy", "flac": "flac", "wav": "wav"}
 _SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
-    (b"\xff\xd8\xff", 0, "jpg"),
-    (b"\x89PNG\r\n\x1a\n", 0, "png"),
-    (b"WEBP", 8, "webp"),
-    (b"GIF8", 0, "gif"),
-    (b"BM", 0, "bmp"),
-    (b"II*\0", 0, "tiff"),
-    (b"MM\0*", 0, "tiff"),
-    (b"\0\0\0\x0cjP  ", 0, "jp2"),
-    (b"\xff\x4f\xff\x51", 0, "j2k"),
+    *((s.mark, s.at, (s.suffix or f.suffixes[0])[1:]) for f in FORMATS for s in f.signatures),
     (b"fLaC", 0, "flac"),
     (b"OggS", 0, "ogg"),
     (b"WAVE", 8, "wav"),
@@ -37,8 +30,8 @@ _TEXT = {
     "xml", "yaml",
 }  # fmt: skip
 KNOWN = _TEXT | {
-    "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "jp2", "j2k", "jxl", "avif", "heic", "pgm", "ppm", "npy",
-    "npz", "wav", "flac", "ogg", "opus", "mp3", "m4a", "aac", "mp4", "mkv", "webm", "mov", "avi", "bin", "msg",
+    *(suffix[1:] for suffix in SUFFIXES), "j2k", "npy", "npz", "wav", "flac", "ogg", "opus", "mp3", "m4a", "aac", "mp4",
+    "mkv", "webm", "mov", "avi", "bin", "msg",
 }  # fmt: skip
 """Extensions by which readers choose a decoder. A field of one of these names is a member with this extension."""
 

@@ -36,7 +36,7 @@ import numpy as np
 from ...errors import JobError, RejectCode, SampleError
 from ...storage.descriptors import Descriptor
 from ...types import DALIImageType
-from ..formats import Header
+from ..format import Header
 from ..pixels import Pixels
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ import numpy as np
 from ...batch import address
 from ...errors import SampleError
 from ...types import DALIImageType
-from ..formats import Header
+from ..format import Header
 from ..pixels import Empty, Pixels
 from .processes import HEAD, PATIENCE
 

@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import EXIF_RATIONALS, EXIF_SHORTS, EXIF_STRINGS
+from ..exif import EXIF_RATIONALS, EXIF_SHORTS, EXIF_STRINGS
 from .scans import COLUMNS as SCAN_COLUMNS
 from .scans import MAX_BLOCKS_IN_MCU, SCAN, walk_scans
 from .segments import huffman_tables, past_fill, past_scan, quantisation_tables, u16

@@ -11,7 +11,7 @@ import simplejpeg
 
 from ...errors import RejectCode, SampleError
 from ...types import DALIImageType
-from ..formats import Header
+from ..format import Header
 from ..pixels import Pixels
 from . import header as jpeg_header
 

@@ -17,9 +17,10 @@ import numpy.typing as npt
 from ...batch import I64, Batch
 from ...gpu.lane import Lane
 from ...kernels import Kernels
-from .. import straight
-from ..formats import BITS, CHANNELS, FORMAT, HEIGHT, JPEG2000, WIDTH
-from ..rows.streams import PIECE, before
+from .. import native_loops
+from ..format import BITS, CHANNELS, FORMAT, HEIGHT, WIDTH
+from ..gpu_streams.streams import PIECE, before
+from .format import CODE
 
 _codestream: Any = Kernels(".codestream_cpu", __package__)
 _packets: Any = Kernels(".packets_cpu", __package__)
@@ -82,7 +83,7 @@ class Coded:
 
 def takes(rows: I64) -> npt.NDArray[np.bool_]:
     """The pictures that may be ones for the GPU, by their headers [N, 6]."""
-    taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == JPEG2000) & (rows[:, BITS] == _BITS)
+    taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & (rows[:, BITS] == _BITS)
     taken &= (rows[:, CHANNELS] == 1) | (rows[:, CHANNELS] == 3)
     return taken & (rows[:, WIDTH].astype(np.float64) * rows[:, HEIGHT] <= MOST)
 
@@ -93,7 +94,7 @@ def read(batch: Batch, which: I64, heights: I64, widths: I64) -> tuple[Coded, np
     c, p, n = _codestream, _packets, len(which)
     facts, steps = np.zeros((n, c.FACTS), np.int64), np.zeros((n, c.BANDS, 2), np.int64)
     taken, sizes = np.zeros(n, np.bool_), batch.shapes[which, 0].astype(np.int64)
-    files = straight.readonly(batch.data), batch.offsets[which], sizes
+    files = native_loops.readonly(batch.data), batch.offsets[which], sizes
     blocks, chunks, tiles = p.read_files(*files, heights, widths, facts, steps, taken)
     samples = np.where(taken, heights * widths * facts[:, c.COMPONENTS], 0)
     places = before(samples)

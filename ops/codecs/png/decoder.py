@@ -10,11 +10,12 @@ import numpy.typing as npt
 from ...batch import I32, I64, Batch
 from ...kernels import Kernels
 from ...types import DALIImageType
-from .. import straight
-from ..formats import BITS, CHANNELS, FORMAT, HEIGHT, PNG, WIDTH, Header
+from .. import native_loops
+from ..format import BITS, CHANNELS, FORMAT, HEIGHT, WIDTH, Header
 from ..others import row_of
 from ..pixels import Pixels
 from . import libdeflate
+from .format import CODE
 
 _decoder: Any = Kernels(".decoder_cpu", __package__)
 
@@ -26,8 +27,8 @@ def available() -> bool:
 
 def are_straight(rows: I64, sizes: I32 | I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
     """Of headers [M, 6] of files of ``sizes`` bytes: the decoder makes what is wanted without a step between."""
-    taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == PNG) & _hold(rows, sizes)
-    taken &= straight.need_no_colours(rows, output_type)
+    taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & _hold(rows, sizes)
+    taken &= native_loops.need_no_colours(rows, output_type)
     if output_type is DALIImageType.ANY_DATA:  # where such a file is damaged, Pillow makes four channels of it
         taken &= (rows[:, BITS] <= 8) | (rows[:, CHANNELS] != 2)
     return taken
@@ -47,11 +48,11 @@ _MOST = 1032
 
 
 def decode_into(batch: Batch, which: I64, *wanted: Any) -> I32:
-    """`straight.decode_into` by the decoder."""
-    return straight.decode_into(_decoder.decode_images, batch, which, *wanted)
+    """`native_loops.decode_into` by the decoder."""
+    return native_loops.decode_into(_decoder.decode_images, batch, which, *wanted)
 
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
-    """`straight.stored` by the decoder."""
+    """`native_loops.stored` by the decoder."""
     row, size = np.array([row_of(header)], np.int64), np.array([len(data)], np.int64)
-    return straight.stored(_decoder.decode_images, data, header) if _hold(row, size)[0] else None
+    return native_loops.stored(_decoder.decode_images, data, header) if _hold(row, size)[0] else None

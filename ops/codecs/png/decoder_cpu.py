@@ -375,7 +375,7 @@ def decode_images(
     functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, item: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode N images, as `straight` has it. Without libdeflate ``functions`` are 0, and all are for others."""
+    """Decode N images, as `native_loops` has it. Without libdeflate ``functions`` are 0, and all are for others."""
     most: Any = np.int64(0)
     for i in range(len(sizes)):
         most = max(most, sizes[i])

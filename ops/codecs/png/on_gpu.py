@@ -1,5 +1,5 @@
-"""PNGs on a GPU: threads of the CPU look through the files, the GPU inflates (`rows.streams`), checks the sum, undoes
-the filters and makes pixels (`rows.planes`). What is large beside the rest of its batch is inflated by threads.
+"""PNGs on a GPU: threads of the CPU look through the files, the GPU inflates (`gpu_streams.streams`), checks the sum,
+undoes the filters and makes pixels (`gpu_streams.planes`). Threads inflate images that are large beside their batch.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy.typing as npt
 from ...batch import I64, Batch
 from ...gpu.readable_by_gpu import hidden
 from ...kernels import Kernels
-from .. import straight
-from ..rows.planes import FILTERED, PLANE, Packed
-from ..rows.streams import DEFLATE, before
+from .. import native_loops
+from ..gpu_streams.planes import FILTERED, PLANE, Packed
+from ..gpu_streams.streams import DEFLATE, before
 from . import libdeflate
 
 _rows: Any = Kernels(".rows_cpu", __package__)
@@ -73,7 +73,7 @@ class Streams:
         """Of the PNGs ``which`` of ``batch``, of these sizes. The first channel of palettes is blue where they are
         ``bgr``."""
         self._batch, self._which, self._bgr, n = batch, which, bgr, len(which)
-        self._data = straight.readonly(batch.data)
+        self._data = native_loops.readonly(batch.data)
         self._planes = planes(batch, which, heights, widths)
         self._room = room(self._planes, n)
         self._places, self._colours = _palettes(batch, which, self._planes)
@@ -110,7 +110,7 @@ def inflate(
     found = planes(batch, which, heights, widths)
     palettes, colours = _palettes(batch, which, found)
     status, nbytes = np.empty(len(which), np.int32), batch.shapes[which, 0].astype(np.int64)
-    files = libdeflate.functions(), straight.readonly(batch.data), batch.offsets[which], nbytes
+    files = libdeflate.functions(), native_loops.readonly(batch.data), batch.offsets[which], nbytes
     _rows.inflate_images(*files, palettes, bgr, colours, rows, places, sizes, status)
     whole = Packed(found, which, sizes, np.full(len(which), DEFLATE), colours)
     return _only(whole, status == 0), status == 0

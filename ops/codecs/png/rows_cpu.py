@@ -1,5 +1,5 @@
 """PNG up to its filtered rows, or up to its zlib stream, a whole batch without the GIL: a GPU does the rest
-(`rows.planes`, `rows.streams`).
+(`gpu_streams.planes`, `gpu_streams.streams`).
 
 Everything about a file is checked here, as `decoder_cpu` does, but for what only the GPU sees: the numbers of the
 filters and of colours, and the stream where it is not inflated here. Rows on the GPU have exactly the size that the

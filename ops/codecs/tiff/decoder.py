@@ -10,9 +10,10 @@ import numpy.typing as npt
 from ...batch import I32, I64, Batch
 from ...kernels import Kernels
 from ...types import DALIImageType
-from .. import straight
-from ..formats import BITS, CHANNELS, FORMAT, TIFF, Header
+from .. import native_loops
+from ..format import BITS, CHANNELS, FORMAT, Header
 from ..pixels import Pixels
+from .format import CODE
 
 _decoder: Any = Kernels(".decoder_cpu", __package__)
 _directory: Any = Kernels(".directory_cpu", __package__)
@@ -22,8 +23,8 @@ def are_straight(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]
     """Of headers [M, 6]: the decoder may make what is wanted of a file without a step between; `are_plain` tells
     whether it will."""
     bits = rows[:, BITS]
-    known: npt.NDArray[np.bool_] = (rows[:, FORMAT] == TIFF) & ((bits == 8) | (bits == 16)) & (rows[:, CHANNELS] <= 4)
-    return known & straight.need_no_colours(rows, output_type)
+    known: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & ((bits == 8) | (bits == 16)) & (rows[:, CHANNELS] <= 4)
+    return known & native_loops.need_no_colours(rows, output_type)
 
 
 def are_plain(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
@@ -34,19 +35,19 @@ def are_plain(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
 
 def _plain(encoded: Any, offsets: I64, sizes: I64) -> npt.NDArray[np.bool_]:
     plain = np.empty(len(sizes), np.bool_)
-    _directory.are_plain(straight.readonly(encoded), offsets, sizes, plain)
+    _directory.are_plain(native_loops.readonly(encoded), offsets, sizes, plain)
     return plain
 
 
 def decode_into(batch: Batch, which: I64, *wanted: Any) -> I32:
-    """`straight.decode_into` by the decoder."""
-    return straight.decode_into(_decoder.decode_images, batch, which, *wanted)
+    """`native_loops.decode_into` by the decoder."""
+    return native_loops.decode_into(_decoder.decode_images, batch, which, *wanted)
 
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
-    """`straight.stored` by the decoder."""
+    """`native_loops.stored` by the decoder."""
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
     known = header.format == "tiff" and header.bits in (8, 16) and header.channels <= 4
     if not known or not _plain(encoded, one, one + len(encoded))[0]:
         return None
-    return straight.stored(_decoder.decode_images, data, header)
+    return native_loops.stored(_decoder.decode_images, data, header)

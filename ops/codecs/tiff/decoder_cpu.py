@@ -244,7 +244,7 @@ def decode_images(
     functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, item: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode N images, as `straight` has it. Without libdeflate ``functions`` are 0, and deflated ones are for
+    """Decode N images, as `native_loops` has it. Without libdeflate ``functions`` are 0, and deflated ones are for
     others."""
     machine = call_1(functions[0], (0,)) if functions[0] else 0
     table, facts, counts = np.zeros(4096, np.int64), np.zeros(FACTS, np.int64), np.zeros(2, np.int64)

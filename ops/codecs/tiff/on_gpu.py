@@ -1,5 +1,5 @@
-"""TIFFs on a GPU: threads of the CPU read the directories, the GPU unpacks strips and tiles (`rows.streams`), undoes
-the predictor and makes pixels (`rows.planes`). What is large beside the rest of its batch is for the CPU's decoder.
+"""TIFFs on a GPU: threads of the CPU read the directories, the GPU unpacks strips and tiles (`gpu_streams.streams`),
+undoes the predictor and makes pixels (`gpu_streams.planes`). Images that are large beside their batch are for the CPU.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from ...batch import I64, Batch
 from ...kernels import Kernels
-from .. import straight
-from ..rows import streams
-from ..rows.planes import PLANE, PREDICTED, Packed
+from .. import native_loops
+from ..gpu_streams import streams
+from ..gpu_streams.planes import PLANE, PREDICTED, Packed
 
 _strips: Any = Kernels(".strips_cpu", __package__)
 _directory: Any = Kernels(".directory_cpu", __package__)
@@ -68,4 +68,4 @@ def strips(batch: Batch, which: I64) -> tuple[Packed, npt.NDArray[np.bool_]]:
 
 
 def _files(batch: Batch, which: I64) -> tuple[Any, I64, I64]:
-    return straight.readonly(batch.data), batch.offsets[which], batch.shapes[which, 0].astype(np.int64)
+    return native_loops.readonly(batch.data), batch.offsets[which], batch.shapes[which, 0].astype(np.int64)

@@ -1,4 +1,4 @@
-"""TIFF up to its strips and tiles, a whole batch without the GIL: a GPU unpacks them (`rows.streams`).
+"""TIFF up to its strips and tiles, a whole batch without the GIL: a GPU unpacks them (`gpu_streams.streams`).
 
 Everything about a file is checked here as `decoder_cpu` does, but for what only the GPU sees: what is packed. Rows on
 the GPU have exactly the size that the directory says.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..formats import Header
+from ..format import Header
 from ..pixels import Empty, Pixels, fresh
 
 _FLAGS = 0b111100

@@ -16,10 +16,11 @@ from ...batch import I64, Batch
 from ...context import Context
 from ...gpu.lane import Lane
 from ...types import DALIImageType
-from ..formats import CHANNELS, FORMAT, HEIGHT, WEBP, WIDTH
+from ..format import CHANNELS, FORMAT, HEIGHT, WIDTH
 from ..on_host import Headers, Rules
 from ..others import encoded_bytes
 from . import decoder
+from .format import CODE
 
 NAME = "cuda webp"
 """In reports."""
@@ -43,7 +44,7 @@ def takes(batch: Batch, headers: Headers, rules: Rules) -> npt.NDArray[np.bool_]
     if rules.output_type not in (DALIImageType.RGB, DALIImageType.BGR) or rules.dtype != np.uint8:
         return taken
     rows = headers.rows
-    taken = (rows[:, FORMAT] == WEBP) & (rows[:, CHANNELS] == 3) & (headers.orientation == 1) & headers.good
+    taken = (rows[:, FORMAT] == CODE) & (rows[:, CHANNELS] == 3) & (headers.orientation == 1) & headers.good
     taken &= (rows[:, [WIDTH, HEIGHT]] <= LONGEST).all(axis=1) & (rows[:, WIDTH] * rows[:, HEIGHT] <= LARGEST)
     for i in np.flatnonzero(taken).tolist():
         taken[i] = decoder.is_lossy(encoded_bytes(batch, i))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs.rows import streams as unpacking
+from dali_run.ops.codecs.gpu_streams import streams as unpacking
 from tests.kit.emulated_lane import EmulatedLane
 
 

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.codecs import pillow
-from dali_run.ops.codecs.formats import Header, probe
-from dali_run.ops.codecs.plain import decoder as plain
+from dali_run.ops.codecs.format import Header
+from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.uncompressed import decoder as plain
 from dali_run.ops.codecs.webp import decoder as webp
 from dali_run.ops.errors import SampleError
 

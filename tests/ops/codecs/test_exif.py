@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from dali_run.ops.codecs.formats import exif_orientation
+from dali_run.ops.codecs.exif import exif_orientation
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from tests.kit.files.jpegs import encode, segment
 

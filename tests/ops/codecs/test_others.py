@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import others, usual_cpu
-from dali_run.ops.codecs.formats import FORMAT, NAMES, probe
+from dali_run.ops.codecs import others, probe_cpu
+from dali_run.ops.codecs.format import COLUMNS, FORMAT
+from dali_run.ops.codecs.formats import BY_NAME, probe
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.tiff import decoder as tiff
 from dali_run.ops.errors import SampleError
@@ -71,9 +72,9 @@ def test_headers(kind: str) -> None:
         value = int(rng.choice([0, 1, 9, 10, 32, 35, 48, 50, 53, 127, 128, 255, int(rng.integers(0, 256))]))
         files.append(changed(data, k, at, value))
     batch, which = batch_of(files)
-    rows = np.empty((len(which), others.COLUMNS), np.int64)
+    rows = np.empty((len(which), COLUMNS), np.int64)
     sizes = batch.shapes[which, 0].astype(np.int64)
-    usual_cpu.headers(batch.data, batch.offsets[which], sizes, rows)
+    probe_cpu.headers(batch.data, batch.offsets[which], sizes, rows)
     taken = rows[:, FORMAT] != 0
     if kind in NEVER:
         assert not taken[:2].any()
@@ -114,7 +115,7 @@ def test_all_of_a_batch() -> None:
 
 def test_the_largest_headers_are_reckoned_without_overflow() -> None:
     """A file that claims 2^31 pixels a side holds too few bytes for them."""
-    rows = np.array([[NAMES.index("png"), 2**31 - 1, 2**31 - 1, 4, 16, 1]], np.int64)
+    rows = np.array([[BY_NAME["png"].code, 2**31 - 1, 2**31 - 1, 4, 16, 1]], np.int64)
     assert not png.are_straight(rows, np.array([2**31 - 1]), DALIImageType.RGB)[0]
-    rows[0, FORMAT] = NAMES.index("tiff")
+    rows[0, FORMAT] = BY_NAME["tiff"].code
     assert tiff.are_straight(rows, DALIImageType.RGB)[0]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run.ops.codecs import on_threads
+from dali_run.ops.codecs import threaded_decode
 from dali_run.ops.codecs.formats import probe
 from dali_run.pipelines.bench.web_mix import write_mix
 from dali_run.pipelines.compile.place import Target
@@ -44,13 +44,13 @@ def test_what_readers_begin_is_what_is_made(
     mixed: Path, decoder: str, fused: bool, engines: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     begun: list[str] = []
-    submit = on_threads.HostPart._submit
+    submit = threaded_decode.HostPart._submit
 
     def noted(self: Any, name: str, which: Any, *args: Any) -> None:
         begun.extend([threading.current_thread().name.partition("_")[0]] * len(which))
         submit(self, name, which, *args)
 
-    monkeypatch.setattr(on_threads.HostPart, "_submit", noted)
+    monkeypatch.setattr(threaded_decode.HostPart, "_submit", noted)
     expected, here = results(compile_graph(graph(mixed, fused, decoder), Target(), 7), 8)
     found, report = results(compile_graph(graph(mixed, fused, decoder), Target("gpu"), 7), 8)
     assert list(found) == list(expected)
@@ -99,14 +99,14 @@ def test_a_header_that_is_wrong_costs_a_second_try(
     data[24] |= 0x10  # it says that alpha is used
     (mixed / "a" / "02.webp").write_bytes(data)
     assert probe(memoryview(data)).channels == 4
-    decode = on_threads.decode_several
+    decode = threaded_decode.decode_several
 
     def without_alpha(
         batch: Any, headers: Any, rules: Any, isolation: Any, use: Callable[[int, Any], Any], which: Any
     ) -> Any:
         return decode(batch, headers, rules, isolation, lambda i, p: use(i, p[..., :3]), which)
 
-    monkeypatch.setattr(on_threads, "decode_several", without_alpha)
+    monkeypatch.setattr(threaded_decode, "decode_several", without_alpha)
     expected, _ = results(compile_graph(graph(mixed), Target(), 7), 8)
     found, report = results(compile_graph(graph(mixed), Target("gpu"), 7), 8)
     assert report["fallbacks"]["device check failed: attempt 2"] >= 1
@@ -129,9 +129,9 @@ def test_more_is_read_ahead_where_batches_wait(
         time.sleep(0.02)
         return decode(*args)
 
-    decode = on_threads.decode_several
+    decode = threaded_decode.decode_several
     monkeypatch.setattr(Channel, "deepen", noted)
-    monkeypatch.setattr(on_threads, "decode_several", slow)
+    monkeypatch.setattr(threaded_decode, "decode_several", slow)
     monkeypatch.setattr(device, "_LATE", float("inf"))
     results(compile_graph(graph(mixed), Target("gpu"), 7), 2)
     assert not deeper

@@ -18,8 +18,8 @@ from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs import on_gpu
+from dali_run.ops.codecs.gpu_streams import streams
 from dali_run.ops.codecs.on_host import Rules
-from dali_run.ops.codecs.rows import streams
 from dali_run.ops.context import Context
 from dali_run.ops.gpu import driver_calls, uploads
 from dali_run.ops.gpu.lane import Lane

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.codecs import on_host, others
-from dali_run.ops.codecs.formats import Header, probe
+from dali_run.ops.codecs.format import Header
+from dali_run.ops.codecs.formats import probe
 from dali_run.ops.errors import SampleError
 from dali_run.pipelines.job.run import run_job
 from tests.fuzz.jobs import CHAINS, SPEC, check

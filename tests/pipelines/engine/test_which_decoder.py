@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run.ops.codecs import on_threads
+from dali_run.ops.codecs import threaded_decode
 from dali_run.ops.codecs.jpeg import nvjpeg
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
@@ -132,7 +132,7 @@ def test_others_start_before_our_kernels(
 ) -> None:
     monkeypatch.setattr(nvjpeg, "library", lambda: None)
     at_once = AtOnce(engines.fake)
-    monkeypatch.setattr(on_threads, "threads", lambda: at_once)
+    monkeypatch.setattr(threaded_decode, "threads", lambda: at_once)
     (tmp_path / "a").mkdir()
     y, x = np.mgrid[:200, :201]
     large = Image.fromarray(np.stack([x, y, 128 + 0 * x], -1).astype(np.uint8))

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import pillow, straight
+from dali_run.ops.codecs import native_loops, pillow
 from dali_run.ops.codecs.decoders import Image as ImageDecoder
 from dali_run.ops.codecs.decoders import ImageCrop
 from dali_run.ops.codecs.formats import probe
@@ -150,7 +150,7 @@ def _status(data: bytes, header: Any) -> list[int]:
     nothing, one = np.zeros((1, 4), np.int64), np.zeros(1, np.int64)
     out = np.zeros(1, np.uint8)
     wanted = nothing, one + 3, False, 1, out, one, one
-    found = straight._run(png._decoder.decode_images, np.frombuffer(data, np.uint8), one, one + len(data), *wanted)
+    found = native_loops._run(png._decoder.decode_images, np.frombuffer(data, np.uint8), one, one + len(data), *wanted)
     return [int(s) for s in found]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.ops.codecs.rows import streams as unpacking
+from dali_run.ops.codecs.gpu_streams import streams as unpacking
 from dali_run.ops.gpu.lane import Lane
 from tests.kit.emulated_lane import GuardedLane
 from tests.kit.ops.inflating import inflated

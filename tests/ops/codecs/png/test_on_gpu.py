@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from dali_run.ops.batch import I64, Batch, Samples
-from dali_run.ops.codecs import on_threads
+from dali_run.ops.codecs import threaded_decode
+from dali_run.ops.codecs.gpu_streams import planes
+from dali_run.ops.codecs.gpu_streams import streams as unpacking
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.png import on_gpu
-from dali_run.ops.codecs.rows import planes
-from dali_run.ops.codecs.rows import streams as unpacking
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.emulated_lane import GuardedLane
@@ -175,7 +175,7 @@ def test_jobs(
     tmp_path: Path, decoder: str, output_type: str, block: int, inflated_by: str, gpu: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(on_threads, "BLOCK", block)
+    monkeypatch.setattr(threaded_decode, "BLOCK", block)
     monkeypatch.setattr(unpacking, "SHARE", 0 if inflated_by == "warps" else 1 << 30)
     where = written(tmp_path)
     expected, here = results(
@@ -225,7 +225,7 @@ def test_who_takes_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         launched.append(len(packed.owner))
         restore(ctx, lane, packed, *args)
 
-    monkeypatch.setattr(on_threads, "restore", noted)
+    monkeypatch.setattr(threaded_decode, "restore", noted)
     monkeypatch.setattr(unpacking, "SHARE", 1 << 30)
     where = written(tmp_path)
     with faked(memory=True):

@@ -14,7 +14,8 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.decoders import Image as ImageDecoder
 from dali_run.ops.codecs.decoders import ImageCrop
-from dali_run.ops.codecs.formats import Header, probe
+from dali_run.ops.codecs.format import Header
+from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.tiff import decoder
 from dali_run.ops.context import Context

@@ -12,9 +12,9 @@ import pytest
 
 from dali_run.ops.batch import I64, Batch, Samples
 from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.gpu_streams import planes
+from dali_run.ops.codecs.gpu_streams import streams as unpacking
 from dali_run.ops.codecs.png import decoder as png
-from dali_run.ops.codecs.rows import planes
-from dali_run.ops.codecs.rows import streams as unpacking
 from dali_run.ops.codecs.tiff import decoder, on_gpu
 from dali_run.ops.errors import SampleError
 from dali_run.ops.gpu.lane import Lane

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from ..errors import SampleError
+from ...errors import SampleError
 
 _MOST = 1024
 """Boxes, properties and associations that are looked at."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..batch import I32, I64, Batch
 from ..types import DALIImageType
-from .formats import CHANNELS, Header
+from .format import CHANNELS, Header
 from .pixels import Pixels
 from .png import libdeflate
 

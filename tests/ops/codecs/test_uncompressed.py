@@ -14,8 +14,8 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.on_host import Rules
-from dali_run.ops.codecs.plain import decoder as plain
-from dali_run.ops.codecs.plain import on_gpu
+from dali_run.ops.codecs.uncompressed import decoder as plain
+from dali_run.ops.codecs.uncompressed import on_gpu
 from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIImageType
 from dali_run.pipelines.compile.place import Target

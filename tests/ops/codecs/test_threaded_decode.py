@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import on_gpu, on_host, on_threads, others
+from dali_run.ops.codecs import on_gpu, on_host, others, threaded_decode
 from dali_run.ops.codecs.decoders import Image as Image_
 from dali_run.ops.codecs.isolation.processes import Isolation
 from dali_run.ops.context import Context
@@ -27,14 +27,14 @@ from tests.kit.fake_cupy import faked
 def test_tasks_hold_all_images_in_order_and_fit_their_blocks(
     sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_threads, "BLOCK", 10)
-    tasks = on_threads._tasks(np.array(sizes, np.int64), on_threads.TASK)
+    monkeypatch.setattr(threaded_decode, "BLOCK", 10)
+    tasks = threaded_decode._tasks(np.array(sizes, np.int64), threaded_decode.TASK)
     assert [k for a, b in tasks for k in range(a, b)] == list(range(len(sizes)))
     for a, b in tasks:
-        assert 1 <= b - a <= on_threads.TASK
+        assert 1 <= b - a <= threaded_decode.TASK
         assert b - a == 1 or sum(sizes[a:b]) <= 10
     for (a, b), (_, c) in itertools.pairwise(tasks):  # none is smaller than it has to be
-        assert b - a == on_threads.TASK or sum(sizes[a : b + 1]) > 10, (a, b, c)
+        assert b - a == threaded_decode.TASK or sum(sizes[a : b + 1]) > 10, (a, b, c)
 
 
 def test_blocks_are_of_few_sizes_and_on_the_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,20 +44,20 @@ def test_blocks_are_of_few_sizes_and_on_the_account(tmp_path: Path, monkeypatch:
     for i in range(40):
         side = 900 if i % 20 == 7 else int(rng.integers(10, 500))
         Image.new("RGB", (side, 2 * side), (i, 0, 0)).save(tmp_path / "a" / f"{i:02d}.{'png' if i % 2 else 'webp'}")
-    pinned_empty, submit = on_threads.pinned_empty, on_threads.HostPart._submit
+    pinned_empty, submit = threaded_decode.pinned_empty, threaded_decode.HostPart._submit
 
     def noted(nbytes: int) -> Any:
         made.append(nbytes)
         return pinned_empty(nbytes)
 
-    def summed(self: on_threads.HostPart, *args: Any) -> None:
+    def summed(self: threaded_decode.HostPart, *args: Any) -> None:
         before = self.nbytes
         submit(self, *args)
         told.append(self.nbytes - before)
 
-    monkeypatch.setattr(on_threads, "pinned_empty", noted)
-    monkeypatch.setattr(on_threads.HostPart, "_submit", summed)
-    monkeypatch.setattr(on_threads, "BLOCK", 1 << 21)
+    monkeypatch.setattr(threaded_decode, "pinned_empty", noted)
+    monkeypatch.setattr(threaded_decode.HostPart, "_submit", summed)
+    monkeypatch.setattr(threaded_decode, "BLOCK", 1 << 21)
     with faked():
         results(compile_graph(graph(tmp_path, fused=True), Target("gpu"), 7), 40)
     assert sum(made) == sum(told)
@@ -82,7 +82,7 @@ def test_isolated_formats_are_asked_for_several_at_a_time(
         (picture.convert("CMYK") if kind == "cmyk" else picture).save(data, how[0], **how[1])
         cut = -20 if i == 25 else None
         (tmp_path / "a" / f"{i:02d}.{'jpg' if kind == 'cmyk' else kind}").write_bytes(data.getvalue()[:cut])
-    monkeypatch.setattr(on_threads, "BLOCK", block)
+    monkeypatch.setattr(threaded_decode, "BLOCK", block)
     asked: list[int] = []
     several = Isolation.lend_several
 
@@ -101,7 +101,7 @@ def test_isolated_formats_are_asked_for_several_at_a_time(
     for key, value in expected.items():
         np.testing.assert_allclose(found[key].astype(float), value.astype(float), atol=1.01 if fused else 0, rtol=0)
     assert sum(asked) == 15  # WebP, and TIFF of JPEG
-    assert max(asked) == (on_threads.TASK if block >= 8 << 20 else 2 if block == 40_000 else 1)
+    assert max(asked) == (threaded_decode.TASK if block >= 8 << 20 else 2 if block == 40_000 else 1)
 
 
 def test_headers_of_a_part_of_a_batch_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,15 +164,15 @@ def test_a_batch_that_nobody_wants_any_more_is_not_decoded(tmp_path: Path, monke
         def submit(self, work: Callable[[Any], Any], some: Any) -> None:
             queued.append(lambda: work(some))
 
-    pinned_empty = on_threads.pinned_empty
+    pinned_empty = threaded_decode.pinned_empty
 
     def noted(nbytes: int) -> Any:
         made.append(nbytes)
         return pinned_empty(nbytes)
 
-    monkeypatch.setattr(on_threads, "threads", Queue)
-    monkeypatch.setattr(on_threads.streams, "SHARE", 1 << 30)  # threads inflate, too
-    monkeypatch.setattr(on_threads, "pinned_empty", noted)
+    monkeypatch.setattr(threaded_decode, "threads", Queue)
+    monkeypatch.setattr(threaded_decode.streams, "SHARE", 1 << 30)  # threads inflate, too
+    monkeypatch.setattr(threaded_decode, "pinned_empty", noted)
     with faked():
         ctx = Context(Image_(), "mixed", batch.samples)
         begun = on_gpu.begin(ctx, batch, on_host.Rules())

@@ -14,9 +14,10 @@ import numpy.typing as npt
 from ...batch import I64, Batch
 from ...kernels import Kernels
 from ...types import DALIImageType
-from .. import straight
-from ..formats import BMP, FORMAT, PNM, Header
+from .. import native_loops
+from ..format import FORMAT, Header
 from ..pixels import Pixels
+from .format import BMP, PNM
 
 _loops: Any = Kernels(".decoder_cpu", __package__)
 
@@ -52,7 +53,7 @@ def makes(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
     """Of headers [M, 6]: whether a plain file with it is only copied, or rounded, for what is wanted."""
     format = rows[:, FORMAT]
     plain: npt.NDArray[np.bool_] = (format == BMP) | (format == PNM)
-    return plain & straight.need_no_colours(rows, output_type)
+    return plain & native_loops.need_no_colours(rows, output_type)
 
 
 def find(batch: Batch, which: I64, extents: I64) -> I64:
@@ -63,7 +64,7 @@ def find(batch: Batch, which: I64, extents: I64) -> I64:
 
 def _found(encoded: Any, offsets: I64, sizes: I64, extents: I64) -> I64:
     rows = np.zeros((len(sizes), 4), np.int64)
-    _loops.find(straight.readonly(encoded), offsets, sizes, np.ascontiguousarray(extents), rows)
+    _loops.find(native_loops.readonly(encoded), offsets, sizes, np.ascontiguousarray(extents), rows)
     return rows
 
 
@@ -71,5 +72,5 @@ def copy_into(
     batch: Batch, which: I64, rows: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> None:
     """`decoder_cpu.copy_images` for the images ``which`` of ``batch``. The other arrays have a row for each of them."""
-    encoded, places = straight.readonly(batch.data), (windows, channels, bgr, out, origins, pitches)
+    encoded, places = native_loops.readonly(batch.data), (windows, channels, bgr, out, origins, pitches)
     _loops.copy_images(encoded, batch.offsets[which], rows, *places)

@@ -28,7 +28,10 @@ from ..errors import SampleError
 from ..gpu.lane import Lane, pinned_empty
 from ..gpu.readable_by_gpu import show
 from ..types import DALIImageType
+from .gpu_streams import streams
+from .gpu_streams.planes import Packed, Where, join, place, restore, unpacking
 from .jpeg2000 import on_gpu as jpeg2000
+from .native_loops import need_no_colours
 from .on_host import (
     CUDA_JPEG_2000,
     CUDA_PNG,
@@ -46,9 +49,6 @@ from .on_host import (
 from .others import encoded_bytes
 from .pixels import recolour
 from .png import on_gpu as png
-from .rows import streams
-from .rows.planes import Packed, Where, join, place, restore, unpacking
-from .straight import need_no_colours
 from .tiff import on_gpu as tiff
 
 TASK = 8
@@ -126,7 +126,7 @@ class HostPart:
         self._start(TURBO, which, HostPart._jpegs)
 
     def start_others(self, straight: Mapping[str, I64], elsewhere: npt.NDArray[np.bool_]) -> None:
-        """Decode what is no JPEG on the threads; ``straight``: those that `decode_straight` takes, by its decoders'
+        """Decode what is no JPEG on the threads; ``native_loops``: those that `decode_straight` takes, by its decoders'
         names, ``elsewhere`` [N]: those that the GPU does."""
         rest = self._headers.other & self._headers.good & ~elsewhere
         for taken in straight.values():

@@ -10,9 +10,8 @@ import zlib
 
 import numpy as np
 
-from .deep_colour import spread
-from .formats import Header
-from .pixels import Pixels
+from ..format import Header
+from ..pixels import Pixels, spread
 
 _KINDS = {1: ("B", 1), 3: ("H", 2), 4: ("I", 4), 16: ("Q", 8)}
 _NONE, _DEFLATE = (1,), (8, 32946)

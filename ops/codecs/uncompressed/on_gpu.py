@@ -1,4 +1,4 @@
-"""BMP and PNM on a GPU: the files are there, and a kernel (`rows.planes`) makes the pixels out of them."""
+"""BMP and PNM on a GPU: the files are there, and a kernel (`gpu_streams.planes`) makes the pixels out of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ...batch import I64, Batch
 from ...context import Context
 from ...gpu.lane import Lane
 from ...types import DALIImageType
+from ..gpu_streams import planes
 from ..on_host import Rules
-from ..rows import planes
 from .decoder import BACKWARDS, FIRST, PITCH, STEP
 
 NAME = "cuda plain"

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .formats import PNG, TIFF
-from .plain.decoder_cpu import bmp_header, pnm_header
+from .png.format import CODE as PNG
 from .tiff import directory_cpu as tiff
+from .tiff.format import CODE as TIFF
+from .uncompressed.decoder_cpu import bmp_header, pnm_header
 
 _LEAST = 54
 """Bytes of a file, at least."""

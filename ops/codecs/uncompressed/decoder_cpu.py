@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..formats import BMP, PNM
 from ..jpeg.simd_cpu import put_u8, put_u64, u8_at, u64_at
 from ..png.samples_cpu import narrow, rounded, sample, to_three
 from .decoder import BACKWARDS, FIRST, PITCH, STEP
+from .format import BMP, PNM
 
 _PNM_HEADER = 1024
 _HIGHEST = 1 << 24
@@ -123,7 +123,7 @@ def _bmp(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> 
 
 @njit(nogil=True, cache=True)
 def bmp_header(raw: Any, start: Any, row: Any) -> None:
-    """The header of a BMP of 54 bytes at least that begins at ``start``: `formats.BMP`, width, height, channels and
+    """The header of a BMP of 54 bytes at least that begins at ``start``: `format.BMP`, width, height, channels and
     bits. A row of zeros is left so where anything is unusual."""
     width, height = _little(raw, start + 18, 4), _little(raw, start + 22, 4)
     if height >= 1 << 31:

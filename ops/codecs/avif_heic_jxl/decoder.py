@@ -11,35 +11,31 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SampleError
-from .deep_colour import spread
-from .formats import Header
-from .pixels import INVERSE_ORIENTATION, Pixels, orient
+from ...errors import SampleError
+from ..format import Header
+from ..pixels import INVERSE_ORIENTATION, Pixels, orient, spread
 
-NAMES = {"avif": "AVIF", "heic": "HEIC", "jpegxl": "JPEG XL"}
+LABELS = {"avif": "AVIF", "heic": "HEIC", "jpegxl": "JPEG XL"}
 REMEDY = "pip install 'dali-run[formats]'"
 
 
 @cache
-def available(format: str) -> bool:
-    """The library that decodes ``format`` is installed."""
+def missing(format: str) -> str:
+    """Return the remedy if the library of ``format`` is not installed; empty if it is."""
     if format == "avif":
         from PIL import features
 
-        return bool(features.check("avif"))
-    return find_spec({"heic": "pillow_heif", "jpegxl": "imagecodecs"}[format]) is not None
-
-
-def check(header: Header) -> None:
-    """Raises SampleError where the library for this image is missing."""
-    if header.format in NAMES and not available(header.format):
-        raise SampleError("unsupported", f"{NAMES[header.format]} is not decoded without its library: {REMEDY}")
+        there = bool(features.check("avif"))
+    else:
+        there = find_spec({"heic": "pillow_heif", "jpegxl": "imagecodecs"}[format]) is not None
+    return "" if there else f"{LABELS[format]} is not decoded without its library: {REMEDY}"
 
 
 def decode(data: memoryview, header: Header, adjust_orientation: bool) -> Pixels:
     """The image as (H, W, C), uint8, uint16 or float32, the first where there are several, turned as it is to be seen
     or as it is stored. Raises whatever the libraries do."""
-    check(header)
+    if problem := missing(header.format):
+        raise SampleError("unsupported", problem)
     pixels: Any
     if header.format == "jpegxl":
         import imagecodecs

@@ -1,0 +1,1 @@
+"""AVIF, HEIC and JPEG XL, each decoded by its library."""

@@ -1,0 +1,1 @@
+"""GIF, decoded by Pillow: its first frame."""
