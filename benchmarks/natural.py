@@ -208,8 +208,9 @@ class DataSets:
     def _images(self, place: Path, name: str, table: Sequence[tuple[float, float]] = IMAGENET_SIZES) -> None:
         shares = IMAGE_SETS[name]
         count = max(16, round(self.nbytes / sum(share * _BYTES[kind] for kind, share in shares.items())))
-        limit = {"webp": _ENCODED["webp"], "thumbnails": _ENCODED["thumbnail"]}.get(name, count)
-        count = min(count, limit if self.nbytes >= 1e9 else max(64, limit // 4))
+        if name in ("webp", "thumbnails"):  # which have no changed copies
+            limit = _ENCODED[next(iter(shares))]
+            count = min(count, limit if self.nbytes >= 1e9 else limit // 4)
         for folder in range(10):
             (place / f"{folder:03d}").mkdir()
         written: dict[str, list[str]] = {kind: [] for kind in shares}
