@@ -6,6 +6,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec, Stage
 from ..batch import Batch
@@ -82,20 +83,18 @@ class EncodeImage(Operator, name="encoders.image"):
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         from . import encoders_cpu
 
+        fit = self.fit(images)
+        for i in np.flatnonzero(~fit).tolist():
+            ctx.reject(i, "encode_failed", self.unfit(tuple(images.shapes[i].tolist())) or "cannot be encoded")
+        if self.format == "jpeg" and not self.fast_dct:
+            return encoders_cpu.jpeg_files(self, ctx.empty, images, fit)
         encode = partial(encoders_cpu.ENCODERS[self.format], self)
-        encoded: list[bytes] = []
-        for i in range(len(images)):
-            image = images.sample(i)
-            problem = self.unfit(image.shape)
-            if problem is not None:
-                ctx.reject(i, "encode_failed", problem)
-                encoded.append(b"")
-                continue
+        encoded = [b""] * len(images)
+        for i in np.flatnonzero(fit).tolist():
             try:
-                encoded.append(encode(image))
+                encoded[i] = encode(images.sample(i))
             except encoders_cpu.ERRORS as e:
                 ctx.reject(i, "encode_failed", f"{self.format}: {str(e) or type(e).__name__}")
-                encoded.append(b"")
         sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
         data = np.frombuffer(bytearray(b"".join(encoded)), np.uint8)
         return Batch(data, np.cumsum(sizes) - sizes, sizes.astype(np.int32)[:, None], "", images.samples)
@@ -104,6 +103,13 @@ class EncodeImage(Operator, name="encoders.image"):
         from .encoders_gpu import encode
 
         return encode(self, ctx, images)
+
+    def fit(self, images: Batch) -> npt.NDArray[np.bool_]:
+        """Which images the format can hold, bool[N]."""
+        sides, channels = images.shapes[:, :2], images.shapes[:, 2]
+        inside = (sides.min(axis=1) >= 1) & (sides.max(axis=1) <= LONGEST_SIDE[self.format])
+        fit: npt.NDArray[np.bool_] = inside & np.isin(channels, CHANNELS[self.format])
+        return fit
 
     def unfit(self, shape: tuple[int, ...]) -> str | None:
         """Why an image of this shape cannot be encoded, or None."""

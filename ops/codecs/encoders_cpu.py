@@ -1,50 +1,79 @@
-"""Encoders on the CPU: Pillow, and simplejpeg for the fast DCT. Both release the GIL."""
+"""Encoders on the CPU. None holds the GIL while it encodes: JPEG is a compiled loop over the batch, or simplejpeg with
+the fast DCT; PNG and WebP are Pillow's."""
 
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Callable
-from functools import partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image, ImageFile
+from PIL import Image
+
+from ..batch import Batch
+from ..kernels import Kernels
+from .jpeg import tables
 
 if TYPE_CHECKING:
     from .encoders import EncodeImage
 
+_loops: Any = Kernels(".jpeg.encode_cpu", __package__)
+_steps: Any = Kernels(".jpeg.forward_cpu", __package__)
+
 ERRORS = (ValueError, OSError, RuntimeError)
 """Errors that the libraries raise for images that they cannot encode."""
 Picture = npt.NDArray[np.uint8]
+Empty = Callable[[int, Any], npt.NDArray[Any]]
+
+_BLOCK = ((80, 12), (92, 24), (97, 40), (100, 64))
+"""Bytes that a block of coefficients takes on average, up to each quality; twice of what photographs take. An image for
+which that is too little is encoded again, with more room."""
 
 
-def _jpeg(op: EncodeImage, image: Picture) -> bytes:
-    if op.fast_dct:  # TurboJPEG takes the fast DCT below quality 96 by itself, and simplejpeg cannot say otherwise
-        gray = image.shape[2] == 1
-        chroma = "Gray" if gray else op.subsampling.replace(":", "")
-        data: bytes = simplejpeg.encode_jpeg(image, op.quality, "GRAY" if gray else "RGB", chroma)
-        return data
-    save = partial(_save, image, "JPEG", quality=op.quality, subsampling=op.subsampling, optimize=op.optimize)
-    try:
-        return save()
-    except OSError:
-        if not op.optimize:
-            raise
-        _make_room(4 * image.size)
-        return save()
+@cache
+def _constants(quality: int, subsampling: str, optimize: bool) -> tuple[npt.NDArray[Any], ...]:
+    """Quantisers, Huffman codes and headers of files."""
+    quantisers = _steps.quantisers(tables.quantisation(quality))
+    return quantisers, tables.huffman_codes().reshape(-1), *tables.file_headers(quality, subsampling, optimize)
 
 
-_room = threading.Lock()
+def jpeg_files(op: EncodeImage, empty: Empty, images: Batch, fit: npt.NDArray[np.bool_]) -> Batch:
+    """Encode the images of the host that are ``fit`` by one compiled loop; others have empty files. ``empty(n, dtype)``
+    allocates."""
+    n, shapes, offsets = len(images), images.shapes.astype(np.int32), images.offsets.astype(np.int64)
+    h, v = tables.SAMPLING[op.subsampling]
+    places, sizes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
+    work = empty(_loops.work_bytes(shapes[fit], h, v, op.optimize), np.uint8)
+    pixels = images.data.__array_interface__["data"][0]
+    block = next(nbytes for limit, nbytes in _BLOCK if op.quality <= limit)
+    blocks = -(-shapes[:, 0].astype(np.int64) // 8) * -(-shapes[:, 1] // 8) * shapes[:, 2]
+    room = np.where(fit, tables.HEADER_ROOM + _loops.MCU_ROOM + blocks * block, 0)
+    parts: list[Picture] = []
+    done = before = 0
+    more = 1
+    while done < n:
+        out = empty(int(room[done:].sum()) if more == 1 else int(room[done]) * more, np.uint8)
+        now, end = _loops.encode_images(
+            pixels, offsets, shapes, fit, done, (h, v), op.optimize, *_constants(op.quality, op.subsampling,
+            op.optimize), work, out, places, sizes,
+        )  # fmt: skip
+        places[done:now] += before
+        parts.append(out[:end])
+        more = 1 if now > done else 2 * more
+        done, before = now, before + end
+    data = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return Batch(data, places, sizes, "", images.samples)
 
 
-def _make_room(nbytes: int) -> None:
-    """Let Pillow write files of up to ``nbytes``: optimised ones must fit into its buffer, which is too small for
-    noise. A larger one costs address space alone."""
-    with _room:
-        ImageFile.MAXBLOCK = max(ImageFile.MAXBLOCK, nbytes)
+def _fast_jpeg(op: EncodeImage, image: Picture) -> bytes:
+    """TurboJPEG takes the fast DCT below quality 96 by itself, and simplejpeg cannot say otherwise."""
+    gray = image.shape[2] == 1
+    chroma = "Gray" if gray else op.subsampling.replace(":", "")
+    data: bytes = simplejpeg.encode_jpeg(image, op.quality, "GRAY" if gray else "RGB", chroma)
+    return data
 
 
 def _png(op: EncodeImage, image: Picture) -> bytes:
@@ -63,5 +92,5 @@ def _save(image: Picture, kind: str, **options: Any) -> bytes:
     return out.getvalue()
 
 
-ENCODERS: dict[str, Callable[[EncodeImage, Picture], bytes]] = {"jpeg": _jpeg, "png": _png, "webp": _webp}
-"""By format: the file of an image (H, W, C), C-contiguous."""
+ENCODERS: dict[str, Callable[[EncodeImage, Picture], bytes]] = {"jpeg": _fast_jpeg, "png": _png, "webp": _webp}
+"""By format: the file of one image (H, W, C), C-contiguous; JPEGs with the fast DCT."""

@@ -8,14 +8,14 @@ The kernels are in ops/cuda/jpeg_encode.cu.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import I32, I64, Batch
+from ..batch import I32, I64, Batch, host_empty
 from ..context import Context
 from ..gpu.lane import Launch
 from ..kernels import Kernels
@@ -30,15 +30,11 @@ _loops: Any = Kernels(".encoders_plan_cpu", __package__)
 U8 = npt.NDArray[np.uint8]
 
 SOURCE = "jpeg_encode.cu"
-SAMPLING = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}
-"""Sampling factors of brightness, horizontally and vertically."""
-
 # Sizes the kernels are compiled with.
 TILE = 48
 CODED = 128
 STUFF_THREADS = 512
 STUFF_CHUNK = 16 * STUFF_THREADS
-HEADER_ROOM = 1024
 
 ROOM = ((90, 64), (100, 128))
 """Bytes that a block of coefficients may take on average, up to each quality. Noise takes 40 at quality 90 and 90 at
@@ -92,11 +88,11 @@ def plan_encode(
     block = next(room for limit, room in ROOM if quality <= limit)
     sizes = (LONGEST_SIDE["jpeg"], MOST_BLOCKS, block, TILE, CODED, STUFF_CHUNK)
     _loops.plan_pictures(
-        np.ascontiguousarray(shapes, np.int32), np.ascontiguousarray(offsets, np.int64), SAMPLING[subsampling], sizes,
-        optimize, pictures, firsts, fit, totals,
+        np.ascontiguousarray(shapes, np.int32), np.ascontiguousarray(offsets, np.int64),
+        jpeg_standard.SAMPLING[subsampling], sizes, optimize, pictures, firsts, fit, totals,
     )  # fmt: skip
     blocks, streams = totals.tolist()
-    return EncodePlan(table, pictures, firsts, fit, blocks, streams, streams + n * HEADER_ROOM)
+    return EncodePlan(table, pictures, firsts, fit, blocks, streams, streams + n * jpeg_standard.HEADER_ROOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,7 @@ class Constants:
     codes: npt.NDArray[np.uint32]
     """uint32[4, 256], see `jpeg_standard.huffman_codes`."""
     headers: npt.NDArray[np.uint8]
-    """uint8[2, HEADER_ROOM]: the segments before the coded bits, with ``optimize`` those before the Huffman tables."""
+    """See `jpeg_standard.file_headers`."""
     header_sizes: I32
     dimensions: I32
     """Where height and width are in each header."""
@@ -122,17 +118,8 @@ def constants(quality: int, subsampling: str, optimize: bool) -> Constants:
     rows = np.stack([-(-(1 << 32) // divisor), divisor // 2 << 8 | np.arange(64)], axis=2)
     natural = np.empty_like(rows)
     natural[:, jpeg_standard.ZIGZAG] = rows
-    h, v = SAMPLING[subsampling]  # of gray pictures too: it means nothing there, and libjpeg says so
-    parts = [jpeg_standard.before_huffman(quality, components, h, v) for components in (3, 1)]
-    dimensions = [len(part) - 5 - 3 * components for part, components in zip(parts, (3, 1), strict=True)]
-    if not optimize:
-        for k, components in enumerate((3, 1)):
-            parts[k] += jpeg_standard.standard_huffman(components) + jpeg_standard.scan_header(components)
-    text = np.stack([np.frombuffer(part.ljust(HEADER_ROOM, b"\0"), np.uint8) for part in parts])
-    return Constants(
-        natural.astype(np.uint32), jpeg_standard.huffman_codes(), text, np.array(list(map(len, parts)), np.int32),
-        np.array(dimensions, np.int32),
-    )  # fmt: skip
+    headers = jpeg_standard.file_headers(quality, subsampling, optimize)
+    return Constants(natural.astype(np.uint32), jpeg_standard.huffman_codes(), *headers)
 
 
 def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any, list[int]]:
@@ -227,14 +214,12 @@ def _collect(
 
 def _with_host_files(op: EncodeImage, lane: Any, images: Batch, files: Batch, left: I64) -> Batch:
     """``files`` with those of the pictures ``left`` encoded on the CPU."""
-    from .encoders_cpu import ENCODERS
+    from .encoders_cpu import jpeg_files
 
     pictures = lane.to_host(images.take(left))
     lane.wait()
-    exact = replace(op, fast_dct=False)
-    more = [np.frombuffer(ENCODERS["jpeg"](exact, picture), np.uint8) for picture in pictures]
-    sizes = np.array([len(m) for m in more], np.int64)
+    more = jpeg_files(op, host_empty, pictures, np.ones(len(left), np.bool_))
     offsets, shapes = files.offsets.copy(), files.shapes.copy()
-    offsets[left] = len(files.data) + np.cumsum(sizes) - sizes
-    shapes[left, 0] = sizes
-    return files.replace(data=np.concatenate([files.data, *more]), offsets=offsets, shapes=shapes)
+    offsets[left] = len(files.data) + more.offsets
+    shapes[left] = more.shapes
+    return files.replace(data=np.concatenate([files.data, more.data]), offsets=offsets, shapes=shapes)

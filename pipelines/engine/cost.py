@@ -24,8 +24,8 @@ millisecond: half of it for its 80 KB of codes, half for some 600 KB of samples.
 SAMPLE = 1024
 """Cost of a sample besides its bytes: each kernel has a loop over the samples, and decoders read a header."""
 
-CHUNK = 4 << 20
-"""Cost of a chunk, at most, unless it is one sample. A worker is busy with so much for a few milliseconds, and some 500
+CHUNK = 16 << 20
+"""Cost of a chunk, at most, unless it is one sample. A worker is busy with that for some ten milliseconds, and some 500
 Python calls for each chunk are a few percent of that."""
 
 SMALLEST_CHUNK = 512 << 10

@@ -6,6 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 U8 = npt.NDArray[np.uint8]
+I32 = npt.NDArray[np.int32]
+
+SAMPLING = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}
+"""Sampling factors of brightness, horizontally and vertically."""
+
+HEADER_ROOM = 1024
+"""Bytes of all segments before the coded bits, with Huffman tables of any kind, at most."""
 
 ZIGZAG = np.array(
     [0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,
@@ -86,6 +93,19 @@ def standard_huffman(components: int) -> bytes:
     """The DHT segments of the standard tables."""
     used = range(2 if components == 1 else 4)
     return b"".join(_segment(0xC4, bytes((HUFFMAN_KINDS[k],)) + _HUFFMAN[k]) for k in used)
+
+
+def file_headers(quality: int, subsampling: str, optimize: bool) -> tuple[U8, I32, I32]:
+    """All segments before the coded bits, with ``optimize`` those before the Huffman tables: uint8[2, HEADER_ROOM], of
+    colour and of gray; their sizes, int32[2]; and the places in them of height and width."""
+    h, v = SAMPLING[subsampling]  # of gray pictures too: it means nothing there, and libjpeg says so
+    parts = [before_huffman(quality, components, h, v) for components in (3, 1)]
+    dimensions = [len(part) - 5 - 3 * components for part, components in zip(parts, (3, 1), strict=True)]
+    if not optimize:
+        for k, components in enumerate((3, 1)):
+            parts[k] += standard_huffman(components) + scan_header(components)
+    text = np.stack([np.frombuffer(part.ljust(HEADER_ROOM, b"\0"), np.uint8) for part in parts])
+    return text, np.array(list(map(len, parts)), np.int32), np.array(dimensions, np.int32)
 
 
 def scan_header(components: int) -> bytes:

@@ -1,7 +1,8 @@
-"""The CUDA JPEG encoder against libjpeg-turbo (Pillow): files byte for byte."""
+"""The JPEG encoders, the loop on the CPU and the CUDA kernels, against libjpeg-turbo (Pillow): files byte for byte."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile
 
 from dali_run.ops.base import Operator, Spec
 from dali_run.ops.batch import Batch, Samples
+from dali_run.ops.codecs import encoders_cpu
 from dali_run.ops.codecs import encoders_gpu as jpeg_encode_gpu
 from dali_run.ops.codecs.encoders import EncodeImage
 from dali_run.ops.context import Context
@@ -59,10 +63,25 @@ class GuardedLane(EmulatedLane):
         assert all((strip == 0x5A).all() for strip in self._strips)
 
 
+class HostLane(GuardedLane):
+    """The CPU's loop in the place of kernels; around what it allocates are the strips, too."""
+
+
 @pytest.fixture(params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
+def device(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A lane of a GPU, or what stands in for one."""
+    yield from opened(request.param)
+
+
+@pytest.fixture(params=["cpu", "emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
 def lane(request: pytest.FixtureRequest) -> Iterator[Any]:
-    if request.param == "emulated":
-        yield GuardedLane()
+    """Where images are encoded."""
+    yield from opened(request.param)
+
+
+def opened(kind: str) -> Iterator[Any]:
+    if kind != "gpu":
+        yield HostLane() if kind == "cpu" else GuardedLane()
         return
     from dali_run.ops.gpu.lane import Lane
 
@@ -95,6 +114,11 @@ def on_device(lane: Any, batch: Batch) -> Batch:
 def encode(lane: Any, batch: Batch, **arguments: Any) -> tuple[Context, Batch]:
     op = EncodeImage(**arguments)
     op.check()
+    if isinstance(lane, HostLane):
+        ctx = Context(op, "cpu", batch.samples, allocate=lane.empty)
+        out = op.cpu(ctx, batch)
+        lane.synchronize()
+        return ctx, out
     ctx = Context(op, "gpu", batch.samples, device=lane)
     stand_in = op.gpu(ctx, on_device(lane, batch))
     assert len(stand_in) == len(batch)
@@ -109,11 +133,18 @@ def encode(lane: Any, batch: Batch, **arguments: Any) -> tuple[Context, Batch]:
 def assert_files_of_pillow(lane: Any, batch: Batch, **arguments: Any) -> Batch:
     ctx, out = encode(lane, batch, **arguments)
     assert not ctx.rejects
-    op = EncodeImage(**arguments)
-    expected = op.cpu(Context(op, "cpu", batch.samples), batch)
-    for i, (file, wanted) in enumerate(zip(out, expected, strict=True)):
-        assert file.tobytes() == wanted.tobytes(), (batch.shapes[i].tolist(), arguments)
+    for file, image in zip(out, batch, strict=True):
+        assert file.tobytes() == by_pillow(image, **arguments), (image.shape, arguments)
     return out
+
+
+def by_pillow(image: Picture, quality: int = 95, subsampling: str = "4:2:0", optimize: bool = False) -> bytes:
+    file = io.BytesIO()
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(ImageFile, "MAXBLOCK", 1 << 22)  # optimised files must fit into it
+        pixels = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+        pixels.save(file, "JPEG", quality=quality, subsampling=subsampling, optimize=optimize)
+    return file.getvalue()
 
 
 def batch_of(pictures: list[Picture]) -> Batch:
@@ -172,7 +203,7 @@ def test_gaps_and_disorder(lane: Any) -> None:
     assert_files_of_pillow(lane, whole.take(np.array([3, 0, 4])))
 
 
-def test_what_does_not_fit_is_encoded_on_the_cpu(lane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_encoded_on_the_cpu(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[list[int]] = []
     host = jpeg_encode_gpu._with_host_files
 
@@ -186,17 +217,17 @@ def test_what_does_not_fit_is_encoded_on_the_cpu(lane: Any, monkeypatch: pytest.
     pictures = [picture(30, 40), noise, picture(50, 20, 1), noise[:1, :1], picture(8, 9)]
     # No room for noise in its slot.
     monkeypatch.setattr(jpeg_encode_gpu, "ROOM", ((100, 96),))
-    assert_files_of_pillow(lane, batch_of(pictures), quality=100, subsampling="4:4:4")
+    assert_files_of_pillow(device, batch_of(pictures), quality=100, subsampling="4:4:4")
     assert used.pop() == [1]
     # No room for the last files.
     plan = jpeg_encode_gpu.plan_encode
     monkeypatch.setattr(jpeg_encode_gpu, "plan_encode", lambda *a: replace(plan(*a), room=2500))
-    assert_files_of_pillow(lane, batch_of([p for k, p in enumerate(pictures) if k != 1]))
+    assert_files_of_pillow(device, batch_of([p for k, p in enumerate(pictures) if k != 1]))
     assert used.pop() == [2, 3]
     # Pictures that are too large to count.
     monkeypatch.setattr(jpeg_encode_gpu, "plan_encode", plan)
     monkeypatch.setattr(jpeg_encode_gpu, "MOST_BLOCKS", 30)
-    assert_files_of_pillow(lane, batch_of(pictures))
+    assert_files_of_pillow(device, batch_of(pictures))
     assert used.pop() == [0, 1]
 
 
@@ -206,10 +237,34 @@ def test_what_cannot_be_encoded_costs_one_sample(lane: Any, shape: tuple[int, in
     ctx, out = encode(lane, batch_of([good, np.zeros(shape, np.uint8), good]))
     assert [r.slot for r in ctx.rejects] == [1]
     assert ctx.rejects[0].message == EncodeImage().unfit(shape)
-    expected = batch_of([good])
-    op = EncodeImage()
-    (wanted,) = op.cpu(Context(op, "cpu", expected.samples), expected)
-    assert out.sample(0).tobytes() == out.sample(2).tobytes() == wanted.tobytes()
+    assert out.sample(0).tobytes() == out.sample(2).tobytes() == by_pillow(good)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90), st.sampled_from([1, 3])), min_size=1, max_size=4),
+    st.integers(1, 100), st.sampled_from(SUBSAMPLINGS), st.booleans(), st.integers(0, 3), st.integers(0, 1 << 32),
+)  # fmt: skip
+def test_any_picture_on_the_cpu(
+    shapes: list[tuple[int, int, int]], quality: int, subsampling: str, optimize: bool, kind: int, seed: int
+) -> None:
+    """Of kinds that make few, many and the largest coefficients."""
+    rng = np.random.default_rng(seed)
+    pictures = []
+    for height, width, channels in shapes:
+        noise = rng.integers(0, 256, (height, width, channels), np.uint8)
+        choices = noise, noise // 128 * 255, noise // 255 * 255, picture(height, width, channels, seed)
+        pictures.append(choices[kind])
+    batch = batch_of(pictures)
+    assert_files_of_pillow(HostLane(), batch, quality=quality, subsampling=subsampling, optimize=optimize)
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_files_that_are_larger_than_expected_get_more_room(monkeypatch: pytest.MonkeyPatch, optimize: bool) -> None:
+    monkeypatch.setattr(encoders_cpu, "_BLOCK", ((100, 1),))
+    noise = np.random.default_rng(1).integers(0, 256, (150, 230, 3), np.uint8)
+    whole = batch_of([noise, picture(20, 30), noise, noise])
+    assert_files_of_pillow(HostLane(), whole, quality=100, optimize=optimize)
 
 
 class Pictures(Operator, name="testing.pictures"):
