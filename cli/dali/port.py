@@ -19,15 +19,16 @@ def command(
 ) -> None:
     """Report what programs for DALI use that differs or is missing here.
 
-    The programs are read, not run. Ends with 1 where something is missing. A program whose imports are left as they
-    are runs by `python -m dali_run.compat PROGRAM`.
+    The programs are read, not run. What several places have in common is said once. Ends with 1 if something is
+    missing or refused, or a program cannot be read; the others are still examined. A program whose imports are left
+    as they are runs by `python -m dali_run.compat PROGRAM`.
 
     \b
     Examples:
       dali-run port train.py
       dali-run port src/*.py --write
     """
-    from ...pipelines.tools.port import examine, rewrite
+    from ...pipelines.tools.port import examine, lines_of, rewrite
 
     reports = [examine(path) for path in programs]
     changed = [r.path for r in reports if write and rewrite(r)]
@@ -35,9 +36,9 @@ def command(
         if json:
             print_json([r.described(r.path in changed) for r in reports])
             return
+        for line in lines_of(reports):
+            tell(line)
         for report in reports:
-            for f in report.findings:
-                tell(f"{report.path}:{f.line}:{f.column}: {f.kind}: {f.text}")
             if report.path in changed:
                 say(f"{report.path}: imports rewritten")
             if not report.findings:

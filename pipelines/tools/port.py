@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterator
+import io
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, Literal
 
-from ...ops.base import find, parameters
+from ...ops.base import Operator, find, parameters
 from ...ops.dali_names import DALI_NAMES, MOVED
 from ...ops.dali_names import here as place_of
 from ...ops.errors import SpecError
+from ..graph.arguments import check_argument
 from ..python.functions import known_arguments, names, operator_behind, wraps
 from ..python.pipeline import Pipeline
 
 _DALI = "nvidia.dali"
 _OURS = __name__.partition(".")[0]
-Kind = Literal["missing", "no effect", "differs"]
+Kind = Literal["unreadable", "missing", "refused", "no effect", "differs"]
 
 _SETTINGS = (
     "bytes_per_sample",
@@ -37,6 +42,15 @@ _METHODS = {
     "executor_statistics": "has calls, samples, bytes and seconds of every operator besides DALI's sizes",
 }
 """Methods of pipelines that differ, by name: what an object is cannot be told without running the program."""
+_PRIVATE = {
+    "_batches_to_consume", "_build_graph", "_consumer_iter", "_feed_input", "_first_iter", "_get_checkpoint",
+    "_get_params", "_iter_setup", "_last_iter", "_names_and_devices", "_py_graph_built", "_run_input_callbacks",
+    "_schedule_py_workers", "_set_api_type",
+}  # fmt: skip
+"""Members of DALI's Pipeline without a public name that this package lacks."""
+_FATAL: tuple[Kind, ...] = ("unreadable", "missing", "refused")
+"""Findings that end the program."""
+_DRAWS = "random numbers are not DALI's, unless the pipeline has rng='dali'"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,11 +72,13 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     rewritten: str = ""
     """The program with imports of this package; empty where there is nothing to rewrite."""
+    encoding: str = "utf-8"
+    """The encoding of the file, as its first lines name it."""
 
     @property
     def runs(self) -> bool:
-        """Nothing that it uses is missing."""
-        return all(f.kind != "missing" for f in self.findings)
+        """Whether the program can be read, nothing that it uses is missing, and no argument is refused."""
+        return all(f.kind not in _FATAL for f in self.findings)
 
     def described(self, rewritten: bool) -> dict[str, Any]:
         """As plain data."""
@@ -71,19 +87,42 @@ class Report:
 
 
 def examine(path: Path) -> Report:
-    """Look through the program ``path``. Raises SpecError for a file that cannot be read, or is no Python."""
+    """Look through the program ``path``. A file that cannot be read, or is not Python of this version, has that as its
+    only finding."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:  # line ends stay as they are
-            source = file.read()
+        raw = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        source = raw.decode(encoding)  # line ends stay as they are
         tree = ast.parse(source, str(path))
     except OSError as e:
-        raise SpecError(f"{path} cannot be read: {e.strerror}") from None
-    except (SyntaxError, ValueError) as e:
-        where = f":{e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
-        raise SpecError(f"{path}{where}: is no Python that this version reads: {e}") from None
+        return Report(path, [Finding(1, 1, "unreadable", f"cannot be read: {e.strerror}")])
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+        line, column = (e.lineno or 1, e.offset or 1) if isinstance(e, SyntaxError) else (1, 1)
+        why = e.msg if isinstance(e, SyntaxError) else e
+        return Report(path, [Finding(line, column, "unreadable", f"is not Python that this version reads: {why}")])
     bound = _bindings(tree)
-    found = sorted({*_imports(tree), *_uses(tree, bound), *_calls(tree, bound)} if bound else set())
-    return Report(path, found, _rewritten(source, tree, bound))
+    found = sorted({*_imports(tree), *_uses(tree, bound), *_calls(tree, bound), *_private(tree)} if bound else set())
+    return Report(path, found, _rewritten(source, tree, bound), encoding)
+
+
+def lines_of(reports: Iterable[Report]) -> Iterator[str]:
+    """Lines for people: each finding once, at its first place, with the number of further places."""
+    first: dict[tuple[Kind, str], str] = {}
+    places: Counter[tuple[Kind, str]] = Counter()
+    files: dict[tuple[Kind, str], set[Path]] = {}
+    for report in reports:
+        for f in report.findings:
+            key = f.kind, f.text
+            first.setdefault(key, f"{report.path}:{f.line}:{f.column}")
+            places[key] += 1
+            files.setdefault(key, set()).add(report.path)
+            if f.kind == "unreadable":  # each file's own
+                yield f"{report.path}:{f.line}:{f.column}: {f.kind}: {f.text}"
+    for (kind, text), where in first.items():
+        n, among = places[kind, text], len(files[kind, text])
+        more = f" ({n} places{f' in {among} files' if among > 1 else ''})" if n > 1 else ""
+        if kind != "unreadable":
+            yield f"{where}: {kind}: {text}{more}"
 
 
 def rewrite(report: Report) -> bool:
@@ -91,7 +130,7 @@ def rewrite(report: Report) -> bool:
     if not report.rewritten:
         return False
     try:
-        report.path.write_text(report.rewritten, encoding="utf-8", newline="")
+        report.path.write_text(report.rewritten, encoding=report.encoding, newline="")
     except OSError as e:
         raise SpecError(f"{report.path} cannot be written: {e.strerror}") from None
     return True
@@ -208,6 +247,13 @@ def _uses(tree: ast.Module, bound: dict[str, str]) -> Iterator[Finding]:
             inner.add(id(node.value))
 
 
+def _private(tree: ast.Module) -> Iterator[Finding]:
+    own = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _PRIVATE - own and ast.unparse(node.value) != "self":
+            yield Finding(node.lineno, node.col_offset + 1, "missing", f"Pipeline.{node.attr}: dali-run has none")
+
+
 def _calls(tree: ast.Module, bound: dict[str, str]) -> Iterator[Finding]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -215,13 +261,14 @@ def _calls(tree: ast.Module, bound: dict[str, str]) -> Iterator[Finding]:
         at = node.lineno, node.col_offset + 1
         full = _dotted(node.func, bound)
         if full and not _missing(full):
-            for kind, text in _arguments(full.removeprefix(f"{_DALI}."), [k.arg for k in node.keywords if k.arg]):
+            given = {k.arg: k.value for k in node.keywords if k.arg}
+            for kind, text in _arguments(full.removeprefix(f"{_DALI}."), given):
                 yield Finding(*at, kind, text)
         elif isinstance(node.func, ast.Attribute) and not full and node.func.attr in _METHODS:
             yield Finding(*at, "differs", f"Pipeline.{node.func.attr} {_METHODS[node.func.attr]}")
 
 
-def _arguments(name: str, given: list[str]) -> Iterator[tuple[Kind, str]]:
+def _arguments(name: str, given: Mapping[str, ast.expr]) -> Iterator[tuple[Kind, str]]:
     """Remarks on the arguments ``given`` in a call of DALI's ``name``."""
     room, _, rest = name.partition(".")
     if name in ("Pipeline", "pipeline.Pipeline", "pipeline_def", "pipeline.pipeline_def"):
@@ -246,10 +293,39 @@ def _arguments(name: str, given: list[str]) -> Iterator[tuple[Kind, str]]:
         elif argument in parameters(cls) and (why := parameters(cls)[argument].arg.ignored):
             yield "no effect", f"{name}: argument {argument!r} has no effect: {why}"
     if cls.random and not wraps(operator) and cls.name.startswith("random."):
-        yield "differs", f"{name}: draws other numbers than DALI, unless the pipeline has rng='dali'"
+        yield "differs", _DRAWS
+    if not wraps(operator):
+        yield from (("refused", f"{name}: {why}") for why in _refused(cls, given))
 
 
-def _dynamic_arguments(name: str, given: list[str]) -> Iterator[tuple[Kind, str]]:
+def _refused(cls: type[Operator], given: Mapping[str, ast.expr]) -> Iterator[str]:
+    """Reasons for which ``cls`` refuses the constants among the arguments ``given``."""
+    known, constants = parameters(cls), {}
+    for argument, value in given.items():
+        if argument in known and (plain := _constant(value)) is not None:
+            try:
+                name, constants[name] = check_argument(cls, argument, plain)
+            except SpecError as e:
+                yield str(e)
+    required = {p.name: None for p in known.values() if p.default is dataclasses.MISSING}
+    try:
+        cls(**required | constants).check()
+    except SpecError as e:
+        if any(name in str(e) for name in constants):  # not for values that are only known when the program runs
+            yield str(e)
+    except (TypeError, AttributeError, ValueError):  # an argument that it needs is not known yet
+        pass
+
+
+def _constant(value: ast.expr) -> Any:
+    """The value of a literal; None for everything else."""
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _dynamic_arguments(name: str, given: Iterable[str]) -> Iterator[tuple[Kind, str]]:
     module, _, last = place_of(name).rpartition(".")
     called = getattr(importlib.import_module(f"{_OURS}.{module}"), last, None)
     operator = getattr(called, "operator", None)  # of a reader's class

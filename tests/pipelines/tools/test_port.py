@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from dali_run.cli.main import main
-from dali_run.ops.errors import SpecError
 from dali_run.pipelines.tools.port import examine, rewrite
 
 PROGRAM = """\
@@ -49,7 +48,7 @@ def test_what_is_missing_differs_or_has_no_effect(tmp_path: Path) -> None:
         (10, "no effect", "pipeline_def|argument 'max_streams' has no effect"),
         (12, "missing", "fn.readers.file|has no argument 'nope'"),
         (12, "no effect", "fn.readers.file|extents are read whole anyway"),
-        (13, "differs", "fn.random.uniform|draws other numbers than DALI, unless the pipeline has rng='dali'"),
+        (13, "differs", "|".join(["random numbers are not DALI's, unless the pipeline has rng='dali'"] * 2)),
         (14, "missing", "ops.Resize|has no argument 'bad'"),
         (15, "missing", "fn.external_source|has no argument 'wrong'"),
         (18, "missing", "nvidia.dali.fn.nosuch|neither DALI nor dali-run has it"),
@@ -95,12 +94,76 @@ def test_programs_that_need_nothing_else(tmp_path: Path, capsys: pytest.CaptureF
     assert examine(other).findings == []
 
 
-@pytest.mark.parametrize("text", ["def f(:\n", "\0", "print 'x'"])
-def test_what_is_no_python(text: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"train.py.*is no Python"):
-        examine(program(tmp_path, text))
-    with pytest.raises(SpecError, match="cannot be read"):
-        examine(tmp_path / "none.py")
+@pytest.mark.parametrize("raw", [
+    b"def f(:\n", b"\0", b"print 'x'", b"import nvidia.dali as d\nd.Pipeline(async=True)\n", b"# coding: none\n",
+    b"# coding: ascii\n'\xe9'", b"'\xe9'", b"x = " + b"(" * 9000 + b")" * 9000,
+])  # fmt: skip
+def test_files_that_are_not_python_hide_no_others(
+    raw: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd, folder, good = tmp_path / "odd.py", tmp_path / "folder.py", tmp_path / "good.py"
+    odd.write_bytes(raw)
+    folder.mkdir()
+    good.write_text("import nvidia.dali.fn as fn\nfn.nosuch()")
+    assert main(["port", *map(str, (odd, folder, tmp_path / "none.py", good)), "--write"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[1:3] for line in out[:1]] == [["unreadable", "is not Python that this version reads"]]
+    assert ["unreadable: cannot be read" in line for line in out[1:3]] == [True, True]
+    assert out[3].startswith(f"{good}:2:1: missing: nvidia.dali.fn.nosuch")
+    assert odd.read_bytes() == raw
+    assert good.read_text().startswith("import dali_run.fn as fn")
+
+
+@pytest.mark.parametrize(("cookie", "encoding"), [
+    ("# -*- coding: latin-1 -*-", "latin-1"), ("# vim: set fileencoding=cp1252 :", "cp1252"), ("#", "utf-8-sig"),
+])  # fmt: skip
+def test_encodings_stay(cookie: str, encoding: str, tmp_path: Path) -> None:
+    text = f"{cookie}\nx = 'é'; import nvidia.dali.fn as fn\ny = 'ü'; fn.flip(1)\n"
+    path = tmp_path / "train.py"
+    path.write_bytes(text.encode(encoding))
+    report = examine(path)
+    assert report.runs
+    assert rewrite(report)
+    assert path.read_bytes() == text.replace("nvidia.dali", "dali_run").encode(encoding)
+
+
+def test_what_is_common_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "import nvidia.dali.fn as fn\nfn.random.uniform()\nfn.random.coin_flip()\nfn.random.uniform()\nfn.nosuch()\n"
+    paths = [tmp_path / name for name in ("a.py", "b.py")]
+    for path in paths:
+        path.write_text(text)
+    assert main(["port", *map(str, paths)]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{paths[0]}:2:1: differs: random numbers are not DALI's, unless the pipeline has rng='dali' "
+        "(6 places in 2 files)",
+        f"{paths[0]}:5:1: missing: nvidia.dali.fn.nosuch: neither DALI nor dali-run has it (2 places in 2 files)",
+    ]
+    assert [len(examine(path).findings) for path in paths] == [4, 4]
+
+
+REFUSED = """\
+import nvidia.dali.fn as fn, nvidia.dali.ops as ops, nvidia.dali.types as types
+import numpy as np
+fn.normalize(x, mean=[[[1, 2, 3]]], stddev=np.ones((1, 1, 3)))
+ops.COCOReader(file_root=root, annotations_file=file, save_preprocessed_annotations=True)
+fn.readers.coco(annotations_file=file, meta_files_path="a", image_ids=flag)
+fn.resize(x, size=[1, 2], resize_x=3, interp_type=types.INTERP_LINEAR)
+fn.crop_mirror_normalize(x, mean=[1.0, 2.0], std=deviation, dtype=types.FLOAT)
+fn.readers.file(file_root=root, shard_id=3, num_shards=2)
+fn.readers.file(shard_id=k, num_shards=2)
+pipe._prefetch(); pipe._run_once(); pipe._share_outputs()
+pipe._names_and_devices
+"""
+
+
+def test_constants_that_are_refused(tmp_path: Path) -> None:
+    report = examine(program(tmp_path, REFUSED))
+    assert not report.runs
+    assert [(f.line, f.kind) for f in report.findings] == [
+        (3, "refused"), (4, "refused"), (5, "refused"), (6, "refused"), (8, "refused"), (11, "missing"),
+    ]  # fmt: skip
+    assert "argument 'mean': needs a number" in report.findings[0].text
+    assert "DALI's own format" in report.findings[1].text
 
 
 DYNAMIC = """\
