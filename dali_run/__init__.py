@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import ops
+from .ops.dali_names import FOLDERS
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -110,6 +113,18 @@ def __dir__() -> list[str]:
     return __all__
 
 
+class _Folder(ModuleType):
+    """``ops.readers`` and its like as modules, so that they can be imported before the registry was asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(_operator_class(self.__name__.removeprefix(f"{ops.__name__}.")), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(_operator_class(self.__name__.removeprefix(f"{ops.__name__}.")))
+
+
 def _operator_class(name: str) -> Any:
     from .pipelines.python.functions import ops_member
 
@@ -122,5 +137,7 @@ def _operator_class_names() -> list[str]:
     return ops_members()
 
 
+for _path in FOLDERS:
+    sys.modules[f"{ops.__name__}.{_path}"] = _Folder(f"{ops.__name__}.{_path}", "Generated from the registry.")
 ops.operator_classes = _operator_class
 ops.operator_class_names = _operator_class_names

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .ops.gpu.lane import give_back_pinned, gpu_count
 from .plugin_manager import load_directory as LoadDirectory  # noqa: N812 - DALI's name
 from .plugin_manager import load_library as LoadLibrary  # noqa: N812 - DALI's name
@@ -9,6 +11,7 @@ from .tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
 
 __all__ = [
     "GetCUDADeviceCount",
+    "GetCudaVersion",
     "GetDeviceBufferGrowthFactor",
     "GetHostBufferGrowthFactor",
     "GetHostBufferShrinkThreshold",
@@ -30,6 +33,22 @@ __all__ = [
 
 _factors = {"host": 1.1, "device": 1.1, "shrink": 0.5}
 """As they were given; memory is sized by the data itself."""
+
+
+def GetCudaVersion() -> int:  # noqa: N802 - DALI's name
+    """The CUDA runtime's version as CUDA writes it (13000 is 13.0); -1 without CuPy or CUDA."""
+    try:
+        import cupy
+
+        return int(cupy.cuda.runtime.runtimeGetVersion())
+    except Exception:
+        return -1
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__cuda_version__":
+        return GetCudaVersion()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def GetCUDADeviceCount() -> int:  # noqa: N802 - DALI's name

@@ -8,15 +8,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from .ops.dali_names import FOLDERS
+from .pipelines.python.control_flow import by_hand as _conditional
 from .pipelines.python.functions import Namespace, operator_function
 
 _functions = Namespace(__name__, "", operator_function, str)
-_NAMESPACES = (
-    "auto_aug", "decoders", "encoders", "experimental", "experimental.decoders", "experimental.decoders.hidden",
-    "experimental.hidden", "experimental.inputs", "experimental.readers", "hidden", "inputs", "io", "io.file", "noise",
-    "random", "readers", "readers.hidden", "reductions", "segmentation", "transforms",
-)  # fmt: skip
-for _path in _NAMESPACES:
+sys.modules[f"{__name__}._conditional"] = _conditional
+for _path in ("auto_aug", "encoders", *FOLDERS):
     # so that `import dali_run.fn.readers` works before the registry was asked
     _above, _, _last = _path.rpartition(".")
     _folder = Namespace(f"{__name__}.{_path}", f"{_path}.", operator_function, str)

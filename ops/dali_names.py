@@ -30,7 +30,17 @@ warp_affine water zeros zeros_like
 """
 DALI_NAMES = frozenset(_NAMES.split())
 
+FOLDERS = (
+    "decoders", "experimental", "experimental.decoders", "experimental.decoders.hidden", "experimental.hidden",
+    "experimental.inputs", "experimental.readers", "hidden", "inputs", "io", "io.file", "noise", "random", "readers",
+    "readers.hidden", "reductions", "segmentation", "transforms",
+)  # fmt: skip
+"""The modules below ``fn`` and ``ops``: those above come first."""
+
 MOVED = {
+    "backend_impl.tfrecord": "tfrecord",
+    "backend_impl.types": "types",
+    "backend_impl": "backend",
     "experimental.dynamic": "dynamic",
     "experimental.torchvision.v2": "transforms",
     "experimental.torchvision": "transforms",

@@ -20,7 +20,7 @@ _THEIRS = "nvidia.dali"
 _NAMES = """
 experimental experimental.dynamic
 experimental.dynamic.capture experimental.dynamic.checkpoint experimental.dynamic.math experimental.dynamic.pytorch
-experimental.dynamic.pytorch.nodes experimental.dynamic.random internal plugin.jax.integration reducers sysconfig
+experimental.dynamic.pytorch.nodes experimental.dynamic.random internal python_function_plugin reducers sysconfig
 """
 _ABSENT = frozenset(_NAMES.split())
 """Modules of DALI 2.4's that may be missing here. Importing them is no error; taking something from them is."""
@@ -106,8 +106,9 @@ class _Loader(Loader):
                 raise  # something that our module needs
             if rest in _ABSENT:
                 return _Absent(spec.name, f"{spec.name} is not in {_OURS}{_SEE}.")
-            raise ModuleNotFoundError(f"there is no module {spec.name!r}, neither in DALI {DALI_VERSION} nor here",
-                                      name=spec.name) from None  # fmt: skip
+            private = any(part.startswith("_") for part in rest.split("."))
+            who = f"{_OURS} has none of DALI's private modules" if private else f"DALI {DALI_VERSION} has none either"
+            raise ModuleNotFoundError(f"there is no module {spec.name!r} in {_OURS}; {who}", name=spec.name) from None
         self._own = module, module.__spec__, getattr(module, "__loader__", None)
         return module
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from ...readers.base import Reader
 from ..plugins import find_operator
 from ..problems import Mark
 from .arguments import check_arguments
-from .conditionals import Merge, Split
+from .conditionals import Condition, Merge, Split
 from .nodes import KEPT, DeviceRequest, Edge, Graph, Node, Scope
 
 
@@ -32,6 +33,10 @@ class GraphBuilder:
     _scope_edges: list[Edge] = field(default_factory=list)
     _splits: dict[tuple[Edge, Edge], int] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
+    _conditions: dict[Edge, Edge] = field(default_factory=dict)
+    """Predicates of `split`, as truth values."""
+    _parts: dict[Scope, list[Edge]] = field(default_factory=dict)
+    """Branches that `split` opened, with the edges whose samples they have, outermost first."""
     _asked: set[str] = field(default_factory=set)
     """Names that were asked for."""
     _adopted: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -70,7 +75,8 @@ class GraphBuilder:
             self._asked.add(name)
         instance = cls(per_sample=frozenset(edges), num_inputs=len(inputs), **constants)
         instance.check()
-        return self._append(instance, inputs, edges, name=name, device=device, seed=seed, mark=mark)
+        with self._branch_of(*inputs, *edges.values()):
+            return self._append(instance, inputs, edges, name=name, device=device, seed=seed, mark=mark)
 
     def _append(
         self, op: Operator, inputs: Sequence[Edge], args: Mapping[str, Edge], *, name: str | None = None, **rest: Any
@@ -134,6 +140,40 @@ class GraphBuilder:
                     samples_of=self._scope_edges[-1] if self._scope_edges else None)  # fmt: skip
         self.nodes.append(node)
         return Edge(node.id)
+
+    def split(self, edge: Edge, predicate: Edge) -> tuple[Edge, Edge]:
+        """Return the samples of ``edge`` for which ``predicate`` is true, and the others. Operators that are added for
+        one of them run in its branch, until `merge_by_hand`."""
+        with self._branch_of(edge, predicate):
+            condition = self._condition(predicate)
+            for branch in (True, False):
+                samples = [*self._scope_edges, self._split(condition, condition, branch)]
+                self._parts[(*self._scope, (condition, branch))] = samples
+            edge = self._reach(edge)
+            return self._split(edge, condition, True), self._split(edge, condition, False)
+
+    def merge_by_hand(self, predicate: Edge, then: Edge, otherwise: Edge) -> Edge:
+        """Merge two edges by a ``predicate`` of `split`; see `merge`."""
+        with self._branch_of(predicate):
+            return self.merge(self._condition(predicate), then, otherwise)
+
+    def _condition(self, predicate: Edge) -> Edge:
+        if predicate not in self._conditions:
+            (self._conditions[predicate],) = self.add(Condition, [predicate], {"what": "split"})
+        return self._conditions[predicate]
+
+    @contextlib.contextmanager
+    def _branch_of(self, *edges: Edge) -> Iterator[None]:
+        """Enter the innermost branch of `split` that one of ``edges`` belongs to, if it is inside the current branch,
+        and leave it after the body."""
+        before = self._scope, self._scope_edges
+        inner = max((self.scope_of(e) for e in edges), key=len, default=()) if self._parts else ()
+        if inner in self._parts and inner[: len(self._scope)] == self._scope:
+            self._scope, self._scope_edges = inner, list(self._parts[inner])
+        try:
+            yield
+        finally:
+            self._scope, self._scope_edges = before
 
     def _split(self, edge: Edge, predicate: Edge, branch: bool) -> Edge:
         key = (edge, predicate)

@@ -10,7 +10,7 @@ import inspect
 import io
 import tokenize
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -188,10 +188,8 @@ def _missing(full: str) -> str:
             return f"{full}: {_whose(full)}"
         try:
             here = importlib.import_module(at)
-        except ImportError:  # of a framework that is not installed here: its text says what it has
-            rest = parts[k + 1 :]
-            there = not rest or _found(".".join([at, rest[0]])) is not None or rest[0] in _names_in(spec.origin)
-            return "" if there else f"{full}: {_whose(full)}"
+        except ImportError:  # a framework is not installed here: the module's source has its names
+            return "" if _is_in_source(Path(str(spec.origin)), parts[k + 1 :]) else f"{full}: {_whose(full)}"
     return ""
 
 
@@ -209,10 +207,21 @@ def _found(name: str) -> ModuleSpec | None:
         return None
 
 
-def _names_in(origin: str | None) -> set[str]:
+def _is_in_source(origin: Path, names: Sequence[str]) -> bool:
+    """Whether the module in the file ``origin`` has a member, or modules below it, by these names."""
+    for name in names:
+        below = (origin.parent / f"{name}.py", origin.parent / name / "__init__.py")
+        inner = [p for p in below if origin.name == "__init__.py" and p.exists()]
+        if not inner:
+            return name in names_in(origin)
+        origin = inner[0]
+    return True
+
+
+def names_in(origin: Path) -> set[str]:
     """The names that the module in the file ``origin`` defines and imports at its top."""
     found: set[str] = set()
-    for node in ast.parse(Path(origin).read_text(encoding="utf-8")).body if origin else ():
+    for node in ast.parse(origin.read_text(encoding="utf-8")).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):

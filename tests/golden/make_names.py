@@ -9,12 +9,16 @@ left out.
 import ast
 import importlib
 import json
+import sys
 import warnings
 from pathlib import Path
 
 import nvidia.dali as dali
 from nvidia.dali import backend
 from nvidia.dali.ops import _registry
+
+DOCUMENTED = ["nvidia.dali.fn._conditional"]
+"""Modules without a public name that DALI's documentation uses."""
 
 
 def modules():
@@ -66,6 +70,12 @@ def defined_in(module, name: str) -> bool:
 
 def main() -> None:
     warnings.simplefilter("ignore")
+    taken = {}
+    for operator in sorted(_registry._all_registered_ops()):
+        schema = backend.TryGetSchema(operator)
+        if schema is not None and not operator.startswith("_"):
+            taken[operator.replace("__", ".")] = " ".join(sorted(schema.GetArgumentNames()))
+    Path(__file__).with_name("arguments.json").write_text(json.dumps(taken, indent=0) + "\n")
     found = {}
     for name, source in modules():
         names = defined(source)
@@ -78,14 +88,12 @@ def main() -> None:
             names = {n for n in names if made_by_dali(module, n)}
             names = set(shown or names | {n for n in dir(module) if defined_in(module, n)})
         found[name] = sorted(names)
+    for name in sorted(set(sys.modules) - set(found)):  # made when DALI is imported, or compiled
+        inner = name.removeprefix("nvidia.dali").split(".")
+        if name.startswith("nvidia.dali.") and (not any(n.startswith("_") for n in inner) or name in DOCUMENTED):
+            found[name] = sorted(n for n in vars(sys.modules[name]) if not n.startswith("_"))
     Path(__file__).with_name("names.json").write_text(json.dumps(found, indent=0) + "\n")
     print(len(found), "modules", sum(map(len, found.values())), "names")
-    taken = {}
-    for operator in sorted(_registry._all_registered_ops()):
-        schema = backend.TryGetSchema(operator)
-        if schema is not None and not operator.startswith("_"):
-            taken[operator.replace("__", ".")] = " ".join(sorted(schema.GetArgumentNames()))
-    Path(__file__).with_name("arguments.json").write_text(json.dumps(taken, indent=0) + "\n")
 
 
 if __name__ == "__main__":

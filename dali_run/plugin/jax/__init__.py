@@ -183,9 +183,13 @@ class DALIPeekableIterator(DALIGenericIterator):
 
 
 def _to_jax(outputs: TensorList) -> Any:
-    """A view of the batch, on the device and on the host; a copy of memory that cannot be lent (mapped from a file, or
-    not aligned as JAX needs it)."""
-    dense = outputs.batch.dense()
+    """A view of the batch, on the device and on the host; see `as_jax`."""
+    return as_jax(outputs.batch.dense())
+
+
+def as_jax(dense: Any) -> Any:
+    """Return a packed array as JAX's, on its device: a view, or a copy of memory that cannot be lent (mapped from a
+    file, or not aligned as JAX needs it)."""
     if isinstance(dense, np.ndarray) and not dense.flags.writeable:
         return jax.numpy.array(dense)
     if isinstance(dense, np.ndarray) or dense.size == 0:

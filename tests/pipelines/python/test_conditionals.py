@@ -14,7 +14,7 @@ import dali_run.fn as fn
 import dali_run.types as types
 from dali_run import pipeline_def
 from dali_run.ops.errors import SpecError
-from dali_run.pipeline import do_not_convert
+from dali_run.pipeline import do_not_convert, experimental
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options, Request
@@ -622,3 +622,55 @@ def test_as_yaml(name: str, tmp_path: Path) -> None:
         with engine:
             outputs = next(engine).outputs(plan)
     assert [b.dense().tolist() for b in outputs.values()] == [o.as_array().tolist() for o in made.run()]
+
+
+# -- by hand ----------------------------------------------------------------------------------------------------------
+
+ROWS = [np.full(3, i, np.float32) for i in range(4)]
+
+
+def by_hand(definition: Any, **settings: Any) -> list[Any]:
+    def whole() -> Any:
+        even = fn.external_source(lambda: [np.array(i % 2 == 0) for i in range(4)])
+        low = fn.external_source(lambda: [np.array(i < 2) for i in range(4)])
+        return definition(fn.external_source(lambda: ROWS), even, low)
+
+    p = experimental.pipeline_def(whole, batch_size=4, num_threads=1, **settings)()
+    return [float(a[0]) for a in np.array([np.asarray(t) for t in p.run()[0]])]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_batches_split_and_merged_by_hand(debug: bool) -> None:
+    """Values are DALI's."""
+    split, merge = fn._conditional.split, fn._conditional.merge
+
+    def simple(x: Any, even: Any, low: Any) -> Any:
+        then, otherwise = split(x, predicate=even)
+        return merge(then + 10, otherwise * fn.full_like(otherwise, 2), predicate=even)
+
+    def nested(x: Any, even: Any, low: Any) -> Any:
+        then, otherwise = split(x, predicate=even)
+        low_then, _ = split(low, predicate=even)
+        a, b = split(then, predicate=low_then)
+        return merge(merge(a + 100, b, predicate=low_then), otherwise, predicate=even)
+
+    assert by_hand(simple, debug=debug) == [10, 2, 12, 6]
+    assert by_hand(nested, debug=debug) == [100, 1, 2, 3]
+    assert by_hand(lambda x, even, low: merge(x, x + 1, predicate=even), debug=debug) == [0, 2, 2, 4]
+    negated = by_hand(lambda x, even, low: fn.stack(fn._conditional.not_(even)), debug=debug)
+    assert negated == [0, 1, 0, 1]
+    checked = fn._conditional.validate_logical
+    assert by_hand(lambda x, e, low: fn.stack(checked(e, expression_name="and", expression_side="left")))[:2] == [1, 0]
+
+
+@pytest.mark.parametrize(("words", "definition"), [
+    ("inside a branch", lambda x, even, low: fn._conditional.split(x, predicate=even)[0]),
+    ("used outside", lambda x, even, low: fn._conditional.merge(
+        *fn._conditional.split(x, predicate=even)[::-1], predicate=even)),
+    ("must be a scalar", lambda x, even, low: fn._conditional.merge(x, x, predicate=x)),
+    ("used outside", lambda x, even, low: x + fn._conditional.split(x, predicate=even)[0]
+     + fn._conditional.split(x, predicate=low)[0]),
+])  # fmt: skip
+def test_what_cannot_be_split_or_merged_by_hand(words: str, definition: Any) -> None:
+    with pytest.raises(RuntimeError, match=words):
+        by_hand(definition)
