@@ -85,6 +85,10 @@ class JobError(DaliRunError):
     the same output. What was finished before is kept; a job goes on with the same call or command."""
 
 
+class SampleFailedError(JobError):
+    """A sample was rejected in a job whose policy is ``fail``. Another try ends in the same way."""
+
+
 class DeviceError(DaliRunError):
     """A device was asked for that is missing, or it failed."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ...ops.errors import JobError
+from ...ops.errors import SampleFailedError
 from ...readers.fetch.lost_pages import lost_files
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
@@ -17,7 +17,7 @@ from .services import Services
 
 
 def finished(services: Services, iteration: Iteration) -> Iteration:
-    """The batch by the policy for samples that fail (`Options.policy`). Raises JobError where that is ``fail``."""
+    """The batch by `Options.policy` for samples that fail. Raises SampleFailedError if that is ``fail``."""
     plan, stats, policy = services.plan, services.stats, services.options.policy
     if files := lost_files():
         _lose(plan, iteration, files)
@@ -27,7 +27,7 @@ def finished(services: Services, iteration: Iteration) -> Iteration:
     if lost and policy == "fail":
         d = lost[0]
         at = iteration.origin_of(d)
-        raise JobError(
+        raise SampleFailedError(
             f"{at.source or at.key}: {_where(plan, d.node)}: {d.code}: {d.message} (on_error policy is fail)"
         )
     if lost and policy == "replace":

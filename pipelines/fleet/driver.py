@@ -30,6 +30,14 @@ _SHOW = 0.1
 _POLL = 0.5
 
 
+class _TooManyRejectsError(JobError):
+    """All workers together have rejected more samples than are allowed: so many."""
+
+    def __init__(self, counted: int) -> None:
+        super().__init__(f"{counted} rejects are too many")
+        self.counted = counted
+
+
 class Worker(Protocol):
     """A worker, as the driver sees it."""
 
@@ -117,6 +125,8 @@ class Driver:
         self._who: Mapping[str, Any] | None = None
         self._span = range(0)
         self._fails_in_a_row = self._most = 0
+        self._failure = ""
+        """The last failure that a worker told of, or how one was lost."""
         self._no_device = 0
         """Workers that found no GPU that works."""
         self._limits: ErrorBudget | None = None
@@ -149,16 +159,15 @@ class Driver:
     def run(self) -> tuple[int, str]:
         """Until all parts are finished: (0, ""), or the exit code and why it ended earlier. Raises what keeps the job
         from being opened."""
-        problem = ""
         try:
             checked = time.monotonic()
             while self._who is None or self._unfinished():
                 room = self.crew.room()
                 if not room and not self._hands:
-                    return FAILED, self._nobody_left(problem)
+                    return FAILED, self._nobody_left()
                 self.crew.fill(room if self._who is None else min(room, self._wanted()))
                 for worker, told in self.crew.poll(_POLL):
-                    problem = self._hear(self._hand(worker), told) or problem
+                    self._hear(self._hand(worker), told)
                 self._hand_out()
                 self._show()
                 if time.monotonic() - checked > _CHECK:
@@ -169,6 +178,9 @@ class Driver:
             done = sum(p.done for p in self.parts)
             return INTERRUPTED, (f"interrupted with {done} of {count(len(self.parts), 'part')} done; run the same "
                                  "command again: it continues")  # fmt: skip
+        except _TooManyRejectsError as e:
+            self._wind_up()
+            return FAILED, self._too_many_rejects(e.counted)
         except JobError as e:
             self._wind_up()
             if self._who is None:
@@ -192,9 +204,22 @@ class Driver:
         """Workers that can have something to do."""
         return len(self._todo) + len(self._later) + len(self._hands)
 
-    def _nobody_left(self, problem: str) -> str:
-        why = f" The last one: {problem}." if problem else ""
+    def _nobody_left(self) -> str:
+        why = f" The last failure: {self._failure}." if self._failure else ""
         return f"no worker is left.{why} Run the same command again: it continues after the last finished shards"
+
+    def _too_many_rejects(self, counted: int) -> str:
+        """The message for more rejects than are allowed, as one process gives it: with their codes, and the first."""
+        assert self._limits is not None
+        rows, begun = self.whole.publish_rejects(), self.whole.begun()
+        self._limits.seen = sum(c.stop - c.header["range"][0] for c in begun[1].values()) if begun else 0
+        try:
+            self._limits.add(0, rows)
+            self._limits.rejected = counted  # more than are in the logs of workers that did not end politely
+            self._limits.finish()
+        except JobError as e:
+            return str(e)
+        raise AssertionError("too many rejects were counted")
 
     def _wind_up(self) -> None:
         """Let workers publish what is complete; their parts are the next run's."""
@@ -218,8 +243,8 @@ class Driver:
             self._most = max(self._most, len(self._hands))
         return self._hands[id(worker)]
 
-    def _hear(self, hand: _Hand, told: Message) -> str:
-        """Take a message; in words what is wrong, if it tells of that."""
+    def _hear(self, hand: _Hand, told: Message) -> None:
+        """Take a message."""
         if "opened" in told:
             self._welcome(hand, told)
         elif "at" in told:
@@ -232,12 +257,11 @@ class Driver:
         elif "busy" in told:
             self._busy(hand, told)
         elif "ended" in told:
-            return self._ended(hand, told)
+            self._ended(hand, told)
         elif "problem" in told:
-            return self._problem(hand, told)
+            self._problem(hand, told)
         elif "gone" in told:
-            return self._gone(hand, told["gone"])
-        return ""
+            self._gone(hand, told["gone"])
 
     def _welcome(self, hand: _Hand, told: Message) -> None:
         """A worker has opened the job. Raises JobError where it sees other data than those before."""
@@ -262,10 +286,10 @@ class Driver:
         self.totals = list(self._before)
         self._todo.extend(p for p in self.parts if not p.done)
         self._left = sum(p.left for p in self.parts if not p.done)
-        self._limits = ErrorBudget(self._budget, len(span), self.whole.config.where)
+        self._limits = ErrorBudget(self._budget, len(span), f"{self.whole.config.where}/rejects.jsonl")
         self.began = time.perf_counter()
 
-    def _ended(self, hand: _Hand, told: Message) -> str:
+    def _ended(self, hand: _Hand, told: Message) -> None:
         part = hand.parts.popleft()
         hand.ends |= told["code"] == FAILED
         self._feed(hand)
@@ -277,10 +301,14 @@ class Driver:
         before = part.rejected
         part.written, part.rejected = told["written"], told["rejected"]
         if told["code"] in (FAILED, INTERRUPTED):
+            self._count_rejects()
+            if told.get("final"):
+                raise JobError(told["text"])
             if told["code"] == FAILED:
-                return self._failed(part, told["text"])
-            self._todo.appendleft(part)
-            return ""
+                self._failed(part, told["text"])
+            else:
+                self._todo.appendleft(part)
+            return
         self._fails_in_a_row = 0
         hand.done += part.left
         hand.refused += told["rejected"] - before
@@ -288,41 +316,41 @@ class Driver:
         self.read += part.left
         part.left, part.done = 0, True
         self._count_rejects()
-        return ""
 
     def _count_rejects(self) -> None:
-        """Raises JobError where all workers together have rejected too many."""
-        if self._limits is not None:
-            running = sum(h.rejected for h in self._hands.values()) if self.totals[1] or self._rejecting else 0
-            self._limits.check(self.totals[1] + running)
+        """Raises _TooManyRejectsError if all workers together have rejected too many."""
+        running = sum(h.rejected for h in self._hands.values()) if self.totals[1] or self._rejecting else 0
+        if self._limits is not None and self._limits.exceeded_by(self.totals[1] + running):
+            raise _TooManyRejectsError(self.totals[1] + running)
 
-    def _problem(self, hand: _Hand, told: Message) -> str:
+    def _problem(self, hand: _Hand, told: Message) -> None:
         """A worker cannot open the job, or a part. Raises SpecError for what no worker could open."""
         text = f"{hand.worker.name} on {hand.worker.node}: {told['problem']}"
         if "part" in told:
             part = hand.parts.popleft()
             hand.ends |= told["kind"] == "device"
             self._feed(hand)
-            return self._failed(part, text)
+            self._failed(part, text)
+            return
         if told["kind"] == "spec":
             raise SpecError(told["problem"])
         room = self.crew.room()
         if told["kind"] == "device" and room > 1 and self._no_device < 2 * room:
             self._no_device += 1  # a GPU that is gone says nothing about the others
             self._note(f"{text}; the others go on without it")
-            return text
+            self._failure = text
+            return
+        self._failure = text
         self._fails_in_a_row += 1
         self._give_up_on(told["problem"])
-        return text
 
-    def _failed(self, part: Part, why: str) -> str:
+    def _failed(self, part: Part, why: str) -> None:
         part.tries += 1
-        part.problem = why
+        part.problem = self._failure = why
         self._fails_in_a_row += 1
         self._give_up_on(why)
         if part.tries < _TRIES:
             self._todo.append(part)
-        return why
 
     def _give_up_on(self, why: str) -> None:
         """Raises JobError where everything fails, one after the other: it is not the workers' fault. A machine that is
@@ -343,8 +371,9 @@ class Driver:
             raise JobError(told["text"])
         self._later.append((time.monotonic() + _BUSY_WAIT, part))
 
-    def _gone(self, hand: _Hand, why: str) -> str:
-        """A worker has ended; what it had is to be done again, from its journals on."""
+    def _gone(self, hand: _Hand, why: str) -> None:
+        """A worker has ended; what it had is to be done again, from its journals on. The failure that it told of before
+        stays the reason."""
         del self._hands[id(hand.worker)]
         if hand.finished:
             left = self._left_behind.setdefault((hand.worker.name, hand.worker.node), [0, 0, 0])
@@ -356,15 +385,18 @@ class Driver:
             self._dead.append(hand.process)
         text = f"{hand.worker.name} on {hand.worker.node} {why}"
         if why == "ended" and not hand.parts:
-            return ""
+            return
         hand.worked.ended = why
         running = hand.parts[0] if hand.parts else None
         for part in reversed(hand.parts):
             if part is not running:
                 self._todo.appendleft(part)
-        if running is not None and hand.ends:  # it has not begun this one: what it failed with was counted then
-            self._todo.appendleft(running)
-        elif running is not None:
+        if hand.ends:  # it has not begun this one: the failure was counted when it told of it
+            if running is not None:
+                self._todo.appendleft(running)
+            return
+        self._failure = text
+        if running is not None:
             running.tries += 1
             running.problem = text
             self._fails_in_a_row += 1
@@ -372,7 +404,6 @@ class Driver:
                 self._todo.appendleft(running)
         self._note(f"{text}; its work goes on elsewhere")
         self._give_up_on(text)
-        return text
 
     # -- giving -------------------------------------------------------------------------------------------------------
 

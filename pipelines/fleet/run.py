@@ -157,6 +157,7 @@ def _led(
     report |= {"started": started.isoformat(timespec="seconds"), "machine": facts()}
     report = amend(report)
     if code:
+        whole.publish_rejects()
         return JobResult(code, message, report, config.url or config.path)
     whole.join(report)
     written, rejected = driver.totals

@@ -3,6 +3,7 @@ and in the end one output of all."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +11,15 @@ from types import TracebackType
 from typing import Any
 
 from ...ops.errors import JobError
-from ...writers.bytes import files_io
+from ...writers.bytes import files_io, sidecar
 from ...writers.bytes.files_io import job_errors
 from ...writers.shards.config import WriteConfig
 from ...writers.shards.journal import Contents, differences, read_journal
 from ...writers.shards.lock import Lock, break_lock
-from ...writers.shards.manifest import Side, part_sides
+from ...writers.shards.manifest import Side, part_sides, replace
 from ...writers.shards.merge import join
 from ...writers.shards.mirror import Mirror
+from ...writers.shards.rejects import RejectRow
 from ...writers.shards.resume import let_go, refuse_foreign, remove_all
 
 _PER_WORKER = {"gpu": 4, "cpu": 16, "null": 16}
@@ -162,6 +164,20 @@ class Whole:
             self.side.mirror.break_lock(side.lock.name, dict(dead))
         else:
             break_lock(side.lock, dict(dead))
+
+    def publish_rejects(self) -> list[RejectRow]:
+        """Put the rejects of all parts so far into one reject log, as a single process leaves them, and return them.
+        Nothing is written if no part was begun, or if the disk does not take it."""
+        rows: list[RejectRow] = []
+        with contextlib.suppress(OSError, JobError, ValueError):
+            if self.side.mirror is not None:
+                self.side.mirror.fetch()
+            logs = [side.rejects for side in part_sides(self.config.path) if side.rejects.exists()]
+            lines = [line for log in logs for line in sidecar.read(log).splitlines(keepends=True)]
+            if logs:
+                replace(self.side.rejects, b"".join(lines), self.side)
+            rows += [RejectRow.parse(line) for line in lines]
+        return rows
 
     def join(self, report: Mapping[str, Any]) -> None:
         """One output of all parts. Raises JobError."""

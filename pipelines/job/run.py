@@ -16,7 +16,7 @@ import numpy as np
 from ...ops.base import Operator
 from ...ops.batch import Batch
 from ...ops.compiled.times import times
-from ...ops.errors import DeviceError, JobError, SpecError
+from ...ops.errors import DeviceError, JobError, SampleFailedError, SpecError
 from ...ops.gpu.start import start_ahead, start_named
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
@@ -87,6 +87,8 @@ class JobResult:
     report: Mapping[str, Any]
     path: Path | str
     """Where the output is; text for a URL."""
+    final: bool = False
+    """Another try ends in the same way: a sample failed in a job whose policy is ``fail``."""
     ran: bool = True
     """Something was done; else the report is that of the run that finished the job."""
 
@@ -401,14 +403,14 @@ class JobRun:
             return self._ended(INTERRUPTED, f"interrupted after {self.read} of {self.total} samples; run the same "
                                "command again: it continues")  # fmt: skip
         except JobError as e:
-            return self._ended(FAILED, str(e))
+            return self._ended(FAILED, str(e), final=isinstance(e, SampleFailedError))
         except DeviceError as e:
             return self._ended(FAILED, f"{e}. Run the same command again: it continues after the last finished shard")
         except MemoryError as e:
             remedy = "lower pipeline.batch_size or memory.host, and run the same command again: it continues"
             return self._ended(FAILED, f"out of memory while writing: {str(e) or 'an allocation failed'}; {remedy}")
         code = REJECTS if self.output.rejected else CLEAN
-        rejected = f", {self.output.rejected} rejected (see {self.config.where}/rejects.jsonl)" * (code == REJECTS)
+        rejected = f", {self.output.rejected} rejected (see {self.output.budget.log})" * (code == REJECTS)
         return self._result(
             code, f"wrote {count(self.output.written, 'sample')} to {self.config.where}{rejected}", report
         )
@@ -446,10 +448,10 @@ class JobRun:
             report["resumed_from"] = self.first
         return self.amend(report)
 
-    def _ended(self, code: int, message: str) -> JobResult:
+    def _ended(self, code: int, message: str, *, final: bool = False) -> JobResult:
         report = self._report()
         self.output.abort()
-        return self._result(code, message, report)
+        return replace(self._result(code, message, report), final=final)
 
     def _result(self, code: int, message: str, report: dict[str, Any]) -> JobResult:
         if self.trace is not None:

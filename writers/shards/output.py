@@ -117,7 +117,7 @@ class Output:
                 if stage is not None:
                     header[stage.kind] = stage.header()
                 journal = open_journal(side, config, writer, header, fresh, inputs, led)
-                limits = ErrorBudget(budget or Budget(), whole if led else total, config.where)
+                limits = ErrorBudget(budget or Budget(), whole if led else total, f"{config.where}/{side.rejects.name}")
                 limits.resume(journal.stop - start, journal.rejected)
                 side.put(side.journal)
                 out = cls(config, writer, side, lock, journal, cuts, limits, waiting)

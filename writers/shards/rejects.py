@@ -113,10 +113,10 @@ class ErrorBudget:
 
     GRACE = 1000
 
-    def __init__(self, budget: Budget, total: int | None, where: str = ".") -> None:
-        """``total``: samples of the job, where that is known; ``where``: the output, for messages."""
+    def __init__(self, budget: Budget, total: int | None, log: str = "rejects.jsonl") -> None:
+        """``total``: samples of the job, if that is known; ``log``: path of the reject log, for messages."""
         self.budget = budget
-        self.where = where
+        self.log = log
         self.total = total
         self.seen = 0
         self.rejected = 0
@@ -135,26 +135,24 @@ class ErrorBudget:
         if self._example is None and rows:
             self._example = rows[0]
         if self.total is not None or self.seen >= self.GRACE:
-            self._check(self.total if self.total is not None else self.seen)
+            self.finish()
 
-    def check(self, rejected: int) -> None:
-        """``rejected`` is the sum that others have counted. Raises JobError when those are too many."""
-        self.rejected = rejected
-        self.finish()
+    def exceeded_by(self, rejected: int) -> bool:
+        """Whether so many rejects are too many, of all samples or of the samples so far."""
+        limit = self.budget.of(self.total if self.total is not None else self.seen)
+        return limit is not None and rejected > limit
 
     def finish(self) -> None:
         """The last check. Raises JobError when the rejects are too many."""
-        self._check(self.total if self.total is not None else self.seen)
-
-    def _check(self, of: int) -> None:
-        limit = self.budget.of(of)
-        if limit is None or self.rejected <= limit:
+        if not self.exceeded_by(self.rejected):
             return
+        of = self.total if self.total is not None else self.seen
+        limit = self.budget.of(of)
         common = ", ".join(f"{n} {code}" for code, n in self._codes.most_common(3))
         example = f"; the first: {self._example.key!r}: {self._example.message}" if self._example else ""
         raise JobError(
             f"Too many rejected samples: {self.rejected} of {self.seen}; the limit is {self.budget}"
             f"{f' of {of}, that is {limit}' if self.budget.share is not None else ''}{': ' * bool(common)}{common}"
-            f"{example}. They are in "
-            f"{self.where}/rejects.jsonl; repair them, or raise max_errors and run the same command again: it continues"
+            f"{example}. They are in {self.log}; repair them, or raise max_errors and run the same command again: it "
+            "continues"
         )

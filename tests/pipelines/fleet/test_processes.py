@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -231,11 +232,37 @@ def test_the_budget_of_rejects_is_that_of_all_workers_together(spec: Path, data:
     spec.write_text(text)
     result = run(spec, on="processes:2")
     assert result.exit_code == FAILED
-    assert "max_errors: 3" in result.message
+    log = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
+    assert len(log) >= 4
+    assert f"Too many rejected samples: {len(log)} of " in result.message
+    assert f"max_errors: 3: {len(log)} not_an_image; the first: 'a/" in result.message
+    assert result.report["samples"]["rejected"] == len(log) == sum(result.report["rejected"].values())
     assert run(spec, {"on_error.max_errors": 8}, on="processes:2").exit_code == REJECTS
     other = {"on_error.max_errors": 8, "write.path": str(tmp_path / "one")}
     assert run_job(spec, other).exit_code == REJECTS
     assert contents(tmp_path / "out") == contents(tmp_path / "one")
+
+
+@pytest.mark.parametrize("on", ["processes:2", None])
+@pytest.mark.parametrize("problem", ["sample", "disk"])
+def test_the_cause_of_the_end_is_named_by_many_as_by_one(
+    spec: Path, expected: dict[str, bytes], on: str | None, problem: str
+) -> None:
+    """File, operator and cause; or the path that could not be written, and the system's reason."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if problem == "disk":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))  # journals fit, shards do not
+    try:
+        result = run(spec, {"on_error.policy": "fail"} if problem == "sample" else {}, on=on)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert result.exit_code == FAILED
+    said = "a/010.png: decoders.image" if problem == "sample" else "File too large (EFBIG)"
+    assert said in result.message
+    assert "not_an_image: " in result.message or f"cannot write {spec.parent / 'out'}/" in result.message
+    assert result.report["samples"]["written"] < 120
+    assert run(spec, on=on).exit_code == REJECTS
+    assert contents(spec.parent / "out") == expected
 
 
 def test_a_job_begun_by_one_process_is_continued_by_one(spec: Path, expected: dict[str, bytes]) -> None:
