@@ -16,7 +16,8 @@ from dali_run.pipelines.fleet.job_text import Seat
 from dali_run.pipelines.fleet.member import NEARLY, Member
 from dali_run.pipelines.fleet.whole import Part
 from dali_run.pipelines.fleet.wire import Wire
-from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, Progress
+from dali_run.pipelines.job.part import PartResult
+from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, JobResult, Progress
 from dali_run.writers.shards.rejects import Budget
 
 BATCH, TOTAL = 2, 100
@@ -48,7 +49,7 @@ class Job:
             code = INTERRUPTED
         finally:
             self.ended[part[0]].set()
-        return SimpleNamespace(job=SimpleNamespace(exit_code=code, message="", report={}), written=0, rejected=0)
+        return PartResult(JobResult(code, "", {}, "out"), written=0, rejected=0)
 
 
 def served(job: Job) -> list[dict[str, Any]]:
