@@ -1,4 +1,4 @@
-"""Is the entropy-coded data of a JPEG whole? For any sampling and process (but arithmetic coding), without pixels.
+"""Is the entropy-coded data of a JPEG whole? For any sampling and process, without pixels.
 
 libjpeg goes on after damage and only warns; a caller that cannot see its warnings gets wrong pixels. This walks all
 scans by the same rules (ITU-T T.81, annexes B, F.2, G.2; what libjpeg-turbo warns of: jdhuff.c, jdphuff.c, jdmarker.c)
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .arithmetic_cpu import FIXED, PAST_END, is_sound, restart
+
 CLEAN, BAD_CODE, CUT_SHORT, EXTRA_BYTES, RESTARTS, PROGRESSION, CANNOT_TELL = range(7)
 WORDS = (
     "", "bad Huffman code", "premature end of data segment", "extraneous bytes before a marker",
@@ -23,7 +25,7 @@ _AT, _BYTE, _BITS, _MARKER, _RUN = range(5)
 """Of the walk: next byte, the byte at hand, its bits left, the marker that was met (0: none), blocks to be skipped."""
 
 
-@njit("int64(uint8[::1], int64[::1])", nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _bit(data: Any, at: Any) -> Any:
     """The next bit; -1 where the segment has none left."""
     if at[_BITS] == 0:
@@ -46,7 +48,7 @@ def _bit(data: Any, at: Any) -> Any:
     return at[_BYTE] >> at[_BITS] & 1
 
 
-@njit("int64(uint8[::1], int64[::1], int64)", nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _number(data: Any, at: Any, bits: Any) -> Any:
     value = np.int64(0)
     for _ in range(bits):
@@ -57,7 +59,7 @@ def _number(data: Any, at: Any, bits: Any) -> Any:
     return value
 
 
-@njit("int64(uint8[::1], int64[::1], int64[::1], uint8[::1])", nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _symbol(data: Any, at: Any, counts: Any, symbols: Any) -> Any:
     """The next symbol of a Huffman table (code counts of lengths 1 ... 16); -1 without bits, -2 for no code."""
     code, first, index = np.int64(0), np.int64(0), np.int64(0)
@@ -75,16 +77,12 @@ def _symbol(data: Any, at: Any, counts: Any, symbols: Any) -> Any:
     return np.int64(-2)
 
 
-@njit("int64(int64)", nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _why(symbol: Any) -> Any:
     return CUT_SHORT if symbol == -1 else BAD_CODE
 
 
-@njit(
-    "int64(uint8[::1], int64[::1], int64[:, ::1], uint8[:, ::1], int64, int64, int64, int64, int64, int64, "
-    "uint8[::1])",
-    nogil=True, cache=True,
-)  # fmt: skip
+@njit(nogil=True, cache=True)
 def _block(
     data: Any, at: Any, counts: Any, symbols: Any, dc: Any, ac: Any, low: Any, high: Any, refine: Any,
     process: Any, there: Any,
@@ -151,7 +149,7 @@ def _block(
     return CLEAN
 
 
-@njit("int64(uint8[::1], int64[::1])", nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def _to_marker(data: Any, at: Any) -> Any:
     """Go on to the next marker. Return how many bytes were in between; -1 for zeros before EOI, which are padding."""
     extra, zeros = np.int64(0), True
@@ -176,10 +174,11 @@ def _to_marker(data: Any, at: Any) -> Any:
     return np.int64(-1) if extra > 0 and zeros and at[_MARKER] == 0xD9 else extra
 
 
-@njit("int64(uint8[::1])", nogil=True, cache=True)
+@njit(nogil=True, cache=True)
 def damage(data: Any) -> Any:
     """CLEAN, or the first damage in the scans of the JPEG ``data``, whose header is known to be sound."""
-    at = np.zeros(5, np.int64)
+    at, bins, contexts = np.zeros(PAST_END + 1, np.int64), np.zeros(FIXED + 1, np.uint8), np.zeros(4, np.int64)
+    conditioning, arithmetic = np.array([16, 16, 16, 16, 5, 5, 5, 5]), False
     counts, symbols = np.zeros((8, 17), np.int64), np.zeros((8, 256), np.uint8)
     h, v, ids = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4, np.int64)
     wide, high = np.zeros(4, np.int64), np.zeros(4, np.int64)
@@ -227,10 +226,16 @@ def damage(data: Any) -> Any:
                 p += total
         elif marker == 0xDD and size >= 4:
             interval = np.int64(data[p]) << 8 | data[p + 1]
-        elif 0xC0 <= marker <= 0xCF and marker != 0xC8 and marker != 0xCC:
-            if marker > 0xC3 or components > 0 or size < 8 or size < 8 + 3 * np.int64(data[p + 5]):
+        elif marker == 0xCC:
+            for k in range(p, end - 1, 2):
+                if data[k] & 0xEC:
+                    return CANNOT_TELL
+                conditioning[(data[k] & 3) + (4 if data[k] & 16 else 0)] = data[k + 1]
+        elif 0xC0 <= marker <= 0xCF and marker != 0xC8:
+            arithmetic = marker == 0xC9 or marker == 0xCA
+            if (marker > 0xC3 and not arithmetic) or components > 0 or size < 8 or size < 8 + 3 * np.int64(data[p + 5]):
                 return CANNOT_TELL
-            process = _PROGRESSIVE if marker == 0xC2 else _LOSSLESS if marker == 0xC3 else _SEQUENTIAL
+            process = _PROGRESSIVE if marker == 0xC2 or marker == 0xCA else _LOSSLESS if marker == 0xC3 else _SEQUENTIAL
             unit = np.int64(1) if process == _LOSSLESS else np.int64(8)
             height, width = np.int64(data[p + 1]) << 8 | data[p + 2], np.int64(data[p + 3]) << 8 | data[p + 4]
             components = np.int64(data[p + 5])
@@ -285,6 +290,8 @@ def damage(data: Any) -> Any:
                     return CANNOT_TELL
                 across, down = -(-width // (unit * most_h)), -(-height // (unit * most_v))
             at[_BITS] = at[_RUN] = 0
+            contexts[:] = 0
+            restart(at, bins)
             scans += 1
             for m in range(across * down):
                 if interval > 0 and m > 0 and m % interval == 0:
@@ -293,12 +300,21 @@ def damage(data: Any) -> Any:
                     if at[_MARKER] != 0xD0 + (m // interval - 1) % 8:
                         return RESTARTS
                     at[_MARKER] = at[_RUN] = 0
+                    contexts[:] = 0
+                    restart(at, bins)
                 for s in range(n):
                     c = which[s]
                     for _ in range(1 if n == 1 else h[c] * v[c]):
                         mine = none
                         if process == _PROGRESSIVE and low > 0:
                             mine = there[starts[c] + 64 * m : starts[c] + 64 * m + 64]
+                        if arithmetic:
+                            sound = is_sound(
+                                data, at, bins, contexts, conditioning, c, dc[s], ac[s], low, last, refine, mine
+                            )  # fmt: skip
+                            if at[PAST_END] or not sound:
+                                return CUT_SHORT if at[PAST_END] else BAD_CODE
+                            continue
                         found = _block(
                             data, at, counts, symbols, dc[s], ac[s], low, last, refine, process, mine
                         )  # fmt: skip

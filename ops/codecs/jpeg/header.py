@@ -323,6 +323,7 @@ def _walk(data, row, tables, whole, scans, known):  # type: ignore[no-untyped-de
         return NOT_JPEG
     tables[:] = 0
     wide: Any = np.int64(0)  # bit i: quantisation table i has 16-bit entries
+    exif: Any = False
     at = 2
     while True:
         while at < size and data[at] != 0xFF:
@@ -368,7 +369,7 @@ def _walk(data, row, tables, whole, scans, known):  # type: ignore[no-untyped-de
             if end - begin >= 14 and u16(data, begin) == 0x4A46 and u16(data, begin + 2) == 0x4946:  # JFIF
                 row[_JFIF] = 1 if data[begin + 5] == 1 else 2  # libjpeg warns about a major version other than 1
         elif marker == 0xE1:
-            _exif(data, begin, end, row)
+            exif = exif or _exif(data, begin, end, row)  # the first Exif segment decides, as in Pillow
         elif marker == 0xEE:
             if end - begin >= 12 and u16(data, begin) == 0x4164 and u16(data, begin + 2) == 0x6F62:  # Adobe
                 row[_ADOBE] = data[begin + 11]
@@ -581,36 +582,39 @@ def _colour(row):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _exif(data, at, end, row):  # type: ignore[no-untyped-def]
-    """Tag 0x0112 of the first image file directory. As in DALI, a directory with any entry that is cut off, or with a
-    value outside the segment in a tag of the baseline, counts for nothing; the type of the tag does not matter."""
+    """Read tag 0x0112 of the first image file directory. Return whether the segment is one of Exif. As in DALI, a
+    directory with any entry that is cut off, or with a value outside the segment in a tag of the baseline, counts for
+    nothing; the type of the tag does not matter."""
     tiff = at + 6
-    if end - tiff < 8 or u16(data, at) != 0x4578 or u16(data, at + 2) != 0x6966 or u16(data, at + 4) != 0:  # Exif
-        return
+    if end - tiff < 0 or u16(data, at) != 0x4578 or u16(data, at + 2) != 0x6966 or u16(data, at + 4) != 0:  # Exif
+        return False
+    if end - tiff < 8:
+        return True
     little = u16(data, tiff) == 0x4949
     if not little and u16(data, tiff) != 0x4D4D:
-        return
+        return True
     if _tiff16(data, tiff + 2, little) != 42:
-        return
+        return True
     directory = tiff + _tiff32(data, tiff + 4, little)
     if directory + 2 > end:
-        return
+        return True
     found: Any = 0
     seen = False
     for i in range(_tiff16(data, directory, little)):
         entry = directory + 2 + 12 * i
         if entry + 2 > end:
-            return
+            return True
         tag = _tiff16(data, entry, little)
         if tag in EXIF_SHORTS:
             if entry + 10 > end:
-                return
+                return True
             if tag == 0x0112 and not seen:
                 found, seen = _tiff16(data, entry + 8, little), True
             continue
         size: Any = 0  # of a value that lies elsewhere
         if tag in EXIF_STRINGS:
             if entry + 8 > end:
-                return
+                return True
             size = _tiff32(data, entry + 4, little)
             if size <= 4:
                 continue
@@ -618,9 +622,10 @@ def _exif(data, at, end, row):  # type: ignore[no-untyped-def]
             if tag == rational:
                 size = its_size
         if size > 0 and (entry + 12 > end or tiff + _tiff32(data, entry + 8, little) + size > end):
-            return
+            return True
     if 1 <= found <= 8:
         row[_ORIENTATION] = found
+    return True
 
 
 @numba.njit(nogil=True, cache=True)

@@ -61,3 +61,14 @@ def test_orientation(block: bytes, expected: int) -> None:
     header = jpeg_header.read_headers(file, np.zeros(1, np.int64), np.array([len(file)]))
     assert header["orientation"].tolist() == [expected]
     assert exif_orientation(memoryview(block)) == expected
+
+
+@pytest.mark.parametrize("first", [b"", b"XX\0*", directory([UPRIGHT]), directory([(0x0100, SHORT, 1, 6)])])
+def test_the_first_exif_segment_of_a_jpeg_decides(first: bytes) -> None:
+    """As in Pillow and DALI, whatever is in it."""
+    blocks = [first, directory([(0x0112, SHORT, 1, 3)])]
+    segments = b"".join(segment(0xE1, b"Exif\0\0" + block) for block in blocks)
+    other = segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0")
+    file = np.frombuffer(FILE[:2] + other + segments + FILE[2:], np.uint8)
+    found = jpeg_header.read_headers(file, np.array([0]), np.array([len(file)]))["orientation"][0]
+    assert found == (6 if first == directory([UPRIGHT]) else 1)

@@ -16,6 +16,7 @@ from dali_run.ops.codecs.jpeg.header import read_headers
 from dali_run.ops.codecs.jpeg.turbo import decode_into
 from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIImageType
+from tests.kit.golden import FOLDER
 
 
 def found(data: bytes | bytearray) -> int:
@@ -77,6 +78,31 @@ def test_what_libjpeg_turbo_warns_of_is_found(progressive: bool, subsampling: in
     assert counts["found"] > 60
     assert counts["missed"] <= 2  # a zero too many before EOI is padding
     assert counts["stricter"] <= counts["found"] // 10  # bytes too many before a restart marker
+
+
+with np.load(FOLDER / "arithmetic_jpegs.npz") as _files:
+    ARITHMETIC = {name: file.tobytes() for name, file in _files.items()}
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_damage_of_arithmetic_coding_is_found_where_libjpeg_finds_it(name: str) -> None:
+    whole, rng = ARITHMETIC[name], random.Random(name)
+    assert found(whole) == CLEAN
+    np.testing.assert_array_equal(decoded(whole), np.asarray(Image.open(io.BytesIO(whole)).convert("RGB")))
+    counts: Counter[str] = Counter()
+    for _ in range(60):
+        data = damaged(whole, rng)
+        if "4:1:0" in name:  # TurboJPEG has no verdict
+            counts["found" if found(data) else "clean"] += 1
+            continue
+        try:
+            simplejpeg.decode_jpeg(data)
+            warned = ""
+        except ValueError as e:
+            warned = str(e)
+        counts["found" if warned else "clean"] += 1
+        assert (found(data) != CLEAN) == bool(warned) or (warned and not warned.startswith(WARNINGS)), warned
+    assert counts["found"] > 20
 
 
 def test_bytes_of_any_kind_are_walked() -> None:
