@@ -20,6 +20,7 @@ from PIL import Image
 
 from dali_run.cli import main as cli
 from dali_run.ops.base import operators
+from dali_run.ops.errors import REJECT_CODES
 from dali_run.pipelines.plugins import load_operators, load_plugin
 from dali_run.pipelines.spec.build import load_spec
 from docs import operator_pictures
@@ -228,3 +229,9 @@ def test_tests_that_the_page_of_findings_names_exist() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| found")]
     assert 0 < len(rows) <= named
     assert all(re.search(r"`[\w/-]+(\.py)?(::\w+)?`", line) for line in rows)
+
+
+def test_troubleshooting_has_a_remedy_for_every_reject_code() -> None:
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    codes = [code for row in rows for code in re.findall(r"`([a-z_]+)`", row)]
+    assert sorted(set(codes) - {"doctor"}) == sorted(REJECT_CODES)
