@@ -47,12 +47,13 @@ class Memory:
         given = {"host": self.host, "gpu": self.gpu}
         return {k: f"{v * 100:g}%" if isinstance(v, float) else v for k, v in given.items() if v is not None}
 
-    def describe(self, device: str) -> dict[str, Any]:
-        """For plans: the host's budget in bytes, the GPU's as it was given (what is free is known when it runs)."""
+    def describe(self, device: str, default: str) -> dict[str, Any]:
+        """For plans: the host's budget in bytes, the GPU's as it was given (what is free is known when it runs), or its
+        ``default`` in words."""
         found: dict[str, Any] = {"host": self.host_bytes()}
         if device != "cpu":
-            share = GPU_SHARE if self.gpu is None else self.gpu
-            found["gpu"] = f"{share:.0%} of what is free" if isinstance(share, float) else share
+            given = f"{self.gpu:.0%} of what is free" if isinstance(self.gpu, float) else self.gpu
+            found["gpu"] = default if given is None else given
         return found
 
 

@@ -57,7 +57,9 @@ class RunSettings:
         Memory,
         Arg(
             "the most that a run may hold: `{host: 4GiB, gpu: 20GiB}`, bytes or shares (`50%` of the memory of the "
-            "machine or its container, of what is free on the GPU); auto: 50 % and 80 %"
+            "machine or its container, of what is free on the GPU); auto: 50 %, and on the GPU 6 GiB in jobs and 2 GiB "
+            "in programs, or what two batches need (at most 80 %, and in programs 10 % of the GPU and half of what is "
+            "free)"
         ),
     ] = field(default_factory=Memory)
     upload: Annotated[
@@ -66,9 +68,8 @@ class RunSettings:
             "how files come to a GPU. Single files that it decodes go up piece by piece while the rest of the batch is "
             "read; `copy`: a batch at a time, through page-locked memory. Records of containers (TFRecord, tar, LMDB, "
             "RecordIO): `copy`; `pieces`: piece by piece while the rest is copied; `registered`: the GPU gathers them "
-            "out of the page cache; `kvikio`: from a disk into the GPU's memory, by GPUDirect Storage where there is; "
-            "`auto`: registered (where that is possible) or in pieces, whichever is faster in the first seconds; jobs, "
-            "which read each record once, copy them, or try registering, too, with less than four threads"
+            "out of the page cache; `auto`: pieces with 12 threads and more, else registered (if that is possible); "
+            "jobs, which read each record once, copy them with 4 threads and more. `dali-run plan` prints the choice"
         ),
     ] = "auto"
     remember: Annotated[

@@ -41,7 +41,6 @@ from dali_run.pipelines.bench.measure import Measurement
 from dali_run.pipelines.bench.run import run_apart
 from dali_run.pipelines.engine.engine import Engine, Options, Request
 from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
-from dali_run.readers.fetch.direct_storage import why_not_kvikio
 
 ROOT = Path(__file__).parents[2]
 TESTS = ("tests/ops/codecs/jpeg/test_gpu.py", "tests/ops/fused/test_fused.py", "tests/ops/images/test_resize_gpu.py",
@@ -67,9 +66,7 @@ READING = {1: 55_000, 2: 105_000, 4: 190_000, 8: 250_000, 14: 280_000}
 PLANNED = {256: 160_000, 512: 240_000, 1024: 280_000}
 """Images a second for which all is read and planned, whose kernels take no time: bound by the GIL."""
 SOURCES = ("tfrecord", host_planning.UNCHECKED, "tar", "lmdb", "recordio")
-UPLOADS = ("copy", "registered", "auto", *(() if why_not_kvikio() else ("kvikio",)))
-DECIDES = 6.0
-"""Seconds that `upload: auto` is given to decide."""
+UPLOADS = ("copy", "registered", "pieces", "auto")
 
 
 @dataclass
@@ -162,11 +159,10 @@ def containers(
             expected, best = alone[batch], 0.0
             for upload in UPLOADS:
                 ways: dict[str, int] = {}
-                found = rate(plan, batch, DECIDES if upload == "auto" else seconds, upload=upload, ways=ways)
+                found = rate(plan, batch, seconds, upload=upload, ways=ways)
                 for why in ways.keys() - {upload}:
                     print(f"    {ways[why] / sum(ways.values()):.0%} of the bytes were {why}")
-                # kvikio is for data that is not in memory
-                wanted = {"kvikio": 0.0, "auto": 0.9 * best}.get(upload, expected)
+                wanted = 0.9 * best if upload == "auto" else expected
                 yield Finding(f"{source}, batch {batch}, {upload}", found, wanted, before=alone[batch])
                 expected, best = found, max(best, found)
 

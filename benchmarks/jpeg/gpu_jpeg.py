@@ -216,7 +216,7 @@ def needed_bytes(lane: Lane) -> dict[str, int]:
     go = plan.status == 0
     scan = int((images["raw_size"] - images["scan"])[go].sum())
     # The record of each block says how many coefficients it has; the batch record, where those records are.
-    record = lane.lane.copy_out(lane.decoder.workspace.address, jpeg_gpu.BATCH.itemsize)
+    record = lane.lane.copy_out(lane.decoder.address, jpeg_gpu.BATCH.itemsize)
     lane.lane.synchronize()
     at = int(record.view(jpeg_gpu.BATCH)[0]["blocks"])
     records = lane.lane.copy_out(at, 8 * plan.blocks).view(np.uint64)
@@ -397,7 +397,7 @@ def main() -> None:
         del lane
         lanes = [Lane(defines, draw(), job) for _ in range(max(counts))]
         result["host_ms"] = host_costs(lanes[0])
-        result["workspace_mb"] = round(lanes[0].decoder.workspace.size / 1e6)
+        result["workspace_mb"] = round(lanes[0].decoder.workspace_bytes / 1e6)
         print(f"{job}: host {result['host_ms']}, workspace {result['workspace_mb']} MB a lane")
         result["status"] = int(sum((lane.status() != 0).sum() for lane in lanes))
         result["images_per_s"] = {}

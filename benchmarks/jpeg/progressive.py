@@ -113,7 +113,7 @@ def on_gpu(root: Path, args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         report["phases_ms"] = times = gpu_jpeg.phases(lane, 10)
         print(f"one batch of {args.batch}:", ", ".join(f"{k} {v:.3f}" for k, v in times.items()), flush=True)
         print(f"levels: {lane.plan.levels.tolist()} scans", flush=True)
-        report["workspace_mb"] = round(lane.decoder.workspace.size / 1e6)
+        report["workspace_mb"] = round(lane.decoder.workspace_bytes / 1e6)
         report["host_ms"] = gpu_jpeg.host_costs(lane)
         print(f"host {report['host_ms']}, workspace {report['workspace_mb']} MB a lane", flush=True)
         del lane

@@ -46,7 +46,7 @@ class CudaDecoder:
 
     def release(self) -> None:
         """Give back the memory that is kept between batches."""
-        self._decoder.workspace.release()
+        self._decoder.workspace = None
 
     def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.DecodePlan, output: jpeg_gpu.Output, out: Any) -> None:
         """Enqueue all kernels; what fails a check is run again by the engine."""
@@ -56,6 +56,7 @@ class CudaDecoder:
         if boundaries is not None and plan.unknowns and not boundaries.full:
             found = list[Any]()
         status = self._decoder.decode(lane.address(files.data), plan, output, lane.address(out), found=found)
+        self._decoder.workspace = None  # for what this lane does next, and for other lanes once this is done
 
         def wrong() -> I64:
             # counting is the cheapest way to learn that all is well, as it nearly always is

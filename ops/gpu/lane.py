@@ -22,6 +22,7 @@ from ..kernels import Kernels
 from . import driver_calls as stream_work
 from . import page_locked, registered
 from .current import OnGpu
+from .device_memory import pool_of
 from .readable_by_gpu import lease_of, show
 from .waits import waiting
 
@@ -69,18 +70,6 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
-_EXACT = 1 << 20
-
-
-def roomy(nbytes: int) -> int:
-    """Bytes of a block for ``nbytes``, of a few sizes: batches are never quite of the same size, and where CuPy's pool
-    has no block that is large enough, the driver has to make one, which may wait for kernels that are running."""
-    if nbytes <= _EXACT:
-        return nbytes
-    step = 1 << (nbytes - 1).bit_length() - 4
-    return -(-nbytes // step) * step
-
-
 _MOST_ACROSS = 65535
 """Blocks along the second and third axis of a grid, by CUDA; kernels that give each sample its own have them there."""
 
@@ -97,8 +86,7 @@ def blocks(grid: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 _idle_streams: dict[int, list[Any]] = {}
-"""Of closed lanes, by GPU. CuPy's pool keeps memory that is let go of for the stream that it was allocated on: if
-nobody used that again, the memory would be lost."""
+"""Streams of closed lanes by GPU: making one takes long, and small memory that was released belongs to its stream."""
 
 
 def _idle_stream(index: int) -> Any:
@@ -124,8 +112,9 @@ def return_stream(index: int, stream: Any) -> None:
 class Lane:
     """One stream of one GPU. Everything launched and copied through it runs in order on that stream.
 
-    Memory comes from CuPy's pool, whose blocks belong to the stream they were allocated on: a block freed by the host
-    is given out again only to later work of the same stream, so no synchronisation is needed to free.
+    Memory comes from the pool that all lanes of the process share (`device_memory`): what the host releases is given
+    out again to later work of the same stream, and to other lanes once this one was synchronized. Inside ``with lane``
+    CuPy's own functions also allocate there.
 
     A lane belongs to one thread at a time: that which launches a batch on it, then that which settles the batch.
     """
@@ -140,6 +129,10 @@ class Lane:
             self.gpu = OnGpu(index)
             with self.gpu:
                 self.stream = _idle_stream(index) if stream is None else stream
+                self.memory = pool_of(index)
+                self.memory.follow()
+            self._allocators: list[AbstractContextManager[object]] = []
+            self._using_allocator = cupy.cuda.using_allocator
             page_lock_through(index)
             self._work = self.work()
             runtime = cupy.cuda.runtime
@@ -168,12 +161,17 @@ class Lane:
     def __enter__(self) -> Lane:
         self.gpu.__enter__()
         self.stream.__enter__()
+        self.memory.begin(self.stream.ptr)
+        using = self._using_allocator(self._memory)
+        using.__enter__()
+        self._allocators.append(using)
         return self
 
     def __exit__(self, *exc: object) -> None:
         if exc[0] is not None:  # whoever was to `join` may not have come to it
             with suppress(Exception):  # the first error counts
                 self.join()
+        self._allocators.pop().__exit__(None, None, None)
         self.stream.__exit__(*exc)
         self.gpu.__exit__(*exc)
 
@@ -181,10 +179,11 @@ class Lane:
         """An uninitialised flat device array, allocated in stream order."""
         import cupy
 
-        nbytes = n * np.dtype(dtype).itemsize
-        if nbytes <= _EXACT:
-            return cupy.empty(n, dtype)
-        return cupy.ndarray((n,), dtype, cupy.cuda.alloc(roomy(nbytes)))
+        return cupy.ndarray((n,), dtype, self._memory(n * np.dtype(dtype).itemsize))
+
+    def _memory(self, nbytes: int) -> Any:
+        """Device memory for work of this lane, as CuPy's MemoryPointer."""
+        return self.memory.allocate(nbytes, self.stream.ptr)
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
         """Host arrays on the device, by one asynchronous copy through pinned memory. The originals may be reused."""
@@ -197,7 +196,7 @@ class Lane:
         staged = self.pinned(max(at, 1))
         for a, s in zip(arrays, starts, strict=True):
             staged[s : s + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-        memory = cupy.cuda.alloc(roomy(len(staged)))
+        memory = self._memory(len(staged))
         self.copy_in(memory.ptr, staged)
         return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
 
@@ -248,9 +247,7 @@ class Lane:
 
     def allocate(self, nbytes: int) -> tuple[Any, int]:
         """Device memory: its owner and its address, a multiple of 256."""
-        import cupy
-
-        memory = cupy.cuda.alloc(max(nbytes, 1))
+        memory = self._memory(nbytes)
         return memory, int(memory.ptr)
 
     def address(self, array: Any) -> int:
@@ -341,13 +338,11 @@ class Lane:
     def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
         """Device memory for arrays of so many bytes, uninitialised, by one allocation: its owner, and where each array
         begins, at a multiple of 256. Once nobody holds the owner, later work of this lane may get the memory."""
-        import cupy
-
         at, places = 0, []
         for size in sizes:
             places.append(at)
             at += aligned(size)
-        memory = cupy.cuda.alloc(roomy(max(at, 1)))
+        memory = self._memory(at)
         first = int(memory.ptr)
         return memory, [first + place for place in places]
 
@@ -421,16 +416,15 @@ class Lane:
     def give_back(self, *, mine: bool) -> None:
         """Wait for all work on this lane and give back memory that is only kept for later: what nobody holds, and, in
         the thread that is launching on this lane (``mine``), what its work held and what operators keep."""
-        import cupy
-
         self.wait()
         if mine:
             self._in_flight.clear()
             for kept in self.cache.values():
                 if hasattr(kept, "release"):
                     kept.release()
-        with self.gpu:
-            cupy.get_default_memory_pool().free_all_blocks()
+            self.memory.settle(self.stream.ptr)
+            self.memory.begin(self.stream.ptr)
+        self.memory.free_idle()
         _blocks.clear()
         give_back_pinned()
 
@@ -443,19 +437,17 @@ class Lane:
         """Let go of what the lane holds for work that is known to be done."""
         self._in_flight.clear()
         self._pinned.reset()
+        self.memory.settle(self.stream.ptr)
 
     def close(self) -> None:
         """Once this lane's work is done, give its memory back to the device; nothing may be asked of it any more. What
         others still hold of its memory will serve the next lane."""
-        import cupy
-
         if self._closed:
             return
         self._closed = True
-        self.synchronize()
+        self.wait()
         self.cache.clear()
-        with self.gpu:
-            cupy.get_default_memory_pool().free_all_blocks(stream=self.stream)
+        self.forget()
         for stream in (self._aside, None if self._borrowed else self.stream):
             if stream is not None:
                 return_stream(self.index, stream)
@@ -684,34 +676,6 @@ def load(source: str, kernel: str, index: int = 0) -> Any:
     CuPy keeps the binary on disk."""
     with _compiling:
         return _load(source, kernel, index)
-
-
-_limits: dict[int, dict[int, int]] = {}
-_limiting = threading.Lock()
-
-
-def limit_pool(index: int, owner: object, nbytes: int | None) -> None:
-    """Let ``owner`` take ``nbytes`` of GPU ``index`` from CuPy's pool, or no longer (None). The pool, which all of a
-    process share, is held to what all owners may take together; what is in it already does not count."""
-    import cupy
-
-    with _limiting, OnGpu(index):
-        pool = cupy.get_default_memory_pool()
-        owners = _limits.setdefault(index, {})
-        if nbytes is not None:
-            owners[id(owner)] = nbytes + (0 if owners else pool.used_bytes())
-        else:
-            owners.pop(id(owner), None)
-        pool.set_limit(size=sum(owners.values()))  # 0: no limit
-
-
-def free_memory(index: int) -> int:
-    """Bytes of GPU ``index`` that are free, or kept by CuPy's pool for nobody."""
-    import cupy
-
-    with OnGpu(index):
-        free, _ = cupy.cuda.runtime.memGetInfo()
-        return int(free) + int(cupy.get_default_memory_pool().free_bytes())
 
 
 @cache

@@ -25,7 +25,8 @@ from ..batch import I64, Batch
 from ..interfaces import Lane
 from . import driver_calls
 from .current import OnGpu
-from .lane import borrow_stream, pinned_empty, return_stream, roomy
+from .device_memory import pool_of
+from .lane import borrow_stream, pinned_empty, return_stream
 from .readable_by_gpu import Lease
 from .waits import waiting
 
@@ -164,6 +165,7 @@ class Uploads:
         if not closed:
             for stream in self._streams:
                 self.wait(stream.synchronize)
+                pool_of(self.index).settle(stream.ptr)
                 return_stream(self.index, stream)
             self._idle.clear()
 
@@ -192,7 +194,8 @@ class Upload:
         import cupy
 
         with self.uploads.gpu, self._stream:
-            return cupy.ndarray((nbytes,), np.uint8, cupy.cuda.alloc(roomy(nbytes)))
+            memory = pool_of(self.uploads.index).allocate(nbytes, self._stream.ptr)
+            return cupy.ndarray((nbytes,), np.uint8, memory)
 
     def _mark(self) -> Any:
         """An event after all copies so far."""
@@ -319,10 +322,11 @@ class UploadsOf:
     def __init__(
         self, indices: Sequence[int], threads: int, host: int, account: Callable[[int], None],
         device: Callable[[], int | None], told: Callable[[str, int], None], *, containers: bool = False,
+        why: str = "",
     ) -> None:  # fmt: skip
         """``host``: bytes of the host's budget; ``account(nbytes)`` gets how many pieces take, for so many ``threads``
         that read; ``device()``: bytes of the devices' budget, None until they are open; ``told``: as of `Uploads`.
-        ``containers``: records of them go so, too."""
+        ``containers``: records of containers also go in pieces; else ``why`` they do not."""
         self._indices = indices
         self._ring = threads * PIECES * PIECE
         self._why_not = ""
@@ -330,7 +334,7 @@ class UploadsOf:
         if most > host * _RING:
             self._why_not = f"pipeline.memory.host leaves less than the {most >> 20} MiB that pieces take"
         self._account, self._device, self._told = account, device, told
-        self._containers = containers
+        self._containers, self._why_copied = containers, why
         self._of: dict[int, Uploads] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -338,7 +342,7 @@ class UploadsOf:
     def of(self, number: int, *, container: bool = False) -> Uploads | AsAWhole:
         """For what batch ``number`` has of files, or of a ``container``."""
         if container and not self._containers:
-            return AsAWhole("", self._told)
+            return AsAWhole(self._why_copied, self._told)
         most = self._device()
         if self._why_not or most is None:
             return AsAWhole(self._why_not or "the GPU was not open yet", self._told)

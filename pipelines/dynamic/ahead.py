@@ -246,6 +246,7 @@ class Ahead:
         options = Options(
             num_threads=num_threads, cpu_queue=QUEUE, gpu_queue=QUEUE, lanes=lanes_for(QUEUE), to_host=False,
             rng="dali", isolation="none", together=reads, asked=not reads, repeats=reads,
+            guest=True,
         )  # fmt: skip
         self._fed = FedBatches()
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()

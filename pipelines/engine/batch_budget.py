@@ -18,14 +18,11 @@ from ..wording import size
 from .cost import runs
 from .in_flight import Iteration
 from .memory import estimate
-from .memory.budget import Ledger
+from .memory.budget import FOR_WORK, Ledger
 from .nodes.envs import bytes_of, cut, drop, gone, within
 from .nodes.guarded import MORE_MEMORY, described
 from .nodes.run import Dropped
 from .services import Services
-
-FOR_WORK = 0.25
-"""Part of the host's budget that is kept free for chunks while workers are busy with them."""
 
 _MANY = 1024
 """Samples of which shapes are compared with those of the batch before."""
@@ -152,9 +149,8 @@ class BatchBudget:
             ahead = self._foreseen(it.env, it.samples, step)
         except _Unforeseen:  # `foresee` drops those
             return None
-        if 2 * ahead.held > self.host.limit // 4 or ahead.at_once > self.device.limit // (
-            self._services.options.lanes * len(self._services.plan.target.indices)
-        ):
+        devices = len(self._services.plan.target.indices)
+        if 2 * ahead.held > self.host.limit // 4 or 2 * ahead.at_once > self.device.limit // devices:
             return None
         on_host, on_device = self.held(it)
         return on_device + ahead.at_once, on_host + ahead.held
@@ -172,11 +168,10 @@ class BatchBudget:
             self.drop(it)
             ahead = self.foresee(it, step)
         cuts: list[tuple[int, int]] = []
-        room, share = max(1, self.host.limit // 4), 0.0 if ledger is self.host else self.host.limit / ledger.limit
+        room = max(1, self.host.limit // 4)
         divisible = not self._services.options.whole_batches and step in self._divisible
-        if divisible and 2 * ahead.held + share * ahead.at_once > room:
-            sizes = np.maximum(2 * ahead.kept, (ahead.peak * share).astype(np.int64))
-            cuts = list(runs(sizes, room))
+        if divisible and 2 * ahead.held > room:
+            cuts = list(runs(2 * ahead.kept, room))
         if len(cuts) <= 1:
             yield it, ahead
             return

@@ -29,7 +29,7 @@ from ...ops.gpu.lane import page_lock_through, page_locked_blocks, pinned_empty
 from ...ops.gpu.start import start_ahead
 from ...ops.gpu.waits import Watch, unwatch, watch
 from ...ops.interfaces import Copies
-from ...readers.fetch.gpu_reads import lender_for
+from ...readers.fetch.gpu_reads import lender_for, way_for
 from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from . import hand_over
@@ -37,6 +37,7 @@ from .asked.direct import Direct, suits
 from .asked.inline import Inline
 from .batch_budget import IN_PARTS, BatchBudget
 from .compile_ahead import clients_of, compile_ahead
+from .credits import Credits
 from .device.null_lane import NullLane
 from .device.open_lanes import OpenLanes, open_lane
 from .device.part import DevicePart, launcher_count
@@ -90,10 +91,11 @@ class Engine:
         compile_ahead(clients_of(plan))
         self.services = Services(plan, feed, options, stats)
         self.budget = BatchBudget(self.services)
-        self.intake = Intake(self.services, self.budget, schedule)
+        self.credits = Credits(options, self.budget, len(plan.target.indices))
+        self.intake = Intake(self.services, self.budget, self.credits, schedule)
         self.host_part = HostPart(self.services, self.budget, self.intake, self._staging)
-        self.lanes = OpenLanes(self.services, self.budget, self.open_lane)
-        self.device_part = DevicePart(self.services, self.budget, self.intake, self.host_part.reads_at_once, self.lanes)
+        self.lanes = OpenLanes(self.services, self.budget, self.credits, self.open_lane)
+        self.device_part = DevicePart(self.services, self.budget, self.credits, self.lanes)
         self.direct = (
             Direct(self.services, self.budget, self.intake, self.host_part, self.device_part)
             if suits(plan, options)
@@ -176,8 +178,10 @@ class Engine:
         free = {i: self.lanes.for_step() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if free and self.plan.target.device == "gpu":
             host, stats = self.budget.host, self.stats  # and not self: files stay registered from run to run
+            again = self.options.uploads is None or self.options.uploads.again
+            way, why = way_for(self.options.upload, self.options.num_threads, again=again)
             self.host_part.lender = lender_for(
-                self.options.upload,
+                way,
                 self.plan.target.indices,
                 int(host.limit * _REGISTERED),
                 lambda nbytes: host.hold(_REGISTERED_FILES, nbytes, wait=False),
@@ -185,7 +189,8 @@ class Engine:
                 self.options.uploads,
             )
             if self.options.upload != "copy":
-                self.host_part.uploads = self._in_pieces()
+                containers = way == "pieces" or (again and self.options.upload == "auto")
+                self.host_part.uploads = self._in_pieces(containers, why if way == "copy" else "")
         if free:
             gil.lower(id(self))
         here: Channel[Iteration] | None = None
@@ -216,11 +221,10 @@ class Engine:
             self._watch = Watch(self.plan.target.indices, self.options.gpu_timeout, self._hang)
             watch(self._watch)
 
-    def _in_pieces(self) -> UploadsOf:
+    def _in_pieces(self, containers: bool, why: str) -> UploadsOf:
         from ...ops.gpu.uploads import UploadsOf
 
         host, device, lanes, stats = self.budget.host, self.budget.device, self.lanes, self.stats
-        upload, known = self.options.upload, self.options.uploads
         return UploadsOf(
             self.plan.target.indices,
             self.options.num_threads,
@@ -228,7 +232,8 @@ class Engine:
             lambda nbytes: host.hold(_PIECES, nbytes, wait=False),
             lambda: device.limit if lanes.are_open and device is not None else None,
             lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
-            containers=upload == "pieces" or (upload == "auto" and (known is None or known.again)),
+            containers=containers,
+            why=why,
         )
 
     def _staging(self, nbytes: int) -> Any:
@@ -395,6 +400,7 @@ class Engine:
         if self._handed_out is not None:  # the caller has finished with it, or keeps its own reference
             self.budget.release(self._handed_out)
             self._handed_out = None
+        self.credits.taken(self.delivery.fill, self.delivery.depth)
         try:
             iteration = self.direct.take() if self.direct is not None else hand_over.taken(self.delivery)
         except Closed:

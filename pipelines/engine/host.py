@@ -14,17 +14,17 @@ from ...ops.batch import Samples
 from ...ops.context import Helpers
 from ...ops.errors import kept
 from ...readers.base import Reader
-from ...readers.fetch.gpu_reads import Lending
+from ...readers.fetch.gpu_reads import RegisteredFiles
 from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from ..graph.nodes import Edge, Node
-from .batch_budget import FOR_WORK, BatchBudget
+from .batch_budget import BatchBudget
 from .cost import chunks
 from .errors import out_of_memory
 from .hand_over import arriving, hand_on_failed
 from .in_flight import Iteration
 from .intake import Intake
-from .memory.budget import Allowance
+from .memory.budget import FOR_WORK, Allowance
 from .memory.estimate import Foresight
 from .memory.reuse import Recycler
 from .memory.shared_outputs import Band, join, whole_outputs
@@ -76,7 +76,7 @@ class HostPart:
         """Chunks that have not begun end at once. Set by the thread that stops the run."""
         self.on_account = True
         """Batches are held on the account; not while the caller's thread computes them, one at a time."""
-        self.lender: Lending | None = None
+        self.lender: RegisteredFiles | None = None
         """Lends views of containers that GPUs read by themselves. Set before the threads start."""
         self.uploads: UploadsOf | None = None
         """Takes files to GPUs while they are read. Set before the threads start."""
@@ -206,8 +206,9 @@ class HostPart:
         self._budget.forget(it, step)
         if self.on_account:
             count = max(1, len(it.everyone))
-            self._intake.sample_bytes = max(self._intake.sample_bytes, self._budget.holds(it) / count)
-            self._intake.copied_bytes = self._budget.copied(it) / count
+            credits = self._intake.credits
+            credits.sample_bytes = max(credits.sample_bytes, self._budget.holds(it) / count)
+            credits.copied_bytes = self._budget.copied(it) / count
         self._services.stats.busy(name, time.perf_counter() - began)
 
     def _allowance(self) -> Allowance:
@@ -260,7 +261,7 @@ class HostPart:
         room = max(1, int(self._budget.host.limit * FOR_WORK) // self._options.num_threads)
         cuts = chunks(step, ahead, env, room, self._options.num_threads)
         it.chunks = self._before[name] = Latch(len(cuts))
-        whole = whole_outputs(ahead, self._recycler.empty)
+        whole = whole_outputs(ahead.made, self._recycler.empty)
         for k, (a, b) in enumerate(cuts):
             part, here, band = it.samples, env, Band(whole, a, b)
             if len(cuts) > 1:

@@ -12,7 +12,7 @@ from ...ops.batch import Batch, Origin, Samples
 from ...ops.errors import kept
 from ...ops.interfaces import Begun, Copies
 from ..compile.plan import Plan
-from .memory.estimate import Foresight
+from .memory.estimate import Foresight, Outputs
 from .nodes.envs import cut, within
 from .nodes.run import Draws, Dropped, Env, Run, State
 from .threads.latch import Latch
@@ -43,7 +43,8 @@ class Iteration:
                                     reader, last worker, settler
         chunks                    the thread that cuts or reads     the thread that takes the batch from a channel
         ahead                     a reader, of the next step        the thread that cuts, or launches
-        lane, launched, cuts      the launching thread              the settling thread, which clears them
+        lane, launched, cuts,     the launching thread              the settling thread, which clears them
+          made
         problem                   the thread in which it failed     the caller's thread, which raises it
         replaced                  the caller's thread               the writer
     """
@@ -73,6 +74,8 @@ class Iteration:
     """The launch on a device that is under way."""
     cuts: list[tuple[int, int]] = field(default_factory=list)
     """Places [a, b) of the samples that go onto the device at a time."""
+    made: Outputs = ()
+    """Outputs that the launch is likely to make; see `Foresight.made`."""
 
     asked: tuple[Request, ...] = ()
     """The requests to hand out one by one, of several batches that go through the steps together."""

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from ...ops.gpu.lane import limit_pool
+from ...ops.gpu.device_memory import limit_pool
 from ...ops.interfaces import Copies
 from .memory.budget import Accounts
 from .threads.channel import Channel, Closed

@@ -63,5 +63,7 @@ class Options(RunSettings):
     """The schedule has a batch whenever `Engine.ask` says so, before it is taken, and no sooner."""
     repeats: bool = False
     """The data set is read again and again: what is found out about its records is kept."""
+    guest: bool = False
+    """The run is part of a program that uses the devices for other things: by default it holds little memory there."""
     inline: bool = False
     """Compute batches that take next to nothing in the thread that asks: it takes less than handing them to another."""

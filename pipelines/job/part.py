@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ops.errors import SpecError
+from ...readers.fetch.gpu_reads import Uploads
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import Budget
 from ..engine.inputs import JobFeed, Sources
 from ..engine.lanes import Beside
-from .run import CLEAN, JobResult, JobRun, Prepared, Progress, uploads_of, write_config
+from .run import CLEAN, JobResult, JobRun, Prepared, Progress, write_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class OpenJob:
         self.who = who
         self._feed = JobFeed(sources, limit)
         # parts may be too short to find out which way is faster, and lie in the same files
-        self._uploads = uploads_of(prepared, keep=True)
+        self._uploads = Uploads(again=False, keep=True)
         self._beside = Beside()
         self._warm = False
 

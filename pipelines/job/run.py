@@ -21,7 +21,7 @@ from ...ops.gpu.start import start_ahead, start_named
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short
-from ...readers.fetch.gpu_reads import ONCE, Uploads, worth_measuring
+from ...readers.fetch.gpu_reads import Uploads
 from ...writers.bytes import sidecar
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.config import WriteConfig
@@ -360,7 +360,7 @@ class JobRun:
             feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, wanted
         )
         options = options_of(prepared.spec, prepared.target)
-        options = replace(options, uploads=uploads or uploads_of(prepared), beside=beside)
+        options = replace(options, uploads=uploads or Uploads(again=False), beside=beside)
         if any(n.op.late and n.stage == "gpu" for n in prepared.whole.nodes):
             options = replace(options, lanes=lanes_for(options.gpu_queue, late=True))
         self.batches: Batches
@@ -476,12 +476,6 @@ def options_of(spec: Spec, target: Target) -> Options:
         policy=spec.on_error.policy,
         **settings.shared(),
     )
-
-
-def uploads_of(prepared: Prepared, *, keep: bool = False) -> Uploads:
-    """The way of a job's records to its GPU, each of them once: copied, or, with few threads, what turns out to be
-    faster. ``keep``: see `Uploads`."""
-    return Uploads(ONCE, keep=keep, measured=worth_measuring(threads_of(prepared.spec.pipeline.num_threads)))
 
 
 def _check_intact(outputs: Mapping[str, Batch]) -> None:

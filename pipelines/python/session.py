@@ -204,6 +204,7 @@ class Session:
                 together=self.self_driven and self._settings.run.rng == "philox",
                 asked=not self.self_driven or _is_launched(plan),
                 repeats=True,
+                guest=True,
                 inline=True,
             )
             outputs = plan.graph.outputs

@@ -256,7 +256,6 @@ def _flow_engine() -> Iterator[Finding]:
 def _uploads() -> Iterator[Finding]:
     """How records come to the GPU: of containers, and through the host's memory."""
     from ...ops.gpu.registered import probe, why_not_locked
-    from ...readers.fetch.direct_storage import why_not_kvikio
 
     if importlib.util.find_spec("cupy") is None:
         return
@@ -268,9 +267,6 @@ def _uploads() -> Iterator[Finding]:
     why = why_not_locked(0)
     value = f"{why}: the driver makes it, which takes longer" if why else "is registered"
     yield Finding("gpu", "page-locked memory", "note" if why else "ok", value)
-    why = why_not_kvikio()
-    value = f"{why}: only upload: kvikio needs it" if why else f"{version_of('kvikio') or 'installed'}: upload: kvikio"
-    yield Finding("gpu", "kvikio", "note" if why else "ok", value)
 
 
 # -- folders ----------------------------------------------------------------------------------------------------------

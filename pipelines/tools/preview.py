@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import DeviceError, SpecError
-from ...readers.fetch.gpu_reads import describe, worth_measuring
+from ...readers.fetch.gpu_reads import describe
 from ..compile.apart import compile_job
 from ..compile.place import Target, resolve_target
 from ..cores import threads_of
+from ..engine.credits import described
+from ..engine.options import lanes_for
 from ..plugins import NotRunError, running_code
 from ..problems import Problem, SpecErrors
 from ..spec.build import BuiltSpec, load_spec
@@ -92,13 +94,13 @@ def describe_job(
     compiled = compile_job(built.graph, target, settings.seed, by_batches=built.spec.depends_on_batches)
     plan: dict[str, Any] = {"name": built.spec.name, **compiled.describe()}
     plan |= {"batch_size": settings.batch_size, "num_threads": settings.num_threads, "write": None}
-    plan["memory"] = settings.memory.describe(target.device)
+    plan["memory"] = settings.memory.describe(target.device, described(lanes_for(settings.prefetch_gpu)))
     containers = any(getattr(n.op, "maps_files", False) for n in built.graph.nodes)
     plan["upload"] = None
     if containers and target.device != "cpu":
         indices = target.indices if target.device == "gpu" else ()
-        measured = write is None or worth_measuring(threads_of(settings.num_threads))
-        plan["upload"] = describe(settings.upload, indices, measured=measured)
+        threads = threads_of(settings.num_threads)
+        plan["upload"] = describe(settings.upload, indices, threads, again=write is None)
     decodes = any(n.op.decodes for n in built.graph.nodes)
     plan["isolation"] = {"mode": settings.isolation, "timeout": settings.decode_timeout} if decodes else None
     if write is not None:

@@ -15,15 +15,14 @@ import numpy as np
 
 from ...ops.gpu.readable_by_gpu import RegisteredLease
 from ...ops.gpu.registered import register, unregister, why_not
-from .direct_storage import KvikioFiles, why_not_kvikio
 from .extents import I64, U8, Mapped, Shared
-from .upload_choice import Chooser, UploadChoice, Way
 
-Upload = Literal["auto", "copy", "registered", "kvikio", "pieces"]
+Upload = Literal["auto", "copy", "registered", "pieces"]
 """How bytes come to a GPU. Single files in pieces, a few megabytes at a time while the rest is read
-(`ops.gpu.uploads`), but for ``copy``: a batch at a time, into page-locked memory. Containers: ``copy``; ``pieces``;
-gathered by the GPU out of files that are ``registered``; or read by ``kvikio`` from a disk. ``auto``: in pieces or
-registered, whichever is faster; what a job reads once is copied."""
+(`ops.gpu.uploads`), but for ``copy``: a batch at a time, into page-locked memory. Containers: ``copy``; ``pieces``; or
+gathered by the GPU out of files that are ``registered``. ``auto``: by `way_for`."""
+Way = Literal["copy", "registered", "pieces"]
+"""Way of containers to a GPU."""
 
 WINDOW = 256 << 20
 """Bytes that are registered at a time: some 10 ms where they are in the page cache."""
@@ -263,16 +262,12 @@ def settle() -> None:
 
 
 class Uploads:
-    """Findings of a run for the next one of the same graph over the same files, in this process: which way is faster,
-    and, with ``keep``, the files that are registered already; then nothing is given back before the process ends."""
+    """Files that a run registers, and how its records are read. With ``keep`` they stay registered for the next run of
+    the same graph over other records, in this process; then nothing is given back before the process ends."""
 
-    def __init__(self, first: Way, *, keep: bool = False, measured: bool = True) -> None:
-        """``first``: the way that ``auto`` begins with, and, unless ``measured``, stays with."""
-        self.choice = UploadChoice(first)
-        self.again = first == FIRST
-        """Records may be read again and again: what the host copies of them goes up in pieces."""
-        if not measured:
-            self.choice.decided = first
+    def __init__(self, *, again: bool = True, keep: bool = False) -> None:
+        self.again = again
+        """Records may be read again and again, as programs and benchmarks do; jobs read each once."""
         self._keep = keep
         self._files: RegisteredFiles | None = None
 
@@ -287,99 +282,45 @@ class Uploads:
         return self._files
 
 
-class _Copied:
-    """Lends nothing, and says why."""
+COPIED_FASTER, PIECES_FASTER = 4, 12
+"""Threads from which the host takes records of containers to a GPU faster than the GPU gathers them out of registered
+files: if each is read once, and if they are read again and again.
 
-    def __init__(self, choice: UploadChoice) -> None:
-        self._choice = choice
-
-    def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
-        """Nothing is registered for it."""
-        return False
-
-    def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
-        """Why the host is to copy it."""
-        if self._choice.decided is None:
-            return "measuring"
-        return "not slower, as measured" if any(self._choice.rates.values()) else "each record is read once"
+Once: registering a gigabyte takes 55 ms, in which the driver keeps all other threads waiting (one H200, a job from
+TFRecord to JPEGs with 16 threads: 126,000 images/s copied, 84,000 registered); copying 1,024 JPEGs takes 30 to 37 ms of
+one core. Again, files registered before (``benchmarks/data/formats.py``, the same machine, TFRecord): 16 threads
+366,800 in pieces, 275,600 registered; 8 threads 214,200 in pieces, 294,700 registered."""
 
 
-class MeasuredFiles:
-    """Lends as ``files``, or lets the host copy, whichever turns out to be faster (`Chooser`)."""
-
-    def __init__(self, chooser: Chooser, files: RegisteredFiles) -> None:
-        self._chooser = chooser
-        self._files = files
-        self._copied = _Copied(chooser.choice)
-
-    def of(self, number: int) -> MeasuredFiles | _Copied:
-        """Lends for batch ``number``."""
-        return self if self._chooser.way() == "registered" else self._copied
-
-    def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
-        """As of `RegisteredFiles`."""
-        return self._files.holds(mapped, offsets, sizes)
-
-    def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
-        """As of `RegisteredFiles`."""
-        lent = self._files.lend(mapped, offsets, sizes)
-        if isinstance(lent, str):
-            self._chooser.refused()
-        return lent
-
-    def close(self) -> None:
-        """As of `RegisteredFiles`."""
-        self._files.close()
-
-
-FIRST: Way = "registered"
-"""The way that ``auto`` begins with, and stays with unless the other is clearly better, where records may be read again
-and again. One H200, JPEGs of 2 GB, all different and registered once, in batches of 1,024, 8 threads: 229,000 a second
-from TFRecord (162,000 copied), 261,000 from tar (217,000), 293,000 from LMDB (256,000). With 16 threads and 4.2 GB in
-TFRecord, in launches of 2,048: 275,600 registered, 366,800 in pieces."""
-ONCE: Way = "copy"
-"""The same, where every record is read once: registering a gigabyte takes 55 ms, and the driver keeps all other threads
-waiting meanwhile. On that machine a job from TFRecord to JPEGs made 126,000 a second copied, and 84,000 registered; to
-try that took a job of four seconds one of them."""
-_MANY = 4
-"""Threads that copy records as fast as a GPU decodes JPEGs: of 1,024 it takes 30 to 37 ms of a processor core."""
-
-
-def worth_measuring(threads: int) -> bool:
-    """A job with so many threads, which reads every record once, finds out which way is faster."""
-    return threads < _MANY
-
-
-Lending = RegisteredFiles | MeasuredFiles | KvikioFiles
+def way_for(upload: Upload, threads: int, *, again: bool) -> tuple[Way, str]:
+    """The way of containers' records to a GPU, and why. ``again``: they may be read again and again."""
+    if upload != "auto":
+        return upload, f"upload: {upload}"
+    if again:
+        few = threads < PIECES_FASTER
+        reason = f"{'fewer than' if few else 'at least'} {PIECES_FASTER} threads, records read again"
+        return ("registered" if few else "pieces"), reason
+    few = threads < COPIED_FASTER
+    return ("registered" if few else "copy"), (
+        f"{'fewer than' if few else 'at least'} {COPIED_FASTER} threads, each record read once"
+    )
 
 
 def lender_for(
-    upload: Upload, indices: Sequence[int], limit: int, account: Callable[[int], None],
-    told: Callable[[str, int], None], uploads: Uploads | None = None,
-) -> Lending | None:  # fmt: skip
-    """The part that lends the GPUs ``indices`` views of containers; None where the host is to copy all of it.
+    way: Way, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None],
+    uploads: Uploads | None = None,
+) -> RegisteredFiles | None:  # fmt: skip
+    """The part that lends the GPUs ``indices`` views of containers; None if the host is to copy all of them.
     ``uploads`` has what earlier runs of the graph have left; the rest is as in `RegisteredFiles`."""
-    if upload in ("copy", "pieces"):
-        return None
-    if upload == "kvikio":
-        return KvikioFiles(indices, told)
-    known = uploads or Uploads(FIRST)
-    if upload == "registered":
-        return known.files(indices, limit, account, told)
-    return MeasuredFiles(Chooser(known.choice), known.files(indices, limit, account, told))
+    return (uploads or Uploads()).files(indices, limit, account, told) if way == "registered" else None
 
 
-def describe(upload: Upload, indices: Sequence[int], *, measured: bool = True) -> str:
-    """How records of containers will come to the GPUs ``indices``, in words, as far as it is known before a run.
-    ``measured``: as of `Uploads`, for a job."""
-    if upload in ("copy", "pieces"):
-        return f"copied by the host (upload: {upload})"
-    if upload == "auto" and not measured:
-        return "copied by the host: each record is read once"
-    reason = why_not_kvikio() if upload == "kvikio" else why_not(indices)
-    if reason:
-        return f"copied by the host: {reason}"
-    by_gpu = "gathered by the GPU out of registered files"
-    if upload == "auto":
-        return f"{by_gpu}, or copied by the host: the first seconds tell which is faster"
-    return "read by kvikio into the GPU's memory" if upload == "kvikio" else by_gpu
+def describe(upload: Upload, indices: Sequence[int], threads: int, *, again: bool) -> str:
+    """How records of containers will come to the GPUs ``indices``, in words, and why."""
+    way, reason = way_for(upload, threads, again=again)
+    if way == "registered":
+        obstacle = why_not(indices)
+        if obstacle:
+            return f"copied by the host: {obstacle}"
+        return f"gathered by the GPU out of registered files ({reason})"
+    return f"copied by the host{', in pieces' if way == 'pieces' else ''} ({reason})"

@@ -17,7 +17,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -494,6 +494,8 @@ class Fake:
         self._libraries: list[Callable[[int, int, int], None] | None] = []
         self._next = _FIRST_ADDRESS
         self.allocator: Callable[[int], Pointer] = self.alloc
+        self.blocks: dict[int, tuple[int, Pointer]] = {}
+        """Blocks of the driver's that were not freed: size and memory by address."""
 
     @property
     def contexts(self) -> set[int]:
@@ -509,6 +511,14 @@ class Fake:
             return found
         self._next += -(-size // 256) * 256
         return Pointer(self._next)
+
+    def malloc_async(self, size: int, stream: int) -> int:
+        found: Pointer = self.allocator(size)
+        self.blocks[found.ptr] = size, found
+        return found.ptr
+
+    def free_async(self, address: int, stream: int) -> None:
+        del self.blocks[address]
 
     def alloc_pinned_memory(self, size: int) -> PinnedMemoryPointer:
         """Given out again once nobody holds it, as CuPy's pool does."""
@@ -648,6 +658,9 @@ class Fake:
         cuda.alloc, cuda.alloc_pinned_memory = lambda size: self.allocator(size), self.alloc_pinned_memory  # type: ignore[attr-defined]
         cuda.set_allocator = lambda allocator: setattr(self, "allocator", allocator)  # type: ignore[attr-defined]
         runtime.malloc, runtime.free = lambda size: 0, lambda address: None  # type: ignore[attr-defined]
+        runtime.mallocAsync, runtime.freeAsync = self.malloc_async, self.free_async  # type: ignore[attr-defined]
+        cuda.MemoryPool = lambda: types.SimpleNamespace(malloc=lambda size: self.allocator(size))  # type: ignore[attr-defined]
+        cuda.using_allocator = lambda allocator: nullcontext()  # type: ignore[attr-defined]
         for kind in ("uint8", "int32", "int64", "uint64", "float32", "float64"):
             setattr(cupy, kind, getattr(np, kind))
         cupy.full = lambda shape, value, dtype: _array(np.full(shape, value, dtype))  # type: ignore[attr-defined]
@@ -666,6 +679,7 @@ class Fake:
         cupy.ascontiguousarray = lambda a: _array(a, copy=None)  # type: ignore[attr-defined]
         cupy.array, cupy.asarray, cupy.concatenate = _array, lambda a: _array(a, copy=None), _concatenate  # type: ignore[attr-defined]
         cupy.from_dlpack = lambda array: array.__dlpack__(stream=_current_stream())  # type: ignore[attr-defined]
+        cuda.get_allocator = lambda: pool.malloc  # type: ignore[attr-defined]
         cuda.get_current_stream = _current_stream  # type: ignore[attr-defined]
         cupy.get_default_memory_pool = cupy.get_default_pinned_memory_pool = lambda: pool  # type: ignore[attr-defined]
         return dict(zip(_MODULES, (cupy, cuda, runtime, driver), strict=True))
@@ -675,7 +689,7 @@ class Fake:
 def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterator[Fake]:
     """CuPy is the stand-in inside; nothing of it is left behind. With ``late``, page-locked memory that a lane gives
     out is full of noise, too."""
-    from dali_run.ops.gpu import current, page_locked, start
+    from dali_run.ops.gpu import current, device_memory, page_locked, start
     from dali_run.ops.gpu import lane as device
     from dali_run.readers.fetch import gpu_reads
 
@@ -725,7 +739,8 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     device._idle_streams.clear()
     ahead, start._start = start._start, lambda index: None  # a machine's own GPU is left alone
     started = dict(start._started)
-    caches = (device._load, device._module, device._load_text, device._text_module, device.gpu_count)
+    caches = (device._load, device._module, device._load_text, device._text_module, device.gpu_count,
+              device_memory._pool_of)  # fmt: skip
     sys.modules.update(fake.modules())
     for cache in caches:
         cache.cache_clear()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from struct import Struct
 from typing import Any, Protocol
@@ -564,36 +564,18 @@ _FILTER_TABLES = np.stack([resample.TABLE_START, resample.TABLE_SIZE - 1], axis=
 _FILTER_TABLES[resample.NEAREST, 0] = -1
 
 
-class Workspace:
-    """Device memory of one lane: grows to the largest batch it has seen and is reused."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-        self.size = 0
-        self.address = 0
-        self._owner: Any = None
-
-    def reserve(self, size: int) -> None:
-        """Make room for ``size`` bytes. What raises for lack of memory leaves an empty workspace."""
-        if size > self.size:
-            self.release()
-            grown = size + size // 8
-            self._owner, self.address = self.runtime.allocate(grown)
-            self.size = grown
-
-    def release(self) -> None:
-        """Give the memory back; the next batch takes what it needs."""
-        self._owner, self.size, self.address = None, 0, 0
-
-
 @dataclass
 class Decoder:
-    """The kernels, the fixed tables and the memory of one lane."""
+    """The kernels and the fixed tables of one lane."""
 
     runtime: Runtime
 
     def __post_init__(self) -> None:
-        self.workspace = Workspace(self.runtime)
+        self.workspace: Any = None
+        """Owner of the memory of the last batch. Later work of the lane may have that once it is dropped."""
+        self.workspace_bytes = 0
+        self.address = 0
+        """Where the memory of the last batch begins, with its record."""
         self._filters_owner, self._filters = self.runtime.allocate(resample.TABLE.nbytes)
         staged = self.runtime.stage(resample.TABLE.nbytes)
         staged[:] = resample.TABLE.view(np.uint8)
@@ -643,10 +625,11 @@ class Decoder:
         for name, size in fixed.items():
             places[name] = at
             at += aligned(size)
-        self.workspace.reserve(at)
-        address = self.workspace.address
-        work.zero(address + travelling, zeros)
-        return address, {name: address + place for name, place in places.items()}
+        self.workspace = None  # before the next one is allocated
+        self.workspace, self.address = self.runtime.allocate(at)
+        self.workspace_bytes = at
+        work.zero(self.address + travelling, zeros)
+        return self.address, {name: self.address + place for name, place in places.items()}
 
     def _regions(self, plan: DecodePlan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
         """Sizes of the memory that starts as zeros, and of the rest."""
@@ -718,6 +701,7 @@ class ApartDecoder(Decoder):
         return places.pop(""), places
 
 
+@cache
 def source_text() -> str:
     """All kernels as one translation unit, every file included once (so that a change of any changes the cache key)."""
     seen: set[str] = set()

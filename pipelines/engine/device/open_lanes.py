@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
-from typing import Any
 
-from ....ops.codecs.on_host import CUDA as BATCHED
 from ....ops.errors import DeviceError
-from ....ops.gpu.lane import Lane, free_memory, gpu_count, limit_pool
+from ....ops.gpu.device_memory import device_memory, limit_pool
+from ....ops.gpu.lane import Lane, gpu_count
 from ....ops.interfaces import Copies
 from ...compile.place import Target
 from ..batch_budget import BatchBudget
+from ..credits import SLACK, Credits, gpu_budget
 from ..errors import if_it_works, out_of_memory
 from ..lanes import FreeLanes, OwnLanes, SharedLanes
 from ..memory.budget import Ledger
 from ..services import Services
-from ..threads.channel import Channel
-from .more_lanes import MOST, Change, MoreLanes
 from .null_lane import NullLane
 
 NO_LANE = "out of GPU memory: a batch less in flight"
 
-_FEW = 0.01
-"""Part of the pictures that other decoders take from which the rest may wait for those."""
-
 
 class OpenLanes:
-    """One thread opens them; the launching thread of a device asks for more."""
+    """One thread opens them."""
 
-    def __init__(self, services: Services, budget: BatchBudget, open_lane: Callable[[Target, int], Copies]) -> None:
-        self._services, self._budget = services, budget
+    def __init__(
+        self, services: Services, budget: BatchBudget, credits: Credits, open_lane: Callable[[Target, int], Copies]
+    ) -> None:
+        self._services, self._budget, self._credits = services, budget, credits
         self._plan, self._options = services.plan, services.options
         self._open_lane = open_lane
         self.all: list[Copies] = []
@@ -62,7 +58,7 @@ class OpenLanes:
         if self._options.beside is not None:
             found += self._options.beside.lanes.of(self._plan, len(self._free) // self.devices, self.devices)
         else:
-            found += [OwnLanes("lanes", max(MOST, self._options.lanes)) for _ in self._plan.target.indices]
+            found += [OwnLanes("lanes", self._options.lanes) for _ in self._plan.target.indices]
         self._free += found
         return found
 
@@ -110,16 +106,18 @@ class OpenLanes:
         return None
 
     def _limit(self, index: int) -> None:
-        """Hold the pool of device ``index`` to the budget; all of them are on one account."""
+        """Hold the pool of device ``index`` to the budget; all of them have one account."""
         gpu = self._plan.target.device == "gpu"
-        budget = self._options.memory.gpu_bytes(free_memory(index) if gpu else NullLane.free_memory)
+        free, total = device_memory(index) if gpu else (NullLane.free_memory, NullLane.free_memory)
+        budget = gpu_budget(self._options.memory, free, total, guest=self._options.guest)
         if gpu and self._options.beside is not None:
-            self._options.beside.lanes.limit(index, budget)
+            self._options.beside.lanes.limit(index, budget.most)
         elif gpu:
-            limit_pool(index, self, budget)
+            limit_pool(index, self, budget.most)
         self._limited.append(index)
         assert self._budget.device is not None
-        self._budget.device.limit += budget
+        self._budget.device.limit += max(1, int(SLACK * budget.first))
+        self._credits.most = budget.most
 
     def stop(self) -> None:
         """Wake the threads that wait for a lane with Closed."""
@@ -143,49 +141,6 @@ class OpenLanes:
         if self._plan.target.device == "gpu" and self._options.beside is None:
             for index in self._limited:
                 limit_pool(index, self, None)
-
-    # -- one more -----------------------------------------------------------------------------------------------
-
-    def take(self, free: FreeLanes, more: MoreLanes, samples: int, out: Channel[Any]) -> Copies:
-        """One of the ``free`` lanes for a batch of ``samples``, waiting for it. Where that takes long, one more is
-        tried, and one place more in ``out``, where batches in flight are."""
-        began = time.perf_counter()
-        lane = free.get()
-        if not self._waits_for_few():
-            return lane
-        change = more.launched(samples, time.perf_counter() - began, self._room_for_more())
-        if change is Change.ONE_MORE:
-            try:
-                another = self._one_more(lane.index)
-            except BaseException:
-                free.put(lane)
-                raise
-            if another is None:
-                more.refused()
-            else:
-                out.deepen()
-                free.put(another)
-        elif change is Change.ONE_LESS:
-            self.all[:] = [k for k in self.all if k is not lane]
-            free.drop(lane)
-            if_it_works(lane.close)
-            lane = free.get()
-        return lane
-
-    def _waits_for_few(self) -> bool:
-        """Some pictures take other decoders than the one that decodes a whole batch at once: the rest of their batch
-        may wait for them while the GPU has little to do."""
-        counts = self._services.stats.decoders
-        total = sum(list(counts.values()))
-        return total > 0 and total - counts.get(BATCHED, 0) >= _FEW * total
-
-    def _room_for_more(self) -> bool:
-        """A batch more would fit into the memory."""
-        assert self._budget.device is not None
-        return all(
-            ledger.used <= ledger.limit * (1 - 2 / max(4, len(self.all)))
-            for ledger in (self._budget.device, self._budget.host)
-        )
 
 
 def open_lane(target: Target, index: int) -> Copies:

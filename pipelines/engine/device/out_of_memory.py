@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ....ops.batch import Batch
@@ -17,6 +18,8 @@ from ....ops.interfaces import Copies
 from ...compile.place import is_late
 from ...graph.nodes import Edge, Node
 from ..errors import REMEDY, out_of_memory
+from ..memory.estimate import Outputs
+from ..memory.shared_outputs import Band, in_place, whole_outputs
 from ..nodes.envs import merge, middle, pieces
 from ..nodes.guarded import ErrorHook, guarded
 from ..nodes.run import Env, Run
@@ -51,13 +54,32 @@ class OnDevice:
                 results[edge] = self.retried(lambda edge=edge: self.lane.to_device(results[edge]))  # type: ignore[misc]
         return results
 
-    def run_cut(self, env: Env, run: Run, cuts: Sequence[tuple[int, int]]) -> Env:
-        """As `run`, with the samples at ``cuts`` [a, b) one after the other."""
+    def run_cut(self, env: Env, run: Run, cuts: Sequence[tuple[int, int]], made: Outputs = ()) -> Env:
+        """As `run`, with the samples at ``cuts`` [a, b) one after the other. Results that are as ``made`` estimates
+        them are put into their places of one array each."""
         if len(cuts) <= 1:
             return self.run(env, run)
         slots = run.samples.slot
         borders = [int(slots[0]), *(int(slots[a]) for a, _ in cuts[1:]), int(slots[-1]) + 1]
-        return self._joined([self.run(part, run) for part in pieces(env, run, borders)])
+        placed = all(node.stage != "cpu" for node in self.nodes) or run.emulate
+        whole = self.retried(lambda: whole_outputs(made, self.lane.empty)) if placed else []
+        on_device, allocate, parts = replace(self, to_host=()), run.allocate, []
+        try:
+            for (a, b), part in zip(cuts, pieces(env, run, borders), strict=True):
+                run.allocate = partial(self._placed, Band(whole, a, b)) if whole else allocate
+                parts.append(on_device.run(part, run))
+        finally:
+            run.allocate = allocate
+        found: Env = {}
+        for edge in self.gives:
+            of_it = [p[edge] for p in parts]
+            together = in_place(of_it, whole)
+            found[edge] = self.joined(of_it) if together is None else together
+        return found | {e: self.retried(lambda e=e: self.lane.to_host(found[e])) for e in self.to_host}  # type: ignore[misc]
+
+    def _placed(self, band: Band, n: int, dtype: Any) -> Any:
+        found = band.take(n, dtype)
+        return self.lane.empty(n, dtype) if found is None else found
 
     def retried(self, allocate: Callable[[], Any]) -> Any:
         """The result of ``allocate``, tried again after all idle memory was given back. Raises DeviceError."""
@@ -87,7 +109,8 @@ class OnDevice:
             self.count(JOINED, sum(map(len, batches)))
             self.relieve()
         here = [self.retried(lambda b=b: self.lane.to_host(b)) for b in batches]  # type: ignore[misc]
-        self.lane.wait()
+        if any(self.lane.holds(b) for b in live):
+            self.lane.wait()
         return merge(here)
 
     def relieve(self) -> None:

@@ -15,12 +15,11 @@ from ....ops.gpu.lane import Lane
 from ....ops.interfaces import Copies
 from ...compile.schedule import Step
 from ...graph.nodes import Edge
-from ..batch_budget import FOR_WORK, BatchBudget
-from ..cost import runs
+from ..batch_budget import BatchBudget
+from ..credits import Credits
 from ..errors import as_ours, if_it_works
 from ..hand_over import arriving, hand_on_failed
 from ..in_flight import Iteration
-from ..intake import Intake
 from ..lanes import FreeLanes
 from ..memory.estimate import Foresight
 from ..nodes.envs import drop, gone
@@ -30,30 +29,19 @@ from ..services import Services
 from ..threads.channel import Channel, Closed
 from ..threads.latch import Latch
 from ..threads.workers import Pool
-from .more_lanes import MoreLanes
 from .open_lanes import OpenLanes
 from .out_of_memory import OnDevice
 from .timer import DeviceTimer
-
-_AHEAD, _LATE = 8, 0.1
-"""Batches more that are read ahead, one by one, while batches wait for pictures that threads of the host decode, for
-that part of the time: one slow picture then holds its batch for as long as several others take."""
-
-_MODEST = 1 / 12
-"""Part of the budgets that batches may take which a program did not ask to go together."""
 
 
 class DevicePart:
     """Launching and settling."""
 
-    def __init__(
-        self, services: Services, budget: BatchBudget, intake: Intake, reads_at_once: int, lanes: OpenLanes
-    ) -> None:
+    def __init__(self, services: Services, budget: BatchBudget, credits: Credits, lanes: OpenLanes) -> None:
         self._services = services
         self._plan, self._options = services.plan, services.options
         self._budget = budget
-        self._intake = intake
-        self._reads_at_once = reads_at_once
+        self._credits = credits
         self.lanes = lanes
         self._to_host = {id(s): [e for e in s.gives if self._wanted_on_host(e)] for s in services.plan.steps}
         """The edges of each step that are wanted on the host."""
@@ -71,22 +59,16 @@ class DevicePart:
         count = launcher_count(step)
         # one launcher alone is this thread: handing a batch to another takes as long as a few launches
         launchers = [Pool(count, f"{name} {k}") for k in range(len(free))] if len(free) * count > 1 else []
-        most, looked, waited = inbox.depth + _AHEAD, time.perf_counter(), self._services.waited
-        more = [MoreLanes(self._options.lanes, time.perf_counter) for _ in free]
         try:
             for whole in arriving(inbox, out):
                 self.lanes.wait()
                 if self.lanes.stopped:
                     raise Closed
-                now = time.perf_counter()
-                if self._services.waited - waited > _LATE * (now - looked) and inbox.depth < most:
-                    inbox.deepen()
-                    looked, waited = now, self._services.waited
                 try:
                     for it, ahead in self._budget.parts(whole, step):
                         self._make_room(it, ahead)
                         device = it.number % len(free)
-                        it.lane = self.lanes.take(free[device], more[device], len(it.samples), out)
+                        it.lane = free[device].get()
                         it.launched = Latch(1)
                         if launchers:
                             try:
@@ -115,33 +97,11 @@ class DevicePart:
     def _make_room(self, it: Iteration, ahead: Foresight, *, wait: bool = True) -> None:
         """Wait until the device, and the host for what comes back, have room for the batch."""
         assert self._budget.device is not None
-        room = self._budget.device.limit // (self._options.lanes * self.lanes.devices)
-        at_once, kept = ahead.at_once, ahead.held
-        it.cuts = [(0, len(ahead.peak))]
-        if at_once > room:
-            it.cuts = list(runs(ahead.peak, max(1, room)))
-            at_once = max(int(ahead.peak[a:b].sum()) for a, b in it.cuts)
         on_host, on_device = self._budget.held(it)
-        there, here = on_device + at_once, on_host + kept
-        self._budget.device.hold(it.order, there if len(it.cuts) <= 1 else there + kept, wait=wait)
-        if self._intake.together:
-            self._intake.launch_room = self._fitting(len(ahead.peak), there, here)
-        self._budget.host.hold(it.order, here, wait=wait)
-
-    def _fitting(self, samples: int, there: int, here: int) -> int:
-        """Samples that could be launched together, where ``samples`` hold so many bytes on the device and on the host:
-        as many as there is room for in all places that batches in flight have, or, where a program does other things
-        with the device, a small part of that."""
-        assert self._budget.device is not None
-        lanes = self._options.lanes * self.lanes.devices
-        in_flight = lanes + self._options.gpu_queue * self.lanes.devices + self._reads_at_once
-        on_device, on_host = self._budget.device.limit / lanes, self._budget.host.limit * (1 - FOR_WORK) / in_flight
-        if self._options.whole_batches:
-            on_device, on_host = (
-                min(on_device, self._budget.device.limit * _MODEST),
-                min(on_host, self._budget.host.limit * _MODEST),
-            )
-        return int(samples * min(on_device / max(1, there), on_host / max(1, here)))
+        need, it.cuts = self._credits.launch(ahead, on_device, on_host)
+        it.made = ahead.made
+        self._budget.device.hold(it.order, need, wait=wait)
+        self._budget.host.hold(it.order, on_host + ahead.held, wait=wait)
 
     def _launch_one(self, name: str, step: Step, it: Iteration, lane: Copies, launched: Latch[Run]) -> None:
         try:
@@ -167,7 +127,7 @@ class DevicePart:
                         allocate=None if timer else lane.empty,
                         observe=None if timer else self._services.observer("gpu (emulated)", it.number))  # fmt: skip
         with lane:
-            run.results = self._on(lane, step).run_cut(env, run, it.cuts if attempt == 0 else [])
+            run.results = self._on(lane, step).run_cut(env, run, it.cuts if attempt == 0 else [], it.made)
         run.notes.end()
         it.begun = {}
         run.timer = timer
@@ -211,9 +171,9 @@ class DevicePart:
                     raise
                 hand_on_failed(it, out, e)
                 continue
-            free[it.number % len(free)].put(lane)
             self._budget.holds(it)
             out.put(it)
+            free[it.number % len(free)].put(lane)  # after it: launches that nobody takes hold a lane
 
     def _give_up(self, it: Iteration) -> None:
         """A launched batch has failed: its lane is free once the device has done what it was given."""

@@ -16,6 +16,9 @@ from ...wording import size
 from ..threads.channel import Closed
 from .shared_outputs import Band
 
+FOR_WORK = 0.25
+"""Share of the host's budget that is kept free for chunks while workers are busy with them."""
+
 
 class OverBudgetError(MemoryError):
     """An allocation would take a run over its budget."""

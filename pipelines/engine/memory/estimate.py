@@ -16,6 +16,9 @@ from ....ops.types import from_numpy, to_numpy
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 
+Outputs = tuple[tuple[np.dtype[Any], I64], ...]
+"""Type, and elements for each sample, of outputs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
@@ -33,8 +36,8 @@ class Foresight:
     """Sum of ``peak``; this and the next are computed by the estimating thread, to spare the one that launches."""
     held: int
     """Sum of ``kept``."""
-    made: tuple[tuple[np.dtype[Any], I64], ...] = ()
-    """Type, and elements for each sample, that outputs of the step are likely to have."""
+    made: Outputs = ()
+    """The outputs of the step, as they are likely to be."""
 
     def part(self, low: int, high: int) -> Foresight:
         """For the samples [low, high)."""

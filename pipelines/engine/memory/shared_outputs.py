@@ -9,20 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ....ops.batch import I64, Batch, concat, concat_samples
-from .estimate import Foresight
+from .estimate import Outputs
 
-Empty = Callable[[int, Any], npt.NDArray[Any]]
+Empty = Callable[[int, Any], Any]
 Array = npt.NDArray[Any]
 
 _SMALLEST = 1 << 20
 """Bytes of a batch. Smaller ones are copied in no time."""
 
 
-def whole_outputs(ahead: Foresight, empty: Empty) -> list[tuple[Array, I64]]:
-    """An array for every large output of a step, as it is foreseen, and where each sample ends in it. Where it becomes
-    something else its memory is never touched."""
+def whole_outputs(made: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
+    """An array for every large output of a step, as it is estimated, and where each sample ends in it. If the step
+    makes something else, its memory is never touched."""
     found = []
-    for dtype, elements in ahead.made:
+    for dtype, elements in made:
         ends = np.cumsum(elements)
         if len(ends) and int(ends[-1]) * dtype.itemsize >= _SMALLEST:
             found.append((empty(int(ends[-1]), dtype), ends))
@@ -43,6 +43,31 @@ class Band:
             if len(array) == n and array.dtype == dtype:
                 return self._left.pop(k)
         return None
+
+
+def in_place(parts: Sequence[Batch], whole: Sequence[tuple[Array, I64]]) -> Batch | None:
+    """The batch that ``parts`` are if they are side by side in one of the arrays ``whole``, from its beginning on, of
+    the host or of a device."""
+    live = [b for b in parts if len(b)]
+    first = next(iter(live), None)
+    for array, _ in whole if first is not None else ():
+        at = begin = _address(array)
+        for b in live:
+            same = b.dtype == array.dtype and b.ndim == live[0].ndim and b.is_packed and type(b.data) is type(array)
+            if not same or _address(b.data) + int(b.offsets[0]) * b.dtype.itemsize != at:
+                break
+            at += b.nbytes
+        else:
+            sizes = np.concatenate([b.sizes for b in live])
+            data = array[: (at - begin) // array.dtype.itemsize]
+            shapes = np.concatenate([b.shapes for b in live])
+            samples = concat_samples([b.samples for b in parts])
+            return Batch(data, np.cumsum(sizes) - sizes, shapes, live[0].layout, samples)
+    return None
+
+
+def _address(array: Any) -> int:
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
 def join(parts: Sequence[Batch], empty: Empty) -> Batch:

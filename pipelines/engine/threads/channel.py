@@ -44,11 +44,6 @@ class Channel(Generic[T]):
         """Items in it now, about: other threads go on."""
         return min(max(self._items.qsize() - self._ended, 0), self.depth)
 
-    def deepen(self) -> None:
-        """Make room for one item more."""
-        self.depth += 1
-        self._room.put(None)
-
     def put(self, item: T) -> None:
         """Append ``item``, waiting for room. Raises Closed when the run was stopped."""
         if self._room.empty():

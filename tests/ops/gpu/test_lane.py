@@ -50,7 +50,7 @@ def test_an_arena_gives_out_pieces_and_takes_them_back() -> None:
 def test_kernels_wait_for_their_lane_and_let_go_of_nothing() -> None:
     """`Lane.synchronize` takes back page-locked memory, also what other kernels of the batch have of it."""
     ops = SOURCES.parent
-    own_lanes = {"gpu/lane.py", "gpu/uploads.py", "video/nvdec.py"}  # or streams
+    own_lanes = {"gpu/uploads.py", "video/nvdec.py"}  # or streams
     called = {str(p.relative_to(ops)) for p in ops.rglob("*.py")
               if re.search(r"(?<!stream)\.synchronize\(\)", p.read_text())}  # fmt: skip
     assert called == own_lanes

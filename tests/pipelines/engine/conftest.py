@@ -1,7 +1,6 @@
 """Fixtures that several tests of the engine share."""
 
 from tests.kit.engine.decoding import engines
-from tests.kit.engine.fake_kvikio import kvikio
 from tests.kit.engine.joined import pictures
 
-__all__ = ["engines", "kvikio", "pictures"]
+__all__ = ["engines", "pictures"]

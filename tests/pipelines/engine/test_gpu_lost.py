@@ -73,10 +73,11 @@ def test_a_job_whose_device_is_lost_continues_later(
 ) -> None:
     with faked(memory=True):
         assert run_job(spec, {"write.path": str(spec.parent / "whole")}).exit_code == CLEAN
-    with faked(memory=True), monkeypatch.context() as patch:
-        cuda, sticky = sys.modules["cupy"].cuda, Sticky(what, first)
-        for module, name in ((Work, "submit"), (cuda, "alloc"), (Stream, "synchronize")):
+    with faked(memory=True) as fake, monkeypatch.context() as patch:
+        sticky = Sticky(what, first)
+        for module, name in ((Work, "submit"), (Stream, "synchronize")):
             patch.setattr(module, name, sticky.wrap(name, getattr(module, name)))
+        fake.allocator = sticky.wrap("alloc", fake.alloc)
         result = run_job(spec)
     assert result.exit_code == FAILED
     assert "the GPU failed: cudaErrorIllegalAddress: an illegal memory access was encountered; " in result.message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from dali_run.ops.codecs.formats import probe
 from dali_run.pipelines.bench.web_mix import write_mix
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
-from dali_run.pipelines.engine.device import part as device
-from dali_run.pipelines.engine.threads.channel import Channel
 from tests.kit.engine.decoding import graph, results
 
 FORMATS = ("jpg", "png", "webp", "bmp", "ppm", "tiff", "jp2")
@@ -113,41 +110,3 @@ def test_a_header_that_is_wrong_costs_a_second_try(
     assert list(found) == list(expected)
     for key, value in expected.items():
         np.testing.assert_array_equal(found[key], value)
-
-
-def test_more_is_read_ahead_where_batches_wait(
-    mixed: Path, engines: Any, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    deeper: list[str] = []
-    deepen = Channel.deepen
-
-    def noted(self: Channel[Any]) -> None:
-        deeper.append(self.name)
-        deepen(self)
-
-    def slow(*args: Any) -> Any:
-        time.sleep(0.02)
-        return decode(*args)
-
-    decode = threaded_decode.decode_several
-    monkeypatch.setattr(Channel, "deepen", noted)
-    monkeypatch.setattr(threaded_decode, "decode_several", slow)
-    monkeypatch.setattr(device, "_LATE", float("inf"))
-    results(compile_graph(graph(mixed), Target("gpu"), 7), 2)
-    assert not deeper
-    monkeypatch.setattr(device, "_LATE", 0.0)  # any wait: how long others take, compilers among them, is not its matter
-    found, report = results(compile_graph(graph(mixed), Target("gpu"), 7), 2)
-    assert deeper
-    assert len(deeper) <= device._AHEAD
-    assert report["decoder_times"]["other formats"]["waited_seconds"] > 0
-    keys = [k for k in found if int(k) < 28]
-    assert keys == sorted(keys)
-
-
-def test_a_deeper_channel_takes_more() -> None:
-    channel: Channel[int] = Channel("numbers", 1)
-    channel.put(1)
-    channel.deepen()
-    channel.put(2)  # does not wait
-    assert channel.depth == 2
-    assert [channel.get(), channel.get()] == [1, 2]

@@ -21,7 +21,8 @@ from dali_run.ops.storage.inventory import Pieces
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
-from dali_run.pipelines.engine import intake
+from dali_run.pipelines.engine import credits
+from dali_run.pipelines.engine.credits import Credits
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.engine.options import ahead_for
@@ -330,56 +331,69 @@ def test_nothing_stays_page_locked_after_an_early_stop(monkeypatch: pytest.Monke
         assert fake.pinned_in_use() == 0
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_small_batches_for_a_device_are_launched_together_where_they_may(whole: bool) -> None:
+def _launches(batch: int, join: int, **options: Any) -> int:
+    """Launches of a run in batches of ``batch``, whose consumer waits as long as it takes to ``join`` so many."""
     plan = compiled("null", random_shuffle=True)
     with Sources(plan, 1) as sources:
         order = sources.readers[0][4].job().index.tolist()
-
-        def batches(**options: Any) -> int:
-            feed = JobFeed(sources)
-            options = {"num_threads": 3, "lanes": 2, "whole_batches": whole, **options}
-            with Engine(plan, feed, feed.requests(4), Options(**options)) as engine:
-                assert collect(engine) == expected(order)
-            return engine.delivery.passed
-
-        assert batches() == _RECORDS // 4
-        few = batches(together=True)  # the first ones come alone, until it is known what they take
-        assert few < _RECORDS // 8
-        if not whole:
-            assert few < batches(together=True, memory=Memory(host=2000)) < _RECORDS // 4
-
-
-def _launches(**options: Any) -> int:
-    """Of a run in batches of 2."""
-    plan = compiled("null")
-    with Sources(plan, 1) as sources:
         feed = JobFeed(sources)
-        options = {"num_threads": 1, "lanes": 1, "together": True, "whole_batches": False, **options}
-        with Engine(plan, feed, feed.requests(2), Options(**options)) as engine:
-            collect(engine)
+        options = {"num_threads": 3, "lanes": 2, "together": True, **options}
+        with Engine(plan, feed, feed.requests(batch), Options(**options)) as engine:
+            engine.credits.join = join
+            assert collect(engine) == expected(order)
         return engine.delivery.passed
 
 
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the consumer waits is not left to how busy the machine is."""
+    monkeypatch.setattr(Credits, "taken", lambda *_: None)
+
+
+@pytest.mark.usefixtures("waiting")
+@pytest.mark.parametrize("whole", [False, True])
+def test_small_batches_for_a_device_are_launched_together_where_they_may(whole: bool) -> None:
+    assert _launches(4, 64, whole_batches=whole, together=False) == _RECORDS // 4
+    assert _launches(4, 1, whole_batches=whole) == _RECORDS // 4  # nobody waits
+    few = _launches(4, 64, whole_batches=whole)  # the first ones come alone, until it is known what they take
+    assert few < _RECORDS // 8
+    if not whole:
+        assert few < _launches(4, 64, whole_batches=whole, memory=Memory(host=2000)) < _RECORDS // 4
+
+
+@pytest.mark.usefixtures("waiting")
 def test_large_samples_go_in_smaller_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their buffers would take long to make: those into which samples are copied, not mapped files and such."""
-    monkeypatch.setattr(intake, "_LAUNCH_COPIED", 1)
-    assert _launches() == _RECORDS // 2
+    monkeypatch.setattr(credits, "COPIED_BYTES", 1)
+    assert _launches(2, 64) == _RECORDS // 2
     with monkeypatch.context() as m:
         m.setattr(_Records, "lent", lambda data: RegisteredLease(data, 0).array())
-        assert _launches() < _RECORDS // 4
-        m.setattr(intake, "_LAUNCH_BYTES", 1)
-        assert _launches() == _RECORDS // 2
-    monkeypatch.setattr(intake, "_LAUNCH_COPIED", 1 << 20)
-    assert _launches() < _RECORDS // 4
+        assert _launches(2, 64) < _RECORDS // 4
+        m.setattr(credits, "LAUNCH_BYTES", 1)
+        assert _launches(2, 64) == _RECORDS // 2
+    monkeypatch.setattr(credits, "COPIED_BYTES", 1 << 20)
+    assert _launches(2, 64) < _RECORDS // 4
 
 
-def test_launches_whose_results_stay_on_the_device_are_larger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "_LAUNCH_RETURNED", 2)
-    assert _launches() == _RECORDS // 2
-    assert _launches(to_host=False) < _RECORDS // 4
+def test_nothing_runs_ahead_of_a_consumer_that_takes_its_time() -> None:
+    """Finished batches and those on lanes are at most as many as there are lanes and places in the queue, however
+    large launches had become."""
+    plan, lanes, queue = compiled("null", random_shuffle=True), 3, 2
+    with Sources(plan, 1) as sources:
+        feed = JobFeed(sources)
+        options = Options(num_threads=1, lanes=lanes, gpu_queue=queue, together=False)
+        with Engine(plan, feed, feed.requests(2), options) as engine:
+            for taken in range(1, 40):
+                next(engine)
+                launched = next(c for c in engine.channels if c.name.endswith("in flight"))
+                while launched.passed < min(taken + lanes + queue, _RECORDS // 2):
+                    time.sleep(0.001)
+                for _ in range(20):
+                    assert launched.passed <= taken + lanes + queue
+                    time.sleep(0)
 
 
+@pytest.mark.usefixtures("waiting")
 def test_batches_that_went_together_are_handed_out_as_they_were_asked_for() -> None:
     """One by one, with their own samples, rejects and replacements; memory is given back behind the last of them."""
     plan = compiled("null")
@@ -388,6 +402,7 @@ def test_batches_that_went_together_are_handed_out_as_they_were_asked_for() -> N
             feed = JobFeed(sources)
             options = Options(num_threads=2, together=True, policy=policy)
             with Engine(plan, feed, feed.requests(7), options) as engine:
+                engine.credits.join = 8
                 for k in range(-(-_RECORDS // 7)):
                     it = next(engine)
                     whole = list(range(7 * k, min(7 * k + 7, _RECORDS)))

@@ -229,7 +229,7 @@ def test_threads(fake: Fake, mapped: Mapped) -> None:
 
 
 def test_the_next_run_finds_registered_what_the_last_one_has_left(fake: Fake, mapped: Mapped) -> None:
-    kept = lenders.Uploads("registered", keep=True)
+    kept = lenders.Uploads(keep=True)
     used: list[list[int]] = [[], []]
     told: list[list[str]] = [[], []]
     for run in range(2):
@@ -247,29 +247,10 @@ def test_the_next_run_finds_registered_what_the_last_one_has_left(fake: Fake, ma
     assert told == [["registered"] * 4] * 2
 
 
-def test_the_next_run_goes_on_measuring(fake: Fake, mapped: Mapped) -> None:
-    kept = lenders.Uploads("registered", keep=True)
-    told: list[str] = []
-    for k in range(2):
-        lender = lenders.lender_for("auto", (0,), 1 << 30, lambda _: None, lambda way, _: told.append(way), kept)
-        assert lender is not None
-        assert lease_of(lender.of(0).lend(mapped, np.array([k * WINDOW]), np.array([WINDOW])))
-        lender.close()
-        kept.choice.decided = "copy"
-        why = lender.of(1).lend(mapped, np.array([k * WINDOW]), np.array([WINDOW]))
-        assert why == "each record is read once"
-        kept.choice.decided = None
-    assert told == ["registered"] * 2
-    assert fake.registrations == 2
-
-
-def test_a_way_that_is_not_measured_is_kept(fake: Fake, mapped: Mapped) -> None:
-    told: list[str] = []
-    uploads = lenders.Uploads("copy", measured=False)
-    lender = lenders.lender_for("auto", (0,), 1 << 30, lambda _: None, lambda way, _: told.append(way), uploads)
-    assert lender is not None
-    for k in range(300):
-        assert lender.of(k).lend(mapped, np.array([0]), np.array([WINDOW])) == "each record is read once"
-    lender.close()
-    assert not told
-    assert fake.registrations == 0
+def test_the_way_of_containers_is_a_rule() -> None:
+    ways = {(threads, again): lenders.way_for("auto", threads, again=again)[0]
+            for threads in (1, 3, 4, 11, 12, 64) for again in (False, True)}  # fmt: skip
+    assert [ways[t, False] for t in (1, 3, 4, 64)] == ["registered", "registered", "copy", "copy"]
+    assert [ways[t, True] for t in (1, 4, 11, 12, 64)] == ["registered"] * 3 + ["pieces"] * 2
+    assert lenders.way_for("registered", 64, again=False) == ("registered", "upload: registered")
+    assert lenders.lender_for("copy", (0,), 1, lambda _: None, lambda *_: None) is None

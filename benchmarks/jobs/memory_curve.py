@@ -1,0 +1,112 @@
+"""Rate of an iterator over its budget of GPU memory: ``python benchmarks/jobs/memory_curve.py [FOLDER] [CASE ...]``.
+
+Each case is a process of its own: batch size, ``memory.gpu`` ("auto" for the default), images/s that the consumer
+takes (0: as many as come), as ``256:2GiB:0``. FOLDER has JPEGs, which are linked until there are 16,000 files. Prints a
+line of JSON per case: images/s, the peak of the GPU's memory beyond the context, our pool's and the launches' share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+CASES = ("256:auto:0", "256:1GiB:0", "256:2GiB:0", "256:4GiB:0", "256:8GiB:0", "256:16GiB:0", "256:auto:3000",
+         "64:auto:0", "64:2GiB:0", "1024:auto:0")  # fmt: skip
+FILES, WARM_UP, SECONDS = 16_000, 4.0, 5.0
+
+
+def linked(folder: Path, root: Path) -> None:
+    """Make a data set of `FILES` files of the JPEGs in ``folder``."""
+    pictures = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
+    for i in range(FILES):
+        target = root / str(i % 10) / f"{i:05d}.jpg"
+        target.parent.mkdir(exist_ok=True)
+        target.symlink_to(pictures[i % len(pictures)].resolve())
+
+
+def measure(root: str, batch: int, limit: str, per_second: float, threads: int) -> dict[str, Any]:
+    """Run one case in this process."""
+    import cupy
+
+    from dali_run import fn, pipeline_def, types
+
+    memory = {} if limit == "auto" else {"memory": {"gpu": limit}}
+
+    @pipeline_def(batch_size=batch, num_threads=threads, device_id=0, prefetch_queue_depth=2, **memory)
+    def val() -> Any:
+        jpegs, labels = fn.readers.file(file_root=root, random_shuffle=True, name="Reader")
+        images = fn.decoders.image(jpegs, device="mixed", output_type=types.RGB)
+        images = fn.resize(images, resize_shorter=256)
+        images = fn.crop_mirror_normalize(images, crop=(224, 224), dtype=types.FLOAT, output_layout="CHW",
+                                          mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375])  # fmt: skip
+        return images, labels.gpu()
+
+    cupy.zeros(1)
+    before, _ = cupy.cuda.runtime.memGetInfo()
+    least, over = [before], threading.Event()
+
+    def watch() -> None:
+        cupy.cuda.runtime.setDevice(0)
+        while not over.wait(0.01):
+            least[0] = min(least[0], cupy.cuda.runtime.memGetInfo()[0])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    pipe = val()
+    pipe.build()
+    began, count, until, processor = time.perf_counter(), 0, 0.0, 0.0
+    while True:
+        now = time.perf_counter() - began
+        if not until and now >= WARM_UP:
+            warm, count, processor, until = now, 0, time.process_time(), now + SECONDS
+        elif until and now >= until:
+            break
+        pipe.run()
+        count += batch
+        if per_second:
+            time.sleep(max(0.0, batch / per_second - (time.perf_counter() - began - now)))
+    rate, processor = count / (now - warm), (time.process_time() - processor) / count
+    over.set()
+    watcher.join()
+    return {"images/s": round(rate), "processor us": round(processor * 1e6, 1),
+            "peak MiB": (before - least[0]) >> 20, **owners(pipe)}  # fmt: skip
+
+
+def owners(pipe: Any) -> dict[str, Any]:
+    """Numbers of the engine about its launches and memory."""
+    engine = pipe._session.engine()
+    found: dict[str, Any] = {"join": engine.credits.join, "per sample": round(engine.credits._on_device),
+                             "budget MiB": engine.credits.limit >> 20}  # fmt: skip
+    found |= {f"{k} MiB": v.peak >> 20 for k, v in engine.ledgers.items()}
+    found |= {f"{k} waited": round(v.waited, 2) for k, v in engine.ledgers.items()}
+    found |= {f"{c.name}: full, empty": (round(c.waited_full, 2), round(c.waited_empty, 2)) for c in engine.channels}
+    found |= {k: round(v, 2) for k, v in engine.stats.stages.items()} | {"fallbacks": dict(engine.stats.fallbacks)}
+    pool = engine.lanes.all[0].memory
+    return found | {"pool held, live MiB": (pool.peak_held >> 20, pool.peak_live >> 20), "blocks made": pool.made,
+                    "uploads": {k: v >> 20 for k, v in engine.stats.uploads.items()}}  # fmt: skip
+
+
+def main() -> None:
+    """Run the cases that the command line names."""
+    if sys.argv[1] == "--case":
+        root, batch, limit, per_second = sys.argv[2:]
+        print(json.dumps(measure(root, int(batch), limit, float(per_second), min(16, len(os.sched_getaffinity(0))))))
+        return
+    with tempfile.TemporaryDirectory() as root:
+        linked(Path(sys.argv[1]), Path(root))
+        for case in sys.argv[2:] or CASES:
+            command = [sys.executable, __file__, "--case", root, *case.split(":")]
+            found = subprocess.run(command, capture_output=True, text=True, check=False)
+            print(case, found.stdout.strip() or found.stderr[-2000:], flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    main()

@@ -1,0 +1,174 @@
+"""Credits: how many requests go into a launch on a device, what a launch may hold there, and the budget of them all.
+
+A launch starts as one request of the schedule. It grows, by joining requests, only while the consumer waits for the
+device and the budget allows, and shrinks when finished batches wait for the consumer. It is measured in bytes that it
+holds at its peak, which the operators estimate from headers and shapes, never in samples.
+
+`Intake` asks how many requests to join, `DevicePart` reports what launches need and asks for their pieces, `Engine`
+reports whether the consumer waited, `OpenLanes` and `plan` ask for the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...ops.batch import I64
+from ..limits import Memory
+from ..wording import size
+from .batch_budget import BatchBudget
+from .cost import runs
+from .memory.budget import FOR_WORK
+from .memory.estimate import Foresight
+from .options import Options
+
+LAUNCH_BYTES = 1536 << 20
+"""Bytes that a launch holds at its peak, at most: 700 JPEGs of ImageNet or 20 photos of 12 megapixels. Larger launches
+fill a GPU no better (one H100, four lanes: 273,700 images/s in launches of 256 and 353,500 of 1,024:
+``benchmarks/jpeg/gpu_jpeg.py --lanes 1,4``)."""
+JOB_BYTES = 6 << 30
+"""Default budget of a job or benchmark on a GPU: the knee of the curve of rate over memory, for launches of
+`LAUNCH_BYTES` on each of four lanes (``benchmarks/jobs/memory_curve.py``)."""
+GUEST_BYTES = 2 << 30
+"""Default budget inside a user's program, or what two of its batches need if that is more: three batches of 256 JPEGs
+of ImageNet at their peak, and what waits to be taken."""
+GUEST_SHARE = 0.1
+"""Share of a GPU's memory that the default budget inside a program may take."""
+FREE_SHARE, JOB_FREE_SHARE = 0.5, 0.8
+"""Share of the free memory that the default budget may take inside a program, and in a job."""
+SAMPLE_BYTES = 256 << 10
+"""Bytes that a sample counts at least: the threads and records of a small one cost as much as those of a picture of
+0.03 megapixels."""
+COPIED_BYTES = 128 << 20
+"""Bytes of files that a launch joins at most if they are copied through page-locked memory that is made for them:
+1,024 JPEGs of ImageNet. Some twenty such buffers are made before a run is at its full speed, which takes long."""
+GROW_AFTER, SHRINK_AFTER = 4, 2
+"""Launches in a row for which the consumer waited, after which launches grow, and for which it did not and the queue
+was full, after which they shrink: every program waits for its first batches."""
+SLACK = 0.9
+"""Share of the budget that estimates may come to: blocks of memory come in sizes up to an eighth larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBudget:
+    """Bytes that a run may hold on a GPU, and why."""
+
+    first: int
+    """The budget before a batch is known."""
+    most: int
+    """The budget if one batch needs more; no allocation goes beyond it."""
+    reason: str
+
+
+def gpu_budget(memory: Memory, free: int, total: int, *, guest: bool) -> GpuBudget:
+    """The budget on a GPU that has ``total`` bytes, of which ``free`` are free. ``guest``: inside a user's program."""
+    if memory.gpu is not None:
+        given = memory.gpu_bytes(free)
+        return GpuBudget(given, given, "pipeline.memory.gpu")
+    if guest:
+        most = max(1, int(min(GUEST_SHARE * total, FREE_SHARE * free)))
+        return GpuBudget(min(GUEST_BYTES, most), min(JOB_BYTES, most), "beside a program")
+    most = max(1, min(JOB_BYTES, int(JOB_FREE_SHARE * free)))
+    return GpuBudget(most, most, "95 % of the best rate")
+
+
+def described(lanes: int) -> str:
+    """The default budget of a job on a GPU, in words."""
+    return (
+        f"up to {size(JOB_BYTES)} and {JOB_FREE_SHARE:.0%} of what is free, "
+        f"{lanes} launches of up to {size(LAUNCH_BYTES)} at their peak"
+    )
+
+
+class Credits:
+    """The rule of one run. The reading, the launching and the consumer's thread call it; each number has one writer,
+    and a late value costs accuracy, nothing else."""
+
+    def __init__(self, options: Options, budget: BatchBudget, devices: int) -> None:
+        self._options, self._budget, self._devices = options, budget, devices
+        self.most = 0
+        """Bytes up to which a batch that needs it raises the budget. Set by the thread that opens devices."""
+        self.join = 1
+        """Requests that go into a launch, as far as there is room for them. Set by the consumer's thread."""
+        self.sample_bytes = 0.0
+        """Bytes of host memory per sample in the largest batch that was read so far. Set by readers' threads."""
+        self.copied_bytes = 0.0
+        """Bytes per sample of the last batch that was read which are copied to a device as a whole: none once a GPU is
+        open that gets files in pieces. Set by readers' threads."""
+        self._fits = 1
+        """Requests for which there was room. Set by the thread that takes the schedule."""
+        self._on_device = self._on_host = 0.0
+        """Bytes per sample of the last launch at its peak. Set by the launching thread."""
+        self._demand = 0
+
+    @property
+    def limit(self) -> int:
+        """Bytes that launches may hold on each device, by their estimates; 0 until a device is open."""
+        return 0 if self._budget.device is None else self._budget.device.limit // self._devices
+
+    # -- joining requests -----------------------------------------------------------------------------------------
+
+    def taken(self, fill: int, depth: int) -> None:
+        """The consumer asks for a launch: ``fill`` of the ``depth`` places for finished ones are filled."""
+        if fill == 0:
+            self._demand = max(self._demand, 0) + 1
+        elif fill >= depth:
+            self._demand = min(self._demand, 0) - 1
+        else:
+            self._demand = 0
+        if self._demand >= GROW_AFTER:
+            self.join, self._demand = min(2 * self.join, 2 * self._fits), 0
+        elif self._demand <= -SHRINK_AFTER:
+            self.join, self._demand = max(self.join // 2, 1), 0
+
+    def requests(self, samples: int) -> int:
+        """The number of requests, of ``samples`` each, that the next launch takes."""
+        if not self._on_device:  # nothing was launched so far
+            return 1
+        self._fits = max(1, int(self.room() / max(1, samples)))
+        found = min(self.join, self._fits)
+        octave = 1 << found.bit_length() - 1  # few sizes, so that buffers are used again
+        return octave + octave // 2 if found >= octave + octave // 2 else octave
+
+    def room(self) -> float:
+        """Samples that a launch may join. Of the budget each lane has a share, and what is finished or waits one."""
+        lanes = self._options.lanes
+        launch = min(self.limit / (lanes + 1), LAUNCH_BYTES)
+        fits = launch / max(self._on_device, SAMPLE_BYTES)
+        in_flight = (lanes + self._options.gpu_queue) * self._devices + self._options.cpu_queue + 2
+        host = self._budget.host.limit * (1 - FOR_WORK) / in_flight
+        fits = min(fits, host / max(self._on_host, self.sample_bytes, 1))
+        return min(fits, COPIED_BYTES / self.copied_bytes) if self.copied_bytes else fits
+
+    # -- launches -------------------------------------------------------------------------------------------------
+
+    def launch(self, ahead: Foresight, on_device: int, on_host: int) -> tuple[int, list[tuple[int, int]]]:
+        """Bytes that a launch holds on its device at the peak, and the places [a, b) of its samples that go there at a
+        time: all of them, or pieces, one after the other, if it is larger than a launch may be or than half of the
+        budget, so that two are on the device at a time. ``ahead`` is its estimate; ``on_device`` and ``on_host`` are
+        the bytes that it holds already."""
+        n = max(1, len(ahead.peak))
+        self._on_device, self._on_host = (on_device + ahead.at_once) / n, (on_host + ahead.held) / n
+        need = on_device + ahead.at_once
+        self._raise(need)
+        room = min(LAUNCH_BYTES, self.limit // 2)
+        if need <= room or len(ahead.peak) <= 1:
+            return need, [(0, len(ahead.peak))]
+        work = np.maximum(ahead.peak - ahead.kept, 0)
+        room = max(room - on_device - ahead.held, room // 4)
+        cuts = list(_pieces(work, room))
+        return on_device + ahead.held + max(int(work[a:b].sum()) for a, b in cuts), cuts
+
+    def _raise(self, need: int) -> None:
+        """Raise the budget to what two launches need."""
+        wanted = min(2 * min(need, LAUNCH_BYTES), int(SLACK * self.most))
+        if wanted > self.limit and self._budget.device is not None:
+            self._budget.device.limit = wanted * self._devices
+
+
+def _pieces(work: I64, room: int) -> Iterator[tuple[int, int]]:
+    """Places that cut samples of ``work`` bytes into the fewest runs of at most ``room``, all of about one size."""
+    count = max(1, -(-int(work.sum()) // max(1, room)))
+    yield from runs(work, min(max(1, room), int(work.sum()) // count + int(work.max(initial=0))))

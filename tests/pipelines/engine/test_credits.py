@@ -1,0 +1,130 @@
+"""Credits: the size of launches and their budget, by what the consumer does and what samples need."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dali_run.pipelines.engine import credits as rule
+from dali_run.pipelines.engine.credits import LAUNCH_BYTES, SLACK, Credits, gpu_budget
+from dali_run.pipelines.engine.memory.budget import Ledger
+from dali_run.pipelines.engine.memory.estimate import Foresight
+from dali_run.pipelines.engine.options import Options
+from dali_run.pipelines.limits import Memory
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def of(n: int, peak: int, kept: int) -> Foresight:
+    """The estimate of ``n`` samples that take so many bytes each."""
+    each = np.full(n, peak), np.full(n, kept), np.full(n, 0)
+    return Foresight(*each, "", n * peak, n * kept)
+
+
+def credits(limit: int, most: int = 0, **options: Any) -> Credits:
+    """The rule of a run whose launches may hold ``limit`` bytes."""
+    budget: Any = types.SimpleNamespace(device=Ledger(limit), host=Ledger(1 << 40))
+    found = Credits(Options(**options), budget, 1)
+    found.most = most
+    return found
+
+
+VAL = of(256, 2600_000, 602_112)
+"""A batch of ImageNet's pictures."""
+
+
+def test_launches_grow_while_the_consumer_waits_and_shrink_when_it_does_not() -> None:
+    found = credits(6 * GIB)
+    assert found.requests(64) == 1  # nothing is known
+    found.launch(of(64, 2600_000, 602_112), 0, 0)
+    assert found.requests(64) == 1  # nobody waits
+    sizes = []
+    for _ in range(24):
+        found.taken(0, 2)
+        sizes.append(found.requests(64))
+    assert sizes == sorted(sizes)
+    assert sizes[0] == 1
+    assert sizes[-1] * 64 * 2600_000 * 1.5 > 6 * GIB / 5  # the share of a lane, but for what has no round size
+    assert sizes[-1] * 64 * 2600_000 <= 6 * GIB / 5
+    for _ in range(24):
+        found.taken(1, 2)
+    assert found.requests(64) == sizes[-1]  # it takes them about as fast as they come
+    for _ in range(24):
+        found.taken(2, 2)
+    assert found.requests(64) == 1
+
+
+@pytest.mark.parametrize("batch", [16, 64, 256])
+def test_what_is_in_flight_grows_with_the_budget(batch: int) -> None:
+    in_flight = []
+    for limit in (GIB, 2 * GIB, 4 * GIB, 8 * GIB, 16 * GIB, 64 * GIB):
+        found = credits(limit)
+        for _ in range(64):
+            _, cuts = found.launch(of(batch, 2600_000, 602_112), 0, 0)
+            found.taken(0, 2)
+            count = found.requests(batch)
+        need, cuts = found.launch(of(batch * count, 2600_000, 602_112), 0, 0)
+        assert need <= limit
+        assert len(cuts) <= 2
+        in_flight.append(min(4, limit // need) * batch * count)
+    assert in_flight == sorted(in_flight)
+    assert in_flight[-1] * 2600_000 <= 4 * LAUNCH_BYTES
+
+
+def test_small_samples_are_counted_by_more_than_their_bytes() -> None:
+    found = credits(6 * GIB)
+    for _ in range(200):
+        found.launch(of(256, 20_000, 3_072), 0, 0)
+        found.taken(0, 2)
+        count = found.requests(256)
+    assert 2048 <= count * 256 <= 6 * GIB / 5 / rule.SAMPLE_BYTES
+
+
+def test_a_large_batch_goes_in_pieces_of_one_size_whose_results_are_counted_once() -> None:
+    found = credits(2 * GIB)
+    need, cuts = found.launch(of(1024, 2600_000, 602_112), 80 * MIB, 0)
+    assert [a for a, _ in cuts[1:]] == [b for _, b in cuts[:-1]]
+    assert (cuts[0][0], cuts[-1][1]) == (0, 1024)
+    sizes = [b - a for a, b in cuts]
+    assert max(sizes) <= 2 * min(sizes)
+    assert need == 80 * MIB + 1024 * 602_112 + max(sizes) * (2600_000 - 602_112)
+    assert need <= GIB
+    photos, cuts = found.launch(of(64, 130 * MIB, 600_000), 200 * MIB, 0)
+    assert photos <= GIB
+    assert len(cuts) > 8
+    assert found.launch(of(1, 5 * GIB, 600_000), 0, 0)[1] == [(0, 1)]  # alone
+
+
+def test_one_large_sample_among_small_ones_has_a_piece_of_its_own_size() -> None:
+    sizes = np.full(100, MIB)
+    sizes[50] = 900 * MIB
+    ahead = Foresight(sizes, np.zeros(100, np.int64), sizes, "", int(sizes.sum()), 0)
+    need, cuts = credits(GIB).launch(ahead, 0, 0)
+    assert need <= 900 * MIB + 100 * MIB
+    assert len(cuts) <= 4
+
+
+def test_budgets() -> None:
+    total, free = 80 * GIB, 70 * GIB
+    guest, job = (gpu_budget(Memory(), free, total, guest=g) for g in (True, False))
+    assert (guest.first, job.first) == (2 * GIB, 6 * GIB)
+    assert gpu_budget(Memory(), GIB, total, guest=True).most == GIB // 2
+    assert gpu_budget(Memory(), 15 * GIB, 16 * GIB, guest=True).most == int(1.6 * GIB)
+    assert gpu_budget(Memory(), 2 * GIB, total, guest=False).most == int(1.6 * GIB)
+    for g in (True, False):
+        given = gpu_budget(Memory(gpu=3 * GIB), free, total, guest=g)
+        assert given.first == given.most == 3 * GIB
+
+
+def test_a_batch_that_needs_more_raises_the_budget_of_a_program() -> None:
+    found = credits(int(SLACK * 2 * GIB), most=6 * GIB)
+    found.launch(of(256, 2600_000, 602_112), 20 * MIB, 0)
+    assert found.limit == int(SLACK * 2 * GIB)
+    found.launch(of(1024, 2600_000, 602_112), 80 * MIB, 0)
+    assert 2 * GIB < found.limit <= 2 * LAUNCH_BYTES
+    capped = credits(int(SLACK * 2 * GIB), most=2 * GIB)
+    capped.launch(of(1024, 2600_000, 602_112), 80 * MIB, 0)
+    assert capped.limit == int(SLACK * 2 * GIB)
