@@ -78,17 +78,17 @@ class CUDAStream:
 
 def Constant(  # noqa: N802  # DALI's name
     value: Any, dtype: Any = None, shape: Sequence[int] | None = None, layout: str | None = None,
-    device: str | None = None,
+    device: str | None = None, name: str | None = None,
 ) -> Any:  # fmt: skip
-    """``value`` as a constant: a number for arithmetic, or with a shape, layout or device a batch of tensors. A shape
-    of a single element does not count, as in DALI."""
+    """``value`` as a constant: a number for arithmetic, or with a shape, layout, device or name a batch of tensors. A
+    shape of a single element does not count, as in DALI."""
     from .pipelines.python.data_node import ScalarConstant as Scalar
     from .pipelines.python.data_node import constant
 
     number = isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ()
-    if number and shape in (None, 1, (), [], (1,), [1]) and layout is None and device is None:
+    if number and shape in (None, 1, (), [], (1,), [1]) and layout is None and device is None and name is None:
         return Scalar(value, dtype)
-    return constant(value, dtype, shape, layout, device or "cpu")
+    return constant(value, dtype, shape, layout, device or "cpu", name)
 
 
 def __getattr__(name: str) -> Any:

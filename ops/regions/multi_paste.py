@@ -56,7 +56,7 @@ class MultiPaste(Operator, name="multi_paste"):
     out_anchors_rel: Annotated[
         tuple[float, ...], Arg("the same in parts of the canvas's size", per_sample=True, rows=True)
     ] = ()
-    output_size: Annotated[tuple[int, ...], Arg("(height, width) of the canvas", ge=1, per_sample=True)] = ()
+    output_size: Annotated[tuple[int, ...], Arg("(height, width[, ignored]) of the canvas", ge=1, per_sample=True)] = ()
     dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
 
     @property
@@ -68,7 +68,7 @@ class MultiPaste(Operator, name="multi_paste"):
         for name in ("in_anchors", "shapes", "out_anchors"):
             if self.given(name) and self.given(f"{name}_rel"):
                 raise SpecError(f"{name} and {name}_rel exclude each other")
-        if self.output_size and len(self.output_size) != 2:
+        if self.output_size and len(self.output_size) not in (2, 3):  # DALI's examples give the channels, too
             raise SpecError(f"output_size takes (height, width), got {len(self.output_size)} values")
 
     def infer(self, *specs: Spec) -> Spec:
@@ -87,7 +87,7 @@ class MultiPaste(Operator, name="multi_paste"):
         if "output_size" in self.per_sample:
             size = (None, None)
         elif self.output_size:
-            size = self.output_size
+            size = self.output_size[:2]
         return Spec((*data.shape[:-3], *size, data.shape[-1]), dtype, layout)
 
     def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
@@ -168,8 +168,9 @@ class MultiPaste(Operator, name="multi_paste"):
         shape = first.shapes.astype(np.int64)
         if self.given("output_size"):
             size = ctx.arg("output_size", np.int64)
-            if size.shape[1] != 2:
+            if size.shape[1] not in (2, 3):
                 raise SpecError(f"output_size takes (height, width), got {size.shape[1]} values")
+            size = size[:, :2]
             for i in np.flatnonzero((size <= 0).any(axis=1)).tolist():
                 ctx.reject(i, "bad_argument", f"output_size must be positive, got {size[i].tolist()}")
             shape[:, -3:-1] = np.maximum(size, 0)

@@ -7,14 +7,23 @@ import json
 import re
 import string
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...ops.errors import ArgumentTypeError, ArgumentValueError
+from ...ops.errors import ArgumentNameError, ArgumentTypeError, ArgumentValueError
 from .contexts import EvalContext
 
-_VERSION = 1
+_VERSION = 2
+"""Version of the JSON, and of DALI's."""
 _OWN = "__op_"
 """Prefix of names that are made here."""
+
+
+class StateEntry(NamedTuple):
+    """State of one object: as the object gave it, or its text once it was loaded."""
+
+    state: Any
+    type_name: str | None = None
+    """Name of the class that the state belongs to; None for any."""
 
 
 class Checkpoint:
@@ -23,12 +32,18 @@ class Checkpoint:
 
     def __init__(self) -> None:
         self._ops: dict[str, Any] = {}
-        self._states: dict[str, tuple[Any, str | None]] = {}
-        """State (an object, or its text once it was loaded) and the name of the class it belongs to."""
+        self._states: dict[str, StateEntry] = {}
         self._dirty: set[str] = set()
         """Names whose state was not given to an object yet."""
         self._complete = self._loaded = False
-        self._made = 0
+        self._next_number: int | None = None
+        """Number of the next file; None before the first."""
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+    def __contains__(self, name: object) -> bool:
+        return str(name) in self._ops
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -50,40 +65,49 @@ class Checkpoint:
         self.__init__()  # type: ignore[misc]
 
     def register(self, op: Any, name: str | None = None) -> str:
-        """Take care of ``op``, a reader or generator, under ``name``, or one that is made up; the name. A state that
-        was loaded for the name is given to it. Raises TypeError for what has no state, ValueError for a name that
-        begins as those that are made up."""
+        """Register ``op``, a reader or generator, under ``name`` or a generated one, and return the name. A state that
+        was loaded for the name is given to it.
+
+        Raises TypeError for an object without a state, or of another type than the one that it replaces; ValueError for
+        an empty name and one that begins as generated ones; RuntimeError for a second name of one object, and for a new
+        name after `collect`; KeyError for a name that a loaded checkpoint has no state for.
+        """
         if not (hasattr(op, "get_state") and hasattr(op, "set_state")):
             raise ArgumentTypeError(f"{op!r} has no state to keep: register readers and RNGs")
+        known = next((n for n, o in self._ops.items() if o is op), None)
+        if name is not None and (not name or name.startswith(_OWN)):
+            raise ArgumentValueError(f"a name is not empty, and does not begin with {_OWN!r}, got {name!r}")
         if name is None:
-            known = next((n for n, o in self._ops.items() if o is op), None)
-            if known is not None:
-                return known
-            name = f"{_OWN}{self._made}"
-            self._made += 1
-        elif name.startswith(_OWN):
-            raise ArgumentValueError(f"names that begin with {_OWN!r} are made by the checkpoint itself, got {name!r}")
-        if self._ops.get(name) is not op:
-            self._ops[name] = op
-            self._complete = False
+            name = known or f"{_OWN}{len(self._ops)}"
+        elif known not in (None, name):
+            raise RuntimeError(f"the object is registered as {known!r} already, and cannot be {name!r}, too")
+        if name not in self._ops and self._complete:
+            raise RuntimeError(f"{name!r} is new, and the checkpoint is complete since collect(): clear() it first")
+        if name not in self._ops and self._loaded and name not in self._states:
+            listed = ", ".join(self._states)
+            raise ArgumentNameError(f"the loaded checkpoint has no state for {name!r}; it has: {listed}")
+        before = self._ops.get(name, op)
+        if type(before) is not type(op):
+            raise ArgumentTypeError(f"{name!r} is a {type(before).__qualname__}: it cannot be replaced by a "
+                                    f"{type(op).__qualname__}")  # fmt: skip
+        self._ops[name] = op
         self._apply(name)
         return name
 
     def _apply(self, name: str) -> None:
         if name not in self._dirty or name not in self._ops:
             return
-        state, kind = self._states[name]
-        op = self._ops[name]
-        if kind is not None and kind != type(op).__name__:
-            raise ArgumentTypeError(f"the state of {name!r} is that of a {kind}, not of a {type(op).__name__}")
+        (state, kind), op = self._states[name], self._ops[name]
+        if kind is not None and kind != type(op).__qualname__:
+            raise ArgumentTypeError(f"the state of {name!r} is that of a {kind}, not of a {type(op).__qualname__}")
         op.set_state(state)
         self._dirty.discard(name)
 
     def collect(self) -> None:
-        """Ask all registered objects for their states. Raises RuntimeError where there is a state of an object that
-        nobody registered."""
+        """Ask all registered objects for their states. Raises RuntimeError if there is a state of an object that is not
+        registered."""
         self._check_known()
-        self._states = {name: (op.get_state(), type(op).__name__) for name, op in self._ops.items()}
+        self._states = {n: StateEntry(op.get_state(), type(op).__qualname__) for n, op in self._ops.items()}
         self._dirty.clear()
         self._complete, self._loaded = True, False
 
@@ -105,10 +129,10 @@ class Checkpoint:
                                f"{', '.join(sorted(unknown))}")  # fmt: skip
 
     def get_state(self, name: str) -> Any:
-        """The state under ``name``; a text, if it was loaded. Raises KeyError."""
-        if name not in self._ops:
+        """The state under ``name``: a text, if it was loaded; None before `collect`. Raises KeyError."""
+        if str(name) not in self._ops:
             raise KeyError(f"nothing is registered as {name!r}")
-        return self._states[name][0]
+        return self._states.get(str(name), StateEntry(None)).state
 
     def set_state(self, name: str, value: Any, op_type: Any = None) -> None:
         """Set the state of ``name``; it is given to the object when that is registered, or by `restore`. ``op_type``,
@@ -116,28 +140,31 @@ class Checkpoint:
         registered as ``name``, TypeError for another ``op_type``."""
         if op_type is not None and not isinstance(op_type, (str, type)):
             raise ArgumentTypeError(f"op_type is a class or its name, got {op_type!r}")
-        if self._complete and name not in self._ops:
+        if self._complete and str(name) not in self._ops:
             raise KeyError(f"nothing is registered as {name!r}")
-        self._states[name] = value, op_type.__name__ if isinstance(op_type, type) else op_type
-        self._dirty.add(name)
+        self._states[str(name)] = StateEntry(value, op_type.__qualname__ if isinstance(op_type, type) else op_type)
+        self._dirty.add(str(name))
 
     def serialize(self) -> str:
         """The states as JSON. Raises RuntimeError where there are none."""
         if not self._states:
             raise RuntimeError("the checkpoint holds no states: collect() them first")
         states = {n: {"state": str(state), "type": kind} for n, (state, kind) in self._states.items()}
-        return json.dumps({"dali_run_dynamic": _VERSION, "states": states})
+        return json.dumps({"version": _VERSION, "states": states})
 
     def deserialize(self, data: str) -> None:
         """Take the states that `serialize` wrote. Raises ValueError for another text."""
         try:
             held = json.loads(data)
-            if held["dali_run_dynamic"] != _VERSION:
-                raise ArgumentValueError(f"the checkpoint's version is {held['dali_run_dynamic']}, not {_VERSION}")
-            states = {str(n): (str(v["state"]), v["type"]) for n, v in held["states"].items()}
+            version = held["version"]
+            states = {str(n): StateEntry(str(v["state"]), v.get("type")) for n, v in held["states"].items()}
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
-            raise ArgumentValueError("this is no checkpoint of the dynamic mode; one of DALI's own cannot be read "
-                                     "here") from None  # fmt: skip
+            raise ArgumentValueError("this is not a checkpoint of the dynamic mode") from None
+        if version != _VERSION:
+            raise ArgumentValueError(f"the checkpoint's version is {version}, not {_VERSION}")
+        odd = [n for n, entry in states.items() if not isinstance(entry.type_name, str | None)]
+        if odd:
+            raise ArgumentValueError(f"the type of {odd[0]!r} in the checkpoint is not a text")
         self._states = states
         self._dirty = set(states)
         self._complete, self._loaded = False, True
@@ -145,40 +172,43 @@ class Checkpoint:
             self._apply(name)
 
     def save(self, filename: str) -> str:
-        """Write the states to a file; ``{seq}`` in its name (also ``{seq:04d}``) is the next number that is free. The
-        file's name. Raises RuntimeError where there are no states."""
+        """Write the states to a file and return its name; ``{seq}`` in ``filename`` (also ``{seq:04d}``) is the next
+        number that is free. Folders are made. Raises RuntimeError if there are no states, ValueError without
+        ``{seq}``."""
+        files = _numbered(filename)
+        number = max(files, default=-1) + 1 if self._next_number is None else self._next_number
+        while Path(filename.format(seq=number)).exists():
+            number += 1
+        path = Path(filename.format(seq=number))
         text = self.serialize()
-        taken = _numbered(filename)
-        path = filename.format(seq=max(taken, default=-1) + 1) if _has_number(filename) else filename
-        part = Path(f"{path}.part")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
         part.write_text(text)
         part.replace(path)
-        return path
+        self._next_number = number + 1
+        return str(path)
 
     def load(self, filename: str) -> str:
-        """Take the states of the file, of the highest number where ``{seq}`` stands in its name. The file's name.
-        Raises FileNotFoundError, and ValueError for another file."""
-        path = filename
-        if _has_number(filename):
-            found = _numbered(filename)
-            if not found:
-                raise FileNotFoundError(f"there is no checkpoint {filename}")
-            path = found[max(found)]
-        self.deserialize(Path(path).read_text())
-        return path
-
-
-def _has_number(filename: str) -> bool:
-    return any(field == "seq" for _, field, _, _ in string.Formatter().parse(filename))
+        """Take the states of the file with the highest number in the place of ``{seq}``, and return its name. Raises
+        FileNotFoundError, and ValueError for another file, or without ``{seq}``."""
+        found = _numbered(filename)
+        if not found:
+            raise FileNotFoundError(f"there is no checkpoint {filename}")
+        number = max(found)
+        self.deserialize(Path(found[number]).read_text())
+        self._next_number = number + 1
+        return found[number]
 
 
 def _numbered(filename: str) -> dict[int, str]:
-    """The files that a name with ``{seq}`` in it stands for, by their numbers."""
+    """The files that a name with ``{seq}`` in it stands for, by their numbers. Raises ValueError for other fields."""
     parts = [(text, field) for text, field, _, _ in string.Formatter().parse(filename)]
+    if [field for _, field in parts if field is not None] != ["seq"]:
+        raise ArgumentValueError(f"the name of a checkpoint has {{seq}} in it once, no other field, got {filename!r}")
     shape = "".join(glob.escape(text) + ("*" if field else "") for text, field in parts)
     wanted = re.compile("".join(re.escape(text) + ("([0-9]+)" if field else "") for text, field in parts))
     matches = [(wanted.fullmatch(path), path) for path in glob.glob(shape)]
-    return {int(m.group(1)): path for m, path in matches if m and m.groups()}
+    return {int(m.group(1)): path for m, path in matches if m}
 
 
 def current() -> Checkpoint:

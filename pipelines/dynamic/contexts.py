@@ -42,6 +42,11 @@ class EvalMode(enum.Enum):
     def __exit__(self, *exc: object) -> None:
         _local.modes.pop()
 
+    @staticmethod
+    def current() -> EvalMode:
+        """The mode of this thread."""
+        return _local.modes[-1]
+
 
 class _Local(threading.local):
     def __init__(self) -> None:
@@ -52,11 +57,6 @@ class _Local(threading.local):
 
 _local = _Local()
 _threads: int | None = None
-
-
-def mode() -> EvalMode:
-    """The mode of this thread."""
-    return _local.modes[-1]
 
 
 def get_num_threads() -> int:

@@ -17,7 +17,7 @@ from ..graph.arguments import is_tensor
 from ..python.data_node import ScalarConstant, literal
 from ..python.tensors import TensorList
 from . import calls
-from .contexts import EvalContext, EvalMode, mode
+from .contexts import EvalContext, EvalMode
 from .data import ONE, device_of, moved_to, numbered, repeated
 from .devices import Device
 from .dtypes import DType, type_id
@@ -116,7 +116,7 @@ def dispatch(
     plan: calls.Plan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None, state: calls.State | None
 ) -> Any:
     """Run a call whose plan is made, now or later, as the mode has it."""
-    now = mode()
+    now = EvalMode.current()
     if now is EvalMode.deferred:
         return _deferred(plan, values, named, n, state)
     results = compute(plan, values, named, n, state, EvalContext.current())

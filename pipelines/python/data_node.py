@@ -494,8 +494,9 @@ def _is_batch(value: Any) -> bool:
 
 
 def constant(
-    value: Any, dtype: Any = None, shape: Sequence[int] | None = None, layout: str | None = None, device: str = "cpu"
-) -> DataNode:
+    value: Any, dtype: Any = None, shape: Sequence[int] | None = None, layout: str | None = None, device: str = "cpu",
+    name: str | None = None,
+) -> DataNode:  # fmt: skip
     """The number or array ``value`` for every sample. ``shape`` reshapes it, or fills it with one value.
 
     Raises TypeError for values that are no numbers.
@@ -510,12 +511,11 @@ def constant(
                         "numbers") from None  # fmt: skip
     dtype = wanted if dtype is None else parse_dtype(dtype)
     flat = array.reshape(-1).tolist()
-    name = "fdata" if array.dtype.kind == "f" else "idata"
     extents = list(array.shape) if shape is None else list(shape)
-    args = {name: flat, "shape": extents, "dtype": dtype, "layout": layout}
+    args = {"shape": extents, "dtype": dtype, "layout": layout, "device": device, "name": name}
     if not flat:
-        return one(apply("zeros", [], {"shape": extents, "dtype": dtype, "layout": layout, "device": device}))
-    return one(apply("constant", [], {**args, "device": device}))
+        return one(apply("zeros", [], args))
+    return one(apply("constant", [], {"fdata" if array.dtype.kind == "f" else "idata": flat, **args}))
 
 
 def _python_numbers(value: Any, array: np.ndarray[Any, Any]) -> Any:

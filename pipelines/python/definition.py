@@ -36,11 +36,14 @@ class Definition:
         self.outputs = outputs
 
     def several(self, result: Any) -> tuple[Any, ...]:
-        """The outputs that a definition returned: one value, several, or a dict of them, whose keys are their names."""
+        """Return the outputs of a definition: one value, several, or a dict of them, whose keys are their names. A list
+        of numbers is one array."""
         if isinstance(result, Mapping):
             self.names = [str(k) for k in result]
             result = tuple(result.values())
-        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        if isinstance(result, list) and any(isinstance(r, DataNode) for r in result):
+            result = tuple(result)
+        return result if isinstance(result, tuple) else (result,)
 
     def adopt(self, builder: GraphBuilder, edges: Mapping[str, Edge]) -> None:
         """Take a graph that was built elsewhere, with its outputs by number and what is kept besides."""

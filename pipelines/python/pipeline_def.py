@@ -89,7 +89,8 @@ def _factory(fn: Callable[..., Any], *, defaults: Mapping[str, Any]) -> Callable
         pipeline = Pipeline(**given)
         with pipeline, in_user_code() if conditionals else contextlib.nullcontext():
             result = definition(*args, **mine)
-        pipeline.define_outputs(result)
+        if result is not None:  # else the definition, or the program, calls set_outputs
+            pipeline.define_outputs(result)
         return pipeline
 
     create._is_pipeline_def = True  # type: ignore[attr-defined]

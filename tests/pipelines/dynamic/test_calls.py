@@ -20,7 +20,7 @@ import dali_run.dynamic as ndd
 import dali_run.fn as fn
 from dali_run.ops.base import parameters
 from dali_run.ops.errors import SampleError
-from dali_run.pipelines.dynamic import calls, invocation
+from dali_run.pipelines.dynamic import calls
 from dali_run.pipelines.dynamic.functions import names
 
 from ...kit import fake_cupy
@@ -164,7 +164,9 @@ def test_threads_have_modes_contexts_and_generators_of_their_own() -> None:
     with ndd.EvalMode.deferred, ndd.EvalContext() as context:
         ndd.random.set_seed(1)
         other = threading.Thread(
-            target=lambda: seen.extend([invocation.mode(), ndd.EvalContext.current(), ndd.random.get_default_rng()])
+            target=lambda: seen.extend(
+                [ndd.EvalMode.current(), ndd.EvalContext.current(), ndd.random.get_default_rng()]
+            )
         )
         other.start()
         other.join()

@@ -10,7 +10,7 @@ import pytest
 import dali_run.dynamic as ndd
 import dali_run.fn as fn
 import dali_run.types as types
-from dali_run import Pipeline, ops
+from dali_run import Pipeline, ops, pipeline_def
 from dali_run.pipelines.graph.legacy_names import class_name
 from dali_run.pipelines.python.functions import known_arguments, names
 
@@ -72,3 +72,39 @@ def test_normalize_takes_arrays_that_broadcast(wrapped: Any, shape: tuple[int, .
 def test_what_normalize_does_not_take(mean: Any, words: str) -> None:
     with pytest.raises((RuntimeError, TypeError), match=words):
         normalized(mean=mean)
+
+
+@pytest.mark.parametrize(("result", "wanted"), [
+    ([1, 2], [[1, 2]]), ((1, 2), [1, 2]), ([[1.5, 2]], [[[1.5, 2]]]), (7, [7]), (np.arange(2), [[0, 1]]),
+])  # fmt: skip
+def test_numbers_as_outputs(result: Any, wanted: Any) -> None:
+    """Values are DALI's: a list of numbers is one array."""
+    outputs = pipeline_def(lambda: result)(batch_size=1, num_threads=1).run()
+    assert [o.as_array()[0].tolist() for o in outputs] == wanted
+
+
+def test_a_definition_without_a_result() -> None:
+    p = pipeline_def(lambda: None)(batch_size=1, num_threads=1)
+    with pytest.raises(NotImplementedError, match="use set_outputs"):
+        p.build()
+
+    def sets_them() -> None:
+        pipe = Pipeline.current()
+        assert pipe is not None
+        pipe.set_outputs(fn.full(3))
+
+    assert pipeline_def(sets_them)(batch_size=1, num_threads=1).run()[0].as_array().tolist() == [3]
+
+
+def test_names_of_constants_and_sizes_with_channels() -> None:
+    with Pipeline(2, 1, None) as p:
+        node = types.Constant(np.float32([1, 2]), device="cpu", name="c")
+        assert node.name == "c[0]"
+        x, sizes = fn.external_source(lambda: IMAGES, layout="HWC"), ([8, 9], [8, 9, 3], fn.constant(idata=[8, 9, 3]))
+        pasted = [fn.multi_paste(x, in_ids=np.int32([0, 1]), output_size=size) for size in sizes]
+        p.set_outputs(node, *pasted)
+    constant, *images = p.run()
+    assert constant.as_array().tolist() == [[1, 2]] * 2
+    assert images[0].shape() == [(8, 9, 3)] * 2
+    for other in images[1:]:
+        np.testing.assert_array_equal(other.as_array(), images[0].as_array())
