@@ -1,5 +1,5 @@
-"""Encoders on the CPU. None holds the GIL while it encodes (tests/test_interpreter_lock.py): JPEG is a compiled loop over
-the batch, or simplejpeg with the fast DCT; PNG and WebP are Pillow's."""
+"""Encoders on the CPU. None holds the GIL while it encodes, see tests/test_interpreter_lock.py: JPEG is a compiled loop
+over the batch, or simplejpeg with the fast DCT; PNG and WebP are Pillow's."""
 
 from __future__ import annotations
 
