@@ -123,6 +123,8 @@ def decode_images(
     block[256:512] = ORDER
     codes, entries = np.empty((4, ENTRIES), np.uint16), np.empty((4, ENTRIES), np.int32)
     factors = np.empty((3, 128), np.int16)
+    limit, delta, symbols = np.zeros((4, 17), np.int64), np.zeros((4, 17), np.int64), np.zeros((4, 256), np.uint8)
+    kept = np.zeros((4, KEPT), np.uint8)
     for i in range(len(offsets)):
         row, window = headers[i], windows[i]
         inside = 0 <= window[0] <= window[2] <= row.height and 0 <= window[1] <= window[3] <= row.width
@@ -135,8 +137,8 @@ def decode_images(
         block[512:] = 0
         data = raw[offsets[i] : offsets[i] + sizes[i]]
         status[i] = _decode(
-            data, row, window, channels[i], bgr, stream, block, codes, entries, factors, dst, origins[i],
-            pitches[i], states, known[i],
+            data, row, window, channels[i], bgr, stream, block, codes, entries, limit, delta, symbols, kept, factors,
+            dst, origins[i], pitches[i], states, known[i],
         )  # fmt: skip
         if status[i] != DONE:
             known[i, MODE] = NOTHING
@@ -156,7 +158,8 @@ of where the row's first such block goes in its plane, and how far the next MCU'
 @njit(nogil=True, cache=True)
 def _decode(
     data: Any, row: Any, window: Any, channels: Any, bgr: Any, stream: Any, block: Any, codes: Any, entries: Any,
-    factors: Any, dst: Any, origin: Any, pitch: Any, states: Any, known: Any,
+    limit: Any, delta: Any, symbols: Any, kept: Any, factors: Any, dst: Any, origin: Any, pitch: Any, states: Any,
+    known: Any,
 ) -> Any:  # fmt: skip
     parts = np.zeros(row.components, PART)
     h_max = np.int64(row.h[0]) if row.components == 3 else 1
@@ -173,8 +176,7 @@ def _decode(
         return OTHER
     stream[length : length + MCU_BYTES + 64] = 0
 
-    limit, delta, symbols = np.zeros((4, 17), np.int64), np.zeros((4, 17), np.int64), np.zeros((4, 256), np.uint8)
-    if not _tables(data, row, parts, codes, entries, limit, delta, symbols, factors):
+    if not _tables(data, row, parts, codes, entries, limit, delta, symbols, kept, factors):
         return OTHER
     planes = np.empty(lay_out(row, window, channels, h_max, v_max, parts) + PIXELS, np.uint8)
     blocks = np.zeros(in_mcu, _BLOCK)
@@ -366,10 +368,12 @@ def _decode(
 
 @njit(nogil=True, cache=True)
 def _tables(
-    data: Any, row: Any, parts: Any, codes: Any, entries: Any, limit: Any, delta: Any, symbols: Any, factors: Any,
+    data: Any, row: Any, parts: Any, codes: Any, entries: Any, limit: Any, delta: Any, symbols: Any, kept: Any,
+    factors: Any,
 ) -> Any:  # fmt: skip
-    """Quantisation tables in the order of rows, and Huffman tables: two for DC, then two for AC, which is as many as
-    encoders use. False for any other use of them."""
+    """Read quantisation tables in the order of rows, and Huffman tables: two for DC, then two for AC, which is as many
+    as encoders use. False for any other use of them. ``kept``: the bytes of the Huffman tables of the image before, see
+    `_is_kept`."""
     seconds = np.empty(ENTRIES, np.int32)
     for c in range(len(parts)):
         if not read_factors(data, np.int64(row.quant[c]), factors[c]):
@@ -390,6 +394,10 @@ def _tables(
         for slot in range(2 if other != 0 else 1):
             t = 2 * kind + slot
             where = other if slot == 1 else np.int64(offsets[0])
+            if _is_kept(data, where, kept[t]):
+                continue
+            kept[t, 0] = 0
+            symbols[t] = 0
             if not read_codes(data, where, codes[t], limit[t], delta[t], symbols[t]):
                 return False
             if kind == 0 and symbols[t].max() > 11:
@@ -398,7 +406,35 @@ def _tables(
                 dc_entries(codes[t], entries[t])
             else:
                 ac_entries(codes[t], seconds, entries[t])
+            kept[t, 0] = 1
+            size = 16
+            for k in range(16):
+                size += np.int64(data[where + k])
+            kept[t, 1 : 1 + size] = data[where : where + size]
     return True
+
+
+KEPT = 1 + 16 + 256
+"""Bytes that are kept of a Huffman table: 1 if there is one, how many codes have each length, the symbols."""
+
+
+@njit(nogil=True, cache=True)
+def _is_kept(data: Any, at: Any, kept: Any) -> Any:
+    """The Huffman table at data[at:] is the one that is kept. Small images mostly have the standard tables: to make
+    lookup tables of these anew would take longer than to decode the image."""
+    if kept[0] == 0 or at <= 0 or at + 16 > len(data):
+        return False
+    size = 16
+    for k in range(16):
+        if data[at + k] != kept[1 + k]:
+            return False
+        size += np.int64(data[at + k])
+    if at + size > len(data):
+        return False
+    equal = True
+    for k in range(16, size):
+        equal &= data[at + k] == kept[1 + k]
+    return equal
 
 
 @njit(nogil=True, cache=True)

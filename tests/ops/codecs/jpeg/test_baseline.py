@@ -187,6 +187,28 @@ def test_a_damaged_image_leaves_nothing_to_the_next() -> None:
         np.testing.assert_array_equal(picture, alone)
 
 
+def test_huffman_tables_that_are_kept_are_those_of_the_image() -> None:
+    """Standard ones, others, and damaged ones, in any order: each image is decoded as it is alone."""
+    rng = np.random.default_rng(5)
+    kinds = [(k, gray, optimize) for k in range(2) for gray in (False, True) for optimize in (False, True)]
+    files = [encode(24, 24, seed=k, gray=gray, optimize=optimize) for k, gray, optimize in kinds]
+    for file in files[:4]:
+        tables = file.index(b"\xff\xc4") + 5
+        for at in (tables + 2, tables + 17, file.rindex(b"\xff\xc4") + 30):
+            bad = bytearray(file)
+            bad[at] ^= 1
+            files.append(bytes(bad))
+    alone = [decode([file]) for file in files]
+    assert {int(status[0]) for _, status in alone} == {KERNELS.DONE, KERNELS.OTHER}
+    for _ in range(8):
+        order = rng.permutation(len(files)).repeat(rng.integers(1, 3))
+        pictures, status = decode([files[k] for k in order])
+        for k, made, its in zip(order, pictures, status, strict=True):
+            assert its == alone[k][1][0]
+            if its == KERNELS.DONE:
+                np.testing.assert_array_equal(made, alone[k][0][0])
+
+
 def test_coefficients_that_wrap_in_16_bits_are_left_to_libjpeg_turbo() -> None:
     file = bytearray(encode(32, 32, gray=True, quality=100))
     table = file.index(b"\xff\xdb") + 5
