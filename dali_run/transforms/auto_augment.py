@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import InterpolationMode, Transform, fill_of, mode_of
+from .base import ArgumentError, InterpolationMode, Transform, fill_of, mode_of
 from .draws import Draws
 from .steps import Done, Shape
 
@@ -102,9 +102,9 @@ class RandAugment(_Augmenting):
         interpolation: Any = InterpolationMode.NEAREST, fill: Any = None,
     ) -> None:  # fmt: skip
         if not isinstance(num_ops, int) or num_ops < 0:
-            raise ValueError(f"num_ops must be an integer, not negative, got {num_ops!r}")
+            raise ArgumentError(f"num_ops must be an integer, not negative, got {num_ops!r}")
         if not 0 <= magnitude < num_magnitude_bins:
-            raise ValueError(f"magnitude must be below num_magnitude_bins, got {magnitude} of {num_magnitude_bins}")
+            raise ArgumentError(f"magnitude must be below num_magnitude_bins, got {magnitude} of {num_magnitude_bins}")
         self.num_ops, self.magnitude, self.num_magnitude_bins = num_ops, magnitude, num_magnitude_bins
         self._set(interpolation, fill)
 
@@ -185,7 +185,7 @@ class AutoAugment(_Augmenting):
     ) -> None:
         name = getattr(policy, "value", policy)
         if name not in _POLICIES:
-            raise ValueError(f"policy {policy!r} is not one of {', '.join(_POLICIES)}")
+            raise ArgumentError(f"policy {policy!r} is not one of {', '.join(_POLICIES)}")
         self.policy = AutoAugmentPolicy(name)
         self._set(interpolation, fill)
 

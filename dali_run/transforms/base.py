@@ -42,8 +42,13 @@ def mode_of(interpolation: Any) -> str:
         return _PILLOWS[value]
     names = [m.value for m in InterpolationMode]
     if value not in names:
-        raise ValueError(f"interpolation {interpolation!r} is not one of {', '.join(names)}")
+        raise ArgumentError(f"interpolation {interpolation!r} is not one of {', '.join(names)}")
     return str(value)
+
+
+class ArgumentError(ValueError, TypeError):
+    """An argument that a transform does not take: torchvision and DALI raise ValueError in some cases, TypeError in
+    others."""
 
 
 class Transform:
@@ -115,8 +120,8 @@ class RandomTransform(Transform):
     """It mirrors images (False) or turns them upside down (True), and does nothing else."""
 
     def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise ValueError(f"p must be between 0 and 1, got {p}")
+        if not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
+            raise ArgumentError(f"p must be between 0 and 1, got {p}")
         self.p = p
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
@@ -151,27 +156,34 @@ def follow(parts: Sequence[Any], draws: Draws, shape: Shape) -> list[Done]:
 
 
 def two(value: Any, name: str) -> tuple[int, int]:
-    """(height, width) of an integer or of one or two integers. Raises ValueError."""
+    """(height, width) of an integer or of one or two integers. Raises ArgumentError."""
     values = [value] if isinstance(value, int) else value
     if (
         not isinstance(values, (list, tuple))
         or len(values) not in (1, 2)
-        or not all(isinstance(v, int) for v in values)
+        or not all(isinstance(v, int) and v > 0 for v in values)
     ):
-        raise ValueError(f"{name} takes an integer, or (height, width), got {value!r}")
+        raise ArgumentError(f"{name} takes a positive integer, or (height, width), got {value!r}")
     return (values[0], values[0]) if len(values) == 1 else (values[0], values[1])
 
 
-def span(value: Any, name: str) -> tuple[float, float]:
-    """(value, value) of a number, or (least, largest). Raises ValueError."""
+def numbers(value: Any, name: str) -> tuple[float, float]:
+    """(value, value) of a number, or (least, largest). Raises ArgumentError."""
     values = [value, value] if isinstance(value, (int, float)) else value
-    if not isinstance(values, (list, tuple)) or len(values) not in (1, 2):
-        raise ValueError(f"{name} takes a number, or (least, largest), got {value!r}")
+    if (
+        not isinstance(values, (list, tuple))
+        or len(values) not in (1, 2)
+        or not all(isinstance(v, (int, float)) for v in values)
+    ):
+        raise ArgumentError(f"{name} takes a number, or (least, largest), got {value!r}")
     return float(values[0]), float(values[-1])
 
 
 def fill_of(fill: Any) -> Any:
-    """A fill value as steps hold it: None, a number, or a tuple of them. Raises TypeError."""
-    if isinstance(fill, dict):
-        raise TypeError("fill takes a number, or one for each channel: there are only images here, no masks to fill")
+    """A fill value as steps hold it: None, a number, or a tuple of them. Raises ArgumentError."""
+    values = fill if isinstance(fill, (list, tuple)) else [fill]
+    if fill is not None and (len(values) == 0 or not all(isinstance(v, (int, float, np.number)) for v in values)):
+        raise ArgumentError(
+            f"fill takes a number, or one per channel (there are only images here, no masks to fill), got {fill!r}"
+        )
     return tuple(fill) if isinstance(fill, (list, tuple)) else fill

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .base import Device, RandomTransform, Transform, span, two
+from .base import ArgumentError, Device, RandomTransform, Transform, numbers, two
 from .draws import Draws
 from .steps import Done, Shape
 
@@ -15,11 +15,11 @@ def _range(value: Any, name: str, center: float, low: float, high: float) -> tup
         return None
     if isinstance(value, (int, float)):
         if value < 0:
-            raise ValueError(f"{name} of one number must not be negative, got {value}")
+            raise ArgumentError(f"{name} of one number must not be negative, got {value}")
         least = center - value
         value = (max(least, 0.0) if center else least, center + value)
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not low <= value[0] <= value[1] <= high:
-        raise ValueError(f"{name} takes a number, or two that rise between {low:g} and {high:g}, got {value!r}")
+        raise ArgumentError(f"{name} takes a number, or two that rise between {low:g} and {high:g}, got {value!r}")
     return None if value[0] == value[1] == center else (float(value[0]), float(value[1]))
 
 
@@ -51,7 +51,7 @@ class Grayscale(Transform):
 
     def __init__(self, num_output_channels: int = 1, device: Device = "cpu") -> None:
         if num_output_channels not in (1, 3):
-            raise ValueError(f"num_output_channels must be 1 or 3, got {num_output_channels}")
+            raise ArgumentError(f"num_output_channels must be 1 or 3, got {num_output_channels}")
         self.num_output_channels, self.device = num_output_channels, device
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
@@ -102,7 +102,7 @@ class RandomPosterize(RandomTransform):
     def __init__(self, bits: int, p: float = 0.5) -> None:
         super().__init__(p)
         if not isinstance(bits, int) or not 0 <= bits <= 8:
-            raise ValueError(f"bits must be an integer between 0 and 8, got {bits!r}")
+            raise ArgumentError(f"bits must be an integer between 0 and 8, got {bits!r}")
         self.bits = bits
 
     def chosen(self, draws: Draws, shape: Shape) -> list[Done]:
@@ -148,7 +148,7 @@ class RandomAdjustSharpness(RandomTransform):
     def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
         super().__init__(p)
         if sharpness_factor < 0:
-            raise ValueError(f"sharpness_factor must not be negative, got {sharpness_factor}")
+            raise ArgumentError(f"sharpness_factor must not be negative, got {sharpness_factor}")
         self.sharpness_factor = sharpness_factor
 
     def chosen(self, draws: Draws, shape: Shape) -> list[Done]:
@@ -159,11 +159,11 @@ class GaussianBlur(Transform):
     """Blur with a window of ``kernel_size`` (one number, or columns and rows) and a sigma drawn of ``sigma``."""
 
     def __init__(self, kernel_size: Any, sigma: float | Sequence[float] = (0.1, 2.0), device: Device = "cpu") -> None:
-        self.kernel_size, self.sigma, self.device = two(kernel_size, "kernel_size"), span(sigma, "sigma"), device
+        self.kernel_size, self.sigma, self.device = two(kernel_size, "kernel_size"), numbers(sigma, "sigma"), device
         if any(k <= 0 or k % 2 == 0 for k in self.kernel_size):
-            raise ValueError(f"kernel_size must be odd and positive, got {kernel_size}")
+            raise ArgumentError(f"kernel_size must be odd and positive, got {kernel_size}")
         if not 0 < self.sigma[0] <= self.sigma[1]:
-            raise ValueError(f"sigma must be positive, (least, largest), got {sigma}")
+            raise ArgumentError(f"sigma must be positive, (least, largest), got {sigma}")
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
         sigma = draws.uniform(self.sigma[0], self.sigma[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .base import RandomTransform, Transform, follow
+from .base import ArgumentError, RandomTransform, Transform, follow
 from .draws import Draws
 from .steps import Done, Shape
 
@@ -13,10 +13,10 @@ from .steps import Done, Shape
 class _Holding(Transform):
     def _hold(self, transforms: Sequence[Any]) -> None:
         if not isinstance(transforms, Sequence) or not transforms:
-            raise TypeError(f"{type(self).__name__} takes a list of transforms, got {transforms!r}")
+            raise ArgumentError(f"{type(self).__name__} takes a list of transforms, got {transforms!r}")
         for part in transforms:
             if not isinstance(part, Transform):
-                raise TypeError(
+                raise ArgumentError(
                     f"{type(self).__name__} takes transforms of dali_run.transforms, got {part!r}; call others before "
                     "or after it"
                 )
@@ -66,7 +66,9 @@ class RandomChoice(_Holding):
         self._hold(transforms)
         weights = [1.0] * len(self.transforms) if p is None else [float(v) for v in p]
         if len(weights) != len(self.transforms):
-            raise ValueError(f"p needs a number for each of the {len(self.transforms)} transforms, got {len(weights)}")
+            raise ArgumentError(
+                f"p needs a number for each of the {len(self.transforms)} transforms, got {len(weights)}"
+            )
         self.p = [v / sum(weights) for v in weights]
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:

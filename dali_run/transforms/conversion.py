@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Device, RandomTransform, Transform
+from .base import ArgumentError, Device, RandomTransform, Transform
 from .draws import Draws, logarithms
 from .steps import Done, Shape
 
@@ -62,7 +62,7 @@ class ToDtype(Transform):
 
     def __init__(self, dtype: Any, scale: bool = False) -> None:
         if isinstance(dtype, dict):
-            raise TypeError("dtype takes one type: there are only images here")
+            raise ArgumentError("dtype takes one type: there are only images here")
         self.dtype, self.scale = dtype_of(dtype), scale
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
@@ -85,7 +85,7 @@ class Normalize(Transform):
         del inplace  # the input is never changed
         self.mean, self.std = tuple(map(float, np.ravel(mean))), tuple(map(float, np.ravel(std)))
         if not all(self.std):
-            raise ValueError("std must not be 0")
+            raise ArgumentError("std must not be 0")
         self.device = device
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
@@ -102,9 +102,9 @@ class RandomErasing(RandomTransform):
         super().__init__(p)
         del inplace
         if not scale[0] >= 0 or not scale[1] <= 1:
-            raise ValueError(f"scale takes parts of the image between 0 and 1, got {scale}")
+            raise ArgumentError(f"scale takes parts of the image between 0 and 1, got {scale}")
         if isinstance(value, str) and value != "random":
-            raise ValueError(f'value takes a number, one for each channel, or "random", got {value!r}')
+            raise ArgumentError(f'value takes a number, one for each channel, or "random", got {value!r}')
         self.scale, self.ratio, self.value = tuple(scale), tuple(ratio), value
         self._logarithms = logarithms(self.ratio)
 
@@ -112,7 +112,7 @@ class RandomErasing(RandomTransform):
         channels, rows, columns = shape
         fixed = None if self.value == "random" else tuple(float(v) for v in np.ravel(self.value))
         if fixed is not None and len(fixed) not in (1, channels):
-            raise ValueError(f"value needs one number, or one for each of the image's {channels} channels")
+            raise ArgumentError(f"value needs one number, or one for each of the image's {channels} channels")
         for _ in range(10):
             area = rows * columns * draws.uniform(self.scale[0], self.scale[1])
             ratio = float(np.float32(math.exp(draws.uniform(self._logarithms[0], self._logarithms[1]))))

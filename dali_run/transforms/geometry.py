@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.libraries.torchvision import MODES
-from .base import Device, InterpolationMode, RandomTransform, Transform, fill_of, mode_of, two
+from .base import ArgumentError, Device, InterpolationMode, RandomTransform, Transform, fill_of, mode_of, numbers, two
 from .draws import Draws, logarithms, span
 from .steps import Done, Resizes, Shape
 
@@ -22,19 +22,19 @@ def fitted(height: int, width: int, size: Any, max_size: int | None) -> tuple[in
     if size is not None and not isinstance(size, int):
         if len(size) == 2:
             if max_size is not None:
-                raise ValueError("max_size goes with one size, that of the shorter side")
+                raise ArgumentError("max_size goes with one size, that of the shorter side")
             return int(size[0]), int(size[1])
         size = size[0]
     short, long = min(height, width), max(height, width)
     if size is None:
         if max_size is None:
-            raise ValueError("give size, or max_size")
+            raise ArgumentError("give size, or max_size")
         wanted, other = int(max_size * short / long), max_size
     else:
         wanted, other = size, int(size * long / short)
         if max_size is not None:
             if max_size <= size:
-                raise ValueError(f"max_size must be larger than size, {size}, got {max_size}")
+                raise ArgumentError(f"max_size must be larger than size, {size}, got {max_size}")
             if other > max_size:
                 wanted, other = int(max_size * wanted / other), max_size
     return (other, wanted) if width <= height else (wanted, other)
@@ -73,7 +73,7 @@ def sides(padding: Any) -> tuple[int, int, int, int]:
         not isinstance(values, (list, tuple)) or len(values) not in (1, 2, 4)
         or not all(isinstance(v, int) for v in values)
     ):  # fmt: skip
-        raise ValueError(f"padding takes one, two or four integers (left, top, right, bottom), got {padding!r}")
+        raise ArgumentError(f"padding takes one, two or four integers (left, top, right, bottom), got {padding!r}")
     if len(values) == 4:
         return values[0], values[1], values[2], values[3]
     return values[0], values[-1], values[0], values[-1]
@@ -81,17 +81,17 @@ def sides(padding: Any) -> tuple[int, int, int, int]:
 
 def _checked_mode(padding_mode: str) -> str:
     if padding_mode not in MODES:
-        raise ValueError(f"padding_mode {padding_mode!r} is not one of {', '.join(MODES)}")
+        raise ArgumentError(f"padding_mode {padding_mode!r} is not one of {', '.join(MODES)}")
     return padding_mode
 
 
 def _angles(value: Any, name: str, counts: Sequence[int] = (2,)) -> tuple[float, ...]:
     if isinstance(value, (int, float)):
         if value < 0:
-            raise ValueError(f"{name} of one number must not be negative, got {value}")
+            raise ArgumentError(f"{name} of one number must not be negative, got {value}")
         return -float(value), float(value)
     if not isinstance(value, (list, tuple)) or len(value) not in counts:
-        raise ValueError(f"{name} takes a number, or {' or '.join(map(str, counts))} numbers, got {value!r}")
+        raise ArgumentError(f"{name} takes a number, or {' or '.join(map(str, counts))} numbers, got {value!r}")
     return tuple(float(v) for v in value)
 
 
@@ -99,7 +99,7 @@ def _centre(center: Any) -> tuple[float, float] | None:
     if center is None:
         return None
     if not isinstance(center, (list, tuple)) or len(center) != 2:
-        raise ValueError(f"center takes (x, y), got {center!r}")
+        raise ArgumentError(f"center takes (x, y), got {center!r}")
     return float(center[0]), float(center[1])
 
 
@@ -111,10 +111,14 @@ class Resize(Transform):
         device: Device = "cpu",
     ) -> None:  # fmt: skip
         if size is None and not isinstance(max_size, int):
-            raise ValueError("max_size must be an integer where size is None")
+            raise ArgumentError("max_size must be an integer where size is None")
         self.size = None if size is None else tuple(size) if isinstance(size, (list, tuple)) else size
         if self.size is not None:
-            two(self.size, "size")
+            least = min(two(self.size, "size"))
+            if max_size is not None and (max_size < least or (isinstance(self.size, tuple) and len(self.size) == 2)):
+                raise ArgumentError(f"max_size goes with one size, and is not smaller, got {max_size} and {size!r}")
+        elif max_size is not None and max_size <= 0:
+            raise ArgumentError(f"max_size must be positive, got {max_size}")
         self.interpolation = mode_of(interpolation)
         self.max_size, self.antialias, self.device = max_size, antialias, device
 
@@ -143,8 +147,9 @@ class RandomResizedCrop(Transform):
         interpolation: Any = BILINEAR, antialias: bool | None = True, device: Device = "cpu",
     ) -> None:  # fmt: skip
         self.size, self.device = two(size, "size"), device
-        if len(scale) != 2 or len(ratio) != 2:
-            raise ValueError(f"scale and ratio take (least, largest), got {scale} and {ratio}")
+        for name, pair in (("scale", scale), ("ratio", ratio)):
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not 0 <= numbers(pair, name)[0] <= pair[1]:
+                raise ArgumentError(f"{name} takes (least, largest), not negative, got {pair!r}")
         self.scale, self.ratio = tuple(scale), tuple(ratio)
         self.interpolation, self.antialias = mode_of(interpolation), antialias
         self._logarithms = logarithms(self.ratio)
@@ -213,8 +218,10 @@ class RandomCrop(Transform):
         self, size: Any, padding: Any = None, pad_if_needed: bool = False, fill: Any = 0,
         padding_mode: str = "constant", device: Device = "cpu",
     ) -> None:  # fmt: skip
+        if not isinstance(pad_if_needed, bool):
+            raise ArgumentError(f"pad_if_needed is a bool, got {pad_if_needed!r}")
         self.size, self.pad_if_needed, self.device = two(size, "size"), pad_if_needed, device
-        self.padding = sides(padding) if padding else None
+        self.padding = None if padding is None else sides(padding)
         self.fill, self.padding_mode = fill_of(fill), _checked_mode(padding_mode)
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
@@ -227,7 +234,9 @@ class RandomCrop(Transform):
             top, bottom, rows = top + down, bottom + down, rows + 2 * down
             left, right, columns = left + across, right + across, columns + 2 * across
         if rows < height or columns < width:
-            raise ValueError(f"the window of {height} x {width} is larger than the image, which is {rows} x {columns}")
+            raise ArgumentError(
+                f"the window of {height} x {width} is larger than the image, which is {rows} x {columns}"
+            )
         found: list[Done] = []
         if left or top or right or bottom:
             found.append(("pad", left, top, right, bottom, self.fill, self.padding_mode))
@@ -286,9 +295,9 @@ class RandomAffine(Transform):
     ) -> None:  # fmt: skip
         self.degrees = _angles(degrees, "degrees")
         if translate is not None and (len(translate) != 2 or not all(0 <= t <= 1 for t in translate)):
-            raise ValueError(f"translate takes two parts of the image, each between 0 and 1, got {translate}")
+            raise ArgumentError(f"translate takes two parts of the image, each between 0 and 1, got {translate}")
         if scale is not None and (len(scale) != 2 or min(scale) <= 0):
-            raise ValueError(f"scale takes (least, largest), both above 0, got {scale}")
+            raise ArgumentError(f"scale takes (least, largest), both above 0, got {scale}")
         self.translate, self.scale = translate, scale
         self.shear = None if shear is None else _angles(shear, "shear", (2, 4))
         self.interpolation, self.fill, self.center = mode_of(interpolation), fill_of(fill), _centre(center)
@@ -325,7 +334,7 @@ class RandomPerspective(RandomTransform):
     ) -> None:
         super().__init__(p)
         if not 0 <= distortion_scale <= 1:
-            raise ValueError(f"distortion_scale must be between 0 and 1, got {distortion_scale}")
+            raise ArgumentError(f"distortion_scale must be between 0 and 1, got {distortion_scale}")
         self.distortion_scale, self.interpolation = distortion_scale, mode_of(interpolation)
         self.fill = fill_of(fill)
 

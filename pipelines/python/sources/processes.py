@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import math
 import multiprocessing
+import os
 import signal
 import traceback
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from . import pickling
 from .blocks import Block
 
 _ALIGNMENT = 64
+_PARENT_CHECK = 5.0
+"""Seconds between two looks of an idle worker whether its program still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,9 @@ def _started(context: Any, name: str, arguments: tuple[Any, ...]) -> _Worker:
     try:
         here, there = context.Pipe()
         try:
-            process = context.Process(target=_work, args=(there, *arguments), daemon=True, name=name)
+            inherited = [w.connection for workers in _open.values() for w in workers] + [here]
+            forked = inherited if context.get_start_method() == "fork" else []
+            process = context.Process(target=_work, args=(there, forked, *arguments), daemon=True, name=name)
             process.start()
         except BaseException:
             here.close()
@@ -285,12 +290,23 @@ def _pickler(given: Any) -> tuple[Any, Any, Mapping[str, Any]]:
 # -- in the worker ----------------------------------------------------------------------------------------------------
 
 
-def _work(connection: Connection, payload: Any, loads: Any, loads_args: Mapping[str, Any]) -> None:
+def _work(
+    connection: Connection, inherited: Sequence[Connection], payload: Any, loads: Any, loads_args: Mapping[str, Any]
+) -> None:
+    """Answer tasks until the program says so or ends. ``inherited`` are the program's ends of pipes, which a fork
+    copies: while one is open here, its reader does not notice the program's end."""
+    for end in inherited:
+        end.close()
     sources = {s.name: s for s in (payload if loads is None else loads(payload, **loads_args))}
     iterators: dict[str, Any] = {}
     blocks: dict[int, Block] = {}
+    program = multiprocessing.parent_process()
+    parent = program.pid if program is not None else os.getppid()
     while True:
         try:
+            while not connection.poll(_PARENT_CHECK):  # the program's own children may hold the pipe open
+                if os.getppid() != parent:
+                    return
             task = connection.recv()
         except (EOFError, OSError):
             break

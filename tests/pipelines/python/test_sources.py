@@ -9,7 +9,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -261,6 +263,53 @@ def test_empty_batches(nothing: Any, promised: dict[str, Any]) -> None:
         pipe(lambda: ([], np.zeros(1)), num_outputs=2).run()
     assert len(pipe(lambda: ([], nothing), num_outputs=2).run()[1]) == 0
     assert len(TensorListCPU([])) == 0
+
+
+LEFT = """
+import os, sys
+import numpy as np
+import dali_run.fn as fn
+from dali_run import Pipeline, pipeline_def
+
+def source(info):
+    return np.full(3, info.idx_in_epoch)
+
+if __name__ == "__main__":
+    @pipeline_def(batch_size=4, num_threads=1, py_num_workers=3, py_start_method=sys.argv[1])
+    def definition():
+        return fn.external_source(source, batch=False, parallel=True)
+
+    pipes = [definition() for _ in range(2)]
+    for p in pipes:
+        p.run()
+    if sys.argv[2] == "heir" and not os.fork():  # a child of the program that holds copies of its pipes
+        os.read(0, 1)
+        os._exit(0)
+    print(*(pid for p in pipes for pid in p._session._workers.pids), flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("method", "heir"), [("fork", ""), ("spawn", ""), ("fork", "heir")])
+def test_workers_end_with_their_program(method: str, heir: str, tmp_path: Path) -> None:
+    """It leaves without a word to them."""
+    program = tmp_path / "program.py"
+    program.write_text(LEFT)
+    command = [sys.executable, str(program), method, heir]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        pids = [int(pid) for pid in run.stdout.readline().split()]
+        assert run.wait() == 0
+        assert len(pids) == 6
+        while any(is_alive(pid) for pid in pids):
+            time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_copies() -> None:
