@@ -269,6 +269,7 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const CoefficientTables &tab
             s &= ~96u;
         }
         if (many) {
+            if (stored + 8 + RING > ENTRIES_EACH) return UNSUPPORTED;
             store_past_cache(entries + stored, eight[0], eight[1], eight[2], eight[3]);
             store_past_cache(entries + stored + 4, eight[4], eight[5], eight[6], eight[7]);
             stored += 8;

@@ -25,7 +25,7 @@ typedef long long i64;
 
 // Status bits of an image. Anything but 0 sends it to another decoder; the meaning follows libjpeg's warnings and errors.
 enum Status {
-    UNSUPPORTED = 1,      // set by the host
+    UNSUPPORTED = 1,      // set by the host, or more coefficients than a subsequence has room for
     BAD_TABLE = 2,        // a Huffman table that is no prefix code
     BAD_CODE = 4,         // a bit pattern that is no code, or a run past the end of a block
     MISSING = 8,          // the scan ends before the last block

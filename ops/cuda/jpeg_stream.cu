@@ -9,7 +9,9 @@
 #ifndef SUBSEQUENCE_BITS
 #define SUBSEQUENCE_BITS 4096
 #endif
-#define ENTRIES_EACH (SUBSEQUENCE_BITS / 2 + 64)  // a coefficient takes two bits at least, and a last block may run over
+// Room for the coefficients of a subsequence, of four bits each, and of a last block that runs over. Two bits are the
+// least; photographs and noise take 4.5 to 8. An image that has more is left to another decoder (jpeg_coefficients.cu).
+#define ENTRIES_EACH (SUBSEQUENCE_BITS / 4 + 128)
 
 // A packed state: bits past the start of the step (0..7), block within the MCU (8..11), zig-zag index (16..22).
 #define STATE_DEAD 0xffffffffu  // after the end of the scan

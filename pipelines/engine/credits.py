@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...ops.batch import I64
+from ...ops.errors import JobError
 from ..limits import Memory
 from ..wording import size
 from .batch_budget import BatchBudget
@@ -150,6 +151,8 @@ class Credits:
         budget, so that two are on the device at a time. ``ahead`` is its estimate; ``on_device`` and ``on_host`` are
         the bytes that it holds already."""
         n = max(1, len(ahead.peak))
+        if not self._on_device:
+            self._check(ahead)
         self._on_device, self._on_host = (on_device + ahead.at_once) / n, (on_host + ahead.held) / n
         need = on_device + ahead.at_once
         self._raise(need)
@@ -160,6 +163,15 @@ class Credits:
         room = max(room - on_device - ahead.held, room // 4)
         cuts = list(_pieces(work, room))
         return on_device + ahead.held + max(int(work[a:b].sum()) for a, b in cuts), cuts
+
+    def _check(self, ahead: Foresight) -> None:
+        """Raises JobError if the budget that was given is less than any sample of the first batch takes."""
+        least = int(ahead.peak.min(initial=1 << 62)) if len(ahead.peak) else 0
+        if self._options.memory.gpu is not None and least > self.limit:
+            raise JobError(
+                f"pipeline.memory.gpu leaves {size(self.limit)} of GPU memory, and one sample takes {size(least)}: "
+                f"give at least {-(-int(least / SLACK) >> 20)}MiB, or run with --device cpu"
+            )
 
     def _raise(self, need: int) -> None:
         """Raise the budget to what two launches need."""

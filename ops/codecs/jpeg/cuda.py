@@ -65,7 +65,7 @@ DTYPES = (np.dtype(np.uint8), np.dtype(np.float16), np.dtype(np.float32))
 # Sizes the kernels are compiled with; jpeg_layout reports them.
 ENTROPY_THREADS = 256
 SUBSEQUENCE_BITS = 4096
-ENTRIES_EACH = SUBSEQUENCE_BITS // 2 + 64
+ENTRIES_EACH = SUBSEQUENCE_BITS // 4 + 128
 UNSTUFF_THREADS = 256
 UNSTUFF_CHUNK = UNSTUFF_THREADS * 32
 DC_THREADS = 512
@@ -616,13 +616,18 @@ class Decoder:
     def _place(
         self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
     ) -> tuple[int, dict[str, int]]:
-        """Where ``travelling`` bytes from the host go, and the regions of these sizes, ``zeroed`` or as they are."""
+        """Where ``travelling`` bytes from the host go, and the regions of these sizes, ``zeroed`` or as they are.
+        Samples take the memory of the streams and tables, unless those are read again for pictures in many scans."""
         places, at = {}, travelling
         for name, size in zeroed.items():
             places[name] = at
             at += aligned(size)
         zeros = at - travelling
         for name, size in fixed.items():
+            if name == "planes" and not zeroed["coefficients"]:
+                places[name] = places["words"]
+                at = max(at, places["words"] + aligned(size))
+                continue
             places[name] = at
             at += aligned(size)
         self.workspace = None  # before the next one is allocated
@@ -643,12 +648,12 @@ class Decoder:
         fixed = {
             "words": 4 * plan.words,
             "segments": 4 * plan.segments,
-            "stream": 8 * len(plan.records),
             "tables": 4 * TABLE_BYTES * plan.heads,
+            "planes": plan.planes,
+            "stream": 8 * len(plan.records),
             "starts": 8 * (plan.entries // ENTRIES_EACH),
             "blocks": 8 * plan.blocks,
             "entries": 4 * plan.entries,
-            "planes": plan.planes,
             "weights": 4 * output.weights,
         }
         return zeroed, fixed

@@ -145,8 +145,10 @@ def _views(buffer: Any, offsets: Any, sizes: Any, table: NDArray[Any]) -> tuple[
 
 
 _BYTES_PER_COEFFICIENT = 2
-_GPU_BYTES_PER_ENCODED = 18
-"""Memory of the CUDA decoder's tables of entropy-coded symbols for a byte of the file, its own copy included."""
+_GPU_BYTES_PER_ENCODED = 9
+"""Memory of the CUDA decoder's coefficients for a byte of a file: of those of four bits, four bytes for each."""
+_GPU_BYTES_PER_IMAGE = 44 << 10
+"""Memory of the CUDA decoder for the tables of an image, and its records."""
 _GPU_BYTES_PER_SCANNED, _GPU_BYTES_PER_SAMPLE, _GPU_BYTES_PER_SCAN = 3, 3, 1024
 """Its memory for a picture in many scans: for a byte of the file, which has a copy without stuffing; for a sample,
 which has a coefficient; for a scan, which has records."""
@@ -222,6 +224,19 @@ def summarise(
 
 
 @numba.njit(nogil=True, cache=True)
+def planes(row: Any) -> Any:
+    """Bytes of the CUDA decoder for the samples of an image, and for where the coefficients of their blocks are."""
+    across, down, found = 1, 1, np.int64(0)
+    for c in range(min(row.components, 3)):
+        across, down = max(across, row.h[c]), max(down, row.v[c])
+    for c in range(min(row.components, 3)):
+        wide = -(-row.width // (8 * across)) * max(row.h[c], 1)
+        high = np.int64(-(-row.height // (8 * down))) * max(row.v[c], 1)
+        found += high * ((wide + 3) // 4 * 256 + 8 * wide)
+    return found if row.components < 4 else 2 * found
+
+
+@numba.njit(nogil=True, cache=True)
 def foreseen(
     rows: Any, shapes: Any, on_gpu: Any, aside: Any, turning: Any, max_pixels: Any, fixed: Any, elements: Any,
     besides: Any,
@@ -248,7 +263,7 @@ def foreseen(
             )
             continue
         if on_gpu:
-            besides[i] = _GPU_BYTES_PER_ENCODED * np.int64(shapes[i, 0]) + coefficients
+            besides[i] = _GPU_BYTES_PER_ENCODED * np.int64(shapes[i, 0]) + _GPU_BYTES_PER_IMAGE + planes(row)
             continue
         if aside or (turning and row.orientation != 1):
             besides[i] = 3 * pixels

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_run.ops.errors import JobError
 from dali_run.pipelines.engine import credits as rule
 from dali_run.pipelines.engine.credits import LAUNCH_BYTES, SLACK, Credits, gpu_budget
 from dali_run.pipelines.engine.memory.budget import Ledger
@@ -117,6 +118,16 @@ def test_budgets() -> None:
     for g in (True, False):
         given = gpu_budget(Memory(gpu=3 * GIB), free, total, guest=g)
         assert given.first == given.most == 3 * GIB
+
+
+def test_a_budget_below_one_sample_names_the_least_that_works() -> None:
+    found = credits(int(SLACK * 5 * MIB), memory=Memory(gpu=5 * MIB))
+    with pytest.raises(
+        JobError, match=r"leaves 4\.5 MiB of GPU memory, and one sample takes 9\.0 MiB: give at least 10MiB"
+    ):
+        found.launch(of(64, 9 * MIB, MIB), 0, 0)
+    credits(9 * MIB, memory=Memory(gpu=10 * MIB)).launch(of(64, 9 * MIB, MIB), 0, 0)
+    credits(MIB).launch(of(64, 9 * MIB, MIB), 0, 0)  # what is free is not the user's to change: the CPU computes them
 
 
 def test_a_batch_that_needs_more_raises_the_budget_of_a_program() -> None:

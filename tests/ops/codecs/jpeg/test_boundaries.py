@@ -28,7 +28,7 @@ def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "emulated":
         return Harness(EmulatedRuntime())
     monkeypatch.setattr(jpeg_gpu, "SUBSEQUENCE_BITS", 1024)
-    monkeypatch.setattr(jpeg_gpu, "ENTRIES_EACH", 1024 // 2 + 64)
+    monkeypatch.setattr(jpeg_gpu, "ENTRIES_EACH", 1024 // 4 + 128)
     monkeypatch.setattr(jpeg_gpu, "ENTROPY_THREADS", 64)
     return Harness(EmulatedRuntime(*SMALL))
 

@@ -541,6 +541,27 @@ def assert_strips(
         np.testing.assert_array_equal(result, other)
 
 
+def dense(side: int) -> bytes:
+    """A gray JPEG whose coefficients are nearly all 1 or -1, of two bits each: more than four bits leave room for."""
+    rng = np.random.default_rng(3)
+    basis = np.array([[np.cos((2 * x + 1) * u * np.pi / 16) * (0.5 if u else np.sqrt(0.125)) for x in range(8)]
+                      for u in range(8)])  # fmt: skip
+    blocks = 9.0 * rng.choice([-1, 1], (side // 8, side // 8, 8, 8))
+    values = np.einsum("ux,ijuv,vy->ixjy", basis, blocks, basis).reshape(side, side) + 128
+    out = io.BytesIO()
+    image = Image.fromarray(values.round().clip(0, 255).astype(np.uint8))
+    image.save(out, "JPEG", qtables=[[9] * 64], optimize=True)
+    return out.getvalue()
+
+
+def test_more_coefficients_than_there_is_room_for_are_left_to_another_decoder(harness: Harness) -> None:
+    small = [encode(90, 70, seed=i) for i in range(2)]
+    results, status = harness.decode([small[0], dense(256), small[1]], pixels())
+    assert status.tolist() == [0, jpeg_gpu.UNSUPPORTED, 0]
+    for file, result in zip(small, results[::2], strict=True):
+        np.testing.assert_array_equal(result, reference(file))
+
+
 def test_workspace_is_reused(harness: Harness) -> None:
     """Stale data of a larger batch must not leak into a smaller one."""
     big, small = [encode(300, 200, seed=i) for i in range(4)], [encode(30, 20, seed=9)]
@@ -577,7 +598,7 @@ def test_records_match_the_sources(harness: Harness) -> None:
 def test_other_sizes_of_subsequences(options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Small subsequences reach every branch of the synchronisation with small files."""
     monkeypatch.setattr(jpeg_gpu, "SUBSEQUENCE_BITS", 1024)
-    monkeypatch.setattr(jpeg_gpu, "ENTRIES_EACH", 1024 // 2 + 64)
+    monkeypatch.setattr(jpeg_gpu, "ENTRIES_EACH", 1024 // 4 + 128)
     monkeypatch.setattr(jpeg_gpu, "ENTROPY_THREADS", 64)
     harness = Harness(EmulatedRuntime(*options))
     files = [encode(310, 240, subsampling=s, quality=q) for s in ("4:2:0", "4:4:4") for q in (30, 95)]
