@@ -12,16 +12,18 @@ REPORT ?= out/quickstart/report.json
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
 
-$(BIN)/python:
+# pip comes last: an environment without it was only half made, and is made again.
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dali-run needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make $(MAKECMDGOALS) PYTHON=python3.12")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo 'This Python has no ensurepip or venv. Debian and Ubuntu keep them in a package: apt install python3-venv; then make $(MAKECMDGOALS) again.' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/.runtime: pyproject.toml | $(BIN)/python
+$(VENV)/.runtime: pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --editable '.$(if $(EXTRA),[$(EXTRA)])'
 	@touch $@
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+$(VENV)/.installed: pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint,formats$(if $(EXTRA),$(comma)$(EXTRA))]'
 	@touch $@ $(VENV)/.runtime
 
@@ -39,6 +41,12 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: setup ## run the tests (GPU tests are skipped without a GPU)
 	-$(BIN)/dali-run warm --quiet # else the processes of the tests compile the same loops; what fails here fails there
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
+
+.PHONY: test-lowest
+test-lowest: ## the tests with the lowest versions that pyproject.toml allows, in an environment of their own (needs uv)
+	uv venv --quiet --clear --python $(PYTHON) build/with-lowest
+	uv pip install --quiet --python build/with-lowest/bin/python --resolution lowest-direct --editable '.[test]'
+	build/with-lowest/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: torture
 torture: setup ## the long fault tests: kills, power loss, full disks, flipped bits (about half an hour)

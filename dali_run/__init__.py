@@ -7,6 +7,12 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+if sys.platform != "linux":
+    raise ImportError(  # before anything of Linux's own is missed: memfd, statx, SIGALRM
+        f"dali-run runs on Linux with glibc 2.28 or newer, on x86-64 and aarch64; this is {sys.platform}. "
+        "On Windows run it in WSL 2, on macOS in a Linux container or virtual machine (docs/install.md)"
+    )
+
 from . import ops
 from .ops.dali_names import FOLDERS
 from .version import __version__

@@ -3,6 +3,7 @@ date."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def pages() -> dict[Path, str]:
         HERE / "many-machines.svg": draw_machines(),
         HERE / "commands.md": commands_page(),
         HERE / "json.md": as_page(),
+        HERE / "package.md": package_page((root / "README.md").read_text()),
         HERE / "operators.md": operators_page(operator_pictures.captions()),
         HERE / "python.md": python_page(),
         HERE / "spec.md": _with_settings((HERE / "spec.md").read_text()),
@@ -39,6 +41,12 @@ def pages() -> dict[Path, str]:
         root / "dali_run" / "fn.pyi": functions_stub(),
         root / "ops" / "__init__.pyi": classes_stub(),
     }
+
+
+def package_page(readme: str) -> str:
+    """README.md for a package index, which has neither the files that it links to nor its pictures."""
+    without_pictures = re.sub(r"^!\[[^]]*\]\([^)]*\)\n\n", "", readme, flags=re.M)
+    return re.sub(r"\[([^]]+)\]\((?!https?://)[^)]*\)", r"\1", without_pictures)
 
 
 def _with_settings(page: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
-
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def threads_of(num_threads: int | Literal["auto"]) -> int:
@@ -23,10 +23,33 @@ def local_ranks() -> int:
 
 
 def usable_cores() -> int:
-    """Cores by affinity and by the quota of the control group, at least one."""
+    """Cores by affinity and by the quotas of the control groups, at least one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        limit, period = _QUOTA.read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return min(cores, max(1, int(limit) // int(period))) if limit.isdigit() else cores
+    return max(1, min([cores, *_quotas()]))
+
+
+def _quotas() -> Iterator[int]:
+    for folder, version in control_groups("cpu"):
+        with suppress(OSError, ValueError):  # "max", or a group that cannot be seen from inside a container
+            if version == 2:
+                quota, period = map(int, (folder / "cpu.max").read_text().split())
+            else:
+                quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+            if quota > 0 and period > 0:
+                yield quota // period
+
+
+def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
+    """Folders of the control groups that this process is in, and of all groups above them, for ``cpu`` or ``memory``;
+    each with its version of the interface, 1 or 2."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            root = Path("/sys/fs/cgroup") / (controller if controllers else "")
+            here = root / path.lstrip("/")
+            for folder in (here, *here.parents):
+                yield folder, 1 if controllers else 2
+                if folder == root:
+                    break

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from .cores import local_ranks
+from .cores import control_groups, local_ranks
 
 HOST_SHARE, GPU_SHARE = 0.5, 0.8
 """Parts of the host's memory and of the GPU's free memory that a run may hold by default."""
@@ -98,21 +97,7 @@ def host_memory() -> int:
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
         found.append(address_space)
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers in ("", "memory"):
-                found += _group_limits(controllers, path)
-    return min(found)
-
-
-def _group_limits(controllers: str, path: str) -> Iterator[int]:
-    """Limits of a control group and of all above it, version 2 (no controllers named) or 1."""
-    root = Path("/sys/fs/cgroup") / controllers
-    name = "memory.limit_in_bytes" if controllers else "memory.max"
-    here = root / path.lstrip("/")
-    for folder in (here, *here.parents):
+    for folder, version in control_groups("memory"):
         with suppress(OSError, ValueError):  # "max", or a group that cannot be seen from inside a container
-            yield int((folder / name).read_text())
-        if folder == root:
-            return
+            found.append(int((folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")).read_text()))
+    return min(found)

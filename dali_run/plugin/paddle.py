@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import paddle
+
+from . import missing
+
+try:
+    import paddle
+except ModuleNotFoundError:
+    raise missing("PaddlePaddle", "paddlepaddle") from None
 
 from ..ops.types import DALIDataType
 from ..pipelines.python.arrays import lent

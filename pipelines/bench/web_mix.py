@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from ...ops.errors import SpecError
+from ..cores import usable_cores
 
 SHARES: Mapping[str, float] = {"baseline": 0.62, "progressive": 0.25, "png": 0.06, "webp": 0.05, "cmyk": 0.02}
 """Parts of a scraped data set, by number of files."""
@@ -55,7 +55,7 @@ def write_mix(
     many = [(path, k) for k in range(max(1, variants)) for path in pictures]
     some = many if variants else many[:: -(-len(many) // _SIZED)]
     known = {kind: _all_encoded(kind, some) for kind in shares}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         sizes = sum(shares[kind] * sum(map(len, files)) / len(files) for kind, files in known.items())
         count = max(count, -(-nbytes // max(1, int(sizes / sum(shares.values())))))
         (folder / "0").mkdir(parents=True)
@@ -80,7 +80,7 @@ def _all_encoded(kind: str, ones: Sequence[tuple[Path, int]]) -> list[bytes]:
     """`encoded` of all ``ones``: by processes where there are many, since Pillow's encoders hold the GIL."""
     if len(ones) <= _FEW:
         return [encoded(kind, *one) for one in ones]
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
         return list(pool.map(encoded, repeat(kind), *zip(*ones, strict=True), chunksize=4))
 
 
@@ -101,7 +101,7 @@ def _write_different(pictures: Sequence[Path], jobs: Sequence[tuple[Path, str, i
     of_each: list[list[tuple[Path, str, int]]] = [[] for _ in pictures]
     for path, kind, k in jobs:
         of_each[k % len(pictures)].append((path, kind, k // len(pictures)))
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
         tasks = [
             pool.submit(_write_some, picture, rows[at : at + _AT_ONCE])
             for at in range(0, max(map(len, of_each)), _AT_ONCE)

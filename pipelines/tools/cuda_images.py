@@ -9,7 +9,6 @@ named (90 for 9.0), on all cores.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,6 +20,7 @@ from typing import Any
 
 from ...ops.codecs.jpeg.cuda import source_text
 from ...ops.compiled import binaries, store
+from ..cores import usable_cores
 
 JPEG = "the JPEG decoder"
 """Stands for the text that `ops.codecs.jpeg.cuda` makes of many sources, which takes longest to compile."""
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
     out, library, *architectures = arguments
     wanted = [int(a) for a in architectures] or list(binaries.ARCHITECTURES)
     try:
-        for done, total in compile_pack(Path(out), library, wanted, len(os.sched_getaffinity(0))):
+        for done, total in compile_pack(Path(out), library, wanted, usable_cores()):
             if done % 50 == 0 or done == total:
                 print(f"compiled {done} of {total} CUDA images", file=sys.stderr)  # noqa: T201
     except CompileError as e:

@@ -100,6 +100,22 @@ def test_wrong_usage_ends_with_2_and_help_on_stderr(arguments: list[str], capsys
     assert len(err.splitlines()) == 1 or not arguments
 
 
+def test_the_package_is_the_command_as_a_module() -> None:
+    command = [sys.executable, "-m", "dali_run", "no-such-command"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no-such-command" in done.stderr
+
+
+@pytest.mark.parametrize(("system", "remedy"), [("win32", "WSL 2"), ("darwin", "container")])
+def test_other_systems_are_told_what_to_use(system: str, remedy: str) -> None:
+    code = f"import sys; sys.platform = {system!r}; import dali_run"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: dali-run runs on Linux")
+    assert remedy in last
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     from dali_run.version import __version__
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torchdata.nodes as tn
+try:
+    import torchdata.nodes as tn
+except ModuleNotFoundError:
+    raise ModuleNotFoundError("nodes need torchdata, which is not installed: pip install torchdata") from None
 
 from ...pipelines.dynamic.readers import Reader as DynamicReader
 

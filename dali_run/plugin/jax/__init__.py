@@ -11,8 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-import jax
 import numpy as np
+
+from .. import missing
+
+try:
+    import jax
+except ModuleNotFoundError:
+    raise missing("JAX", "'dali-run[jax]'") from None
 
 from ...pipelines.python.arrays import lent
 from ...pipelines.python.iterators import BaseIterator, IteratorArgumentError, LastBatchPolicy, checked_output_map

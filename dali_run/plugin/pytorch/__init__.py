@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from .. import missing
+
+try:
+    import torch
+except ModuleNotFoundError:
+    raise missing("PyTorch", "'dali-run[torch]'") from None
 
 from ...pipelines.python.iterators import BaseIterator, LastBatchPolicy, checked_output_map
 from ...pipelines.python.pipeline import Pipeline

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from .. import missing
+
+try:
+    import tensorflow  # noqa: F401
+except ModuleNotFoundError:
+    raise missing("TensorFlow", "tensorflow") from None
+
 from . import experimental
 from .dataset import DALIDataset, dataset_options
 from .iterator import DALIIterator, DALIIteratorWrapper, DALIRawIterator, serialize_pipeline

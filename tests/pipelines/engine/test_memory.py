@@ -101,7 +101,7 @@ def test_the_control_groups_limit_counts(tmp_path: Path, monkeypatch: pytest.Mon
     listed = tmp_path / "proc"
     real = Path
     places = {"/proc/self/cgroup": listed, "/sys/fs/cgroup": root}
-    monkeypatch.setattr("dali_run.pipelines.limits.Path", lambda p: places.get(p, real(p)))
+    monkeypatch.setattr("dali_run.pipelines.cores.Path", lambda p: places.get(p, real(p)))
     listed.write_text("0::/a/b\n")
     assert host_memory() == 5_000_000
     listed.write_text("4:cpu,cpuacct:/x\n3:memory:/c\n")

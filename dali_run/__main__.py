@@ -1,0 +1,8 @@
+"""The command line as a module: ``python -m dali_run`` is ``dali-run``."""
+
+import sys
+
+from .cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())
