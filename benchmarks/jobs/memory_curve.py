@@ -90,6 +90,7 @@ def owners(pipe: Any) -> dict[str, Any]:
     found |= {k: round(v, 2) for k, v in engine.stats.stages.items()} | {"fallbacks": dict(engine.stats.fallbacks)}
     pool = engine.lanes.all[0].memory
     return found | {"pool held, live MiB": (pool.peak_held >> 20, pool.peak_live >> 20), "blocks made": pool.made,
+                    "peaks MiB": {k: v >> 20 for k, v in pool.peaks.items()},
                     "uploads": {k: v >> 20 for k, v in engine.stats.uploads.items()}}  # fmt: skip
 
 

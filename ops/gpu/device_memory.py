@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 from .current import OnGpu
 
@@ -32,6 +32,10 @@ _ASYNC = 115
 _NULL_STREAM = 0
 
 
+Owner = Literal["arrays", "workspaces", "files"]
+"""Kind of memory: outputs, and results in between; what a kernel needs besides; encoded bytes and metadata."""
+
+
 class OutOfMemoryError(MemoryError):
     """The limit of a pool, or the device's memory, is reached."""
 
@@ -47,7 +51,7 @@ def roomy(nbytes: int) -> int:
 class _Block:
     """A block of device memory."""
 
-    __slots__ = ("address", "memory", "returned", "size", "stream")
+    __slots__ = ("address", "memory", "owner", "returned", "size", "stream")
 
     def __init__(self, address: int, size: int, memory: Any) -> None:
         self.address, self.size = address, size
@@ -55,6 +59,8 @@ class _Block:
         """The owner of the memory if the user's allocator made it; None for the driver's."""
         self.stream = 0
         """Stream that it was allocated for."""
+        self.owner: Owner = "arrays"
+        """Kind of memory that it was allocated for."""
         self.returned = 0.0
         """When it became idle (time.monotonic)."""
 
@@ -97,6 +103,10 @@ class DevicePool:
         """Bytes of blocks that are in use, by the host or by streams that were not synchronized since they were
         released; about, as of the last call."""
         self.peak_held = self.peak_live = 0
+        """The most of both since the first owner of a limit came."""
+        self._of: dict[Owner, int] = dict.fromkeys(get_args(Owner), 0)
+        self.peaks: dict[Owner, int] = dict(self._of)
+        """Bytes in use by kind, when the most were in use."""
         self.made = 0
         """Blocks that were made so far."""
         self._high, self._before = 0, 0
@@ -114,7 +124,7 @@ class DevicePool:
             default = cupy.get_default_memory_pool().malloc
             self._allocator = None if allocator == default else allocator
 
-    def allocate(self, nbytes: int, stream: int) -> Any:
+    def allocate(self, nbytes: int, stream: int, owner: Owner = "arrays") -> Any:
         """Uninitialised memory for work of ``stream`` (its number), as CuPy's MemoryPointer. Raises OutOfMemoryError,
         and what the driver raises."""
         if nbytes <= SMALL:
@@ -129,10 +139,14 @@ class DevicePool:
             if block is None:
                 block = _taken(self._shared, size) or self._new(size, stream)
                 self.live += block.size
-            block.stream = stream
+            else:
+                self._of[block.owner] -= block.size
+            self._of[owner] += block.size
+            block.stream, block.owner = stream, owner
             self._busy.add(stream)
             self._high = max(self._high, self.live)
-            self.peak_live = max(self.peak_live, self.live)
+            if self.live > self.peak_live:
+                self.peak_live, self.peaks = self.live, dict(self._of)
             lease = _Lease(block, self._returned)
         memory = cupy.cuda.UnownedMemory(block.address, block.size, lease, self.index)
         return cupy.cuda.MemoryPointer(memory, 0)
@@ -146,9 +160,8 @@ class DevicePool:
         with self._lock:
             self._sort()
             self._busy.discard(stream)
-            idle = self._local.pop(stream, [])
-            self.live -= sum(block.size for block in idle)
-            self._shared += idle
+            for block in self._local.pop(stream, ()):
+                self._share(block)
             now = time.monotonic()
             if now - self._began >= WINDOW:
                 self._before, self._high, self._began = self._high, self.live, now
@@ -161,6 +174,8 @@ class DevicePool:
         have together. When the last owner leaves, idle blocks are given back, and there is no limit."""
         with self._lock:
             if nbytes is not None:
+                if not self._limits:
+                    self.peak_held, self.peak_live, self.peaks = self.held, 0, dict(self._of)
                 self._limits[id(owner)] = nbytes
             else:
                 self._limits.pop(id(owner), None)
@@ -191,8 +206,12 @@ class DevicePool:
             if block.stream in self._busy:
                 self._local.setdefault(block.stream, []).append(block)
             else:
-                self.live -= block.size
-                self._shared.append(block)
+                self._share(block)
+
+    def _share(self, block: _Block) -> None:
+        self.live -= block.size
+        self._of[block.owner] -= block.size
+        self._shared.append(block)
 
     def _new(self, size: int, stream: int) -> _Block:
         limit = sum(self._limits.values())

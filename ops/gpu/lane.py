@@ -22,7 +22,7 @@ from ..kernels import Kernels
 from . import driver_calls as stream_work
 from . import page_locked, registered
 from .current import OnGpu
-from .device_memory import pool_of
+from .device_memory import Owner, pool_of
 from .readable_by_gpu import lease_of, show
 from .waits import waiting
 
@@ -181,9 +181,9 @@ class Lane:
 
         return cupy.ndarray((n,), dtype, self._memory(n * np.dtype(dtype).itemsize))
 
-    def _memory(self, nbytes: int) -> Any:
+    def _memory(self, nbytes: int, owner: Owner = "arrays") -> Any:
         """Device memory for work of this lane, as CuPy's MemoryPointer."""
-        return self.memory.allocate(nbytes, self.stream.ptr)
+        return self.memory.allocate(nbytes, self.stream.ptr, owner)
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
         """Host arrays on the device, by one asynchronous copy through pinned memory. The originals may be reused."""
@@ -196,12 +196,14 @@ class Lane:
         staged = self.pinned(max(at, 1))
         for a, s in zip(arrays, starts, strict=True):
             staged[s : s + a.nbytes] = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-        memory = self._memory(len(staged))
+        memory = self._memory(len(staged), "files")
         self.copy_in(memory.ptr, staged)
         return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
 
     def to_device(self, batch: Batch) -> Batch:
         """A host batch on the device (itself where it is there already). Extents travel as they are, gaps included."""
+        import cupy
+
         if not batch.on_host:
             return batch
         lease = lease_of(batch.data)
@@ -209,7 +211,7 @@ class Lane:
             return batch.replace(data=lease.bring(self, batch), offsets=lease.places(batch))
         lo, hi = _extent(batch)
         host = np.ascontiguousarray(batch.data[lo:hi])
-        device = self.empty(hi - lo, batch.dtype)
+        device = cupy.ndarray((hi - lo,), batch.dtype, self._memory(host.nbytes, "files"))
         if hi > lo:
             source = host if is_pinned(host) else self._stage(host)
             self.copy_in(device.data.ptr, source)
@@ -247,7 +249,7 @@ class Lane:
 
     def allocate(self, nbytes: int) -> tuple[Any, int]:
         """Device memory: its owner and its address, a multiple of 256."""
-        memory = self._memory(nbytes)
+        memory = self._memory(nbytes, "workspaces")
         return memory, int(memory.ptr)
 
     def address(self, array: Any) -> int:
@@ -342,7 +344,7 @@ class Lane:
         for size in sizes:
             places.append(at)
             at += aligned(size)
-        memory = self._memory(at)
+        memory = self._memory(at, "workspaces")
         first = int(memory.ptr)
         return memory, [first + place for place in places]
 

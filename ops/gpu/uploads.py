@@ -194,7 +194,7 @@ class Upload:
         import cupy
 
         with self.uploads.gpu, self._stream:
-            memory = pool_of(self.uploads.index).allocate(nbytes, self._stream.ptr)
+            memory = pool_of(self.uploads.index).allocate(nbytes, self._stream.ptr, "files")
             return cupy.ndarray((nbytes,), np.uint8, memory)
 
     def _mark(self) -> Any:

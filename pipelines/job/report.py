@@ -5,11 +5,11 @@ from __future__ import annotations
 import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from ...ops.gpu.current import OnGpu
+from ...ops.gpu.device_memory import Owner, pool_of
 from ...ops.gpu.lane import Lane
 from ..engine.engine import Engine, launcher_count
 from ..engine.threads.channel import Channel
@@ -268,7 +268,9 @@ def _percent(share: float) -> str:
 
 def _memory(engine: Engine) -> dict[str, float]:
     """``*_peak_bytes``: what batches and work held at most, by the accounts; ``peak_host_bytes``: the process;
-    ``remembered_*``: what is kept about the records of a data set that is read again and again."""
+    ``gpu_pool_bytes``: the peak of our pool; outputs and results in between (``gpu_arrays_bytes``), workspaces of
+    kernels and files when most of it was in use; ``remembered_*``: facts about the records of a data set that is read
+    again and again."""
     memory: dict[str, float] = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     for name, ledger in engine.ledgers.items():
         memory[f"{name}_budget_bytes"] = ledger.limit
@@ -279,10 +281,9 @@ def _memory(engine: Engine) -> dict[str, float]:
     if any(isinstance(lane, Lane) for lane in engine.lanes.all):
         import cupy
 
-        pool = cupy.get_default_memory_pool()  # of the current GPU
-        memory["gpu_pool_bytes"] = 0
-        for index in engine.plan.target.indices:
-            with OnGpu(index):
-                memory["gpu_pool_bytes"] += int(pool.total_bytes())
+        pools = [pool_of(index) for index in engine.plan.target.indices]
+        memory["gpu_pool_bytes"] = sum(pool.peak_held for pool in pools)
+        for kind in get_args(Owner):
+            memory[f"gpu_{kind}_bytes"] = sum(pool.peaks[kind] for pool in pools)
         memory["pinned_pool_blocks_free"] = int(cupy.get_default_pinned_memory_pool().n_free_blocks())
     return memory

@@ -235,6 +235,9 @@ def _memory(memory: Mapping[str, float]) -> list[str]:
         ("gpu_peak_bytes", "batches and work on the GPU", "gpu_budget_bytes"),
         ("peak_host_bytes", "the whole process", ""),
         ("gpu_pool_bytes", "taken from the GPU, spare blocks included", ""),
+        ("gpu_arrays_bytes", "of it outputs and results in between", ""),
+        ("gpu_workspaces_bytes", "of it workspaces of kernels", ""),
+        ("gpu_files_bytes", "of it files", ""),
         ("remembered_bytes", "kept about the data set for its next epoch", ""),
     )
     rows = [(what, size(memory[k]), size(memory[of]) if of in memory else "-") for k, what, of in names if k in memory]

@@ -123,7 +123,16 @@ def _memory(report: Mapping[str, Any]) -> list[RenderableType]:
         return []
     waited = sum(memory.get(f"{k}_waited_seconds", 0.0) for k in ("host", "gpu"))
     held_back = f"; work was held back for {duration(waited)}" if waited >= 0.1 else ""
-    return [Text(f"Peak batch memory: {', '.join(pools)}{held_back}")]
+    lines = [f"Peak batch memory: {', '.join(pools)}{held_back}"]
+    if pool := memory.get("gpu_pool_bytes"):
+        kinds = [f"{size(memory[f'gpu_{k}_bytes'])} {k}" for k in ("arrays", "workspaces", "files")]
+        seconds, last = report["seconds"] or 1.0, report["queues"][-1]
+        waits = [f"{min(last[f'{k}_seconds'] / seconds, 1):.1%}" for k in ("empty", "full")]
+        lines.append(
+            f"GPU memory: at most {size(pool)} ({', '.join(kinds)}). The consumer waited {waits[0]} of the time for "
+            f"the pipeline, the pipeline {waits[1]} for the consumer"
+        )
+    return [Text(line) for line in lines]
 
 
 _NOTABLE = 0.1

@@ -22,6 +22,7 @@ from dali_run.ops.codecs import on_gpu
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.context import Context
 from dali_run.ops.fused.decode_resize import DecodeResize
+from dali_run.ops.gpu import device_memory
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.compile.place import Target, resolve_target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
@@ -259,14 +260,20 @@ def test_several_gpus_give_the_bytes_of_one(pictures: Path) -> None:
 
 
 @pytest.mark.parametrize("case", [*CHOSEN, "apart"])
-def test_no_memory_is_used_again_before_the_gpu_is_done_with_it(pictures: Path, case: str) -> None:
-    """A stream that does nothing before somebody waits for it gives the same."""
+def test_no_memory_is_used_again_before_the_gpu_is_done_with_it(
+    pictures: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that does nothing before somebody waits for it gives the same, with lanes that share all blocks."""
+    monkeypatch.setattr(device_memory, "SMALL", 256)
+    monkeypatch.setattr(device_memory, "MAX_SLACK", 1e9)
     built = graph(pictures, *CASES["val" if case == "apart" else case])
     found = []
     for late in (False, True):
         with faked(memory=True, late=late):
             plan = compile_graph(built, Target("gpu"), 7, fusing=case != "apart")
             found.append(outputs(plan, 3, 2))
+            pool = device_memory.pool_of(0)
+            assert 0 < pool.made < 60
     (prompt, rejected), (late_, same) = found
     assert same == rejected
     assert list(late_) == list(prompt)

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from benchmarks.data.host_planning import PACKERS
 from dali_run.ops.errors import SpecError
+from dali_run.ops.gpu import device_memory
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options
@@ -26,7 +27,7 @@ from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.limits import Memory
 from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.python.pipeline import Pipeline
-from dali_run.pipelines.show.terminal import plan_view
+from dali_run.pipelines.show.terminal import plan_view, report_view
 from dali_run.pipelines.tools.preview import describe_job
 from dali_run.readers.fetch import gpu_reads as lenders
 from dali_run.readers.fetch import lost_pages
@@ -128,6 +129,21 @@ def test_a_job_in_pieces_writes_the_same_bytes(packed: Path, tmp_path: Path, sou
     assert set(after["uploads"]) == {"in pieces"}
     assert after["uploads"]["in pieces"] > 50_000
     assert before["rejected"] == after["rejected"]
+
+
+def test_the_report_names_gpu_memory_by_kind(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_memory, "SMALL", 256)
+    with faked(memory=True) as fake:
+        _, report = job(packed, "tar", "copy", tmp_path / "copy")
+        assert fake.blocks == {}
+    memory = report["memory"]
+    kinds = [memory[f"gpu_{k}_bytes"] for k in ("arrays", "workspaces", "files")]
+    assert min(kinds) > 0
+    assert sum(kinds) <= memory["gpu_pool_bytes"]
+    shown = io.StringIO()
+    Console(file=shown, width=300).print(report_view(report))
+    assert "GPU memory: at most " in shown.getvalue()
+    assert "for the pipeline, the pipeline " in shown.getvalue()
 
 
 def test_two_gpus_write_what_one_writes(packed: Path, tmp_path: Path) -> None:
