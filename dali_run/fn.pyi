@@ -2060,6 +2060,7 @@ def tfrecord_reader(
     tensor_init_bytes: int = ...,
     index_path: str | Sequence[str] | None = ...,
     features: Any = ...,
+    key: str | None = ...,
     check_crc: bool = ...,
     use_o_direct: bool = ...,
     device: Literal['cpu'] | None = ...,
@@ -4466,6 +4467,7 @@ class readers:
         tensor_init_bytes: int = ...,
         index_path: str | Sequence[str] | None = ...,
         features: Any = ...,
+        key: str | None = ...,
         check_crc: bool = ...,
         use_o_direct: bool = ...,
         device: Literal['cpu'] | None = ...,
@@ -4667,6 +4669,37 @@ class readers:
         ...
 
     @staticmethod
+    def listing(
+        *,
+        path: str | Sequence[str],
+        fields: Any,
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> Any:
+        """Read what the writer ``files`` wrote, by its listings: a sample for each line, with its key, files and numbers."""
+        ...
+
+    @staticmethod
     def lmdb(
         *,
         path: str | Sequence[str],
@@ -4691,6 +4724,7 @@ class readers:
         features: Any = ...,
         keys: str | Sequence[str] | None = ...,
         encoded: bool = ...,
+        prefix_keys: bool = ...,
         device: Literal['cpu'] | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -4909,6 +4943,7 @@ class readers:
         tensor_init_bytes: int = ...,
         index_path: str | Sequence[str] | None = ...,
         features: Any = ...,
+        key: str | None = ...,
         check_crc: bool = ...,
         use_o_direct: bool = ...,
         device: Literal['cpu'] | None = ...,

@@ -2247,6 +2247,7 @@ class TFRecordReader:
         path: str | Sequence[str] = ...,
         index_path: str | Sequence[str] | None = ...,
         features: Any = ...,
+        key: str | None = ...,
         check_crc: bool = ...,
         use_o_direct: bool = ...,
         device: str | None = ...,
@@ -4786,6 +4787,39 @@ class _readers:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+    class Listing:
+        """Read what the writer ``files`` wrote, by its listings: a sample for each line, with its key, files and numbers."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            path: str | Sequence[str] = ...,
+            fields: Any = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
     class Lmdb:
         """Read the records of LMDB databases, in the order of their keys."""
 
@@ -4814,6 +4848,7 @@ class _readers:
             features: Any = ...,
             keys: str | Sequence[str] | None = ...,
             encoded: bool = ...,
+            prefix_keys: bool = ...,
             device: str | None = ...,
             name: str | None = ...,
             seed: int | None = ...,
@@ -5044,6 +5079,7 @@ class _readers:
             path: str | Sequence[str] = ...,
             index_path: str | Sequence[str] | None = ...,
             features: Any = ...,
+            key: str | None = ...,
             check_crc: bool = ...,
             use_o_direct: bool = ...,
             device: str | None = ...,

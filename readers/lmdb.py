@@ -132,11 +132,14 @@ class Schema(Protocol):
 class _LmdbRecords:
     """The records of all databases, by number."""
 
-    def __init__(self, path: str | tuple[str, ...], schema: Schema, keys: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, path: str | tuple[str, ...], schema: Schema, keys: tuple[str, ...] | None = None, prefixed: bool = True
+    ) -> None:
         self.folders = expand(one_or_more(path))
         files = [join(p, "data.mdb") if is_folder(p) else p for p in self.folders]
         self._mapped = Mapped(files, named=self.folders)
         self._schema = schema
+        self._prefixed = prefixed and len(files) > 1
         with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
             walked = list(pool.map(self._walked, range(len(files))))
         rows = [r for r, _, _ in walked]
@@ -180,7 +183,7 @@ class _LmdbRecords:
         else:
             key = f"record-{record:08d}" if kind != 2 else f"page-{value}"
         named = f"{self.folders[file]} at key {key}"
-        if len(self._names) > 1:
+        if self._prefixed:
             key = f"{self._names[file]}/{key}"
         return Origin(key, self.folders[file], record, value, named)
 
@@ -189,11 +192,14 @@ class _LmdbRecords:
         files, rows, data = self._files.files(index), self._rows[index], self._mapped.data
         starts = (np.asarray(self._starts, np.int64)[files] + rows[:, 0]).tolist()
         sizes = rows[:, 1].tolist()
-        several = len(self._names) > 1
         names = [in_utf8(name) for name in self._names]
         found = [data[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)]
         return [
-            (b"%b/%b" % (names[f], key) if several else key) if key and key.isascii() else in_utf8(self.origin(i).key)
+            in_utf8(self.origin(i).key)
+            if not key.isascii() or not key
+            else b"%b/%b" % (names[f], key)
+            if self._prefixed
+            else key
             for f, i, key in zip(files.tolist(), index.tolist(), found, strict=True)
         ]
 
@@ -452,6 +458,9 @@ class LMDB(Reader, name="readers.lmdb"):
         None
     )
     encoded: Annotated[bool, Arg("schema datum: images are encoded files; false: raw pixels, given as CHW")] = True
+    prefix_keys: Annotated[
+        bool, Arg("put the database's name before the keys of several; false: their keys differ already")
+    ] = True
 
     def _schema(self) -> Schema:
         if self.schema == "example" or self.schema == "msgpack":
@@ -477,7 +486,7 @@ class LMDB(Reader, name="readers.lmdb"):
         return self._schema().specs
 
     def open(self) -> _LmdbRecords:
-        return _LmdbRecords(self.path, self._schema(), self.keys)
+        return _LmdbRecords(self.path, self._schema(), self.keys, self.prefix_keys)
 
 
 class Caffe(Reader, name="readers.caffe"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
@@ -21,9 +22,12 @@ from .fetch.extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payl
 from .fetch.remote import local_copy
 
 I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
 
 _VERSION = 1  # of the cached index
 _BLOCK = 1 << 16
+_EXACT = 1 << 24
+"""Largest number up to which float32 holds every whole number."""
 _THREADS = 16
 _COLUMNS = 4
 _START, _SIZE, _PARTS, _KIND = range(_COLUMNS)  # as in recordio_cpu
@@ -85,6 +89,34 @@ class _RecordIORecords:
             return "corrupt_record", damage or f"no record begins here or in the {size} bytes from here; they are lost"
         return "corrupt_record", f"the record is no image record: its {size} bytes do not hold the labels that they say"
 
+    def _headers(self, rows: I64, kinds: I64, sizes: I64, staging: Callable[[int], U8]) -> tuple[U8, I64, I64]:
+        """The memory that holds some records, their begins in it, and the flags of their headers. ``kinds`` of those
+        without a header are set. Records in parts are put together in memory from ``staging``."""
+        from . import recordio_cpu as cpu
+
+        data, at = self._mapped.data, rows[:, _START] + 8
+        if bool(((rows[:, _PARTS] > 1) & (kinds == cpu.GOOD)).any()):
+            # so is their batch, which can only show one array
+            room = np.where(kinds == cpu.GOOD, (sizes + 15) // 16 * 16, 0)
+            at = np.cumsum(room) - room
+            data = staging(int(room.sum()))
+            cpu.join(self._mapped.data, rows, at, data)
+        flags = np.empty(len(rows), np.int64)
+        cpu.read_headers(data, at, sizes, flags, kinds)
+        return data, at, flags
+
+    def labels(self, low: int, high: int) -> tuple[npt.NDArray[np.float32], I64]:
+        """The labels of records [low, high), one after the other, and how many each has (none if it is damaged)."""
+        from . import recordio_cpu as cpu
+
+        rows = self._rows[low:high].copy()
+        sizes, kinds = rows[:, _SIZE].copy(), rows[:, _KIND].copy()
+        kinds[self._mapped.truncated(rows[:, _START]) | (sizes > MAX_RECORD)] = cpu.LOST
+        rows[:, _KIND] = kinds
+        data, at, flags = self._headers(rows, kinds, sizes, lambda nbytes: np.empty(nbytes, np.uint8))
+        labels, _, counts = _labels(data, at, flags, kinds)
+        return labels, counts
+
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         from . import recordio_cpu as cpu
 
@@ -96,15 +128,7 @@ class _RecordIORecords:
         large = (sizes > MAX_RECORD) & (kinds == cpu.GOOD)
         kinds[gone | large] = cpu.LOST
         rows[:, _KIND] = kinds
-        data, at = self._mapped.data, rows[:, _START] + 8
-        if bool(((rows[:, _PARTS] > 1) & (kinds == cpu.GOOD)).any()):
-            # a record in parts is put together; so is its batch, which can only show one array
-            room = np.where(kinds == cpu.GOOD, (sizes + 15) // 16 * 16, 0)
-            at = np.cumsum(room) - room
-            data = ctx.staging(int(room.sum()))
-            cpu.join(self._mapped.data, rows, at, data)
-        flags = np.empty(len(rows), np.int64)
-        cpu.read_headers(data, at, sizes, flags, kinds)
+        data, at, flags = self._headers(rows, kinds, sizes, ctx.staging)
         good = kinds == cpu.GOOD
         for i in np.flatnonzero(~good).tolist():
             if gone[i]:
@@ -113,10 +137,7 @@ class _RecordIORecords:
                 ctx.reject(i, "too_large", f"the record has {int(sizes[i])} bytes; at most {MAX_RECORD} are allowed")
             else:
                 ctx.reject(i, *self._why(int(which[i]), int(kinds[i])))
-        counts = np.where(good, np.maximum(flags, 1), 0)
-        to = np.cumsum(counts) - counts
-        labels = np.empty(int(counts.sum()), np.float32)
-        cpu.read_labels(data, at, flags, kinds, to, labels)
+        labels, to, counts = _labels(data, at, flags, kinds)
         skipped = cpu.IMAGE_HEADER + 4 * flags
         offsets, sizes = np.where(good, at + skipped, 0), np.where(good, sizes - skipped, 0)
         if data is self._mapped.data:
@@ -124,6 +145,28 @@ class _RecordIORecords:
         else:
             images = Batch(data, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
         return images, Batch(labels, to, counts.astype(np.int32).reshape(-1, 1), "", ctx.samples)
+
+
+def _labels(data: U8, at: I64, flags: I64, kinds: I64) -> tuple[npt.NDArray[np.float32], I64, I64]:
+    """The labels of records, where each record's begin, and how many it has."""
+    from . import recordio_cpu as cpu
+
+    counts = np.where(kinds == cpu.GOOD, np.maximum(flags, 1), 0)
+    to = np.cumsum(counts) - counts
+    labels = np.empty(int(counts.sum()), np.float32)
+    cpu.read_labels(data, at, flags, kinds, to, labels)
+    return labels, to, counts
+
+
+def labels_of(paths: Sequence[str]) -> tuple[bool, bool]:
+    """Whether the labels of all records are whole numbers, and whether some record has several. Raises JobError."""
+    records = MXNet(path=tuple(paths)).open()
+    whole, several = True, False
+    for low in range(0, len(records), _BLOCK):
+        labels, counts = records.labels(low, min(low + _BLOCK, len(records)))
+        whole &= bool((np.isfinite(labels) & (labels == np.rint(labels)) & (np.abs(labels) <= _EXACT)).all())
+        several |= bool((counts > 1).any())
+    return whole, several
 
 
 def _index(mapped: Mapped, i: int) -> I64:

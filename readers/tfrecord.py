@@ -20,7 +20,7 @@ from .fetch import index_cache
 from .fetch.extents import MAX_RECORD, Groups, Mapped, Records, expand, one_or_more, payload, short_names
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
-from .records.example import RecordParser, declared
+from .records.example import STRING, RecordParser, declared
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -42,6 +42,7 @@ class _TFRecords:
         paths = expand(one_or_more(reader.path))
         self._check = reader.check_crc
         self._parser = RecordParser.of(declared(reader.features)) if reader.features is not None else None
+        self._key = RecordParser.of(declared({reader.key: "string"})) if reader.key else None
         self._mapped = Mapped(paths)
         if reader.index_path is not None:
             listed = expand(one_or_more(reader.index_path))
@@ -70,11 +71,26 @@ class _TFRecords:
         file, record = self._files.locate(index)
         framed = self._kinds.item(index) not in (LOST, TRUNCATED)
         place = self._offsets.item(index) - self._starts[file] - (HEADER if framed else 0)
-        return Origin(f"{self._names[file]}/{record:08d}", self._mapped.paths[file], record, place)
+        (key,) = self.keys(np.array([index]))
+        return Origin(key.decode("utf-8", "backslashreplace"), self._mapped.paths[file], record, place)
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some records, as `origin` gives them, in UTF-8."""
-        return self._files.numbered(self._names, index)
+        """The keys of some records, as `origin` gives them, in UTF-8: their feature ``key`` if there is one, else the
+        names of their files with their numbers."""
+        numbered = self._files.numbered(self._names, index)
+        if self._key is None:
+            return numbered
+        offsets, sizes = self._offsets[index], self._sizes[index]
+        good = (self._kinds[index] == 0) & ~self._mapped.truncated(offsets)
+        places = self._key.places(len(index))
+        self._key.find(self._mapped.data, offsets, sizes, good, places, 0, len(index))
+        start, stop, count, kind = places.found[:, 0].T
+        named = good & (places.status == 0) & (kind == STRING) & (count == 1)
+        data = self._mapped.data
+        return [
+            data[a:b].tobytes().decode("utf-8", "backslashreplace").encode() if yes else number
+            for number, yes, a, b in zip(numbered, named.tolist(), start.tolist(), stop.tolist(), strict=True)
+        ]
 
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._offsets, self._sizes)
@@ -275,6 +291,7 @@ class TFRecord(Reader, name="readers.tfrecord"):
         dict[str, Any] | None,
         Arg("name: type, or name: {dtype: string|float|int64, shape: [..], default: .., var_len: true}"),
     ] = None
+    key: Annotated[str | None, Arg("bytes feature with the samples' keys, as the writer's option key names it")] = None
     check_crc: Annotated[bool, Arg("check every record's checksums; false leaves its bytes to a GPU")] = True
     use_o_direct: Annotated[bool, Arg("read past the page cache", ignored="files are mapped")] = False
 

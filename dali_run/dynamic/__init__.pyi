@@ -3076,6 +3076,39 @@ class readers:
             seed: int | None = ...,
         ) -> None: ...
 
+    class Listing(Reader):
+        """Read what the writer ``files`` wrote, by its listings: a sample for each line, with its key, files and numbers."""
+
+        def __init__(
+            self,
+            max_batch_size: int | None = ...,
+            name: str | None = ...,
+            device: Device | str | None = ...,
+            num_inputs: int | None = ...,
+            *,
+            path: str | Sequence[str],
+            fields: Any,
+            random_shuffle: builtins.bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: builtins.bool = ...,
+            pad_last_batch: builtins.bool = ...,
+            shuffle_after_epoch: builtins.bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: builtins.bool = ...,
+            read_ahead: builtins.bool = ...,
+            dont_use_mmap: builtins.bool = ...,
+            skip_cached_images: builtins.bool = ...,
+            tensor_init_bytes: int = ...,
+            enable_checkpointing: builtins.bool = ...,
+            seed: int | None = ...,
+        ) -> None: ...
+
     class Lmdb(Reader):
         """Read the records of LMDB databases, in the order of their keys."""
 
@@ -3108,6 +3141,7 @@ class readers:
             features: Any = ...,
             keys: str | Sequence[str] | None = ...,
             encoded: builtins.bool = ...,
+            prefix_keys: builtins.bool = ...,
             enable_checkpointing: builtins.bool = ...,
             seed: int | None = ...,
         ) -> None: ...
@@ -3338,6 +3372,7 @@ class readers:
             tensor_init_bytes: int = ...,
             index_path: str | Sequence[str] | None = ...,
             features: Any = ...,
+            key: str | None = ...,
             check_crc: builtins.bool = ...,
             use_o_direct: builtins.bool = ...,
             enable_checkpointing: builtins.bool = ...,

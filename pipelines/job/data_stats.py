@@ -32,7 +32,7 @@ from ..spec.build import BuiltSpec, build, load_spec
 from ..spec.model import spec_of
 from ..spec.text import from_python
 from ..tools.datasets import read_through
-from .convert import PEEK, Found, find_data
+from .data_layout import PEEK, Found, find_data
 from .run import Progress, options_of
 
 MOST_CLASSES = 10_000

@@ -19,11 +19,10 @@ from ..plugins import known_writer, load_operators
 from ..spec.to_yaml import flow
 from ..tools.datasets import read_through
 from ..wording import count
-from .convert import Found, look
 from .convert import _allowed as allowed_name
-from .convert import _is_picture as is_picture
 from .convert import _picture as picture_field
 from .convert import _plain as plain_name
+from .data_layout import Found, is_picture, look
 
 SCHEMA = "spec.schema.json"
 _LOOKED_AT = 5000

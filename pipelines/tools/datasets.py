@@ -67,24 +67,24 @@ class DataSet:
 
 def inspect_data(
     target: Path | str, n: int, out: Path | None = None, follow_links: bool = False,
-    seen: list[tuple[int, str, Image.Image]] | None = None,
+    seen: list[tuple[int, str, Image.Image]] | None = None, in_part: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """The first ``n`` records at ``target`` as plain data. Their pictures go to the folder ``out``, with a contact
     sheet, and to ``seen``: the record's number in what is returned, the field, the picture. Of a URL, the first
-    container or the first files are copied here, and looked at.
+    container or the first files are copied here, and looked at (``in_part``: this was done).
 
     Raises SpecError for what is no data set, and for links that lead out of it unless they are to be followed.
     """
     if is_url(target):
         with skeleton(str(target), n) as copy:
-            told = inspect_data(copy.place, n, out, seen=seen)
+            told = inspect_data(copy.place, n, out, seen=seen, in_part=True)
             for sample in told["samples"]:
                 sample["source"] = sample["source"].replace(str(copy.place), str(target).rstrip("/"))
             return {**told, "target": str(target), "records": told["records"] if len(copy.containers) == 1 else None}
     target = Path(plain_path(str(target)))
     if not follow_links:
         check_links(target)
-    found = open_data(target)
+    found = open_data(target, in_part=in_part)
     rows: list[dict[str, Any]] = []
     pictures: dict[str, list[Image.Image]] = {}
     for record in itertools.islice(found.records, n):
@@ -171,8 +171,9 @@ def _short(text: str) -> str:
 # -- finding out what it is -------------------------------------------------------------------------------------------
 
 
-def open_data(target: Path) -> DataSet:
-    """The records at ``target``: a shard, a folder of files, an LMDB, an output of ours. Raises SpecError."""
+def open_data(target: Path, *, in_part: bool = False) -> DataSet:
+    """The records at ``target``: a shard, a folder of files, an LMDB, an output of ours, of which only some shards are
+    there if ``in_part``. Raises SpecError."""
     load_operators()
     if not target.exists():
         raise SpecError(f"{target}: there is no such file or folder")
@@ -181,7 +182,7 @@ def open_data(target: Path) -> DataSet:
     if (target / "data.mdb").is_file() or target.suffix == ".mdb":
         return _lmdb([target])
     if (target / "manifest.json").is_file():
-        return _output(target)
+        return _output(target, in_part)
     if target.is_dir():
         return _folder(target)
     return _shards([target])
@@ -221,12 +222,13 @@ def written_files(output: Path) -> list[tuple[str, int, list[str]]]:
     return found
 
 
-def _output(target: Path) -> DataSet:
+def _output(target: Path, in_part: bool) -> DataSet:
     """The output of one of our jobs."""
     shards = written_files(target)
     names = [name for _, _, files in shards for name in files]
     count = sum(samples for _, samples, _ in shards)
     paths = [target / n for n in names if not n.endswith((".idx", ".jsonl"))]
+    paths = [p for p in paths if p.exists()] if in_part else paths
     databases = [p.parent for p in paths if p.name == "data.mdb"]
     found = _lmdb(databases) if databases else _shards(paths)
     return DataSet(f"{found.kind}, written by dali-run", count, found.records)

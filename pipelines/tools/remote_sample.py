@@ -51,6 +51,8 @@ def skeleton(url: str, files: int) -> Iterator[Skeleton]:
             yield Skeleton(root / name, (url,))
             return
         folders, names = store.folder()
+        if "manifest.json" in names:  # of an output of ours, and what lists its files
+            _copy(store, ["manifest.json", *(n for n in names if n.endswith(".jsonl"))], root)
         if "data.mdb" in names:
             _copy(store, ["data.mdb"], root)
             yield Skeleton(root, (url,))
@@ -74,7 +76,7 @@ def _copy_files(store: Store, root: Path, files: int) -> str:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         if k < files:
             _copy(store, [name], root)
-        else:
+        elif not (root / name).exists():
             (root / name).touch()
     return next((n for n in listed if n.count("/") >= 2), "")
 

@@ -27,7 +27,9 @@ _DTYPES = {
 }  # fmt: skip
 _COUNT = 2
 """The column of what was found that tells how many values there are."""
-_KINDS = {"string": 1, "float": 2, "int64": 3}  # the field numbers of Feature
+STRING = 1
+"""The kind of a feature of bytes in what was found."""
+_KINDS = {"string": STRING, "float": 2, "int64": 3}  # the field numbers of Feature
 _KIND_NAMES = {1: "bytes", 2: "floats", 3: "integers", 4: "something else"}
 
 Wire = Literal["example", "msgpack"]

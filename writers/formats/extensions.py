@@ -103,6 +103,16 @@ def file_columns(
     return out
 
 
+def alternatives(name: str, seen: Collection[str]) -> list[str]:
+    """All extensions that a field can have whose members have those ``seen``, in the same form: its content decides for
+    fields of bytes, and how many numbers there are."""
+    own = f"{name}." if any(e.startswith(f"{name}.") for e in seen) else ""
+    by_content = [own + e for e in (*dict.fromkeys(e for _, _, e in _SIGNATURES), "bin")]
+    if not set(seen) <= {*by_content, f"{name}.npy"}:
+        return [f"{name}.npy"] if own + "cls" in seen else []
+    return [] if set(seen) <= {own + "npy", f"{name}.npy"} else by_content
+
+
 def _declared(name: str, config: FieldConfig, kind: Kind) -> str:
     """The extension of a field by its configuration, or by its name if its content can have this extension; else
     empty."""

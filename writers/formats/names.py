@@ -20,17 +20,17 @@ COMMON = re.compile(
     r"((?:[A-Za-z0-9_@+=~#-][A-Za-z0-9_.@+=~#-]{0,120}/){0,4}[A-Za-z0-9_@+=~#-]{1,120})(?:\.[A-Za-z0-9]{1,8})?"
 )
 """Keys that webdataset takes once their extension is gone (`tar_cpu.common_sizes` is the same for whole batches)."""
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNSAFE = re.compile(r"[\\\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_PART = 200
 _LONGEST = 1000
 
 
 def safe_path(key: str) -> str:
     """``key`` as a relative path that stays below its root: no empty, ``.``, ``..`` or hidden parts, no control
-    characters, bounded lengths. Backslashes separate too."""
+    characters, no backslashes (which separate folders elsewhere), bounded lengths."""
     if _PLAIN.fullmatch(key):
         return key
-    parts = [_safe_part(p) for p in key.replace("\\", "/").split("/") if p not in ("", ".")]
+    parts = [_safe_part(p) for p in key.split("/") if p not in ("", ".")]
     path = "/".join(parts) or "_"
     if len(path.encode()) > _LONGEST:
         path = _shorten(path.replace("/", "_"), _LONGEST_PART)

@@ -10,7 +10,7 @@ import os
 import shutil
 import tarfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from dali_run.cli import main as cli
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.fleet.run import run as run_by_many
 from dali_run.pipelines.job.convert import Wanted, conversion, convert, is_conversion
+from dali_run.pipelines.job.data_layout import find_data
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import FAILED, run_job
 from dali_run.pipelines.show.terminal import report_view
-from dali_run.pipelines.tools.datasets import open_data
+from dali_run.pipelines.tools.datasets import open_data, read_through
 from dali_run.readers.fetch import lost_pages
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.verify import verify
@@ -161,11 +162,94 @@ def test_there_and_back_is_the_same_archive(converted: dict[str, Path], tmp_path
     assert names(again) == sorted(names(first), key=lambda n: (n.partition(".")[0], n.endswith("cls")))
 
 
+def contents(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The samples of a data set as a conversion reads them: key, and fields with their types, sorted by key."""
+    found = find_data(str(path))
+    arguments = {k: v for k, v in found.step.items() if k != "op"}
+    rows = read_through("", found.step["op"], arguments, lambda outputs: dict(zip(found.fields, outputs, strict=True)))
+    out = []
+    for record in rows.records:
+        assert not record.problem
+        fields: dict[str, Any] = {}
+        for name, value in record.fields.items():
+            data = value.tobytes()
+            if name in found.arrays:
+                value = np.load(io.BytesIO(data))
+            if name in found.numerals:
+                fields[name] = [int(data)]
+            elif found.fields[name] == "bytes" and name not in found.arrays:
+                fields[name] = data.decode() if name in found.text else data
+            else:
+                fields[name] = (value.astype(np.int64) if name in found.whole else value).tolist()
+        out.append((record.key, fields))
+    return sorted(out, key=lambda row: (row[0], str(row[1])))
+
+
+def chains(formats: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Chains of three with every pair of neighbours, and every first and last."""
+    n = len(formats)
+    return [(formats[i], formats[j], formats[(i + j) % n]) for i in range(n) for j in range(n)]
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Samples with a field of every type, keys with folders, and a picture of no bytes."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(2)
+    stored = []
+    for k in range(7):
+        out = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (9 + k, 12, 3), np.uint8)).save(out, "png" if k % 2 else "jpeg")
+        stored.append(b"" if k == 5 else out.getvalue())
+    rows = pa.table({
+        "picture": pa.array(stored, pa.binary()),
+        "cls": pa.array(range(7), pa.int64()),
+        "score": pa.array([k / 8 for k in range(7)], pa.float32()),
+        "caption": [f"Bild {k}: größer" for k in range(7)],
+        "boxes": pa.array([[k] * (k % 3 + 1) for k in range(7)], pa.list_(pa.int64())),
+        "key": [f"folder/sample{k}" for k in range(7)],
+    })  # fmt: skip
+    path = tmp_path_factory.mktemp("rich")
+    pq.write_table(rows, path / "rows.parquet", row_group_size=3)
+    return path
+
+
+@pytest.mark.parametrize("first", FORMATS)
+def test_chains_of_conversions_end_in_what_they_began_with(
+    pictures: Path, rich: Path, converted: dict[str, Path], tmp_path: Path, first: str
+) -> None:
+    """Count, keys, fields, types and bytes; RecordIO, which has no keys and no names, says so before, or refuses."""
+    for source, formats in ((pictures, FORMATS), (rich, tuple(f for f in FORMATS if f != "recordio"))):
+        if first not in formats:
+            with pytest.raises(SpecError, match="takes one field of encoded bytes"):
+                convert(rich, tmp_path / "refused", Wanted(first, samples=3))
+            assert not (tmp_path / "refused").exists()
+            continue
+        begun = contents(source)
+        for n, chain in enumerate(c for c in chains(formats) if c[0] == first):
+            at, said = source, list[str]()
+            for k, to in enumerate(chain):
+                last, at = at, tmp_path / f"{source.name}-{n}-{k}"
+                result = convert(last, at, Wanted(to, samples=3), note=said.append)
+                assert result.exit_code == 0, (chain, result.message)
+            if "recordio" in chain:
+                assert any("no room for the samples' keys" in line for line in said) or chain[0] == "recordio"
+                payload = [sorted(str(list(f.values())) for _, f in rows) for rows in (begun, contents(at))]
+                assert payload[0] == payload[1], chain
+                continue
+            stems = [(key.rpartition(".")[0] if source is pictures else key, fields) for key, fields in begun]
+            ended = [(key.removesuffix(".jpg").replace("_", "."), f) if source is pictures else (key, f)
+                     for key, f in contents(at)]  # fmt: skip
+            assert sorted(ended, key=str) == sorted(stems, key=str), chain
+
+
 def test_labels_are_numbers_again_behind_a_tar(converted: dict[str, Path], tmp_path: Path) -> None:
     convert(converted["webdataset"], tmp_path / "tfrecord", Wanted("tfrecord"))
     convert(tmp_path / "tfrecord", tmp_path / "lmdb", Wanted("lmdb"))
     convert(converted["webdataset"], tmp_path / "recordio", Wanted("recordio"))
-    for to, key in (("tfrecord", "cls"), ("recordio", "label")):
+    for to, key in (("tfrecord", "label"), ("recordio", "label")):
         found = [rest[key] for _, rest in records(tmp_path / to)]
         assert sorted({int(v) for v in found}) == sorted({int(r["cls"]) for _, r in records(converted["webdataset"])})
         assert not any(isinstance(v, bytes) for v in found)
@@ -463,7 +547,8 @@ def test_fields_get_names_that_fit(tmp_path: Path, converted: dict[str, Path]) -
     spec = conversion(converted["tfrecord"], tmp_path, Wanted("files"))
     assert spec["graph"][0]["features"] == {"image": "string", "label": {"dtype": "int64", "var_len": True}}
     spec = conversion(converted["webdataset"], tmp_path, Wanted("webdataset"))
-    assert spec["write"]["fields"] == {e: {"encode": "keep", "extension": e} for e in ("jpg", "cls")}
+    members = {"image": "jpg", "label": "cls"}
+    assert spec["write"]["fields"] == {f: {"encode": "keep", "extension": e} for f, e in members.items()}
 
 
 @pytest.mark.parametrize(("make", "words"), [

@@ -328,7 +328,7 @@ def test_what_is_lost_while_the_job_runs_costs_a_line(place: Path, pictures: Pat
         run(place, "memory://bucket/nowhere", place / "other")
 
 
-@pytest.mark.parametrize("kind", ["tfrecord", "webdataset", "lmdb", "recordio", PARQUET])
+@pytest.mark.parametrize("kind", ["tfrecord", "webdataset", "lmdb", "recordio", "files", PARQUET])
 def test_containers_behind_a_url_are_the_same_samples(place: Path, pictures: Path, kind: str) -> None:
     convert(pictures, place / "shards", Wanted(kind, samples=6))
     url = upload(place / "shards", "memory://bucket/shards")

@@ -1,0 +1,500 @@
+"""How a data set is read: the reader of a container, of files or of an output of ours, its fields and their types. For
+`dali-run convert` and `dali-run init`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...ops.codecs.formats import recognise
+from ...ops.errors import JobError, SampleError, SpecError
+from ...ops.storage.urls import Store, is_url, join, plain_path
+from ...readers.file import MEDIA_FILTERS
+from ...readers.listing import lines_of
+from ...readers.mxnet import labels_of
+from ...readers.parquet.columns import Where
+from ...readers.parquet.reader import columns_of
+from ...writers.base import ENCODED, find_writer
+from ...writers.bytes import sidecar
+from ...writers.formats.extensions import KNOWN, alternatives
+from ...writers.shards.journal import read_journal
+from ...writers.shards.manifest import sides, stages
+from ...writers.shards.mirror import state_of
+from ..plugins import load_operators
+from ..tools.datasets import (
+    DataSet,
+    Record,
+    check_links,
+    datum_fields,
+    example_fields,
+    read_through,
+    tar_records,
+    written_files,
+)
+from ..tools.remote_sample import CONTAINERS, skeleton
+
+PEEK = 64
+"""Records that are looked at to find the fields; readers find out about the others."""
+
+
+@dataclass(slots=True)
+class Found:
+    """How a data set is read: the reader's step, and its fields in the order of its outputs."""
+
+    step: dict[str, Any]
+    fields: dict[str, str] = field(default_factory=dict)
+    """Each field's kind: ``bytes`` or ``numbers``."""
+    extensions: dict[str, str] = field(default_factory=dict)
+    """Of members of an archive, where they were one."""
+    named: bool = False
+    """Records have keys of their own, which are worth keeping."""
+    key: str = ""
+    """Of the fields, the one whose place the keys take."""
+    lists: tuple[str, ...] = ()
+    """Fields that are lists of numbers, whatever the first sample has."""
+    text: tuple[str, ...] = ()
+    """Fields of bytes that are texts."""
+    numerals: tuple[str, ...] = ()
+    """Fields of bytes that are whole numbers, written out."""
+    arrays: tuple[str, ...] = ()
+    """Fields of bytes that are .npy files, made of numbers by a writer of ours."""
+    whole: tuple[str, ...] = ()
+    """Fields of floats that are all whole numbers."""
+    raw: tuple[str, ...] = ()
+    """Fields of arrays whose shape and type are fields of their own."""
+
+
+def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = False) -> Found:
+    """`look` at a path or a URL, which is no unfinished output, and holds no links that lead out of it unless they are
+    to be followed. Raises SpecError, JobError."""
+    load_operators()
+    _check_finished(source)
+    if is_url(source):
+        return look_behind(source, columns)
+    if not follow_links:
+        check_links(Path(plain_path(source)))
+    return look(Path(plain_path(source)), columns)
+
+
+def look(source: Path, columns: Sequence[str] = (), *, in_part: bool = False) -> Found:
+    """How to read ``source``: files, a folder of them, shards, databases, or a finished output of ours. ``in_part``:
+    only its first container is there, the others elsewhere. Raises SpecError, also if something would be left out."""
+    found = _look(source, columns, in_part)
+    if columns and found.step["op"] != "readers.parquet":
+        raise SpecError(f"{source}: columns can be chosen of Parquet files only")
+    return found
+
+
+def _look(source: Path, columns: Sequence[str], in_part: bool) -> Found:
+    if not source.exists():
+        raise SpecError(f"{source}: there is no such file or folder")
+    if (source / "data.mdb").is_file():
+        return _lmdb([source])
+    if (write := _written(source)) is not None:
+        return _ours(source, write, in_part)
+    inside = sorted((e for e in _entries(source) if e.name[0] != "."), key=lambda e: e.name)
+    names = [e.name for e in inside] if source.is_dir() else [source.name]
+    root = source if source.is_dir() else source.parent
+    kinds = [
+        [p for p in (root / n for n in names if n.endswith(suffixes)) if p.is_file() or (p / "data.mdb").is_file()]
+        for suffixes in CONTAINERS
+    ]
+    there = [paths for paths in kinds if paths]
+    if len(there) > 1:
+        both = " and ".join(paths[0].name for paths in there[:2])
+        raise SpecError(f"{source}: holds containers of several kinds ({both}); convert them one kind at a time")
+    for paths, reader in zip(kinds, _READERS, strict=True):
+        if paths:
+            return reader(paths, columns)
+    if any(n.endswith(".npy") for n in names):
+        raise SpecError(
+            f"{source}: .npy files hold arrays without keys or bytes; read them with readers.numpy in a spec"
+        )
+    if not source.is_dir():
+        raise SpecError(
+            f"{source}: is no container that is known here (.tfrecord, .tar, .rec, .lmdb, .parquet, or a folder)"
+        )
+    return _files(source, inside)
+
+
+def _entries(source: Path) -> list[os.DirEntry[str]]:
+    if not source.is_dir():
+        return []
+    with os.scandir(source) as entries:
+        return list(entries)
+
+
+def _written(source: Path) -> Mapping[str, Any] | None:
+    """The ``write`` section of the job whose output is in the folder ``source``; None if there is none."""
+    if not (source / "manifest.json").is_file():
+        return None
+    written_files(source)
+    try:
+        write = sidecar.read_json(source / "manifest.json")["write"]
+        if all(isinstance(config, dict) for config in write["fields"].values()):
+            return write if write["writer"] in _OF_OURS else None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        pass
+    raise SpecError(f"{source / 'manifest.json'}: is not a manifest of dali-run")
+
+
+def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> Found:
+    """Of an output of ours: its fields and their types are those of the job that wrote it, as the manifest says."""
+    fields: Mapping[str, Mapping[str, Any]] = write["fields"]
+    names = [name for _, _, files in written_files(source) for name in files]
+    suffix = {"lmdb": "data.mdb", "files": ".jsonl"}.get(write["writer"], find_writer(write["writer"]).suffix)
+    listed = {n.partition("/")[0] for n in names}
+    others = [e for e in os.listdir(source) if e not in listed and e.endswith(tuple(x for k in CONTAINERS for x in k))]
+    if others:
+        raise SpecError(f"{source}: holds containers of several kinds or jobs: its manifest does not list "
+                        f"{min(others)}; move that elsewhere")  # fmt: skip
+    paths = [source / n for n in names if n.endswith(suffix)]
+    if write["writer"] == "files":
+        listings = {f"{shard}.jsonl" for shard, _, _ in written_files(source)}
+        paths = [p for p in paths if p.name in listings and p.parent == source]
+    missing = [p for p in paths if not p.exists()]
+    if missing and not in_part:
+        raise SpecError(f"{missing[0]} is missing, though the manifest lists it; dali-run verify {source} says more")
+    paths = [p for p in paths if p not in missing]
+    if not paths:
+        raise SpecError(f"{source}: holds no samples")
+    found = _OF_OURS[write["writer"]]([p.parent if p.name == "data.mdb" else p for p in paths], write)
+    text = (f for f, kind in found.fields.items() if kind == "bytes" and fields.get(f, {}).get("extension") == "txt")
+    found.text = tuple(dict.fromkeys((*found.text, *text)))
+    found.lists += tuple(
+        f for f, kind in found.fields.items() if f not in found.lists
+        and (fields.get(f, {}).get("encode") == "npy" if f in found.arrays else
+             kind == "numbers" and fields.get(f, {}).get("extension") == "npy")
+    )  # fmt: skip
+    for f in found.fields:
+        if (extension := fields.get(f, {}).get("extension")) and found.fields[f] == "bytes" and f not in found.arrays:
+            found.extensions[f] = extension
+    return found
+
+
+def _our_examples(paths: list[Path], write: Mapping[str, Any]) -> Found:
+    """TFRecords: the feature of the keys is not a field."""
+    key = write["options"].get("key", "")
+    found = _tfrecord(paths)
+    if key in found.fields:
+        del found.fields[key], found.step["features"][key]
+        found.step["key"], found.named, found.key = key, True, key
+    return found
+
+
+def _our_records(paths: list[Path], write: Mapping[str, Any]) -> Found:
+    """RecordIO: the names of the picture and of the label."""
+    found = _recordio(paths)
+    picture = next((f for f, c in write["fields"].items() if c.get("encode") in ENCODED), "image")
+    label = next((f for f in write["fields"] if f != picture), "label")
+    return _renamed(found, {"image": picture, "label": label})
+
+
+def _our_databases(paths: list[Path], write: Mapping[str, Any]) -> Found:
+    """LMDB: the name of a single field, whose values have none. Keys of its databases differ."""
+    found = _lmdb(paths)
+    found.step["prefix_keys"] = False
+    if len(write["fields"]) == 1 and len(found.fields) == 1 and "features" not in found.step:
+        return _renamed(found, dict.fromkeys(found.fields, next(iter(write["fields"]))))
+    return found
+
+
+def _renamed(found: Found, names: Mapping[str, str]) -> Found:
+    found.fields = {names[f]: kind for f, kind in found.fields.items()}
+    found.lists, found.whole = (tuple(names[f] for f in those) for those in (found.lists, found.whole))
+    return found
+
+
+def _our_archives(paths: list[Path], write: Mapping[str, Any]) -> Found:
+    """Tar: the members of a sample stand in the order of its fields."""
+    fields = write["fields"]
+    records = list(itertools.islice(tar_records(paths), PEEK))
+    whole = [r for r in records if len(r.fields) == len(fields)]
+    if not whole:
+        raise SpecError(f"{paths[0]}: none of its first samples has the fields of the manifest ({', '.join(fields)})")
+    seen = {f: list(dict.fromkeys(list(r.fields)[k] for r in whole)) for k, f in enumerate(fields)}
+    choices = {f: [*seen[f], *(e for e in alternatives(f, seen[f]) if e not in seen[f])] for f in fields}
+    step = {"op": "readers.webdataset", "paths": _absolute(paths), "ext": [";".join(choices[f]) for f in fields]}
+    values = {f: [list(r.fields.values())[k] for r in whole] for k, f in enumerate(fields)}
+    numbers = [f for f, config in fields.items() if config.get("encode", "auto") in ("auto", "npy", "raw")]
+    arrays = tuple(f for f in numbers if all(e.endswith("npy") for e in seen[f]) and _are_arrays(values[f]))
+    numerals = tuple(f for f in fields if f not in arrays and all(map(_is_numeral, values[f])))
+    return Found(step, dict.fromkeys(fields, "bytes"), {f: seen[f][0] for f in fields if len(seen[f]) == 1}, named=True,
+                 numerals=numerals, arrays=arrays)  # fmt: skip
+
+
+def _are_arrays(values: Sequence[bytes]) -> bool:
+    """Whether ``values`` are .npy files of numbers, of one number of dimensions at most."""
+    return all(v.startswith(b"\x93NUMPY") for v in values)
+
+
+def _our_files(paths: list[Path], write: Mapping[str, Any]) -> Found:
+    """Files: the listings say which of them belong together, and hold single numbers."""
+    fields = write["fields"]
+    rows = [row for path in paths for row in lines_of(str(path))]
+    kinds: dict[str, str] = {}
+    stored = {f for f in fields if not all(f"field:{f}" in row for row in rows)}
+    for f in fields:
+        values = [row.get(f"field:{f}") for row in rows]
+        if f not in stored:
+            kinds[f] = "int" if all(isinstance(v, int) for v in values) else "float"
+        elif any(v is not None for v in values):
+            raise SpecError(f"{paths[0].parent}: the field {f!r} has one number in some samples and several in others, "
+                            "which convert does not put together; write a spec")  # fmt: skip
+        else:
+            kinds[f] = "bytes"
+    step = {"op": "readers.listing", "path": _absolute(paths), "fields": kinds}
+    order = [f for f in fields if f in stored]
+    endings = {f: {row["files"][k].rpartition(".")[2] for row in rows if len(row["files"]) == len(order)}
+               for k, f in enumerate(order)}  # fmt: skip
+    arrays = tuple(f for f in order if endings[f] == {"npy"} and fields[f].get("encode", "auto") != "keep")
+    first = [row for row in rows if len(row["files"]) == len(order)][:PEEK]
+    root = paths[0].parent
+    numerals = tuple(
+        f for k, f in enumerate(order)
+        if first and f not in arrays and all(_is_numeral((root / row["files"][k]).read_bytes()) for row in first)
+    )  # fmt: skip
+    return Found(step, {f: "bytes" if kind == "bytes" else "numbers" for f, kind in kinds.items()},
+                 {f: next(iter(e)) for f, e in endings.items() if len(e) == 1}, named=True, arrays=arrays,
+                 numerals=numerals)  # fmt: skip
+
+
+_OF_OURS: dict[str, Callable[[list[Path], Mapping[str, Any]], Found]] = {
+    "tfrecord": _our_examples,
+    "recordio": _our_records,
+    "lmdb": _our_databases,
+    "webdataset": _our_archives,
+    "files": _our_files,
+    "parquet": lambda paths, _: _parquet(paths, ()),
+}
+"""How the outputs of our writers are looked at."""
+
+
+def _check_finished(source: str) -> None:
+    """Raises SpecError for an output of ours that is not complete: its last samples would be missing."""
+    if is_url(source):
+        info = Store(source).info()
+        if info is None or info.get("type") != "directory" or "journal" not in " ".join(Store(source).folder()[1]):
+            return
+    elif not Path(plain_path(source)).is_dir():
+        return
+    with state_of(source if is_url(source) else plain_path(source)) as root:
+        found = sides(root)
+        journals = {side.journal.name: read_journal(side.journal) for side in (*found, *stages(root))}
+        missing = next((name for name, told in journals.items() if told is None or not told.done), "")
+        if missing or (found and not (root / "manifest.json").exists()):
+            what = f" ({missing})" if missing else ": parts of it are missing, or dali-run merge"
+            raise SpecError(f"{source}: is the output of a job that is not finished{what}; finish it first")
+
+
+def look_behind(url: str, columns: Sequence[str] = ()) -> Found:
+    """`look` at a URL; only its first container is copied here. Raises SpecError, JobError."""
+    with skeleton(url, 0) as seen:
+        try:
+            found = look(seen.place, columns, in_part=True)
+        except SpecError as e:
+            raise SpecError(str(e).replace(str(seen.place), url)) from None
+        if found.step["op"] == "readers.listing":
+            found.step["path"] = [join(url, Path(p).name) for p in found.step["path"]]
+            return found
+        if seen.deeper:
+            raise SpecError(f"{url}: {seen.deeper} lies in a folder of a folder; only <folder>/<file> is read")
+        for name in ("path", "paths"):
+            if name in found.step:
+                found.step[name] = list(seen.containers)
+        if "file_root" in found.step:
+            found.step["file_root"] = url
+        return found
+
+
+def _absolute(paths: list[Path]) -> list[str]:
+    return [str(p.absolute()) for p in paths]
+
+
+def _tfrecord(paths: list[Path], _: Sequence[str] = ()) -> Found:
+    step = {"op": "readers.tfrecord", "path": _absolute(paths)}
+    return _with_features(step, _first(read_through("", "readers.tfrecord", {"path": step["path"]}, _value)))
+
+
+def _lmdb(paths: list[Path], _: Sequence[str] = ()) -> Found:
+    step = {"op": "readers.lmdb", "path": _absolute(paths)}
+    values = _first(read_through("", "readers.lmdb", {"path": step["path"]}, _value))
+    if _mostly(is_picture, values):
+        return Found(step, {"image": "bytes"}, named=True)
+    if _mostly(example_fields, values):
+        found = _with_features({**step, "schema": "example"}, values)
+    elif _mostly(lambda v: datum_fields(v).get("data") is not None, values):
+        found = Found({**step, "schema": "datum"}, {"image": "bytes", "label": "numbers"})
+    else:
+        found = Found(step, {"value": "bytes"})
+    found.named = True
+    return found
+
+
+def _tar(paths: list[Path], _: Sequence[str] = ()) -> Found:
+    records = list(itertools.islice(tar_records(paths), PEEK))
+    extensions = list(dict.fromkeys(e for r in records for e in r.fields))
+    if not extensions:
+        raise SpecError(f"{paths[0]}: holds no samples")
+    for r in records:
+        for e in r.fields:
+            if not all(e.split(";")):
+                raise SpecError(f"{r.source}: member {f'{r.key}.{e}'!r} has no extension by which it could be read; "
+                                "rename it, or leave the archive out")  # fmt: skip
+    step = {"op": "readers.webdataset", "paths": _absolute(paths), "ext": extensions}
+    numerals = tuple(e for e in extensions if all(_is_numeral(r.fields[e]) for r in records if e in r.fields))
+    return Found(step, dict.fromkeys(extensions, "bytes"), {e: e for e in extensions}, named=True, numerals=numerals)
+
+
+def _is_numeral(text: Any) -> bool:
+    """A whole number as Python writes it: what is read as a number comes out as the same text again."""
+    return isinstance(text, bytes) and re.fullmatch(rb"0|-?[1-9]\d{0,17}", text) is not None
+
+
+def _recordio(paths: list[Path], _: Sequence[str] = ()) -> Found:
+    """Labels are stored as floats: those of all records say whether they are whole numbers, and one each."""
+    step = {"op": "readers.mxnet", "path": _absolute(paths)}
+    whole, lists = labels_of(step["path"])
+    return Found(step, {"image": "bytes", "label": "numbers"}, whole=("label",) * whole, lists=("label",) * lists)
+
+
+def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[Where], list[str]]:
+    """The columns that most of ``paths`` have, the first of these files, and the columns that cannot be read. Raises
+    SpecError where no more than half of the files agree, JobError where none can be read."""
+    seen: list[tuple[Path, list[Where], list[str]]] = []
+    problem: JobError | None = None
+    for path in paths[:PEEK]:
+        try:
+            seen.append((path, *columns_of(str(path), names)))
+        except JobError as e:
+            problem = problem or e
+    if not seen:
+        assert problem is not None
+        raise problem
+    same = [sum(one[1:] == other[1:] for other in seen) for one in seen]
+    model = seen[same.index(max(same))]
+    if 2 * max(same) <= len(seen):
+        other = next(one for one in seen if one[1:] != model[1:])
+        lists = " and ".join(f"{path} has {', '.join(w.name for w in found)}" for path, found, _ in (model, other))
+        raise SpecError(f"the columns differ: {lists}; name those that all have (--columns), or leave files out")
+    return model
+
+
+def _parquet(paths: list[Path], columns: Sequence[str]) -> Found:
+    path, seen, refused = _columns(paths, columns)
+    if refused:
+        raise SpecError(f"{path}: {'; '.join(refused)}. Name the columns to be converted (--columns)")
+    key = next((w.name for w in seen if w.name in ("key", "__key__") and w.kind == "text" and not columns), "")
+    kept = [w for w in seen if w.name != key]
+    if not kept:
+        raise SpecError(f"{paths[0]}: has no columns")
+    step: dict[str, Any] = {"op": "readers.parquet", "path": _absolute(paths), "columns": [w.name for w in kept]}
+    return Found(
+        {**step, "key": key} if key else step,
+        {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in kept},
+        extensions={w.name: "txt" for w in kept if w.kind == "text" and w.name not in KNOWN},
+        named=bool(key),
+        key=key,
+        lists=tuple(w.name for w in kept if w.kind == "list"),
+        text=tuple(w.name for w in kept if w.kind == "text"),
+    )
+
+
+def _files(source: Path, inside: list[os.DirEntry[str]]) -> Found:
+    """Class folders, or one folder of files."""
+    step: dict[str, Any] = {"op": "readers.file", "file_root": str(source.absolute())}
+    folders = [p for p in inside if p.is_dir()]
+    if folders:
+        beside = next((p.name for p in inside if _is_picture_name(p.name) and not p.is_dir()), None)
+        names, deeper = _names_in(folders)
+        if beside is not None:
+            raise SpecError(f"{source}: holds pictures ({beside}) beside folders; only <folder>/<file> is read")
+        if deeper:
+            raise SpecError(f"{source}: {deeper} is a folder in a folder; only <folder>/<file> is read")
+        found = Found({**step, "file_filters": ["[!.]*"]}, {"image": "bytes", "label": "numbers"}, named=True)
+    else:
+        names = [p.name for p in inside]
+        if not names:
+            raise SpecError(f"{source}: the folder is empty")
+        found = Found({**step, "files": names}, {"image": "bytes", "number": "numbers"}, named=True)
+    endings = {os.path.splitext(name)[1] for name in names}
+    if len(endings) == 1 and (ending := endings.pop()[1:]).lower() in KNOWN:
+        found.extensions["image"] = ending  # also of a file without content
+    return found
+
+
+def _names_in(folders: Sequence[os.DirEntry[str]]) -> tuple[list[str], str]:
+    """Names of the files in ``folders``, hidden ones left out, and a folder in one of them, if there is any."""
+    names, deeper = [], ""
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            for e in entries:
+                if e.name[0] != ".":
+                    names.append(e.name)
+                    deeper = deeper or (e.path if e.is_dir() else "")
+    return names, deeper
+
+
+def _is_picture_name(name: str) -> bool:
+    return any(fnmatch(name.lower(), pattern) for pattern in MEDIA_FILTERS)
+
+
+_READERS: tuple[Callable[[list[Path], Sequence[str]], Found], ...] = (_tfrecord, _lmdb, _tar, _recordio, _parquet)
+
+
+def _value(outputs: list[Any]) -> dict[str, Any]:
+    return {"value": outputs[0].tobytes()}
+
+
+def _first(data: DataSet) -> list[bytes]:
+    """Values of the first records that can be read."""
+    records: list[Record] = [r for r in itertools.islice(data.records, PEEK) if not r.problem]
+    if not records:
+        raise SpecError("the data set is empty, or none of its first records can be read")
+    return [r.fields["value"] for r in records]
+
+
+def is_picture(data: bytes) -> bool:
+    try:
+        recognise(memoryview(data))
+    except SampleError:
+        return False
+    return True
+
+
+def _mostly(test: Callable[[bytes], Any], values: list[bytes]) -> bool:
+    """Whether more than half of ``values`` pass: a damaged record among them must not change how all are read."""
+    return 2 * sum(bool(test(v)) for v in values) > len(values)
+
+
+def _with_features(step: dict[str, Any], values: list[bytes]) -> Found:
+    """Of Examples: all features that their first ones have."""
+    features: dict[str, Any] = {}
+    kinds: dict[str, str] = {}
+    several: set[str] = set()
+    if not _mostly(example_fields, values):
+        return Found(step, {"value": "bytes"})
+    for value in values:
+        for name, content in example_fields(value).items():
+            if isinstance(content, list):
+                raise SpecError(f"feature {name!r} holds several byte strings, which no writer here takes")
+            if isinstance(content, bytes):
+                features[name], kinds[name] = "string", "bytes"
+                continue
+            several |= {name} if isinstance(content, np.ndarray) and len(content) else set()
+            if name not in features:
+                is_float = isinstance(content, float) or (isinstance(content, np.ndarray) and content.dtype.kind == "f")
+                features[name] = {"dtype": "float" if is_float else "int64", "var_len": True}
+                kinds[name] = "numbers"
+    arrays = tuple(f for f in features if {f"{f}/shape", f"{f}/dtype"} <= features.keys())
+    lists = tuple(f for f, kind in kinds.items() if kind == "numbers" and f in several and not f.endswith("/shape"))
+    return Found({**step, "features": features}, kinds, raw=arrays, lists=lists)
