@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     )
     from .ops.errors import DaliRunError, DeviceError, JobError, SpecError
     from .pipelines.fleet.api import Report, run_job
-    from .pipelines.python.data_node import DataNode, newaxis
+    from .pipelines.python.data_node import DataNode
     from .pipelines.python.from_spec import load_spec
+    from .pipelines.python.indexing import newaxis
     from .pipelines.python.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
     from .pipelines.python.pipeline_def import pipeline_def
 
@@ -100,7 +101,7 @@ _MEMBERS = {
     "SpecError": ".ops.errors",
     "StreamPolicy": ".pipelines.python.pipeline",
     "load_spec": ".pipelines.python.from_spec",
-    "newaxis": ".pipelines.python.data_node",
+    "newaxis": ".pipelines.python.indexing",
     "pipeline_def": ".pipelines.python.pipeline_def",
     "run_job": ".pipelines.fleet.api",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from .pipelines.python.data_node import DataNode, newaxis
+from .pipelines.python.data_node import DataNode
+from .pipelines.python.indexing import newaxis
 
 __all__ = ["DataNode", "newaxis"]

@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from dali_run.ops.dali_names import FOLDERS as FOLDERS_OF_OPS
 
 ROOT = Path(__file__).parents[1]
@@ -117,3 +119,34 @@ def test_benchmarks_import_one_another_by_their_full_names() -> None:
             elif isinstance(node, ast.Import):
                 bare = [name.name for name in node.names if name.name.partition(".")[0] in own]
                 assert not bare, f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+CIRCLES: set[frozenset[str]] = {
+    frozenset({"ops.compiled.listed", "ops.compiled.loops"}),
+    frozenset({"ops.codecs.encoders", "ops.codecs.encoders_gpu"}),
+    frozenset({"pipelines.spec.dali_file", "pipelines.spec.model", "pipelines.spec.to_yaml"}),
+}
+"""Modules that import each other, also inside functions; none may be added."""
+
+
+def test_no_modules_import_each_other() -> None:
+    grimp = pytest.importorskip("grimp")
+    graph = grimp.build_graph("dali_run", exclude_type_checking_imports=True, cache_dir=None)
+    below = {m: graph.find_modules_directly_imported_by(m) for m in graph.modules}
+    found: set[frozenset[str]] = set()
+    for m in below:
+        reached = _reached(below, m)
+        if m in reached:
+            found.add(frozenset(n.removeprefix("dali_run.") for n in reached if m in _reached(below, n)))
+    assert found == CIRCLES
+
+
+def _reached(below: dict[str, set[str]], start: str) -> set[str]:
+    """The modules that ``start`` imports, directly or not."""
+    found: set[str] = set()
+    wanted = [start]
+    while wanted:
+        new = below[wanted.pop()] - found
+        found |= new
+        wanted += new
+    return found

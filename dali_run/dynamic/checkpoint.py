@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from ..pipelines.dynamic.checkpoint import Checkpoint, current
+from ..pipelines.dynamic.checkpoint import Checkpoint
+from ..pipelines.dynamic.contexts import current_checkpoint as current
 
 __all__ = ["Checkpoint", "current"]

@@ -33,9 +33,8 @@ from .ahead import ROOT, Ahead, Forecast, Given, Noted, Place, Ready
 from .contexts import EvalContext
 from .data import moved_to
 from .devices import Device
-from .invocation import compute, dispatch, loops
 from .rng import RNG
-from .values import Batch, Value, as_tensor, made, value_of
+from .values import Batch, Value, as_tensor, compute, dispatch, loops, made, value_of
 
 if TYPE_CHECKING:
     from .readers import Reader

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...ops.errors import ArgumentNameError, ArgumentTypeError, ArgumentValueError
-from .contexts import EvalContext
 
 _VERSION = 2
 """Version of the JSON, and of DALI's."""
@@ -209,8 +208,3 @@ def _numbered(filename: str) -> dict[int, str]:
     wanted = re.compile("".join(re.escape(text) + ("([0-9]+)" if field else "") for text, field in parts))
     matches = [(wanted.fullmatch(path), path) for path in glob.glob(shape)]
     return {int(m.group(1)): path for m, path in matches if m}
-
-
-def current() -> Checkpoint:
-    """The checkpoint of the current `EvalContext`."""
-    return EvalContext.current().checkpoint

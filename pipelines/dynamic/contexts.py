@@ -9,15 +9,13 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ...ops.errors import ArgumentValueError
 from ...ops.gpu.lane import Lane, gpu_count
 from ..cores import usable_cores
+from .checkpoint import Checkpoint
 from .devices import Device, Stream, get_current_stream, stream
-
-if TYPE_CHECKING:
-    from .checkpoint import Checkpoint
 
 T = TypeVar("T")
 
@@ -195,8 +193,6 @@ class EvalContext:
     def checkpoint(self) -> Checkpoint:
         """The checkpoint that readers and generators of this context may be registered with."""
         if self._checkpoint is None:
-            from .checkpoint import Checkpoint
-
             self._checkpoint = Checkpoint()
         return self._checkpoint
 
@@ -223,3 +219,8 @@ class EvalContext:
     def __exit__(self, *exc: object) -> None:
         self.evaluate_all()
         _local.contexts.pop()
+
+
+def current_checkpoint() -> Checkpoint:
+    """The checkpoint of the current `EvalContext`."""
+    return EvalContext.current().checkpoint

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +23,9 @@ class DType:
         float = 3
         bool = 4
         enum = 5
+
+    make: ClassVar[Callable[[Any, DType, Any, str | None], Any]]
+    """Makes a tensor of data, a type, a device and a layout, and a batch of a Batch. The module of values sets it."""
 
     def __init__(
         self,
@@ -69,10 +73,7 @@ class DType:
             raise ArgumentValueError(f"{name!r} is no data type; there are: {', '.join(_BY_NAME)}") from None
 
     def __call__(self, data: Any, device: Any = None, layout: str | None = None) -> Any:
-        from .values import Batch, batch, tensor
-
-        make = batch if isinstance(data, Batch) else tensor
-        return make(data, dtype=self, device=device, layout=layout)
+        return DType.make(data, self, device, layout)
 
     def __str__(self) -> str:
         return self.name

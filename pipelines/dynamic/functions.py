@@ -13,8 +13,8 @@ from ...readers.base import Reader
 from ..graph.legacy_names import LEGACY, class_name
 from ..plugins import load_installed_plugins, load_operators
 from ..python.functions import wrapped
-from .invocation import invoke
 from .readers import reader_class
+from .values import invoke
 
 _INTERNAL = ("constant", "expr", "shapes", "tensor_subscript")
 """Operators that tensors apply by themselves: arrays, arithmetic, shapes and indices."""
@@ -48,7 +48,7 @@ def is_reader(cls: type[Operator]) -> bool:
 def member(name: str) -> Any:
     """The function, or the reader class, called ``name``."""
     cls = find(names()[name])
-    return reader_class(name, cls) if is_reader(cls) else function(name, cls)
+    return reader_class(name, cls, describe(cls)) if is_reader(cls) else function(name, cls)
 
 
 def function(name: str, cls: type[Operator]) -> Callable[..., Any]:

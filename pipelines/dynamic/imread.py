@@ -9,8 +9,7 @@ import numpy as np
 
 from ...ops.errors import ArgumentTypeError
 from ..plugins import find_operator
-from .invocation import invoke
-from .values import Value, as_batch, as_tensor
+from .values import Value, as_batch, as_tensor, invoke
 
 
 def imread(filepaths: Any, /, *, device: Any = "cpu", **arguments: Any) -> Any:

@@ -285,10 +285,8 @@ def _plain(value: Any) -> Any:
     return type_id(value) if isinstance(value, DType) else value
 
 
-def reader_class(name: str, cls: type[Operator]) -> type[Reader]:
-    """The class of reader ``cls``, called ``name``: ``readers.File``."""
-    from .functions import describe
-
+def reader_class(name: str, cls: type[Operator], about: str) -> type[Reader]:
+    """The class of reader ``cls``, called ``name``, with ``about`` as docstring: ``readers.File``."""
     *folders, last = name.split(".")
     module = ".".join(("dali_run.dynamic", *folders))
-    return type(last, (Reader,), {"operator": cls, "__doc__": describe(cls), "__module__": module})
+    return type(last, (Reader,), {"operator": cls, "__doc__": about, "__module__": module})

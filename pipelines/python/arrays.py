@@ -7,16 +7,51 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...ops.batch import Batch, Samples
 from ...ops.errors import MixedTypesError
 from ...ops.gpu.current import OnGpu
 from ...ops.types import from_numpy
 from ..user_warnings import warn
-from .tensors import Tensor, TensorList
 
 _CPU = 1
 """Device type of host memory in DLPack."""
+
+
+class OneArray:
+    """Base of tensors: an array of NumPy's or CuPy's with a layout. NumPy (`__array_interface__`), CuPy
+    (`__cuda_array_interface__`) and DLPack see it without a copy."""
+
+    array: Any
+
+    def layout(self) -> str:
+        """Layout, for example ``HWC``."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        host = self.array if isinstance(self.array, np.ndarray) else self.array.get()
+        return np.array(host, dtype=dtype, copy=copy)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__array_interface__", "__cuda_array_interface__"):
+            return getattr(self.array, name)
+        raise AttributeError(name)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+class ManyArrays:
+    """Base of lists of tensors: a batch of the engine's."""
+
+    batch: Batch
+
+    def __len__(self) -> int:
+        return len(self.batch)
 
 
 def as_array(value: Any) -> Any:
@@ -25,7 +60,7 @@ def as_array(value: Any) -> Any:
     Takes NumPy, CuPy, PyTorch, JAX, TensorFlow arrays, whatever speaks DLPack or an array interface, and numbers.
     Raises TypeError for anything else.
     """
-    if isinstance(value, Tensor):
+    if isinstance(value, OneArray):
         value = value.array
     if type(value).__name__ == "PyCapsule":
         value = _Capsule(value)
@@ -98,13 +133,13 @@ def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bo
 
     ``copy`` makes the batch independent of ``data``. Raises TypeError and ValueError that say what is wrong.
     """
-    if isinstance(data, TensorList):
+    if isinstance(data, ManyArrays):
         batch = data.batch.replace(samples=_samples(samples, len(data)), layout=layout or data.batch.layout)
         if not copy:
             return batch
         return batch.replace(data=batch.data.copy() if batch.on_host else settled(batch.data, copy=True))
     if isinstance(data, (list, tuple)):
-        layout = layout or (data[0].layout() if data and isinstance(data[0], Tensor) else "")
+        layout = layout or (data[0].layout() if data and isinstance(data[0], OneArray) else "")
         return _from_list([as_array(d) for d in data], layout, samples)
     whole = as_array(data)
     if whole.ndim == 0:

@@ -6,13 +6,13 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...ops.arrays.cast import Cast
 from ...ops.base import Operator, Parameter, parameters, plain_number
-from ...ops.errors import ArgumentTypeError, ArgumentValueError, SpecError
+from ...ops.errors import ArgumentValueError, SpecError
 from ...ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
 from ...readers.base import Reader
 from ..graph.arguments import is_tensor
@@ -21,6 +21,8 @@ from ..graph.nodes import DeviceRequest, Edge
 from ..plugins import find_operator
 from ..problems import Mark
 from ..user_warnings import user_line, warn
+from . import indexing
+from .arithmetic import Arithmetic
 
 if TYPE_CHECKING:
     from .tensors import TensorList
@@ -167,7 +169,7 @@ class EagerBuilder(GraphBuilder):
         raise NotImplementedError
 
 
-class DataNode:
+class DataNode(Arithmetic["DataNode"]):
     """A batch that does not exist yet. Pass it to operators, calculate with it, return it from a pipeline."""
 
     __slots__ = ("_device", "builder", "edge", "name")
@@ -238,111 +240,9 @@ class DataNode:
     def __getitem__(self, index: Any) -> DataNode:
         return subscript(self, index)
 
-    # -- arithmetic: each operation is one `expr` node -------------------------------------------------------------
-
-    def __add__(self, other: Any) -> DataNode:
-        return calculate("{} + {}", self, other)
-
-    def __radd__(self, other: Any) -> DataNode:
-        return calculate("{} + {}", other, self)
-
-    def __sub__(self, other: Any) -> DataNode:
-        return calculate("{} - {}", self, other)
-
-    def __rsub__(self, other: Any) -> DataNode:
-        return calculate("{} - {}", other, self)
-
-    def __mul__(self, other: Any) -> DataNode:
-        return calculate("{} * {}", self, other)
-
-    def __rmul__(self, other: Any) -> DataNode:
-        return calculate("{} * {}", other, self)
-
-    def __truediv__(self, other: Any) -> DataNode:
-        return calculate("{} / {}", self, other)
-
-    def __rtruediv__(self, other: Any) -> DataNode:
-        return calculate("{} / {}", other, self)
-
-    def __floordiv__(self, other: Any) -> DataNode:
-        return calculate("{} // {}", self, other)
-
-    def __rfloordiv__(self, other: Any) -> DataNode:
-        return calculate("{} // {}", other, self)
-
-    def __mod__(self, other: Any) -> DataNode:
-        return calculate("{} % {}", self, other)
-
-    def __rmod__(self, other: Any) -> DataNode:
-        return calculate("{} % {}", other, self)
-
-    def __pow__(self, other: Any) -> DataNode:
-        return calculate("{} ** {}", self, other)
-
-    def __rpow__(self, other: Any) -> DataNode:
-        return calculate("{} ** {}", other, self)
-
-    def __and__(self, other: Any) -> DataNode:
-        return calculate("{} & {}", self, other)
-
-    def __rand__(self, other: Any) -> DataNode:
-        return calculate("{} & {}", other, self)
-
-    def __or__(self, other: Any) -> DataNode:
-        return calculate("{} | {}", self, other)
-
-    def __ror__(self, other: Any) -> DataNode:
-        return calculate("{} | {}", other, self)
-
-    def __xor__(self, other: Any) -> DataNode:
-        return calculate("{} ^ {}", self, other)
-
-    def __rxor__(self, other: Any) -> DataNode:
-        return calculate("{} ^ {}", other, self)
-
-    def __lshift__(self, other: Any) -> DataNode:
-        return calculate("{} << {}", self, other)
-
-    def __rlshift__(self, other: Any) -> DataNode:
-        return calculate("{} << {}", other, self)
-
-    def __rshift__(self, other: Any) -> DataNode:
-        return calculate("{} >> {}", self, other)
-
-    def __rrshift__(self, other: Any) -> DataNode:
-        return calculate("{} >> {}", other, self)
-
-    def __lt__(self, other: Any) -> DataNode:
-        return calculate("{} < {}", self, other)
-
-    def __le__(self, other: Any) -> DataNode:
-        return calculate("{} <= {}", self, other)
-
-    def __gt__(self, other: Any) -> DataNode:
-        return calculate("{} > {}", self, other)
-
-    def __ge__(self, other: Any) -> DataNode:
-        return calculate("{} >= {}", self, other)
-
-    def __eq__(self, other: object) -> DataNode:  # type: ignore[override]  # elementwise, as in NumPy
-        return calculate("{} == {}", self, other)
-
-    def __ne__(self, other: object) -> DataNode:  # type: ignore[override]
-        return calculate("{} != {}", self, other)
-
-    __hash__ = object.__hash__
-
-    def __neg__(self) -> DataNode:
-        return calculate("-{}", self)
-
-    def __pos__(self) -> DataNode:
-        return calculate("+{}", self)
-
-    def __abs__(self) -> DataNode:
-        return calculate("abs({})", self)
-
-    def __invert__(self) -> DataNode:
-        return calculate("~{}", self)
+    @staticmethod
+    def _calculate(template: str, *operands: Any) -> DataNode:
+        return calculate(template, *operands)
 
 
 def one(result: DataNode | list[Any] | None) -> DataNode:
@@ -557,83 +457,17 @@ def literal(value: Any) -> str | None:
 # -- indexing ---------------------------------------------------------------------------------------------------------
 
 
-class NewAxis:
-    """``dali_run.newaxis``: a new dimension of extent 1; called with a letter, it has that name in the layout."""
-
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-
-    def __call__(self, name: str) -> NewAxis:
-        if len(name) != 1:
-            raise ValueError(f"a dimension has one letter for a name, got {name!r}")
-        return NewAxis(name)
-
-
-newaxis = NewAxis()
-
-
 def subscript(node: DataNode, index: Any) -> DataNode:
-    """``node[index]``: integers, slices with steps, ``newaxis`` and a leading or trailing ``...``; entries may be
-    DataNodes. Raises TypeError and IndexError as NumPy does."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    new: list[tuple[int, str]] = []
-    kinds: list[str] = []
-    starts: list[Any] = []
-    stops: list[Any] = []
-    steps: list[Any] = []
-    place = 0
-    if any(isinstance(i, EllipsisType) for i in items[:-1]):
+    """Return ``node[index]``: integers, slices with steps, ``newaxis`` and a trailing ``...``; entries may be
+    DataNodes. Raises TypeError and ValueError for other entries."""
+    items = indexing.items_of(index)
+    if any(map(indexing.is_ellipsis, items[:-1])):
         raise NotImplementedError("`...` is only understood at the end of an index; write `:` for each dimension")
-    for item in items:
-        if isinstance(item, EllipsisType):
-            continue
-        if isinstance(item, NewAxis) or item is None:
-            new.append((place, item.name if isinstance(item, NewAxis) else ""))
-            place += 1
-            continue
-        kind, start, stop, step = _index_item(item)
-        kinds.append(kind)
-        starts.append(start)
-        stops.append(stop)
-        steps.append(step)
-        place += kind != "i"
-    result = node
-    strided = any(isinstance(s, DataNode) or s != 1 for s in steps)
-    if strided or len(kinds) > 1 or any(k != ":" for k in kinds):  # `:` alone fits all; several say how many there are
-        args: dict[str, Any] = {"kinds": "".join(kinds), "start": _vector(starts), "stop": _vector(stops)}
-        if strided:
-            args["step"] = _vector(steps)
-        result = one(apply("tensor_subscript", [node], args))
-    if new:
-        names = "".join(name for _, name in new)
-        expand: dict[str, Any] = {"axes": [at for at, _ in new]}
-        if len(names) == len(new):
-            expand["new_axis_names"] = names
-        result = one(apply("expand_dims", [result], expand))
-    return result
+    kept = [i for i in items if not indexing.is_ellipsis(i)]
+    found: DataNode = indexing.subscript(node, kept, DataNode, _apply_to_numbers)
+    return found
 
 
-def _index_item(item: Any) -> tuple[str, Any, Any, Any]:
-    """Kind (``i`` index, ``:`` all, ``[`` from a start, ``]`` to a stop, ``s`` both), start, stop and step."""
-    if isinstance(item, slice):
-        step = 1 if item.step is None else item.step
-        if not isinstance(step, DataNode) and (not isinstance(step, (int, np.integer)) or step == 0):
-            raise ArgumentTypeError(f"the step of a slice is an integer other than 0, or a DataNode, got {step!r}")
-        for end in (item.start, item.stop):
-            if end is not None and not isinstance(end, (DataNode, int, np.integer)):
-                raise TypeError(f"slices are made of integers and DataNodes, got {end!r}")
-        kind = {(True, True): ":", (False, True): "[", (True, False): "]", (False, False): "s"}[
-            (item.start is None, item.stop is None)
-        ]
-        return kind, 0 if item.start is None else item.start, 0 if item.stop is None else item.stop, step
-    if isinstance(item, DataNode) or (isinstance(item, (int, np.integer)) and not isinstance(item, bool)):
-        return "i", item, 0, 1
-    raise TypeError(f"DataNodes are indexed with integers, slices, newaxis and DataNodes, got {item!r}")
-
-
-def _vector(values: Sequence[Any]) -> Any:
-    """Numbers as they are; with DataNodes among them, one vector a sample."""
-    if not any(isinstance(v, DataNode) for v in values):
-        return [int(v) for v in values]
-    nodes = [one(apply("cast", [as_node(v).cpu()], {"dtype": DALIDataType.INT64})) for v in values]
-    return one(apply("stack", nodes, {}))
+def _apply_to_numbers(cls: type[Operator], inputs: Sequence[Any], args: Mapping[str, Any]) -> DataNode:
+    nodes = [as_node(v).cpu() for v in inputs] if cls is Cast else inputs
+    return one(apply(cls, nodes, args))

@@ -11,28 +11,14 @@ from ...ops.base import Operator, find, hint, nearest, operators, parameters, ty
 from ...ops.errors import ArgumentNameError
 from ..graph.legacy_names import callable_names, class_name
 from ..plugins import load_installed_plugins, load_operators
+from . import python_functions  # noqa: F401  # it declares wrappers
 from .data_node import apply
-
-Wrapper = Callable[..., Any]
-_WRAPPERS: dict[str, Wrapper] = {}
-"""Operators whose calls take more than inputs and arguments (external_source, python_function)."""
-
-
-def wrap(name: str) -> Callable[[Wrapper], Wrapper]:
-    """Declare the function that is called as ``fn.<name>`` instead of the generated one."""
-
-    def register(function: Wrapper) -> Wrapper:
-        _WRAPPERS[name] = function
-        return function
-
-    return register
+from .sources.source import external_source  # noqa: F401  # it declares another
+from .wrappers import WRAPPERS, Wrapper
 
 
 def names() -> dict[str, str]:
     """Every name under ``fn`` with its operator."""
-    from . import python_functions  # noqa: F401  # it declares a wrapper
-    from .sources import source  # noqa: F401  # likewise
-
     load_operators()
     own = operators()
     return callable_names(own, (alias for op in own.values() for alias in op.aliases))
@@ -74,8 +60,8 @@ class Namespace(ModuleType):
 def operator_function(name: str) -> Wrapper:
     """``fn.<name>``: call it with inputs and arguments; it gives a DataNode, or a list of them."""
     cls = find(names()[name])
-    if cls.name in _WRAPPERS:
-        return _WRAPPERS[cls.name]
+    if cls.name in WRAPPERS:
+        return WRAPPERS[cls.name]
 
     def function(*inputs: Any, **arguments: Any) -> Any:
         return apply(cls, inputs, arguments)
@@ -95,13 +81,12 @@ def operator_behind(room: str, name: str) -> str:
 
 def wrapped() -> Collection[str]:
     """The operators that have functions of their own."""
-    names()  # modules that declare some are imported
-    return _WRAPPERS.keys()
+    return WRAPPERS.keys()
 
 
 def wraps(name: str) -> bool:
     """``fn.<name>`` is a function of its own."""
-    return find(names()[name]).name in _WRAPPERS
+    return find(names()[name]).name in WRAPPERS
 
 
 def known_arguments(name: str) -> set[str]:

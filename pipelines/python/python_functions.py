@@ -10,7 +10,7 @@ import numpy as np
 from ...ops.errors import SpecError
 from ...ops.python_function import DLTensorPythonFunction, PythonFunction
 from .data_node import DataNode, apply
-from .functions import wrap
+from .wrappers import wrap
 
 
 @wrap("python_function")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from ...ops.base import parameters
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
 from ..show.notebook import Box, graph_svg, outline
-from .data_node import DataNode
+
+if TYPE_CHECKING:
+    from .data_node import DataNode
 
 
 def boxes_of(outputs: Mapping[str, DataNode]) -> list[Box]:

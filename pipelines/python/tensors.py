@@ -19,13 +19,14 @@ from ...ops.batch import Batch, Samples
 from ...ops.errors import RaggedError
 from ...ops.gpu.current import OnGpu
 from ...ops.types import DALIDataType, from_numpy, to_numpy
+from .arrays import ManyArrays, OneArray, as_array, as_batch
 
 _ANY_DIRECTION = 4
 """cudaMemcpyDefault."""
 
 
-class Tensor:
-    """One sample. NumPy (`__array_interface__`), CuPy (`__cuda_array_interface__`) and DLPack see it without a copy."""
+class Tensor(OneArray):
+    """One sample."""
 
     def __init__(self, array: Any, layout: str | None = None, source_info: str = "") -> None:
         self.array = array
@@ -60,21 +61,6 @@ class Tensor:
     def source_info(self) -> str:
         """Where the sample came from."""
         return self._source_info
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        host = self.array if isinstance(self.array, np.ndarray) else self.array.get()
-        return np.array(host, dtype=dtype, copy=copy)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("__array_interface__", "__cuda_array_interface__"):
-            return getattr(self.array, name)
-        raise AttributeError(name)
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.array.__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
 
     def as_cpu(self) -> Tensor:
         """The same on the host; itself where it is there."""
@@ -132,8 +118,6 @@ class TensorCPU(Tensor):
 
     def __init__(self, b: Any, layout: str | None = None, source_info: str = "", is_pinned: bool = False) -> None:
         """``is_pinned`` is taken for DALI's sake. Raises TypeError for what is no array on the host."""
-        from .arrays import as_array
-
         array = b if isinstance(b, np.ndarray) else as_array(b)
         if not isinstance(array, np.ndarray):
             raise TypeError("TensorCPU takes arrays on the host; this one is on a GPU: use TensorGPU")
@@ -145,8 +129,6 @@ class TensorGPU(Tensor):
 
     def __init__(self, object: Any, layout: str | None = None, source_info: str = "", device_id: int = -1) -> None:
         """``device_id`` is taken for DALI's sake: an array knows where it is. Raises TypeError for one on the host."""
-        from .arrays import as_array
-
         array = as_array(object)
         if isinstance(array, np.ndarray):
             raise TypeError("TensorGPU takes arrays on a GPU; this one is on the host: use TensorCPU")
@@ -162,16 +144,13 @@ class TensorGPU(Tensor):
         return 0
 
 
-class TensorList:
+class TensorList(ManyArrays):
     """A batch as DALI shows it."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         """The batch itself: flat data, offsets, shapes, samples."""
         self._is_reset = False
-
-    def __len__(self) -> int:
-        return len(self.batch)
 
     def __getitem__(self, i: int) -> Tensor:
         n = len(self.batch)
@@ -345,8 +324,6 @@ class TensorListGPU(TensorList):
 def _batch(data: Any, layout: str | None) -> Batch:
     if isinstance(data, Batch):
         return data
-    from .arrays import as_batch
-
     return as_batch(data, layout or "", copy=False)
 
 

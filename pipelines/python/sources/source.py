@@ -17,7 +17,7 @@ from ...graph.nodes import Node
 from ...user_warnings import warn
 from ..arrays import as_batch, describe_batch
 from ..data_node import DataNode, apply
-from ..functions import wrap
+from ..wrappers import wrap
 from .fed import FedVideos, Input
 
 

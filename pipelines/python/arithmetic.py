@@ -1,0 +1,188 @@
+"""Arithmetic, element by element: Python's operators and functions by name, for nodes of a graph and for data.
+
+Both are calls of the operator `expr`; ``calculate(template, *operands)`` makes them, for example of ``"{} + {}"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+UNARY = {
+    "sqrt": "Square root.",
+    "rsqrt": "One over the square root.",
+    "cbrt": "Cube root.",
+    "exp": "e to the power of the input.",
+    "log": "Natural logarithm.",
+    "log2": "Logarithm to base 2.",
+    "log10": "Logarithm to base 10.",
+    "abs": "Absolute value.",
+    "fabs": "Absolute value, as a float.",
+    "floor": "The integer below, as a float.",
+    "ceil": "The integer above, as a float.",
+    "sin": "Sine of an angle in radians.",
+    "cos": "Cosine of an angle in radians.",
+    "tan": "Tangent of an angle in radians.",
+    "asin": "Arc sine, in radians.",
+    "acos": "Arc cosine, in radians.",
+    "atan": "Arc tangent, in radians.",
+    "sinh": "Hyperbolic sine.",
+    "cosh": "Hyperbolic cosine.",
+    "tanh": "Hyperbolic tangent.",
+    "asinh": "Inverse hyperbolic sine.",
+    "acosh": "Inverse hyperbolic cosine.",
+    "atanh": "Inverse hyperbolic tangent.",
+}
+"""Functions of one value, in the order in which modules unpack them."""
+BINARY = {
+    "min": "The smaller of two values.",
+    "max": "The larger of two values.",
+    "atan2": "The angle of the point (right, left), in radians.",
+}
+POWERS = {
+    "pow": "``base`` to the power of ``exponent``; integers stay integers.",
+    "fpow": "``base`` to the power of ``exponent``, as floats.",
+}
+
+
+def _named(call: Callable[..., T], name: str, about: str) -> Callable[..., T]:
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = about
+    return call
+
+
+def unary(calculate: Callable[..., T]) -> list[Callable[[Any], T]]:
+    """The functions of `UNARY`."""
+
+    def made(name: str, about: str) -> Callable[[Any], T]:
+        return _named(lambda input: calculate(f"{name}({{}})", input), name, about)
+
+    return [made(name, about) for name, about in UNARY.items()]
+
+
+def binary(calculate: Callable[..., T]) -> list[Callable[[Any, Any], T]]:
+    """The functions of `BINARY`, then those of `POWERS`."""
+
+    def made(name: str, about: str) -> Callable[[Any, Any], T]:
+        return _named(lambda left, right: calculate(f"{name}({{}}, {{}})", left, right), name, about)
+
+    def power(name: str, about: str) -> Callable[[Any, Any], T]:
+        return _named(lambda base, exponent: calculate(f"{name}({{}}, {{}})", base, exponent), name, about)
+
+    return [made(*f) for f in BINARY.items()] + [power(*f) for f in POWERS.items()]
+
+
+class Arithmetic(Generic[T]):
+    """Base of values that can be calculated with; `_calculate` makes the results."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _calculate(template: str, *operands: Any) -> T:
+        raise NotImplementedError
+
+    def __add__(self, other: Any) -> T:
+        return self._calculate("{} + {}", self, other)
+
+    def __radd__(self, other: Any) -> T:
+        return self._calculate("{} + {}", other, self)
+
+    def __sub__(self, other: Any) -> T:
+        return self._calculate("{} - {}", self, other)
+
+    def __rsub__(self, other: Any) -> T:
+        return self._calculate("{} - {}", other, self)
+
+    def __mul__(self, other: Any) -> T:
+        return self._calculate("{} * {}", self, other)
+
+    def __rmul__(self, other: Any) -> T:
+        return self._calculate("{} * {}", other, self)
+
+    def __truediv__(self, other: Any) -> T:
+        return self._calculate("{} / {}", self, other)
+
+    def __rtruediv__(self, other: Any) -> T:
+        return self._calculate("{} / {}", other, self)
+
+    def __floordiv__(self, other: Any) -> T:
+        return self._calculate("{} // {}", self, other)
+
+    def __rfloordiv__(self, other: Any) -> T:
+        return self._calculate("{} // {}", other, self)
+
+    def __mod__(self, other: Any) -> T:
+        return self._calculate("{} % {}", self, other)
+
+    def __rmod__(self, other: Any) -> T:
+        return self._calculate("{} % {}", other, self)
+
+    def __pow__(self, other: Any) -> T:
+        return self._calculate("{} ** {}", self, other)
+
+    def __rpow__(self, other: Any) -> T:
+        return self._calculate("{} ** {}", other, self)
+
+    def __and__(self, other: Any) -> T:
+        return self._calculate("{} & {}", self, other)
+
+    def __rand__(self, other: Any) -> T:
+        return self._calculate("{} & {}", other, self)
+
+    def __or__(self, other: Any) -> T:
+        return self._calculate("{} | {}", self, other)
+
+    def __ror__(self, other: Any) -> T:
+        return self._calculate("{} | {}", other, self)
+
+    def __xor__(self, other: Any) -> T:
+        return self._calculate("{} ^ {}", self, other)
+
+    def __rxor__(self, other: Any) -> T:
+        return self._calculate("{} ^ {}", other, self)
+
+    def __lshift__(self, other: Any) -> T:
+        return self._calculate("{} << {}", self, other)
+
+    def __rlshift__(self, other: Any) -> T:
+        return self._calculate("{} << {}", other, self)
+
+    def __rshift__(self, other: Any) -> T:
+        return self._calculate("{} >> {}", self, other)
+
+    def __rrshift__(self, other: Any) -> T:
+        return self._calculate("{} >> {}", other, self)
+
+    def __lt__(self, other: Any) -> T:
+        return self._calculate("{} < {}", self, other)
+
+    def __le__(self, other: Any) -> T:
+        return self._calculate("{} <= {}", self, other)
+
+    def __gt__(self, other: Any) -> T:
+        return self._calculate("{} > {}", self, other)
+
+    def __ge__(self, other: Any) -> T:
+        return self._calculate("{} >= {}", self, other)
+
+    def __eq__(self, other: object) -> T:  # type: ignore[override]  # elementwise, as in NumPy
+        return self._calculate("{} == {}", self, other)
+
+    def __ne__(self, other: object) -> T:  # type: ignore[override]
+        return self._calculate("{} != {}", self, other)
+
+    __hash__ = object.__hash__
+
+    def __neg__(self) -> T:
+        return self._calculate("-{}", self)
+
+    def __pos__(self) -> T:
+        return self._calculate("+{}", self)
+
+    def __abs__(self) -> T:
+        return self._calculate("abs({})", self)
+
+    def __invert__(self) -> T:
+        return self._calculate("~{}", self)

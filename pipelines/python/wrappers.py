@@ -1,0 +1,20 @@
+"""Functions of ``fn`` that are written by hand, because their calls take more than inputs and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Wrapper = Callable[..., Any]
+WRAPPERS: dict[str, Wrapper] = {}
+"""The functions by the names of their operators (external_source, python_function)."""
+
+
+def wrap(name: str) -> Callable[[Wrapper], Wrapper]:
+    """Declare the function that is called as ``fn.<name>`` instead of the generated one."""
+
+    def register(function: Wrapper) -> Wrapper:
+        WRAPPERS[name] = function
+        return function
+
+    return register
