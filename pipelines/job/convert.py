@@ -23,7 +23,7 @@ from ..spec.model import is_field_name
 from ..tools.datasets import (
     read_through,
 )
-from .data_layout import PEEK, Found, find_data, is_picture
+from .data_layout import KEYS, PEEK, Found, find_data, is_picture
 from .run import JobResult, Progress, run_job
 
 RECODED, SMALL = "decode", "decode_small"
@@ -146,13 +146,13 @@ def conversion(
     if wanted.to == "lmdb" and found.named:
         options.setdefault("key", "sample")
     if wanted.to == "tfrecord" and found.named:
-        options.setdefault("key", found.key or next(k for k in ("key", "__key__", "") if k not in fields))
+        options.setdefault("key", found.key or next(k for k in (*KEYS, "") if k not in fields))
     if wanted.to == "recordio" and found.named:
         note("recordio has no room for the samples' keys and for names of fields: samples are numbered")
     if wanted.to == "parquet":
         options.setdefault("lists", [names[f] for f in found.lists])
         options.setdefault("text", [names[f] for f in found.text])
-        options.setdefault("key", found.key or next(k for k in ("key", "__key__", "") if k not in fields))
+        options.setdefault("key", found.key or next(k for k in (*KEYS, "") if k not in fields))
     shard = {k: v for k, v in (("samples", wanted.samples), ("bytes", wanted.bytes)) if v is not None}
     return {
         "version": 1,

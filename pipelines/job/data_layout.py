@@ -42,6 +42,8 @@ from ..tools.datasets import (
 )
 from ..tools.remote_sample import CONTAINERS, skeleton
 
+KEYS = ("key", "__key__")
+"""Names of columns and features that hold the samples' keys."""
 PEEK = 64
 """Records that are looked at to find the fields; readers find out about the others."""
 
@@ -182,13 +184,8 @@ def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> Found:
 
 
 def _our_examples(paths: list[Path], write: Mapping[str, Any]) -> Found:
-    """TFRecords: the feature of the keys is not a field."""
-    key = write["options"].get("key", "")
-    found = _tfrecord(paths)
-    if key in found.fields:
-        del found.fields[key], found.step["features"][key]
-        found.step["key"], found.named, found.key = key, True, key
-    return found
+    """TFRecords: the manifest knows whether there are keys, and the name of their feature."""
+    return _tfrecord(paths, keys=(write["options"].get("key", ""),))
 
 
 def _our_records(paths: list[Path], write: Mapping[str, Any]) -> Found:
@@ -320,9 +317,15 @@ def _absolute(paths: list[Path]) -> list[str]:
     return [str(p.absolute()) for p in paths]
 
 
-def _tfrecord(paths: list[Path], _: Sequence[str] = ()) -> Found:
+def _tfrecord(paths: list[Path], _: Sequence[str] = (), keys: Sequence[str] = KEYS) -> Found:
+    """Examples, or records as they are; the first feature of bytes with a name of ``keys`` holds the samples' keys."""
     step = {"op": "readers.tfrecord", "path": _absolute(paths)}
-    return _with_features(step, _first(read_through("", "readers.tfrecord", {"path": step["path"]}, _value)))
+    found = _with_features(step, _first(read_through("", "readers.tfrecord", {"path": step["path"]}, _value)))
+    key = next((k for k in keys if found.fields.get(k) == "bytes" and len(found.fields) > 1), "")
+    if key:
+        del found.fields[key], found.step["features"][key]
+        found.step["key"], found.named, found.key = key, True, key
+    return found
 
 
 def _lmdb(paths: list[Path], _: Sequence[str] = ()) -> Found:
@@ -393,7 +396,7 @@ def _parquet(paths: list[Path], columns: Sequence[str]) -> Found:
     path, seen, refused = _columns(paths, columns)
     if refused:
         raise SpecError(f"{path}: {'; '.join(refused)}. Name the columns to be converted (--columns)")
-    key = next((w.name for w in seen if w.name in ("key", "__key__") and w.kind == "text" and not columns), "")
+    key = next((w.name for w in seen if w.name in KEYS and w.kind == "text" and not columns), "")
     kept = [w for w in seen if w.name != key]
     if not kept:
         raise SpecError(f"{paths[0]}: has no columns")

@@ -290,6 +290,9 @@ def test_parts_can_be_retried(place: Path) -> None:
 def test_containers_grow_by_whole_files(place: Path, pictures: Path, to: str) -> None:
     source = place / "shards"
     convert(pictures, source, Wanted(to, samples=5))
+    for path in source.iterdir():
+        if not path.name.startswith("data-"):
+            path.unlink()  # with a manifest, a shard that is missing is refused
     (place / "held").mkdir()
     moved = sorted(p for p in source.iterdir() if "-00002-of" in p.name)
     for path in moved:

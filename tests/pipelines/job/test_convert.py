@@ -556,6 +556,7 @@ def test_fields_get_names_that_fit(tmp_path: Path, converted: dict[str, Path]) -
     (lambda p: (p / "other.JPG").write_bytes(b"x") and None, r"holds pictures \(other.JPG\) beside folders"),
     (lambda p: unfinished(p), r"not finished \(journal.jsonl\); finish it first"),
     (lambda p: mixed(p), "containers of several kinds"),
+    (lambda p: torn(p), r"data-00001-of-00003\.tar is missing, though the manifest lists it"),
 ])  # fmt: skip
 def test_what_would_be_left_out_is_refused(tmp_path: Path, make: Any, words: str, pictures: Path) -> None:
     source = tmp_path / "in"
@@ -571,6 +572,13 @@ def unfinished(source: Path) -> Path:
     (out / "manifest.json").unlink()
     lines = (out / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (out / "journal.jsonl").write_bytes(b"".join(lines[:-2]))
+    return out
+
+
+def torn(source: Path) -> Path:
+    out = source.parent / "shards"
+    convert(source, out, Wanted("webdataset", samples=4))
+    (out / "data-00001-of-00003.tar").unlink()
     return out
 
 

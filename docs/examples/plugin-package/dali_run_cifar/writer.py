@@ -29,7 +29,7 @@ class CifarFiles(Writer, name="cifar", suffix=".bin"):
 
     @classmethod
     def walk(cls, shard):
-        """What `dali-run verify` does with a shard, besides comparing checksums."""
+        """Check a shard, after `dali-run verify` has compared its checksums."""
         name = shard.file(".bin")
         yield from shard.count(name, (shard.root / name).stat().st_size // RECORD)
 
