@@ -28,8 +28,9 @@ CHUNK = 16 << 20
 """Cost of a chunk, at most, unless it is one sample. A worker is busy with that for some ten milliseconds, and some 500
 Python calls for each chunk are a few percent of that."""
 
-SMALLEST_CHUNK = 512 << 10
-"""Cost below which a batch is not cut for more threads: Python calls for a chunk would take longer than its work."""
+SMALLEST_CHUNK = 2 << 20
+"""Cost below which a batch is not cut for more threads: the Python calls for a chunk would take as long as its work.
+Meanwhile other threads have other batches."""
 
 
 def costs(step: Step, ahead: Foresight, env: Mapping[Edge, Batch]) -> I64:
@@ -42,20 +43,27 @@ def costs(step: Step, ahead: Foresight, env: Mapping[Edge, Batch]) -> I64:
     return found
 
 
-def chunks(step: Step, ahead: Foresight, env: Mapping[Edge, Batch], room: int, threads: int) -> list[tuple[int, int]]:
-    """Places [a, b) that cut a batch into chunks for ``threads`` workers, each with ``room`` bytes of memory: of about
-    the same cost, enough of them for all threads, and no more than pay."""
-    cost = costs(step, ahead, env)
-    share = min(CHUNK, max(SMALLEST_CHUNK, -(-int(cost.sum()) // threads)))
-    # A chunk that is over the memory budget by its estimate is cut, whatever it costs.
-    return list(runs(np.maximum(cost / share, ahead.peak / room), 1.0)) or [(0, 0)]
+def chunks(cost: I64, peak: I64, room: int, threads: int) -> list[tuple[int, int]]:
+    """Places [a, b) that cut a batch of samples of ``cost`` into chunks for ``threads`` workers: of about equal cost,
+    one for each thread, or fewer where these would not pay, or more where they would be too large. ``peak``: bytes of
+    memory that samples hold, of which a worker has ``room``."""
+    total, largest = int(cost.sum()), int(cost.max(initial=0))
+    count = max(1, -(-total // max(CHUNK - largest, CHUNK // 2)), min(threads, total // SMALLEST_CHUNK))
+    # With up to a sample more than its share, none is left over for a last, small chunk.
+    share = min(CHUNK, total // count + largest) + 1
+    if int(peak.sum()) <= room:
+        return list(runs(cost, share)) or [(0, 0)]
+    return list(runs(np.maximum(cost / share, peak / room), 1.0)) or [(0, 0)]
 
 
 def runs(sizes: npt.NDArray[Any], room: float) -> Iterator[tuple[int, int]]:
     """Places [a, b) that cut samples of ``sizes`` into runs of at most ``room``; a run of one sample may be larger."""
     ends = np.cumsum(sizes)
+    if len(ends) and ends[-1] <= room:
+        yield 0, len(ends)
+        return
     begin, before = 0, type(room)(0)
     while begin < len(ends):
-        behind = max(begin + 1, int(np.searchsorted(ends, before + room, side="right")))
+        behind = max(begin + 1, int(ends.searchsorted(before + room, side="right")))
         yield begin, behind
         begin, before = behind, ends[behind - 1]

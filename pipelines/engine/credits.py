@@ -1,4 +1,5 @@
 """Credits: how many requests go into a launch on a device, what a launch may hold there, and the budget of them all.
+Where there is no device, requests are joined for the host's workers.
 
 A launch starts as one request of the schedule. It grows, by joining requests, only while the consumer waits for the
 device and the budget allows, and shrinks when finished batches wait for the consumer. It is measured in bytes that it
@@ -20,7 +21,7 @@ from ...ops.errors import JobError
 from ..limits import Memory
 from ..wording import size
 from .batch_budget import BatchBudget
-from .cost import runs
+from .cost import CHUNK, SAMPLE, runs
 from .memory.budget import FOR_WORK
 from .memory.estimate import Foresight
 from .options import Options
@@ -88,6 +89,7 @@ class Credits:
     and a late value costs accuracy, nothing else."""
 
     def __init__(self, options: Options, budget: BatchBudget, devices: int) -> None:
+        """``devices``: how many GPUs, or what stands in for one, work on batches; 0 if workers do it all."""
         self._options, self._budget, self._devices = options, budget, devices
         self.most = 0
         """Bytes up to which a batch that needs it raises the budget. Set by the thread that opens devices."""
@@ -98,6 +100,8 @@ class Credits:
         self.copied_bytes = 0.0
         """Bytes per sample of the last batch that was read which are copied to a device as a whole: none once a GPU is
         open that gets files in pieces. Set by readers' threads."""
+        self.sample_cost = 0.0
+        """Cost per sample of the last batch that workers got. Set by the thread that cuts batches."""
         self._fits = 1
         """Requests for which there was room. Set by the thread that takes the schedule."""
         self._on_device = self._on_host = 0.0
@@ -126,15 +130,33 @@ class Credits:
 
     def requests(self, samples: int) -> int:
         """The number of requests, of ``samples`` each, that the next launch takes."""
-        if not self._on_device:  # nothing was launched so far
+        room = self.room() if self._devices else self._host_room()
+        if not room:  # nothing was launched so far
             return 1
-        self._fits = max(1, int(self.room() / max(1, samples)))
+        self._fits = max(1, int(room / max(1, samples)))
         found = min(self.join, self._fits)
         octave = 1 << found.bit_length() - 1  # few sizes, so that buffers are used again
         return octave + octave // 2 if found >= octave + octave // 2 else octave
 
+    def _host_room(self) -> float:
+        """Samples that the host's workers may get at a time: a chunk of the largest size for each thread, as far as the
+        budget has room for all that waits; 0 before anything is known of them."""
+        if not self.sample_bytes:
+            return 0
+        host = self._budget.host.limit * (1 - FOR_WORK) / (self._options.cpu_queue + 2)
+        cost = self.sample_cost or self.sample_bytes + SAMPLE
+        return min(self._options.num_threads * CHUNK / cost, host / max(self._on_host, self.sample_bytes))
+
+    def cut(self, cost: I64, held: int) -> None:
+        """Workers get samples of ``cost``, of which a batch holds ``held`` bytes on the host."""
+        if len(cost):
+            self.sample_cost, self._on_host = float(cost.sum()) / len(cost), held / len(cost)
+
     def room(self) -> float:
-        """Samples that a launch may join. Of the budget each lane has a share, and what is finished or waits one."""
+        """Samples that a launch may join. Of the budget each lane has a share, and what is finished or waits one; 0
+        before the first launch."""
+        if not self._on_device:
+            return 0
         lanes = self._options.lanes
         launch = min(self.limit / (lanes + 1), LAUNCH_BYTES)
         fits = launch / max(self._on_device, SAMPLE_BYTES)

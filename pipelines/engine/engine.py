@@ -91,7 +91,8 @@ class Engine:
         compile_ahead(clients_of(plan))
         self.services = Services(plan, feed, options, stats)
         self.budget = BatchBudget(self.services)
-        self.credits = Credits(options, self.budget, len(plan.target.indices))
+        devices = len(plan.target.indices) if any(s.kind == "device" for s in plan.steps) else 0
+        self.credits = Credits(options, self.budget, devices)
         self.intake = Intake(self.services, self.budget, self.credits, schedule)
         self.host_part = HostPart(self.services, self.budget, self.intake, self._staging)
         self.lanes = OpenLanes(self.services, self.budget, self.credits, self.open_lane)
@@ -400,7 +401,7 @@ class Engine:
         if self._handed_out is not None:  # the caller has finished with it, or keeps its own reference
             self.budget.release(self._handed_out)
             self._handed_out = None
-        self.credits.taken(self.delivery.fill, self.delivery.depth)
+        fill, unfinished = self.delivery.fill, self.delivery.unfinished
         try:
             iteration = self.direct.take() if self.direct is not None else hand_over.taken(self.delivery)
         except Closed:
@@ -410,6 +411,7 @@ class Engine:
         except BaseException as e:  # the caller is interrupted
             self._fail(kept(e))
             raise
+        self.credits.taken(fill if self.delivery.unfinished == unfinished else 0, self.delivery.depth)
         if iteration.problem is not None:
             self.budget.release_all(iteration.order)
         elif self.direct is None:

@@ -14,6 +14,7 @@ def taken(channel: Channel[Iteration]) -> Iteration:
     it = channel.get()
     if it.chunks is not None:
         began = time.perf_counter()
+        channel.unfinished += not it.chunks.ended
         try:
             it.chunks.wait()
         except Closed:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...ops.batch import Samples
+from ...ops.batch import I64, Samples
 from ...ops.context import Helpers
 from ...ops.errors import kept
 from ...readers.base import Reader
@@ -19,7 +19,7 @@ from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from ..graph.nodes import Edge, Node
 from .batch_budget import BatchBudget
-from .cost import chunks
+from .cost import chunks, costs
 from .errors import out_of_memory
 from .hand_over import arriving, hand_on_failed
 from .in_flight import Iteration
@@ -230,9 +230,11 @@ class HostPart:
     def _chunked(self, name: str, step: Step, it: Iteration) -> Iterator[Iteration]:
         """The batch, or its parts, with their chunks under way."""
         for part, ahead in self._budget.parts(it, step):
-            held, _ = self._budget.held(part)
-            self._budget.host.hold(part.order, held + 2 * ahead.held)  # twice: chunks are put together
-            self._submit_chunks(name, step, part, ahead)
+            held = self._budget.held(part)[0] + 2 * ahead.held  # twice: chunks are put together
+            self._budget.host.hold(part.order, held)
+            cost = costs(step, ahead, part.env)
+            self._intake.credits.cut(cost, held)
+            self._submit_chunks(name, step, part, ahead, cost)
             yield part
 
     def with_threads(self, name: str, step: Step, it: Iteration) -> None:
@@ -252,14 +254,14 @@ class HostPart:
             done = self.computed(step, it, env, it.samples, 0)
         self.join_chunks(name, step, it, [done])
 
-    def _submit_chunks(self, name: str, step: Step, it: Iteration, ahead: Foresight) -> None:
+    def _submit_chunks(self, name: str, step: Step, it: Iteration, ahead: Foresight, cost: I64) -> None:
         before = self._before.get(name)
         if before is not None and before.ended:
             self._services.stats.idle(name, time.perf_counter() - before.ended)
         env = {e: it.env[e] for e in step.needs}
         slots = it.samples.slot
         room = max(1, int(self._budget.host.limit * FOR_WORK) // self._options.num_threads)
-        cuts = chunks(step, ahead, env, room, self._options.num_threads)
+        cuts = chunks(cost, ahead.peak, room, self._options.num_threads)
         it.chunks = self._before[name] = Latch(len(cuts))
         whole = whole_outputs(ahead.made, self._recycler.empty)
         for k, (a, b) in enumerate(cuts):

@@ -26,11 +26,10 @@ class Intake:
         """Of the first batch that the threads make."""
         self.together = (
             options.together
-            and any(s.kind == "device" for s in plan.steps)
             and all(isinstance(n.op, Reader) for n in plan.graph.nodes if n.op.per_batch)
             and not (options.whole_batches and len(plan.target.indices) > 1)  # which take turns, batch by batch
         )
-        """Small batches may go onto the device together."""
+        """Small batches may go through the steps together."""
         self._draws = options.rng != "dali" and any(n.op.random for n in plan.graph.nodes)
 
     def one(self, most: int | None) -> Iteration | None:
@@ -57,7 +56,7 @@ class Intake:
             yield Iteration((number,), request, samples, per_reader, samples, asked=asked, draws=draws)
 
     def _requests(self) -> Iterator[tuple[Request, ...]]:
-        """The requests of the schedule, several of them together for a launch on a device if `Credits` says so."""
+        """The requests of the schedule, several of them together if `Credits` says so."""
         schedule = iter(self._schedule)
         for request in schedule:
             count = self.credits.requests(request.n) if self.together else 1

@@ -30,6 +30,8 @@ class Channel(Generic[T]):
         """Seconds that producers waited for room."""
         self.waited_empty = 0.0
         """Seconds that consumers waited for an item."""
+        self.unfinished = 0
+        """Items that were not finished when they were taken: their consumer waited for work in the pool."""
         self.passed = 0
         self.occupancy = 0
         """Sum of the items found at every put; over ``passed``, the mean fill."""
