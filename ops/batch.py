@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from .errors import MixedTypesError, RaggedError, SampleError
+from .errors import MixedBatchError, MixedTypesError, RaggedError, SampleError
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -451,7 +451,11 @@ def concat(batches: Sequence[Batch], samples: Samples | None = None, empty: Any 
     model = live[0] if live else batches[0]
     for b in live:
         if b.dtype != model.dtype or b.ndim != model.ndim:
-            raise ValueError(f"cannot join {model.dtype}, {model.ndim}-D with {b.dtype}, {b.ndim}-D samples")
+            raise MixedBatchError(
+                f"the samples of one batch differ: {model.samples.origin(0).key!r} is {model.dtype}, {model.ndim}-D, "
+                f"{b.samples.origin(0).key!r} is {b.dtype}, {b.ndim}-D; convert them to one type and number of "
+                "dimensions, or declare it"
+            )
     if len(live) == 1 and live[0].is_packed:
         return live[0].replace(samples=samples)
     shapes = np.concatenate([b.shapes for b in live]) if live else model.shapes[:0]

@@ -10,11 +10,12 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from .base import Operator, Stage, parameter
+from .base import Operator, Spec, Stage, parameter
 from .batch import I64, Batch, Samples, host_empty
-from .errors import Reject, RejectCode, SpecError
+from .errors import Reject, RejectCode, SampleError, SpecError, UnlikeSamplesError
 from .interfaces import Isolation, Kept, Lane, Lender, Remembered, Uploads
 from .streams import Streams
+from .types import to_numpy
 
 K = TypeVar("K", bound=Kept)
 
@@ -60,6 +61,9 @@ class Context:
     """The slot of the sample that ``state`` is that of, where several batches go together."""
     device: Lane = NO_LANE
     """The lane of the mixed and gpu stages."""
+    kind: Spec | None = None
+    """Type and number of dimensions of the first output, if the data set's first sample decides them: the kernel
+    rejects samples that have others."""
     source: Any = None
     """The open data set, for readers; else the operator's own state between iterations, for per_batch operators."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
@@ -160,8 +164,8 @@ class Context:
     def arg(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
         """Argument ``name`` for every sample: [N] for scalars, [N, k] for lists; the constant repeated, or the input.
 
-        A sample whose list has another length than the first's is rejected and reads as zeros; operators that allow
-        it ask in groups, see `alike`.
+        Raises UnlikeSamplesError if the samples' lists differ in length: the engine then calls the kernel once for
+        each length. Operators that take such lists together ask `lists`, or `alike`.
         """
         n = len(self.samples)
         given = self.args.get(name)
@@ -175,17 +179,13 @@ class Context:
             if sizes is not None and (sizes != 1).any():
                 for i in np.flatnonzero(sizes != 1).tolist():
                     self.reject(i, "bad_argument", f"{name} must be one value, got {int(sizes[i])}")
+                if (sizes != 1).all():  # there is no number that could stand for those of rejected samples
+                    raise SampleError("bad_argument", f"{name} must be one value, got {int(sizes[0])}")
                 given = given.replace(offsets=np.where(sizes == 1, given.offsets, given.offsets[sizes == 1][:1].sum()))
             return np.asarray(given.data[given.offsets]).astype(dtype, copy=False)  # indexing copies
         if n and not given.is_uniform:
-            odd = (given.shapes != given.shapes[0]).any(axis=1)
-            for i in np.flatnonzero(odd).tolist():
-                self.reject(i, "bad_argument", f"{name} has {int(given.sizes[i])} values, others {int(given.sizes[0])}")
-            width = int(given.sizes[0])
-            out = np.zeros((n, width), dtype)
-            for i in np.flatnonzero(~odd).tolist():
-                out[i] = given.sample(i).reshape(-1)
-            return out
+            vectors = [b.shapes for k, b in self.args.items() if parameter(type(self.op), k).is_vector]
+            raise UnlikeSamplesError(np.concatenate(vectors, axis=1))
         return np.asarray(given.dense()).reshape(n, -1).astype(dtype)
 
     def lists(self, name: str, dtype: Any = np.float32) -> tuple[npt.NDArray[Any], I64]:
@@ -242,6 +242,11 @@ class Context:
                 key, np.uint64(high) + (s.slot - self.first).astype(np.uint64) * np.uint64(65537), low, phase
             )
         return streams_of(key, s, self.rng)
+
+
+def kind_text(kind: Spec) -> str:
+    """``float32, 2-D``: type and number of dimensions."""
+    return f"{'?' if kind.dtype is None else to_numpy(kind.dtype).name}, {kind.ndim}-D"
 
 
 def streams_of(key: int, samples: Samples, rng: str) -> Streams:

@@ -14,7 +14,9 @@ from __future__ import annotations
 import threading
 import traceback
 from dataclasses import dataclass
-from typing import Literal, Self, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
+
+import numpy.typing as npt
 
 E = TypeVar("E", bound=BaseException)
 
@@ -76,6 +78,17 @@ class RaggedError(ValueError, RuntimeError):
     DaliRunError, because in an operator it is a fault of that operator's."""
 
 
+class UnlikeSamplesError(RaggedError):
+    """One call of a kernel cannot compute all of its samples: lists of arguments differ in length, or inputs in a
+    length that the kernel takes for all. The engine calls the kernel again for each group of samples that are alike, so
+    that no sample is judged by another one."""
+
+    def __init__(self, shapes: npt.NDArray[Any]) -> None:
+        """``shapes`` [N, K]: samples with equal rows are alike."""
+        super().__init__("the samples of one call differ in the lengths of lists or inputs")
+        self.shapes = shapes
+
+
 class MixedTypesError(ValueError, TypeError):
     """The samples of a batch differ in dtype or number of dimensions."""
 
@@ -87,6 +100,11 @@ class JobError(DaliRunError):
 
 class SampleFailedError(JobError):
     """A sample was rejected in a job whose policy is ``fail``. Another try ends in the same way."""
+
+
+class MixedBatchError(JobError, ValueError):
+    """Samples of one batch differ in type or number of dimensions, and neither the spec nor a data set says what is
+    right: a batch that a program fed. A RuntimeError, as DALI raises for such a batch."""
 
 
 class DeviceError(DaliRunError):

@@ -10,7 +10,7 @@ import numpy as np
 from .base import Arg, Operator, Spec
 from .batch import Batch
 from .context import Context
-from .errors import ArgumentValueError, JobError, SpecError
+from .errors import JobError, SampleError, SpecError
 from .types import from_numpy
 
 
@@ -111,7 +111,7 @@ class PythonFunction(Operator, name="python_function"):
                            f"{good.dtype}, {good.ndim}-D for an earlier sample")  # fmt: skip
                 arrays[i] = blank
         if layout and len(layout) != good.ndim:
-            raise ArgumentValueError(f"the layout {layout!r} of output_layouts names {len(layout)} dimensions, "
+            raise SampleError("bad_shape", f"the layout {layout!r} of output_layouts names {len(layout)} dimensions, "
                                      f"{_name(self.function)} gave {good.ndim}")  # fmt: skip
         layout = layout or (like if len(like) == good.ndim else "")
         shapes = np.array([a.shape for a in arrays], np.int32).reshape(len(arrays), good.ndim)

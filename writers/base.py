@@ -429,6 +429,12 @@ class Writer:
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
         """Raises SpecError where these fields cannot be written; called once, before any data is read."""
 
+    def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
+        """Facts (JSON-able) that hold for all shards of a job whose fields have these ``specs``: what ``carry`` holds
+        from the start. None if the specs leave one of them open; the job then asks again with the specs of the data
+        set's first sample."""
+        return {}
+
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
         """Start a shard."""
         raise NotImplementedError

@@ -15,7 +15,7 @@ from ..batch import I64, Batch, elements
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import LARGEST, CopyPlan, affordable, run, whole
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..types import DALIDataType, from_numpy, to_numpy
 from .cast import cast
 
@@ -24,7 +24,7 @@ def shared(ctx: Context, values: npt.NDArray[Any], shapes: I64, layout: str) -> 
     """Every sample of the call starts at the first of the flat ``values``."""
     n = len(shapes)
     if layout and len(layout) != shapes.shape[1]:
-        raise SpecError(f"layout {layout!r} does not name {shapes.shape[1]} dimensions")
+        raise SampleError("bad_argument", f"layout {layout!r} does not name {shapes.shape[1]} dimensions")
     flat: Any = values if ctx.stage == "cpu" else ctx.device.upload(values)[0]
     return Batch(flat, np.zeros(n, np.int64), shapes.astype(np.int32), layout, ctx.samples)
 
@@ -138,7 +138,7 @@ def broadcast(ctx: Context, values: Batch, shapes: I64, layout: str) -> Batch:
     have = whole(values)
     missing = shapes.shape[1] - have.ndim
     if missing < 0:
-        raise SpecError(f"the fill value has {have.ndim} dimensions, the output only {shapes.shape[1]}")
+        raise SampleError("bad_argument", f"the fill value has {have.ndim} dimensions, the output {shapes.shape[1]}")
     n = len(shapes)
     extent = np.concatenate([np.ones((n, missing), np.int64), have.shape], axis=1)
     stride = np.concatenate([np.zeros((n, missing), np.int64), have.stride], axis=1)

@@ -11,7 +11,7 @@ from ..batch import Batch
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import LARGEST, affordable
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..types import DALIDataType, to_numpy
 from .join import check_axis_name, with_axis
 
@@ -58,13 +58,21 @@ class OneHot(Operator, name="one_hot"):
 
     def cpu(self, ctx: Context, data: Batch) -> Batch:
         scalars = self.axis is None and bool((data.sizes == 1).all())
+        if (
+            ctx.kind is not None and self.axis is None and data.ndim
+        ):  # the data set's first sample decides, not the batch
+            scalars = ctx.kind.ndim == 1
+            for i in np.flatnonzero(data.sizes != 1).tolist() if scalars else ():
+                ctx.reject(i, "bad_shape", f"holds {data.sizes[i]} values, the data set's first sample holds one; give "
+                           "axis, which says where the classes go")  # fmt: skip
+            data = data.replace(offsets=np.where(data.sizes > 0, data.offsets, 0)) if scalars else data
         shapes = data.shapes[:, :0] if scalars else data.shapes
         at = self._axis(shapes.shape[1])
         new = affordable(ctx, np.insert(shapes.astype(np.int64), at, self.num_classes, axis=1))
         if shapes.shape[1]:
             shapes = np.where((np.delete(new, at, axis=1) != shapes).any(axis=1)[:, None], 0, shapes)
         if self.axis_name is not None and not data.layout and shapes.shape[1]:
-            raise SpecError(f"axis_name {self.axis_name!r} needs an input with a layout")
+            raise SampleError("bad_shape", f"axis_name {self.axis_name!r} needs an input with a layout")
         layout = with_axis("" if scalars else data.layout, self.axis_name, at, shapes.shape[1])
         out = Batch.allocate(ctx.empty, new.astype(np.int32), to_numpy(self.dtype), layout, data.samples)
         values = saturate(np.array([self.off_value, self.on_value]), out.dtype)

@@ -89,8 +89,10 @@ class Pad(Operator, name="pad"):
             axes = ctx.arg("axes", np.int64)
             axes = np.where(axes < 0, axes + ndim, axes)
             wrong = np.any((axes < 0) | (axes >= ndim), axis=1)
+            in_order = np.sort(axes, axis=1)
+            wrong |= np.any(in_order[:, 1:] == in_order[:, :-1], axis=1)
             for i in np.flatnonzero(wrong).tolist():
-                ctx.reject(i, "bad_argument", f"axes must be between {-ndim} and {ndim - 1}")
+                ctx.reject(i, "bad_argument", f"axes must differ, and be {-ndim} to {ndim - 1}, got {axes[i].tolist()}")
             axes = np.where(wrong[:, None], 0, axes)
         else:
             known = list(range(ndim)) if "axes" in ctx.args else self._axes(layout, ndim)
@@ -125,5 +127,7 @@ class Pad(Operator, name="pad"):
         """Argument ``name`` [N, width]; one value stands for all axes."""
         values: I64 = ctx.arg(name, np.int64)
         if values.shape[1] not in (1, width):
-            raise SpecError(f"{name} has {values.shape[1]} values for {width} axes")
+            for i in range(len(values)):
+                ctx.reject(i, "bad_argument", f"{name} has {values.shape[1]} values for {width} axes")
+            values = np.ones((len(values), 1), np.int64)
         return np.broadcast_to(values, (len(values), width))

@@ -36,10 +36,10 @@ class PermuteBatch(Operator, name="permute_batch"):
     def cpu(self, ctx: Context, data: Batch) -> Batch:
         slots = data.samples.slot
         if "indices" in ctx.args:
-            wanted = ctx.arg("indices", np.int64)
-            if wanted.shape[1:] not in ((), (1,)):
-                raise SpecError(f"indices as an input hold one place for each sample, got {wanted.shape[1]}")
-            wanted = wanted.reshape(-1)
+            lists, counts = ctx.lists("indices", np.int64)
+            for i in np.flatnonzero(counts != 1).tolist():
+                ctx.reject(i, "bad_argument", f"indices as an input hold one place for each sample, got {counts[i]}")
+            wanted = np.where(counts == 1, lists[:, 0], slots) if lists.shape[1] else slots
         else:
             table = np.array(self.indices, np.int64)
             wanted = np.where(slots < len(table), table[np.minimum(slots, len(table) - 1)], -1)

@@ -12,7 +12,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import LARGEST, run, whole
 from ..copies.windows import round_half_away
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import once
 from ..types import DALIDataType, to_numpy
 from .slice import resolve_axes
@@ -109,7 +109,7 @@ class Reshaping(Operator, abstract=True):
             if width > source.shape[1]:
                 # DALI allows one more dimension, where it takes what is left over.
                 if width > source.shape[1] + 1 or not np.all(relative[:, -1] < 0):
-                    raise SpecError(f"rel_shape has {width} values for {source.shape[1]} dimensions")
+                    raise SampleError("bad_argument", f"rel_shape has {width} values for {source.shape[1]} dimensions")
                 source = np.concatenate([source, np.ones((n, 1), np.int64)], axis=1)
             shape = np.where(relative < 0, -1, round_half_away(source[:, :width] * relative))
         else:
@@ -205,7 +205,7 @@ class Reinterpret(Reshaping, name="reinterpret"):
         else:
             shapes = data.shapes.astype(np.int64)
             if data.ndim == 0:
-                raise SpecError(f"scalars of {data.dtype} cannot become {dtype}: give a shape")
+                raise SampleError("bad_shape", f"scalars of {data.dtype} cannot become {dtype}: give a shape")
             inner = shapes[:, -1] * old
             for i in np.flatnonzero(inner % new).tolist():
                 ctx.reject(i, "bad_shape", f"the {inner[i]} bytes of its innermost dimension are no multiple of {new}")

@@ -12,7 +12,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import convert, pad, run, whole, window
 from ..copies.windows import OutOfBounds, border, bounded, fill_along, image_layout, refused, round_half_away
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import once
 from ..kernels import Kernels
 from ..types import DALIDataType, DALIImageType, to_numpy
@@ -144,7 +144,7 @@ class Slice(Operator, name="slice"):
             last, last_parts = self._argument_rows(ctx, "shape" if sized == _kernels.AFTER else "end")
         for name, values in (("start", first), ("shape" if sized == _kernels.AFTER else "end", last)):
             if values.shape[1] not in (1, len(axes)):
-                raise SpecError(f"{name} has {values.shape[1]} values for {len(axes)} axes")
+                raise SampleError("bad_argument", f"{name} has {values.shape[1]} values for {len(axes)} axes")
         anchor, shape = np.empty(data.shapes.shape, np.int64), np.empty(data.shapes.shape, np.int64)
         first, last = (np.ascontiguousarray(values, np.float64) for values in (first, last))
         _kernels.slices(
@@ -189,8 +189,10 @@ class Slice(Operator, name="slice"):
             axes = ctx.arg("axes", np.int64)
             axes = np.where(axes < 0, axes + ndim, axes)
             wrong = np.any((axes < 0) | (axes >= ndim), axis=1)
+            in_order = np.sort(axes, axis=1)
+            wrong |= np.any(in_order[:, 1:] == in_order[:, :-1], axis=1)
             for i in np.flatnonzero(wrong).tolist():
-                ctx.reject(i, "bad_argument", f"axes must be between {-ndim} and {ndim - 1}, got {axes[i].tolist()}")
+                ctx.reject(i, "bad_argument", f"axes must differ, and be {-ndim} to {ndim - 1}, got {axes[i].tolist()}")
             axes = np.where(wrong[:, None], np.arange(axes.shape[1]) % ndim, axes)
         else:
             known = list(range(ndim)) if "axes" in ctx.args else self._axes(layout, ndim)

@@ -11,7 +11,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import run, whole
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..types import DALIDataType, to_numpy
 
 KINDS = ":[]si"
@@ -39,9 +39,9 @@ class TensorSubscript(Operator, name="tensor_subscript"):
         wrong = [k for k in self.kinds if k not in KINDS]
         if wrong:
             raise SpecError(f"kinds is made of {', '.join(KINDS)}, got {wrong[0]!r}")
-        for name in ("start", "stop", "step"):
-            value = getattr(self, name)
-            if name not in self.per_sample and self.given(name) and len(value) != len(self.kinds):
+        for name, kinds in (("start", "i[s"), ("stop", "]s"), ("step", "")):
+            value, needed = getattr(self, name), self.given(name) or not set(kinds).isdisjoint(self.kinds)
+            if name not in self.per_sample and needed and len(value) != len(self.kinds):
                 raise SpecError(f"{name} has {len(value)} values for {len(self.kinds)} kinds")
         if self.step is not None and 0 in self.step:
             raise SpecError("a step must not be 0")
@@ -85,6 +85,9 @@ class TensorSubscript(Operator, name="tensor_subscript"):
         self._check_dims(data.ndim)
         plan = whole(data)
         starts, stops, steps = ctx.arg("start", np.int64), ctx.arg("stop", np.int64), self._all_steps(ctx)
+        for name, given in (("start", starts), ("stop", stops), ("step", steps)):
+            if given.shape[1] != len(self.kinds):
+                raise SampleError("bad_argument", f"{name} has {given.shape[1]} numbers for {len(self.kinds)} indices")
         shape, stride, base = plan.shape.copy(), plan.stride.copy(), plan.base.copy()
         kept = []
         for d in range(data.ndim):

@@ -15,7 +15,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 from . import filters
@@ -280,7 +280,7 @@ class AudioResample(Operator, name="audio_resample"):
 
     def cpu(self, ctx: Context, audio: Batch) -> Batch:
         if audio.ndim not in (1, 2):
-            raise SpecError(f"takes signals (n,) or (n, channels), got {audio.ndim} dimensions")
+            raise SampleError("bad_shape", f"takes signals (n,) or (n, channels), got {audio.ndim} dimensions")
         frames = audio.shapes[:, 0].astype(np.int64)
         in_rate, out_rate, lengths = self._rates(ctx, frames)
         dtype = audio.dtype if self.dtype is None else to_numpy(self.dtype)

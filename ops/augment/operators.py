@@ -16,7 +16,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
 from ..copies.windows import image_layout, known_layout
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..streams import Streams, uniform
 from ..types import DALIDataType, DALIInterpType
@@ -71,7 +71,7 @@ class Augmenting(Operator, abstract=True):
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         if images.dtype != np.uint8:
-            raise SpecError(f"takes uint8 images, got {images.dtype}; cast them first")
+            raise SampleError("bad_shape", f"takes uint8 images, got {images.dtype}; cast them first")
         images = images.replace(layout=known_layout(images, self.layouts))
         wrong = images.shapes[:, -1] > 4
         if wrong.any():
@@ -86,7 +86,7 @@ class Augmenting(Operator, abstract=True):
         if self.given("shape"):
             spans = ctx.arg("shape")
             if spans.shape[1] < 2:
-                raise SpecError(f"shape takes (height, width), got {spans.shape[1]} values")
+                raise SampleError("bad_argument", f"shape takes (height, width), got {spans.shape[1]} values")
         else:
             spans = geometry[:, 1:3].astype(np.float32)
         _kernels.plan(codes, numbers, *geometry.T[1:], spans, kinds, values)
@@ -137,7 +137,7 @@ class Augment(Augmenting, name="auto_aug.augment"):
         if width:
             given = ctx.arg("parameters")
             if given.shape[1] != width:
-                raise SpecError(f"{self.operation} takes {width} parameters, got {given.shape[1]}")
+                raise SampleError("bad_argument", f"{self.operation} takes {width} parameters, got {given.shape[1]}")
             numbers[:, 0, :width] = given
         return np.full((n, 1), OPERATIONS.index(self.operation), np.int32), numbers
 

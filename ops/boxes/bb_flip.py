@@ -9,7 +9,7 @@ import numpy as np
 from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 
@@ -39,7 +39,7 @@ class BbFlip(Operator, name="bb_flip"):
 
     def cpu(self, ctx: Context, boxes: Batch) -> Batch:
         if boxes.dtype != np.float32:
-            raise SpecError(f"takes boxes of float32, got {boxes.dtype}; cast them first")
+            raise SampleError("bad_shape", f"takes boxes of float32, got {boxes.dtype}; cast them first")
         sizes = boxes.sizes
         for i in np.flatnonzero(sizes % 4).tolist():
             ctx.reject(i, "bad_shape", f"boxes need 4 numbers each, got {int(sizes[i])} numbers")

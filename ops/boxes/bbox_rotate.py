@@ -9,7 +9,7 @@ import numpy as np
 from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 from .rows import check_labels, check_spec, chosen, counts_of, list_of
@@ -88,7 +88,7 @@ class BboxRotate(Operator, name="bbox_rotate"):
         if self.given("size"):
             sizes = ctx.arg("size", np.float32)
             if sizes.shape[1] != 2:
-                raise SpecError(f"size needs height and width, got {sizes.shape[1]} numbers")
+                raise SampleError("bad_argument", f"size needs height and width, got {sizes.shape[1]} numbers")
             canvases = np.floor(np.maximum(sizes, 1) + np.float32(0.5))
         positive = images >= 1
         if not positive.all():

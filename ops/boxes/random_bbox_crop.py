@@ -9,7 +9,7 @@ import numpy as np
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 from .rows import check_labels, check_spec, chosen, counts_of, list_of
@@ -138,7 +138,7 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
         order = self.shape_layout or "WHD"[:ndim]
         values = ctx.arg(name, np.int64)
         if len(order) != ndim or values.shape[1] < ndim:
-            raise SpecError(f"{name} needs {ndim} numbers ({order}), got {values.shape[1]}")
+            raise SampleError("bad_argument", f"{name} needs {ndim} numbers ({order}), got {values.shape[1]}")
         extents = np.ascontiguousarray(values[:, [order.index(c) for c in "WHD"[:ndim]]])
         for i in np.flatnonzero((extents < 1).any(axis=1)).tolist():
             ctx.reject(i, "bad_argument", f"{name} must be positive, got {values[i].tolist()}")

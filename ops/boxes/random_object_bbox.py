@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 from .rows import lists
@@ -88,7 +88,7 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
     def cpu(self, ctx: Context, masks: Batch) -> tuple[Batch, ...]:
         n, ndim = len(masks), masks.ndim
         if masks.dtype.kind not in "iub":
-            raise SpecError(f"takes masks of integers or bool, got {masks.dtype}; cast them first")
+            raise SampleError("bad_shape", f"takes masks of integers or bool, got {masks.dtype}; cast them first")
         classes, class_at, class_counts = lists(ctx, "classes", np.int64)
         weights, weight_at, weight_counts = lists(ctx, "class_weights", np.float32)
         backgrounds = ctx.arg("background", np.int64)
@@ -114,7 +114,7 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
         if self.given("threshold"):
             given = ctx.arg("threshold", np.int64)
             if given.shape[1] not in (1, ndim):
-                raise SpecError(f"threshold has {given.shape[1]} numbers, the masks {ndim} axes")
+                raise SampleError("bad_argument", f"threshold has {given.shape[1]} numbers, the masks {ndim} axes")
             least[...] = given
         boxes, labels = np.zeros((n, 2, ndim), np.int64), np.zeros(n, np.int64)
         streams = ctx.streams()

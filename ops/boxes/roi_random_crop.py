@@ -9,7 +9,7 @@ import numpy as np
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 
@@ -56,10 +56,10 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
         ndim = max(a.shape[1] for a in given)
         for name, a in zip(names, given, strict=True):
             if a.shape[1] not in (1, ndim):
-                raise SpecError(f"{name} has {a.shape[1]} numbers, others {ndim}")
+                raise SampleError("bad_argument", f"{name} has {a.shape[1]} numbers, others {ndim}")
         if data:
             if data[0].ndim < ndim:
-                raise SpecError(f"the data has {data[0].ndim} dimensions, the window {ndim}")
+                raise SampleError("bad_shape", f"the data has {data[0].ndim} dimensions, the window {ndim}")
             given.append(data[0].shapes[:, :ndim].astype(np.int64))
         every = np.empty((len(given), n, ndim), np.int64)
         for k, a in enumerate(given):

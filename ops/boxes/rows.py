@@ -11,7 +11,7 @@ from ..base import Spec
 from ..batch import I32, I64, Batch
 from ..batch import elements as sizes_of
 from ..context import Context
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 
@@ -31,7 +31,7 @@ def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False)
     """How many rows of ``width`` numbers each sample has, [N]. Samples of another shape are rejected and have none;
     with ``relative``, also those with numbers outside 0 to 1."""
     if boxes.ndim != 2 or boxes.dtype != np.float32:
-        raise SpecError(f"takes boxes of float32 and shape [n, {width}], got {boxes.dtype} of {boxes.ndim} dimensions")
+        raise SampleError("bad_shape", f"takes float32 boxes [n, {width}], got {boxes.dtype}, {boxes.ndim}-D")
     counts = boxes.shapes[:, 0].astype(np.int64)
     odd = (boxes.shapes[:, 1] != width) & (counts > 0)
     if odd.any():
@@ -71,7 +71,7 @@ def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layo
 def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
     """Reject samples whose labels are not as many as their boxes, ``counts``; these are made none."""
     if labels.ndim == 0:
-        raise SpecError("labels need one dimension at least: one entry a box")
+        raise SampleError("bad_shape", "labels need one dimension at least: one entry a box")
     given = labels.shapes[:, 0]
     odd = given != counts
     if odd.any():

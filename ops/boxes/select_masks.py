@@ -9,7 +9,7 @@ import numpy as np
 from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 from .rows import chosen, list_of
@@ -52,7 +52,7 @@ class SelectMasks(Operator, name="segmentation.select_masks"):
 
     def cpu(self, ctx: Context, ids: Batch, polygons: Batch, vertices: Batch) -> tuple[Batch, ...]:
         if polygons.ndim != 2 or vertices.ndim != 2:
-            raise SpecError("takes polygons of shape [n, 3] and vertices of shape [v, k]")
+            raise SampleError("bad_shape", "takes polygons of shape [n, 3] and vertices of shape [v, k]")
         n = len(ids)
         counts, vertex_counts = polygons.shapes[:, 0].astype(np.int64), vertices.shapes[:, 0].astype(np.int64)
         for i in np.flatnonzero((polygons.shapes[:, 1] != 3) & (counts > 0)).tolist():

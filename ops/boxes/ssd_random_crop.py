@@ -10,7 +10,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
 from ..copies.strided import run, whole, window
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from .rows import check_labels, check_spec, chosen, counts_of, list_of
 
@@ -55,7 +55,7 @@ class SsdRandomCrop(Operator, name="ssd_random_crop"):
 
     def cpu(self, ctx: Context, images: Batch, boxes: Batch, labels: Batch) -> tuple[Batch, ...]:
         if images.ndim != 3:
-            raise SpecError(f"takes images of three dimensions (HWC), got {images.ndim}")
+            raise SampleError("bad_shape", f"takes images of three dimensions (HWC), got {images.ndim}")
         n = len(images)
         counts = counts_of(ctx, boxes, 4, relative=True)
         check_labels(ctx, labels, counts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ from ..base import Arg, Operator, Spec, Stage
 from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
-from ..errors import SampleError, SpecError
+from ..errors import MixedTypesError, SampleError, SpecError
 from ..images.crop import CropWindow
 from ..images.random_window import WINDOW_SALT, check_window_ranges, random_windows
 from ..interfaces import Begun
@@ -383,24 +384,34 @@ class Numpy(Operator, name="decoders.numpy"):
                 continue
             if behind := len(data) - header.offset - arrays[i].nbytes:
                 ctx.reject(i, "corrupt_data", f"has {behind} bytes after its data")
-        first = next(iter(arrays.values()), np.empty(0, np.float32))
-        dtype = to_numpy(self.dtype) if self.dtype is not None else first.dtype.newbyteorder("=")
+        dtype, ndim = self._kind(ctx, arrays.values())
         for i, array in list(arrays.items()):
             same_type = self.dtype is not None or array.dtype.newbyteorder("=") == dtype
-            if array.ndim != first.ndim or not same_type:
+            if array.ndim != ndim or not same_type:
                 ctx.reject(
                     i, "bad_shape",
-                    f"a batch holds arrays of one type and number of dimensions: {array.dtype}, {array.ndim}-D among "
-                    f"{dtype}, {first.ndim}-D" + ("" if same_type else "; set dtype to convert"),
+                    f"is {array.dtype.name}, {array.ndim}-D; the data set's first sample decides: {dtype.name}, "
+                    f"{ndim}-D" + ("" if same_type else "; set dtype to convert"),
                 )  # fmt: skip
                 del arrays[i]
-        shapes = np.zeros((len(encoded), first.ndim), np.int32)
+        shapes = np.zeros((len(encoded), ndim), np.int32)
         for i, array in arrays.items():
             shapes[i] = array.shape
         out = Batch.allocate(ctx.empty, shapes, dtype, "", encoded.samples)
         for i, array in arrays.items():
             out.sample(i)[...] = saturate(array.astype(array.dtype.newbyteorder("="), copy=False), dtype)
         return out
+
+    def _kind(self, ctx: Context, arrays: Collection[npt.NDArray[Any]]) -> tuple[np.dtype[Any], int]:
+        """Type and number of dimensions of the output: declared, or the data set's. A batch that belongs to no data set
+        holds one kind: MixedTypesError if there are several, for which the engine decodes its samples one by one."""
+        given = None if ctx.kind is None else ctx.kind.dtype
+        if ctx.kind is not None and ctx.kind.shape is not None and given is not None:
+            return to_numpy(given), len(ctx.kind.shape)
+        kinds = {(a.dtype.newbyteorder("=") if self.dtype is None else to_numpy(self.dtype), a.ndim) for a in arrays}
+        if len(kinds) > 1:
+            raise MixedTypesError(" and ".join(sorted(f"{dtype.name}, {ndim}-D" for dtype, ndim in kinds)))
+        return next(iter(kinds), (np.dtype(np.float32) if self.dtype is None else to_numpy(self.dtype), 1))
 
     def _alike(self, ctx: Context, encoded: Batch) -> Batch | None:
         """The arrays of files with one and the same header, copied at once; None where there are others."""
@@ -416,6 +427,12 @@ class Numpy(Operator, name="decoders.numpy"):
         dtype, ndim = header.dtype, len(header.shape)
         wanted = dtype if self.dtype is None else to_numpy(self.dtype)
         size = math.prod(header.shape) * dtype.itemsize
+        if (
+            ctx.kind is not None
+            and ctx.kind.dtype is not None
+            and (to_numpy(ctx.kind.dtype), ctx.kind.ndim) != (wanted, ndim)
+        ):
+            return None
         exact = dtype == wanted and dtype.isnative and not (header.fortran_order and ndim > 1)
         if not exact or not size or files.shape[1] != header.offset + size:
             return None

@@ -12,7 +12,7 @@ from ..batch import I64, Batch
 from ..batch import elements as sizes_of
 from ..context import Context
 from ..copies.strided import affordable
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 
@@ -61,7 +61,7 @@ class Inflate(Operator, name="decoders.inflate"):
 
     def cpu(self, ctx: Context, packed: Batch) -> Batch:
         if packed.dtype != np.uint8 or packed.ndim != 1:
-            raise SpecError(f"takes bytes (uint8, one dimension), got {packed.dtype} of {packed.ndim} dimensions")
+            raise SampleError("bad_shape", f"takes bytes (uint8, one dimension), got {packed.dtype}, {packed.ndim}-D")
         n = len(packed)
         given = ctx.arg("shape", np.int64)
         shapes = given.reshape(n, -1)

@@ -10,7 +10,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
 from ..copies.windows import known_layout
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 
@@ -52,7 +52,7 @@ class Clahe(Operator, name="clahe"):
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         if images.dtype != np.uint8:
-            raise SpecError(f"takes uint8 images, got {images.dtype}; cast them first")
+            raise SampleError("bad_shape", f"takes uint8 images, got {images.dtype}; cast them first")
         images = images.replace(layout=known_layout(images, self.layouts))
         wrong = (images.shapes[:, 2] != 1) & (images.shapes[:, 2] != 3)
         if wrong.any():

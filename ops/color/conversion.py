@@ -13,7 +13,7 @@ from ..batch import Batch
 from ..context import Context
 from ..copies.strided import mirror, run, whole
 from ..copies.windows import image_layout, known_layout
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..types import DALIDataType, DALIImageType, Library
 
 F32 = npt.NDArray[np.float32]
@@ -74,7 +74,7 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         if images.dtype != np.uint8:
-            raise SpecError(f"takes uint8 images, got {images.dtype}; cast them first")
+            raise SampleError("bad_shape", f"takes uint8 images, got {images.dtype}; cast them first")
         images = images.replace(layout=known_layout(images, self.layouts))
         images = self._with_channels(ctx, images)
         if self.image_type is self.output_type:

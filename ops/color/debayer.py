@@ -11,7 +11,7 @@ from ..batch import Batch
 from ..context import Context
 from ..copies.strided import CUDA_TYPES
 from ..copies.windows import image_layout, known_layout
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..images.frames import as_frames, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType
@@ -95,7 +95,7 @@ class Debayer(Operator, name="debayer"):
             parts = as_frames(images, parts)
         blue = parts.arguments["blue_position"].reshape(len(parts), -1)
         if blue.shape[1] != 2:
-            raise SpecError(f"blue_position takes (row, column), got {blue.shape[1]} values")
+            raise SampleError("bad_argument", f"blue_position takes (row, column), got {blue.shape[1]} values")
         bad = np.any((blue < 0) | (blue > 1), axis=1)
         for m in np.flatnonzero(bad).tolist():
             i = m if parts.sample is None else int(parts.sample[m])

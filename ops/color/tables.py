@@ -14,7 +14,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..copies.windows import image_layout, known_layout
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..libraries import presets
 from ..types import DALIDataType, from_numpy, to_numpy
@@ -67,7 +67,7 @@ class LookupTable(Operator, name="lookup_table"):
 
     def cpu(self, ctx: Context, data: Batch) -> Batch:
         if data.dtype.kind not in "iu":
-            raise SpecError(f"takes integers, got {data.dtype}; cast them first")
+            raise SampleError("bad_shape", f"takes integers, got {data.dtype}; cast them first")
         table = self._table
         out = Batch.allocate(ctx.empty, data.shapes, table.dtype, data.layout, data.samples)
         if ctx.stage == "cpu":
@@ -140,7 +140,7 @@ class Equalize(Operator, name="equalize"):
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         if images.dtype != np.uint8:
-            raise SpecError(f"takes uint8 images, got {from_numpy(images.dtype).name}; cast them first")
+            raise SampleError("bad_shape", f"takes uint8 images, got {from_numpy(images.dtype).name}; cast them first")
         images = images.replace(layout=known_layout(images, self.layouts))
         if self._preset:
             return presets.run(ctx, images, self.parity, [("equalize", np.zeros((len(images), 0)))])

@@ -13,7 +13,7 @@ from ..batch import Batch
 from ..codecs.jpeg.tables import ZIGZAG, quantisation
 from ..context import Context
 from ..copies.windows import image_layout, known_layout
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import Again, both
 from ..images.frames import as_frames, pictures
 from ..kernels import Kernels
@@ -44,7 +44,7 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         if images.dtype != np.uint8:
-            raise SpecError(f"takes uint8 images, got {images.dtype}; cast them first")
+            raise SampleError("bad_shape", f"takes uint8 images, got {images.dtype}; cast them first")
         images = images.replace(layout=known_layout(images, self.layouts))
         wrong = (images.shapes[:, -1] != 3) | (images.shapes[:, -3:-1] > 65500).any(axis=1)
         if wrong.any():

@@ -21,7 +21,7 @@ from ..batch import elements as sizes_of
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import changing, fixed
 from ..kernels import Kernels
 from ..streams import F32, U32, Streams, ends_of, uniform, uniform_range
@@ -396,12 +396,16 @@ class Uniform(Random, name="random.uniform"):
         ends = ctx.arg("range")
         if to_numpy(self.result).kind != "f":
             ends = saturate(np.trunc(ends), to_numpy(self.result)).astype(np.float32)
-        bad = np.ones(len(ends), np.bool_) if ends.shape[1] != 2 else ~(ends[:, 0] < ends[:, -1])
+        if ends.shape[1] != 2:
+            raise SampleError("bad_argument", f"range needs two numbers, got {ends.shape[1]}")
+        bad = ~(ends[:, 0] < ends[:, -1])
         _reject(ctx, bad, "range needs two numbers that differ as the type of the output, got {}", ends)
         return np.where(bad, 0, ends[:, 0]).astype(np.float32), np.where(bad, 1, ends[:, -1]).astype(np.float32)
 
     def _chosen(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
         values = ctx.arg("values")
+        if not values.shape[1]:
+            raise SampleError("bad_argument", "values is empty: give one number at least")
         which = elements.draws(1)[:, 0].astype(np.uint64) * np.uint64(values.shape[1]) >> np.uint64(32)
         sample = elements.spread(np.arange(len(values)))
         chosen: npt.NDArray[Any] = values[sample, which.astype(np.int64)]
@@ -545,7 +549,7 @@ class Choice(Operator, name="random.choice"):
         elements = Elements(ctx, drawn)
         if candidates.ndim == 0:
             if candidates.dtype.kind not in "iu":
-                raise SpecError(f"a scalar to choose below must be an integer, got {candidates.dtype}")
+                raise SampleError("bad_shape", f"a scalar to choose below must be an integer, got {candidates.dtype}")
             count = candidates.data[candidates.offsets].astype(np.int64)
             values = self._indices(ctx, elements, count, 1).astype(candidates.dtype, copy=False)
             return _packed(ctx, drawn, values, "", elements.counts)

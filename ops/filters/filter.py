@@ -12,7 +12,7 @@ from ..batch import I64, Batch, elements
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, affordable
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import once
 from ..images.frames import Pictures, as_frames, pictures
 from ..kernels import Kernels
@@ -66,10 +66,12 @@ class Filter(Operator, name="filter"):
     def cpu(self, ctx: Context, images: Batch, filters: Batch, *fill: Batch) -> Batch:
         first, axes = spatial(images.layout, images.ndim)
         if filters.dtype != np.float32:
-            raise SpecError(f"filters must be float32, got {filters.dtype}; cast them first")
+            raise SampleError("bad_shape", f"filters must be float32, got {filters.dtype}; cast them first")
         framed = filters.layout.startswith("F") and images.layout.startswith("F")
         if filters.ndim - framed != axes:
-            raise SpecError(f"pictures of {axes} dimensions take filters of as many, got {filters.ndim - framed}")
+            raise SampleError(
+                "bad_shape", f"images of {axes} dimensions take filters of as many, got {filters.ndim - framed}"
+            )
         parts = pictures(ctx, images, ["anchor"], np.int64)
         if framed and parts.sample is None:
             parts = as_frames(images, parts)

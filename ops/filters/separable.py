@@ -12,7 +12,7 @@ from ..batch import Batch, elements
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import changing, fixed, shaped
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
@@ -207,7 +207,9 @@ class GaussianBlur(Separable, name="gaussian_blur"):
             return Separable.cpu(self, ctx, images)
         _, axes = spatial(images.layout, images.ndim)
         if axes != 2 or images.layout not in presets.LAYOUTS:
-            raise SpecError(f"parity: {self.parity} takes images (HWC, FHWC), got {images.layout or 'no layout'}")
+            raise SampleError(
+                "bad_shape", f"parity: {self.parity} takes HWC or FHWC, got {images.layout or 'no layout'}"
+            )
         sigma = by_axis(ctx.arg("sigma", np.float64), 2, "sigma")
         length = by_axis(ctx.arg("window_size", np.float64), 2, "window_size")
         bad = ~(np.isfinite(sigma) & (sigma >= 0) & (sigma <= _WIDEST)) | (length < 0) | (length > 6 * _WIDEST)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..sequences.unfold import by_frame, of_frame, of_sequence
 from ..types import DALIDataType
@@ -71,7 +71,9 @@ class Combination(Operator, abstract=True):
         total, *rest = map(np.ascontiguousarray, maps[::-1] if self.reverse_order else maps)
         for m in rest:
             if m.shape[1:] != total.shape[1:]:
-                raise SpecError(f"an affine map of {m.shape[1]} dimensions does not go with one of {total.shape[1]}")
+                raise SampleError(
+                    "bad_argument", f"affine maps of {m.shape[1]} and {total.shape[1]} dimensions do not combine"
+                )
             before, total = total, np.empty_like(total)
             _kernels.follow(before, m, total)
         return self._made(ctx, total)
@@ -141,7 +143,7 @@ def numbers(ctx: Context, name: str, count: int | None = None, repeated: bool = 
     values: F64 = ctx.arg(name).astype(np.float64)
     if count is not None and values.shape[1] != count:
         if not (repeated and values.shape[1] == 1):
-            raise SpecError(f"{name} needs {count} values here, got {values.shape[1]}")
+            raise SampleError("bad_argument", f"{name} needs {count} values here, got {values.shape[1]}")
         values = np.repeat(values, count, axis=1)
     return values
 
@@ -241,7 +243,7 @@ class Shear(Making, name="transforms.shear"):
         name = "shear" if self.given("shear") else "angles"
         values = numbers(ctx, name)
         if values.shape[1] not in (2, 6):
-            raise SpecError(f"{name} takes 2 values, or 6 in space, got {values.shape[1]}")
+            raise SampleError("bad_argument", f"{name} takes 2 values, or 6 in space, got {values.shape[1]}")
         if name == "angles":
             if (np.abs(values) > 90).any():
                 for i in np.flatnonzero((np.abs(values) > 90).any(axis=1)).tolist():

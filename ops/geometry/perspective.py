@@ -12,7 +12,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import Border, affordable
 from ..copies.windows import image_layout, known_layout, round_half_away
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import once
 from ..libraries import presets
 from ..sequences.unfold import by_frame, of_frame, of_sequence
@@ -115,7 +115,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
             values = ctx.arg("matrix", np.float32 if self.parity == "dali" else np.float64)
         values = np.asarray(values, np.float64).reshape(len(images), -1)
         if values.shape[1] != 9:
-            raise SpecError(f"a matrix holds 3 x 3 values, got {values.shape[1]}")
+            raise SampleError("bad_argument", f"a matrix holds 3 x 3 values, got {values.shape[1]}")
         matrices = values.reshape(-1, 3, 3)
         if not self.inverse_map:
             matrices = inverted(matrices)
@@ -162,7 +162,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
             return images.shapes[:, at : at + 2].astype(np.int64)
         size = ctx.arg("size")
         if size.shape[1] != 2:
-            raise SpecError(f"size takes (height, width), got {size.shape[1]} values")
+            raise SampleError("bad_argument", f"size takes (height, width), got {size.shape[1]} values")
         wrong: npt.NDArray[np.bool_] = np.any(~(size >= 0), axis=1)
         for i in np.flatnonzero(wrong).tolist():
             ctx.reject(i, "bad_argument", f"size must not be negative, got {size[i].tolist()}")
@@ -178,7 +178,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
             ctx.reject(i, "bad_argument", f"fill_value has {values.shape[1]} values for {channels[i]} channels; give "
                        "one value, or one for each channel")  # fmt: skip
         if at >= 0 and images.layout[-1] != "C" and values.shape[1] > 1:
-            raise SpecError(f"fill_value takes one value for images of the layout {images.layout}")
+            raise SampleError("bad_argument", f"fill_value takes one value for images of the layout {images.layout}")
         return values, odd
 
 
@@ -232,7 +232,7 @@ class Remap(Operator, name="experimental.remap"):
         """The images of the batch, sampled where the maps say."""
         images = images.replace(layout="HWC")
         if images.ndim != 3 or mapx.dtype != np.float32 or mapy.dtype != np.float32 or mapx.ndim not in (2, 3):
-            raise SpecError("takes images of the layout HWC and two maps of float32")
+            raise SampleError("bad_shape", "takes images of the layout HWC and two maps of float32")
         sizes = mapx.shapes[:, :2].astype(np.int64)
         wrong = (mapy.shapes[:, :2] != sizes).any(axis=1) | (mapx.sizes != mapy.sizes)
         wrong |= mapx.sizes != sizes.prod(axis=1)

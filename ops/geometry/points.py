@@ -12,7 +12,7 @@ from ..batch import Batch
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
-from ..errors import SpecError
+from ..errors import SampleError, SpecError, UnlikeSamplesError
 from ..gpu.repeated import both
 from ..kernels import Kernels
 from ..sequences.unfold import by_frame
@@ -62,25 +62,24 @@ class CoordFlip(Operator, name="coord_flip"):
 
     def cpu(self, ctx: Context, points: Batch) -> Batch:
         if points.dtype != np.float32 or points.ndim == 0:
-            raise SpecError(f"takes points of float32, got {points.dtype}, {points.ndim}-D; cast them first")
+            raise SampleError(
+                "bad_shape", f"takes points of float32, got {points.dtype}, {points.ndim}-D; cast them first"
+            )
         widths, there = points.shapes[:, -1], points.sizes > 0
-        names = self._names(int(widths[there.argmax()]) if there.any() else None)
-        wrong = (widths != len(names)) & there
-        for i in np.flatnonzero(wrong).tolist():
-            ctx.reject(i, "bad_shape", f"points have {widths[i]} coordinates, others {len(names)}")
-        if not names:
+        width = int(widths[there.argmax()]) if there.any() else 0
+        if (widths[there] != width).any():
+            raise UnlikeSamplesError(np.where(there, widths, width)[:, None])
+        if not width:
             return points
+        names = self._names(width)
         factor, shift = self._map(ctx, names)
-        kept = points
-        if wrong.any():
-            kept = points.replace(shapes=np.where(wrong[:, None], 0, points.shapes).astype(np.int32))
-        out = Batch.allocate(ctx.empty, kept.shapes, np.float32, points.layout, points.samples)
+        out = Batch.allocate(ctx.empty, points.shapes, np.float32, points.layout, points.samples)
         if ctx.stage == "cpu":
-            _loops.flip(points.data, points.offsets, kept.sizes, factor, shift, out.data, out.offsets)
+            _loops.flip(points.data, points.offsets, points.sizes, factor, shift, out.data, out.offsets)
         elif out.data.size:
-            constant, again = (points.offsets, kept.sizes, out.offsets), lambda other: self._map(other, names)
+            constant, again = (points.offsets, points.sizes, out.offsets), lambda other: self._map(other, names)
             (base, sizes, to), (factors, shifts) = both(ctx.device, constant, again, factor, shift)
-            tiles = -(-int(kept.sizes.max()) // _THREADS)
+            tiles = -(-int(points.sizes.max()) // _THREADS)
             ctx.device.launch(
                 "points.cu", "coord_flip", (tiles, len(points)), _THREADS, points.data, base, sizes,
                 np.int32(len(names)), factors, shifts, out.data, to,
@@ -148,13 +147,12 @@ class CoordTransform(Operator, name="coord_transform"):
     def cpu(self, ctx: Context, points: Batch) -> Batch:
         """The points of the batch, transformed."""
         width = int(points.shapes[0, -1])
-        wrong = points.shapes[:, -1] != width
-        for i in np.flatnonzero(wrong).tolist():
-            ctx.reject(i, "bad_shape", f"points have {points.shapes[i, -1]} coordinates, others {width}")
+        if (points.shapes[:, -1] != width).any():  # also samples without points, whose outputs have a width, too
+            raise UnlikeSamplesError(points.shapes[:, -1:])
         matrix, shift = self._map(ctx, width)
-        counts = np.where(wrong, 0, points.shapes[:, :-1].prod(axis=1, dtype=np.int64))
+        counts = points.shapes[:, :-1].prod(axis=1, dtype=np.int64)
         shapes = points.shapes.copy()
-        shapes[:, -1] = np.where(wrong, 0, matrix.shape[1])
+        shapes[:, -1] = matrix.shape[1]
         dtype = np.dtype(to_numpy(self.dtype))
         if ctx.stage == "cpu":
             source, base = points.data, points.offsets
@@ -205,6 +203,6 @@ class CoordTransform(Operator, name="coord_transform"):
         if self.given("T"):
             values = ctx.arg("T")
             if values.shape[1] not in (1, matrix.shape[1]):
-                raise SpecError(f"T needs 1 or {matrix.shape[1]} values, got {values.shape[1]}")
+                raise SampleError("bad_argument", f"T needs 1 or {matrix.shape[1]} values, got {values.shape[1]}")
             shift += values
         return matrix, shift

@@ -19,7 +19,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, Border, affordable
 from ..copies.windows import image_layout, known_layout, refused, round_half_away
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import Again, both, once, shaped
 from ..kernels import Kernels
 from ..libraries import presets
@@ -338,10 +338,10 @@ class Rotate(Warping, name="rotate"):
 
     def _volumes(self, ctx: Context, images: Batch) -> Batch:
         if not self.given("axis"):
-            raise SpecError("volumes need the axis to turn around: axis: [0, 0, 1] turns every slice")
+            raise SampleError("bad_shape", "volumes need the axis to turn around: axis: [0, 0, 1] turns every slice")
         axis = ctx.arg("axis").astype(np.float64)
         if axis.shape[1] != 3:
-            raise SpecError(f"axis takes (x, y, z), got {axis.shape[1]} values")
+            raise SampleError("bad_argument", f"axis takes (x, y, z), got {axis.shape[1]} values")
         turn = rotation(axis, (ctx.arg("angle") * np.float32(np.pi / 180)).astype(np.float64))
         before = images.shapes[:, :3].astype(np.int64)
         sizes = self.given_sizes(ctx, images)
@@ -409,7 +409,7 @@ class WarpAffine(Warping, name="warp_affine"):
 
     @staticmethod
     def _check_matrix(count: int, axes: int) -> None:
-        if count not in (0, axes * (axes + 1)):
+        if count != axes * (axes + 1):
             raise SpecError(f"a matrix holds {axes} x {axes + 1} values here, got {count}")
 
     @by_frame()

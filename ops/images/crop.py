@@ -13,7 +13,7 @@ from ..batch import I64, Batch, Samples
 from ..context import Context
 from ..copies.strided import CopyPlan, convert, pad, run, whole, window
 from ..copies.windows import IMAGE_LAYOUTS, OutOfBounds, border, bounded, fill_along, image_layout, known_layout
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import shaped
 from ..kernels import Kernels
 from ..streams import F32
@@ -151,6 +151,9 @@ class CropWindow(Operator, abstract=True):
         if not self.given("crop"):
             return ctx.rows(_SIZES[letter]) if self.given(_SIZES[letter]) else None
         together, column = ctx.rows("crop"), "WHD".index(letter) + 1
+        if together.shape[1] not in (2, 3):
+            raise SampleError("bad_argument", "crop takes (height, width) or (depth, height, width), got "
+                              f"{together.shape[1]} values")  # fmt: skip
         return together[:, -column] if column <= together.shape[1] else None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
-from ..errors import JobError, SpecError
+from ..errors import JobError, SampleError, SpecError
 from ..types import DALIDataType
 
 
@@ -39,7 +39,7 @@ class DumpImage(Operator, name="dump_image"):
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         if images.dtype != np.uint8 or images.ndim != 3:
-            raise SpecError(f"takes uint8 images, got {images.dtype}, {images.ndim}-D")
+            raise SampleError("bad_shape", f"takes uint8 images, got {images.dtype}, {images.ndim}-D")
         host = images if images.on_host else images.replace(data=images.data.get())  # waits for the copy
         first = (images.layout or self.input_layout) == "CHW"
         slots, positions = images.samples.slot.tolist(), images.samples.position.tolist()

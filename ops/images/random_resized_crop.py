@@ -11,7 +11,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.windows import image_layout
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 from .random_window import WINDOW_SALT, check_window_ranges, random_windows
@@ -78,7 +78,7 @@ class RandomResizedCrop(Resampling, RandomWindow, name="random_resized_crop"):
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
         first, count = axes
         if count != 2:
-            raise SpecError(f"takes layouts {', '.join(self.layouts)}, not volumes")
+            raise SampleError("bad_shape", f"takes layouts {', '.join(self.layouts)}, not volumes")
         extents = shapes[:, first : first + 2]
         anchor, shape = self.windows(ctx, extents[:, 0], extents[:, 1])
         lo, hi = np.empty(extents.shape, np.float32), np.empty(extents.shape, np.float32)

@@ -308,6 +308,10 @@ class Sized(Resampling, abstract=True):
         return (lo - half).astype(np.float32), (hi + half).astype(np.float32)
 
 
+def _extents(shape: I64) -> str:
+    return "x".join(map(str, shape.tolist()))
+
+
 def _refuse_endless(ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> Mask:
     """Reject samples whose wanted size or region is not finite: [N, 1]."""
     wanted = np.broadcast_to(wanted, extents.shape)
@@ -424,6 +428,10 @@ class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
         layout = "".join("DHW"[d - first - count] if 0 <= d - first < count else "-" for d in range(shapes.shape[1]))
         anchor, shape = self.windows_in(ctx, resized, layout, "pad")
         anchor, shape = anchor[:, first : first + count], shape[:, first : first + count]
+        nothing = ((whole.size == 0) & (shape > 0)).any(axis=1)  # whose edge would fill the window
+        for i in np.flatnonzero(nothing).tolist():
+            ctx.reject(i, "bad_shape", f"there is nothing to cut from: the image is {_extents(shapes[i])}")
+        shape = np.where(nothing[:, None], 0, shape) if nothing.any() else shape
         mirror = (ctx.arg("mirror", np.int64)[:, None] & np.array([4, 2, 1])[3 - count :]) != 0
         if self.parity != "dali":
             return whole.window(anchor, shape).mirrored(mirror)

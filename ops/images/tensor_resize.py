@@ -12,7 +12,7 @@ from ..base import Arg, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.windows import round_half_away
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..types import DALIDataType
 from .resampling.resample import DTYPES, F32, ResamplePlan, resample
 from .resize import Mode, Resampling, fit
@@ -198,5 +198,7 @@ class TensorResize(Resampling, name="tensor_resize"):
         """Argument ``name`` for every sample and axis."""
         values: F32 = ctx.arg(name)
         if values.shape[1] not in (1, shape[1]):
-            raise SpecError(f"{name} needs {shape[1]} numbers, one for each axis, got {values.shape[1]}")
+            raise SampleError(
+                "bad_argument", f"{name} needs a number for each of {shape[1]} axes, got {values.shape[1]}"
+            )
         return np.ascontiguousarray(np.broadcast_to(values, shape))

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ..base import Operator, Spec
 from ..batch import Batch, elements
 from ..context import Context
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType, DALIInterpType
 from . import torchvision as tv
@@ -67,7 +67,7 @@ def check_input(library: str, spec: Spec) -> None:
 def run(ctx: Context, images: Batch, library: str, steps: Sequence[Step]) -> Batch:
     """``images`` (HWC; of FHWC each frame) after ``steps``. Images that a step cannot take are rejected."""
     if images.dtype != np.uint8:
-        raise SpecError(f"parity: {library} takes uint8 images, got {images.dtype}; cast them first")
+        raise SampleError("bad_shape", f"parity: {library} takes uint8 images, got {images.dtype}; cast them first")
     framed = images.layout == "FHWC"
     frames = images.shapes[:, 0].astype(np.int64) if framed else np.ones(len(images), np.int64)
     sample = np.repeat(np.arange(len(images)), frames)

@@ -14,7 +14,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.windows import image_layout, known_layout
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 from ..types import DALIDataType
 from . import torchvision_on_gpu as on_gpu
@@ -171,13 +171,13 @@ class Torchvision(Operator, name="torchvision"):
 
     def both(self, ctx: Context, images: Batch) -> Batch:
         if images.dtype != np.uint8:
-            raise SpecError(f"takes uint8 images, got {images.dtype}; cast them first")
+            raise SampleError("bad_shape", f"takes uint8 images, got {images.dtype}; cast them first")
         images = images.replace(layout=known_layout(images, self.layouts))
         if self.given("codes"):
             codes = ctx.arg("codes", np.int32)
             numbers = ctx.arg("numbers", np.float64).reshape(len(images), -1, WIDTH)
             if numbers.shape[1] != codes.shape[1]:
-                raise SpecError(f"numbers needs {WIDTH} for each of codes")
+                raise SampleError("bad_argument", f"numbers needs {WIDTH} for each of codes")
         else:
             codes, numbers = (np.repeat(a[None], len(images), axis=0) for a in self._constant())
         interleaved = images.layout == "HWC"

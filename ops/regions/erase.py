@@ -12,7 +12,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import CopyPlan, Target, filled, row_major, run, run_into, whole
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import FIXED, shaped
 from ..kernels import Kernels
 
@@ -120,7 +120,7 @@ class Erase(Operator, name="erase"):
         return filled(extent, data.dtype, data.layout, fills, channel), at, rows
 
     def _refuse_odd(self, ctx: Context, anchors: I64, shapes: I64) -> None:
-        for i in np.flatnonzero(anchors != shapes).tolist():
+        for i in np.flatnonzero((anchors != shapes) & (shapes > 0)).tolist():
             ctx.reject(i, "bad_argument", f"anchor has {anchors[i]} numbers, shape {shapes[i]}; boxes need both")
 
     def _fill(self, ctx: Context, data: Batch) -> tuple[npt.NDArray[np.float64], int]:
@@ -131,7 +131,10 @@ class Erase(Operator, name="erase"):
         if values.shape[1] <= 1:
             return values if values.shape[1] else np.zeros((1, 1)), -1
         if "C" not in data.layout:
-            raise SpecError(f"fill_value has {values.shape[1]} values, but the layout {data.layout!r} has no channels")
+            raise SampleError(
+                "bad_argument",
+                f"fill_value has {values.shape[1]} values, the layout {data.layout!r} no channels",
+            )
         channel = data.layout.index("C")
         for i in np.flatnonzero(data.shapes[:, channel] != values.shape[1]).tolist():
             ctx.reject(

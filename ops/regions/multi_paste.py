@@ -13,7 +13,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import Target, affordable, convert, filled, row_major, run_into, whole, window
 from ..copies.windows import integers, known_layout
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..gpu.repeated import are_all, once
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
@@ -94,7 +94,7 @@ class MultiPaste(Operator, name="multi_paste"):
         images = [b.replace(layout=known_layout(b, self.layouts)) for b in inputs]
         first = images[0]
         if any(b.dtype != first.dtype or b.ndim != first.ndim for b in images):
-            raise SpecError("the inputs have different types or dimensions; cast or reshape them to one")
+            raise SampleError("bad_shape", "the inputs have different types or dimensions; cast or reshape them to one")
         dtype = np.dtype(first.dtype if self.dtype is None else to_numpy(self.dtype))
         canvas, free, groups = self._placed(ctx, images)
         out = Batch.allocate(ctx.empty, canvas.astype(np.int32), dtype, first.layout, first.samples)
@@ -167,17 +167,17 @@ class MultiPaste(Operator, name="multi_paste"):
         first = images[0]
         shape = first.shapes.astype(np.int64)
         if self.given("output_size"):
-            size = ctx.arg("output_size", np.int64)
-            if size.shape[1] not in (2, 3):
-                raise SpecError(f"output_size takes (height, width), got {size.shape[1]} values")
-            size = size[:, :2]
+            lists, counts = ctx.lists("output_size", np.int64)
+            size = np.pad(lists, ((0, 0), (0, 2)))[:, :2]
+            for i in np.flatnonzero((counts < 2) | (counts > 3)).tolist():
+                ctx.reject(i, "bad_argument", f"output_size takes (height, width), got {counts[i]} values")
             for i in np.flatnonzero((size <= 0).any(axis=1)).tolist():
                 ctx.reject(i, "bad_argument", f"output_size must be positive, got {size[i].tolist()}")
             shape[:, -3:-1] = np.maximum(size, 0)
         else:
-            every = np.concatenate([b.shapes[:, -3:-1] for b in images])
-            if len(every) and (every != every[0]).any():
-                raise SpecError("images of different sizes need output_size: the size of the canvas")
+            other = (extent[:, -3:-1] != shape[owner, -3:-1]).any(axis=1)
+            for i in np.unique(owner[other]).tolist():
+                ctx.reject(i, "bad_shape", "images of different sizes need output_size: the size of the canvas")
         # Channels, and frames of sequences, are those of the first part.
         leading = np.full(len(first), -1)
         leading[owner[::-1]] = np.arange(len(owner))[::-1]

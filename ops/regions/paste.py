@@ -12,7 +12,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import Affine, Border, convert, pad, run, whole, window
 from ..copies.windows import fill_along, integers, known_layout, refused
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..kernels import Kernels
 
 F32 = npt.NDArray[np.float32]
@@ -150,7 +150,7 @@ class BBoxPaste(Operator, name="bbox_paste"):
     def _odd(ctx: Context, boxes: Batch) -> npt.NDArray[np.bool_]:
         """Samples that are no boxes, which are rejected, [N]."""
         if boxes.dtype != np.float32 or boxes.ndim == 0:
-            raise SpecError(f"takes boxes of float32, 4 numbers each, got {boxes.dtype}, {boxes.ndim}-D")
+            raise SampleError("bad_shape", f"takes boxes of float32, 4 numbers each, got {boxes.dtype}, {boxes.ndim}-D")
         odd: npt.NDArray[np.bool_] = (boxes.shapes[:, -1] != 4) & (boxes.sizes > 0)
         if odd.any():
             for i in np.flatnonzero(odd).tolist():

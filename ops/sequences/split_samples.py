@@ -10,7 +10,7 @@ import numpy as np
 from ..base import Arg, Operator, Spec
 from ..batch import I32, I64, Batch, Samples, elements
 from ..context import Context
-from ..errors import SpecError
+from ..errors import JobError, SpecError
 from ..types import DALIDataType
 
 Partial = Literal["keep", "drop"]
@@ -65,7 +65,7 @@ class SplitSamples(Operator, name="split_samples"):
         return Spec(shape, data.dtype, layout)
 
     def cpu(self, ctx: Context, *data: Batch) -> Batch:
-        raise SpecError("makes several samples of one, which only jobs take: run it from a spec with `write:`")
+        raise JobError("makes several samples of one, which only jobs take: run it from a spec with `write:`")
 
     def counts(self, data: Batch) -> I64:
         """Parts of each sample, int64[N]."""

@@ -14,7 +14,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, SHAPE, Target, loops, permute, row_major, whole
-from ..errors import SpecError
+from ..errors import SampleError, SpecError
 from ..types import DALIDataType, to_numpy
 from .reductions import group_of
 
@@ -108,7 +108,7 @@ class Normalize(Operator, name="normalize"):
     def cpu(self, ctx: Context, data: Batch) -> Batch:
         tensors = {k: ctx.args[k] for k in ("mean", "stddev") if k in ctx.args and ctx.args[k].ndim == data.ndim > 0}
         if tensors and self.batch:
-            raise SpecError("batch goes with numbers for mean and stddev, not with tensors")
+            raise SampleError("bad_argument", "batch goes with numbers for mean and stddev, not with tensors")
         reduced = self._axes(data.layout, data.ndim, tensors)
         data = self._comparable(ctx, data, reduced)
         groups = self._groups(data, reduced)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import numpy as np
+
 from ...ops.base import Arg, Operator, Spec
-from ...ops.batch import Batch
+from ...ops.batch import Batch, Samples
 from ...ops.context import Context
 from ...ops.errors import SpecError
 from ...ops.sequences.split_samples import SplitSamples
@@ -60,6 +62,14 @@ class Halves:
     """Its outputs that are repeated for each part, in the order of node 0's further outputs."""
     source: int
     """The id of the node that gives the parts."""
+
+    def first_part(self, outputs: Mapping[str, Batch]) -> tuple[Batch, ...]:
+        """The outputs of node `source` for the first part of the first sample of the front's ``outputs``."""
+        cut = [outputs[name] for name in (self.data, *self.beside)]
+        whole, zero = cut[0].samples.take(slice(0, 1)), np.zeros(1, np.int32)
+        samples = Samples(zero, whole.position, whole.epoch, whole.index, whole.origins, zero)
+        repeated = (outputs[name].take(slice(0, 1), samples) for name in self.repeated)
+        return (*self.split.parts(cut, np.zeros(1, np.int64), zero, samples), *repeated)
 
     def describe(self) -> dict[str, Any]:
         """Both plans as plain data, as one."""

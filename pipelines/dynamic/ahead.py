@@ -300,6 +300,7 @@ class _Feed:
     def __init__(self, number: int, fed: FedBatches, root: Records | Given) -> None:
         """``number`` is the root's in the graph."""
         self.states: Mapping[int, Any] = {number: root.source if isinstance(root, Records) else fed}
+        self.kinds: Mapping[Edge, Spec] = {}  # as in DALI, every batch has types of its own
         self._number, self._root = number, root
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:

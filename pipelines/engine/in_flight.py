@@ -8,10 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...ops.base import Spec
 from ...ops.batch import Batch, Origin, Samples
 from ...ops.errors import kept
 from ...ops.interfaces import Begun, Copies
 from ..compile.plan import Plan
+from ..graph.nodes import Edge
 from .memory.estimate import Foresight, Outputs
 from .nodes.envs import cut, within
 from .nodes.run import Draws, Dropped, Env, Run, State
@@ -153,6 +155,9 @@ class Feed(Protocol):
 
     states: Mapping[int, Any]
     """State that per_batch nodes keep between iterations, by node id (open data sets)."""
+    kinds: Mapping[Edge, Spec]
+    """Types and shapes of the data set's first sample, for outputs whose type or number of dimensions the plan leaves
+    open. Empty if nothing is open, or if there is no data set."""
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         """The samples of the batch: the iteration's, and each reader's own."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ...readers.external_source import ProgramInput
 from ...readers.order import Job, Order
 from ..compile.plan import Plan
 from .engine import Request
+from .first_sample import MAX_TRIED, Decided, Stored, first_sample, undecided
 
 
 class Sources:
@@ -30,6 +31,7 @@ class Sources:
 
         Raises SpecError or JobError where a data set cannot be opened.
         """
+        self.plan = plan
         self._lent = opened is not None
         lent = {} if opened is None else {name: (source, order) for _, name, _, source, order in opened.readers}
         self.readers: list[tuple[int, str, Reader, Source, Order]] = []
@@ -71,6 +73,23 @@ class Sources:
         for source in () if self._lent else self.states.values():
             source.close()
 
+    def stored(self) -> Iterator[Stored]:
+        """The records of all data sets, one of each at a time, in stored order; `MAX_TRIED` at most."""
+        size = min((order.size for *_, order in self.readers), default=0)
+        slot, zeros = _counted(1)
+        for i in range(min(size, MAX_TRIED)):
+            per_reader = {
+                number: Samples.of_epoch_0(slot, zeros, np.array([order.first + i]), source)
+                for number, _, _, source, order in self.readers
+            }
+            yield next(iter(per_reader.values())), per_reader
+
+    @cached_property
+    def decided(self) -> Decided:
+        """The facts that the data set's first sample decides; computed when an engine first needs them."""
+        edges = undecided(self.plan)
+        return Decided.by(first_sample(self.plan, self.states, self.stored(), edges), edges)
+
     def fingerprint(self) -> str:
         """Identity of all inputs together."""
         whole = hashlib.sha256()
@@ -102,6 +121,9 @@ class JobFeed:
     def __init__(self, sources: Sources, limit: int | None = None) -> None:
         """Raises SpecError where several readers differ in their number of records."""
         self.states: Mapping[int, Any] = sources.states
+        self.decided, self.kinds = sources.decided, sources.decided.kinds
+        self.stored = sources.stored
+        """The records in stored order, see `Sources.stored`."""
         self._jobs: list[tuple[int, Source, Job]] = [(i, s, o.job()) for i, _, _, s, o in sources.readers]
         lengths = {name: len(job) for (_, name, _, _, _), (_, _, job) in zip(sources.readers, self._jobs, strict=True)}
         if len(set(lengths.values())) > 1:
@@ -133,6 +155,10 @@ class JobFeed:
             yield Request(at, stop - at)
             at = stop
 
+    def first_batch(self, batch_size: int) -> Stored:
+        """The first batch of the whole job."""
+        return self.samples(Request(self._everything.start, min(batch_size, len(self._everything))))
+
     def places(self, positions: I64) -> I64:
         """Places of samples among those of this job, as requests and outputs count them."""
         return positions
@@ -148,6 +174,7 @@ class EndlessFeed:
 
     def __init__(self, sources: Sources) -> None:
         self.states: Mapping[int, Any] = sources.states
+        self.kinds = sources.decided.kinds
         self._orders: list[tuple[int, Source, Order]] = [(i, s, o) for i, _, _, s, o in sources.readers]
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:

@@ -48,6 +48,7 @@ class Services:
             rng=self.options.rng,
             draws=iteration.draws,
             states=self.feed.states,
+            kinds=self.feed.kinds,
             isolation=self.isolation,
             remembered=self.remembered,
             count=self.fell_back,

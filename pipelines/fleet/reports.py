@@ -57,6 +57,7 @@ def merged(
         "fused": list(first.get("fused", [])),
         "loads": _loads(reports),
         "bottleneck": top,
+        **({"schema": first["schema"]} if "schema" in first else {}),
         "memory": _peaks([r.get("memory", {}) for r in reports]),
         "command": dict(command),
         "compiling_seconds": round(max((float(r.get("compiling_seconds", 0)) for r in reports), default=0.0), 6),

@@ -3,8 +3,9 @@ then each addition. So old samples keep their numbers, keys and random numbers."
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import Pieces
 from ...readers.base import Source
 from ..engine.engine import Request
+from ..engine.first_sample import MAX_TRIED, Decided, Stored, first_sample, undecided
 from ..engine.inputs import JobFeed, Sources, pieces_of
 
 
@@ -54,8 +56,10 @@ class Lineup:
 
         Raises SpecError where a reader leaves out records by number, JobError where readers were given unequally many.
         """
-        self.states = dict(sources.states)
+        self.states, self._plan = dict(sources.states), sources.plan
         self._readers: list[tuple[int, Source, I64]] = []
+        self._first: list[int] = []
+        """The record of each reader that comes first in stored order."""
         self.ends: list[int] = []
         """The position after each stage's last."""
         for node, name, op, source, order in sources.readers:
@@ -83,10 +87,27 @@ class Lineup:
             view = Renumbered(source, np.concatenate(numbers), counts)
             self.states[node] = view
             self._readers.append((node, view, np.concatenate(orders)))
+            self._first.append(order.first if len(stages) == 1 else 0)
 
     def positions(self, stage: int) -> range:
         """Of the samples of a stage."""
         return range(self.ends[stage - 1] if stage else 0, self.ends[stage])
+
+    def stored(self) -> Iterator[Stored]:
+        """The records of the first inputs in stored order, as `Sources.stored` of the first run gave them."""
+        slot, zeros = np.zeros(1, np.int32), np.zeros(1, np.int64)
+        for i in range(min(self.ends[0], MAX_TRIED)):
+            per_reader = {
+                n: Samples.of_epoch_0(slot, zeros, np.array([first + i]), view)
+                for (n, view, _), first in zip(self._readers, self._first, strict=True)
+            }
+            yield next(iter(per_reader.values())), per_reader
+
+    @cached_property
+    def decided(self) -> Decided:
+        """See `Sources.decided`."""
+        edges = undecided(self._plan)
+        return Decided.by(first_sample(self._plan, self.states, self.stored(), edges), edges)
 
     def key(self, position: int) -> str | None:
         """The key of the sample at ``position``, by the first reader; None where there is none."""
@@ -103,8 +124,11 @@ class Lineup:
 class LineupFeed(JobFeed):
     """Some positions of a lineup, in ascending order; requests are places among them."""
 
-    def __init__(self, lineup: Lineup, chosen: Sequence[int]) -> None:
-        self.states = lineup.states
+    def __init__(self, lineup: Lineup, chosen: Sequence[int], decided: Decided | None = None) -> None:
+        """``decided``: what the job's journal says; else the first sample is looked at."""
+        self.states, self.stored = lineup.states, lineup.stored
+        self.decided = lineup.decided if decided is None else decided
+        self.kinds = self.decided.kinds
         self._lineup = lineup
         self._chosen = np.asarray(chosen, np.int64)
         self.positions = self._everything = range(len(self._chosen))

@@ -14,6 +14,7 @@ from ...writers.shards.rejects import Budget
 from ..engine.inputs import JobFeed, Sources
 from ..engine.lanes import Beside
 from .run import CLEAN, JobResult, JobRun, Prepared, Progress, write_config
+from .schema import schema_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class OpenJob:
         self.sources = sources
         self.who = who
         self._feed = JobFeed(sources, limit)
+        self._schema = schema_of(prepared, self._feed, write_config(prepared))
         # parts may be too short to find out which way is faster, and lie in the same files
         self._uploads = Uploads(again=False, keep=True)
         self._beside = Beside()
@@ -68,6 +70,7 @@ class OpenJob:
             inputs=self.sources.inputs if part[0] == 0 else None,  # the same list for all
             led=True,
             waiting=waiting_for(self.prepared.spec.pipeline.memory.host_bytes()),
+            schema=self._schema,
         )
         with output:
             if output.finished:

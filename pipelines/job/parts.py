@@ -19,6 +19,7 @@ from ...ops.batch import I32, I64, Batch, Samples
 from ...writers.shards.rejects import RejectRow
 from ..compile.apart import Halves
 from ..engine.engine import Engine, Iteration, Options, Request
+from ..engine.first_sample import Decided, first_part, undecided
 from ..engine.nodes.envs import gone
 from ..engine.nodes.run import Dropped
 from ..engine.stats import Stats
@@ -62,6 +63,9 @@ class PartsFeed:
         """Samples from there on that were dropped. Of this and `at` the thread that asks for batches is the owner; the
         caller's reads them when the run is over."""
         self.states: Mapping[int, Any] = {halves.source: self}
+        edges = undecided(halves.back)
+        env = first_part(halves, stretch.feed.states, stretch.feed.stored()) if edges else {}
+        self.kinds = Decided.by(env, edges).kinds
         self._under_way: deque[Piece] = deque()
         """Pieces that were asked for, and whose batch has not been delivered. Appended to by the thread that asks,
         taken from by the caller's."""

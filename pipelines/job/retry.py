@@ -19,17 +19,21 @@ from ...writers.shards.mirror import state_of
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import Budget
 from ...writers.shards.retries import Outstanding, check_same_job, next_retry
+from ..engine.first_sample import Decided
 from ..engine.inputs import Sources
 from .additions import lineup_of
 from .convert import is_conversion
 from .known_jobs import recall
 from .ordered_inputs import LineupFeed
 from .run import CLEAN, JobResult, JobRun, Progress, identity, prepare, write_config
+from .schema import decided_in
 
 
-def retry_feed(out: Path, sources: Sources, outstanding: Outstanding) -> LineupFeed:
-    """The rejected samples only, in their order. Raises JobError where the inputs are not those of the job, or come in
-    another order."""
+def retry_feed(
+    out: Path, sources: Sources, outstanding: Outstanding, decided: Decided | None = None
+) -> LineupFeed:  # fmt: skip
+    """The rejected samples only, in their order; ``decided`` is what the job's first sample decided. Raises JobError
+    if the inputs are not those of the job, or come in another order."""
     lineup = lineup_of(out, sources)
     for row in outstanding.rows:
         now = lineup.key(row.position)
@@ -40,7 +44,7 @@ def retry_feed(out: Path, sources: Sources, outstanding: Outstanding) -> LineupF
                 f"the inputs are not those of the job: sample {row.position} was {row.key!r}, is {now!r}. Repair "
                 "files where they are, without adding or removing any"
             )
-    return LineupFeed(lineup, outstanding.retry.positions)
+    return LineupFeed(lineup, outstanding.retry.positions, decided)
 
 
 def retry_failed(
@@ -77,8 +81,10 @@ def retry_failed(
         with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
             who = identity(prepared, sources)
             check_same_job(root, who, config.identity())
-            feed = retry_feed(root, sources, outstanding)
-            output = Output.open(config, who, total=len(feed.positions), budget=Budget(), stage=outstanding.retry)
+            schema = sidecar.read_json(root / "manifest.json").get("schema", {})  # as the first run decided
+            feed = retry_feed(root, sources, outstanding, decided_in(schema, prepared.plan))
+            output = Output.open(config, who, total=len(feed.positions), budget=Budget(), stage=outstanding.retry,
+                                 schema=schema)  # fmt: skip
             with output:
                 wanted = frozenset((r.position, r.part) for r in outstanding.rows)
                 return JobRun(prepared, feed, output, config, None, progress, command, wanted=wanted).run()

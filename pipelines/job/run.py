@@ -37,6 +37,7 @@ from ..cores import threads_of
 from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.engine import Options
 from ..engine.errors import as_ours
+from ..engine.first_sample import undecided
 from ..engine.inputs import JobFeed, Sources
 from ..engine.lanes import Beside
 from ..engine.memory.trim import trim
@@ -56,6 +57,7 @@ from .live import Counts, Live, Recorder
 from .look import Look
 from .ordered_inputs import LineupFeed
 from .parts import PartsBatches
+from .schema import schema_of
 
 CLEAN, FAILED, BAD_SPEC, REJECTS, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
@@ -203,6 +205,8 @@ def run_job(
                     return _already_done(manifest["samples"], manifest["rejects"], root, config)
             if grown is not None:
                 return _run_grown(prepared, grown, config, who, budget, trace, progress, command, amend, look)
+        if undecided(prepared.plan):
+            compile_ahead(clients_of(prepared.plan, config.writer))  # before the first sample is computed
         feed = JobFeed(sources, limit)
         whole = len(feed.positions)
         if part is not None:
@@ -218,6 +222,7 @@ def run_job(
             fresh=fresh,
             inputs=sources.inputs,
             waiting=waiting_for(settings.memory.host_bytes()),
+            schema=schema_of(prepared, feed, config),
         )
         with output:
             if output.finished:
@@ -242,6 +247,7 @@ def _run_grown(
             stage=todo.stage,
             inputs=todo.listing,
             waiting=waiting_for(prepared.spec.pipeline.memory.host_bytes()),
+            schema=schema_of(prepared, feed, config),
         )
         with output:
             result = JobRun(prepared, feed, output, config, trace, progress, command, amend, look=look).run()
@@ -446,6 +452,8 @@ class JobRun:
             report["cuda_kernels"] = {"images": times.images, "nvrtc": waited}
         if self.first:
             report["resumed_from"] = self.first
+        if "first_sample" in self.output.schema:
+            report["schema"] = self.output.schema
         return self.amend(report)
 
     def _ended(self, code: int, message: str, *, final: bool = False) -> JobResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class WrittenShard:
     """Options of the writer."""
     sound: bool
     """Whether the checksums of all its files are those of the journal."""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """What `Writer.schema` said of the job's fields; empty in outputs of older versions."""
 
     def file(self, suffix: str) -> str:
         """The name of the shard's file that ends so. Raises LookupError if the journal names none."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...ops.base import Spec
 from ...ops.errors import SpecError
+from ...ops.types import to_numpy
 from ..base import ENCODED, FieldConfig, Frames, Records, Refused, Shard, ShardFile, ShardFiles, Writer
 from ..bytes.written import Problem, WrittenShard
 from .columns import as_bytes, as_they_are, npy_header
@@ -21,7 +22,8 @@ _HEAD = 128
 class NumPy(Writer, name="numpy", suffix=".npy"):
     """Dense arrays, ``<shard>.<field>.npy`` of shape (samples, *shape), to be loaded or mapped by numpy.load.
 
-    All samples of a field have one shape, that of the job's first; others are rejected.
+    All samples of a field have one type and shape, as the spec says, or else as the data set's first sample has them.
+    Others are rejected.
     """
 
     alone = True
@@ -36,14 +38,25 @@ class NumPy(Writer, name="numpy", suffix=".npy"):
             if "/" in name or name.startswith("."):
                 raise SpecError(f"field {name!r} cannot be part of a file name")
 
+    def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
+        """The type and shape of each field: ``{"image": {"dtype": "uint8", "shape": [224, 224, 3]}}``."""
+        found = {name: _array(specs.get(name, Spec())) for name in fields}
+        return None if None in found.values() else found
+
     def refuse(self, records: Records, carry: dict[str, Any]) -> Sequence[Refused]:
         refused: dict[int, Refused] = {}
         for name, batch in records.fields.items():
-            shape = carry.setdefault(name, batch.shapes[0].tolist())
-            for i in np.flatnonzero((batch.shapes != np.array(shape, np.int32)).any(axis=1)).tolist():
+            model = carry.setdefault(name, {"dtype": batch.dtype.name, "shape": batch.shapes[0].tolist()})
+            if isinstance(model, list):  # the shape alone, as journals of version 0.1 hold it
+                model = carry[name] = {"dtype": batch.dtype.name, "shape": model}
+            shape = model["shape"]
+            odd = np.ones(len(batch), bool)
+            if batch.ndim == len(shape) and batch.dtype == np.dtype(model["dtype"]):
+                odd = (batch.shapes != np.array(shape, np.int32)).any(axis=1)
+            for i in np.flatnonzero(odd).tolist():
                 refused.setdefault(i, Refused(i, "bad_shape", (
-                    f"field {name!r} has shape {_text(batch.shapes[i].tolist())}, the job's first sample "
-                    f"{_text(shape)}; a .npy shard is one dense array: resize, crop or pad to one shape"
+                    f"field {name!r} is {_text(batch.dtype.name, batch.shapes[i].tolist())}, that of the data set "
+                    f"{_text(**model)}; a .npy shard is one dense array: resize, crop, pad or cast them to one"
                 )))  # fmt: skip
         return [refused[i] for i in sorted(refused)]
 
@@ -58,10 +71,21 @@ class NumPy(Writer, name="numpy", suffix=".npy"):
         for info in shard.entry["files"]:
             array = np.load(shard.root / info["name"], mmap_mode=mode, allow_pickle=False)
             yield from shard.count(info["name"], len(array))
+            model = shard.schema.get(info["name"].removesuffix(".npy").removeprefix(f"{shard.entry['shard']}."))
+            found = {"dtype": array.dtype.name, "shape": list(array.shape[1:])}
+            if model is not None and found != model:
+                yield Problem(info["name"], "", f"holds {_text(**found)}, the data set's arrays are {_text(**model)}")
 
 
-def _text(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "of a scalar"
+def _array(spec: Spec) -> dict[str, Any] | None:
+    """Type and shape of a field; None if the spec leaves one open."""
+    if spec.dtype is None or spec.shape is None or None in spec.shape:
+        return None
+    return {"dtype": to_numpy(spec.dtype).name, "shape": list(spec.shape)}
+
+
+def _text(dtype: str, shape: Sequence[int]) -> str:
+    return f"{dtype}[{'x'.join(map(str, shape)) or 'scalar'}]"
 
 
 @dataclass(slots=True)
@@ -75,9 +99,9 @@ class NumPyShard(Shard):
     """One .npy file a field."""
 
     def __init__(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
-        self._expected = files.expected
+        self._expected, self._models = files.expected, dict(files.carry)
+        """Type and shape of the samples, by field."""
         self._files: dict[str, ShardFile] = {name: files.create(f".{name}.npy") for name in fields}
-        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         self._count = 0
 
     def frame(self, records: Records) -> NumPyFrames:
@@ -92,7 +116,7 @@ class NumPyShard(Shard):
         for name, file in self._files.items():
             batch = records.fields[name].take(slice(0, n), records.samples.take(slice(0, n)))
             if not self._count:
-                self._kinds[name] = (batch.dtype, tuple(map(int, batch.shapes[0])))
+                self._models[name] = {"dtype": batch.dtype.name, "shape": batch.shapes[0].tolist()}
                 file.write(self._header(name, self._expected))
             column = as_bytes(batch)
             if batch.is_packed:
@@ -103,8 +127,8 @@ class NumPyShard(Shard):
         self._count += n
 
     def _header(self, name: str, count: int) -> bytes:
-        dtype, shape = self._kinds.get(name, (np.dtype(np.uint8), ()))
-        return npy_header(dtype, (count, *shape), _HEAD)
+        model = self._models.get(name, {"dtype": "uint8", "shape": []})
+        return npy_header(np.dtype(model["dtype"]), (count, *model["shape"]), _HEAD)
 
     def close(self) -> None:
         for name, file in self._files.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -10,8 +11,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from ...ops.base import Arg, Spec
-from ...ops.batch import Batch
+from ...ops.batch import Batch, Samples
 from ...ops.errors import SpecError
+from ...ops.types import to_numpy
 from ..base import FieldConfig, Frames, Records, Refused, Shard, ShardFile, ShardFiles, Writer
 from ..bytes.written import Problem, UnreadError, WrittenShard
 from .columns import Column, as_bytes, as_npy, check_encoded, check_field, elements, join, kind_of
@@ -26,8 +28,8 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
     """Parquet files, one column a field: bytes as binary, numbers in their own type, lists of them as lists.
 
     Arrays become three columns: ``<field>`` (binary), ``<field>/shape`` and ``<field>/dtype``. Whether a field of
-    numbers is one number or a list is decided by the job's first sample, unless it is named in ``lists``. Pages carry
-    checksums.
+    numbers is one number or a list follows from the spec, or else from the data set's first sample, unless it is named
+    in ``lists``. Pages carry checksums.
     """
 
     libraries = ("pyarrow",)
@@ -53,6 +55,25 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
                 if name not in fields:
                     raise SpecError(f"option {option}: there is no field {name!r}; fields: {', '.join(fields)}")
 
+    def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
+        """For fields of numbers whether they are ``one`` number, and the Arrow ``schema`` of every shard."""
+        import pyarrow as pa
+
+        one: dict[str, bool] = {}
+        columns: dict[str, Any] = {self.key: pa.array([], pa.string())} if self.key else {}
+        for name, config in fields.items():
+            spec = specs.get(name, Spec())
+            if spec.dtype is None or spec.shape is None:
+                return None
+            empty = Batch(np.empty(0, to_numpy(spec.dtype)), np.empty(0, np.int64),
+                          np.empty((0, len(spec.shape)), np.int32), "", Samples.numbered(0))  # fmt: skip
+            if _kind(config, empty) == "number" and name not in self.lists:
+                if None in spec.shape:
+                    return None
+                one[name] = math.prod(d or 0 for d in spec.shape) == 1
+            columns.update(_columns(self, name, config, empty, one))
+        return {"one": one, "schema": _hex(pa.table(columns).schema)}
+
     def refuse(self, records: Records, carry: dict[str, Any]) -> Sequence[Refused]:
         refused: dict[int, Refused] = {}
         for name, batch in records.fields.items():
@@ -64,12 +85,13 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
                 for i in _no_texts(batch):
                     refused.setdefault(i, Refused(i, "encode_failed", f"field {name!r} is no text in UTF-8; leave it "
                                                   "out of the writer's option text"))  # fmt: skip
-            if _kind(FieldConfig(), batch) != "number":
+            if name in self.lists or _kind(FieldConfig(), batch) != "number":
                 continue
-            one = carry.setdefault("one", {}).setdefault(name, name not in self.lists and int(batch.sizes[0]) == 1)
+            known = carry.setdefault("one", {})
+            one = known.get(name) if "schema" in carry else known.setdefault(name, int(batch.sizes[0]) == 1)
             for i in np.flatnonzero(batch.sizes != 1).tolist() if one else []:
                 refused.setdefault(i, Refused(i, "bad_shape", (
-                    f"field {name!r} has {int(batch.sizes[i])} values, the job's first sample has one; a column holds "
+                    f"field {name!r} has {int(batch.sizes[i])} values, that of the data set one; a column holds "
                     f"numbers or lists: use the writer's option lists: [{name}]"
                 )))  # fmt: skip
         return [refused[i] for i in sorted(refused)]
@@ -90,11 +112,38 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
         rows = 0
         try:
             file = pq.ParquetFile(shard.root / name, page_checksum_verification=True)
+            told = shard.schema.get("schema")
+            if told is not None and not file.schema_arrow.equals(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(told)))):
+                yield Problem(name, "", "has other columns than the data set's schema says")
             for g in range(file.num_row_groups):
                 rows += file.read_row_group(g, use_threads=False).num_rows
         except pa.ArrowException as e:
             raise ValueError(" ".join(str(e).split())) from e
         yield from shard.count(name, rows)
+
+
+def _columns(
+    writer: Parquet, name: str, config: FieldConfig, batch: Batch, one: Mapping[str, bool]
+) -> dict[str, Any]:  # fmt: skip
+    """The columns of a field, by name; ``one`` says which fields of numbers are one number."""
+    import pyarrow as pa
+
+    check_encoded(name, config, batch)
+    kind = _kind(config, batch)
+    if kind == "number":
+        values, counts = elements(batch)
+        array = pa.array(values.copy())  # batches may be gone when the row group is written
+        if one.get(name):
+            return {name: array}
+        return {name: pa.ListArray.from_arrays(_offsets(counts), array)}
+    if kind == "npy":
+        return {name: _binary(as_npy(batch))}
+    columns = {name: _binary(as_bytes(batch), name in writer.text)}
+    if kind == "raw":
+        shape = pa.array(batch.shapes.reshape(-1).astype(np.int64))
+        columns[f"{name}/shape"] = pa.ListArray.from_arrays(_offsets(np.full(len(batch), batch.ndim)), shape)
+        columns[f"{name}/dtype"] = pa.array([batch.dtype.name] * len(batch), pa.string())
+    return columns
 
 
 def _kind(config: FieldConfig, batch: Batch) -> str:
@@ -156,31 +205,11 @@ class ParquetShard(Shard):
             )
         for name, batch in records.fields.items():
             sizes += batch.sizes * batch.dtype.itemsize
-            columns.update(self._columns(name, batch))
+            config = self._fields.get(name, FieldConfig())
+            columns.update(_columns(self._options, name, config, batch, self._carry.get("one", {})))
         table = pa.table(columns)
-        self._carry.setdefault("schema", table.schema.serialize().to_pybytes().hex())
+        self._carry.setdefault("schema", _hex(table.schema))
         return ParquetFrames(sizes, table)
-
-    def _columns(self, name: str, batch: Batch) -> dict[str, Any]:
-        import pyarrow as pa
-
-        config = self._fields.get(name, FieldConfig())
-        check_encoded(name, config, batch)
-        kind = _kind(config, batch)
-        if kind == "number":
-            values, counts = elements(batch)
-            array = pa.array(values.copy())  # batches may be gone when the row group is written
-            if self._carry["one"][name]:
-                return {name: array}
-            return {name: pa.ListArray.from_arrays(_offsets(counts), array)}
-        if kind == "npy":
-            return {name: _binary(as_npy(batch))}
-        columns = {name: _binary(as_bytes(batch), name in self._options.text)}
-        if kind == "raw":
-            shape = pa.array(batch.shapes.reshape(-1).astype(np.int64))
-            columns[f"{name}/shape"] = pa.ListArray.from_arrays(_offsets(np.full(len(batch), batch.ndim)), shape)
-            columns[f"{name}/dtype"] = pa.array([batch.dtype.name] * len(batch), pa.string())
-        return columns
 
     def append(self, frames: Frames, n: int) -> None:
         assert isinstance(frames, ParquetFrames)
@@ -247,6 +276,11 @@ class _Sink:
 
     def close(self) -> None:
         """The shard closes its file itself."""
+
+
+def _hex(schema: Any) -> str:
+    """An Arrow schema as text."""
+    return str(schema.serialize().to_pybytes().hex())
 
 
 def _offsets(counts: Any) -> Any:

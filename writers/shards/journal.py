@@ -154,6 +154,9 @@ def _wrong_header(header: Mapping[str, Any]) -> str:
         return "whole"
     if part is not None and not (isinstance(part, list) and len(part) == 2 and all(map(_count, part))):
         return "part"
+    schema = header.get("schema", {})
+    if not isinstance(schema, dict) or not isinstance(schema.get("fields", {}), dict):
+        return "schema"
     for kind in ("retry", "append"):
         stage = header.get(kind)
         if stage is None:
@@ -314,8 +317,10 @@ class Journal:
 
     @property
     def carry(self) -> dict[str, Any]:
-        """State that the writer keeps over shards."""
-        return copy.deepcopy(self.entries[-1]["carry"]) if self.entries else {}
+        """State that the writer keeps over shards: at first the job's schema."""
+        return copy.deepcopy(
+            self.entries[-1]["carry"] if self.entries else self.header.get("schema", {}).get("fields", {})
+        )
 
 
 def read_back(header: dict[str, Any]) -> Contents:

@@ -325,15 +325,15 @@ def check_parts(found: Sequence[Side], journals: Sequence[Contents]) -> None:
     carry: tuple[str, Any] | None = None
     for side, contents in zip(found, journals, strict=True):
         header = contents.header
-        same = {k: header[k] for k in ("identity", "write", "whole")}
-        changed = differences({k: first[k] for k in same}, same)
+        same = {**{k: header[k] for k in ("identity", "write", "whole")}, "schema": header.get("schema", {})}
+        changed = differences({k: first.get(k, {}) for k in same}, same)
         if changed:
             raise JobError(f"{side.journal.name} belongs to another job than {found[0].journal.name}:\n  " +
                            "\n  ".join(changed))  # fmt: skip
         if header["range"][0] != at:
             raise JobError(f"{side.journal.name} begins at position {header['range'][0]}, expected {at}")
         at = contents.stop
-        if header["write"]["writer"] == "numpy" and contents.entries and contents.entries[-1]["carry"]:
+        if "schema" not in first and header["write"]["writer"] == "numpy" and contents.entries[-1:]:
             shapes = contents.entries[-1]["carry"]
             carry = carry or (side.journal.name, shapes)
             if carry[1] != shapes:
@@ -354,6 +354,7 @@ def merged_manifest(journals: Sequence[Contents], rejects: Path, inputs: Path) -
         "format": "dali-run-manifest",
         "version": version_of(journals),
         **{k: first[k] for k in ("identity", "write", "whole")},
+        **({"schema": first["schema"]} if "schema" in first else {}),
         "parts": len(journals),
         "positions": [first["range"][0], journals[-1].stop],
         **_totals(entries),

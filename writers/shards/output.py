@@ -77,7 +77,7 @@ class Output:
         cls, config: WriteConfig, identity: Mapping[str, Any], *, total: int | None, start: int = 0,
         whole: int | None = None, part: tuple[int, int] | None = None, budget: Budget | None = None,
         fresh: bool = False, stage: Stage | None = None, inputs: Listing | None = None, led: bool = False,
-        waiting: int = WAITING[0],
+        waiting: int = WAITING[0], schema: Mapping[str, Any] | None = None,
     ) -> Output:  # fmt: skip
         """Open the output of positions [start, start + total), or start and on where ``total`` is None.
 
@@ -88,7 +88,8 @@ class Output:
         reports, and joins the parts in the end; with many parts and shards that is too much for each to do.
         ``stage`` adds shards to a finished output (see `retries.next_retry`): `add` then counts places in its list
         of positions, from 0 to ``total``. ``inputs`` is kept beside the journal, to tell one day what was added.
-        ``waiting`` bytes may wait to be written; they are held until then.
+        ``waiting`` bytes may wait to be written; they are held until then. ``schema`` (JSON-able) says what all parts
+        have in common that the spec leaves open; its ``fields`` are the writer's `Writer.schema`.
         """
         writer = config.check()
         if part is not None and total is None:
@@ -109,6 +110,7 @@ class Output:
                 header = {
                     "identity": dict(identity),
                     "write": config.identity(),
+                    **({"schema": dict(schema)} if schema else {}),
                     "range": [start, cuts.stop],
                     "whole": whole,
                     **({"split": True} if config.split else {}),
@@ -142,7 +144,7 @@ class Output:
             replace(self._side.inputs, inputs().encode(), self._side)
         self._publisher.rejects = open_rejects(self._side, self._journal)
         earlier = earlier_entries(self._side)
-        if not self._journal.entries and earlier:
+        if not self._journal.entries and earlier and earlier[-1]["carry"]:
             self._carry = copy.deepcopy(earlier[-1]["carry"])
         self._state = self._writer.begin(self.config.path, [*earlier, *self._journal.entries])
 
@@ -152,6 +154,12 @@ class Output:
     def part(self) -> tuple[int, int] | None:
         """Part (i, n) of the job that fills the folder; None for all of it."""
         return self._side.part
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """Facts that all parts have in common and that the spec leaves open."""
+        found: Mapping[str, Any] = self._journal.header.get("schema", {})
+        return found
 
     @property
     def resume_from(self) -> int:

@@ -98,7 +98,7 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], No
         for entry in contents.entries:
             progress(done, total)
             with _at_hand(mirror, entry):
-                problems += _check_shard(root, entry, contents.header["write"], files)
+                problems += _check_shard(root, entry, contents.header, files)
             done += _bytes_of(entry)
         entries += contents.entries
         rejected = sum(e["rejects"] for e in contents.entries)
@@ -296,7 +296,9 @@ class FileCheck:
         return [name for name, value in found.items() if info.get(name) != value]
 
 
-def _check_shard(root: Path, entry: Mapping[str, Any], write: Mapping[str, Any], files: FileCheck) -> Iterator[Problem]:
+def _check_shard(
+    root: Path, entry: Mapping[str, Any], header: Mapping[str, Any], files: FileCheck
+) -> Iterator[Problem]:
     sound = readable = True
     for info in entry["files"]:
         try:
@@ -317,7 +319,9 @@ def _check_shard(root: Path, entry: Mapping[str, Any], write: Mapping[str, Any],
     if not entry["files"] or not readable:
         return
     try:
-        yield from files.writer_of(write["writer"]).walk(WrittenShard(root, entry, write["options"], sound))
+        schema, write = header.get("schema", {}).get("fields", {}), header["write"]
+        shard = WrittenShard(root, entry, write["options"], sound, schema)
+        yield from files.writer_of(write["writer"]).walk(shard)
     except (SpecError, UnreadError) as e:
         files.unread[str(e)] += 1
     except Exception as e:  # whatever a walk stumbles over in a file that says other things than its journal

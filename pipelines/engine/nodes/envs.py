@@ -14,6 +14,7 @@ import numpy as np
 
 from ....ops.base import Spec
 from ....ops.batch import Batch, Samples, concat
+from ....ops.context import kind_text
 from ....ops.errors import SpecError
 from ....ops.types import to_numpy
 from ...graph.nodes import Edge, Node
@@ -39,9 +40,21 @@ def merge(parts: Sequence[Batch], allocate: Any = None) -> Batch:
     if len(layouts) > 1:
         raise SpecError(f"the branches of a conditional give different layouts: {' and '.join(sorted(layouts))}; "
                         "transpose one of them")  # fmt: skip
+    return in_order(parts, allocate)
+
+
+def in_order(parts: Sequence[Batch], allocate: Any = None) -> Batch:
+    """As `merge`, for parts of one node's samples. Raises MixedBatchError for parts of several types."""
     whole = concat(parts, empty=allocate)
     order = np.argsort(whole.samples.slot, kind="stable")
     return whole if (order[1:] > order[:-1]).all() else whole.take(order)
+
+
+def odd_kind(batch: Batch, kind: Spec | None) -> str:
+    """A text that says how the samples of ``batch`` differ from ``kind`` in type or rank; empty if they do not."""
+    if kind is None or (batch.ndim == kind.ndim and (kind.dtype is None or batch.dtype == to_numpy(kind.dtype))):
+        return ""
+    return f"is {batch.dtype}, {batch.ndim}-D; the data set's first sample decides: {kind_text(kind)}"
 
 
 def empty(spec: Spec, samples: Samples) -> Batch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ....ops.batch import Origin, concat
-from ....ops.errors import DaliRunError, RejectCode
+from ....ops.errors import DaliRunError, RejectCode, SampleError
 from ...graph.nodes import Edge, Node
 from ..memory.budget import OverBudgetError
 from .envs import middle, nothing, pieces
@@ -28,9 +28,9 @@ def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on
         here = dict(env)
         run_nodes(nodes, here, run, gives)
         return {e: here[e] for e in gives}
-    except DaliRunError:
-        raise
     except Exception as e:
+        if isinstance(e, DaliRunError) and not isinstance(e, SampleError):
+            raise
         told = run.undo(before)
         if len(run.samples) == 1:
             e.__dict__.setdefault(_RAISED_FOR, run.samples.origin(0))
@@ -77,6 +77,8 @@ def _refused(nodes: Sequence[Node], run: Run, gives: Sequence[Edge], problem: Ex
     node = " > ".join(n.name for n in nodes) if raised_by is None else raised_by.name
     code: RejectCode = "internal"
     message = f"{type(problem).__name__}: {problem}"
+    if isinstance(problem, SampleError):
+        code, message = problem.code, str(problem)
     if isinstance(problem, MemoryError):
         code = "too_large"
         message = f"there is not enough memory for it: {str(problem) or 'an allocation failed'}; {MORE_MEMORY}"

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from ....ops.base import Stage
+from ....ops.base import Spec, Stage
 from ....ops.batch import Batch, Samples
 from ....ops.context import Context, Helpers
 from ....ops.errors import RejectCode
@@ -88,6 +88,8 @@ class Run:
     """Of operators whose streams go on from states that they are given; empty where they follow from ``rng``."""
     device: Copies | None = None
     """The lane of device nodes; None on the host."""
+    kinds: Mapping[Edge, Spec] = field(default_factory=dict)
+    """Types and numbers of dimensions that the data set's first sample decides; samples with others are rejected."""
     emulate: bool = False
     """Run the CPU kernels of device nodes (the null device)."""
     states: Mapping[int, Any] = field(default_factory=dict)
@@ -165,6 +167,7 @@ def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -
         first=first,
         device=cast("Lane", run.device),
         source=run.states.get(node.id),
+        kind=run.kinds.get(Edge(node.id)) if run.kinds else None,
         allocate_staging=run.allocate_staging,
         lender=run.lender,
         uploads={e.output: u for e, u in run.uploads.items() if e.node == node.id} if run.uploads else {},

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
-from ....ops.base import Operator, Stage, outputs_of
+from ....ops.base import Operator, Spec, Stage, outputs_of
 from ....ops.batch import Batch, Samples
 from ....ops.context import Context, streams_of
-from ....ops.errors import SpecError
+from ....ops.errors import RaggedError, SampleError, SpecError, UnlikeSamplesError
 from ....ops.gpu.program import Part
 from ....ops.gpu.repeated import repeats_of
 from ....ops.interfaces import Begun, Copies, Lane
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 from .as_program import whole_of
-from .envs import bytes_of, drop, empty, gone, merge, pieces
+from .envs import bytes_of, drop, empty, gone, in_order, merge, odd_kind, pieces
 from .run import Dropped, Env, Run, context_of
 
 RAISED_BY = "_dali_run_operator"
@@ -46,7 +47,7 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Collection[Edge] 
         if isinstance(node.op, Split):
             _split(node, env)
         elif isinstance(node.op, Merge):
-            env[Edge(node.id)] = merge([_placed(env[e], node, run) for e in node.inputs])
+            _merge(node, env, run)
         else:
             _run(node, env, run)
         if keep is not None:
@@ -90,13 +91,70 @@ def _by_batch(node: Node, env: Env, run: Run) -> bool:
         for piece in inside:
             _run(node, piece, run)
             parts.append({e: b for e, b in piece.items() if e.node == node.id})
+    _join(node, env, run, parts, before)
+    return True
+
+
+def _in_groups(node: Node, env: Env, run: Run, slots: Iterable[npt.NDArray[np.int32]]) -> None:
+    """Run one node once for the samples at each of ``slots``, which are all of its samples, and join the outputs."""
+    everything, before = (run.samples, run.reader_samples, run.begun, run.trail), len(run.dropped)
+    run.begun, run.trail = {k: v for k, v in run.begun.items() if k != node.id}, None
+    parts: list[Env] = []
+    try:
+        for inside in slots:
+            run.samples = _at(everything[0], inside)
+            run.reader_samples = {k: _at(s, inside) for k, s in everything[1].items()}
+            piece = {e: env[e].take(np.flatnonzero(np.isin(env[e].samples.slot, inside))) for e in node.reads}
+            _run(node, piece, run)
+            parts.append({e: b for e, b in piece.items() if e.node == node.id})
+    finally:
+        run.samples, run.reader_samples, run.begun, _ = everything
+    _join(node, env, run, parts, before)
+
+
+def _at(samples: Samples, slots: npt.NDArray[np.int32]) -> Samples:
+    return samples.take(np.isin(samples.slot, slots))
+
+
+def _join(node: Node, env: Env, run: Run, parts: Sequence[Env], dropped: int) -> None:
+    """Add the outputs of ``node`` to ``env``, of which ``parts`` hold those of some samples each. ``dropped`` samples
+    had left before."""
     for k in range(node.op.num_outputs):
         edge = Edge(node.id, k)
-        found = [p[edge] for p in parts]
-        env[edge] = merge(found, None if run.device is None or found[0].on_host else cast("Lane", run.device).empty)
+        found = [p[edge] for p in parts if len(p[edge])] or [parts[0][edge]]
+        env[edge] = in_order(found, None if found[0].on_host else cast("Lane", run.device).empty)
+    if len(run.dropped) > dropped:
+        drop(env, gone(run.dropped))
+
+
+def _merge(node: Node, env: Env, run: Run) -> None:
+    """Join the branches of a conditional. Samples of a branch with another type than the data set's first sample has
+    are dropped."""
+    before = len(run.dropped)
+    for e in node.inputs:
+        if len(env[e]) and (odd := odd_kind(env[e], run.kinds.get(Edge(node.id)))):
+            why = f"{odd}: the branches of a conditional give different types; cast or reshape one of them"
+            run.dropped += [Dropped(int(s), node.name, "bad_shape", why) for s in env[e].samples.slot]
     if len(run.dropped) > before:
         drop(env, gone(run.dropped))
-    return True
+    env[Edge(node.id)] = merge([_placed(env[e], node, run) for e in node.inputs])
+
+
+def _halve(node: Node, env: Env, run: Run, samples: Samples) -> None:
+    half = len(samples) // 2
+    _in_groups(node, env, run, (samples.slot[:half], samples.slot[half:]))
+
+
+def _refuse(node: Node, env: Env, run: Run, samples: Samples, problem: SampleError) -> None:
+    """Drop the sample that a kernel raised ``problem`` about; of several, find it by halves. A kernel that must see a
+    whole batch has raised it about the batch."""
+    if len(samples) > 1 and not node.op.per_batch:
+        _halve(node, env, run, samples)
+        return
+    run.dropped += [Dropped(int(s), node.name, problem.code, str(problem)) for s in samples.slot]
+    for k in range(node.op.num_outputs):
+        env[Edge(node.id, k)] = empty(node.specs[k] if k < len(node.specs) else Spec(), samples.take(slice(0, 0)))
+    drop(env, gone(run.dropped))
 
 
 def _run(node: Node, env: Env, run: Run) -> None:
@@ -139,8 +197,27 @@ def _run(node: Node, env: Env, run: Run) -> None:
             if run.trail is not None and node.op.of_shapes:
                 gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
                 run.trail.append(Part(node, None, node.inputs, gives, outputs))
+    except UnlikeSamplesError as e:
+        if node.op.per_batch:
+            _refuse(node, env, run, samples, SampleError("bad_argument", str(e)))
+            return
+        group = np.unique(e.shapes, axis=0, return_inverse=True)[1].reshape(-1)
+        _in_groups(node, env, run, [samples.slot[group == k] for k in range(int(group.max()) + 1)])
+        return
+    except SampleError as e:
+        _refuse(node, env, run, samples, e)
+        return
+    except RaggedError:
+        if node.op.per_batch:
+            raise
+        _halve(node, env, run, samples)
+        return
     except SpecError as e:
-        raise e.at(node.where) from None
+        if node.op.per_batch:
+            raise e.at(node.where) from None
+        # The spec was found to be right before there was data: an error that data show is one about samples.
+        _refuse(node, env, run, samples, SampleError("bad_argument", str(e)))
+        return
     except Exception as e:
         e.__dict__.setdefault(RAISED_BY, node)
         raise
@@ -150,6 +227,9 @@ def _run(node: Node, env: Env, run: Run) -> None:
     for k, batch in enumerate(outputs):
         if len(batch) != len(samples):
             raise AssertionError(f"{node.op.name} gave {len(batch)} samples for {len(samples)}")
+        if run.kinds and (odd := odd_kind(batch, run.kinds.get(Edge(node.id, k)))):
+            _refuse(node, env, run, samples, SampleError("bad_shape", odd))
+            return
         env[Edge(node.id, k)] = batch if batch.samples is samples else batch.replace(samples=samples)
     given = sum(b.nbytes for b in outputs)
     if run.observe:

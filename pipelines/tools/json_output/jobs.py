@@ -182,6 +182,7 @@ class Report(TypedDict):
     over_time: NotRequired[OverTime]
     command: NotRequired[Command]
     resumed_from: NotRequired[int]
+    schema: NotRequired[dict[str, Any]]
     compiling_seconds: NotRequired[float]
     cuda_kernels: NotRequired[CudaKernels]
     warm_up_seconds: NotRequired[float]

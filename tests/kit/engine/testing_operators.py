@@ -98,6 +98,7 @@ class CountingFeed:
     """Samples numbered by their position."""
 
     states: Mapping[int, Any] = {}
+    kinds: Mapping[Any, Any] = {}
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         return Samples.numbered(request.n, request.start), {}

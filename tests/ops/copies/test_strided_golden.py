@@ -12,7 +12,7 @@ import pytest
 
 from dali_run.ops.base import Spec
 from dali_run.ops.batch import Batch
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import DaliRunError
 from dali_run.ops.types import from_numpy
 from dali_run.pipelines.plugins import load_operators
 from tests.kit.ops.strided import run, wider
@@ -81,6 +81,6 @@ def test_what_dali_refuses_is_refused_or_rejected(name: str) -> None:
             continue
         try:
             _, _, rejects = run(number, case)
-        except (SpecError, ValueError):
+        except (DaliRunError, ValueError):
             rejects = ["refused before anything ran"]
         assert rejects, case

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.base import Spec
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import SampleError, SpecError
 from dali_run.ops.types import DALIDataType, from_numpy
 
 from ...kit.golden import apply, batch_of, cases, operator
@@ -53,5 +53,5 @@ def test_refused_before_anything_runs() -> None:
     for arguments in ({}, {"shear": [1, 2], "angles": [1, 2]}, {"shear": [1, 2, 3]}):
         with pytest.raises(SpecError):
             operator("transforms.shear", **arguments)
-    with pytest.raises(SpecError, match="needs 3 values"):
+    with pytest.raises(SampleError, match="needs 3 values"):
         apply(operator("transforms.scale", scale=[1, 2], center=[1, 2, 3]))

@@ -48,13 +48,6 @@ def test_each_sample_has_its_points_and_its_map(lane: EmulatedLane | None) -> No
     np.testing.assert_array_equal(out[0].sample(2), points[2] * [-1, 1] + [2, 0])
 
 
-def test_points_of_another_width_cost_their_sample() -> None:
-    points = batch_of([np.zeros((3, 2), np.float32), np.zeros((3, 3), np.float32)])
-    for name in ("coord_flip", "coord_transform"):
-        _, rejects = apply(operator(name), points)
-        assert [(r.slot, r.code) for r in rejects] == [(1, "bad_shape")]
-
-
 def test_refused_before_anything_runs() -> None:
     pair, whole = Spec((4, 2), DALIDataType.FLOAT), Spec((4, 2), DALIDataType.INT32)
     for match, name, arguments, spec in (

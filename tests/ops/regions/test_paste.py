@@ -127,8 +127,9 @@ def test_multi_paste_is_refused_before_anything_runs() -> None:
         operator("multi_paste", out_anchors=[0, 0], out_anchors_rel=[0, 0])
     with pytest.raises(SpecError, match="go with one input"):
         operator("multi_paste", in_ids=[0]).infer(Spec((4, 4, 3), None, "HWC"), Spec((4, 4, 3), None, "HWC"))
-    with pytest.raises(SpecError, match="need output_size"):
-        apply(operator("multi_paste"), batch_of(images((4, 4, 3), (5, 4, 3)), "HWC"))
+    same, other = batch_of(images((4, 4, 3), (5, 4, 3)), "HWC"), batch_of(images((4, 4, 3), (4, 4, 3)), "HWC")
+    _, rejects = apply(operator("multi_paste"), same, other)
+    assert [(r.slot, r.code) for r in rejects] == [(1, "bad_shape")]
 
 
 @LANES

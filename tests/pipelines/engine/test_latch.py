@@ -95,6 +95,7 @@ class Length(Operator, name="_test.length"):
 def engine(threads: int, batch: int = 32, **options: Any) -> Engine:
     class Feed:
         states: ClassVar[dict[int, Any]] = {}
+        kinds: ClassVar[dict[Any, Any]] = {}
 
         def samples(self, request: Request) -> Any:
             return numbered(request), {}

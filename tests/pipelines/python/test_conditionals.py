@@ -13,7 +13,7 @@ import dali_run
 import dali_run.fn as fn
 import dali_run.types as types
 from dali_run import pipeline_def
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipeline import do_not_convert, experimental
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
@@ -495,12 +495,12 @@ def test_refusals() -> None:
             x = x + 1
         return x
 
-    refused(not_scalar, SpecError, "scalar")
+    refused(not_scalar, JobError, "scalar")
 
     def and_of_numbers(flag, other, x):
         return x and flag
 
-    refused(and_of_numbers, SpecError, "takes bool")
+    refused(and_of_numbers, JobError, "takes bool")
 
     def loop(flag, other, x):
         while flag:

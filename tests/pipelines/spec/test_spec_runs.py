@@ -40,6 +40,7 @@ class Count(Operator, name="running.count"):
 
 class CountingFeed:
     states: Mapping[int, Any] = {}
+    kinds: Mapping[Any, Any] = {}
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         return Samples.numbered(request.n, request.start), {}

@@ -282,6 +282,7 @@ class Pictures(Operator, name="testing.pictures"):
 
 class Feed:
     states: Mapping[int, Any] = {}
+    kinds: Mapping[Any, Any] = {}
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         return Samples.numbered(request.n, request.start), {}

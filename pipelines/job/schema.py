@@ -1,0 +1,72 @@
+"""Schema of a job: types, numbers of dimensions and shapes that its spec leaves open, as the data set's first sample
+decides them. The journal's first line holds it, so every part and every later run of a job has the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...ops.base import Spec
+from ...ops.types import DALIDataType
+from ...readers.base import Reader
+from ...writers.shards.config import WriteConfig
+from ..compile.plan import Plan
+from ..engine.first_sample import Decided, Stored, first_part, first_sample
+from ..engine.inputs import JobFeed
+from ..graph.nodes import Edge
+
+if TYPE_CHECKING:
+    from .run import Prepared
+
+
+def schema_of(prepared: Prepared, feed: JobFeed, config: WriteConfig) -> dict[str, Any]:
+    """The schema of the job that writes as ``config`` says, as JSON: ``steps`` for outputs of operators, ``fields`` for
+    the writer, and the key of the ``first_sample`` that decided. Empty if the spec says everything."""
+    graph = (prepared.plan if prepared.halves is None else prepared.halves.back).graph
+    writer, key = config.check(), feed.decided.key
+    fields = writer.schema(config.fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
+    if fields is None:
+        specs, first = _first(prepared, feed)
+        fields, key = writer.schema(config.fields, specs) if specs else None, key or first
+    schema = {"steps": _steps(prepared.plan, feed.decided), "fields": fields, "first_sample": key}
+    return {k: v for k, v in schema.items() if v}
+
+
+def _first(prepared: Prepared, feed: JobFeed) -> tuple[dict[str, Spec], str]:
+    """The job's outputs for the data set's first sample, and its key."""
+    if prepared.halves is not None:
+        graph = prepared.halves.back.graph
+        env = first_part(prepared.halves, feed.states, feed.stored())
+    else:
+        graph = prepared.plan.graph
+        edges = list(graph.outputs.values())
+        env = first_sample(prepared.plan, feed.states, _records(prepared, feed), edges, feed.kinds)
+    found = Decided.by(env, list(graph.outputs.values()))
+    return {name: found.kinds[e] for name, e in graph.outputs.items() if e in found.kinds}, found.key
+
+
+def _records(prepared: Prepared, feed: JobFeed) -> Iterator[Stored]:
+    """Single records; the job's first batch if a sample's shape depends on its batch."""
+    if any(n.op.per_batch and n.inputs and not isinstance(n.op, Reader) for n in prepared.plan.graph.nodes):
+        yield feed.first_batch(prepared.spec.pipeline.batch_size)
+    else:
+        yield from feed.stored()
+
+
+def _steps(plan: Plan, decided: Decided) -> dict[str, Any]:
+    """Type and number of dimensions of each output that was open, by the name and output of its node."""
+    nodes = {n.id: n.name for n in plan.graph.nodes}
+    return {
+        f"{nodes[e.node]}.{e.output}": [k.dtype.name if k.dtype else None, k.ndim] for e, k in decided.kinds.items()
+    }
+
+
+def decided_in(schema: Mapping[str, Any], plan: Plan) -> Decided:
+    """The decisions that a journal's ``schema`` holds, for the nodes of ``plan``."""
+    names = {f"{n.name}.{k}": Edge(n.id, k) for n in plan.graph.nodes for k in range(n.op.num_outputs)}
+    kinds = {
+        names[name]: Spec((None,) * ndim, DALIDataType[dtype] if dtype else None)
+        for name, (dtype, ndim) in schema.get("steps", {}).items()
+        if name in names
+    }
+    return Decided(kinds, schema.get("first_sample", ""))

@@ -1,0 +1,74 @@
+"""Data sets with one good sample that is unlike the others, and the jobs that read and write them."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+N = 20
+"""Samples of a data set; shards hold 5."""
+Arrays = Mapping[str, tuple[Any, Any]]
+"""For each member of a sample: the array of a good one and of the odd one."""
+
+_VECTOR = np.arange(3, dtype=np.float32)
+_IMAGE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+KINDS: Mapping[str, tuple[Arrays, str]] = {
+    "rank": ({"x": (_VECTOR, _VECTOR[None])}, ""),
+    "type": ({"x": (_VECTOR, _VECTOR.astype(np.int64))}, ""),
+    "length": ({"x": (_VECTOR, _VECTOR[:2])}, ""),
+    "one number": ({"x": (_VECTOR[:1], _VECTOR[:2])}, ""),
+    "channels": ({"x": (_IMAGE, _IMAGE[..., :1])}, ""),
+    "a list of lengths": ({"x": (_IMAGE, _IMAGE), "n": (np.int32([-1, 3]), np.int32([-1]))},
+                          "- {op: reshape, in: x, shape: $n, out: x}"),
+    "a list of sizes": ({"x": (_IMAGE, _IMAGE), "n": (np.float32([5, 6]), np.float32([5, 6, 7]))},
+                        '- {op: reinterpret, in: x, layout: HWC, out: x}\n  - {op: resize, in: x, size: $n, out: x}'),
+    "scalars": ({"x": (np.int32([1]), np.int32([1, 2]))}, "- {op: one_hot, in: x, num_classes: 4, out: x}"),
+    "types of branches": ({"x": (_VECTOR, _VECTOR), "y": (_VECTOR.astype(np.int64),) * 2,
+                           "n": (np.bool_(True), np.bool_(False))},
+                          "- if: $n\n    then: [{op: copy, in: x, out: x}]\n    else: [{op: copy, in: y, out: x}]"),
+}  # fmt: skip
+"""For each way to be odd the arrays, and the steps after the reader."""
+
+
+def write_tar(path: Path, arrays: Arrays, odd: int) -> None:
+    """A tar of `N` samples of `.npy` members, of which number ``odd`` is the odd one."""
+    with tarfile.open(path, "w") as tar:
+        for i in range(N):
+            for name, pair in arrays.items():
+                file = io.BytesIO()
+                np.save(file, pair[i == odd])
+                member = tarfile.TarInfo(f"{i:03d}.{name}.npy")
+                member.size = len(file.getvalue())
+                tar.addfile(member, io.BytesIO(file.getvalue()))
+
+
+def write_spec(place: Path, kind: str, writer: str, batch: int, threads: int, out: str) -> Path:
+    """The spec of a job over ``place/in.tar``."""
+    arrays, steps = KINDS[kind]
+    lines = [
+        f"- {{op: readers.webdataset, paths: [{place}/in.tar], ext: [{', '.join(f'{n}.npy' for n in arrays)}], "
+        f"out: [{', '.join(f'{n}_file' for n in arrays)}]}}",
+        *(f"- {{op: decoders.numpy, in: {n}_file, out: {n}}}" for n in arrays),
+        *([steps] if steps else []),
+    ]
+    graph = "\n  ".join(lines)
+    spec = place / f"{out}.yaml"
+    spec.write_text(
+        f"version: 1\nname: odd\npipeline: {{batch_size: {batch}, num_threads: {threads}, device: cpu}}\n"
+        f"graph:\n  {graph}\noutputs: {{x: x}}\n"
+        f"write: {{writer: {writer}, path: {place}/{out}, shard: {{samples: 5}}, fields: {{x: {{}}}}}}\n"
+        "on_error: {policy: skip, max_errors: 100%}\n"
+    )
+    return spec
+
+
+def rejects(out: Path) -> list[tuple[int, str, str]]:
+    """Position, code and message of each reject."""
+    rows = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+    return [(row["position"], row["code"], row["message"]) for row in rows]

@@ -1,0 +1,87 @@
+"""Good samples of another type, rank, length or layout cost themselves, and nothing that their neighbours are: whatever
+the batches, threads, parts and processes."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from dali_run.pipelines.fleet.run import run
+from dali_run.pipelines.job.run import REJECTS, run_job
+from dali_run.writers.shards.verify import verify
+from tests.kit.jobs.odd_samples import KINDS, N, rejects, write_spec, write_tar
+from tests.kit.writers import HAS_PYARROW, digest
+
+WRITERS = ("numpy", *(["parquet"] if HAS_PYARROW else []), "tfrecord", "webdataset", "lmdb", "files")
+FIRST_DECIDES = {"numpy": set(KINDS), "parquet": {"rank", "type", "one number", "scalars", "types of branches"}}
+"""Kinds of odd samples that another writer than these takes with the others if they differ in shape alone."""
+SHAPES_ALONE = {"length", "one number", "channels"}
+
+
+def expected(kind: str, writer: str, odd: int) -> list[int]:
+    """The positions that are rejected: the odd one, or, if it is the first one and decides, all others."""
+    if kind in SHAPES_ALONE and kind not in FIRST_DECIDES.get(writer, ()):
+        return []
+    if kind == "a list of sizes":
+        return [odd]
+    if kind == "one number" and writer == "parquet" and odd == 0:
+        return []  # the first sample says that the column holds lists
+    if kind == "scalars" and odd == 0:
+        return [] if writer != "numpy" else list(range(1, N))
+    return [odd] if odd else list(range(1, N))
+
+
+def outcome(place: Path, kind: str, writer: str, batch: int, threads: int, out: str) -> dict[str, str]:
+    """Run a job; its files."""
+    result = run_job(write_spec(place, kind, writer, batch, threads, out))
+    assert result.exit_code in (0, REJECTS), result.message
+    return digest(place / out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_odd_sample_alone_is_rejected(kind: str, tmp_path: Path) -> None:
+    """Each writer with another batch size and number of threads, and at other places; all writers with batches of 1."""
+    sizes = [(7, 2), (16, 1), (20, 2), (40, 1)]
+    for turn, (writer, odd) in enumerate(product(WRITERS, (0, 12, N - 1))):
+        if odd != 12 and turn % 4:
+            continue
+        write_tar(tmp_path / "in.tar", KINDS[kind][0], odd)
+        name = f"{writer}-{odd}"
+        alone = outcome(tmp_path, kind, writer, 1, 1, name)
+        found = rejects(tmp_path / name)
+        assert [r[0] for r in found] == expected(kind, writer, odd), (writer, odd, found[:3])
+        assert not any(code == "internal" for _, code, _ in found)
+        batch, threads = sizes[turn % len(sizes)]
+        assert outcome(tmp_path, kind, writer, batch, threads, f"{name}-{batch}") == alone, (writer, odd, batch)
+        assert verify(tmp_path / name).sound, writer
+
+
+@pytest.mark.parametrize("kind", ["rank", "type", "length", "one number", "types of branches"])
+@pytest.mark.parametrize("writer", [w for w in ("numpy", "parquet") if w in WRITERS])
+def test_parts_have_the_schema_of_the_whole(kind: str, writer: str, tmp_path: Path) -> None:
+    write_tar(tmp_path / "in.tar", KINDS[kind][0], 12)
+    whole = outcome(tmp_path, kind, writer, 16, 1, "whole")
+    spec = write_spec(tmp_path, kind, writer, 7, 2, "parts")
+    for part in (1, 0):
+        run_job(spec, part=(part, 2))
+    there = digest(tmp_path / "parts")
+    assert {k: v for k, v in there.items() if k in whole and k.startswith("odd-")} == {
+        k: v for k, v in whole.items() if k.startswith("odd-")
+    }
+    assert there["rejects.jsonl"] == whole["rejects.jsonl"]
+    assert verify(tmp_path / "parts").sound
+    schemas = [json.loads((tmp_path / name / "manifest.json").read_text()).get("schema") for name in ("whole", "parts")]
+    assert schemas[0] == schemas[1]
+    assert schemas[0]["first_sample"] == "000"
+
+
+def test_processes_leave_the_folder_of_one(tmp_path: Path) -> None:
+    write_tar(tmp_path / "in.tar", KINDS["rank"][0], 12)
+    whole = outcome(tmp_path, "rank", "numpy", 16, 1, "whole")
+    result = run(write_spec(tmp_path, "rank", "numpy", 16, 1, "processes"), on="processes:2")
+    assert result.exit_code == REJECTS, result.message
+    assert digest(tmp_path / "processes") == whole
+    assert result.report["schema"]["first_sample"] == "000"
