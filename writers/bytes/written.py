@@ -39,7 +39,7 @@ class WrittenShard:
     sound: bool
     """Whether the checksums of all its files are those of the journal."""
     schema: Mapping[str, Any] = field(default_factory=dict)
-    """What `Writer.schema` said of the job's fields; empty in outputs of older versions."""
+    """`Writer.schema` of the job; empty in outputs of older versions."""
 
     def file(self, suffix: str) -> str:
         """The name of the shard's file that ends so. Raises LookupError if the journal names none."""
