@@ -20,8 +20,7 @@ _CPU = 1
 
 
 class OneArray:
-    """Base of tensors: an array of NumPy's or CuPy's with a layout. NumPy (`__array_interface__`), CuPy
-    (`__cuda_array_interface__`) and DLPack see it without a copy."""
+    """Base of tensors: an array of NumPy's or CuPy's with a layout."""
 
     array: Any
 
