@@ -55,7 +55,8 @@ _REDUCED_IMAGE_NET = """
     posterize .6 7 posterize .6 6 | equalize .4 solarize .2 4 | equalize .4 rotate .8 8 | solarize .6 3 equalize .6
     posterize .8 5 equalize 1 | rotate .2 3 solarize .6 8 | equalize .6 posterize .4 6 | rotate .8 8 color .4 0
     rotate .4 9 equalize .6 | equalize 0 equalize .8 | invert .6 equalize 1 | color .6 4 contrast 1 8
-    rotate .8 8 color 1 2 | color .8 8 solarize .8 7 | sharpness .4 7 invert .6 | shear_x .6 5 equalize 1 | color .4 0 equalize .6
+    rotate .8 8 color 1 2 | color .8 8 solarize .8 7 | sharpness .4 7 invert .6 | shear_x .6 5 equalize 1
+    color .4 0 equalize .6
     equalize .4 solarize .2 4 | solarize .6 5 auto_contrast .6 | invert .6 equalize 1 | color .6 4 contrast 1 8
     equalize .8 equalize .6"""
 _TEXTS = {
