@@ -217,11 +217,6 @@ class Operator:
         return 1
 
     @property
-    def waits(self) -> bool:
-        """Launching its GPU kernel may hold the launching thread until the device is done."""
-        return False
-
-    @property
     def looks_at_heads(self) -> bool:
         """Where its mixed kernel runs, the host needs the beginnings alone of the encoded files of its first input
         (`readers.fetch.heads_cpu`); of those that turn out odd it asks for the rest (`gpu.readable_by_gpu.show`)."""

@@ -152,6 +152,15 @@ class Samples:
         return made
 
 
+class Parsed(Protocol):
+    """Facts that were read from the bytes of a batch, such as headers of files; kept with it, so that they are read
+    once."""
+
+    def take(self, where: npt.NDArray[Any] | slice) -> Parsed:
+        """The facts of the samples at ``where`` (indices, a mask, or a slice)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """N tensors of one dtype and number of dimensions, of possibly different shapes.
@@ -174,6 +183,7 @@ class Batch:
     _nbytes: int = field(default=-1, init=False, repr=False, compare=False)
     _extents: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
     """Of a batch that nothing was taken into: the shape of the samples that it might have held."""
+    _parsed: Parsed | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not len(self.offsets) == len(self.shapes) == len(self.samples.slot):
@@ -234,6 +244,16 @@ class Batch:
         sizes = self.sizes
         return bool((self.offsets[1:] == self.offsets[:-1] + sizes[:-1]).all())
 
+    @property
+    def parsed(self) -> Parsed | None:
+        """The facts that `keep_parsed` was given for these bytes; None if there are none yet."""
+        return self._parsed
+
+    def keep_parsed(self, parsed: Parsed) -> None:
+        """Keep facts about the bytes of all samples with the batch, and with batches that are made from it. Several
+        threads may do so at once: each has read the same facts."""
+        object.__setattr__(self, "_parsed", parsed)
+
     def sample(self, i: int) -> Any:
         """Sample ``i`` as an array view of its shape."""
         shape = tuple(int(d) for d in self.shapes[i])
@@ -279,6 +299,8 @@ class Batch:
         taken = Batch(self.data, self.offsets[where], self.shapes[where], self.layout, kept)
         if len(taken.offsets) == 0 and self.is_uniform:
             object.__setattr__(taken, "_extents", tuple(self.shapes[0].tolist()))
+        if self._parsed is not None:
+            object.__setattr__(taken, "_parsed", self._parsed.take(where))
         return taken
 
     def packed(self) -> Batch:
@@ -296,6 +318,8 @@ class Batch:
             object.__setattr__(made, "_extents", self._extents)
         if "shapes" not in changes and "data" not in changes:
             object.__setattr__(made, "_nbytes", self._nbytes)
+            if "offsets" not in changes:
+                object.__setattr__(made, "_parsed", self._parsed)
         return made
 
     def with_data(self, data: Any, samples: Samples, nbytes: int) -> Batch:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
+from ..ops.codecs import libdeflate
 from ..ops.codecs.formats import LISTED_SUFFIXES
-from ..ops.codecs.png import libdeflate
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.interfaces import Uploads

@@ -84,6 +84,9 @@ def forget_patches() -> None:
         begun(self, name, package)
         KERNELS.setdefault(resolve_name(name, package), []).append(self)  # type: ignore[arg-type]
 
+    for found in gc.get_objects():  # of modules that the package imports with its name
+        if type(found) is Kernels:
+            KERNELS.setdefault(resolve_name(found._name, found._package), []).append(found)
     Kernels.__init__ = begin_and_list  # type: ignore[method-assign]
     patch: Any = pytest.MonkeyPatch
     setattr_, undo = patch.setattr, patch.undo

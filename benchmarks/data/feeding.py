@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.data.different import data_files
 from benchmarks.data.host_planning import PACKERS, UNCHECKED, data_set
-from dali_run.ops.codecs.jpeg import header as jpeg_header
+from dali_run.ops.codecs.headers import parsed_headers
 from dali_run.ops.context import Context
 from dali_run.pipelines.bench.machine import facts
 from dali_run.readers.base import Reader
@@ -75,7 +75,7 @@ def measure(reader: Reader, upload: Any, batch: int, batches: int) -> dict[str, 
         ctx = Context(reader, "cpu", samples, source=source, allocate_staging=staging, lender=lender)
         encoded = reader.cpu(ctx)[0]
         clock.append(time.thread_time())
-        jpeg_header.rows_of(encoded)
+        parsed_headers(encoded)
         clock.append(time.thread_time())
         assert not ctx.rejects
         if k > batches // 5:  # pages are mapped and code is compiled by the first ones

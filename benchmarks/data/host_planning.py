@@ -131,7 +131,7 @@ def measure(
 ) -> dict[str, float]:  # fmt: skip
     """Milliseconds a batch of ``plan``, by phase."""
     from dali_run.ops.codecs import decoders
-    from dali_run.ops.codecs import on_host as host_decode
+    from dali_run.ops.codecs import headers as host_decode
     from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
     from dali_run.ops.fused import decode_resize as fused_decode
     from dali_run.ops.gpu import lane as device

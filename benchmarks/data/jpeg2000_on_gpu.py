@@ -39,8 +39,8 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.format import Header
 from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.headers import row_of
 from dali_run.ops.codecs.jpeg2000 import on_gpu
-from dali_run.ops.codecs.others import row_of
 from dali_run.ops.errors import SampleError
 from dali_run.ops.gpu.lane import Lane
 

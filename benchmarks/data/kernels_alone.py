@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from dali_run.ops.batch import I32, I64, Batch, Samples
+from dali_run.ops.codecs import native_loops
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.gpu_streams import streams
 from dali_run.ops.codecs.gpu_streams.planes import Packed, Where, restore, unpacking
@@ -131,7 +132,8 @@ def pixels_by_cpu(decoder: Any, data: bytes) -> Any:
     (height, width, channels), one = shapes_of([data])[0].tolist(), np.zeros(1, np.int64)
     pixels, window = np.empty((height, width, channels), np.uint8), np.array([[0, 0, height, width]], np.int64)
     wanted = window, one + channels, False, pixels.reshape(-1), one, one + width * channels
-    return None if decoder.decode_into(batch_of([data]), one, *wanted)[0] else pixels
+    status = native_loops.decode_into(decoder._decoder.decode_images, batch_of([data]), one, *wanted)
+    return None if status[0] else pixels
 
 
 def compare(files: list[bytes], differences: Differences, each: int) -> None:

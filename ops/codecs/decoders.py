@@ -22,9 +22,10 @@ from ..images.crop import CropWindow
 from ..images.random_window import WINDOW_SALT, check_window_ranges, random_windows
 from ..interfaces import Begun
 from ..types import DALIDataType, DALIImageType, Library, to_numpy
+from .costs import RULE
 from .formats import BOMB_RATIO
-from .on_host import MAX_PIXELS, OnDamage, Rules, Windows, decode, foresee, read_headers
-from .others import encoded_bytes
+from .headers import MAX_PIXELS, OnDamage, Rules, Windows, encoded_bytes, foresee, read_headers
+from .host_decode import decode
 from .pixels import channels_of
 
 _PADDING = "memory is taken from pools that grow as needed"
@@ -60,16 +61,10 @@ class ImageDecoder(Operator, abstract=True):
     ] = "dali"
     jpeg_decoder: Annotated[
         Literal["auto", "nvjpeg"],
-        Arg("on a GPU: auto takes our CUDA decoder where it can, nvjpeg does not use it"),
+        Arg("on a GPU: auto takes our CUDA decoder; nvjpeg takes whole baseline JPEGs, and may differ by a few levels"),
     ] = "auto"
     hw_decoder_load: Annotated[
-        float,
-        Arg(
-            "where our CUDA decoder is not used, the part of baseline JPEGs for the GPU's JPEG engines (a few levels "
-            "off, damage inside of a file not always found), the rest goes to CPU threads; -1 chooses",
-            ge=-1,
-            le=1,
-        ),
+        float, Arg("share of images", ge=-1, le=1, ignored="the decoder of an image follows from its header")
     ] = -1.0
     max_pixels: Annotated[int, Arg("refuse images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
     bomb_ratio: Annotated[
@@ -135,6 +130,7 @@ class ImageDecoder(Operator, abstract=True):
             # raising the other limit asks for large images
             0.0 if self.max_pixels > MAX_PIXELS and self.bomb_ratio == BOMB_RATIO else self.bomb_ratio,
             self.on_damage,
+            self.jpeg_decoder,
         )
 
     @property
@@ -146,20 +142,16 @@ class ImageDecoder(Operator, abstract=True):
     @property
     def who_decodes(self) -> str:
         """The decoders on a GPU, in words."""
-        if self.for_cuda:
-            return "baseline and progressive JPEGs by the CUDA decoder, others by other kernels and CPU threads"
-        part = "a part" if self.hw_decoder_load < 0 else f"{self.hw_decoder_load:.3g}"
-        return f"of baseline JPEGs {part} by the GPU's JPEG engines, the rest by CPU threads"
-
-    @property
-    def waits(self) -> bool:
-        return self.jpeg_decoder == "nvjpeg"
+        if self.dtype is not DALIDataType.UINT8:
+            return "all by CPU threads"
+        jpegs = "baseline and progressive JPEGs by the CUDA decoder" if self.for_cuda else "JPEGs by CPU threads"
+        if self.jpeg_decoder == "nvjpeg":
+            jpegs = "whole baseline JPEGs by nvJPEG"
+        return f"{jpegs}, others by other kernels and CPU threads; {RULE}"
 
     @property
     def looks_at_heads(self) -> bool:
-        from .on_gpu import exactly
-
-        return self.on_damage == "reject" and exactly(self.rules, self.jpeg_decoder)
+        return self.on_damage == "reject" and self.for_cuda
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
         """The windows cut out of the images; None for whole images."""
@@ -172,21 +164,21 @@ class ImageDecoder(Operator, abstract=True):
         return decode(ctx, encoded, self.rules, self.cuts(ctx, *inputs))
 
     def begin(self, ctx: Context, *inputs: Batch) -> Begun | None:
-        from .on_gpu import begin
+        from .gpu_decode import begin
 
         if self.on_damage != "reject":
             return None
-        return begin(ctx, inputs[0], self.rules, self.jpeg_decoder, self.cuts(ctx, *inputs[1:]), planned=True)
+        return begin(ctx, inputs[0], self.rules, self.cuts(ctx, *inputs[1:]))
 
     def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
-        from .on_gpu import decode as decode_on_gpu
+        from .gpu_decode import decode as decode_on_gpu
 
         if self.on_damage != "reject":  # decoders of a GPU do not guess
             nowhere: Any = None
             host = self.cpu(replace(ctx, device=nowhere, stage="cpu", allocate=None), encoded, *inputs)
             moved: Batch = ctx.device.to_device(host)
             return moved
-        return decode_on_gpu(ctx, encoded, self.rules, self.jpeg_decoder, self.hw_decoder_load, self.cuts(ctx, *inputs))
+        return decode_on_gpu(ctx, encoded, self.rules, self.cuts(ctx, *inputs))
 
 
 def check_encoded(spec: Spec) -> None:

@@ -15,7 +15,7 @@ from .decoders import check_encoded
 from .encoders import Format
 from .format import FORMAT
 from .formats import BY_NAME
-from .on_host import Rules, read_headers
+from .headers import Rules, read_headers
 
 
 class EncodedAs(Operator, name="encoded_as"):

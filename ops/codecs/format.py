@@ -32,6 +32,8 @@ class Header:
 
 FORMAT, WIDTH, HEIGHT, CHANNELS, BITS, ORIENTATION = range(6)
 """Columns of an array of headers; FORMAT holds `Format.code`."""
+JPEG = 0
+"""`Format.code` of JPEG, whose headers are in another table."""
 COLUMNS = 6
 """Number of columns of an array of headers."""
 
@@ -83,6 +85,11 @@ class Format:
     """Whether readers of files take its suffixes when no ``file_filters`` are given (DALI's list)."""
     mime: str = ""
     """MIME type, if web browsers show the format."""
+    rows: str = ""
+    """Module with the rows of the decoder table for this format that run on the host, as ``ROWS``, relative to this
+    room; empty if its library alone decodes it."""
+    gpu_rows: str = ""
+    """Module with the rows for this format that run on a GPU."""
     library: Library | None = None
     """Decoder of one file by a library other than Pillow, tried first."""
     missing: Callable[[], str] = _nothing_missing

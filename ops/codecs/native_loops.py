@@ -1,7 +1,7 @@
 """Decoders of ours that are compiled loops over whole batches, PNG's and TIFF's: how they are called.
 
 Such a loop takes ``(functions, raw, offsets, sizes, windows, channels, bgr, item, dst, origins, pitches, status)``: N
-images, the bytes raw[offset : offset + size] of each, and the addresses of `png.libdeflate`. ``windows`` [N, 4] (y0,
+images, the bytes raw[offset : offset + size] of each, and the addresses of `libdeflate`. ``windows`` [N, 4] (y0,
 x0, y1, x1, inside the picture) are the pixels wanted; those of image i go to dst[origins[i] + y * pitches[i] + x *
 channels[i] * item:], ``item`` bytes a sample: with 1 as uint8, samples of 16 bits rounded; with 2, which is for images
 of 16 bits, as they are, low bytes first. ``channels[i]`` are as many as are stored (alpha and a palette's colours
@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from ..batch import I32, I64, Batch
 from ..types import DALIImageType
+from . import libdeflate
 from .format import CHANNELS, Header
+from .headers import readonly
 from .pixels import Pixels
-from .png import libdeflate
 
 _KEPT = (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.ANY_DATA)
 
@@ -34,18 +35,11 @@ def need_no_colours(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.boo
     return few & (output_type is DALIImageType.GRAY)
 
 
-def readonly(encoded: Any) -> Any:
-    """A view of files' bytes that is one type for Numba, whether they are mapped read-only or not."""
-    encoded = encoded.view()
-    encoded.flags.writeable = False
-    return encoded
-
-
 def decode_into(
     loop: Any, batch: Batch, which: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> I32:
-    """The images ``which`` of ``batch`` as uint8, into ``out``; the status of each. The other arrays have a row for
-    each of them."""
+    """Decode the images ``which`` of ``batch`` as uint8 into ``out``; return the status of each. The other arrays have
+    a row for each of them."""
     sizes = batch.shapes[which, 0].astype(np.int64)
     return _run(loop, batch.data, batch.offsets[which], sizes, windows, channels, bgr, 1, out, origins, pitches)
 

@@ -1,11 +1,11 @@
-"""The images of a GPU's batch that the CPU decodes: on threads, into page-locked memory that is copied to the device.
-Of PNG, TIFF and JPEG 2000 the threads may do a part only, and the GPU the rest (png/on_gpu.py, tiff/on_gpu.py,
+"""Threads of the CPU that work for a GPU: rows of the decoder table that run on the host, into page-locked memory that
+is copied to the device, and the part that some rows of a GPU leave to the host (png/on_gpu.py, tiff/on_gpu.py,
 jpeg2000/on_gpu.py).
 
-The threads are the process's: images of all batches in flight are in one queue, in the order in which the batches were
-begun, so that no core rests while a batch waits. A task is several images: one request to a decoder's process, one call
-of a compiled loop, and one block of memory, which is taken when the task begins and given back when the device has the
-pixels. So memory is held for what is decoded, not for all that waits to be.
+The threads belong to the process: images of all batches in flight are in one queue, in the order in which the batches
+were started, so that no core rests while a batch waits. A task is several images: one request to a decoder's process,
+one call of a compiled loop, and one block of memory, which is taken when the task starts and returned when the device
+has the pixels. So memory is held for images that are being decoded, not for all that wait.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,349 +22,184 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import I32, I64, Batch
-from ..context import Context
-from ..errors import SampleError
+from ..batch import I64, Batch
 from ..gpu.lane import Lane, pinned_empty
 from ..gpu.readable_by_gpu import show
-from ..types import DALIImageType
-from .gpu_streams import streams
-from .gpu_streams.planes import Packed, Where, join, place, restore, unpacking
-from .jpeg2000 import on_gpu as jpeg2000
-from .native_loops import need_no_colours
-from .on_host import (
-    CUDA_JPEG_2000,
-    CUDA_PNG,
-    CUDA_TIFF,
-    OTHERS,
-    PNG,
-    TIFF,
-    TURBO,
-    Headers,
-    Rules,
-    decode_jpeg,
-    decode_several,
-    decode_straight,
-)
-from .others import encoded_bytes
-from .pixels import recolour
-from .png import on_gpu as png
-from .tiff import on_gpu as tiff
+from .decoder_table import NOBODY, DecodeJob, Decoder, Outcome, Target, run, thread_rows
+from .library import window
+from .pixels import Pixels
 
 TASK = 8
 """Images of a task, at most: as many as a request to a decoder's process holds."""
-FILES = 128
-"""Images of a task that only looks through files, at most: a millisecond or some, so that it costs more than handing it
-to a thread."""
 BLOCK = 8 << 20
 """Bytes of page-locked memory that a task takes, at most, unless one image is larger."""
 _SMALL, _STEP = 1 << 18, 1 << 20
-
 RANGE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
 _THREADS = 256
 
-Odd = tuple[int, SampleError | str]
-"""An image that its task did not decode: the place in the batch, and the error or the next decoder."""
-_AGAIN = "again"
-_NOBODY = np.empty(0, np.int64)
-
 
 @dataclass(slots=True)
-class _Done:
-    """A task's result."""
+class Done:
+    """The result of a task."""
 
-    odd: list[Odd]
-    """Images that it did not decode."""
+    outcome: Outcome = field(default_factory=Outcome)
+    """Findings about the images that rows of the host had."""
     pixels: Batch | None = None
-    """Of all but `odd` ones, and of those that a next decoder made."""
-    which: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Pixels of the images that rows of the host decoded, in page-locked memory."""
+    images: I64 = field(default_factory=lambda: NOBODY)
     """The images of `pixels`."""
-    packed: Packed | None = None
-    """Images that are the GPU's from their streams on, or from their rows on."""
-    coded: jpeg2000.Coded | None = None
-    """Images that are the GPU's from their code blocks on."""
-    rows: Batch | None = None
-    """The rows of these, 1-D uint8,"""
-    unpacking: streams.Unpacking | None = None
-    """or what unpacks their streams."""
+    prepared: Any = None
+    """The host's part of a row of a GPU, for its `Part.enqueue`."""
+    count: int = 0
+    """Images of `prepared`."""
     seconds: float = 0.0
 
 
-class HostPart:
-    """The images of a batch that the CPU decodes."""
+@dataclass(slots=True)
+class Part:
+    """The tasks of one row."""
 
-    def __init__(
-        self, ctx: Context, batch: Batch, headers: Headers, rules: Rules, anchors: I64 | None, shapes: I32,
-        offsets: I64,
-    ) -> None:  # fmt: skip
-        """``shapes`` [N, 3] of all images as they are wanted, at ``offsets`` [N] of the output; those whose pixels turn
-        out of another shape are tried again. ``anchors`` [N, 2]: where each begins (y, x) in the decoded picture, if
-        not at its corner."""
-        self._where = Where(offsets, shapes, anchors, rules.output_type is DALIImageType.BGR)
-        self._looking: png.Streams | None = None
-        """The PNGs that are being looked through."""
-        self._batch, self._headers, self._rules, self._anchors, self._shapes = batch, headers, rules, anchors, shapes
-        self._isolation = ctx.isolation
-        self._parts: list[tuple[str, list[I64], list[Future[_Done]], int]] = []
+    name: str
+    """Name of the row in reports."""
+    futures: list[Future[Done]]
+    nbytes: int
+    """Bytes of all pixels."""
+    enqueue: Callable[[Any, Batch, Batch, list[Any]], None] | None
+    """Function of the lane, the files, the output and what the tasks have `prepared`, which enqueues the work of a row
+    of a GPU; None for rows of the host."""
+
+
+class ThreadedDecode:
+    """The images of a batch that threads decode or prepare. Created by `gpu_decode`, used by one thread at a time; its
+    tasks end at once if nobody holds it any more."""
+
+    def __init__(self, job: DecodeJob) -> None:
+        self.job = job
+        self._parts: list[Part] = []
         self.nbytes = 0
         """Bytes of page-locked memory, at most."""
-        self.wants_files = False
-        """The device needs the files, too."""
 
-    def keep(self, others: dict[int, Any]) -> None:
-        """Take whole pictures that are decoded already."""
+    def place(self, images: dict[int, Pixels]) -> None:
+        """Take whole images that are decoded already."""
 
-        def placed(host: HostPart, which: I64, part: Batch) -> list[Odd]:
-            for k, i in enumerate(which.tolist()):
-                host._place(part, k, i, others[i])
-            return []
+        def task(self: ThreadedDecode, some: I64) -> Done:
+            part = self._stage(some)
+            for k, i in enumerate(some.tolist()):
+                part.sample(k)[...] = window(self.job, i, images[i], part.sample(k).shape)
+            return Done(Outcome({}, [], {"other formats": len(some)}, {"other formats": 0.0}), part, some)
 
-        self._start(OTHERS, np.array(sorted(others), np.int64), placed)
+        which = np.array(sorted(images), np.int64)
+        self.submit("other formats", which, task, sizes=self._sizes(which))
 
-    def start(self, which: I64) -> None:
-        """Decode the JPEGs ``which`` on the threads."""
-        self._start(TURBO, which, HostPart._jpegs)
+    def start(self, dealt: Sequence[I64]) -> None:
+        """Decode the images that were ``dealt`` to `thread_rows`."""
+        for row, some in zip(thread_rows(), dealt, strict=True):
+            self.submit(row.name, some, functools.partial(_by_rows, row=row), sizes=self._sizes(some))
 
-    def start_others(self, straight: Mapping[str, I64], elsewhere: npt.NDArray[np.bool_]) -> None:
-        """Decode what is no JPEG on the threads; ``native_loops``: those that `decode_straight` takes, by its decoders'
-        names, ``elsewhere`` [N]: those that the GPU does."""
-        rest = self._headers.other & self._headers.good & ~elsewhere
-        for taken in straight.values():
-            rest[taken] = False
-        coded = np.flatnonzero(rest & self._may_be_coded())
-        rest[coded], self.wants_files = False, len(coded) > 0
-        self._submit(CUDA_JPEG_2000, coded, np.zeros(len(coded), np.int64), HostPart._code_blocks)
-        self._start(OTHERS, np.flatnonzero(rest), HostPart._others)
-        ours = straight.get(TIFF, _NOBODY)
-        unpacked = tiff.takes(self._batch, ours)
-        self.wants_files |= bool(unpacked.any())
-        self._submit(CUDA_TIFF, ours[unpacked], np.zeros(np.count_nonzero(unpacked), np.int64), HostPart._strips, -1)
-        self._start(TIFF, ours[~unpacked], functools.partial(HostPart._straight, name=TIFF))
-        ours = straight.get(PNG, _NOBODY)
-        room = self._room(ours)
-        by_gpu = (room > 0) & (room <= png.MOST)
-        inflated = by_gpu.copy()
-        inflated[by_gpu] = streams.for_warps(room[by_gpu])
-        self.wants_files |= bool(inflated.any())
-        self._look_through(ours[inflated])
-        by_thread = by_gpu & ~inflated
-        self._submit(PNG, ours[by_thread], room[by_thread], HostPart._filtered)
-        self._start(PNG, ours[~by_gpu], functools.partial(HostPart._straight, name=PNG))
-
-    def _may_be_coded(self) -> npt.NDArray[np.bool_]:
-        """[N] Images that may be JPEG 2000 whose code blocks the GPU decodes, by their headers."""
-        headers, rules, isolation = self._headers, self._rules, self._isolation
-        if rules.dtype != np.uint8 or (isolation is not None and isolation.jpeg):
-            return np.zeros(len(headers.rows), np.bool_)
-        shown = need_no_colours(headers.rows, rules.output_type) & (headers.orientation == 1)
-        coded: npt.NDArray[np.bool_] = jpeg2000.takes(headers.rows) & shown
-        return coded
-
-    def _start(self, name: str, which: I64, decode: Callable[[HostPart, I64, Batch], list[Odd]]) -> None:
-        """Have tasks ``decode`` images to the samples of a batch."""
-
-        def task(host: HostPart, some: I64) -> _Done:
-            part = host._stage(some)
-            odd = decode(host, some, part)
-            left = [i for i, problem in odd if isinstance(problem, SampleError) or problem == _AGAIN]
-            kept = ~np.isin(some, left)
-            return _Done(odd, part.take(kept), some[kept]) if left else _Done(odd, part, some)
-
-        sizes = self._shapes[which].astype(np.int64).prod(axis=1) * self._rules.dtype.itemsize
-        self._submit(name, which, sizes, task)
-
-    def _look_through(self, which: I64) -> None:
-        """Have tasks look through the PNGs ``which``, and then one say what the GPU does with them."""
-        if len(which) == 0:
-            return
-        self._looking = png.Streams(self._batch, which, *self._extents(which), self._where.bgr)
-        wanted = weakref.ref(self)
-
-        def look(some: slice) -> float:
-            began, host = time.perf_counter(), wanted()
-            if host is None or host._looking is None:
-                return 0.0
-            host._looking.look(some.start, some.stop)
-            return time.perf_counter() - began
-
-        cuts = [slice(a, min(a + FILES, len(which))) for a in range(0, len(which), FILES)]
-        parts = [threads().submit(look, cut) for cut in cuts]
-
-        def plan(host: HostPart, which: I64) -> _Done:
-            began = time.perf_counter()
-            seconds = sum(part.result() for part in parts)  # they were begun before this one
-            waited = time.perf_counter() - began
-            assert host._looking is not None
-            done = host._planned(which, *host._looking.found())
-            done.seconds, host._looking = seconds - waited, None
-            return done
-
-        self._submit(CUDA_PNG, which, np.zeros(len(which), np.int64), plan, -1)
-
-    def _submit(self, name: str, which: I64, sizes: I64, task: Callable[[HostPart, I64], _Done], most: int = 0) -> None:
-        """Give the threads tasks of images ``which``, at most so many (`TASK`; -1: all, of which as much as the host
-        sees is enough), whose results take ``sizes`` bytes. Those that have not begun when nobody wants the batch any
-        more end at once."""
+    def submit(
+        self, name: str, which: I64, task: Callable[[ThreadedDecode, I64], Done], *, sizes: I64 | None = None,
+        enqueue: Callable[[Any, Batch, Batch, list[Any]], None] | None = None, size: int = TASK, shown: bool = True,
+    ) -> None:  # fmt: skip
+        """Give the threads tasks of ``size`` of the images ``which``, at most, whose pixels take ``sizes`` bytes. Tasks
+        that do not have the bytes of files ``shown`` work with as much as the host sees of them."""
         if len(which) == 0:
             return
         wanted = weakref.ref(self)
 
-        def timed(some: I64) -> _Done:
+        def timed(some: I64) -> Done:
             began, host = time.perf_counter(), wanted()
             if host is None:
-                return _Done([])
-            if most >= 0:
-                show(host._batch, some)
+                return Done()
+            if shown:
+                show(host.job.batch, some)
             done = task(host, some)
             done.seconds += time.perf_counter() - began
             return done
 
-        cuts = _tasks(sizes, most or TASK) if most >= 0 else [(0, len(which))]
-        self.nbytes += sum(_block(int(sizes[a:b].sum())) for a, b in cuts) if sizes.any() else 0
-        tasks = [which[a:b] for a, b in cuts]
-        self._parts.append((name, tasks, [threads().submit(timed, some) for some in tasks], int(sizes.sum())))
+        nbytes = np.zeros(len(which), np.int64) if sizes is None else sizes
+        cuts = _tasks(nbytes, size)
+        self.nbytes += sum(_block(int(nbytes[a:b].sum())) for a, b in cuts) if nbytes.any() else 0
+        futures = [threads().submit(timed, which[a:b]) for a, b in cuts]
+        self._parts.append(Part(name, futures, int(nbytes.sum()), enqueue))
+
+    @staticmethod
+    def submit_call(call: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Have a thread call ``call(*args)``."""
+        return threads().submit(call, *args)
+
+    def by_host(self, which: I64) -> Done:
+        """Decode the images ``which``, which a row of a GPU turned out not to take, by rows of the host."""
+        if not len(which):
+            return Done()
+        show(self.job.batch, which)
+        return _by_rows(self, which)
+
+    def _sizes(self, which: I64) -> I64:
+        """Bytes of the results of the images ``which``."""
+        sizes: I64 = self.job.shapes[which].astype(np.int64).prod(axis=1) * self.job.rules.dtype.itemsize
+        return sizes
 
     def _stage(self, which: I64) -> Batch:
-        return Batch.allocate(
-            _page_locked, self._shapes[which], self._rules.dtype, "HWC", self._batch.samples.take(which)
-        )
-
-    def _place(self, part: Batch, k: int, i: int, image: Any) -> None:
-        y, x = (0, 0) if self._anchors is None else self._anchors[i].tolist()
-        rows, columns = part.shapes[k, 0], part.shapes[k, 1]
-        part.sample(k)[...] = image[y : y + rows, x : x + columns]
-
-    # -- decoders: images ``which`` to the samples of ``part`` -----------------------------------------------------
-
-    def _jpegs(self, which: I64, part: Batch) -> list[Odd]:
-        bad: list[Odd] = []
-        for k, i in enumerate(which.tolist()):
-            anchor = None if self._anchors is None else (int(self._anchors[i, 0]), int(self._anchors[i, 1]))
-            row, orientation = self._headers.jpeg[i], int(self._headers.orientation[i])
-            try:
-                data = encoded_bytes(self._batch, i)
-                decode_jpeg(data, row, orientation, self._rules, anchor, part, k, self._isolation)
-            except SampleError as e:
-                bad.append((i, e.bare()))
-        return bad
-
-    def _straight(self, which: I64, part: Batch, name: str) -> list[Odd]:
-        places = np.arange(len(which))
-        left = places[decode_straight(name, self._batch, which, self._rules, self._anchors, part, places)]
-        if not len(left):
-            return []
-        odd = dict(self._others(which[left], part.take(left)))
-        return [(i, odd.get(i, OTHERS)) for i in which[left].tolist()]
-
-    def _others(self, which: I64, part: Batch) -> list[Odd]:
-        headers, rules, images = self._headers, self._rules, which.tolist()
-        places = {i: k for k, i in enumerate(images)}
-
-        def use(i: int, pixels: Any) -> str:
-            if pixels.shape != (headers.height[i], headers.width[i], headers.channels[i]):
-                return _AGAIN
-            self._place(part, places[i], i, recolour(pixels, rules.output_type, rules.dtype))
-            return ""
-
-        results = decode_several(self._batch, headers, rules, self._isolation, use, images)
-        return [(i, result) for i, result in zip(images, results, strict=True) if result]
-
-    def _room(self, which: I64) -> I64:
-        """Bytes of the filtered rows of PNGs."""
-        return png.room(png.planes(self._batch, which, *self._extents(which)), len(which))
-
-    def _extents(self, which: I64) -> tuple[I64, I64]:
-        return self._headers.height[which], self._headers.width[which]
-
-    def _filtered(self, which: I64) -> _Done:
-        """Rows of PNGs, which the GPU makes pixels of; pixels of those that turn out odd."""
-        room = self._room(which)
-        shapes = room.astype(np.int32)[:, None]
-        rows = Batch.allocate(_page_locked, shapes, np.uint8, "", self._batch.samples.take(which))
-        sizes, places = self._extents(which), rows.offsets
-        packed, taken = png.inflate(self._batch, which, *sizes, self._where.bgr, rows.data, places, room)
-        done = self._whole(which[~taken])
-        done.packed, done.rows = packed, rows if taken.all() else rows.take(taken)
-        return done
-
-    def _strips(self, which: I64) -> _Done:
-        """Plan what the GPU does with strips and tiles of TIFFs."""
-        return self._planned(which, *tiff.strips(self._batch, which))
-
-    def _planned(self, which: I64, packed: Packed, taken: npt.NDArray[np.bool_]) -> _Done:
-        """Plan what the GPU does with streams that are ``packed``, of the images ``which``; decode those that turn out
-        odd and were not ``taken``."""
-        done = self._whole(which[~taken])
-        done.packed = packed
-        done.unpacking = unpacking(packed, self._where)
-        return done
-
-    def _code_blocks(self, which: I64) -> _Done:
-        """Where the code blocks of JPEG 2000 are, and what the GPU must know of them; pixels of what turns out odd."""
-        coded, taken = jpeg2000.read(self._batch, which, *self._extents(which))
-        done = self._whole(which[~taken])
-        done.coded = coded
-        return done
-
-    def _whole(self, which: I64) -> _Done:
-        """Pixels of the images ``which``, by the decoder of all formats."""
-        if not len(which):
-            return _Done([])
-        show(self._batch, which)
-        part = self._stage(which)
-        found = dict(self._others(which, part))
-        kept = np.array([not found.get(i) for i in which.tolist()], np.bool_)
-        return _Done([(i, found.get(i, OTHERS)) for i in which.tolist()], part.take(kept), which[kept])
+        job = self.job
+        return Batch.allocate(_page_locked, job.shapes[which], job.rules.dtype, "HWC", job.batch.samples.take(which))
 
     # -- to the device ---------------------------------------------------------------------------------------------
 
-    def finish(self, ctx: Context, lane: Lane, out: Batch, files: Batch) -> None:
-        """Wait for the threads, report what they refused, and enqueue the copies to the places of ``out``. ``files``:
-        the encoded images, on the device where it `wants_files`."""
-        again: list[int] = []
-        for name, tasks, futures, nbytes in self._parts:
-            waited, seconds, odd, parts = 0.0, 0.0, list[Odd](), list[_Done]()
-            for future in futures:
+    def finish(self, lane: Lane, out: Batch, files: Batch) -> None:
+        """Wait for the threads, report the images that they rejected, and enqueue the copies to the places of ``out``.
+        ``files``: the encoded images, on the device if a row of a GPU needs them."""
+        job, reshaped = self.job, list[int]()
+        for part in self._parts:
+            done, waited = list[Done](), 0.0
+            for future in part.futures:
                 began = time.perf_counter()
-                done = future.result()
+                done.append(future.result())
                 waited += time.perf_counter() - began
-                seconds += done.seconds
-                odd += done.odd
-                parts.append(done)
-            ctx.waited_for(name, waited)
-            for i, problem in odd:
-                if isinstance(problem, SampleError):
-                    self._headers.drop(i)
-                    ctx.reject(i, problem.code, str(problem))
-                elif problem == _AGAIN:
-                    again.append(i)
+            job.ctx.waited_for(part.name, waited)
+            self._report(part, done)
+            reshaped += [i for d in done for i in d.outcome.reshaped]
+            together = Together(lane, part.nbytes)
+            for d in done:
+                if d.pixels is None or not len(d.images):
+                    continue
+                if part.enqueue is None:
+                    together.add(d.pixels, d.images)
                 else:
-                    ctx.decoded_by(problem, 1)
-            aside = len(odd) if name != TURBO else 0  # a JPEG counts where it was judged, good or bad
-            ctx.decoded_by(name, sum(map(len, tasks)) - aside, seconds)
-            found = [done.packed for done in parts if done.packed is not None]
-            coded = [done.coded for done in parts if done.coded is not None]
-            there = Together(lane, nbytes)
-            for done in parts:
-                if done.packed is not None and done.rows is not None:
-                    there.add(done.rows, done.packed.owner)
-                if done.pixels is not None and not found and not coded:
-                    there.add(done.pixels, done.which)
-                elif done.pixels is not None and len(done.which):
-                    scatter(lane, lane.to_device(done.pixels), out, done.which)
-            if coded:
-                jpeg2000.decode(lane, files, coded, out, self._anchors, self._where.bgr)
-            elif not found:
-                there.scatter(out)
-            elif parts[0].unpacking is None:
-                packed = join(found)
-                place(packed, there.copy()[1], self._where)
-                restore(ctx, lane, packed, there.data, out, name)
-            elif len(found[0].owner):
-                rows, bad = streams.unpack(lane, files, parts[0].unpacking)
-                restore(ctx, lane, found[0], rows, out, name, bad)
-        if again:
-            ctx.check_later(lambda: np.array(again, np.int64))
+                    scatter(lane, lane.to_device(d.pixels), out, d.images)
+            together.scatter(out)
+            prepared = [d.prepared for d in done if d.prepared is not None]
+            if part.enqueue is not None and prepared:
+                part.enqueue(lane, files, out, prepared)
+        if reshaped:  # alone, and then by its true shape
+            job.ctx.check_later(lambda: np.array(reshaped, np.int64))
+
+    def _report(self, part: Part, done: list[Done]) -> None:
+        ctx, headers, counts = self.job.ctx, self.job.headers, {part.name: sum(d.count for d in done)}
+        for d in done:
+            for i, problem in d.outcome.errors.items():
+                headers.drop(i)
+                ctx.reject(i, problem.code, str(problem))
+            for name, n in d.outcome.counts.items():
+                counts[name] = counts.get(name, 0) + n
+        for name, n in counts.items():
+            ctx.decoded_by(name, n, sum(d.seconds for d in done) if name == part.name else 0.0)
+
+
+def _by_rows(threads: ThreadedDecode, some: I64, row: Decoder | None = None) -> Done:
+    """A task that decodes by ``row``, or any row of the host, and those after it."""
+    rows = thread_rows()
+    part, first = threads._stage(some), 0 if row is None else rows.index(row)
+    dealt = [NOBODY] * len(rows)
+    dealt[first] = some
+    if row is None:
+        from .decoder_table import deal
+
+        dealt = deal(threads.job, some, rows)
+    outcome = run(threads.job, dealt, Target(part, some), rows)
+    if not outcome.lost:
+        return Done(outcome, part, some)
+    kept = ~np.isin(some, outcome.lost)
+    return Done(outcome, part.take(kept), some[kept])
 
 
 def _page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
@@ -379,7 +214,7 @@ def _block(nbytes: int) -> int:
 
 
 def _tasks(sizes: I64, most: int) -> list[tuple[int, int]]:
-    """Which images [a, b) make a task, ``most`` of them at most, given their bytes."""
+    """The images [a, b) of each task, ``most`` of them at most, given their bytes."""
     found, a, room = [], 0, 0
     for k, nbytes in enumerate(sizes.tolist()):
         if k > a and (k - a == most or room + nbytes > BLOCK):
@@ -393,10 +228,9 @@ class Together:
     """Samples of several host batches on their way into a device batch: one array there."""
 
     def __init__(self, lane: Lane, nbytes: int) -> None:
-        """Room for ``nbytes`` on the device."""
+        """``nbytes`` of memory on the device."""
         self._lane, self._at = lane, 0
-        self.data = lane.empty(nbytes, np.uint8)
-        """The samples' bytes, on the device."""
+        self._data = lane.empty(nbytes, np.uint8)
         self._added: list[tuple[I64, I64, I64]] = []
         self._pieces: list[tuple[int, int, int]] = []
 
@@ -406,25 +240,20 @@ class Together:
             return
         item, low = part.dtype.itemsize, int(part.offsets.min())
         host = part.data[low : int((part.offsets + part.sizes).max())]
-        self._pieces.append((self._lane.address(self.data) + self._at, host.ctypes.data, host.nbytes))
+        self._pieces.append((self._lane.address(self._data) + self._at, host.ctypes.data, host.nbytes))
         self._lane.keep(host)
         self._added.append((which, (part.offsets - low) * item + self._at, part.sizes * item))
         self._at += host.nbytes
 
-    def copy(self) -> tuple[I64, I64, I64]:
-        """Enqueue the copies to the device. Of all samples: which they are, where each begins in `data`, its bytes."""
+    def scatter(self, out: Batch) -> None:
+        """Enqueue the copies of all samples to the device, and there to their places in ``out``."""
         if not self._added:
-            return (np.empty(0, np.int64),) * 3
+            return
         to, host, nbytes = np.array(self._pieces, np.int64).T.copy()
         self._lane.copies_in(to, host, nbytes)
         which, starts, sizes = (np.concatenate(column) for column in zip(*self._added, strict=True))
-        return which, starts, sizes
-
-    def scatter(self, out: Batch) -> None:
-        """Copy all samples to their places in ``out``, on the device."""
-        which, starts, sizes = self.copy()
-        _scatter(self._lane, self.data, starts, sizes, out, which)
-        self._lane.keep(self.data)
+        _scatter(self._lane, self._data, starts, sizes, out, which)
+        self._lane.keep(self._data)
 
 
 def scatter(lane: Lane, part: Batch, out: Batch, which: I64) -> None:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec, Stage, outputs_of
 from ..batch import I32, I64, Batch
-from ..codecs import on_host as host_decode
 from ..codecs.decoders import Image, ImageCrop, ImageDecoder, ImageRandomCrop
-from ..codecs.others import some_of
+from ..codecs.headers import Headers, cut, read_headers
+from ..codecs.host_decode import decode as decode_on_host
 from ..context import Context
 from ..errors import Reject
 from ..gpu.lane import places_on_device
@@ -28,8 +28,8 @@ from ..types import DALIDataType, DALIImageType, to_numpy
 from .resize_normalize import ResizeCropMirrorNormalize, Sampling, part, sampled, sampling
 
 _plans: Any = Kernels("..images.resampling.plan_cpu", __package__)
-_cuda: Any = Kernels("..codecs.on_cuda", __package__)
-_gpu: Any = Kernels("..codecs.on_gpu", __package__)
+_cuda: Any = Kernels("..codecs.jpeg.on_gpu", __package__)
+_gpu: Any = Kernels("..codecs.gpu_decode", __package__)
 _threads: Any = Kernels("..codecs.threaded_decode", __package__)
 _jpeg: Any = Kernels("..codecs.jpeg.cuda", __package__)
 
@@ -101,7 +101,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             planned.append(sampling(second, self.resize, images[:, :2], images[:, 2], np.dtype(np.uint8)))
             return source_windows(planned[0].plan, images[:, :2])
 
-        decoded = host_decode.decode(first, encoded, decode.rules, decode.cuts(first), needed, ctx)
+        decoded = decode_on_host(first, encoded, decode.rules, decode.cuts(first), needed, ctx)
         if not planned:
             needed(decoded.shapes)
         for reject in second.rejects:  # an image is reported for what is wrong with the image first
@@ -120,21 +120,19 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         rules = self.decode.rules
         ctx = replace(ctx, rejects=[])
         aside = part(ctx, self.decode, DECODE)
-        headers = host_decode.read_headers(aside, encoded, rules)
+        headers = read_headers(aside, encoded, rules)
         which, others = self._takes(headers), None
         if headers.odd:
             # all that the CUDA decoder leaves, so that a batch which it leaves altogether is begun as a whole
             left = np.flatnonzero(~which)
             if headers.good[left].any():
                 some = replace(_some(aside, left), rejects=[])
-                others = _gpu.begin(
-                    some, some_of(encoded, left), rules, self.decode.jpeg_decoder, self.decode.cuts(some)
-                )
+                others = _gpu.begin(some, encoded.take(left), rules, self.decode.cuts(some))
         if not which.any():
             return cast("Begun | None", others)
         return self._plan(ctx, encoded, headers, which, places_on_device(encoded), ctx.staging, others)
 
-    def _takes(self, headers: host_decode.Headers) -> Mask:
+    def _takes(self, headers: Headers) -> Mask:
         """The images for the CUDA decoder."""
         if not headers.odd:
             return headers.good
@@ -149,7 +147,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         else:
             if isinstance(planned, Planned):
                 ctx.begun = planned.others
-            headers = host_decode.read_headers(part(ctx, self.decode, DECODE), encoded, self.decode.rules)
+            headers = read_headers(part(ctx, self.decode, DECODE), encoded, self.decode.rules)
             which = self._takes(headers)
             if not wants or (headers.odd and not which.any()):
                 return self._apart(ctx, encoded)()
@@ -169,7 +167,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return out
 
     def _plan(
-        self, ctx: Context, encoded: Batch, headers: host_decode.Headers, which: Mask, places: I64,
+        self, ctx: Context, encoded: Batch, headers: Headers, which: Mask, places: I64,
         stage: Callable[[int], Any], others: Any,
     ) -> Planned:  # fmt: skip
         """Plan the images ``which`` of files that begin at the elements ``places`` of an array on the device."""
@@ -178,7 +176,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         extents, domain = headers.extents, None
         windows = decode.cuts(first)
         if windows is not None:
-            corners, extents = host_decode.cut(first, headers, windows)
+            corners, extents = cut(first, headers, windows)
         wanted = sampling(second, self.resize, extents, self._channels, np.dtype(np.uint8))
         if windows is not None:
             domain = np.empty((len(encoded), 2, 2), np.int64)
@@ -212,7 +210,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         returned finishes it. ``files``: the same samples on the device, where they are there."""
         decode, first = self.decode, part(ctx, self.decode, DECODE)
         windows = decode.cuts(first)
-        decoded = _gpu.start(first, encoded, decode.rules, load=decode.hw_decoder_load, windows=windows, files=files)
+        decoded = _gpu.start(first, encoded, decode.rules, windows, files)
 
         def finish() -> Batch:
             second = replace(part(ctx, self.resize, RESIZE), stage="gpu")
@@ -229,13 +227,13 @@ class Planned:
     batch: Batch
     """The encoded images."""
     args: Mapping[str, Batch]
-    headers: host_decode.Headers
+    headers: Headers
     wanted: Sampling
     decode: DecodePlan
     output: Output
     rejects: list[Reject]
     others: Any
-    """`on_gpu.Prepared`: the images with which threads of the host have begun; None where there are none."""
+    """`gpu_decode.Prepared`: the images with which threads of the host have begun; None where there are none."""
 
     @property
     def nbytes(self) -> int:

@@ -40,7 +40,7 @@ from .compile_ahead import clients_of, compile_ahead
 from .credits import Credits
 from .device.null_lane import NullLane
 from .device.open_lanes import OpenLanes, open_lane
-from .device.part import DevicePart, launcher_count
+from .device.part import DevicePart
 from .errors import as_ours, if_it_works
 from .finished import finished
 from .host import HostPart
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ...ops.gpu.uploads import UploadsOf
 
 __all__ = [
-    "FEWER", "IN_PARTS", "Engine", "Feed", "Iteration", "NullLane", "Options", "Request", "launcher_count", "segments",
+    "FEWER", "IN_PARTS", "Engine", "Feed", "Iteration", "NullLane", "Options", "Request", "segments",
 ]  # fmt: skip
 
 _REGISTERED = 0.5

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...ops.gpu.device_memory import Owner, pool_of
 from ...ops.gpu.lane import Lane
-from ..engine.engine import Engine, launcher_count
+from ..engine.engine import Engine
 from ..engine.threads.channel import Channel
 from ..graph.conditionals import Merge, Split
 
@@ -211,7 +211,7 @@ def loads_of(
                 )
             )
         elif step.kind == "device":
-            launching = busy / seconds / launcher_count(step) / len(engine.plan.target.indices)
+            launching = busy / seconds / len(engine.plan.target.indices)
             gpu = sum(o["gpu_seconds"] for o in mine)
             worst = _worst(mine, "gpu_seconds")
             loads.append(

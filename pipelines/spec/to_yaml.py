@@ -20,7 +20,8 @@ from ...readers.base import Reader
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Graph, Node, Scope
 from ..problems import Mark, Problems
-from .text import UNPRINTABLE, both_float, is_field_name, resolve
+from .model import is_field_name
+from .text import UNPRINTABLE, both_float, resolve
 
 Step = dict[str, Any]
 

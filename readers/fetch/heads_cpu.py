@@ -31,7 +31,7 @@ def keep(data: Any, shown: Any, functions: Any, arrays: Any) -> Any:
     """Copy to ``shown`` those bytes of the file ``data`` that the host looks at, as long as nothing turns out odd; all
     of them where a decoder of the host takes it, or may. Returns from which byte on some are missing.
 
-    ``functions`` as of `png.libdeflate.addresses`, ``arrays`` as `scratch` gives them. Of a PNG all is kept but the
+    ``functions`` as of `libdeflate.addresses`, ``arrays`` as `scratch` gives them. Of a PNG all is kept but the
     bodies of IDATs, whose CRCs are right then; of a plain TIFF all from where its directory, or what that points to,
     begins."""
     size = len(data)

@@ -24,7 +24,7 @@ def send_files(
     becomes the place from which on some are missing, or the file's size.
 
     ``pieces`` [count, size], ``events``, ``busy``, ``state`` and ``calls`` are those of `gpu.uploads`, ``functions``
-    those of `png.libdeflate.addresses`. Returns the file
+    those of `libdeflate.addresses`. Returns the file
     to go on with: ``high``, or where the next piece is not free or the driver refuses something.
     """
     arrays = heads.scratch()

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import pillow
+from dali_run.ops.codecs import native_loops, pillow
 from dali_run.ops.codecs.format import Header
 from dali_run.ops.codecs.formats import probe
-from dali_run.ops.codecs.others import row_of
+from dali_run.ops.codecs.headers import row_of
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.tiff import decoder as tiff
 from dali_run.ops.codecs.uncompressed import decoder as plain
@@ -242,8 +242,8 @@ def cut_out(header: Header, file: Any, room: Guarded, whole: Any, draw: random.R
     wanted = (np.array([[y0, x0, y1, x1]], np.int64), one * channels, kind is DALIImageType.BGR, out,
               one * -(y0 * pitch + x0 * channels), one * pitch)  # fmt: skip
     if header.format in ("png", "tiff"):
-        decode_into = png.decode_into if header.format == "png" else tiff.decode_into
-        if decode_into(batch, which, *wanted)[0]:
+        loops = (png if header.format == "png" else tiff)._decoder
+        if native_loops.decode_into(loops.decode_images, batch, which, *wanted)[0]:
             assert whole is None or header.bits > 8
             return
     else:

@@ -6,9 +6,9 @@ holds the rows of one plane or of several; each stream is of one picture. Rows o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ...batch import I32, I64, Batch
 from ...context import Context
 from ...gpu.lane import Lane
+from ..decoder_table import DecodeJob
 from . import streams
 
 PLANE = np.dtype(
@@ -54,25 +55,6 @@ class Packed:
     """Where the streams are, as `streams.plan` takes it."""
 
 
-def join(parts: Sequence[Packed]) -> Packed:
-    """The pictures of several tasks, one task or more."""
-    streams, palettes = 0, 0
-    planes, pieces = [], []
-    for part in parts:
-        table, places = part.planes.copy(), part.pieces.copy()
-        table["stream"] += streams
-        table["colours"][table["colours"] >= 0] += palettes
-        places[:, 1] += streams
-        planes.append(table)
-        pieces.append(places)
-        streams, palettes = streams + len(part.owner), palettes + len(part.colours)
-    owner, room, coding, colours, lengths = (
-        np.concatenate([getattr(part, name) for part in parts])
-        for name in ("owner", "room", "coding", "colours", "lengths")
-    )
-    return Packed(np.concatenate(planes), owner, room, coding, colours, lengths, np.concatenate(pieces))
-
-
 @dataclass(frozen=True, slots=True)
 class Where:
     """Where pixels go."""
@@ -105,6 +87,21 @@ def unpacking(packed: Packed, where: Where) -> streams.Unpacking:
     found = streams.plan(packed.coding, packed.lengths, packed.room, packed.pieces)
     place(packed, found.starts, where)
     return found
+
+
+Plans: TypeAlias = list[tuple[Packed, streams.Unpacking]]
+
+
+def unpacker(job: DecodeJob, decoder: str) -> Callable[[Lane, Batch, Batch, Plans], None]:
+    """A function of the lane, the files, the output and plans, one at most, that enqueues the work of ``decoder``."""
+
+    def enqueue(lane: Lane, files: Batch, out: Batch, plans: Plans) -> None:
+        for packed, planned in plans:
+            if len(packed.owner):
+                rows, bad = streams.unpack(lane, files, planned)
+                restore(job.ctx, lane, packed, rows, out, decoder, bad)
+
+    return enqueue
 
 
 def restore(

@@ -1,9 +1,7 @@
 """Packed streams of a batch's files on a GPU: put together out of the files' pieces, and unpacked to rows of samples
 (cuda/png_inflate.cu, cuda/lzw.cu).
 
-A warp unpacks a stream, at a sixth or so of the speed of a core of the CPU (6 to 10 ms for the deflated photo of 0.2
-megapixels, on an H200), but a thousand take hardly longer than one. So what is large beside the rest of its batch is
-for threads.
+A warp unpacks a stream much more slowly than a core of the CPU, but a thousand take hardly longer than one (`costs`).
 """
 
 from __future__ import annotations
@@ -27,21 +25,9 @@ PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.i
 """Bytes of a file that are a part of a stream."""
 ALIGNMENT = 16
 """Of streams and of rows on the GPU."""
-SHARE = 16
-"""A stream that is unpacked by the GPU has at most this part of what those of its batch hold."""
-LARGEST = 8 << 20
-"""Bytes that it holds at most: a warp takes some 0.1 s for them."""
 _SMALL = 1 << 16
 """Bytes whose places fit into 16 bits."""
 _INFLATE, _LZW = "png_inflate.cu", "lzw.cu"
-
-
-def for_warps(room: I64, whole: I64 | None = None) -> npt.NDArray[np.bool_]:
-    """Those of a batch's pictures whose streams the GPU unpacks, given the bytes of the rows of each one's largest
-    stream, and of all its rows, where that is more."""
-    small = room <= LARGEST
-    taken: npt.NDArray[np.bool_] = small & (room * SHARE <= int((room if whole is None else whole)[small].sum()))
-    return taken
 
 
 def aligned(nbytes: I64) -> I64:

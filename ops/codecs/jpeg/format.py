@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...kernels import Kernels
-from ..format import Format, Header, Signature
+from ..format import JPEG, Format, Header, Signature
 
-CODE = 0
-"""Number of JPEG in arrays of headers."""
 _headers: Any = Kernels(".header", __package__)
 _turbo: Any = Kernels(".turbo", __package__)
 
@@ -26,7 +24,7 @@ def probe(data: memoryview) -> Header:
 
 FORMATS = (
     Format(
-        "jpeg", CODE, "JPEG", (".jpg", ".jpeg"), (Signature(b"\xff\xd8\xff"),), probe, mime="image/jpeg",
-        pillow="JpegImagePlugin.JpegImageFile",
+        "jpeg", JPEG, "JPEG", (".jpg", ".jpeg"), (Signature(b"\xff\xd8\xff"),), probe, mime="image/jpeg",
+        rows=".jpeg.decoder", gpu_rows=".jpeg.on_gpu", pillow="JpegImagePlugin.JpegImageFile",
     ),
 )  # fmt: skip

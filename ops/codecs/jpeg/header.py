@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import functools
 import os
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba
 import numpy as np
@@ -25,9 +24,6 @@ from ..exif import EXIF_RATIONALS, EXIF_SHORTS, EXIF_STRINGS
 from .scans import COLUMNS as SCAN_COLUMNS
 from .scans import MAX_BLOCKS_IN_MCU, SCAN, walk_scans
 from .segments import huffman_tables, past_fill, past_scan, quantisation_tables, u16
-
-if TYPE_CHECKING:
-    from ...batch import Batch
 
 # status
 OK = 0  # a header the GPU decoder takes
@@ -152,33 +148,6 @@ _GPU_BYTES_PER_IMAGE = 44 << 10
 _GPU_BYTES_PER_SCANNED, _GPU_BYTES_PER_SAMPLE, _GPU_BYTES_PER_SCAN = 3, 3, 1024
 """Its memory for a picture in many scans: for a byte of the file, which has a copy without stuffing; for a sample,
 which has a coefficient; for a scan, which has records."""
-
-_walked: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], NDArray[Any], NDArray[Any]]] = {}
-
-
-def rows_of(batch: Batch) -> NDArray[Any]:
-    """The headers of a batch of encoded images, not to be changed. A batch is walked once: the memory
-    estimate and the decoder need the same rows, on different threads."""
-    return walked(batch)[0]
-
-
-def walked(batch: Batch) -> tuple[NDArray[Any], NDArray[Any]]:
-    """`rows_of` a batch, and the table of scans that they point to, not to be changed either."""
-    key = id(batch.offsets)
-    known = _walked.get(key)
-    if known is not None and known[0]() is batch.offsets and known[1]() is batch.data and len(known[2]) == len(batch):
-        return known[2], known[3]
-    rows, scans = read_scans(batch.data, batch.offsets, batch.shapes[:, 0])
-    remember(batch, rows, scans)
-    return rows, scans
-
-
-def remember(batch: Batch, rows: NDArray[Any], scans: NDArray[Any]) -> None:
-    """The headers that `walked` gives for ``batch`` from now on."""
-    key = id(batch.offsets)
-    _walked[key] = (
-        weakref.ref(batch.offsets, lambda _: _walked.pop(key, None)), weakref.ref(batch.data), rows, scans,
-    )  # fmt: skip
 
 
 def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:

@@ -12,6 +12,7 @@ import enum
 import importlib.util
 import os
 import threading
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...batch import I64, Batch
 from ...errors import DeviceError
+from ...gpu.lane import Lane
+from ...types import DALIImageType
+from ..decoder_table import DecodeJob, Mask
+from ..gpu_table import GpuDecoder, GpuWork
+from ..threaded_decode import ThreadedDecode
+from .header import OK, YCBCR
 
 U64 = npt.NDArray[np.uint64]
 
@@ -27,7 +35,6 @@ U64 = npt.NDArray[np.uint64]
 class Backend(enum.IntEnum):
     """The decoder: nvjpegBackend_t."""
 
-    HYBRID = 1  # Huffman codes on the CPU, the rest on the GPU
     GPU_HYBRID = 2  # batches of more than 50 baseline images wholly on the GPU's cores
     HARDWARE = 3  # the JPEG engines of A100, H100, H200, ...; baseline only
 
@@ -82,7 +89,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "nvjpegGetHardwareDecoderInfo": (_POINTER, _POINTER, _POINTER),
     "nvjpegJpegStateCreate": (_POINTER, _POINTER),
     "nvjpegJpegStateDestroy": (_POINTER,),
-    "nvjpegDecode": (_POINTER, _POINTER, _POINTER, _SIZE, _INT, _POINTER, _POINTER),
     "nvjpegDecodeBatchedInitialize": (_POINTER, _POINTER, _INT, _INT, _INT),
     "nvjpegDecodeBatched": (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER),
 }
@@ -211,10 +217,6 @@ class Decoder:
             self._ready = None  # a failed batch must be initialised anew
             raise
 
-    def single(self, data: int, length: int, image: U64, output: Output, stream: int) -> None:
-        """Decode one image: ``data`` its host address, ``image`` uint64[8] its destination. Raises NvJpegError."""
-        self._library.call("nvjpegDecode", self._handle, self._state, data, length, output, image.ctypes.data, stream)
-
     def close(self) -> None:
         """Give the memory back. The stream must be done."""
         for name, what in (("nvjpegJpegStateDestroy", self._state), ("nvjpegDestroy", self._handle)):
@@ -229,3 +231,100 @@ def destinations(address: int, offsets: npt.NDArray[np.int64], pitches: npt.NDAr
     images[:, 0] = offsets.astype(np.uint64) + np.uint64(address)
     images[:, 4] = pitches
     return images
+
+
+# -- the row of the decoder table -------------------------------------------------------------------------------------
+
+
+class NvJpeg(GpuDecoder):
+    """Whole upright baseline YCbCr JPEGs in one scan, of the common samplings, as uint8; only if ``jpeg_decoder`` asks
+    for nvJPEG. Pixels may differ from those of the other rows by a few levels."""
+
+    name = "nvjpeg"
+    needs_files = False
+
+    def takes(self, job: DecodeJob, indices: I64) -> Mask:
+        rules, headers = job.rules, job.headers
+        made = rules.output_type in _OUTPUTS and rules.dtype == np.uint8 and job.anchors is None
+        if rules.jpeg_decoder != "nvjpeg" or not made:
+            return np.zeros(len(indices), np.bool_)
+        jpeg = headers.jpeg[indices]
+        taken: Mask = (jpeg["status"] == OK) & (jpeg["sof"] == 0xC0) & (jpeg["quant_16bit"] == 0)
+        taken &= (jpeg["scans"] == 1) & (jpeg["components"] == 3) & (jpeg["colour"] == YCBCR)
+        taken &= headers.orientation[indices] == 1
+        h, v = jpeg["h"], jpeg["v"]
+        taken &= (h[:, 0] <= 2) & (v[:, 0] <= 2) & (h[:, 1:3] == 1).all(axis=1) & (v[:, 1:3] == 1).all(axis=1)
+        for side in ("width", "height"):
+            taken &= (jpeg[side] >= 16) & (jpeg[side] <= 16384)
+        return taken & _ends(job.batch, indices)
+
+    def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> GpuWork:
+        # Engines take images one after the other: the largest first, so that none is busy when the others are idle.
+        pixels = job.headers.height[indices] * job.headers.width[indices]
+        return NvJpegWork(indices[np.argsort(-pixels, kind="stable")])
+
+
+_OUTPUTS = {DALIImageType.RGB: Output.RGB, DALIImageType.BGR: Output.BGR, DALIImageType.GRAY: Output.Y}
+
+
+def _ends(batch: Batch, indices: I64) -> Mask:
+    """Which of the files end with EOI. One that does not may be cut off; libjpeg-turbo knows, nvJPEG does not say."""
+    if len(batch.data) < 2:
+        return np.zeros(len(indices), np.bool_)
+    last = np.clip(batch.offsets[indices] + batch.shapes[indices, 0] - 1, 1, len(batch.data) - 1)
+    ends: Mask = (batch.data[last - 1] == 0xFF) & (batch.data[last] == 0xD9)
+    return ends
+
+
+@dataclass(slots=True)
+class NvJpegWork(GpuWork):
+    """One call of nvJPEG for all images: by hardware engines, or on the GPU's cores."""
+
+    indices: I64
+
+    def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
+        decoder = _decoder_of(lane, job.rules.fancy_upsampling)
+        if decoder is None:
+            return self.indices
+        left = np.array(self._decode(decoder, job, lane, out, self.indices), np.int64)
+        job.ctx.decoded_by(NvJpeg.name, len(self.indices) - len(left))
+        return left
+
+    def _decode(self, decoder: Decoder, job: DecodeJob, lane: Lane, out: Batch, some: I64) -> list[int]:
+        """The images that nvJPEG refused. A refused batch is halved until those at fault are found: the others' pixels
+        must not depend on them."""
+        batch = job.batch
+        data = (batch.offsets[some] + batch.data.ctypes.data).astype(np.uint64)
+        lengths = batch.shapes[some, 0].astype(np.uint64)
+        shapes = out.shapes[some].astype(np.int64)
+        images = destinations(int(out.data.data.ptr), out.offsets[some], shapes[:, 1] * shapes[:, 2])
+        lane.keep(data, lengths, images)
+        try:
+            decoder.batch(data, lengths, images, _OUTPUTS[job.rules.output_type], lane.stream.ptr)
+        except NvJpegError:
+            half = len(some) // 2
+            if not half:
+                return [int(some[0])]
+            return [i for part in (some[:half], some[half:]) for i in self._decode(decoder, job, lane, out, part)]
+        return []
+
+
+def _decoder_of(lane: Lane, fancy: bool) -> Decoder | None:
+    """The decoder of a lane, opened at its first use; None if the library or the GPU has none."""
+    key = f"nvjpeg {fancy}"
+    if key not in lane.cache:
+        lane.cache[key] = _opened(fancy)
+    decoder: Decoder | None = lane.cache[key]
+    return decoder
+
+
+def _opened(fancy: bool) -> Decoder | None:
+    for backend in (Backend.HARDWARE, Backend.GPU_HYBRID):
+        try:
+            decoder = Decoder(backend, fancy)
+        except (NvJpegError, DeviceError):
+            continue
+        if backend is Backend.GPU_HYBRID or decoder.engines():
+            return decoder
+        decoder.close()
+    return None

@@ -54,7 +54,8 @@ FORMATS = (
     Format(
         "jpeg2000", CODE, "JPEG 2000", (".jp2",),
         (Signature(b"\0\0\0\x0cjP  \r\n\x87\n"), Signature(b"\xff\x4f\xff\x51", suffix=".j2k")), probe,
-        pillow="Jpeg2KImagePlugin.Jpeg2KImageFile", imagecodecs="jpeg2k_decode", widen=_widen,
+        gpu_rows=".jpeg2000.on_gpu", pillow="Jpeg2KImagePlugin.Jpeg2KImageFile", imagecodecs="jpeg2k_decode",
+        widen=_widen,
         # The library holds 4 bytes a sample (tests/ops/codecs/test_resident.py measures it); the decoder on a GPU holds
         # coefficients twice, and where code blocks are.
         extra_bytes=(4, 9),

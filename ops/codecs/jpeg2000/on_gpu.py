@@ -18,8 +18,12 @@ from ...batch import I64, Batch
 from ...gpu.lane import Lane
 from ...kernels import Kernels
 from .. import native_loops
+from ..decoder_table import DecodeJob
 from ..format import BITS, CHANNELS, FORMAT, HEIGHT, WIDTH
 from ..gpu_streams.streams import PIECE, before
+from ..gpu_table import GpuDecoder
+from ..headers import readonly
+from ..threaded_decode import Done, ThreadedDecode
 from .format import CODE
 
 _codestream: Any = Kernels(".codestream_cpu", __package__)
@@ -88,13 +92,45 @@ def takes(rows: I64) -> npt.NDArray[np.bool_]:
     return taken & (rows[:, WIDTH].astype(np.float64) * rows[:, HEIGHT] <= MOST)
 
 
+class CudaJpeg2000(GpuDecoder):
+    """JPEG 2000 of 8 bits, gray or RGB, that is shown as it is stored: threads read the headers, in tasks."""
+
+    name = "cuda jpeg2000"
+
+    def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
+        headers = job.headers
+        if not headers.odd or job.rules.dtype != np.uint8 or not job.in_process:
+            return np.zeros(len(indices), np.bool_)
+        rows = headers.rows[indices]
+        shown = native_loops.need_no_colours(rows, job.rules.output_type) & (headers.orientation[indices] == 1)
+        taken: npt.NDArray[np.bool_] = takes(rows) & shown
+        return taken
+
+    def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> None:
+        def task(host: ThreadedDecode, some: I64) -> Done:
+            headers = host.job.headers
+            coded, taken = read(host.job.batch, some, headers.height[some], headers.width[some])
+            done = host.by_host(some[~taken])
+            done.prepared, done.count = coded, len(coded.owner)
+            return done
+
+        def enqueue(lane: Lane, files: Batch, out: Batch, coded: list[Coded]) -> None:
+            decode(lane, files, coded, out, anchors, bgr)
+
+        anchors, bgr = job.anchors, job.bgr
+        threads.submit(self.name, indices, task, enqueue=enqueue)
+
+
+ROWS = (CudaJpeg2000(),)
+
+
 def read(batch: Batch, which: I64, heights: I64, widths: I64) -> tuple[Coded, npt.NDArray[np.bool_]]:
     """The code blocks of those of the pictures ``which`` of ``batch``, of these sizes, that the decoder takes, and
     which these are, bool[len(which)]."""
     c, p, n = _codestream, _packets, len(which)
     facts, steps = np.zeros((n, c.FACTS), np.int64), np.zeros((n, c.BANDS, 2), np.int64)
     taken, sizes = np.zeros(n, np.bool_), batch.shapes[which, 0].astype(np.int64)
-    files = native_loops.readonly(batch.data), batch.offsets[which], sizes
+    files = readonly(batch.data), batch.offsets[which], sizes
     blocks, chunks, tiles = p.read_files(*files, heights, widths, facts, steps, taken)
     samples = np.where(taken, heights * widths * facts[:, c.COMPONENTS], 0)
     places = before(samples)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...batch import I32, I64, Batch
+from ...batch import I32, I64
 from ...kernels import Kernels
 from ...types import DALIImageType
-from .. import native_loops
+from .. import libdeflate, native_loops
+from ..decoder_table import DecodeJob, Decoder, Outcome, Target
 from ..format import BITS, CHANNELS, FORMAT, HEIGHT, WIDTH, Header
-from ..others import row_of
+from ..headers import row_of
 from ..pixels import Pixels
-from . import libdeflate
 from .format import CODE
 
 _decoder: Any = Kernels(".decoder_cpu", __package__)
@@ -47,12 +47,30 @@ _MOST = 1032
 """Bytes that deflate makes of one, at most (RFC 1951: 258 of two bits)."""
 
 
-def decode_into(batch: Batch, which: I64, *wanted: Any) -> I32:
-    """`native_loops.decode_into` by the decoder."""
-    return native_loops.decode_into(_decoder.decode_images, batch, which, *wanted)
+class NativePng(Decoder):
+    """PNGs that are shown as they are stored, by compiled loops."""
+
+    name = "png"
+    sure = True
+
+    def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
+        if job.rules.dtype != np.uint8 or not job.in_process or not available():
+            return np.zeros(len(indices), np.bool_)
+        headers = job.headers
+        taken = are_straight(headers.rows[indices], job.batch.shapes[indices, 0], job.rules.output_type)
+        taken &= headers.orientation[indices] == 1
+        return taken
+
+    def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
+        status = native_loops.decode_into(_decoder.decode_images, job.batch, indices, *target.regions(job, indices))
+        left: I64 = indices[status != 0]
+        return left
 
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
     """`native_loops.stored` by the decoder."""
     row, size = np.array([row_of(header)], np.int64), np.array([len(data)], np.int64)
     return native_loops.stored(_decoder.decode_images, data, header) if _hold(row, size)[0] else None
+
+
+ROWS = (NativePng(),)

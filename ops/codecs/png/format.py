@@ -67,7 +67,7 @@ def _stored(data: memoryview, header: Header) -> Pixels | None:
 FORMATS = (
     Format(
         "png", CODE, "PNG", (".png",), (Signature(b"\x89PNG\r\n\x1a\n"),), probe, mime="image/png",
-        pillow="PngImagePlugin.PngImageFile", check=check_chunks, stored=_stored, deep=_stored,
-        keeps_16_bits=lambda: bool(_decoder.available()), imagecodecs="png_decode",
+        rows=".png.decoder", gpu_rows=".png.on_gpu", pillow="PngImagePlugin.PngImageFile", check=check_chunks,
+        stored=_stored, deep=_stored, keeps_16_bits=lambda: bool(_decoder.available()), imagecodecs="png_decode",
     ),
 )  # fmt: skip

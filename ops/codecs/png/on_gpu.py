@@ -1,9 +1,11 @@
 """PNGs on a GPU: threads of the CPU look through the files, the GPU inflates (`gpu_streams.streams`), checks the sum,
-undoes the filters and makes pixels (`gpu_streams.planes`). Threads inflate images that are large beside their batch.
+undoes the filters and makes pixels (`gpu_streams.planes`).
 """
 
 from __future__ import annotations
 
+import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,16 @@ import numpy.typing as npt
 from ...batch import I64, Batch
 from ...gpu.readable_by_gpu import hidden
 from ...kernels import Kernels
-from .. import native_loops
-from ..gpu_streams.planes import FILTERED, PLANE, Packed
+from .. import costs, libdeflate
+from ..costs import Costs
+from ..decoder_table import DecodeJob
+from ..format import CHANNELS, HEIGHT, WIDTH
+from ..gpu_streams.planes import FILTERED, PLANE, Packed, Where, unpacker, unpacking
 from ..gpu_streams.streams import DEFLATE, before
-from . import libdeflate
+from ..gpu_table import GpuDecoder
+from ..headers import readonly
+from ..threaded_decode import Done, ThreadedDecode
+from .decoder import NativePng
 
 _rows: Any = Kernels(".rows_cpu", __package__)
 
@@ -32,6 +40,9 @@ _ADAM7 = np.array(
     [(0, 0, 1, 1), (0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
 )
 """A picture in one pass, and seven passes: first row, first column, steps down, steps to the right (clause 8.2)."""
+FILES = 128
+"""Images of a task that only looks through files, at most: a millisecond or some, so that it costs more than passing it
+to a thread."""
 MOST = 1 << 28
 """Bytes of filtered rows of a picture, at most."""
 
@@ -66,6 +77,53 @@ def room(planes: npt.NDArray[Any], n: int) -> I64:
     return nbytes
 
 
+class CudaPng(GpuDecoder):
+    """PNGs that are shown as they are stored."""
+
+    name = "cuda png"
+
+    def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
+        taken = np.zeros(len(indices), np.bool_)
+        if job.headers.odd:
+            taken = _native.takes(job, indices)
+            some = indices[taken]
+            nbytes = room(planes(job.batch, some, job.headers.height[some], job.headers.width[some]), len(some))
+            taken[taken] = (nbytes > 0) & (nbytes <= MOST)
+        return taken
+
+    def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> None:
+        headers, where = job.headers, Where(job.offsets, job.shapes, job.anchors, job.bgr)
+        streams = Streams(job.batch, indices, headers.height[indices], headers.width[indices], job.bgr)
+
+        def look(a: int, wanted: weakref.ref[ThreadedDecode]) -> float:
+            began = time.perf_counter()
+            if wanted() is not None:
+                streams.look(a, min(a + FILES, len(indices)))
+            return time.perf_counter() - began
+
+        parts = [threads.submit_call(look, a, weakref.ref(threads)) for a in range(0, len(indices), FILES)]
+
+        def task(host: ThreadedDecode, some: I64) -> Done:
+            began = time.perf_counter()
+            seconds = sum(part.result() for part in parts)  # they were started before this one
+            waited = time.perf_counter() - began
+            packed, taken = streams.found()
+            done = host.by_host(some[~taken])
+            done.prepared, done.count = (packed, unpacking(packed, where)), int(np.count_nonzero(taken))
+            done.seconds = seconds - waited
+            return done
+
+        threads.submit(self.name, indices, task, enqueue=unpacker(job, self.name), size=len(indices), shown=False)
+
+    def seconds(self, job: DecodeJob, indices: I64) -> Costs:
+        rows = job.headers.rows[indices]
+        return costs.deflated(job.sizes(indices), rows[:, WIDTH] * rows[:, HEIGHT] * rows[:, CHANNELS])
+
+
+_native = NativePng()
+ROWS = (CudaPng(),)
+
+
 class Streams:
     """The zlib streams of some PNGs of a batch."""
 
@@ -73,7 +131,7 @@ class Streams:
         """Of the PNGs ``which`` of ``batch``, of these sizes. The first channel of palettes is blue where they are
         ``bgr``."""
         self._batch, self._which, self._bgr, n = batch, which, bgr, len(which)
-        self._data = native_loops.readonly(batch.data)
+        self._data = readonly(batch.data)
         self._planes = planes(batch, which, heights, widths)
         self._room = room(self._planes, n)
         self._places, self._colours = _palettes(batch, which, self._planes)
@@ -101,19 +159,6 @@ class Streams:
         coding, taken = np.full(len(which), DEFLATE), self._lengths > 0
         whole = Packed(self._planes, which, self._room, coding, self._colours, self._lengths, pieces)
         return _only(whole, taken), taken
-
-
-def inflate(
-    batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool, rows: Any, places: I64, sizes: I64
-) -> tuple[Packed, npt.NDArray[np.bool_]]:
-    """The same by a thread, up to the filtered rows: of ``sizes`` bytes, at ``places`` of ``rows``."""
-    found = planes(batch, which, heights, widths)
-    palettes, colours = _palettes(batch, which, found)
-    status, nbytes = np.empty(len(which), np.int32), batch.shapes[which, 0].astype(np.int64)
-    files = libdeflate.functions(), native_loops.readonly(batch.data), batch.offsets[which], nbytes
-    _rows.inflate_images(*files, palettes, bgr, colours, rows, places, sizes, status)
-    whole = Packed(found, which, sizes, np.full(len(which), DEFLATE), colours)
-    return _only(whole, status == 0), status == 0
 
 
 def _palettes(batch: Batch, which: I64, planes: npt.NDArray[Any]) -> tuple[I64, npt.NDArray[np.uint32]]:

@@ -1,9 +1,8 @@
-"""PNG up to its filtered rows, or up to its zlib stream, a whole batch without the GIL: a GPU does the rest
-(`gpu_streams.planes`, `gpu_streams.streams`).
+"""PNG up to its zlib stream, a whole batch without the GIL: a GPU does the rest (`gpu_streams.streams`,
+`gpu_streams.planes`).
 
-Everything about a file is checked here, as `decoder_cpu` does, but for what only the GPU sees: the numbers of the
-filters and of colours, and the stream where it is not inflated here. Rows on the GPU have exactly the size that the
-file's header says.
+Everything about a file is checked here, as `decoder_cpu` does, but for what only the GPU sees: the stream, and the
+numbers of filters and of colours. Rows on the GPU have exactly the size that the file's header says.
 """
 
 from __future__ import annotations
@@ -15,16 +14,12 @@ from numba import njit
 
 from .decoder_cpu import (
     _COLOURS,
-    _DATA,
     _KIND,
     _N_PARTS,
     _PACKED,
     _PALETTE,
     _PIECES,
     _TEXTS,
-    DONE,
-    OTHER,
-    _inflate,
     _keep,
     _read_colours,
     _rows_of,
@@ -43,48 +38,16 @@ def _take_palette(parts: Any, place: Any, bgr: Any, colours: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def inflate_images(
-    functions: Any, raw: Any, offsets: Any, sizes: Any, palettes: Any, bgr: Any, colours: Any, rows: Any, places: Any,
-    room: Any, status: Any,
-) -> None:  # fmt: skip
-    """Inflate N images, the bytes raw[offset : offset + size]. ``functions`` as of `decoder_cpu.decode_images`. The
-    rows of image i, of all passes, each after the number of its filter, go to rows[places[i] :], ``room[i]`` bytes.
-    Where ``palettes[i]`` is not -1, its palette becomes that row of ``colours``, as `decoder_cpu` has it. ``status[i]``
-    becomes DONE, or OTHER where the file is not in order, of another kind or size; then some bytes may have been
-    written."""
-    most: Any = np.int64(0)
-    for i in range(len(sizes)):
-        most = max(most, sizes[i])
-    machine = call_1(functions[0], (0,))
-    packed, scratch = np.empty(most + 16, np.uint8), np.empty(_TEXTS, np.uint8)
-    counts, parts, pieces = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64), np.empty((0, 3), np.int64)
-    for i in range(len(sizes)):
-        status[i] = OTHER
-        if machine == 0 or not _walk(functions, machine, raw.ctypes.data + offsets[i], sizes[i], parts, packed,
-                                     pieces, scratch, counts, False):  # fmt: skip
-            continue
-        whole = _rows_of(parts)
-        if whole == 0 or whole != room[i] or not _take_palette(parts, palettes[i], bgr, colours):
-            continue
-        target = rows.ctypes.data + places[i]
-        if _inflate(functions, machine, parts[_DATA], parts[_PACKED], target, whole, counts) == whole:
-            status[i] = DONE
-    if machine:
-        call_1(functions[2], (machine,))
-    _keep(packed, scratch, rows, rows, raw, rows, counts)
-
-
-@njit(nogil=True, cache=True)
 def find_streams(
     functions: Any, raw: Any, offsets: Any, sizes: Any, sure: Any, palettes: Any, bgr: Any, colours: Any, room: Any,
     pieces: Any, counts: Any, lengths: Any,
 ) -> None:  # fmt: skip
-    """Find the zlib streams of N images, which `inflate_images` would take, and read their palettes as it does. Bodies
-    of IDATs are not looked at where their CRCs are ``sure`` [N] to be right. The streams of image i are ``counts[i]``
-    rows of ``pieces``, after those of the images before it: where bytes begin in the file and in the stream, and how
-    many they are. ``lengths[i]`` becomes the stream's bytes, or 0 where the file is not in
-    order as far as this can be seen, of another kind or size, its stream longer than any encoder makes it, or in more
-    pieces than there are rows left."""
+    """Find the zlib streams of N images, the bytes raw[offset : offset + size], and read their palettes: that of image
+    i to row ``palettes[i]`` of ``colours``, if it is not -1. ``functions`` as of `decoder_cpu.decode_images`. Bodies of
+    IDATs are not looked at if their CRCs are ``sure`` [N] to be right. The streams of image i are ``counts[i]`` rows of
+    ``pieces``, after those of the images before it: where bytes begin in the file and in the stream, and how many they
+    are. ``lengths[i]`` becomes the stream's bytes, or 0 if the file is not in order as far as this can be seen, of
+    another kind or size, its stream longer than any encoder makes it, or in more pieces than there are rows left."""
     machine = call_1(functions[0], (0,))
     packed, scratch = np.empty(0, np.uint8), np.empty(_TEXTS, np.uint8)
     pair, parts, done = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64), 0

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...batch import I32, I64, Batch
+from ...batch import I64, Batch
 from ...kernels import Kernels
 from ...types import DALIImageType
 from .. import native_loops
+from ..decoder_table import DecodeJob, Decoder, Outcome, Target
 from ..format import BITS, CHANNELS, FORMAT, Header
+from ..headers import readonly
 from ..pixels import Pixels
 from .format import CODE
 
@@ -35,13 +37,30 @@ def are_plain(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
 
 def _plain(encoded: Any, offsets: I64, sizes: I64) -> npt.NDArray[np.bool_]:
     plain = np.empty(len(sizes), np.bool_)
-    _directory.are_plain(native_loops.readonly(encoded), offsets, sizes, plain)
+    _directory.are_plain(readonly(encoded), offsets, sizes, plain)
     return plain
 
 
-def decode_into(batch: Batch, which: I64, *wanted: Any) -> I32:
-    """`native_loops.decode_into` by the decoder."""
-    return native_loops.decode_into(_decoder.decode_images, batch, which, *wanted)
+class NativeTiff(Decoder):
+    """Plain TIFFs that are shown as they are stored, by compiled loops."""
+
+    name = "tiff"
+    sure = True
+
+    def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
+        taken = np.zeros(len(indices), np.bool_)
+        if job.rules.dtype != np.uint8 or not job.in_process:
+            return taken
+        headers = job.headers
+        straight = are_straight(headers.rows[indices], job.rules.output_type) & (headers.orientation[indices] == 1)
+        if straight.any():
+            taken[straight] = are_plain(job.batch, indices[straight])
+        return taken
+
+    def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
+        status = native_loops.decode_into(_decoder.decode_images, job.batch, indices, *target.regions(job, indices))
+        left: I64 = indices[status != 0]
+        return left
 
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
@@ -51,3 +70,6 @@ def stored(data: memoryview, header: Header) -> Pixels | None:
     if not known or not _plain(encoded, one, one + len(encoded))[0]:
         return None
     return native_loops.stored(_decoder.decode_images, data, header)
+
+
+ROWS = (NativeTiff(),)

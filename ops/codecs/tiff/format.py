@@ -73,7 +73,8 @@ def _widen(pixels: Pixels, bits: int) -> Pixels:
 FORMATS = (
     Format(
         "tiff", CODE, "TIFF", (".tiff", ".tif"), tuple(map(Signature, (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"))), probe,
-        library=_decode_packed, pillow="TiffImagePlugin.TiffImageFile", pillow_turns=True,
-        stored=lambda data, header: _decoder.stored(data, header), imagecodecs="tiff_decode", widen=_widen,
+        rows=".tiff.decoder", gpu_rows=".tiff.on_gpu", library=_decode_packed, pillow="TiffImagePlugin.TiffImageFile",
+        pillow_turns=True, stored=lambda data, header: _decoder.stored(data, header), imagecodecs="tiff_decode",
+        widen=_widen,
     ),
 )  # fmt: skip

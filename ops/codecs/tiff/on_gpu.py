@@ -1,5 +1,5 @@
 """TIFFs on a GPU: threads of the CPU read the directories, the GPU unpacks strips and tiles (`gpu_streams.streams`),
-undoes the predictor and makes pixels (`gpu_streams.planes`). Images that are large beside their batch are for the CPU.
+undoes the predictor and makes pixels (`gpu_streams.planes`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ import numpy.typing as npt
 
 from ...batch import I64, Batch
 from ...kernels import Kernels
-from .. import native_loops
+from .. import costs
+from ..costs import Costs
+from ..decoder_table import DecodeJob
 from ..gpu_streams import streams
-from ..gpu_streams.planes import PLANE, PREDICTED, Packed
+from ..gpu_streams.planes import PLANE, PREDICTED, Packed, Where, unpacker, unpacking
+from ..gpu_table import GpuDecoder
+from ..headers import readonly
+from ..threaded_decode import Done, ThreadedDecode
+from .decoder import NativeTiff
 
 _strips: Any = Kernels(".strips_cpu", __package__)
 _directory: Any = Kernels(".directory_cpu", __package__)
@@ -28,14 +34,51 @@ _BESIDES, _TILE = 2, 1 << 20
 """Tiles may have so many times the bytes of the picture, and so many more: memory is reckoned by pictures."""
 
 
+class CudaTiff(GpuDecoder):
+    """Plain TIFFs that are shown as they are stored: threads read the directories, in one task."""
+
+    name = "cuda tiff"
+
+    def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
+        taken = np.zeros(len(indices), np.bool_)
+        if job.headers.odd:
+            taken = _native.takes(job, indices)
+            if taken.any():
+                taken[taken] = takes(job.batch, indices[taken])
+        return taken
+
+    def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> None:
+        where = Where(job.offsets, job.shapes, job.anchors, job.bgr)
+
+        def task(host: ThreadedDecode, some: I64) -> Done:
+            packed, taken = strips(host.job.batch, some)
+            done = host.by_host(some[~taken])
+            done.prepared, done.count = (packed, unpacking(packed, where)), int(np.count_nonzero(taken))
+            return done
+
+        threads.submit(self.name, indices, task, enqueue=unpacker(job, self.name), size=len(indices), shown=False)
+
+    def seconds(self, job: DecodeJob, indices: I64) -> Costs:
+        return costs.packed(*measured(job.batch, indices)[:2])
+
+
+_native = NativeTiff()
+ROWS = (CudaTiff(),)
+
+
 def takes(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
-    """Those of the TIFFs ``which``, of plain kinds, whose strips the GPU unpacks."""
-    largest, whole, shown, counts = (np.empty(len(which), np.int64) for _ in range(4))
-    _strips.measure(*_files(batch, which), largest, whole, shown, counts)
+    """Those of the TIFFs ``which``, of plain kinds, whose strips the GPU can unpack."""
+    _, whole, shown, counts = measured(batch, which)
     taken = (counts > 0) & (whole <= MOST) & ((counts <= _FEW) | (counts * _LEAST <= whole))
     taken &= whole <= _BESIDES * shown + _TILE
-    taken[taken] = streams.for_warps(largest[taken], whole[taken])
     return taken
+
+
+def measured(batch: Batch, which: I64) -> tuple[I64, I64, I64, I64]:
+    """Bytes of rows of the largest strip or tile of each TIFF, of all, and of the image; how many strips there are."""
+    largest, whole, shown, counts = (np.empty(len(which), np.int64) for _ in range(4))
+    _strips.measure(*_files(batch, which), largest, whole, shown, counts)
+    return largest, whole, shown, counts
 
 
 def strips(batch: Batch, which: I64) -> tuple[Packed, npt.NDArray[np.bool_]]:
@@ -68,4 +111,4 @@ def strips(batch: Batch, which: I64) -> tuple[Packed, npt.NDArray[np.bool_]]:
 
 
 def _files(batch: Batch, which: I64) -> tuple[Any, I64, I64]:
-    return native_loops.readonly(batch.data), batch.offsets[which], batch.shapes[which, 0].astype(np.int64)
+    return readonly(batch.data), batch.offsets[which], batch.shapes[which, 0].astype(np.int64)

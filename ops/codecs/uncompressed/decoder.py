@@ -15,7 +15,9 @@ from ...batch import I64, Batch
 from ...kernels import Kernels
 from ...types import DALIImageType
 from .. import native_loops
+from ..decoder_table import NOBODY, DecodeJob, Decoder, Outcome, Target
 from ..format import FORMAT, Header
+from ..headers import readonly
 from ..pixels import Pixels
 from .format import BMP, PNM
 
@@ -64,7 +66,7 @@ def find(batch: Batch, which: I64, extents: I64) -> I64:
 
 def _found(encoded: Any, offsets: I64, sizes: I64, extents: I64) -> I64:
     rows = np.zeros((len(sizes), 4), np.int64)
-    _loops.find(native_loops.readonly(encoded), offsets, sizes, np.ascontiguousarray(extents), rows)
+    _loops.find(readonly(encoded), offsets, sizes, np.ascontiguousarray(extents), rows)
     return rows
 
 
@@ -72,5 +74,34 @@ def copy_into(
     batch: Batch, which: I64, rows: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> None:
     """`decoder_cpu.copy_images` for the images ``which`` of ``batch``. The other arrays have a row for each of them."""
-    encoded, places = native_loops.readonly(batch.data), (windows, channels, bgr, out, origins, pitches)
+    encoded, places = readonly(batch.data), (windows, channels, bgr, out, origins, pitches)
     _loops.copy_images(encoded, batch.offsets[which], rows, *places)
+
+
+def places(job: DecodeJob, indices: I64) -> tuple[npt.NDArray[np.bool_], I64]:
+    """Which of the images ``indices`` are stored as they are wanted, and a row of `find` for each of all of them."""
+    rows, taken = np.zeros((len(indices), 4), np.int64), np.zeros(len(indices), np.bool_)
+    if job.rules.dtype == np.uint8 and job.in_process:
+        taken = makes(job.headers.rows[indices], job.rules.output_type)
+        if taken.any():
+            some = indices[taken]
+            rows[taken] = find(job.batch, some, job.headers.extents[some])
+            taken = rows[:, STEP] > 0
+    return taken, rows
+
+
+class NativeCopy(Decoder):
+    """BMP and PNM whose pixels are stored as they are wanted, by compiled loops."""
+
+    name = "plain"
+    sure = True
+
+    def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
+        return places(job, indices)[0]
+
+    def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
+        copy_into(job.batch, indices, places(job, indices)[1], *target.regions(job, indices))
+        return NOBODY
+
+
+ROWS = (NativeCopy(),)

@@ -82,14 +82,22 @@ def _is_pnm(data: memoryview) -> bool:
     return len(head) > 2 and head[:1] == b"P" and head[1:2] in b"123456" and head[2:3] in b" \t\r\n\v\f#"
 
 
+_ROWS = ".uncompressed.decoder", ".uncompressed.on_gpu"
+
+
+def _view(data: memoryview, header: Header) -> Pixels | None:
+    pixels: Pixels | None = _decoder.view(data, header)
+    return pixels
+
+
 FORMATS = (
     Format(
-        "bmp", BMP, "BMP", (".bmp",), (Signature(b"BM"),), probe_bmp,
-        pillow="BmpImagePlugin.BmpImageFile", stored=lambda data, header: _decoder.view(data, header), exact_size=True,
+        "bmp", BMP, "BMP", (".bmp",), (Signature(b"BM"),), probe_bmp, rows=_ROWS[0], gpu_rows=_ROWS[1],
+        pillow="BmpImagePlugin.BmpImageFile", stored=_view, exact_size=True,
     ),
     Format(
-        "pnm", PNM, "PNM", (".pnm", ".ppm", ".pgm", ".pbm"), (), probe_pnm, matches=_is_pnm,
-        pillow="PpmImagePlugin.PpmImageFile", stored=lambda data, header: _decoder.view(data, header),
-        deep=_decode_deep, keeps_16_bits=lambda: True, exact_size=True,
+        "pnm", PNM, "PNM", (".pnm", ".ppm", ".pgm", ".pbm"), (), probe_pnm, matches=_is_pnm, rows=_ROWS[0],
+        gpu_rows=_ROWS[1], pillow="PpmImagePlugin.PpmImageFile", stored=_view, deep=_decode_deep,
+        keeps_16_bits=lambda: True, exact_size=True,
     ),
 )  # fmt: skip

@@ -55,6 +55,6 @@ def _decode(data: memoryview, header: Header, adjust_orientation: bool, empty: E
 FORMATS = (
     Format(
         "webp", CODE, "WebP", (".webp",), (Signature(b"WEBP", 8),), probe, matches=_matches, mime="image/webp",
-        library=_decode, pillow="WebPImagePlugin.WebPImageFile", exact_size=True,
+        library=_decode, gpu_rows=".webp.on_gpu", pillow="WebPImagePlugin.WebPImageFile", exact_size=True,
     ),
 )  # fmt: skip

@@ -7,18 +7,22 @@ The kernels check every file themselves. What they do not take, or what is damag
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ...batch import I64, Batch
-from ...context import Context
 from ...gpu.lane import Lane
 from ...types import DALIImageType
+from .. import costs
+from ..costs import Costs
+from ..decoder_table import NOBODY, DecodeJob
 from ..format import CHANNELS, FORMAT, HEIGHT, WIDTH
-from ..on_host import Headers, Rules
-from ..others import encoded_bytes
+from ..gpu_table import GpuDecoder, GpuWork
+from ..headers import encoded_bytes
+from ..threaded_decode import ThreadedDecode
 from . import decoder
 from .format import CODE
 
@@ -38,39 +42,61 @@ _FILTER, _PIXELS = 128, 256
 _ALIGNED = 256
 
 
-def takes(batch: Batch, headers: Headers, rules: Rules) -> npt.NDArray[np.bool_]:
-    """The lossy WebPs without alpha that are shown as they are stored, by their headers."""
-    taken: npt.NDArray[np.bool_] = np.zeros(len(batch), np.bool_)
-    if rules.output_type not in (DALIImageType.RGB, DALIImageType.BGR) or rules.dtype != np.uint8:
+class CudaWebp(GpuDecoder):
+    """Lossy WebPs without alpha that are shown as they are stored, as RGB or BGR of uint8."""
+
+    name = NAME
+
+    def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
+        rules, headers = job.rules, job.headers
+        if (
+            not headers.odd
+            or rules.dtype != np.uint8
+            or rules.output_type not in (DALIImageType.RGB, DALIImageType.BGR)
+        ):
+            return np.zeros(len(indices), np.bool_)
+        rows = headers.rows[indices]
+        taken: npt.NDArray[np.bool_] = (
+            (rows[:, FORMAT] == CODE) & (rows[:, CHANNELS] == 3) & (headers.orientation[indices] == 1)
+        )
+        taken &= (rows[:, [WIDTH, HEIGHT]] <= LONGEST).all(axis=1) & (rows[:, WIDTH] * rows[:, HEIGHT] <= LARGEST)
+        for k in np.flatnonzero(taken).tolist():
+            taken[k] = decoder.is_lossy(encoded_bytes(job.batch, int(indices[k])))
         return taken
-    rows = headers.rows
-    taken = (rows[:, FORMAT] == CODE) & (rows[:, CHANNELS] == 3) & (headers.orientation == 1) & headers.good
-    taken &= (rows[:, [WIDTH, HEIGHT]] <= LONGEST).all(axis=1) & (rows[:, WIDTH] * rows[:, HEIGHT] <= LARGEST)
-    for i in np.flatnonzero(taken).tolist():
-        taken[i] = decoder.is_lossy(encoded_bytes(batch, i))
-    return taken
+
+    def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> GpuWork:
+        return WebpWork(indices)
+
+    def seconds(self, job: DecodeJob, indices: I64) -> Costs:
+        return costs.webp(job.headers.rows[indices, WIDTH] * job.headers.rows[indices, HEIGHT])
 
 
-def decode(
-    ctx: Context, lane: Lane, files: Batch, headers: Headers, rules: Rules, which: I64, corners: I64 | None, out: Batch
-) -> Callable[[], None]:
-    """Enqueue the pictures ``which`` of ``files``, on the device, into ``out``: beside the lane's other work, because
-    a batch takes long and leaves most of the GPU idle. What is returned has later work wait for them. ``corners``
-    [N, 2] (y, x): where each window begins; its size is that of the output."""
-    if len(which) == 0:
-        return _nothing
-    pictures = np.zeros(len(which), PICTURE)
-    pictures["source"], pictures["size"] = files.offsets[which], files.sizes[which]
-    pictures["width"], pictures["height"] = headers.width[which], headers.height[which]
-    if corners is not None:
-        pictures["y"], pictures["x"] = corners[which, 0], corners[which, 1]
-    pictures["shown_rows"], pictures["shown_columns"] = out.shapes[which, 0], out.shapes[which, 1]
-    pictures["destination"] = out.offsets[which]
-    pictures["bgr"] = rules.output_type is DALIImageType.BGR
-    rest = launch(lane, files.data, pictures, out.data)
+ROWS = (CudaWebp(),)
 
-    def finish() -> None:
-        marks = rest()
+
+@dataclass(slots=True)
+class WebpWork(GpuWork):
+    """WebPs that are decoded beside the lane's other work, because they take long and leave most of the GPU idle."""
+
+    indices: I64
+    _rest: Callable[[], npt.NDArray[np.int32]] | None = None
+
+    def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
+        which, headers = self.indices, job.headers
+        pictures = np.zeros(len(which), PICTURE)
+        pictures["source"], pictures["size"] = files.offsets[which], files.sizes[which]
+        pictures["width"], pictures["height"] = headers.width[which], headers.height[which]
+        if job.anchors is not None:
+            pictures["y"], pictures["x"] = job.anchors[which, 0], job.anchors[which, 1]
+        pictures["shown_rows"], pictures["shown_columns"] = out.shapes[which, 0], out.shapes[which, 1]
+        pictures["destination"], pictures["bgr"] = out.offsets[which], job.bgr
+        self._rest = launch(lane, files.data, pictures, out.data)
+        return NOBODY
+
+    def finish(self, job: DecodeJob) -> None:
+        """Have later work wait for them."""
+        assert self._rest is not None
+        marks, which, ctx = self._rest(), self.indices, job.ctx
 
         def wrong() -> I64:
             found = which[np.flatnonzero(marks)]
@@ -78,12 +104,6 @@ def decode(
             return found
 
         ctx.check_later(wrong)
-
-    return finish
-
-
-def _nothing() -> None:
-    """Where no picture is taken."""
 
 
 def launch(lane: Lane, files: Any, pictures: npt.NDArray[Any], out: Any) -> Callable[[], npt.NDArray[np.int32]]:

@@ -42,7 +42,7 @@ def is_plain(node: Node) -> bool:
     op = node.op
     if node.scope or node.samples_of or node.stage == "mixed" or op.late or isinstance(op, (Split, Merge, Reader)):
         return False
-    return op.shared and not (op.decodes or op.slow or op.waits)
+    return op.shared and not (op.decodes or op.slow)
 
 
 class Plain:

@@ -56,9 +56,8 @@ class DevicePart:
         self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[Iteration], out: Channel[Iteration]
     ) -> None:
         """Launch batches on ``free`` lanes: the body of a thread."""
-        count = launcher_count(step)
         # one launcher alone is this thread: handing a batch to another takes as long as a few launches
-        launchers = [Pool(count, f"{name} {k}") for k in range(len(free))] if len(free) * count > 1 else []
+        launchers = [Pool(1, f"{name} {k}") for k in range(len(free))] if len(free) > 1 else []
         try:
             for whole in arriving(inbox, out):
                 self.lanes.wait()
@@ -221,9 +220,3 @@ class DevicePart:
             joined = {e: on.joined([results[e], redone[e]]) for e in results}
         lane.synchronize()
         return joined
-
-
-def launcher_count(step: Step) -> int:
-    """Threads that launch a device step. Where a kernel's launch waits (JPEG engines), another goes on meanwhile (one
-    H200: 24k images/s instead of 16k); else two would only contend for the GIL (100k instead of 115k)."""
-    return 2 if any(n.op.waits for n in step.nodes) else 1

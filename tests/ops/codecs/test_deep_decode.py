@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.codecs import deep_colour as deep_decode
-from dali_run.ops.codecs import on_host as host_decode
+from dali_run.ops.codecs import headers
 from dali_run.ops.codecs.decoders import Image
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.png import decoder as png
@@ -77,7 +77,7 @@ def test_damage_is_judged_as_ever(kind: str) -> None:
 
 
 def test_without_imagecodecs_depth_is_refused_and_eight_bits_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (deep_decode, host_decode):
+    for module in (deep_decode, headers):
         monkeypatch.setattr(module, "available", lambda: False)
     pixels = values(3)
     if png.available():

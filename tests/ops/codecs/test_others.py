@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import others, probe_cpu
+from dali_run.ops.codecs import headers, probe_cpu
 from dali_run.ops.codecs.format import COLUMNS, FORMAT
 from dali_run.ops.codecs.formats import BY_NAME, probe
 from dali_run.ops.codecs.png import decoder as png
@@ -83,7 +83,7 @@ def test_headers(kind: str) -> None:
         assert 100 < taken.sum() < 1199
     for data, row in zip(files, rows, strict=True):
         if row[FORMAT]:
-            assert others.header_of(row) == probe(memoryview(data))
+            assert headers.header_of(row) == probe(memoryview(data))
 
 
 def test_all_of_a_batch() -> None:
@@ -95,19 +95,19 @@ def test_all_of_a_batch() -> None:
         files.append(out.getvalue())
     files += [b"", b"text", b"\x89PNG\r\n\x1a\n" + bytes(60), files[0][:30]]
     batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
-    known = others.others_of(batch)
-    assert others.others_of(batch) is known
+    known = headers.non_jpegs_of(batch)
+    assert headers.non_jpegs_of(batch) is known
     rows = dict(zip(known.places.tolist(), known.rows, strict=True))
     assert sorted([*rows, *known.wrong]) == list(range(len(files)))
     assert len(known.wrong) >= 3
     for i, data in enumerate(files):
         if i in rows:
-            assert others.header_of(rows[i]) == probe(memoryview(data))
+            assert headers.header_of(rows[i]) == probe(memoryview(data))
         else:
             with pytest.raises(SampleError, match=f"^{re.escape(str(known.wrong[i]))}$"):
                 probe(memoryview(data))
     which = np.array([7, 2, len(files) - 1, 11])
-    some = known.some(which, len(files))
+    some = known.take(which, len(files))
     assert some.places.tolist() == [0, 1, 3]
     assert some.rows.tolist() == [rows[i].tolist() for i in (7, 2, 11)]
     assert some.wrong == {2: known.wrong[len(files) - 1]}

@@ -16,7 +16,7 @@ import numpy as np
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.decoders import Image
-from dali_run.ops.codecs.on_host import Rules, foresee
+from dali_run.ops.codecs.headers import Rules, foresee
 from dali_run.ops.context import Context
 pillow.load()
 def run(path):

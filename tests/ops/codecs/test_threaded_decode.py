@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import on_gpu, on_host, others, threaded_decode
+from dali_run.ops.codecs import costs, gpu_decode, headers, threaded_decode
 from dali_run.ops.codecs.decoders import Image as Image_
 from dali_run.ops.codecs.isolation.processes import Isolation
 from dali_run.ops.context import Context
@@ -38,31 +38,32 @@ def test_tasks_hold_all_images_in_order_and_fit_their_blocks(
 
 
 def test_blocks_are_of_few_sizes_and_on_the_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are made are those that `HostPart.nbytes` has told of, whatever the pictures' sizes."""
+    """Those that are made are those that `ThreadedDecode.nbytes` has told of, whatever the pictures' sizes."""
     (tmp_path / "a").mkdir()
     rng, made, told = np.random.default_rng(0), list[int](), list[int]()
     for i in range(40):
         side = 900 if i % 20 == 7 else int(rng.integers(10, 500))
         Image.new("RGB", (side, 2 * side), (i, 0, 0)).save(tmp_path / "a" / f"{i:02d}.{'png' if i % 2 else 'webp'}")
-    pinned_empty, submit = threaded_decode.pinned_empty, threaded_decode.HostPart._submit
+    pinned_empty, submit = threaded_decode.pinned_empty, threaded_decode.ThreadedDecode.submit
 
     def noted(nbytes: int) -> Any:
         made.append(nbytes)
         return pinned_empty(nbytes)
 
-    def summed(self: threaded_decode.HostPart, *args: Any) -> None:
+    def summed(self: threaded_decode.ThreadedDecode, *args: Any, **more: Any) -> None:
         before = self.nbytes
-        submit(self, *args)
+        submit(self, *args, **more)
         told.append(self.nbytes - before)
 
     monkeypatch.setattr(threaded_decode, "pinned_empty", noted)
-    monkeypatch.setattr(threaded_decode.HostPart, "_submit", summed)
+    monkeypatch.setattr(threaded_decode.ThreadedDecode, "submit", summed)
     monkeypatch.setattr(threaded_decode, "BLOCK", 1 << 21)
+    monkeypatch.setattr(costs, "stragglers", lambda gpu, *_: np.ones(len(gpu), np.bool_))
     with faked():
         results(compile_graph(graph(tmp_path, fused=True), Target("gpu"), 7), 40)
     assert sum(made) == sum(told)
     assert {n for n in made if n <= 1 << 21} <= {1 << 18, 1 << 20, 2 << 20}
-    assert [n for n in made if n > 1 << 21] == [1800 * (1 + 3 * 900)] * 2  # each alone
+    assert [n for n in made if n > 1 << 21] == [1800 * 3 * 900] * 2  # each alone
 
 
 @pytest.mark.parametrize("block", [1, 40_000, 8 << 20])
@@ -111,13 +112,13 @@ def test_headers_of_a_part_of_a_batch_are_not_read_again(tmp_path: Path, monkeyp
         picture = Image.new("RGB", (20 + i, 30), (5 * i, 0, 0))
         picture.save(tmp_path / "a" / f"{i:02d}.{('webp', 'jpg', 'png', 'webp')[i % 4]}")
     looked: list[int] = []
-    recognise = others.recognise
+    recognise = headers.recognise
 
     def counted(data: memoryview) -> str:
         looked.append(len(data))
         return recognise(data)
 
-    monkeypatch.setattr(others, "recognise", counted)
+    monkeypatch.setattr(headers, "recognise", counted)
     with faked(memory=True):
         found, _ = results(compile_graph(graph(tmp_path, fused=True), Target("gpu"), 7), 24)
     assert len(found) == 24
@@ -136,17 +137,17 @@ def test_headers_taken_together_are_those_taken_one_by_one(
         exif[0x0112] = 1 + i % 8
         picture.save(data, ("PNG", "WEBP")[i % 2], exif=exif)
         files.append(np.frombuffer(data.getvalue()[: 20 if i == 6 else None], np.uint8))
-    rules = on_host.Rules(adjust_orientation=turning, max_pixels=most)
+    rules = headers.Rules(adjust_orientation=turning, max_pixels=most)
     found = []
     for together in (True, False):
         batch = Batch.from_list(files, "", Samples.numbered(len(files)))
         if not together:
-            monkeypatch.setattr(on_host, "_take_plain", lambda *_: np.empty(0, np.int64))
+            monkeypatch.setattr(headers, "_take_usual", lambda *_: np.empty(0, np.int64))
         ctx = Context(Image_(), "cpu", batch.samples)
-        headers = on_host.read_headers(ctx, batch, rules)
+        read = headers.read_headers(ctx, batch, rules)
         rejects = [(r.slot, r.code, r.message) for r in ctx.rejects]
-        rows = [getattr(headers, name).tolist() for name in ("good", "orientation", "extents", "channels")]
-        found.append((rows, headers.rows.tolist(), sorted(rejects), headers.bad))
+        rows = [getattr(read, name).tolist() for name in ("good", "orientation", "extents", "channels")]
+        found.append((rows, read.rows.tolist(), sorted(rejects), read.bad))
     assert found[0] == found[1]
     assert 1 <= found[0][-1] < 16
 
@@ -171,16 +172,16 @@ def test_a_batch_that_nobody_wants_any_more_is_not_decoded(tmp_path: Path, monke
         return pinned_empty(nbytes)
 
     monkeypatch.setattr(threaded_decode, "threads", Queue)
-    monkeypatch.setattr(threaded_decode.streams, "SHARE", 1 << 30)  # threads inflate, too
+    monkeypatch.setattr(costs, "stragglers", lambda gpu, *_: np.ones(len(gpu), np.bool_))  # threads decode all
     monkeypatch.setattr(threaded_decode, "pinned_empty", noted)
     with faked():
         ctx = Context(Image_(), "mixed", batch.samples)
-        begun = on_gpu.begin(ctx, batch, on_host.Rules())
+        begun = gpu_decode.begin(ctx, batch, headers.Rules())
         assert begun is not None
         assert len(queued) == 4
-        assert len(queued[0]().packed.owner) == 8
+        assert len(queued[0]().images) == 8
         assert len(made) == 1
         del begun, ctx
         for work in queued[1:]:
-            assert work().packed is None
+            assert work().pixels is None
         assert len(made) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,9 @@ from PIL import Image
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.formats import probe
-from dali_run.ops.codecs.on_host import Rules
 from dali_run.ops.codecs.uncompressed import decoder as plain
 from dali_run.ops.codecs.uncompressed import on_gpu
 from dali_run.ops.errors import SampleError
-from dali_run.ops.types import DALIImageType
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from tests.kit.engine.decoding import graph, results
@@ -44,10 +43,11 @@ def batch_of(files: list[bytes]) -> tuple[Batch, np.ndarray]:
 
 
 def copy(lane: Any, batch: Batch, bgr: bool, *where: Any) -> None:
-    """`on_gpu.copy` for which, rows, corners and output."""
-    rules = Rules(output_type=DALIImageType.BGR if bgr else DALIImageType.RGB)
-    ctx = type("Counting", (), {"decoded_by": lambda *_: None})
-    on_gpu.copy(ctx, lane, lane.to_device(batch), rules, *where)  # type: ignore[arg-type]
+    """The row of the table for which, rows, corners and output."""
+    which, rows, corners, out = where
+    ctx = SimpleNamespace(decoded_by=lambda *_: None)
+    job: Any = SimpleNamespace(ctx=ctx, anchors=corners, bgr=bgr)
+    on_gpu.CopyWork(which, rows).launch(job, lane, lane.to_device(batch), out)
 
 
 @pytest.mark.parametrize("bgr", [False, True])
@@ -166,7 +166,7 @@ def test_jobs(
     """Pixels and verdicts are those of a run without copies, on the CPU and on a GPU."""
     where, arguments = written(tmp_path), {"decoder": decoder, "output_type": output_type}
     with monkeypatch.context() as patched:
-        patched.setattr(plain, "makes", lambda *_: False)
+        patched.setattr(plain, "makes", lambda rows, _: np.zeros(len(rows), np.bool_))
         patched.setattr(plain, "view", lambda *_: None)
         expected, without = results(compile_graph(graph(where, **arguments), Target(), 7), 25)
     assert "plain" not in without["decoders"]

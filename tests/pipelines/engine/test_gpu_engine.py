@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import on_gpu
+from dali_run.ops.codecs import gpu_decode
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.context import Context
 from dali_run.ops.fused.decode_resize import DecodeResize
@@ -203,7 +203,7 @@ def test_what_was_begun_ahead_is_on_the_account_until_the_batch_is_settled(
 
 def test_what_is_raised_ahead_is_met_again_by_the_launch(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There the samples that raise it are found; here it would cost the whole batch."""
-    built, prepare, raised = graph(pictures, *CASES["val"]), on_gpu.prepare, list[str]()
+    built, prepare, raised = graph(pictures, *CASES["val"]), gpu_decode.prepare, list[str]()
 
     def prepared(*args: Any, **more: Any) -> Any:
         if threading.current_thread().name.startswith("worker"):
@@ -214,7 +214,7 @@ def test_what_is_raised_ahead_is_met_again_by_the_launch(pictures: Path, monkeyp
     found = []
     for change in (prepare, prepared):
         with faked(memory=True), monkeypatch.context() as patch:
-            patch.setattr(on_gpu, "prepare", change)
+            patch.setattr(gpu_decode, "prepare", change)
             found.append(outputs(compile_graph(built, Target("gpu"), 7, fusing=False)))
     (first, rejected), (other, same) = found
     assert raised

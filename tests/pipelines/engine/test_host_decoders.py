@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run.ops.codecs import threaded_decode
+from dali_run.ops.codecs import library, threaded_decode
 from dali_run.ops.codecs.formats import probe
 from dali_run.pipelines.bench.web_mix import write_mix
 from dali_run.pipelines.compile.place import Target
@@ -41,13 +41,13 @@ def test_what_readers_begin_is_what_is_made(
     mixed: Path, decoder: str, fused: bool, engines: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     begun: list[str] = []
-    submit = threaded_decode.HostPart._submit
+    submit = threaded_decode.ThreadedDecode.submit
 
-    def noted(self: Any, name: str, which: Any, *args: Any) -> None:
+    def noted(self: Any, name: str, which: Any, *args: Any, **more: Any) -> None:
         begun.extend([threading.current_thread().name.partition("_")[0]] * len(which))
-        submit(self, name, which, *args)
+        submit(self, name, which, *args, **more)
 
-    monkeypatch.setattr(threaded_decode.HostPart, "_submit", noted)
+    monkeypatch.setattr(threaded_decode.ThreadedDecode, "submit", noted)
     expected, here = results(compile_graph(graph(mixed, fused, decoder), Target(), 7), 8)
     found, report = results(compile_graph(graph(mixed, fused, decoder), Target("gpu"), 7), 8)
     assert list(found) == list(expected)
@@ -96,16 +96,14 @@ def test_a_header_that_is_wrong_costs_a_second_try(
     data[24] |= 0x10  # it says that alpha is used
     (mixed / "a" / "02.webp").write_bytes(data)
     assert probe(memoryview(data)).channels == 4
-    decode = threaded_decode.decode_several
+    decode = library.decode_several
 
-    def without_alpha(
-        batch: Any, headers: Any, rules: Any, isolation: Any, use: Callable[[int, Any], Any], which: Any
-    ) -> Any:
-        return decode(batch, headers, rules, isolation, lambda i, p: use(i, p[..., :3]), which)
+    def without_alpha(job: Any, use: Callable[[int, Any], Any], which: Any) -> Any:
+        return decode(job, use if job.ctx.stage == "cpu" else lambda i, p: use(i, p[..., :3]), which)
 
-    monkeypatch.setattr(threaded_decode, "decode_several", without_alpha)
-    expected, _ = results(compile_graph(graph(mixed), Target(), 7), 8)
-    found, report = results(compile_graph(graph(mixed), Target("gpu"), 7), 8)
+    monkeypatch.setattr(library, "decode_several", without_alpha)
+    expected, _ = results(compile_graph(graph(mixed, output_type="ANY_DATA"), Target(), 7), 8)
+    found, report = results(compile_graph(graph(mixed, output_type="ANY_DATA"), Target("gpu"), 7), 8)
     assert report["fallbacks"]["device check failed: attempt 2"] >= 1
     assert list(found) == list(expected)
     for key, value in expected.items():

@@ -17,9 +17,8 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import on_gpu
-from dali_run.ops.codecs.gpu_streams import streams
-from dali_run.ops.codecs.on_host import Rules
+from dali_run.ops.codecs import costs, gpu_decode
+from dali_run.ops.codecs.headers import Rules
 from dali_run.ops.context import Context
 from dali_run.ops.gpu import driver_calls, uploads
 from dali_run.ops.gpu.lane import Lane
@@ -180,7 +179,8 @@ def test_a_job_writes_the_same_bytes(
     folder: Path, tmp_path: Path, decode: str, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if late:
-        monkeypatch.setattr(streams, "SHARE", 1)  # small batches, too, are unpacked by the GPU
+        # small batches, too, are unpacked by the GPU
+        monkeypatch.setattr(costs, "stragglers", lambda gpu, *_: np.zeros(len(gpu), np.bool_))
     with faked(memory=True, late=late):
         whole, before = job(folder, tmp_path / "whole", "copy", decode)
         pieces, after = job(folder, tmp_path / "pieces", "pieces", decode)
@@ -502,7 +502,7 @@ def test_what_a_device_could_not_decode_is_decoded_by_the_host(sent: tuple[uploa
     for given in (known.take(which), batch.take(which)):
         with Lane() as lane:
             ctx = Context(File(files=("a",)), "mixed", given.samples, device=lane, attempt=1)
-            made = lane.to_host(on_gpu.decode(ctx, given, Rules()))
+            made = lane.to_host(gpu_decode.decode(ctx, given, Rules()))
             lane.synchronize()
             slots = [(r.slot, r.message) for r in ctx.rejects]
             found.append((slots, [made.sample(i).tobytes() for i in range(len(given))]))

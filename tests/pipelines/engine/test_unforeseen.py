@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run.ops.codecs import on_host, others
+from dali_run.ops.codecs import headers, host_decode
 from dali_run.ops.codecs.format import Header
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.errors import SampleError
@@ -53,9 +53,9 @@ def test_what_header_code_raises_costs_its_sample(
             raise problem("stumbled")
         return probe(data, *name)
 
-    monkeypatch.setattr(others, "probe", stumbles)
+    monkeypatch.setattr(headers, "probe", stumbles)
     if where == "foresight":
-        seen = on_host.read_headers
+        seen = host_decode.read_headers
 
         def sound(*arguments: object) -> object:
             reading.now = True
@@ -64,7 +64,7 @@ def test_what_header_code_raises_costs_its_sample(
             finally:
                 reading.now = False
 
-        monkeypatch.setattr(on_host, "read_headers", sound)
+        monkeypatch.setattr(host_decode, "read_headers", sound)
     spec, out = place / "spec.yaml", place / "out"
     spec.write_text(
         SPEC.format(batch=batch, device=device, chain=CHAINS["decoders.image"], data=place / "data", out=out)
@@ -81,7 +81,7 @@ def test_a_policy_of_failing_fails_with_the_reason(place: Path, monkeypatch: pyt
     def stumbles(data: memoryview, *name: str) -> Header:
         raise OverflowError("stumbled")
 
-    monkeypatch.setattr(others, "probe", stumbles)
+    monkeypatch.setattr(headers, "probe", stumbles)
     text = SPEC.format(batch=4, device="cpu", chain=CHAINS["decoders.image"], data=place / "data", out=place / "out")
     (place / "spec.yaml").write_text(text.replace("policy: skip", "policy: fail"))
     result = run_job(place / "spec.yaml")

@@ -1,5 +1,5 @@
-"""Decoders of a batch: our CUDA decoder, the GPU's JPEG engines, nvJPEG's hybrid decoders, CPU threads. Which one
-takes an image follows from the sample, and reports say how many each of them took."""
+"""Decoders of a batch: our CUDA decoder, nvJPEG, other kernels, CPU threads. Which one takes a JPEG follows from the
+sample, and reports say how many each of them took."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.codecs import threaded_decode
+from dali_run.ops.codecs.costs import RULE
 from dali_run.ops.codecs.jpeg import nvjpeg
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
-from dali_run.pipelines.engine.device.part import launcher_count
 from tests.kit.engine.decoding import MARK, REFUSED, FakeNvJpeg, graph, results
 from tests.kit.fake_cupy import Fake
 
@@ -40,11 +40,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / "a" / f"{i:02d}.jpg").write_bytes(data.getvalue()[: -60 if i == 11 else None])
     image.save(root / "a" / "99.png")
     return root
-
-
-def chosen(number: int) -> float:
-    """Where in [0, 1) a sample is, by its index, which is the file's number here (splitmix64's multiplier)."""
-    return float(((number + 1) * 0x9E3779B97F4A7C15 % 2**64 >> 40) / 2**24)
 
 
 def kinds(folder: Path) -> tuple[list[str], list[str]]:
@@ -82,30 +77,25 @@ def test_our_decoder_takes_all_plain_jpegs(folder: Path, engines: type[FakeNvJpe
     assert results(plan)[1]["fallbacks"] == {"device check failed: attempt 2": 1}
 
 
-@pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
-def test_engines_take_their_part(folder: Path, engines: type[FakeNvJpeg], decoder: str) -> None:
-    expected, _ = results(compile_graph(graph(folder, decoder=decoder), Target(), 7))
+@pytest.mark.parametrize("engine_count", [7, 0])
+def test_nvjpeg_takes_whole_baseline_jpegs(folder: Path, engines: type[FakeNvJpeg], engine_count: int) -> None:
+    """By engines, or on the GPU's cores: those in colour that are not turned, and that nvJPEG does not refuse."""
+    engines.engine_count = engine_count
+    expected, _ = results(compile_graph(graph(folder), Target(), 7))
     colour, gray = kinds(folder)
-    offered = {k for k in colour if chosen(int(k)) < 0.35}
-    by_engine = {k for k in offered if int(k) not in REFUSALS}
-    assert len(by_engine) > 5
-    assert len(offered - by_engine) > 0
-    who = {"jpeg_decoder": "nvjpeg", "hw_decoder_load": 0.35}
-    plan = compile_graph(graph(folder, decoder=decoder, output_type="BGR", **who), Target("gpu"), 7)
-    rest = len(colour) - len(by_engine) + len(gray) + 2
-    taken = {"engines": len(by_engine), "libjpeg-turbo": rest, "png": 1}
-    found = same_in_all_batches(plan, taken)
+    taken = {k for k in colour if int(k) % 9 != 4 and int(k) not in REFUSALS}
+    plan = compile_graph(graph(folder, output_type="BGR", jpeg_decoder="nvjpeg"), Target("gpu"), 7)
+    rest = len(colour) - len(taken) + len(gray) + 2
+    found = same_in_all_batches(plan, {"nvjpeg": len(taken), "libjpeg-turbo": rest, "png": 1})
     assert found.keys() == expected.keys()
     for key, value in found.items():
-        np.testing.assert_array_equal(value[..., ::-1].astype(np.int64) - expected[key], MARK * (key in by_engine))
+        np.testing.assert_array_equal(value[..., ::-1].astype(np.int64) - expected[key], MARK * (key in taken))
 
 
-def test_without_engines_nvjpeg_uses_the_gpus_cores(folder: Path, engines: type[FakeNvJpeg]) -> None:
-    engines.engine_count = 0
+def test_nvjpeg_makes_no_windows(folder: Path, engines: type[FakeNvJpeg]) -> None:
+    plan = compile_graph(graph(folder, decoder="decoders.image_random_crop", jpeg_decoder="nvjpeg"), Target("gpu"), 7)
     colour, gray = kinds(folder)
-    plan = compile_graph(graph(folder, jpeg_decoder="nvjpeg"), Target("gpu"), 7)
-    refused = len(REFUSALS)
-    same_in_all_batches(plan, {"nvjpeg": len(colour) - refused, "libjpeg-turbo": len(gray) + refused + 2, "png": 1})
+    same_in_all_batches(plan, {"libjpeg-turbo": len(colour + gray) + 2, "png": 1})
 
 
 class AtOnce:
@@ -162,24 +152,17 @@ def test_on_the_cpu_reports_name_decoders_too(folder: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_launch_that_waits_has_another_beside_it(folder: Path) -> None:
-    for arguments, count in (({}, 1), ({"hw_decoder_load": 0.65}, 1), ({"jpeg_decoder": "nvjpeg"}, 2)):
-        plan = compile_graph(graph(folder, fused=True, **arguments), Target("gpu"), 7)
-        (step,) = (s for s in plan.steps if s.kind == "device")
-        assert launcher_count(step) == count, arguments
-
-
 def test_a_plan_says_what_decodes(folder: Path) -> None:
     def said(fused: bool = True, **arguments: Any) -> list[str]:
         plan = compile_graph(graph(folder, fused, **arguments), Target("gpu"), 7)
         return [o["decoders"] for o in plan.describe()["operators"] if o["decoders"]]
 
-    ours = ["baseline and progressive JPEGs by the CUDA decoder, others by other kernels and CPU threads"]
+    rest = f"others by other kernels and CPU threads; {RULE}"
+    ours = [f"baseline and progressive JPEGs by the CUDA decoder, {rest}"]
     assert said() == said(fused=False) == said(hw_decoder_load=0.65) == ours
-    assert said(jpeg_decoder="nvjpeg", hw_decoder_load=0.7) == [
-        "of baseline JPEGs 0.7 by the GPU's JPEG engines, the rest by CPU threads"
-    ]
-    assert said(dtype="FLOAT") == ["of baseline JPEGs a part by the GPU's JPEG engines, the rest by CPU threads"]
+    assert said(jpeg_decoder="nvjpeg", hw_decoder_load=0.7) == [f"whole baseline JPEGs by nvJPEG, {rest}"]
+    assert said(output_type="YCbCr") == [f"JPEGs by CPU threads, {rest}"]
+    assert said(dtype="FLOAT") == ["all by CPU threads"]
     plan = compile_graph(graph(folder), Target(), 7)
     assert not any(o["decoders"] for o in plan.describe()["operators"])
 
@@ -188,24 +171,23 @@ def test_a_plan_says_what_decodes(folder: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("decoder", ["decoders.image", "decoders.image_random_crop"])
-def test_decoders_of_a_batch_on_the_gpu(imagenet: list[Path], decoder: str) -> None:
+def test_decoders_of_a_batch_on_the_gpu(imagenet: list[Path]) -> None:
     def run(batch: int, **who: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        plan = compile_graph(graph(imagenet, False, decoder, jpeg_fancy_upsampling=True, **who), Target("gpu"), 7)
+        plan = compile_graph(graph(imagenet, jpeg_fancy_upsampling=True, **who), Target("gpu"), 7)
         return results(plan, batch)
 
     alone, report = run(64, hw_decoder_load=0.65)
     assert report["decoders"]["cuda"] > 0.8 * len(imagenet)
-    assert "engines" not in report["decoders"]
-    found, report = run(64, jpeg_decoder="nvjpeg", hw_decoder_load=0.4)
-    if "engines" not in report["decoders"]:
-        pytest.skip("this GPU has no JPEG engines")
-    assert report["decoders"]["engines"] > 0.2 * len(imagenet)
+    assert "nvjpeg" not in report["decoders"]
+    found, report = run(64, jpeg_decoder="nvjpeg")
+    if "nvjpeg" not in report["decoders"]:
+        pytest.skip("nvJPEG is not there")
+    assert report["decoders"]["nvjpeg"] > 0.5 * len(imagenet)
     assert found.keys() == alone.keys()
     for key, value in alone.items():
         assert np.abs(found[key].astype(np.float64) - value).mean() <= 1.5, key
     for batch in (7, 120):
-        again, same = run(batch, jpeg_decoder="nvjpeg", hw_decoder_load=0.4)
+        again, same = run(batch, jpeg_decoder="nvjpeg")
         assert same["decoders"] == report["decoders"]
         for key, value in found.items():
             np.testing.assert_array_equal(again[key], value, err_msg=f"{key} in batches of {batch}")

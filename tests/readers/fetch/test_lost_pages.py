@@ -15,7 +15,7 @@ import pytest
 import simplejpeg
 import yaml
 
-from dali_run.ops.codecs import on_host as host_decode
+from dali_run.ops.codecs import host_decode
 from dali_run.pipelines.job.run import REJECTS, run_job
 from dali_run.readers.fetch.extents import Mapped
 from dali_run.readers.fetch.lost_pages import lost_files

@@ -11,10 +11,10 @@ from PIL import Image as Pillow
 
 from benchmarks.jpeg.small_pictures import scan_each
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs.decoders import Image, ImageRandomCrop
+from dali_run.ops.codecs.decoder_table import DecodeJob
+from dali_run.ops.codecs.decoders import Image
+from dali_run.ops.codecs.headers import Rules, read_headers
 from dali_run.ops.codecs.jpeg import nvjpeg
-from dali_run.ops.codecs.on_gpu import BatchedDecoder, DecodeJob, HybridDecoder, _share
-from dali_run.ops.codecs.on_host import Rules, read_headers
 from dali_run.ops.context import Context
 from dali_run.ops.types import DALIDataType, DALIImageType
 
@@ -47,28 +47,21 @@ def test_destinations_are_rows_of_nvjpeg_image_t() -> None:
     assert images.tolist() == [[1000, 0, 0, 0, 30, 0, 0, 0], [1050, 0, 0, 0, 60, 0, 0, 0]]
 
 
-def job_of(blobs: list[bytes], rules: Rules | None = None, lane: Any = None) -> DecodeJob:
+def job_of(blobs: list[bytes], rules: Rules | None = None, windows: bool = False) -> DecodeJob:
     batch = batch_of(blobs)
-    ctx = Context(op=Image(), stage="mixed", samples=batch.samples, device=lane)
-    rules = rules or Rules()
+    ctx = Context(op=Image(), stage="mixed", samples=batch.samples)
+    rules = rules or Rules(jpeg_decoder="nvjpeg")
     headers = read_headers(ctx, batch, rules)
-    return DecodeJob(ctx, lane, batch, headers, rules, None, batch, target=np.zeros(len(blobs), np.int64))
-
-
-def batched_decoder(bad: set[int]) -> tuple[BatchedDecoder, FakeDecoder]:
-    """One whose nvJPEG fails for files of these lengths; it, and its nvJPEG."""
-    fake = FakeDecoder(bad)
-    return BatchedDecoder(fake), fake  # type: ignore[arg-type]
+    job = DecodeJob(ctx, batch, headers, rules)
+    job.anchors = np.zeros((len(blobs), 2), np.int64) if windows else None
+    return job
 
 
 class FakeDecoder:
     """Fails every batch that holds one of ``bad``, as nvJPEG does: without saying which."""
 
     def __init__(self, bad: set[int]) -> None:
-        self.bad, self.decoded, self.calls = bad, [], 0
-
-    def engines(self) -> int:
-        return 7
+        self.bad, self.decoded, self.calls = bad, list[int](), 0
 
     def batch(self, data: Any, lengths: Any, images: Any, output: Any, stream: int, threads: int = 1) -> None:
         self.calls += 1
@@ -77,53 +70,46 @@ class FakeDecoder:
         self.decoded += lengths.tolist()
 
 
-def test_a_failed_batch_is_narrowed_to_the_images_at_fault() -> None:
+def test_a_failed_batch_is_narrowed_to_the_images_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     blobs = [encode(smooth(16, 16)) + bytes(k) + b"\xff\xd9" for k in range(64)]
-    lane = SimpleNamespace(index=0, stream=SimpleNamespace(ptr=0), keep=lambda *_: None)
-    job = job_of(blobs, lane=lane)
-    batched, fake = batched_decoder({len(blobs[37]), len(blobs[38])})
-    assert sorted(batched.decode(job, np.arange(64))) == [37, 38]
+    fake: Any = FakeDecoder({len(blobs[37]), len(blobs[38])})
+    monkeypatch.setattr(nvjpeg, "_decoder_of", lambda *_: fake)
+    lane: Any = SimpleNamespace(stream=SimpleNamespace(ptr=0), keep=lambda *_: None)
+    job = job_of(blobs)
+    out: Any = SimpleNamespace(
+        data=SimpleNamespace(data=SimpleNamespace(ptr=0)), offsets=np.arange(64) * 768,
+        shapes=np.tile(np.array([[16, 16, 3]], np.int32), (64, 1)),
+    )  # fmt: skip
+    assert sorted(nvjpeg.NvJpegWork(np.arange(64)).launch(job, lane, job.batch, out).tolist()) == [37, 38]
     assert sorted(fake.decoded) == [len(b) for k, b in enumerate(blobs) if k not in (37, 38)]
     assert fake.calls < 24
 
 
-def test_each_kind_of_jpeg_finds_its_decoder() -> None:
+def test_what_nvjpeg_takes() -> None:
+    """Whole baseline JPEGs of colour that are shown as they are stored; nothing unless it is asked for."""
     big, small = smooth(1000, 1000), smooth(64, 64)
+    exif = Pillow.Exif()
+    exif[0x0112] = 6
     blobs = {
         "420": encode(small, subsampling=2),
         "444": encode(small, subsampling=0),
+        "turned": encode(small, exif=exif),
         "progressive": encode(big, progressive=True),
-        "small progressive": encode(small, progressive=True),
         "gray": encode(small[..., 0]),
         "cut off": encode(small)[:-2],
         "png": encode(small, "PNG"),
         "tiny": encode(small[:8, :8]),
         "scans": scan_each(Pillow.fromarray(small), 1, 1),
     }
-    job = job_of(list(blobs.values()))
-    batched, _ = batched_decoder(set())
-    hybrid = HybridDecoder(None, False)  # type: ignore[arg-type]
-    names = np.array(list(blobs))
-    by_engine = batched.takes(job.batch, job.headers)
-    assert set(names[by_engine]) == {"420", "444"}
-    assert set(names[hybrid.takes(job.batch, job.headers, job.rules) & ~by_engine]) == {"progressive"}
-    big_gray = job_of([encode(big[..., 0])], Rules(DALIImageType.GRAY))
-    assert hybrid.takes(big_gray.batch, big_gray.headers, big_gray.rules).all()
+    row, names, files = nvjpeg.NvJpeg(), np.array(list(blobs)), list(blobs.values())
 
+    def taken(job: DecodeJob) -> set[str]:
+        return set(names[row.takes(job, np.arange(len(files)))])
 
-def test_the_share_of_the_engines_depends_on_the_sample_alone() -> None:
-    batched, _ = batched_decoder(set())
-    samples = Samples.numbered(10_000)
-
-    def share(part: Any, load: float) -> np.ndarray:
-        return _share(Context(op=Image(), stage="mixed", samples=samples.take(part)), batched, load)
-
-    whole = share(slice(None), 0.65)
-    assert abs(whole.mean() - 0.65) < 0.02
-    np.testing.assert_array_equal(share(slice(100, 200), 0.65), whole[100:200])
-    assert share(slice(None), 1.0).all()
-    assert not share(slice(None), 0.0).any()
-    assert 0.5 < share(slice(None), -1.0).mean() <= 1.0
+    assert taken(job_of(files)) == {"420", "444"}
+    assert taken(job_of(files, Rules())) == set()
+    assert taken(job_of(files, windows=True)) == set()
+    assert taken(job_of(files, Rules(dtype=np.dtype(np.float32), jpeg_decoder="nvjpeg"))) == set()
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,14 +153,12 @@ def assert_close(got: Batch, want: Batch, mean: float, level: float = 1.0) -> No
 
 
 @pytest.mark.gpu(emulated=False)
-@pytest.mark.parametrize("load", [-1.0, 0.0, 0.5, 1.0])
-def test_imagenet_on_the_gpu(imagenet: list[Path], lane: Any, load: float) -> None:
+def test_imagenet_on_the_gpu(imagenet: list[Path], lane: Any) -> None:
     blobs = [f.read_bytes() for f in imagenet]
-    op = Image(jpeg_decoder="nvjpeg", hw_decoder_load=load, jpeg_fancy_upsampling=True)
+    op = Image(jpeg_decoder="nvjpeg", jpeg_fancy_upsampling=True)
     got, rejects = on_gpu(op, blobs, lane)
     assert not rejects
-    # without the engines only pictures of a megapixel and more go to nvJPEG, whose inverse DCT rounds a few pixels else
-    assert_close(got, on_cpu(op, blobs)[0], mean=1e-4 if load == 0 else 1.0)
+    assert_close(got, on_cpu(op, blobs)[0], mean=1.0)
 
 
 @pytest.mark.gpu(emulated=False)
@@ -197,9 +181,7 @@ def test_colour_and_type_on_the_gpu(
     imagenet: list[Path], lane: Any, output_type: DALIImageType, dtype: DALIDataType, level: float
 ) -> None:
     blobs = [f.read_bytes() for f in imagenet[:24]]
-    op = Image(
-        output_type=output_type, dtype=dtype, jpeg_decoder="nvjpeg", hw_decoder_load=0.8, jpeg_fancy_upsampling=True
-    )
+    op = Image(output_type=output_type, dtype=dtype, jpeg_decoder="nvjpeg", jpeg_fancy_upsampling=True)
     got, rejects = on_gpu(op, blobs, lane)
     assert not rejects
     assert_close(got, on_cpu(op, blobs)[0], mean=1.5, level=level)
@@ -215,26 +197,17 @@ def test_orientation_and_every_format_on_the_gpu(lane: Any) -> None:
         blobs += [encode(picture, exif=exif, subsampling=0), encode(picture, "PNG", exif=exif)]
     blobs += [encode(picture, f) for f in ("BMP", "TIFF", "PPM", "WEBP")]
     blobs += [encode(smooth(1100, 1000), progressive=True), encode(picture[..., 0])]
-    op = Image(jpeg_decoder="nvjpeg", hw_decoder_load=1.0, jpeg_fancy_upsampling=True)
+    op = Image(jpeg_decoder="nvjpeg", jpeg_fancy_upsampling=True)
     got, rejects = on_gpu(op, blobs, lane)
     assert not rejects
     assert_close(got, on_cpu(op, blobs)[0], mean=1.0)
 
 
 @pytest.mark.gpu(emulated=False)
-def test_random_crop_on_the_gpu(imagenet: list[Path], lane: Any) -> None:
-    blobs = [f.read_bytes() for f in imagenet[:40]]
-    op = ImageRandomCrop(jpeg_decoder="nvjpeg", hw_decoder_load=0.7, jpeg_fancy_upsampling=True)
-    got, rejects = on_gpu(op, blobs, lane, seed=5)
-    assert not rejects
-    assert_close(got, on_cpu(op, blobs, seed=5)[0], mean=1.0)
-
-
-@pytest.mark.gpu(emulated=False)
 def test_bad_images_on_the_gpu_cost_only_themselves(imagenet: list[Path], lane: Any) -> None:
     good = [f.read_bytes() for f in imagenet[:20]]
     blobs = [*good[:10], b"", good[3][:4000], b"GARBAGE", good[4][: len(good[4]) // 2] + b"\xff\xd9", *good[10:]]
-    op = Image(jpeg_decoder="nvjpeg", hw_decoder_load=1.0, jpeg_fancy_upsampling=True)
+    op = Image(jpeg_decoder="nvjpeg", jpeg_fancy_upsampling=True)
     got, rejects = on_gpu(op, blobs, lane)
     wrong = {r.slot for r in rejects}
     assert {10, 11, 12} <= wrong <= {10, 11, 12, 13}

@@ -16,8 +16,8 @@ from benchmarks.data.jpeg2000_on_gpu import SMALL, differences, small_files
 from dali_run.ops.batch import I64, Batch, Samples
 from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.headers import row_of
 from dali_run.ops.codecs.jpeg2000 import codestream_cpu, on_gpu
-from dali_run.ops.codecs.others import row_of
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph

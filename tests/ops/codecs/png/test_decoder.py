@@ -15,12 +15,11 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.codecs import native_loops, pillow
+from dali_run.ops.codecs import libdeflate, native_loops, pillow
 from dali_run.ops.codecs.decoders import Image as ImageDecoder
 from dali_run.ops.codecs.decoders import ImageCrop
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.png import decoder as png
-from dali_run.ops.codecs.png import libdeflate
 from dali_run.ops.context import Context
 from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIDataType, DALIImageType

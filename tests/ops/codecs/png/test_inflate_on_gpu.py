@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.ops.codecs.gpu_streams import streams as unpacking
 from dali_run.ops.gpu.lane import Lane
 from tests.kit.emulated_lane import GuardedLane
 from tests.kit.ops.inflating import inflated
@@ -245,12 +244,3 @@ def test_streams_of_countless_blocks_are_refused(lane: Any) -> None:
     for _ in range(9000):
         whole += machine.compress(b"a") + machine.flush(zlib.Z_FULL_FLUSH)
     assert inflated(lane, [whole + machine.flush()], [9000]) == [None]
-
-
-@pytest.mark.parametrize(
-    ("room", "taken"),
-    [([], []), ([5], [0]), ([100] * 15, [0] * 15), ([100] * 16, [1] * 16), ([100] * 40 + [400], [1] * 40 + [0]),
-     ([100] * 60 + [400], [1] * 61), ([9 << 20] * 40 + [1 << 20] * 16, [0] * 40 + [1] * 16)],
-)  # fmt: skip
-def test_streams_for_warps(room: list[int], taken: list[int]) -> None:
-    assert unpacking.for_warps(np.array(room, np.int64)).tolist() == [bool(t) for t in taken]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.batch import I64, Batch, Samples
-from dali_run.ops.codecs import threaded_decode
+from dali_run.ops.codecs import costs, threaded_decode
 from dali_run.ops.codecs.gpu_streams import planes
 from dali_run.ops.codecs.gpu_streams import streams as unpacking
 from dali_run.ops.codecs.png import decoder as png
@@ -47,25 +47,17 @@ def found(batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> Any
     return streams.found()
 
 
-def by_gpu(lane: Any, files: list[bytes], windows: I64, channels: list[int], bgr: bool, by_thread: bool) -> list[Any]:
+def by_gpu(lane: Any, files: list[bytes], windows: I64, channels: list[int], bgr: bool) -> list[Any]:
     """The windows (y0, x0, y1, x1) of PNGs as the kernels make them, with so many channels; None for those refused."""
     batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
     sizes = np.array([struct.unpack_from(">II", f, 16) for f in files], np.int64)
     widths, heights = sizes[:, 0], sizes[:, 1]
     which = np.arange(len(files))
-    if by_thread:
-        room = on_gpu.room(on_gpu.planes(batch, which, heights, widths), len(files))
-        starts = unpacking.before(room)
-        rows, bad = lane.empty(int(room.sum()), np.uint8), None
-        packed, taken = on_gpu.inflate(batch, which, heights, widths, bgr, rows, starts, room)
     shapes = np.column_stack([windows[:, 2:] - windows[:, :2], channels]).astype(np.int32)
     out = Batch.allocate(lane.empty, shapes, np.uint8, "HWC", batch.samples)
     where = planes.Where(out.offsets, shapes, windows[:, :2], bgr)
-    if by_thread:
-        planes.place(packed, starts[taken], where)
-    else:
-        packed, taken = found(batch, which, heights, widths, bgr)
-        rows, bad = unpacking.unpack(lane, batch, planes.unpacking(packed, where))
+    packed, taken = found(batch, which, heights, widths, bgr)
+    rows, bad = unpacking.unpack(lane, batch, planes.unpacking(packed, where))
     checks: list[Any] = []
     told: list[int] = []
     ctx: Any = SimpleNamespace(decoded_by=lambda _, n: told.append(n), check_later=checks.append)
@@ -76,8 +68,7 @@ def by_gpu(lane: Any, files: list[bytes], windows: I64, channels: list[int], bgr
 
 
 @pytest.mark.parametrize(("bits", "kind"), KINDS)
-@pytest.mark.parametrize("by_thread", [False, True])
-def test_filters_and_windows(bits: int, kind: int, by_thread: bool) -> None:
+def test_filters_and_windows(bits: int, kind: int) -> None:
     """Rows of all filters in any order, in pictures of all sizes, some interlaced, in one launch; windows, and BGR."""
     rng = np.random.default_rng(kind)
     stored = 3 if kind == 3 else CHANNELS[kind]
@@ -96,14 +87,13 @@ def test_filters_and_windows(bits: int, kind: int, by_thread: bool) -> None:
             if three:
                 pixels = pixels[..., :3] if stored > 2 else pixels[..., :1].repeat(3, 2)
             expected.append(pixels[..., ::-1] if bgr else pixels)
-        found = by_gpu(GuardedLane(), files, np.array(windows), channels, bgr, by_thread)
+        found = by_gpu(GuardedLane(), files, np.array(windows), channels, bgr)
         for pixels, wanted, (y0, x0, y1, x1) in zip(found, expected, windows, strict=True):
             assert pixels is not None
             np.testing.assert_array_equal(pixels, wanted[y0:y1, x0:x1])
 
 
-@pytest.mark.parametrize("by_thread", [False, True])
-def test_colours_that_a_palette_does_not_have(by_thread: bool) -> None:
+def test_colours_that_a_palette_does_not_have() -> None:
     """Refused where they are in the window, as on the CPU; and palettes stay with their pictures where others are
     left out."""
     values = np.zeros((20, 30, 1), np.int64)
@@ -115,7 +105,7 @@ def test_colours_that_a_palette_does_not_have(by_thread: bool) -> None:
     files[3] = encoded(np.zeros((20, 30, 1)), 8, 0)
     whole, part = (0, 0, 20, 30), (2, 2, 10, 30)
     windows = np.array([whole, part, part, part, part])
-    found = by_gpu(GuardedLane(), files, windows, [3, 3, 3, 1, 3], False, by_thread)
+    found = by_gpu(GuardedLane(), files, windows, [3, 3, 3, 1, 3], False)
     assert [f is None for f in found] == [True, True, False, False, False]
     for k in (2, 4):
         assert found[k][1, 1].tolist() == [k + 6, k + 7, k + 8]
@@ -176,7 +166,8 @@ def test_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(threaded_decode, "BLOCK", block)
-    monkeypatch.setattr(unpacking, "SHARE", 0 if inflated_by == "warps" else 1 << 30)
+    moved = np.zeros if inflated_by == "warps" else np.ones
+    monkeypatch.setattr(costs, "stragglers", lambda gpu, *_: moved(len(gpu), np.bool_))
     where = written(tmp_path)
     expected, here = results(
         compile_graph(graph(where, decoder=decoder, output_type=output_type), Target(), 7), N_WRITTEN
@@ -225,13 +216,13 @@ def test_who_takes_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         launched.append(len(packed.owner))
         restore(ctx, lane, packed, *args)
 
-    monkeypatch.setattr(threaded_decode, "restore", noted)
-    monkeypatch.setattr(unpacking, "SHARE", 1 << 30)
+    monkeypatch.setattr(planes, "restore", noted)
+    monkeypatch.setattr(costs, "stragglers", lambda gpu, *_: np.zeros(len(gpu), np.bool_))
     where = written(tmp_path)
     with faked(memory=True):
         results(compile_graph(graph(where), Target("gpu"), 7), N_WRITTEN)
-        # all kinds, the one in pieces, those whose filters only the GPU sees, and the one whose colours
-        assert launched == [2 * len(KINDS) + 1 + 3 + 1]
+        # all kinds, the one in pieces, those whose filters, sum or end only the GPU sees, and the one whose colours
+        assert launched == [2 * len(KINDS) + 1 + 5 + 1]
         monkeypatch.setattr(on_gpu, "MOST", 5000)
         results(compile_graph(graph(where), Target("gpu"), 7), N_WRITTEN)
     sound = sorted(where.rglob("*.png"))[: 2 * len(KINDS)]

@@ -1,5 +1,4 @@
-"""Our CUDA JPEG decoder as a lane of the image decoders: it takes the baseline and progressive JPEGs of a batch, all at
-once.
+"""Row of the decoder table for baseline and progressive JPEGs: our CUDA decoder takes those of a batch all at once.
 
 The kernels check every image themselves. An image that fails a check is run again by the engine with ``attempt`` 1, on
 the CPU, which decides whether the file is damaged.
@@ -9,21 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..batch import I32, I64, Batch
-from ..context import Context
-from ..gpu.lane import Lane
-from ..types import DALIImageType
-from .jpeg import cuda as jpeg_gpu
-from .jpeg import header as jpeg_header
-from .jpeg.boundaries import Boundaries
-from .on_host import CUDA, Headers, Rules
+from ...batch import I32, I64, Batch
+from ...context import Context
+from ...gpu.lane import Lane, places_on_device
+from ...types import DALIImageType
+from ..decoder_table import NOBODY, DecodeJob, Mask
+from ..gpu_table import GpuDecoder, GpuWork
+from ..headers import Headers, Rules
+from ..threaded_decode import ThreadedDecode
+from . import cuda as jpeg_gpu
+from . import header as jpeg_header
+from . import nvjpeg
+from .boundaries import Boundaries
 
-Mask = npt.NDArray[np.bool_]
+CUDA = "cuda"
+"""Name of the row in reports."""
 
 OUTPUT_TYPES = {
     DALIImageType.RGB: jpeg_gpu.RGB,
@@ -32,9 +36,6 @@ OUTPUT_TYPES = {
 }
 """The output types that the kernels make. ANY_DATA would give images of one batch different numbers of channels; YCbCr
 is BT.601's studio swing in DALI, not the full swing of JPEG files."""
-
-
-_NOBODY = np.empty(0, np.int64)
 
 
 class CudaDecoder:
@@ -60,7 +61,7 @@ class CudaDecoder:
 
         def wrong() -> I64:
             # counting is the cheapest way to learn that all is well, as it nearly always is
-            found_wrong = np.flatnonzero(taken & (status != 0)) if np.count_nonzero(status) else _NOBODY
+            found_wrong = np.flatnonzero(taken & (status != 0)) if np.count_nonzero(status) else NOBODY
             if boundaries is not None and len(found_wrong):
                 stale = found_wrong[plan.images["known_count"][found_wrong] > 0]
                 boundaries.forget(index[stale])
@@ -122,50 +123,56 @@ def takes(headers: Headers, rules: Rules) -> Mask:
     return taken
 
 
+class CudaJpeg(GpuDecoder):
+    """Baseline and progressive JPEGs, of four components too, as RGB, BGR or GRAY of uint8."""
+
+    name = CUDA
+
+    def takes(self, job: DecodeJob, indices: I64) -> Mask:
+        if job.rules.jpeg_decoder != "auto":
+            return np.zeros(len(indices), np.bool_)
+        return takes(job.headers, job.rules)[indices]
+
+    def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> GpuWork:
+        which = np.zeros(len(job.batch), np.bool_)
+        which[indices] = True
+        shown = stored = None
+        if job.anchors is not None:
+            ends = job.anchors + job.shapes[:, :2]
+            shown = np.concatenate([job.anchors[:, ::-1], ends[:, ::-1]], axis=1).astype(np.int32)
+            stored = _stored(shown, job.headers)
+        files, limited = places_on_device(job.batch), stored is None
+        planned = plan(job.ctx, job.headers, job.batch, which, files, job.staging, limited=limited)
+        if stored is not None:
+            jpeg_gpu.limit(planned, stored)
+        output = jpeg_gpu.pixel_output(planned, OUTPUT_TYPES[job.rules.output_type], shown, offsets=job.offsets)
+        return CudaWork(planned, output, indices)
+
+
 @dataclass(slots=True)
-class PixelPlan:
+class CudaWork(GpuWork):
     """The plan for decoding some images of a batch to HWC, uint8."""
 
     decode: jpeg_gpu.DecodePlan
     output: jpeg_gpu.Output
-    taken: Mask
-    """[N] The images that it decodes."""
+    indices: I64
+    """The images that were to be planned."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of host memory."""
         return self.decode.sheet.nbytes
 
-
-def plan_pixels(
-    ctx: Context, encoded: Batch, headers: Headers, rules: Rules, which: Mask, corners: I64 | None, shapes: I32,
-    offsets: I64, places: I64, stage: Callable[[int], npt.NDArray[np.uint8]],
-) -> PixelPlan | None:  # fmt: skip
-    """Plan the images ``which`` of ``encoded``, whose files begin at ``places`` of an array on the device; None where
-    there are none.
-
-    The output has these ``shapes`` (HWC) at ``offsets``. ``corners`` [N, 2] (y, x): where each window begins in the
-    image as it is shown. ``stage`` gives the memory that travels.
-    """
-    if not which.any():
-        return None
-    shown = stored = None
-    if corners is not None:
-        ends = corners + shapes[:, :2]
-        shown = np.concatenate([corners[:, ::-1], ends[:, ::-1]], axis=1).astype(np.int32)
-        stored = _stored(shown, headers)
-    planned = plan(ctx, headers, encoded, which, places, stage, limited=stored is None)
-    if stored is not None:
-        jpeg_gpu.limit(planned, stored)
-    output = jpeg_gpu.pixel_output(planned, OUTPUT_TYPES[rules.output_type], shown, offsets=offsets)
-    return PixelPlan(planned, output, planned.status == 0)
+    def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
+        taken = self.decode.status[self.indices] == 0
+        if taken.any():
+            cuda_decoder(lane).run(job.ctx, files, self.decode, self.output, out.data)
+            lane.keep(self)  # what travels is on its way
+        left: I64 = self.indices[~taken]
+        return left
 
 
-def run_pixels(ctx: Context, files: Batch, planned: PixelPlan, out: Batch) -> None:
-    """Enqueue what was planned, into ``out``; ``files`` are on the device."""
-    if planned.taken.any():
-        cuda_decoder(cast("Lane", ctx.device)).run(ctx, files, planned.decode, planned.output, out.data)
-        ctx.device.keep(planned)  # what travels is on its way
+ROWS = (CudaJpeg(), nvjpeg.NvJpeg())
 
 
 def _stored(shown: I32, headers: Headers) -> I32:

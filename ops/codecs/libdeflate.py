@@ -15,7 +15,7 @@ from importlib import import_module
 
 import numpy as np
 
-from ...batch import I64
+from ..batch import I64
 
 _NAMES = (
     "libdeflate_alloc_decompressor",

@@ -1,0 +1,228 @@
+"""The table of decoders: one row per way to decode images, for the host and for GPUs, and the loop that uses it.
+
+Rows that take the same image give the same bits, so any of them may decode it; the order of the table says which one is
+next. `deal` gives each image to the first row that takes it, `run` passes the images that a row refuses to the rows
+after it. Formats declare their rows (`Format.rows`); libjpeg-turbo judges every JPEG that is left,
+and the last row, the libraries of the formats, every other image.
+
+`host_decode` runs the table for the CPU, `threaded_decode` for the threads that work for a GPU. The rows of a GPU
+(`gpu_table`) come first there: `gpu_decode` starts them and leaves the others to these threads.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I32, I64, Batch
+from ..context import Context
+from ..errors import SampleError
+from ..interfaces import Isolation
+from ..types import DALIImageType
+from .formats import FORMATS
+from .headers import Headers, Rules
+
+Mask = npt.NDArray[np.bool_]
+Needed = Callable[[I32], I64]
+"""Function of the shapes of decoded images [N, 3] that returns the pixels of them that are looked at, [N, 4]: y0, x0,
+y1, x1."""
+NOBODY: I64 = np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
+class DecodeJob:
+    """One batch on its way through the table. Created by one call of a decoder, which alone changes it; threads that
+    decode for this call read it."""
+
+    ctx: Context
+    """The context of the decoder."""
+    batch: Batch
+    """The encoded images, on the host."""
+    headers: Headers
+    rules: Rules
+    anchors: I64 | None = None
+    """[N, 2] corners (y, x) of the windows, in the oriented image; None for whole images."""
+    shapes: I32 = field(default_factory=lambda: np.empty((0, 3), np.int32))
+    """[N, 3] shapes of the results."""
+    offsets: I64 = field(default_factory=lambda: NOBODY)
+    """[N] first elements of the results in the output."""
+    facts: Context | None = None
+    """The context whose facts the native JPEG loops use; None: ``ctx``."""
+    needed: Needed | None = None
+    """The pixels that are looked at; the others need not be decoded. None: all."""
+    staging: Callable[[int], npt.NDArray[np.uint8]] = lambda n: np.empty(n, np.uint8)
+    """Function that gives memory of the host for plans which travel to a GPU."""
+    isolation: Isolation | None = field(init=False)
+    """Processes for decoders that are not to run in this one."""
+
+    def __post_init__(self) -> None:
+        self.isolation = self.ctx.isolation
+
+    @property
+    def in_process(self) -> bool:
+        """Whether built-in decoders of formats other than JPEG may run in this process."""
+        return self.isolation is None or not self.isolation.jpeg
+
+    @property
+    def bgr(self) -> bool:
+        """Whether blue comes first."""
+        return self.rules.output_type is DALIImageType.BGR
+
+    def anchor(self, i: int) -> tuple[int, int] | None:
+        """The corner (y, x) of the window of image ``i``."""
+        return None if self.anchors is None else (int(self.anchors[i, 0]), int(self.anchors[i, 1]))
+
+    def sizes(self, indices: I64) -> I64:
+        """Bytes of the files ``indices``."""
+        found: I64 = self.batch.shapes[indices, 0].astype(np.int64)
+        return found
+
+    def has_shape(self, i: int, pixels: npt.NDArray[Any]) -> bool:
+        """Whether ``pixels`` are as large as the header of image ``i`` says, and have its channels if these matter."""
+        h, headers = self.rules.output_type is DALIImageType.ANY_DATA, self.headers
+        wanted = (headers.extents[i, 0], headers.extents[i, 1], headers.channels[i])
+        return bool(pixels.shape[: 2 + h] == wanted[: 2 + h])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Host memory that images are decoded into."""
+
+    out: Batch
+    images: I64 | None = None
+    """The images of the samples of ``out``, ascending; None: sample i is image i."""
+
+    def places(self, indices: I64) -> I64:
+        """The samples of the images ``indices``."""
+        return indices if self.images is None else np.searchsorted(self.images, indices)
+
+    def sample(self, i: int) -> int:
+        """The sample of image ``i``."""
+        return i if self.images is None else int(np.searchsorted(self.images, i))
+
+    def regions(self, job: DecodeJob, indices: I64) -> tuple[Any, ...]:
+        """The places of the images ``indices`` as native loops take them: windows, channels, whether blue comes first,
+        memory, and origins and pitches of whole images there."""
+        places = self.places(indices)
+        shapes = self.out.shapes[places].astype(np.int64)
+        corners = np.zeros((len(shapes), 2), np.int64) if job.anchors is None else job.anchors[indices]
+        windows = np.concatenate([corners, corners + shapes[:, :2]], axis=1)
+        channels, pitches = np.ascontiguousarray(shapes[:, 2]), shapes[:, 1] * shapes[:, 2]
+        origins = self.out.offsets[places] - corners[:, 0] * pitches - corners[:, 1] * channels
+        return windows, channels, job.bgr, self.out.data, origins, pitches
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Findings about the images of one or several rows."""
+
+    errors: dict[int, SampleError] = field(default_factory=dict)
+    """Images that are rejected."""
+    reshaped: list[int] = field(default_factory=list)
+    """Images whose pixels have another shape than their headers say: not decoded."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Images by the name of the row that decoded them."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds by the name of the row."""
+
+    @property
+    def lost(self) -> list[int]:
+        """Images that have no pixels."""
+        return [*self.errors, *self.reshaped]
+
+    def report(self, ctx: Context) -> None:
+        """Add counts and times to the report of ``ctx``."""
+        for name, seconds in self.seconds.items():
+            ctx.decoded_by(name, self.counts.get(name, 0), seconds)
+
+
+class Decoder(ABC):
+    """A row of the table: one way to decode images. One instance serves all threads of the process."""
+
+    name: str
+    """Name in reports."""
+    on_threads = True
+    """Whether the threads that work for a GPU use it."""
+    sure = False
+    """Whether it gives pixels of the size and channels that the header says, or refuses."""
+    judges = False
+    """Whether reports count the images that it rejects."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can decode now; if not, the rows after it take the images."""
+        return True
+
+    @abstractmethod
+    def takes(self, job: DecodeJob, indices: I64) -> Mask:
+        """Which of the good images ``indices`` the row may decode, bool[len(indices)], by headers and rules."""
+
+    def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
+        """Decode the images ``indices`` to ``target``. Return those that other rows must decode; add errors to
+        ``outcome``."""
+        raise NotImplementedError
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def host_rows() -> tuple[Decoder, ...]:
+    """The rows that run in a thread of the CPU: by formats, then the libraries of the formats."""
+    return (*rows_of(f.rows for f in FORMATS), *rows_of([".library"]))
+
+
+def rows_of(modules: Iterable[str]) -> list[Any]:
+    """The rows that ``modules`` of this room declare."""
+    return [row for name in dict.fromkeys(filter(None, modules)) for row in import_module(name, __package__).ROWS]
+
+
+@cache
+def thread_rows() -> tuple[Decoder, ...]:
+    """The rows that run in threads which work for a GPU."""
+    return tuple(row for row in host_rows() if row.on_threads)
+
+
+def deal(job: DecodeJob, indices: I64, rows: Sequence[Decoder]) -> list[I64]:
+    """The images ``indices`` by the row that takes them: an array for each row."""
+    dealt = [NOBODY] * len(rows)
+    for k, row in enumerate(rows):
+        if not len(indices):
+            break
+        taken = row.takes(job, indices)
+        if taken.all():
+            dealt[k], indices = indices, NOBODY
+        elif taken.any():
+            dealt[k], indices = indices[taken], indices[~taken]
+    return dealt
+
+
+def run(job: DecodeJob, dealt: Sequence[I64], target: Target, rows: Sequence[Decoder]) -> Outcome:
+    """Have each of ``rows`` decode to ``target`` the images that were ``dealt`` to it, and those that the rows before
+    refused."""
+    outcome, handed = Outcome(), NOBODY
+    for row, some in zip(rows, dealt, strict=True):
+        if len(handed):
+            taken = row.takes(job, handed)
+            some, handed = np.concatenate([some, handed[taken]]), handed[~taken]
+        if not len(some):
+            continue
+        if not row.ready:
+            handed = np.concatenate([handed, some])
+            continue
+        began, lost = time.perf_counter(), len(outcome.lost)
+        left = row.decode(job, some, target, outcome)
+        handed = np.concatenate([handed, left]) if len(left) else handed
+        failed = 0 if row.judges else len(outcome.lost) - lost
+        outcome.counts[row.name] = outcome.counts.get(row.name, 0) + len(some) - len(left) - failed
+        outcome.seconds[row.name] = outcome.seconds.get(row.name, 0.0) + time.perf_counter() - began
+    assert not len(handed), "the last row of the table refuses no image"
+    return outcome

@@ -1,0 +1,154 @@
+"""Decoding onto a GPU (the mixed stage) by the rows of the decoder table.
+
+Rows of the GPU take the images that they can decode; threads of the CPU take the others at the same time, and large
+images that the GPU would decode serially (`costs`). All are exact: neither pixels nor verdicts depend on the row.
+Images that fail a check on the GPU are run again by the engine with ``attempt`` 1, which the rows of the host decode:
+they decide whether a file is damaged. Threads are started first, to work while the GPU does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ..batch import I64, Batch, packed_places
+from ..context import Context
+from ..errors import Reject
+from ..gpu.lane import Lane
+from ..gpu.readable_by_gpu import show
+from .decoder_table import DecodeJob, deal, thread_rows
+from .gpu_table import GpuWork, deal_to_gpu, gpu_rows
+from .headers import Rules, Windows, cut, output_shapes, read_headers
+from .jpeg import header as jpeg_header
+from .jpeg.on_gpu import makes, takes
+from .library import decode_first
+from .threaded_decode import ThreadedDecode, threads
+
+
+@dataclass(slots=True)
+class Prepared:
+    """The host's part of a batch before a device is asked: headers, windows, plans, and images that threads have
+    started with. Created by a reading thread or the thread that launches; the latter uses it up."""
+
+    job: DecodeJob
+    threads: ThreadedDecode
+    work: list[GpuWork]
+    """Work for the device, in the order of its launches."""
+    needs_files: bool
+    """Whether the encoded images must be on the device."""
+    elements: int
+    """Elements of the output."""
+    rejects: list[Reject]
+
+    @property
+    def batch(self) -> Batch:
+        """The encoded images."""
+        return self.job.batch
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory."""
+        return self.threads.nbytes + sum(work.nbytes for work in self.work)
+
+    def fits(self, batch: Batch) -> bool:
+        """Whether it is about the samples of ``batch``."""
+        return np.array_equal(self.batch.samples.slot, batch.samples.slot)
+
+
+def prepare(
+    ctx: Context, batch: Batch, rules: Rules, windows: Windows | None, staging: Callable[[int], npt.NDArray[np.uint8]]
+) -> Prepared:
+    """Read the headers, choose the windows, deal the images to rows, and start all that the host does. ``staging``
+    gives memory for plans that travel to the device."""
+    if ctx.attempt:  # the host decodes them
+        show(batch)
+    headers = read_headers(ctx, batch, rules)
+    job = DecodeJob(ctx, batch, headers, rules, staging=staging)
+    # What headers say of other formats is believed once: an image for which it turns out wrong is tried again alone.
+    first = decode_first(job, np.flatnonzero(headers.other).tolist(), threads().map) if ctx.attempt else {}
+    heights, widths = headers.height, headers.width
+    if windows is not None:
+        job.anchors, sizes = cut(ctx, headers, windows)
+        heights, widths = sizes[:, 0], sizes[:, 1]
+    job.shapes = output_shapes(headers, rules, heights, widths)
+    job.offsets, elements = packed_places(job.shapes)
+    helpers, left = ThreadedDecode(job), headers.good.copy()
+    left[list(first)] = False
+    helpers.place({i: pixels for i, pixels in first.items() if headers.good[i]})
+    rows = () if ctx.attempt else gpu_rows()
+    dealt = deal_to_gpu(job, np.flatnonzero(left), rows)
+    for some in dealt:
+        left[some] = False
+    helpers.start(deal(job, np.flatnonzero(left), thread_rows()))
+    work, needs_files = list[GpuWork](), False
+    for row, some in reversed(list(zip(rows, dealt, strict=True))):  # what runs beside JPEG's kernels comes before them
+        if len(some):
+            needs_files |= row.needs_files
+            started = row.start(job, some, helpers)
+            work += [] if started is None else [started]
+    return Prepared(job, helpers, work, needs_files, elements, ctx.rejects)
+
+
+def begin(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
+    """`prepare` in a reading thread, ahead of `start`, instead of by the thread that launches; None after an error."""
+    with suppress(Exception):  # `start` meets it again, in a context that names the operator and its samples
+        return prepare(ctx, batch, rules, windows, ctx.staging)
+    return None
+
+
+def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Batch:
+    """The images of ``batch`` (host, 1-D uint8) on the device, as HWC, or the ``windows`` cut out of them."""
+    return start(ctx, batch, rules, windows)()
+
+
+def start(
+    ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, files: Batch | None = None
+) -> Callable[[], Batch]:  # fmt: skip
+    """Start what `decode` does; the function that is returned does the rest, and may wait for threads. Work that is
+    launched in between runs on the device at the same time. ``files``: the same batch on the device, if it is there."""
+    lane = cast("Lane", ctx.device)
+    ready: Prepared | None = ctx.begun if ctx.begun is not None and not ctx.attempt and ctx.begun.fits(batch) else None
+    if ready is None:
+        ready = prepare(ctx, batch, rules, windows, cast("Any", lane).pinned)
+    elif ready.rejects is not ctx.rejects:
+        known = {r.slot for r in ctx.rejects}
+        ctx.rejects.extend(r for r in ready.rejects if r.slot not in known)
+    job, helpers = ready.job, ready.threads
+    job.ctx, batch = replace(ctx, begun=None), ready.batch  # which would refer to the job
+    out = Batch.sized(ctx.empty(ready.elements, rules.dtype), job.offsets, job.shapes, "HWC", batch.samples,
+                      ready.elements)  # fmt: skip
+    if files is None:
+        files = lane.to_device(batch) if ready.needs_files else batch
+    refused = [work.launch(job, lane, files, out) for work in ready.work]
+    for left in refused:
+        helpers.start(deal(job, left, thread_rows()))
+    _count_reasons(job, refused)
+
+    def finish() -> Batch:
+        helpers.finish(lane, out, files)
+        for work in ready.work:
+            work.finish(job)
+        lane.keep(batch.data)
+        return out
+
+    return finish
+
+
+def _count_reasons(job: DecodeJob, refused: Sequence[I64]) -> None:
+    """Count for the report why JPEGs are not for the CUDA decoder, those that it ``refused`` among them."""
+    ctx, headers = job.ctx, job.headers
+    plain = makes(job.rules) and not headers.odd and not any(map(len, refused))
+    if ctx.count is None or ctx.attempt or job.rules.jpeg_decoder != "auto" or plain:
+        return
+    left = ~takes(headers, job.rules)
+    for some in refused:
+        left[some] = True
+    left &= headers.good & ~headers.other
+    if left.any():
+        for reason, n in jpeg_header.why_not_plain(headers.jpeg[left]).items():
+            ctx.count(f"not for the CUDA JPEG decoder: {reason}", n)

@@ -1,0 +1,356 @@
+"""Headers of a batch of encoded images: read once, kept with the batch, and judged by the rules of a decoder.
+
+The decoders of files and the memory estimate call this module; nothing is decoded here. Headers of JPEGs are walked by
+`jpeg.header`, those of PNG, TIFF, BMP and PNM by `probe_cpu`, for a whole batch each and without the GIL; the probe of
+its format reads every other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ..base import Stage
+from ..batch import I32, I64, Batch
+from ..context import Context
+from ..errors import SampleError
+from ..kernels import Kernels
+from ..types import DALIImageType
+from .deep_colour import available, is_deep
+from .format import BITS, CHANNELS, COLUMNS, FORMAT, HEIGHT, JPEG, ORIENTATION, WIDTH, Header
+from .formats import BOMB_PIXELS, BY_CODE, BY_NAME, FORMATS, check_pixels, probe, recognise
+from .pixels import channels_of
+
+MAX_PIXELS = 178_956_970
+"""The default limit on an image (2^29 bytes of RGB), by which Pillow refuses decompression bombs too."""
+
+OnDamage = Literal["reject", "keep", "flag"]
+"""Treatment of an image whose decoder reports damage but goes on: it is rejected, kept as the decoder guesses it, or
+kept and noted in the reject log."""
+Mask = npt.NDArray[np.bool_]
+Windows = Callable[[I64, I64], tuple[I64, I64]]
+"""Function of heights and widths, int64[N], that returns anchors (y, x) and shapes (h, w), int64[N, 2]; it rejects
+images that it cannot cut."""
+_jpegs: Any = Kernels(".jpeg.header", __package__)
+_turbo: Any = Kernels(".jpeg.turbo", __package__)
+_loops: Any = Kernels(".probe_cpu", __package__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The required form of decoded images."""
+
+    output_type: DALIImageType = DALIImageType.RGB
+    dtype: np.dtype[Any] = np.dtype(np.uint8)  # noqa: RUF009 (immutable)
+    adjust_orientation: bool = True
+    fast_idct: bool = False
+    fancy_upsampling: bool = False
+    max_pixels: int = MAX_PIXELS
+    bomb_ratio: float = 0.0
+    """Pixels for each byte of the file; 0 for any number."""
+    on_damage: OnDamage = "reject"
+    jpeg_decoder: Literal["auto", "nvjpeg"] = "auto"
+
+    @property
+    def fixed_channels(self) -> int:
+        """Channels of every image; 0 if each has as many as it stores."""
+        return 0 if self.output_type is DALIImageType.ANY_DATA else channels_of(self.output_type, 3)
+
+
+# -- headers as they are in the files ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NonJpegs:
+    """The images of a batch that are not JPEGs."""
+
+    places: I64
+    """[M] Indices of those with a header."""
+    rows: I64
+    """[M, 6] Their headers, with the columns of `format`."""
+    wrong: dict[int, SampleError]
+    """Errors of the others, by index."""
+
+    def take(self, indices: I64, n: int) -> NonJpegs:
+        """Those among the images ``indices`` of the batch of ``n``, in that order."""
+        known = np.full(n, -1)
+        known[self.places] = np.arange(len(self.places))
+        found = known[indices]
+        wrong = {k: self.wrong[i] for k, i in enumerate(indices.tolist()) if i in self.wrong} if self.wrong else {}
+        return NonJpegs(np.flatnonzero(found >= 0), self.rows[found[found >= 0]], wrong)
+
+
+@dataclass(slots=True)
+class ParsedHeaders:
+    """The headers of a batch of encoded images, not to be changed; kept with the batch (`Batch.parsed`)."""
+
+    jpeg: npt.NDArray[Any]
+    """[N] rows of `jpeg.header.HEADER`; status NOT_JPEG for every other image."""
+    scans: npt.NDArray[Any]
+    """The table of scans that rows with status MANY_SCANS point to."""
+    non_jpegs: NonJpegs | None = None
+    """None until `non_jpegs_of` has read them."""
+
+    def take(self, where: npt.NDArray[Any] | slice) -> ParsedHeaders:
+        others = self.non_jpegs
+        if others is not None:
+            others = others.take(np.arange(len(self.jpeg))[where], len(self.jpeg))
+        return ParsedHeaders(self.jpeg[where], self.scans, others)
+
+
+def parsed_headers(batch: Batch) -> ParsedHeaders:
+    """The headers of ``batch``, read at the first call."""
+    if batch.parsed is None:
+        batch.keep_parsed(ParsedHeaders(*_jpegs.read_scans(batch.data, batch.offsets, batch.shapes[:, 0])))
+    return cast("ParsedHeaders", batch.parsed)
+
+
+def non_jpegs_of(batch: Batch) -> NonJpegs:
+    """The headers of the images of ``batch`` that are not JPEGs, read at the first call."""
+    parsed = parsed_headers(batch)
+    if parsed.non_jpegs is None:
+        parsed.non_jpegs = _probed(batch, np.flatnonzero(parsed.jpeg["status"] == _jpegs.NOT_JPEG))
+    return parsed.non_jpegs
+
+
+def _probed(batch: Batch, which: I64) -> NonJpegs:
+    rows, wrong = np.zeros((len(which), COLUMNS), np.int64), dict[int, SampleError]()
+    if len(which):
+        sizes = batch.shapes[which, 0].astype(np.int64)
+        _loops.headers(readonly(batch.data), batch.offsets[which], sizes, rows)
+    for k in np.flatnonzero(rows[:, FORMAT] == JPEG).tolist():
+        i = int(which[k])
+        data = encoded_bytes(batch, i)
+        try:
+            name = recognise(data)
+            if BY_NAME[name].code != JPEG:
+                rows[k] = row_of(probe(data, name))
+        except SampleError as e:
+            wrong[i] = e.bare()
+    found = rows[:, FORMAT] != JPEG
+    return NonJpegs(which[found], rows[found], wrong)
+
+
+def readonly(encoded: Any) -> Any:
+    """A view of files' bytes that is one type for Numba, whether they are mapped read-only or not."""
+    encoded = encoded.view()
+    encoded.flags.writeable = False
+    return encoded
+
+
+def encoded_bytes(batch: Batch, i: int) -> memoryview:
+    """The bytes of image ``i``; no copy."""
+    start = int(batch.offsets[i])
+    return memoryview(batch.data[start : start + int(batch.shapes[i, 0])])
+
+
+def row_of(header: Header) -> tuple[int, ...]:
+    """A header as a row of numbers."""
+    code = BY_NAME[header.format].code
+    return code, header.width, header.height, header.channels, header.bits, header.orientation
+
+
+def header_of(row: I64) -> Header:
+    """The header that is a row of numbers."""
+    code, *rest = row.tolist()
+    return Header(BY_CODE[code].name, *rest)
+
+
+# -- headers by the rules of a decoder --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Headers:
+    """Facts from the headers of N encoded images. Bad images are rejected already and have no pixels. One call of a
+    decoder owns it; threads read it."""
+
+    jpeg: npt.NDArray[Any]
+    """[N] See `ParsedHeaders.jpeg`."""
+    scans: npt.NDArray[Any]
+    """See `ParsedHeaders.scans`."""
+    rows: I64
+    """[N, 6] headers of the images that are not JPEGs, with the columns of `format`; zeros for JPEGs."""
+    good: Mask
+    orientation: I32
+    """[N], 1 if it is to be ignored."""
+    extents: I64
+    """[N, 2], height and width as seen (oriented)."""
+    channels: I64
+    """[N], as decoded with ANY_DATA."""
+    odd: int
+    """Number of images that are not plain JPEGs, or too large."""
+    damaged: dict[int, SampleError] = field(default_factory=dict)
+    """Errors of images that are kept in spite of them, by index."""
+    bad: int = 0
+    """Number of images that are not good: as `drop` counts them, which alone may write ``good``."""
+
+    @property
+    def height(self) -> I64:
+        """[N]"""
+        return self.extents[:, 0]
+
+    @property
+    def width(self) -> I64:
+        """[N]"""
+        return self.extents[:, 1]
+
+    @property
+    def other(self) -> Mask:
+        """[N] Images that are not JPEGs."""
+        found: Mask = self.rows[:, FORMAT] != JPEG
+        return found
+
+    def header(self, i: int) -> Header:
+        """The header of image ``i``, which is not a JPEG."""
+        return header_of(self.rows[i])
+
+    def drop(self, i: int) -> None:
+        """Image ``i`` turned out to be bad."""
+        self.bad += bool(self.good[i])
+        self.good[i] = False
+        self.extents[i] = 0
+
+    def left(self, status: I32) -> I64:
+        """The good images that a decoder refuses, by its ``status`` [N]: not 0 for those."""
+        if not _jpegs.refused(self.good, status):
+            return _NOBODY
+        return np.flatnonzero(self.good & (status != 0))
+
+
+_NOBODY = np.empty(0, np.int64)
+_NO_HEADER = np.zeros(COLUMNS, np.int64)
+
+
+def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
+    """The headers of all images. Files that are not images, or are too large, are rejected."""
+    parsed, n = parsed_headers(batch), len(batch)
+    turned, odd, good = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.bool_)
+    extents, channels = np.empty((n, 2), np.int64), np.empty(n, np.int64)
+    jpeg, limits = parsed.jpeg, (rules.adjust_orientation, rules.max_pixels)
+    few = _jpegs.summarise(jpeg, *limits, turned, extents, channels, good, odd)
+    rows = np.broadcast_to(_NO_HEADER, (n, COLUMNS))
+    headers = Headers(jpeg, parsed.scans, rows, good, turned, extents, channels, few)
+    if not few:
+        return headers
+    known, headers.rows = non_jpegs_of(batch), np.zeros((n, COLUMNS), np.int64)
+    odd[_take_usual(headers, known, batch, rules)] = False
+    left = np.flatnonzero(odd).tolist()
+    kept = dict(zip(known.places.tolist(), known.rows, strict=True)) if left else {}
+    for i in left:
+        try:
+            _examine(headers, i, kept.get(i), known.wrong.get(i), int(batch.shapes[i, 0]), rules)
+        except SampleError as e:
+            headers.drop(i)
+            ctx.reject(i, e.code, str(e))
+    return headers
+
+
+def _fit(known: NonJpegs, batch: Batch, rules: Rules) -> Mask:
+    """The images that are not JPEGs which `check_pixels` lets pass."""
+    limit = np.full(len(known.places), rules.max_pixels, np.float64)
+    if rules.bomb_ratio:
+        limit = np.minimum(limit, np.maximum(BOMB_PIXELS, rules.bomb_ratio * batch.shapes[known.places, 0]))
+    fits: Mask = known.rows[:, WIDTH] * known.rows[:, HEIGHT] <= limit
+    return fits
+
+
+def _take_usual(headers: Headers, known: NonJpegs, batch: Batch, rules: Rules) -> I64:
+    """Fill in the headers of images that are not JPEGs and need no other look, all at once; return their indices."""
+    format, taken = known.rows[:, FORMAT], _fit(known, batch, rules)
+    deep = (known.rows[:, BITS] > 8) & (known.rows[:, CHANNELS] > 1)  # as `is_deep`
+    for code in np.unique(format).tolist():  # some libraries may be missing
+        if BY_CODE[code].missing():
+            taken &= format != code
+        elif rules.dtype != np.uint8 and not BY_CODE[code].keeps_16_bits() and not available():
+            taken &= (format != code) | ~deep
+    place, rows = known.places[taken], known.rows[taken]
+    headers.rows[place] = rows
+    turned = rows[:, ORIENTATION] if rules.adjust_orientation else np.ones(len(place), np.int64)
+    swap = turned >= 5
+    headers.orientation[place] = turned
+    headers.extents[place, 0] = np.where(swap, rows[:, WIDTH], rows[:, HEIGHT])
+    headers.extents[place, 1] = np.where(swap, rows[:, HEIGHT], rows[:, WIDTH])
+    headers.channels[place] = rows[:, CHANNELS]
+    return place
+
+
+def _examine(
+    headers: Headers, i: int, row: I64 | None, wrong: SampleError | None, size: int, rules: Rules
+) -> None:  # fmt: skip
+    """Raises SampleError for image ``i``, which is odd, unless it can be decoded: then its header is filled in."""
+    if wrong is not None:
+        raise wrong.bare()
+    if row is None:
+        _turbo.check_header(headers.jpeg[i])
+    else:
+        header = header_of(row)
+        format = BY_NAME[header.format]
+        if problem := format.missing():
+            raise SampleError("unsupported", problem)
+        if is_deep(header) and rules.dtype != np.uint8 and not format.keeps_16_bits() and not available():
+            remedy = "pip install 'dali-run[formats]', or take dtype UINT8"
+            raise SampleError("unsupported", f"a {header.format} of 16 bits a channel needs imagecodecs: {remedy}")
+        headers.rows[i] = row
+        headers.orientation[i] = header.orientation if rules.adjust_orientation else 1
+        swap = headers.orientation[i] >= 5
+        headers.height[i] = header.width if swap else header.height
+        headers.width[i] = header.height if swap else header.width
+        headers.channels[i] = header.channels
+    check_pixels(int(headers.width[i]), int(headers.height[i]), rules.max_pixels, size, rules.bomb_ratio)
+
+
+def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
+    """Anchors and shapes of the windows in good images; images whose window was rejected become bad."""
+    before = len(ctx.rejects)
+    anchors, sizes = windows(headers.height, headers.width)
+    if len(ctx.rejects) > before:
+        bad = set(ctx.samples.slot[~headers.good].tolist())
+        # Each image is reported once, for the first thing that is wrong with it.
+        fresh = {r.slot: r for r in reversed(ctx.rejects[before:]) if r.slot not in bad}
+        ctx.rejects[before:] = fresh.values()
+        for i in np.flatnonzero(np.isin(ctx.samples.slot, list(fresh))).tolist():
+            headers.drop(i)
+    return anchors, np.where(headers.good[:, None], sizes, 0) if headers.bad else sizes
+
+
+def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> I32:
+    """[N, 3] shapes of images of these sizes; without pixels for bad ones."""
+    shapes = np.empty((len(heights), 3), np.int32)
+    _jpegs.decoded_shapes(heights, widths, headers.channels, rules.fixed_channels, headers.good, shapes)
+    return shapes
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I64, I64]:
+    """Elements of each decoded image, and bytes held besides while it is decoded, int64[N] each; zeros for images that
+    will be rejected. ``whole``: JPEGs go straight into the output if nothing is to be done to them."""
+    jpeg, n = parsed_headers(batch).jpeg, len(batch)
+    elements, besides = np.empty(n, np.int64), np.empty(n, np.int64)
+    aside = not whole or rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
+    fixed = rules.fixed_channels
+    others = _jpegs.foreseen(jpeg, batch.shapes, stage != "cpu", aside, rules.adjust_orientation, rules.max_pixels,
+                             fixed, elements, besides)  # fmt: skip
+    if others:
+        known = non_jpegs_of(batch)
+        fits = _fit(known, batch, rules)
+        place, rows = known.places[fits], known.rows[fits]
+        # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
+        pixels, channels = (rows[:, WIDTH] * rows[:, HEIGHT]).astype(np.float64), rows[:, CHANNELS]
+        taken = 4 + channels * (1 + _EXTRA_BYTES[int(stage != "cpu"), rows[:, FORMAT]])
+        elements[place] = np.minimum(pixels * (fixed or channels), _MOST)
+        besides[place] = np.minimum(pixels * taken * np.where(rows[:, BITS] <= 8, 1, 2), _MOST)
+    return elements, besides
+
+
+_MOST = 1 << 56
+"""Bytes or elements of one image; sums of them stay below 2^63."""
+_EXTRA_BYTES = np.zeros((2, 1 + max(BY_CODE)), np.int64)
+"""`Format.extra_bytes` by code: of the host, of a GPU."""
+for _format in FORMATS:
+    _EXTRA_BYTES[:, _format.code] = _format.extra_bytes

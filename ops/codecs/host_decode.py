@@ -1,0 +1,84 @@
+"""Decoding on the CPU: headers of all images first, then each image straight into its place in the output."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ..batch import I64, Batch
+from ..context import Context
+from ..gpu.readable_by_gpu import show
+from ..types import DALIImageType
+from .decoder_table import DecodeJob, Mask, Needed, Outcome, Target, deal, host_rows, run
+from .format import FORMAT
+from .formats import FORMATS
+from .headers import Headers, Rules, Windows, cut, output_shapes, read_headers
+from .library import SIZES_DIFFER, decode_first, window
+from .pixels import Pixels
+
+_EXACT = [f.code for f in FORMATS if f.exact_size]
+"""Codes of formats with `Format.exact_size`."""
+
+
+def decode(
+    ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, needed: Needed | None = None,
+    joined: Context | None = None,
+) -> Batch:  # fmt: skip
+    """The images of ``batch`` (1-D uint8) as HWC, or the ``windows`` cut out of them. Only the pixels that are
+    ``needed`` are sure to be decoded; damage is found wherever it is. ``joined``: the context of the operator that this
+    one is a part of."""
+    show(batch)
+    headers, rows = read_headers(ctx, batch, rules), host_rows()
+    job = DecodeJob(ctx, batch, headers, rules, facts=joined, needed=needed)
+    dealt = deal(job, np.flatnonzero(headers.good) if headers.bad else np.arange(len(batch)), rows)
+    images: dict[int, Pixels] = {}
+    began = time.perf_counter()
+    for k, row in enumerate(rows):
+        if len(dealt[k]) and headers.odd and not row.sure and not row.judges:
+            unsure = ~_has_certain_size(headers, rules, dealt[k])
+            images |= decode_first(job, dealt[k][unsure].tolist())
+            dealt[k] = dealt[k][~unsure]
+    seconds = time.perf_counter() - began
+    heights, widths = headers.height, headers.width
+    if windows is not None:
+        job.anchors, sizes = cut(ctx, headers, windows)
+        heights, widths = sizes[:, 0], sizes[:, 1]
+    job.shapes = output_shapes(headers, rules, heights, widths)
+    out = Batch.allocate(ctx.empty, job.shapes, rules.dtype, "HWC", batch.samples)
+    if headers.bad:
+        dealt = [some[headers.good[some]] for some in dealt]
+    outcome = run(job, dealt, Target(out), rows)
+    if images:
+        began = time.perf_counter()
+        for i, pixels in images.items():
+            if headers.good[i]:
+                out.sample(i)[...] = window(job, i, pixels, out.shapes[i])
+        ctx.decoded_by("other formats", len(images), seconds + time.perf_counter() - began)
+    outcome.report(ctx)
+    _settle(job, outcome)
+    return out
+
+
+def _has_certain_size(headers: Headers, rules: Rules, indices: I64) -> Mask:
+    """Which of the images ``indices`` have results whose shape is known before they are decoded."""
+    if rules.output_type is DALIImageType.ANY_DATA or rules.on_damage != "reject":
+        return np.zeros(len(indices), np.bool_)
+    found: Mask = np.isin(headers.rows[indices, FORMAT], _EXACT)
+    return found
+
+
+def _settle(job: DecodeJob, outcome: Outcome) -> None:
+    """Reject the images that could not be decoded, and note those that are kept although they are damaged."""
+    headers, ctx = job.headers, job.ctx
+    for i in outcome.reshaped:
+        outcome.errors[i] = SIZES_DIFFER
+    for i, problem in outcome.errors.items():
+        headers.drop(i)
+        ctx.reject(i, problem.code, str(problem))
+    for i, problem in headers.damaged.items():
+        if headers.good[i]:
+            if ctx.count is not None:
+                ctx.count("damaged images that were kept", 1)
+            if job.rules.on_damage == "flag":
+                ctx.flag(i, problem.code, str(problem))

@@ -1,0 +1,127 @@
+"""Rows of the decoder table for JPEGs: our CUDA decoder, nvJPEG, native loops of the CPU, libjpeg-turbo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...batch import I64
+from ...errors import SampleError
+from ...kernels import Kernels
+from ...types import DALIImageType
+from ..decoder_table import NOBODY, DecodeJob, Decoder, Mask, Outcome, Target
+from ..headers import encoded_bytes, readonly
+from ..library import DAMAGE, window
+from ..pixels import channels_of, orient, recolour
+from . import header as jpeg_header
+from .anchors import MODE, NO_STATES, Anchors
+
+_baseline: Any = Kernels(".baseline_cpu", __package__)
+_progressive: Any = Kernels(".progressive_cpu", __package__)
+_turbo: Any = Kernels(".turbo", __package__)
+_NO_CORNERS, _ALL = np.empty((0, 2), np.int64), np.empty((0, 4), np.int64)
+
+
+class NativeJpeg(Decoder):
+    """Baseline and progressive JPEGs that are shown as they are stored, by compiled loops over whole batches."""
+
+    name = "cpu"
+    on_threads = False
+    sure = True
+
+    def takes(self, job: DecodeJob, indices: I64) -> Mask:
+        rules = job.rules
+        if rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr or rules.fast_idct:
+            return np.zeros(len(indices), np.bool_)
+        if not job.headers.odd:
+            return np.ones(len(indices), np.bool_)
+        status = job.headers.jpeg["status"][indices]
+        taken: Mask = (status == jpeg_header.OK) | (status == jpeg_header.MANY_SCANS)
+        return taken
+
+    def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
+        n, batch, headers = len(indices), job.batch, job.headers
+        whole = n == len(batch)
+        where = slice(None) if whole else indices
+        places = slice(None) if whole and target.images is None else target.places(indices)
+        jpeg, offsets = headers.jpeg[where], np.ascontiguousarray(batch.offsets[where])
+        shapes, starts = target.out.shapes[places], target.out.offsets[places]
+        corners = _NO_CORNERS if job.anchors is None else job.anchors[where]
+        seen = _ALL if job.needed is None else job.needed(target.out.shapes)[places]
+        windows, status = np.empty((n, 4), np.int64), np.empty(n, np.int32)
+        channels, origins, pitches = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+        _baseline.regions(shapes, starts, headers.good[where], headers.orientation[where], corners, seen, windows,
+                          channels, origins, pitches)  # fmt: skip
+        files = readonly(batch.data), offsets, batch.shapes[where, 0].astype(np.int64), jpeg
+        pixels = windows, channels, job.bgr, target.out.data, origins, pitches, status
+        ctx = job.facts or job.ctx
+        facts = ctx.facts(Anchors) if ctx.stage == "cpu" and (len(corners) or len(seen)) else None
+        index = batch.samples.index[where]
+        known = np.zeros((n, 3), np.int64) if facts is None else facts.begin(index, jpeg, windows)
+        wanted = known[:, MODE].copy()
+        _baseline.decode_images(*files, *pixels, NO_STATES if facts is None else facts.states, known)
+        if facts is not None:
+            facts.end(index, known, wanted)
+        if len(headers.scans):
+            _progressive.decode_images(*files, headers.scans, *pixels)
+        left: I64 = indices[status != _baseline.DONE]
+        return left
+
+
+class TurboJpeg(Decoder):
+    """Every JPEG, one at a time, by libjpeg-turbo; it says what is wrong with bad ones."""
+
+    name = "libjpeg-turbo"
+    judges = True
+
+    def takes(self, job: DecodeJob, indices: I64) -> Mask:
+        taken: Mask = ~job.headers.other[indices]
+        return taken
+
+    def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
+        for i in indices.tolist():
+            try:
+                decode_jpeg(job, i, target)
+            except SampleError as e:
+                if job.rules.on_damage == "reject" or e.code not in DAMAGE or not _guessed(job, i, target):
+                    outcome.errors[i] = e.bare()
+                else:
+                    job.headers.damaged[i] = e.bare()
+        return NOBODY
+
+
+def _guessed(job: DecodeJob, i: int, target: Target) -> bool:
+    """Decode the damaged image ``i`` as libjpeg guesses it; false if it cannot."""
+    try:
+        decode_jpeg(job, i, target, lenient=True)
+    except SampleError:
+        return False
+    return True
+
+
+def decode_jpeg(job: DecodeJob, i: int, target: Target, lenient: bool = False) -> None:
+    """Decode JPEG ``i`` to its place in ``target``: turned, cut to its window and converted. Raises SampleError."""
+    rules, out, place, isolation = job.rules, target.out, target.sample(i), job.isolation
+    data, row, orientation = encoded_bytes(job.batch, i), job.headers.jpeg[i], int(job.headers.orientation[i])
+    decode_into = _turbo.decode_into if isolation is None or not isolation.jpeg else isolation.decode_into
+    how = {"lenient": True} if lenient else {}
+    converts = rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
+    if orientation == 1 and job.anchors is None and not converts:
+        start = int(out.offsets[place])
+        memory = memoryview(out.data[start : start + int(np.prod(out.shapes[place], dtype=np.int64))])
+        decode_into(data, row, rules.output_type, rules.fast_idct, memory, **how)
+        return
+    space = DALIImageType.RGB if rules.output_type is DALIImageType.YCbCr else rules.output_type
+    shape = (int(row["height"]), int(row["width"]), channels_of(space, _turbo.stored_channels(row)))
+    whole = np.empty(shape, np.uint8)
+    decode_into(data, row, space, rules.fast_idct, whole.reshape(-1).data, **how)
+    part = window(job, i, orient(whole, orientation), out.shapes[place])
+    if converts:
+        # BGR and GRAY are what the decoder gave; only the type is still to change.
+        to = rules.output_type if rules.output_type is DALIImageType.YCbCr else DALIImageType.ANY_DATA
+        part = recolour(part, to, rules.dtype)
+    out.sample(place)[...] = part
+
+
+ROWS = (NativeJpeg(), TurboJpeg())
