@@ -115,8 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_missing_streams()
     if arguments is None:  # the process ends with it: to look for garbage then takes a tenth of a second, or three
         atexit.register(gc.freeze)
-    with interruptible(process=arguments is None):
-        code = _run(arguments)
+    code = INTERRUPTED
+    try:
+        with interruptible(process=arguments is None):
+            code = _run(arguments)
+    except KeyboardInterrupt:  # another one, while the first was handled
+        if arguments is not None:
+            raise
     if arguments is None:
         _leave_hung_gpus(code)
     return code

@@ -225,6 +225,10 @@ class Operator:
     def check(self) -> None:
         """Raises SpecError where the arguments contradict each other; called once, before anything runs."""
 
+    def remark(self) -> str:
+        """A note for the author of a spec with these arguments, if they are allowed and seldom meant; else empty."""
+        return ""
+
     def runs_in(self) -> tuple[Stage, ...]:
         """The stages that have a kernel for this instance's arguments."""
         return self.stages
@@ -364,7 +368,7 @@ def coerce(param: Parameter, value: Any) -> Any:
     result = _coerce(strip_optional(param.type), value)
     if param.arg.or_default and result == ():
         return param.default
-    for v in _flat(result):
+    for v in _flat(result) if param.arg.ge is not None or param.arg.le is not None else ():
         if isinstance(v, (int, float)) and not isinstance(v, (bool, enum.Enum)):
             if param.arg.ge is not None and not v >= param.arg.ge:
                 raise ValueError(f"must be at least {param.arg.ge:.10g}, got {v!r}")
@@ -405,6 +409,8 @@ def _coerce(tp: Any, value: Any) -> Any:
         several = isinstance(value, (list, tuple)) or (hasattr(value, "__array__") and getattr(value, "ndim", 1) != 0)
         values = list(value) if several else [value]
         if items[-1] is ...:
+            if items[0] is str and all(type(v) is str for v in values):  # names of a million files
+                return tuple(values)
             return tuple(_coerce(items[0], v) for v in values)
         if len(values) != len(items):
             raise ValueError(f"needs {len(items)} values, got {len(values)}")

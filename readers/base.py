@@ -101,6 +101,13 @@ class Reader(Operator, abstract=True):
         if not self.initial_fill and (self.random_shuffle or self.shuffle == "window"):
             raise SpecError("initial_fill must be at least 1 where records are shuffled through it, got 0")
 
+    def remark(self) -> str:
+        if not (self.skip or self.limit is not None) or not (self.random_shuffle or self.shuffle in ("window", "full")):
+            return ""
+        return ("skip and limit choose records in stored order, before they are shuffled: of class folders, those of "
+                "the first or the last classes. For a random part, shuffle without them, and take whole shards of the "
+                "output, or give `dali-run run` --limit")  # fmt: skip
+
     def order(
         self, size: int, seed: int = 0, batch_size: int = 1, groups: npt.NDArray[np.int64] | None = None
     ) -> Order:

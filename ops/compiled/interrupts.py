@@ -9,7 +9,7 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
-_KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+_KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
 class _State:

@@ -106,10 +106,9 @@ def look_at(place: str) -> Seen:
     if folder.is_dir():
         if (coco := _coco(folder)) is not None:
             return coco
-        containers = (
-            any(p.is_file() and _is_container(p.name) for p in folder.iterdir()) or (folder / "data.mdb").exists()
-        )
-        if not containers:
+        with os.scandir(folder) as entries:
+            containers = any(_is_container(e.name) and (e.is_file() or e.name.endswith(".lmdb")) for e in entries)
+        if not containers and not (folder / "data.mdb").exists():
             return _files(folder)
     return _records(folder)
 
@@ -156,10 +155,9 @@ def _files(folder: Path) -> Seen:
     folders: set[str] = set()
     for root, inner, names in os.walk(folder):
         inner[:] = sorted(n for n in inner if not n.startswith("."))
-        for name in names:
-            if not name.startswith("."):
-                suffixes[os.path.splitext(name)[1].lower()] += 1
-                folders.add(os.path.relpath(root, folder).split(os.sep)[0])
+        shown = [name for name in names if not name.startswith(".")]
+        suffixes.update(os.path.splitext(name)[1].lower() for name in shown)
+        folders.update([os.path.relpath(root, folder).split(os.sep)[0]] if shown else [])
         if suffixes.total() > _LOOKED_AT:
             break
     if not suffixes:

@@ -269,6 +269,8 @@ class _Build:
                 self.problems.add(mark, f"{label}: {e}")
                 specs, fine = (BatchSpec(),) * node.op.num_outputs, False
             nodes[node.id] = replace(node, specs=specs)
+            if remark := node.op.remark():
+                self.notes.add(mark, f"{label}: {remark}")
         self.inferred = len(nodes)
         return fine
 

@@ -187,6 +187,8 @@ def spec_of(root: Value, overrides: Mapping[str, Any], problems: Problems) -> Sp
         return None
     root = override(root, overrides, _SECTIONS, problems)
     root = substitute(root, problems)
+    if _zero_characters(root, problems):
+        return None
     top = _Section(root, "", problems)
     version = top.take("version")
     if version is None:
@@ -208,6 +210,18 @@ def spec_of(root: Value, overrides: Mapping[str, Any], problems: Problems) -> Sp
     )
     top.finish("")
     return spec
+
+
+def _zero_characters(value: Value, problems: Problems) -> bool:
+    """Whether a text in ``value`` holds a zero character; each is reported. Systems refuse them in names of files, and
+    nothing else in a spec has any."""
+    if isinstance(value.data, str):
+        if "\0" in value.data:
+            problems.add(value.mark, f"{show(value.data)} holds a zero character (\\0), which no name of a file can")
+            return True
+        return False
+    inner = value.data.values() if isinstance(value.data, dict) else value.data if isinstance(value.data, tuple) else ()
+    return sum(_zero_characters(v, problems) for v in inner) > 0
 
 
 _SECTIONS: Mapping[str, tuple[str, ...]] = {

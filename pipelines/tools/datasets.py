@@ -36,6 +36,7 @@ from ...readers.records.varint import varint
 from ...writers.bytes import sidecar
 from ..plugins import load_operators
 from ..show.pictures import FRAME_SIDE, FRAMES, as_picture, contact_sheet
+from ..wording import printable
 from .intermediates import save_pictures
 from .remote_sample import skeleton
 
@@ -164,7 +165,7 @@ def _image(data: bytes) -> dict[str, Any]:
 
 
 def _short(text: str) -> str:
-    text = text.encode("unicode_escape").decode()  # control characters must not reach the terminal
+    text = printable(text).replace("\n", "\\n").replace("\t", "\\t")
     return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 4] + " ..."
 
 
@@ -235,18 +236,21 @@ def _output(target: Path, in_part: bool) -> DataSet:
 
 
 def _folder(target: Path) -> DataSet:
-    inside = sorted(p for p in target.iterdir() if not p.name.startswith("."))
+    """A folder may hold a million files: nothing here takes a system call or an object for each."""
+    with os.scandir(target) as entries:
+        inside = sorted((e for e in entries if e.name[0] != "."), key=lambda e: e.name)
     for kind in _CONTAINERS:
-        if paths := [p for p in inside if kind.fullmatch(p.name)]:
+        if paths := [target / e.name for e in inside if kind.fullmatch(e.name)]:
             return _shards(paths)
-    databases = [p for p in inside if (p / "data.mdb").is_file()]
-    if databases and databases == [p for p in inside if p.is_dir()]:
+    folders = [target / e.name for e in inside if e.is_dir()]
+    databases = [p for p in folders if (p / "data.mdb").is_file()]
+    if databases and databases == folders:
         return _lmdb(databases)
-    if any(p.is_dir() for p in inside):
+    if folders:
         filters = [*MEDIA_FILTERS, *VIDEO_FILTERS]
         told = {"file_root": str(target), "file_filters": filters}
         return read_through("folders of files", "readers.file", told, _file_fields)
-    return _files([p for p in inside if p.is_file()], target)
+    return _files([e.name for e in inside if e.is_file()], target)
 
 
 def _shards(paths: list[Path]) -> DataSet:
@@ -255,13 +259,13 @@ def _shards(paths: list[Path]) -> DataSet:
     for kind, read in _CONTAINERS.items():
         if kind.fullmatch(paths[0].name):
             return read(paths)
-    return _files(paths, paths[0].parent)
+    return _files([os.path.relpath(p, paths[0].parent) for p in paths], paths[0].parent)
 
 
-def _files(paths: list[Path], root: Path) -> DataSet:
-    if not paths:
+def _files(names: list[str], root: Path) -> DataSet:
+    if not names:
         raise SpecError(f"{root}: the folder is empty")
-    return read_through("files", "readers.file", {"files": [str(p.absolute()) for p in paths]}, _value_only)
+    return read_through("files", "readers.file", {"files": names, "file_root": str(root.absolute())}, _value_only)
 
 
 def _lmdb(paths: list[Path]) -> DataSet:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dali_run.cli import interrupts
 from dali_run.cli import main as cli
 from dali_run.cli.interrupts import heeded, interruptible
 from dali_run.pipelines.tools.sample_data import make_sample_data
@@ -32,14 +33,14 @@ write: {writer: tfrecord, path: out, fields: {image: {encode: raw}}}
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """As a process has them when it starts; put back afterwards."""
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     for kind, handler in before.items():
         signal.signal(kind, handler)
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_what_a_library_lost_is_raised_after_the_next_batch(kind: signal.Signals) -> None:
     told: list[int] = []
     report = heeded(told.append)
@@ -54,21 +55,36 @@ def test_what_a_library_lost_is_raised_after_the_next_batch(kind: signal.Signals
     assert told == [1]
 
 
-def test_ctrl_c_stays_ignored_where_it_is() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGHUP])
+def test_what_is_ignored_stays_so(kind: signal.Signals) -> None:
+    """Under nohup, say."""
+    signal.signal(kind, signal.SIG_IGN)
     report = heeded(print)
-    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(kind)
     report("on it goes")
 
 
-@pytest.mark.parametrize("kind", ["SIGTERM", "SIGINT"])
-def test_at_any_moment_of_the_start_the_exit_code_is_130(tmp_path: Path, kind: str) -> None:
-    """Interrupts that meet code made of text have ended the process by SIGINT, in one of thirty starts."""
+def test_a_key_that_bounces_is_one_interrupt() -> None:
+    """The second would meet the code that puts things in order; a later one is meant."""
+    with interruptible(process=False):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        for kind in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            signal.raise_signal(kind)
+        interrupts._last -= interrupts._BOUNCE
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("first", ["0", "1"])
+def test_at_any_moment_of_the_start_the_exit_code_is_130(tmp_path: Path, first: str) -> None:
+    """Interrupts that meet code made of text have ended the process by SIGINT, in one of thirty starts, and a second
+    Ctrl-C in one of five."""
     make_sample_data(tmp_path / "made", 8)
     (tmp_path / "made/train").rename(tmp_path / "data")
     (tmp_path / "spec.yaml").write_text(SPEC)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.cli.early_signals", kind, "run", "spec.yaml", "--quiet"],
+        [sys.executable, "-m", "tests.cli.early_signals", first, "run", "spec.yaml", "--quiet"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     ended = json.loads(done.stdout.splitlines()[-1])
@@ -77,10 +93,10 @@ def test_at_any_moment_of_the_start_the_exit_code_is_130(tmp_path: Path, kind: s
 
 
 def test_signals_mean_afterwards_what_they_meant_before() -> None:
-    before = [signal.getsignal(k) for k in (signal.SIGTERM, signal.SIGINT)]
+    before = [signal.getsignal(k) for k in interrupts._KINDS]
     with pytest.raises(KeyboardInterrupt), interruptible(process=False):
         signal.raise_signal(signal.SIGTERM)
-    assert [signal.getsignal(k) for k in (signal.SIGTERM, signal.SIGINT)] == before
+    assert [signal.getsignal(k) for k in interrupts._KINDS] == before
     with interruptible(process=True):
         pass
     assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL

@@ -149,6 +149,37 @@ def test_devices(device: str | None, tmp_path: Path) -> None:
     assert built.spec.pipeline.device == (device or "null")
 
 
+@pytest.mark.parametrize("cut", ["limit: 3", "skip: 3"])
+@pytest.mark.parametrize("mixed", ["shuffle: full", "shuffle: window", "random_shuffle: true"])
+def test_a_part_that_is_cut_before_it_is_shuffled_is_remarked(cut: str, mixed: str, tmp_path: Path) -> None:
+    """It is no random part, though it looks like one: the split for validation has the last classes alone."""
+    for reader, said in ((f"{mixed}, {cut}", 1), (mixed, 0), (cut, 0), (f"{cut}, shuffle: none", 0)):
+        (tmp_path / "t.yaml").write_text(
+            f"version: 1\ngraph:\n  - {{op: readers.file, file_root: d, {reader}, out: [x, y]}}\noutputs: {{x: x}}\n"
+        )
+        notes = [str(n) for n in load_spec(tmp_path / "t.yaml").notes]
+        assert len(notes) == said
+        assert all("t.yaml:3:5: step 1 (readers.file): skip and limit choose records in stored" in n for n in notes)
+
+
+PATHS = [
+    'graph: [{op: readers.file, file_root: "d\\0", out: [x, y]}]',
+    'graph: [{op: readers.file, file_list: "d\\0", out: [x, y]}]',
+    'graph: [{op: readers.numpy, file_root: "d\\0", out: x}]',
+    'graph: [{op: readers.sequence, file_root: "d\\0", sequence_length: 1, out: x}]',
+    'plugins: ["d\\0.py"]\ngraph: [{op: readers.file, file_root: d, out: [x, y]}]',
+    'vars: {a: "d\\0"}\ngraph: [{op: readers.file, file_root: "${a}", out: [x, y]}]',
+    'write: {writer: tfrecord, path: "d\\0"}\ngraph: [{op: readers.file, file_root: d, out: [x, y]}]',
+]
+
+
+@pytest.mark.parametrize("text", PATHS)
+def test_zero_characters_in_paths_are_problems_of_the_spec(text: str, tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(f"version: 1\n{text}\noutputs: {{x: x}}\n")
+    with pytest.raises(SpecError, match=r"t\.yaml:2:\d+: 'd\\x00(\.py)?' holds a zero character"):
+        load_spec(tmp_path / "t.yaml")
+
+
 def test_notes(tmp_path: Path) -> None:
     step = "{op: example.turn, in: images, turn: 3, hint: 2, count: 1, out: images}"
     built = load(f"version: 1\ngraph: [{MAKE}, {step}]\noutputs: [images]", tmp_path)
