@@ -28,6 +28,8 @@ FLOAT = DALIDataType.FLOAT
 FLOAT64 = DALIDataType.FLOAT64
 BOOL = DALIDataType.BOOL
 STRING = DALIDataType.STRING
+DATA_TYPE = IMAGE_TYPE = INTERP_TYPE = DALIDataType.INT32
+"""Enumerations as data, which have types of their own in DALI."""
 
 INTERP_NN = DALIInterpType.INTERP_NN
 INTERP_LINEAR = DALIInterpType.INTERP_LINEAR
@@ -114,10 +116,12 @@ __all__ = [
     "BGR",
     "BOOL",
     "CPU_ONLY_DEVICE_ID",
+    "DATA_TYPE",
     "FLOAT",
     "FLOAT16",
     "FLOAT64",
     "GRAY",
+    "IMAGE_TYPE",
     "INT8",
     "INT16",
     "INT32",
@@ -128,6 +132,7 @@ __all__ = [
     "INTERP_LINEAR",
     "INTERP_NN",
     "INTERP_TRIANGULAR",
+    "INTERP_TYPE",
     "NCHW",
     "NFCHW",
     "NFHWC",

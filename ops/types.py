@@ -37,6 +37,8 @@ class DALIDataType(_Named):
     FLOAT64 = 10
     BOOL = 11
     STRING = 12
+    DATA_TYPE = IMAGE_TYPE = INTERP_TYPE = enum.nonmember(6)
+    """Enumerations as data: INT32 here; types of their own in DALI."""
 
 
 class DALIInterpType(_Named):

@@ -195,13 +195,13 @@ MISSING = {
     # types that no data has, and the class behind types.Constant
     "nvidia.dali.tfrecord": "Feature",
     "nvidia.dali.types": """
-        ConstantNode DATA_TYPE FEATURE IMAGE_TYPE INTERP_TYPE PYTHON_OBJECT TENSOR_LAYOUT dali_type_converters""",
+        ConstantNode FEATURE PYTHON_OBJECT TENSOR_LAYOUT dali_type_converters""",
 }
 """Names that are missing here, and why."""
 MISSING["nvidia.dali.backend_impl"] = " ".join(set(MISSING["nvidia.dali.backend"].split()) - {
     "check_cuda_runtime", "cuda_checked", "deprecation_warning", "initialized"}) + " tfrecord types"  # fmt: skip
 MISSING["nvidia.dali.backend_impl.tfrecord"] = MISSING["nvidia.dali.tfrecord"]
-MISSING["nvidia.dali.backend_impl.types"] = "DATA_TYPE FEATURE IMAGE_TYPE INTERP_TYPE PYTHON_OBJECT TENSOR_LAYOUT"
+MISSING["nvidia.dali.backend_impl.types"] = "FEATURE PYTHON_OBJECT TENSOR_LAYOUT"
 FRAMEWORKS = {"jax", "paddle", "tensorflow", "torch", "torchdata", "torchvision"}
 
 

@@ -14,7 +14,7 @@ from . import missing
 try:
     import paddle
 except ModuleNotFoundError:
-    raise missing("PaddlePaddle", "paddlepaddle") from None
+    raise missing("PaddlePaddle", "paddle", "paddlepaddle") from None
 
 from ..ops.types import DALIDataType
 from ..pipelines.python.arrays import lent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -443,6 +444,8 @@ def literal(value: Any) -> str | None:
     """A number as text of an expression; None for what must be an input."""
     if isinstance(value, ScalarConstant):
         return value.text
+    if isinstance(value, enum.IntEnum):
+        value = int(value)
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         return f"({value!r})" if math.isfinite(value) else None
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf" and np.isfinite(value):

@@ -8,7 +8,9 @@ from typing import Any
 try:
     import torchdata.nodes as tn
 except ModuleNotFoundError:
-    raise ModuleNotFoundError("nodes need torchdata, which is not installed: pip install torchdata") from None
+    raise ModuleNotFoundError(
+        "nodes need torchdata, which is not installed: pip install torchdata", name="torchdata"
+    ) from None
 
 from ...pipelines.dynamic.readers import Reader as DynamicReader
 

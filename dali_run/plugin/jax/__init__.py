@@ -18,7 +18,7 @@ from .. import missing
 try:
     import jax
 except ModuleNotFoundError:
-    raise missing("JAX", "'dali-run[jax]'") from None
+    raise missing("JAX", "jax", "'dali-run[jax]'") from None
 
 from ...pipelines.python.arrays import lent
 from ...pipelines.python.iterators import BaseIterator, IteratorArgumentError, LastBatchPolicy, checked_output_map

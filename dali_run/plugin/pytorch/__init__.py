@@ -10,7 +10,7 @@ from .. import missing
 try:
     import torch
 except ModuleNotFoundError:
-    raise missing("PyTorch", "'dali-run[torch]'") from None
+    raise missing("PyTorch", "torch", "'dali-run[torch]'") from None
 
 from ...pipelines.python.iterators import BaseIterator, LastBatchPolicy, checked_output_map
 from ...pipelines.python.pipeline import Pipeline

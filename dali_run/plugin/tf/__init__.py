@@ -7,7 +7,7 @@ from .. import missing
 try:
     import tensorflow  # noqa: F401
 except ModuleNotFoundError:
-    raise missing("TensorFlow", "tensorflow") from None
+    raise missing("TensorFlow", "tensorflow", "tensorflow") from None
 
 from . import experimental
 from .dataset import DALIDataset, dataset_options

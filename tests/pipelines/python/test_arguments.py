@@ -108,3 +108,18 @@ def test_names_of_constants_and_sizes_with_channels() -> None:
     assert images[0].shape() == [(8, 9, 3)] * 2
     for other in images[1:]:
         np.testing.assert_array_equal(other.as_array(), images[0].as_array())
+
+
+def test_enumerations_are_numbers() -> None:
+    modes = [types.INTERP_LINEAR, types.INTERP_CUBIC]
+
+    def definition() -> Any:
+        chosen = fn.external_source(lambda: [np.int32(m) for m in modes])
+        drawn = fn.constant(idata=[types.INTERP_CUBIC], shape=[], dtype=types.INTERP_TYPE)
+        return chosen == types.INTERP_LINEAR, chosen + types.RGB, drawn, fn.cast(chosen, dtype=types.DATA_TYPE)
+
+    same, more, drawn, cast = pipeline_def(definition)(batch_size=2, num_threads=1).run()
+    assert [o.as_array().tolist() for o in (same, more, drawn, cast)] == [[True, False], [1, 2], [2, 2], [1, 2]]
+    assert drawn.dtype == cast.dtype == types.INTERP_TYPE == types.DALIDataType.IMAGE_TYPE
+    eager = ndd.batch(modes)
+    assert [t.item() for t in eager == types.INTERP_LINEAR] == [True, False]
