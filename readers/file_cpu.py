@@ -47,7 +47,7 @@ def stat_files(root: Any, names: Any, starts: Any, sizes: Any, mtimes: Any, low:
             mtimes[i] = info[_MTIME_S] * 1_000_000_000 + (info[_MTIME_NS] & 0xFFFFFFFF)
 
 
-@numba.njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1], int32[:, ::1])", nogil=True, cache=True)
+@numba.njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1], int32[:, ::1])", cache=True)
 def places(all_sizes: Any, which: Any, most: Any, sizes: Any, at: Any, shapes: Any) -> Any:
     """Sizes of the files ``which``, below zero for those of more than ``most`` bytes, and where they begin in one
     buffer: multiples of 16, with room for one byte more at least after each, see `read_files`. ``shapes`` [N, 1] are

@@ -39,13 +39,19 @@ HOLDS = {
 """All library calls that work with the lock held, each with its reason and what jobs do about it."""
 
 SHORT_LOOPS = {
-    "readers.fetch.extents_cpu.files_of", "readers.fetch.extents_cpu.lay_out",
-    "readers.records.found_cpu.numbers", "readers.records.found_cpu.sift",
-    "readers.records.found_cpu.texts", "readers.tfrecord_cpu.sift", "writers.bytes.frames_cpu.add_entries",
-    "writers.bytes.frames_cpu.lay_out", "writers.bytes.frames_cpu.lie_within",
-}  # fmt: skip
-"""All listed loops that hold the lock. Each takes microseconds for a batch; to have the lock again takes longer where
-other threads want it."""
+    "ops.codecs.encoders_plan_cpu": "*",
+    "ops.codecs.jpeg.baseline_cpu": "regions",
+    "ops.codecs.jpeg.header": "decoded_shapes foreseen refused summarise",
+    "ops.copies.strided_plan_cpu": "*",
+    "ops.images.resampling.plan_cpu": "*",
+    "readers.fetch.extents_cpu": "files_of lay_out",
+    "readers.file_cpu": "places",
+    "readers.records.found_cpu": "numbers sift texts",
+    "readers.tfrecord_cpu": "sift",
+    "writers.bytes.frames_cpu": "add_entries lay_out lie_within",
+}
+"""All listed loops that hold the lock, by module. Each takes microseconds for a batch; to have the lock again takes
+longer where other threads want it, and each release costs all of them."""
 
 MOST = 0.5
 """Share of a call's processor time that it may hold the lock at a stretch: the Python around the libraries' calls."""
@@ -246,13 +252,14 @@ def holding(path: Path) -> Iterator[str]:
         for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
             text = ast.unparse(decorator)
             if "jit" in text and text.split("(")[0] not in free and "nogil=True" not in text:
-                yield f"{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}.{node.name}"
+                yield node.name
 
 
-def test_compiled_loops_release_the_lock() -> None:
-    found = set()
-    for folder in ("ops", "readers", "writers", "pipelines"):
-        for path in (ROOT / folder).rglob("*_cpu.py"):
-            found.update(holding(path))
-    called = {f"{loop.module}.{loop.function}" for loop in loops()}
-    assert found & called == SHORT_LOOPS
+def test_compiled_loops_release_the_lock_unless_they_are_short() -> None:
+    called: dict[str, set[str]] = {}
+    for loop in loops():
+        called.setdefault(loop.module, set()).add(loop.function)
+    for module, functions in called.items():
+        found = set(holding(ROOT.joinpath(*module.split(".")).with_suffix(".py"))) & functions
+        listed = SHORT_LOOPS.get(module, "")
+        assert found == (functions if listed == "*" else set(listed.split())), module

@@ -1,5 +1,5 @@
-"""The host's share of encoding a batch of JPEGs on a GPU, as loops without the GIL: NumPy would take a hundred calls,
-each of which other threads of a busy pipeline could delay."""
+"""The host's share of encoding a batch of JPEGs on a GPU: NumPy would take a hundred calls. The loops keep the GIL: to
+have it again takes longer than they take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCKS, STREAMS, TOTALS = range(3)
 """Places in the totals that `plan_pictures` gives: coded blocks, and bytes of all slots for coded bits."""
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def plan_pictures(
     shapes: Any, offsets: Any, subsampling: Any, sizes: Any, each: Any, pictures: Any, firsts: Any, fit: Any,
     totals: Any,
@@ -52,7 +52,7 @@ def plan_pictures(
     totals[BLOCKS], totals[STREAMS] = blocks_before, streams_before
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def place_files(sizes: Any, fit: Any, room: Any, offsets: Any, shapes: Any) -> Any:
     """Where the files of ``sizes`` bytes (uint32[N]) lie that fill ``room`` bytes one after the other: ``offsets``, and
     ``shapes`` int32[N, 1], 0 for those that were not made. Returns the bytes up to the end of the last one, and how

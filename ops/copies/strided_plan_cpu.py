@@ -1,6 +1,7 @@
-"""Strided copies planned for a whole batch, in loops without the GIL: which loops copy a plan, and into what memory.
+"""Strided copies planned for a whole batch: which loops copy a plan, and into what memory.
 
-NumPy would take dozens of calls, which cost more than the copy itself where the batch is small.
+NumPy would take dozens of calls, which cost more than the copy itself where the batch is small. The loops keep the GIL:
+to have it again takes longer than they take.
 """
 
 # Numba carries no types.
@@ -25,7 +26,7 @@ _SHORT = 4
 """Elements of a dimension that the CPU kernel takes innermost (colours)."""
 
 
-@numba.njit(types.void(types.Array(types.int32, 2, "A", readonly=True), _MADE, _MADE, _MADE), nogil=True, cache=True)
+@numba.njit(types.void(types.Array(types.int32, 2, "A", readonly=True), _MADE, _MADE, _MADE), cache=True)
 def whole(shapes: Any, shape: Any, stride: Any, anchor: Any) -> None:
     """Packed samples of ``shapes`` as they are, all [N, D]; see `strided.Plan`."""
     for i in range(shapes.shape[0]):
@@ -35,7 +36,7 @@ def whole(shapes: Any, shape: Any, stride: Any, anchor: Any) -> None:
             step *= shapes[i, d]
 
 
-@numba.njit(types.void(_GIVEN, _MADE), nogil=True, cache=True)
+@numba.njit(types.void(_GIVEN, _MADE), cache=True)
 def row_major(shape: Any, stride: Any) -> None:
     """Strides of packed samples, [N, D]."""
     for i in range(shape.shape[0]):
@@ -48,7 +49,7 @@ def row_major(shape: Any, stride: Any) -> None:
 @numba.njit(
     types.void(types.int64, types.Array(types.boolean, 1, "C", readonly=True), _GIVEN, _GIVEN, _FLAT,
                types.Array(types.int64, 2, "A"), types.Array(types.int64, 2, "A")),
-    nogil=True, cache=True,
+    cache=True,
 )  # fmt: skip
 def mirror(axis: Any, where: Any, shape: Any, extent: Any, base: Any, stride: Any, anchor: Any) -> None:
     """Reverse the samples ``where`` along ``axis``: ``base``, ``stride`` and ``anchor`` change in place."""
@@ -59,7 +60,7 @@ def mirror(axis: Any, where: Any, shape: Any, extent: Any, base: Any, stride: An
             anchor[i, axis] = extent[i, axis] - anchor[i, axis] - shape[i, axis]
 
 
-@numba.njit(types.int64(_GIVEN, types.float64), nogil=True, cache=True)
+@numba.njit(types.int64(_GIVEN, types.float64), cache=True)
 def larger(shape: Any, most: Any) -> Any:
     """How many samples of ``shape`` have more than ``most`` elements, or are longer than that in a dimension."""
     found = 0
@@ -72,7 +73,7 @@ def larger(shape: Any, most: Any) -> Any:
     return found
 
 
-@numba.njit(types.int64(_GIVEN, types.Array(types.int32, 2, "C"), _FLAT), nogil=True, cache=True)
+@numba.njit(types.int64(_GIVEN, types.Array(types.int32, 2, "C"), _FLAT), cache=True)
 def packed(shape: Any, shapes: Any, offsets: Any) -> Any:
     """Where samples of ``shape`` begin that lie one after the other, and their shapes in 32 bits; returns the elements
     of all."""
@@ -87,7 +88,7 @@ def packed(shape: Any, shapes: Any, offsets: Any) -> Any:
     return total
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def _one(dims: Any, outer: Any, inner: Any, n: Any) -> Any:
     """Dimension ``outer`` goes on where ``inner`` ends, on both sides, in all samples."""
     for i in range(n):
@@ -99,7 +100,7 @@ def _one(dims: Any, outer: Any, inner: Any, n: Any) -> Any:
     return True
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def _fold(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, dims: Any, kept: Any
 ) -> Any:
@@ -131,14 +132,14 @@ def _fold(
     return count, found
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def _put(out: Any, i: Any, at: Any, dims: Any, d: Any) -> None:
     """Dimension ``d`` of sample ``i`` as number ``at`` of its loops; one of length 1 where ``d`` is -1."""
     for k in range(5):
         out[i, at, k] = dims[d, i, k] if d >= 0 else np.int64(k in (SHAPE, EXTENT))
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def _short(dims: Any, d: Any, n: Any, dense: Any) -> Any:
     """Dimension ``d`` is short in all samples, and, where ``dense`` is asked for, of neighbouring elements."""
     short, near = True, True
@@ -151,7 +152,7 @@ def _short(dims: Any, d: Any, n: Any, dense: Any) -> Any:
 _PLAN = (_GIVEN, _GIVEN, _GIVEN, _GIVEN, _GIVEN, types.int64, types.boolean, _FLAT)
 
 
-@numba.njit(types.UniTuple(types.int64, 2)(*_PLAN), nogil=True, cache=True)
+@numba.njit(types.UniTuple(types.int64, 2)(*_PLAN), cache=True)
 def loops(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any
 ) -> Any:
@@ -173,7 +174,7 @@ def loops(
     return total, count - 1 - found if found >= 0 else -1
 
 
-@numba.njit(types.boolean(_GIVEN, _GIVEN, _GIVEN, types.int64, types.int64), nogil=True, cache=True)
+@numba.njit(types.boolean(_GIVEN, _GIVEN, _GIVEN, types.int64, types.int64), cache=True)
 def channels_whole(shape: Any, anchor: Any, extent: Any, channel: Any, width: Any) -> Any:
     """Whether all samples keep all of their ``width`` channels; those of no elements do."""
     for i in range(shape.shape[0]):
@@ -188,7 +189,7 @@ def channels_whole(shape: Any, anchor: Any, extent: Any, channel: Any, width: An
     return True
 
 
-@numba.njit(types.UniTuple(types.int64, 3)(types.Array(types.int64, 3, "C")), nogil=True, cache=True)
+@numba.njit(types.UniTuple(types.int64, 3)(types.Array(types.int64, 3, "C")), cache=True)
 def lines(dims: Any) -> Any:
     """Of the loops [N, D, 5] the most lines of a sample, the longest line, and whether all lies within the source; -1
     lines where those of a sample do not lie one element after the other on both sides."""
@@ -214,7 +215,7 @@ def lines(dims: Any) -> Any:
     return most, longest, inside
 
 
-@numba.njit(types.int64(*_PLAN), nogil=True, cache=True)
+@numba.njit(types.int64(*_PLAN), cache=True)
 def tiles(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any
 ) -> Any:

@@ -261,7 +261,9 @@ class HostPart:
         env = {e: it.env[e] for e in step.needs}
         slots = it.samples.slot
         room = max(1, int(self._budget.host.limit * FOR_WORK) // self._options.num_threads)
-        cuts = chunks(cost, ahead.peak, room, self._options.num_threads)
+        # Other batches are in the pool beside this one: as many as may wait, and the one that the consumer waits for.
+        others = 0 if self._options.asked or not self.on_account else self._options.cpu_queue
+        cuts = chunks(cost, ahead.peak, room, -(-self._options.num_threads // (1 + others)))
         it.chunks = self._before[name] = Latch(len(cuts))
         whole = whole_outputs(ahead.made, self._recycler.empty)
         for k, (a, b) in enumerate(cuts):

@@ -8,6 +8,7 @@ from dali_run.pipelines.engine import cost
 
 
 @pytest.fixture(autouse=True)
-def chunk_for_each_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little work a batch is, each worker gets a chunk of it."""
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little work a batch is, workers get chunks of a few samples."""
+    monkeypatch.setattr(cost, "CHUNK", 8 * cost.SAMPLE)
     monkeypatch.setattr(cost, "SMALLEST_CHUNK", 1)

@@ -76,7 +76,7 @@ _ORDER_AT, _OTHER_AT = U(256), U(512)
 @njit(
     "void(int32[:, ::1], int64[::1], boolean[::1], int32[::1], int64[:, :], int64[:, :], int64[:, ::1], int64[::1], "
     "int64[::1], int64[::1])",
-    nogil=True, cache=True,
+    cache=True,
 )  # fmt: skip
 def regions(
     shapes: Any, offsets: Any, good: Any, orientation: Any, corners: Any, needed: Any, windows: Any, channels: Any,
@@ -407,7 +407,7 @@ def _tables(
             else:
                 ac_entries(codes[t], seconds, entries[t])
             kept[t, 0] = 1
-            size = 16
+            size: Any = 16
             for k in range(16):
                 size += np.int64(data[where + k])
             kept[t, 1 : 1 + size] = data[where : where + size]
@@ -424,7 +424,7 @@ def _is_kept(data: Any, at: Any, kept: Any) -> Any:
     lookup tables of these anew would take longer than to decode the image."""
     if kept[0] == 0 or at <= 0 or at + 16 > len(data):
         return False
-    size = 16
+    size: Any = 16
     for k in range(16):
         if data[at + k] != kept[1 + k]:
             return False

@@ -172,7 +172,7 @@ def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
     return found
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def summarise(
     rows: Any, turning: Any, max_pixels: Any, orientation: Any, extents: Any, channels: Any, good: Any, odd: Any
 ) -> Any:
@@ -192,7 +192,7 @@ def summarise(
     return found
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def planes(row: Any) -> Any:
     """Bytes of the CUDA decoder for the samples of an image, and for where the coefficients of their blocks are."""
     across, down, found = 1, 1, np.int64(0)
@@ -205,7 +205,7 @@ def planes(row: Any) -> Any:
     return found if row.components < 4 else 2 * found
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def foreseen(
     rows: Any, shapes: Any, on_gpu: Any, aside: Any, turning: Any, max_pixels: Any, fixed: Any, elements: Any,
     besides: Any,
@@ -241,7 +241,7 @@ def foreseen(
     return others
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def refused(good: Any, status: Any) -> Any:
     """How many ``good`` images have a ``status`` other than 0."""
     found = 0
@@ -250,7 +250,7 @@ def refused(good: Any, status: Any) -> Any:
     return found
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(cache=True)
 def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any, shapes: Any) -> None:
     """Shapes [N, 3] of decoded images of these sizes, without pixels where an image is not ``good``. ``fixed``: the
     channels of all of them, or 0."""

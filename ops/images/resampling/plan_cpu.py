@@ -1,5 +1,5 @@
-"""How images are resampled and cut, planned for a whole batch in loops without the GIL. NumPy would take dozens of
-calls for each, which hold the GIL for as long and wait for it in between.
+"""How images are resampled and cut, planned for a whole batch. NumPy would take dozens of calls for each loop. They all
+keep the GIL: to have it again takes longer than they take.
 
 Types are those of the formulas: float32 where DALI 2.4 has float32, so that sizes and regions are its own to the bit.
 Arguments of the user have a row for each sample, or one that stands for all.
@@ -96,7 +96,7 @@ def _fit(wanted: Any, lo: Any, hi: Any, i: Any, extents: Any, mode: Any, limit: 
 @numba.njit(
     "int64(float32[:, :], float32[:, :], float32[:, :], int64[:, :], int64, float32[::1], boolean, "
     "float32[:, ::1], float32[:, ::1], int64[:, ::1])",
-    nogil=True, cache=True, error_model="numpy",
+    cache=True, error_model="numpy",
 )  # fmt: skip
 def fit(
     wanted: Any, begin: Any, end: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, lo: Any, hi: Any, sizes: Any
@@ -140,7 +140,7 @@ def _columns_first(lo: Any, hi: Any, size: Any, support: Any, i: Any) -> Any:
 @numba.njit(
     "void(float32[:, ::1], float32[:, ::1], int64[:, ::1], int64[:], int64[:], boolean, int8[::1], float32[::1], "
     "int64, int8[:, ::1], float32[:, ::1], int64[:, ::1], boolean[:, ::1], boolean[::1])",
-    nogil=True, cache=True, error_model="numpy",
+    cache=True, error_model="numpy",
 )  # fmt: skip
 def filters(
     lo: Any, hi: Any, size: Any, shrink: Any, enlarge: Any, antialias: Any, kinds: Any, widths: Any, gaussian: Any,
@@ -177,9 +177,7 @@ def _between(across: Any, rows: Any, columns: Any, height: Any, width: Any) -> A
     return np.float64(height) * np.float64(columns) if across else np.float64(rows) * np.float64(width)
 
 
-@numba.njit(
-    "int64(boolean[::1], int64[:, ::1], int64[:, ::1], int64, int64, float64, float64[::1])", nogil=True, cache=True
-)
+@numba.njit("int64(boolean[::1], int64[:, ::1], int64[:, ::1], int64, int64, float64, float64[::1])", cache=True)
 def elements(across: Any, shapes: Any, before: Any, first: Any, axes: Any, most: Any, out: Any) -> Any:
     """The larger of what a sample becomes and of what lies between the passes, in elements; returns how many samples
     need more than ``most``. ``before`` and ``shapes`` [N, D]: of the input and the output, whose spatial ``axes`` start
@@ -204,7 +202,7 @@ def elements(across: Any, shapes: Any, before: Any, first: Any, axes: Any, most:
     "UniTuple(int64, 2)(int64[:, :], int64[:], int64[:, ::1], int64[:, ::1], boolean[:, ::1], boolean[::1], "
     "float32[:, ::1], int64, int32[:], int64, boolean, float64, int64[:, ::1], int64[:, ::1], boolean[:, ::1], "
     "int32[:, ::1], int64[::1], int64[:, ::1])",
-    nogil=True, cache=True, error_model="numpy",
+    cache=True, error_model="numpy",
 )  # fmt: skip
 def cut_out(
     extents: Any, channels: Any, start: Any, made: Any, turned: Any, across: Any, window: Any, rounding: Any,
@@ -250,7 +248,6 @@ def cut_out(
 
 @numba.njit(
     "void(int64, int64, int64[:, ::1], int64[:, ::1], float32[:, ::1], float32[:, ::1], int64[:, ::1])",
-    nogil=True,
     cache=True,
 )
 def windows_to(rows: Any, columns: Any, anchor: Any, shape: Any, lo: Any, hi: Any, sizes: Any) -> None:
@@ -263,9 +260,7 @@ def windows_to(rows: Any, columns: Any, anchor: Any, shape: Any, lo: Any, hi: An
             lo[i, a], hi[i, a] = anchor[i, a], anchor[i, a] + shape[i, a]
 
 
-@numba.njit(
-    "void(int64[:, :], int64[:, :], float32[:, ::1], float32[:, ::1], int64[:, :, ::1])", nogil=True, cache=True
-)
+@numba.njit("void(int64[:, :], int64[:, :], float32[:, ::1], float32[:, ::1], int64[:, :, ::1])", cache=True)
 def into_image(corner: Any, extents: Any, lo: Any, hi: Any, domain: Any) -> None:
     """Regions [``lo``, ``hi``) of windows of ``extents`` at ``corner`` of their images, counted in the images, in
     place; ``domain`` [N, 2, 2]: where the windows begin and end. All [N, 2]."""
@@ -279,7 +274,7 @@ def into_image(corner: Any, extents: Any, lo: Any, hi: Any, domain: Any) -> None
 @numba.njit(
     "void(float32[:, :], float32[:, :], int64[:, :], int64[:, :], int64[:, :], float32[:, :], int64[:, :], "
     "int64[:, ::1])",
-    nogil=True, cache=True,
+    cache=True,
 )  # fmt: skip
 def source_windows(
     lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, support: Any, extents: Any, windows: Any

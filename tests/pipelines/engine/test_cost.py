@@ -18,7 +18,7 @@ STEP = Step("chunk", (), (), ())
 
 
 @pytest.fixture(autouse=True)
-def chunk_for_each_thread() -> None:
+def small_chunks() -> None:
     """Not here: small batches are cut as they are for users."""
 
 

@@ -50,14 +50,14 @@ class Kernel:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, work: Any) -> None:
         self.entered, self.leave = threading.Event(), threading.Event()
-        self._calls, self._lock = 0, threading.Lock()
+        self._waits, self._lock = True, threading.Lock()
         flip = Flip.cpu
 
         def cpu(op: Flip, *args: Any) -> Any:
             with self._lock:
-                self._calls += 1
-                number = self._calls
-            if number == THREADS + 1:  # there is a chunk for each thread
+                waits = self._waits and int(args[0].samples.position[0]) == BATCH
+                self._waits = self._waits and not waits
+            if waits:
                 self.entered.set()
                 assert self.leave.wait(PATIENCE)
                 work()
