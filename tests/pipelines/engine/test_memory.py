@@ -438,10 +438,11 @@ def test_a_tight_budget_changes_no_byte(spec: Path) -> None:
 
 
 def test_the_account_stays_below_the_budget_where_batches_can_be_cut(spec: Path) -> None:
-    wide = run(spec, "wide", pipeline__prefetch_queue_depth=8)
-    tight = run(spec, "tight", pipeline__prefetch_queue_depth=8, pipeline__memory__host="60KB")
-    assert wide.report["memory"]["host_peak_bytes"] > 60_000
-    assert tight.report["memory"]["host_peak_bytes"] <= 60_000
+    settings: dict[str, Any] = {"pipeline__prefetch_queue_depth": 8, "pipeline__batch_size": 22}
+    wide = run(spec, "wide", **settings)
+    tight = run(spec, "tight", **settings, pipeline__memory__host="100KB")
+    assert wide.report["memory"]["host_peak_bytes"] > 100_000
+    assert tight.report["memory"]["host_peak_bytes"] <= 100_000
 
 
 def test_batches_that_must_be_whole_stay_whole(spec: Path) -> None:
