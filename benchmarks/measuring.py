@@ -74,7 +74,7 @@ class Side:
         self.library, self.device, self.data, self.threads, self.seconds = library, device, data, threads, seconds
         self.package, self.scratch, self.gpu = Path(package), Path(scratch), device == "gpu"
         self.ours, self.batch = library == "dali_run", BATCHES[device]
-        self.mixed = "mixed" if self.gpu else "cpu"
+        self.mixed, self.torch_device = ("mixed", "cuda") if self.gpu else ("cpu", "cpu")
         self.memory = GpuMemory() if self.gpu else None
         self.fn, self.types = self.module(".fn"), self.module(".types")
 

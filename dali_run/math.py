@@ -10,8 +10,8 @@ from .pipelines.python.data_node import DataNode, calculate
 (
     sqrt, rsqrt, cbrt, exp, log, log2, log10, abs, fabs, floor, ceil, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh,
     asinh, acosh, atanh,
-) = unary(calculate)  # fmt: skip
-min, max, atan2, pow, fpow = binary(calculate)
+) = unary(calculate, __name__)  # fmt: skip
+min, max, atan2, pow, fpow = binary(calculate, __name__)
 
 
 def clamp(value: Any, lo: Any, hi: Any) -> DataNode:

@@ -50,7 +50,7 @@ def convert(d: Side) -> dict[str, Any]:
 
 
 def by_pillow(path: str, job: str) -> None:
-    """What ``job`` does to one image, in Pillow and NumPy; the result is dropped."""
+    """Do to one image what ``job`` does, in Pillow and NumPy; the result is dropped."""
     image = Image.open(path).convert("RGB")
     if job == "thumbnails":
         np.asarray(ImageOps.mirror(image))

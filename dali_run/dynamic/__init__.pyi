@@ -29,15 +29,15 @@ from ..pipelines.dynamic.dtypes import dtype as dtype
 from ..pipelines.dynamic.dtypes import float16 as float16
 from ..pipelines.dynamic.dtypes import float32 as float32
 from ..pipelines.dynamic.dtypes import float64 as float64
-from ..pipelines.dynamic.dtypes import int8 as int8
 from ..pipelines.dynamic.dtypes import int16 as int16
 from ..pipelines.dynamic.dtypes import int32 as int32
 from ..pipelines.dynamic.dtypes import int64 as int64
+from ..pipelines.dynamic.dtypes import int8 as int8
 from ..pipelines.dynamic.dtypes import type_id as type_id
-from ..pipelines.dynamic.dtypes import uint8 as uint8
 from ..pipelines.dynamic.dtypes import uint16 as uint16
 from ..pipelines.dynamic.dtypes import uint32 as uint32
 from ..pipelines.dynamic.dtypes import uint64 as uint64
+from ..pipelines.dynamic.dtypes import uint8 as uint8
 from ..pipelines.dynamic.imread import imread as imread
 from ..pipelines.dynamic.readers import Reader as Reader
 from ..pipelines.dynamic.readers import ReaderState as ReaderState

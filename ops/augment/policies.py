@@ -38,7 +38,7 @@ _REDUCED_CIFAR10 = """
     shear_y .5 8 translate_y .7 9 | auto_contrast .5 equalize .9 | shear_y .2 7 posterize .3 7
     color .4 3 brightness .6 7 | sharpness .3 9 brightness .7 9 | equalize .6 equalize .5 | contrast .6 7 sharpness .6 5
     color .7 7 translate_x .5 8 | equalize .3 auto_contrast .4 | translate_y .4 3 sharpness .2 6
-    brightness .9 6 color .2 8 | solarize .5 2 | equalize .2 auto_contrast .6 | equalize .2 equalize .6
+    brightness .9 6 color .2 8 | solarize .5 2 invert 0 | equalize .2 auto_contrast .6 | equalize .2 equalize .6
     color .9 9 equalize .6 | auto_contrast .8 solarize .2 8 | brightness .1 3 color .7 0
     solarize .4 5 auto_contrast .9 | translate_y .9 9 translate_y .7 9 | auto_contrast .9 solarize .8 3
     equalize .8 invert .1 | translate_y .7 9 auto_contrast .9"""
@@ -46,7 +46,7 @@ _SVHN = """
     shear_x .9 4 invert .2 | shear_y .9 8 invert .7 | equalize .6 solarize .6 6 | invert .9 equalize .6
     equalize .6 rotate .9 3 | shear_x .9 4 auto_contrast .8 | shear_y .9 8 invert .4 | shear_y .9 5 solarize .2 6
     invert .9 auto_contrast .8 | equalize .6 rotate .9 3 | shear_x .9 4 solarize .3 3 | shear_y .8 8 invert .7
-    equalize .9 translate_y .6 6 | invert .9 equalize .6 | contrast .3 3 rotate .8 4 | invert .8
+    equalize .9 translate_y .6 6 | invert .9 equalize .6 | contrast .3 3 rotate .8 4 | invert .8 translate_y 0 2
     shear_y .7 6 solarize .4 8 | invert .6 rotate .8 4 | shear_y .3 7 translate_x .9 3 | shear_x .1 6 invert .6
     solarize .7 2 translate_y .6 7 | shear_y .8 4 invert .8 | shear_x .7 9 translate_y .8 3
     shear_y .8 5 auto_contrast .7 | shear_x .7 2 invert .1"""
@@ -54,8 +54,9 @@ _REDUCED_IMAGE_NET = """
     posterize .4 8 rotate .6 9 | solarize .6 5 auto_contrast .6 | equalize .8 equalize .6
     posterize .6 7 posterize .6 6 | equalize .4 solarize .2 4 | equalize .4 rotate .8 8 | solarize .6 3 equalize .6
     posterize .8 5 equalize 1 | rotate .2 3 solarize .6 8 | equalize .6 posterize .4 6 | rotate .8 8 color .4 0
-    rotate .4 9 equalize .6 | equalize .8 | invert .6 equalize 1 | color .6 4 contrast 1 8 | rotate .8 8 color 1 2
-    color .8 8 solarize .8 7 | sharpness .4 7 invert .6 | shear_x .6 5 equalize 1 | color .4 0 equalize .6
+    rotate .4 9 equalize .6 | equalize 0 equalize .8 | invert .6 equalize 1 | color .6 4 contrast 1 8
+    rotate .8 8 color 1 2 | color .8 8 solarize .8 7 | sharpness .4 7 invert .6 | shear_x .6 5 equalize 1
+    color .4 0 equalize .6
     equalize .4 solarize .2 4 | solarize .6 5 auto_contrast .6 | invert .6 equalize 1 | color .6 4 contrast 1 8
     equalize .8 equalize .6"""
 _TEXTS = {
@@ -68,7 +69,12 @@ NAMES = tuple(_TEXTS)
 
 
 def sub_policies(name: str) -> list[list[Step]]:
-    """The steps of each sub-policy of the policy ``name``, one of `NAMES`."""
+    """The steps of each sub-policy of the policy ``name``, one of `NAMES`, without those of probability 0."""
+    return [[step for step in steps if step[1]] for steps in published(name)]
+
+
+def published(name: str) -> list[list[Step]]:
+    """The steps of each sub-policy as they were published, some of which have the probability 0."""
     return [_steps(part.split()) for line in _TEXTS[name].strip().splitlines() for part in line.split("|")]
 
 

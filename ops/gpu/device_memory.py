@@ -214,6 +214,7 @@ class DevicePool:
         self._shared.append(block)
 
     def _new(self, size: int, stream: int) -> _Block:
+        self._free(self.held + size - int(MAX_IDLE * max(self._before, self._high, self.live + size)))
         limit = sum(self._limits.values())
         if limit:
             self._free(self.held + size - limit)

@@ -43,8 +43,8 @@ STREAMS = 3
 threads, in turns: 365,400 and 369,700 images/s with one, 377,200 and 373,100 with two, 410,000 and 417,800)."""
 LITTLE = PIECE // 8
 """Bytes of a batch below which it is read as a whole: labels, and the like."""
-_PART = 1 / 8
-"""Part of a device's budget that files may take which wait for a lane. What is more than that is read as a whole."""
+_PART = 1 / 3
+"""Share of a device's budget for uploaded files that wait for a lane. Batches beyond it are read as a whole."""
 _RING = 1 / 16
 """Part of the host's budget that pieces may take."""
 _REFUSALS = 3

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from ...ops.arrays.pad import Pad
 from ...ops.base import Operator, parameters
@@ -19,7 +18,7 @@ from ...ops.types import DALIDataType, DALIImageType, DALIInterpType, from_numpy
 from ..graph.arguments import is_tensor
 from ..python import indexing
 from ..python.arithmetic import Arithmetic
-from ..python.arrays import as_array, settled
+from ..python.arrays import ReadableArray, as_array, settled
 from ..python.data_node import ScalarConstant, literal
 from ..python.tensors import Tensor as PipelineTensor
 from ..python.tensors import TensorList
@@ -138,7 +137,7 @@ class Value(Arithmetic[Any]):
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
 
-class Tensor(Value):
+class Tensor(Value, ReadableArray):
     """One sample. NumPy, CuPy, PyTorch and whatever speaks DLPack read it without a copy."""
 
     __slots__ = ()
@@ -198,23 +197,6 @@ class Tensor(Value):
     def torch(self, copy: bool = False) -> Any:
         """The tensor as PyTorch's, without a copy unless ``copy``. Raises ImportError without PyTorch."""
         return to_torch(self._array, copy)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        array = self._array
-        host = array if isinstance(array, np.ndarray) else array.get()
-        return np.array(host, dtype=dtype, copy=copy)
-
-    @property
-    def __cuda_array_interface__(self) -> Any:
-        if isinstance(self._array, np.ndarray):
-            raise AttributeError("the tensor is on the host: .gpu() has __cuda_array_interface__")
-        return self._array.__cuda_array_interface__
-
-    def __dlpack__(self, **arguments: Any) -> Any:
-        return self._array.__dlpack__(**arguments)
-
-    def __dlpack_device__(self) -> Any:
-        return self._array.__dlpack_device__()
 
     def __getitem__(self, index: Any) -> Any:
         return subscript(self, index)

@@ -34,8 +34,8 @@ JOB_BYTES = 6 << 30
 """Default budget of a job or benchmark on a GPU: the knee of the curve of rate over memory, for launches of
 `LAUNCH_BYTES` on each of four lanes (``benchmarks/jobs/memory_curve.py``)."""
 GUEST_BYTES = 2 << 30
-"""Default budget inside a user's program, or what two of its batches need if that is more: three batches of 256 JPEGs
-of ImageNet at their peak, and what waits to be taken."""
+"""Default budget inside a user's program, or what two of its batches need if that is more: four batches of 256 JPEGs of
+ImageNet at their peak. While the program does nothing but wait for the device, the budget grows up to `JOB_BYTES`."""
 GUEST_SHARE = 0.1
 """Share of a GPU's memory that the default budget inside a program may take."""
 FREE_SHARE, JOB_FREE_SHARE = 0.5, 0.8
@@ -46,6 +46,8 @@ SAMPLE_BYTES = 256 << 10
 COPIED_BYTES = 128 << 20
 """Bytes of files that a launch joins at most if they are copied through page-locked memory that is made for them:
 1,024 JPEGs of ImageNet. Some twenty such buffers are made before a run is at its full speed, which takes long."""
+GROWTH = 1.5
+"""Factor by which the budget of a program grows, and shrinks."""
 GROW_AFTER, SHRINK_AFTER = 4, 2
 """Launches in a row for which the consumer waited, after which launches grow, and for which it did not and the queue
 was full, after which they shrink: every program waits for its first batches."""
@@ -91,8 +93,9 @@ class Credits:
     def __init__(self, options: Options, budget: BatchBudget, devices: int) -> None:
         """``devices``: how many GPUs, or what stands in for one, work on batches; 0 if workers do it all."""
         self._options, self._budget, self._devices = options, budget, devices
-        self.most = 0
-        """Bytes up to which a batch that needs it raises the budget. Set by the thread that opens devices."""
+        self.first = self.most = 0
+        """Bytes of the budget on each device at first, and those up to which a batch that needs it, or a consumer that
+        waits, raises it. Set by the thread that opens devices."""
         self.join = 1
         """Requests that go into a launch, as far as there is room for them. Set by the consumer's thread."""
         self.sample_bytes = 0.0
@@ -106,6 +109,8 @@ class Credits:
         """Requests for which there was room. Set by the thread that takes the schedule."""
         self._on_device = self._on_host = 0.0
         """Bytes per sample of the last launch at its peak. Set by the launching thread."""
+        self._need = 0
+        """Bytes of the last launch at its peak. Set by the launching thread."""
         self._demand = 0
 
     @property
@@ -124,9 +129,12 @@ class Credits:
         else:
             self._demand = 0
         if self._demand >= GROW_AFTER:
+            if self.join >= self._fits:
+                self._budgeted(GROWTH * self.limit)
             self.join, self._demand = min(2 * self.join, 2 * self._fits), 0
         elif self._demand <= -SHRINK_AFTER:
             self.join, self._demand = max(self.join // 2, 1), 0
+            self._budgeted(max(self.limit / GROWTH, 2 * min(self._need, LAUNCH_BYTES)))
 
     def requests(self, samples: int) -> int:
         """The number of requests, of ``samples`` each, that the next launch takes."""
@@ -177,7 +185,9 @@ class Credits:
             self._check(ahead)
         self._on_device, self._on_host = (on_device + ahead.at_once) / n, (on_host + ahead.held) / n
         need = on_device + ahead.at_once
-        self._raise(need)
+        self._need = need
+        if 2 * min(need, LAUNCH_BYTES) > self.limit:
+            self._budgeted(2 * min(need, LAUNCH_BYTES))
         room = min(LAUNCH_BYTES, self.limit // 2)
         if need <= room or len(ahead.peak) <= 1:
             return need, [(0, len(ahead.peak))]
@@ -195,11 +205,11 @@ class Credits:
                 f"give at least {-(-int(least / SLACK) >> 20)}MiB, or run with --device cpu"
             )
 
-    def _raise(self, need: int) -> None:
-        """Raise the budget to what two launches need."""
-        wanted = min(2 * min(need, LAUNCH_BYTES), int(SLACK * self.most))
-        if wanted > self.limit and self._budget.device is not None:
-            self._budget.device.limit = wanted * self._devices
+    def _budgeted(self, nbytes: float) -> None:
+        """Have a budget of ``nbytes`` on each device, within its bounds."""
+        if self._budget.device is not None and self.most:
+            bounded = max(SLACK * self.first, min(nbytes, SLACK * self.most))
+            self._budget.device.limit = int(bounded) * self._devices
 
 
 def _pieces(work: I64, room: int) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ from ...ops.errors import JobError, SpecError
 from ...ops.storage.urls import is_url, plain_path
 from ...writers.formats.columns import is_extension
 from ..plugins import known_writer, load_operators
-from ..spec.model import is_field_name
+from ..spec.text import is_field_name
 from ..tools.datasets import (
     read_through,
 )

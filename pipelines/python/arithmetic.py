@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 UNARY = {
     "sqrt": "Square root.",
@@ -47,31 +48,37 @@ POWERS = {
 }
 
 
-def _named(call: Callable[..., T], name: str, about: str) -> Callable[..., T]:
-    call.__name__ = call.__qualname__ = name
-    call.__doc__ = about
-    return call
-
-
-def unary(calculate: Callable[..., T]) -> list[Callable[[Any], T]]:
-    """The functions of `UNARY`."""
+def unary(calculate: Callable[..., T], module: str) -> list[Callable[[Any], T]]:
+    """The functions of `UNARY`, as members of ``module``."""
 
     def made(name: str, about: str) -> Callable[[Any], T]:
-        return _named(lambda input: calculate(f"{name}({{}})", input), name, about)
+        return _member(lambda input: calculate(f"{name}({{}})", input), calculate, module, name, about)
 
     return [made(name, about) for name, about in UNARY.items()]
 
 
-def binary(calculate: Callable[..., T]) -> list[Callable[[Any, Any], T]]:
-    """The functions of `BINARY`, then those of `POWERS`."""
+def binary(calculate: Callable[..., T], module: str) -> list[Callable[[Any, Any], T]]:
+    """The functions of `BINARY`, then those of `POWERS`, as members of ``module``."""
 
     def made(name: str, about: str) -> Callable[[Any, Any], T]:
-        return _named(lambda left, right: calculate(f"{name}({{}}, {{}})", left, right), name, about)
+        return _member(
+            lambda left, right: calculate(f"{name}({{}}, {{}})", left, right), calculate, module, name, about
+        )
 
     def power(name: str, about: str) -> Callable[[Any, Any], T]:
-        return _named(lambda base, exponent: calculate(f"{name}({{}}, {{}})", base, exponent), name, about)
+        call: Callable[[Any, Any], T] = lambda base, exponent: calculate(f"{name}({{}}, {{}})", base, exponent)  # noqa: E731
+        return _member(call, calculate, module, name, about)
 
     return [made(*f) for f in BINARY.items()] + [power(*f) for f in POWERS.items()]
+
+
+def _member(call: F, calculate: Callable[..., T], module: str, name: str, about: str) -> F:
+    function: Any = call
+    function.__name__ = function.__qualname__ = name
+    function.__module__, function.__doc__ = module, about
+    result = calculate.__annotations__["return"]
+    function.__annotations__ = {**dict.fromkeys(function.__code__.co_varnames, "Any"), "return": result}
+    return call
 
 
 class Arithmetic(Generic[T]):

@@ -19,30 +19,44 @@ _CPU = 1
 """Device type of host memory in DLPack."""
 
 
-class OneArray:
-    """Base of tensors: an array of NumPy's or CuPy's with a layout. NumPy (`__array_interface__`), CuPy
-    (`__cuda_array_interface__`) and DLPack see it without a copy."""
+class ReadableArray:
+    """Base of tensors: NumPy, CuPy, PyTorch and whatever speaks DLPack read `_array` without a copy."""
+
+    __slots__ = ()
+
+    @property
+    def _array(self) -> Any:
+        """The array, of NumPy's or CuPy's."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self._array
+        return np.array(array if isinstance(array, np.ndarray) else array.get(), dtype=dtype, copy=copy)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__array_interface__", "__cuda_array_interface__"):
+            return getattr(self._array, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self._array.__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+
+class OneArray(ReadableArray):
+    """Base of tensors that pipelines give: an array with a layout."""
 
     array: Any
+
+    @property
+    def _array(self) -> Any:
+        return self.array
 
     def layout(self) -> str:
         """Layout, for example ``HWC``."""
         raise NotImplementedError
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        host = self.array if isinstance(self.array, np.ndarray) else self.array.get()
-        return np.array(host, dtype=dtype, copy=copy)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("__array_interface__", "__cuda_array_interface__"):
-            return getattr(self.array, name)
-        raise AttributeError(name)
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.array.__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
 
 
 class ManyArrays:

@@ -18,7 +18,7 @@ from ..compile.plan import Plan, compile_graph
 from ..engine.engine import Engine, Iteration, Options, Request
 from ..engine.inputs import EndlessFeed, Sources
 from ..engine.nodes.run import Dropped
-from ..engine.options import lanes_for
+from ..engine.options import ahead_for, lanes_for
 from ..engine.stats import Stats
 from ..graph.nodes import Edge, Graph
 from ..user_warnings import warn
@@ -195,7 +195,7 @@ class Session:
             assert self.sources is not None
             options = Options(
                 num_threads=self._settings.num_threads,
-                cpu_queue=self._settings.cpu_queue_size,
+                cpu_queue=self._read_ahead(plan),
                 gpu_queue=self._settings.gpu_queue_size,
                 lanes=lanes_for(self._settings.gpu_queue_size),
                 to_host=False,
@@ -220,6 +220,11 @@ class Session:
         """Bytes that operators keep about the data set, by their names; nothing where none may."""
         kept = None if self._engine is None else self._engine.services.remembered
         return {} if kept is None else {n.name: kept.nbytes(n.op) for n in self.plan.graph.nodes}
+
+    def _read_ahead(self, plan: Plan) -> int:
+        """Batches that may wait before the device, read or being read: many are read at once, by few threads each."""
+        depth, ahead = self._settings.cpu_queue_size, plan.target.device == "gpu" and self.self_driven
+        return ahead_for(depth, self._settings.num_threads, asked=not ahead)
 
     def schedule_one(self) -> None:
         """Ask for the data of one more batch and put it on its way."""

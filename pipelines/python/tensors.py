@@ -26,7 +26,7 @@ _ANY_DIRECTION = 4
 
 
 class Tensor(OneArray):
-    """One sample."""
+    """One sample. NumPy (`__array_interface__`), CuPy (`__cuda_array_interface__`) and DLPack see it without a copy."""
 
     def __init__(self, array: Any, layout: str | None = None, source_info: str = "") -> None:
         self.array = array

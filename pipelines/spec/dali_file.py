@@ -17,6 +17,7 @@ from .serialized.definition import LARGEST, SavedPipeline, parse
 from .serialized.graph import convert
 from .text import Value
 from .text import parse as parse_yaml
+from .to_yaml import to_yaml
 
 
 def read_dali_file(path: str | os.PathLike[str], problems: Problems) -> Value | None:
@@ -43,8 +44,6 @@ def spec_text(data: bytes) -> str:
 
     Raises SpecError that names the operator which cannot be converted.
     """
-    from .to_yaml import to_yaml  # it needs the model, which needs this module
-
     saved = parse(data)
     builder, outputs = convert(saved)
     graph = without_conditions(builder.build({f"output{k}": e for k, e in outputs.items()}))

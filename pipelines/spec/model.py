@@ -24,7 +24,7 @@ from ..settings import RunSettings
 from . import slips
 from .python_file import is_python, read_python
 from .shipped import known_spec
-from .text import Value, read
+from .text import Value, is_field_name, read
 from .variables import override, substitute
 
 VERSION = 1
@@ -32,7 +32,6 @@ Policy = Literal["fail", "skip", "replace"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_FIELD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")
 _DEVICE = re.compile(r"auto|cpu|gpu|gpu:[0-9]{1,3}(,[0-9]{1,3})*|gpu:all|null")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?B|B)?")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -645,11 +644,6 @@ def _outputs(top: _Section, problems: Problems) -> tuple[tuple[str, Ref], ...]:
             section.say(mark, f"{name!r} is listed twice")
         outputs[name] = ref
     return tuple(outputs.items())
-
-
-def is_field_name(name: str) -> bool:
-    """``name`` may name an output: it becomes a feature, a file name extension, a column."""
-    return bool(_FIELD_NAME.fullmatch(name)) and not any(p in ("", ".", "..") for p in name.split("/"))
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

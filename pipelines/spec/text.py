@@ -406,3 +406,11 @@ def both_float(text: str) -> str:
     mantissa, exponent = re.split("[eE]", text[:40], maxsplit=1)
     mantissa = mantissa if "." in mantissa else mantissa + ".0"
     return f"{mantissa}e{exponent if exponent[:1] in '+-' else '+' + exponent}"
+
+
+_FIELD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")
+
+
+def is_field_name(name: str) -> bool:
+    """``name`` may name an output: it becomes a feature, a file name extension, a column."""
+    return bool(_FIELD_NAME.fullmatch(name)) and not any(p in ("", ".", "..") for p in name.split("/"))

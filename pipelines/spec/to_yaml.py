@@ -20,8 +20,7 @@ from ...readers.base import Reader
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Graph, Node, Scope
 from ..problems import Mark, Problems
-from .model import is_field_name
-from .text import UNPRINTABLE, both_float, resolve
+from .text import UNPRINTABLE, both_float, is_field_name, resolve
 
 Step = dict[str, Any]
 

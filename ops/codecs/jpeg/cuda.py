@@ -335,7 +335,10 @@ def _rows_of(records: NDArray[Any], field: str) -> NDArray[Any]:
     rows = records[field]
     if len(rows) > 1:
         return rows
-    return as_strided(rows, (2, rows.shape[1]), (0, rows.strides[1]))
+    shape, strides = (2, rows.shape[1]), (0, rows.strides[1])
+    if not len(rows):
+        return as_strided(rows, shape, strides)
+    return np.ndarray(shape, rows.dtype, rows, 0, strides)  # `as_strided` takes 50 us for a record
 
 
 def plan_decode(

@@ -26,15 +26,15 @@ from .rehearsed import Begun, Rehearsed
 
 
 def suits(plan: Plan, options: Options) -> bool:
-    """The program asks for each batch, and all that there is to do is to launch kernels on one GPU, after arithmetic
-    on a few numbers."""
+    """Whether the program asks for each batch, and all that there is to do is to launch kernels on one GPU, after
+    arithmetic on a few numbers; and to decode, if it asks for one batch at a time: no other one is read meanwhile."""
     target, steps = plan.target, plan.steps
     return (
         options.asked
         and target.device == "gpu"
         and len(target.indices) == 1
         and [s.kind for s in steps] == ["whole"] * (len(steps) - 1) + ["device"]
-        and all(_is_quick(n) and n.stage != "mixed" for n in plan.graph.nodes)
+        and all(_is_quick(n) and (n.stage != "mixed" or options.gpu_queue == 1) for n in plan.graph.nodes)
     )
 
 

@@ -117,7 +117,7 @@ class OpenLanes:
         self._limited.append(index)
         assert self._budget.device is not None
         self._budget.device.limit += max(1, int(SLACK * budget.first))
-        self._credits.most = budget.most
+        self._credits.first, self._credits.most = budget.first, budget.most
 
     def stop(self) -> None:
         """Wake the threads that wait for a lane with Closed."""

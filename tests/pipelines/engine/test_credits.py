@@ -120,6 +120,19 @@ def test_budgets() -> None:
         assert given.first == given.most == 3 * GIB
 
 
+def test_the_budget_of_a_program_grows_while_it_waits_and_shrinks_when_it_does_not() -> None:
+    found = credits(int(SLACK * 2 * GIB), most=6 * GIB)
+    found.first = 2 * GIB
+    sizes = []
+    for fill in [0] * 60 + [2] * 60:
+        found.launch(of(256 * found.requests(256), 1900_000, 602_112), 20 * MIB, 0)
+        found.taken(fill, 2)
+        sizes.append(found.limit)
+    assert sizes[0] == sizes[-1] == int(SLACK * 2 * GIB)
+    assert max(sizes) == sizes[59] == int(SLACK * 6 * GIB)
+    assert sizes[:60] == sorted(sizes[:60])
+
+
 def test_a_budget_below_one_sample_names_the_least_that_works() -> None:
     found = credits(int(SLACK * 5 * MIB), memory=Memory(gpu=5 * MIB))
     with pytest.raises(
