@@ -158,15 +158,16 @@ def _labels(data: U8, at: I64, flags: I64, kinds: I64) -> tuple[npt.NDArray[np.f
     return labels, to, counts
 
 
-def labels_of(paths: Sequence[str]) -> tuple[bool, bool]:
-    """Whether the labels of all records are whole numbers, and whether some record has several. Raises JobError."""
+def labels_of(paths: Sequence[str]) -> tuple[int, bool, bool]:
+    """The number of records, whether all their labels are whole numbers, and whether some record has several. Raises
+    JobError."""
     records = MXNet(path=tuple(paths)).open()
     whole, several = True, False
     for low in range(0, len(records), _BLOCK):
         labels, counts = records.labels(low, min(low + _BLOCK, len(records)))
         whole &= bool((np.isfinite(labels) & (labels == np.rint(labels)) & (np.abs(labels) <= _EXACT)).all())
         several |= bool((counts > 1).any())
-    return whole, several
+    return len(records), whole, several
 
 
 def _index(mapped: Mapped, i: int) -> I64:

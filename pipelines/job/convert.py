@@ -4,7 +4,6 @@ byte, unless the pictures are asked for in another size or format.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -23,7 +22,7 @@ from ..spec.text import is_field_name
 from ..tools.datasets import (
     read_through,
 )
-from .data_layout import KEYS, PEEK, Found, find_data, is_picture
+from .data_layout import KEYS, Found, find_data, first_records, is_picture
 from .run import JobResult, Progress, run_job
 
 RECODED, SMALL = "decode", "decode_small"
@@ -245,7 +244,7 @@ def _picture(found: Found) -> str | None:
             return dict(zip(found.fields, outputs, strict=True))
 
         data = read_through("", found.step["op"], arguments, fields)
-        for record in itertools.islice(data.records, PEEK):
+        for record in first_records(data.records):
             for name in names:
                 if not record.problem and is_picture(record.fields[name].tobytes()):
                     return name

@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -46,6 +45,8 @@ KEYS = ("key", "__key__")
 """Names of columns and features that hold the samples' keys."""
 PEEK = 64
 """Records that are looked at to find the fields; readers find out about the others."""
+PEEK_BYTES = 1 << 26
+"""Bytes of such records, after which no other is looked at."""
 
 
 @dataclass(slots=True)
@@ -167,8 +168,8 @@ def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> Found:
     if missing and not in_part:
         raise SpecError(f"{missing[0]} is missing, though the manifest lists it; dali-run verify {source} says more")
     paths = [p for p in paths if p not in missing]
-    if not paths:
-        raise SpecError(f"{source}: holds no samples")
+    if not paths or not sum(samples for _, samples, _ in written_files(source)):
+        raise SpecError(f"{source}: the data set is empty")
     found = _OF_OURS[write["writer"]]([p.parent if p.name == "data.mdb" else p for p in paths], write)
     text = (f for f, kind in found.fields.items() if kind == "bytes" and fields.get(f, {}).get("extension") == "txt")
     found.text = tuple(dict.fromkeys((*found.text, *text)))
@@ -214,7 +215,7 @@ def _renamed(found: Found, names: Mapping[str, str]) -> Found:
 def _our_archives(paths: list[Path], write: Mapping[str, Any]) -> Found:
     """Tar: the members of a sample stand in the order of its fields."""
     fields = write["fields"]
-    records = list(itertools.islice(tar_records(paths), PEEK))
+    records = first_records(tar_records(paths))
     whole = [r for r in records if len(r.fields) == len(fields)]
     if not whole:
         raise SpecError(f"{paths[0]}: none of its first samples has the fields of the manifest ({', '.join(fields)})")
@@ -344,7 +345,7 @@ def _lmdb(paths: list[Path], _: Sequence[str] = ()) -> Found:
 
 
 def _tar(paths: list[Path], _: Sequence[str] = ()) -> Found:
-    records = list(itertools.islice(tar_records(paths), PEEK))
+    records = first_records(tar_records(paths))
     extensions = list(dict.fromkeys(e for r in records for e in r.fields))
     if not extensions:
         raise SpecError(f"{paths[0]}: holds no samples")
@@ -366,7 +367,9 @@ def _is_numeral(text: Any) -> bool:
 def _recordio(paths: list[Path], _: Sequence[str] = ()) -> Found:
     """Labels are stored as floats: those of all records say whether they are whole numbers, and one each."""
     step = {"op": "readers.mxnet", "path": _absolute(paths)}
-    whole, lists = labels_of(step["path"])
+    count, whole, lists = labels_of(step["path"])
+    if not count:
+        raise SpecError(f"{paths[0]}: the data set is empty")
     return Found(step, {"image": "bytes", "label": "numbers"}, whole=("label",) * whole, lists=("label",) * lists)
 
 
@@ -401,6 +404,8 @@ def _parquet(paths: list[Path], columns: Sequence[str]) -> Found:
     if not kept:
         raise SpecError(f"{paths[0]}: has no columns")
     step: dict[str, Any] = {"op": "readers.parquet", "path": _absolute(paths), "columns": [w.name for w in kept]}
+    if not read_through("", step["op"], {k: v for k, v in step.items() if k != "op"}, None).count:
+        raise SpecError(f"{paths[0]}: the data set is empty: it has columns and no rows")
     return Found(
         {**step, "key": key} if key else step,
         {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in kept},
@@ -458,9 +463,19 @@ def _value(outputs: list[Any]) -> dict[str, Any]:
     return {"value": outputs[0].tobytes()}
 
 
+def first_records(records: Iterator[Record]) -> list[Record]:
+    """The first records, at most `PEEK` of them, and no more once they hold `PEEK_BYTES`."""
+    found: list[Record] = []
+    nbytes = 0
+    while len(found) < PEEK and nbytes < PEEK_BYTES and (record := next(records, None)) is not None:
+        found.append(record)
+        nbytes += sum(len(v) for v in record.fields.values() if isinstance(v, bytes))
+    return found
+
+
 def _first(data: DataSet) -> list[bytes]:
     """Values of the first records that can be read."""
-    records: list[Record] = [r for r in itertools.islice(data.records, PEEK) if not r.problem]
+    records = [r for r in first_records(data.records) if not r.problem]
     if not records:
         raise SpecError("the data set is empty, or none of its first records can be read")
     return [r.fields["value"] for r in records]

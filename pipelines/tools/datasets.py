@@ -386,24 +386,26 @@ def with_arrays(fields: dict[str, Any]) -> dict[str, Any]:
 def example_fields(data: bytes) -> dict[str, Any]:
     """The features of a tf.train.Example; nothing where ``data`` is not one."""
     try:
-        features = b"".join(v for n, v in message_fields(data) if n == 1 and isinstance(v, bytes))
+        # views: a large value is copied once, not at every level
+        parts = [v for n, v in message_fields(memoryview(data)) if n == 1 and isinstance(v, memoryview)]
+        features = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         fields = {}
         for number, entry in message_fields(features):
-            parts = dict(message_fields(entry))
-            if number != 1 or not {1, 2} >= set(parts):
+            feature = dict(message_fields(entry))
+            if number != 1 or not {1, 2} >= set(feature):
                 return {}
-            fields[parts[1].decode()] = _feature(parts.get(2, b""))
+            fields[bytes(feature[1]).decode()] = _feature(feature.get(2, memoryview(b"")))
     except (ValueError, AttributeError, KeyError, TypeError):
         return {}
     return fields
 
 
-def _feature(data: bytes) -> Any:
+def _feature(data: memoryview) -> Any:
     """A Feature: one value as such, several as an array or a list. Raises ValueError."""
     for kind, values in message_fields(data):
         items = [v for n, v in message_fields(values) if n == 1]
         if kind == 1:
-            return items[0] if len(items) == 1 else [len(i) for i in items]
+            return bytes(items[0]) if len(items) == 1 else [len(i) for i in items]
         if kind == 2:
             floats = np.frombuffer(b"".join(items), "<f4")
             return float(floats[0]) if len(floats) == 1 else floats
@@ -416,7 +418,7 @@ def _feature(data: bytes) -> Any:
     return np.zeros(0, np.int64)
 
 
-def _varints(data: bytes) -> list[int]:
+def _varints(data: bytes | memoryview) -> list[int]:
     at, values = 0, []
     while at < len(data):
         value, at = varint(data, at)

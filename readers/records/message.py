@@ -11,8 +11,8 @@ from typing import Any
 from .varint import varint
 
 
-def message_fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Field numbers and values (int, or bytes) of a protobuf message. Raises ValueError for anything else."""
+def message_fields(data: bytes | memoryview) -> Iterator[tuple[int, Any]]:
+    """Field numbers and values (int, or a slice of ``data``) of a protobuf message. Raises ValueError for others."""
     at = 0
     while at < len(data):
         tag, at = varint(data, at)

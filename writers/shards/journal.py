@@ -68,14 +68,18 @@ class Contents:
     version: int = VERSION
 
 
-def read_journal(path: Path) -> Contents | None:
-    """The journal at ``path``; None where there is none, or only a torn first line.
+def read_journal(path: Path, *, header_only: bool = False) -> Contents | None:
+    """The journal at ``path``; None where there is none, or only a torn first line. ``header_only``: no more is read.
 
     A torn last line (the end of a killed run) is left out. Raises JobError for any other damage, and for what no
     journal says, such as names of files outside of its folder.
     """
     try:
-        data = sidecar.read(path)
+        if header_only:
+            with sidecar.open_regular(path) as file:
+                data = file.readline(sidecar.REPORT)
+        else:
+            data = sidecar.read(path)
     except FileNotFoundError:
         return None
     found: Contents | None = None

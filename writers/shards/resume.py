@@ -42,6 +42,8 @@ def open_journal(
             raise JobError(
                 f"{config.where} holds a job that runs {cut} ({other.journal.name}); run it so, or choose another path"
             )
+    if not fresh and not led and side.part is not None:
+        _check_same_job(side, config, header)
     if fresh:
         _remove_job(side, config.name, writer)
     known = None if fresh else read_journal(side.journal)
@@ -53,6 +55,21 @@ def open_journal(
         return Journal.start(side.journal, header)
     remedy = "Choose another path, or start anew with --fresh (removes the earlier output)"
     return _reopened(side, known, header, f"{config.where} holds the output of another job", remedy, led)
+
+
+def _check_same_job(side: Side, config: WriteConfig, header: Mapping[str, Any]) -> None:
+    """Raises JobError if another part in the folder is one of another job: the parts could never be joined."""
+    for other in sides(config.path):
+        known = None if other.part == side.part else read_journal(other.journal, header_only=True)
+        if known is None:
+            continue
+        same = ("identity", "write", "whole")
+        changed = differences({k: known.header[k] for k in same}, {k: header[k] for k in same})
+        if changed:
+            raise JobError(f"{config.where} holds a part of another job ({other.journal.name}); this one differs in\n  "
+                           + "\n  ".join(changed) + "\nRun it as the other parts, choose another path, or start all "
+                           "parts anew with --fresh")  # fmt: skip
+        return
 
 
 def _reopened(

@@ -10,7 +10,7 @@ import os
 import shutil
 import tarfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ from dali_run.cli import main as cli
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.fleet.run import run as run_by_many
 from dali_run.pipelines.job.convert import Wanted, conversion, convert, is_conversion
-from dali_run.pipelines.job.data_layout import find_data
+from dali_run.pipelines.job.data_layout import PEEK_BYTES, find_data, first_records
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import FAILED, run_job
 from dali_run.pipelines.show.terminal import report_view
-from dali_run.pipelines.tools.datasets import open_data, read_through
+from dali_run.pipelines.tools.datasets import Record, open_data, read_through
 from dali_run.readers.fetch import lost_pages
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.verify import verify
@@ -725,3 +725,47 @@ def test_pictures_on_a_device(pictures: Path, tmp_path: Path) -> None:
         assert convert(pictures, tmp_path / device, wanted, device=device).exit_code == 0
     files = {p.name: p.read_bytes() for p in (tmp_path / "cpu").glob("*.tar")}
     assert {p.name: p.read_bytes() for p in (tmp_path / "null").glob("*.tar")} == files
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_data_sets_without_samples_are_refused(pictures: Path, tmp_path: Path, to: str) -> None:
+    """Of every container: with the manifest of the job that wrote it, and without."""
+    source = tmp_path / "in"
+    shutil.copytree(pictures, source)
+    for path in source.rglob("*.jpg"):
+        path.write_bytes(b"")
+    assert run_job(reencoding(source, tmp_path / "empty", to)).exit_code == 3  # all are rejected
+    for keep in (True, False):
+        for path in tmp_path.glob("empty/*.json*") if not keep and to != "files" else ():
+            path.unlink()
+        with pytest.raises((SpecError, JobError), match=r"is empty|holds no samples|no such"):
+            convert(tmp_path / "empty", tmp_path / "out", Wanted("tfrecord"))
+        assert not (tmp_path / "out").exists()
+
+
+def reencoding(source: Path, out: Path, to: str) -> Path:
+    """A spec that decodes the pictures of ``source``, and writes them as JPEGs with their labels."""
+    spec = {
+        "version": 1,
+        "graph": [
+            {"op": "readers.file", "file_root": str(source), "out": ["x", "label"]},
+            {"op": "decoders.image", "in": "x", "out": "image"},
+        ],
+        "outputs": {"image": "image", "label": "label"},
+        "write": {"writer": to, "path": str(out), "fields": {"image": {"encode": "jpeg"}, "label": {}}},
+    }
+    path = out.parent / "spec.json"
+    path.write_text(json.dumps(spec))
+    return path
+
+
+def test_few_large_records_are_looked_at() -> None:
+    """All that are looked at lie in memory at once, outside of any budget."""
+    taken: list[int] = []
+
+    def records() -> Iterator[Record]:
+        for i in range(1000):
+            taken.append(i)
+            yield Record(str(i), "x", i, {"value": bytes(PEEK_BYTES // 2)})
+
+    assert len(first_records(records())) == len(taken) == 2

@@ -180,6 +180,29 @@ def test_parts_of_several_machines_make_the_same_data_set(spec: Path) -> None:
     assert records["whole"] == records["parts"]
 
 
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"pipeline.seed": 43}, "identity.seed"),
+        ({"write.shard.samples": 11}, "write.shard.samples"),
+        (3, "whole: was 37, now 3"),
+    ],
+)
+def test_a_part_of_another_job_is_refused_before_it_computes(spec: Path, other: Any, said: str) -> None:
+    """A slip on the second machine; the parts could never be joined."""
+    out = {"write.path": str(spec.parent / "parts")}
+    assert run_job(spec, out, part=(1, 3)).exit_code == CLEAN
+    before = digests(spec.parent / "parts")
+    told: list[Progress] = []
+    changed, limit = (other, None) if isinstance(other, dict) else ({}, other)
+    with pytest.raises(JobError, match=rf"a part of another job \(journal-00001-of-00003.*(\n.*)*{said}"):
+        run_job(spec, {**out, **changed}, part=(0, 3), limit=limit, progress=told.append)
+    assert not told
+    assert digests(spec.parent / "parts") == before
+    for part in ((0, 3), (2, 3)):
+        assert run_job(spec, out, part=part).exit_code == CLEAN
+
+
 @pytest.mark.parametrize("setting", [{"pipeline.rng": "dali"}, {"on_error.policy": "replace"}])
 def test_where_results_depend_on_batches_they_are_cut_alike(spec: Path, setting: dict[str, Any]) -> None:
     spoil(spec, "a/04.jpg", "a/08.jpg", "b/09.jpg", "b/19.jpg", "a/20.jpg", "b/29.jpg", "a/30.jpg")
