@@ -423,9 +423,9 @@ def full(gate: Gate, rows: list[str], kept: dict[str, Any], target: Path, machin
             lost.append(row)
         print(f"{row:14} {line}" + (f"   {found['ratio']:.2f}x" if "ratio" in found else ""), flush=True)
         gate.drop_data(rows[k + 1 :])
-    if gate.args.compare:
+    if gate.args.compare is not None:
         print(f"worse than what is kept: {', '.join(lost) or 'none'}")
-    return int(bool(gate.args.compare and lost))
+    return int(gate.args.compare is not None and bool(lost))
 
 
 def in_turns(gate: Gate, rows: list[str], other: Path, target: Path, machine: dict[str, Any]) -> int:

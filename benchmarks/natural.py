@@ -107,7 +107,7 @@ def encoded(kind: str, path: Path, pixels: int, variant: int) -> bytes:
 
 
 def changed(data: bytes, number: int) -> bytes:
-    """A JPEG with one or two steps of its quantisation changed by one, or a PNG with another text: other content of the
+    """A JPEG with two steps of its quantisation changed by 1 and 2, or a PNG with another text: other content of the
     same cost. Other formats are returned as they are."""
     if data[:8] == b"\x89PNG\r\n\x1a\n":
         body = b"tEXtComment\0" + b"%016d" % number
@@ -116,8 +116,9 @@ def changed(data: bytes, number: int) -> bytes:
     if data[:2] != b"\xff\xd8" or at < 0 or data[at + 4] >> 4:
         return data
     made = bytearray(data)
-    for step in (1 + number % 63, 1 + number // 63 % 63):
-        made[at + 5 + step] += 1 if made[at + 5 + step] < 255 else -1
+    for step, change in ((1 + number % 63, 1), (1 + number // 63 % 63, 2)):
+        place = at + 5 + step
+        made[place] += change if made[place] + change < 256 else -change
     return bytes(made)
 
 

@@ -10,7 +10,7 @@ CHW). `--mutate N` damages N copies of the files, `--bad OTHER` takes the files 
 of those must be what Pillow makes of it, and be accepted by both jobs. Ends with 1 where anything is not as it must be.
 "resident": the files are on the GPU already; "upload": they are copied from pinned memory each time; "host": the
 headers are walked and the batch is planned each time as well. `--once JOB` runs one batch and ends, for profilers.
-`--photos N` takes N photos of 12 megapixels made of FOLDER's pictures instead (benchmarks/jpeg/photos.py), `--small N`
+`--photos N` takes N photos of 12 megapixels made of FOLDER's pictures instead (benchmarks/natural.py), `--small N`
 N thumbnails in every sampling (benchmarks/jpeg/small_pictures.py). `--apart` gives each buffer of the decoder an
 allocation of its own, for compute-sanitizer, which benchmarks/data/sanitize.py runs.
 
@@ -25,7 +25,6 @@ import argparse
 import io
 import json
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -40,8 +39,8 @@ from PIL import Image, ImageOps
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.jpeg.photos import write_photos
 from benchmarks.jpeg.small_pictures import mutated, small_pictures
+from benchmarks.natural import encoded
 from dali_run.ops.codecs.jpeg import cuda as jpeg_gpu
 from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.codecs.jpeg.boundaries import Boundaries
@@ -335,13 +334,12 @@ def main() -> None:
         setattr(jpeg_gpu, name, int(value))
     jpeg_gpu.ENTRIES_EACH = jpeg_gpu.SUBSEQUENCE_BITS // 2 + 64
     jpeg_gpu.TABLE_BYTES = jpeg_gpu.table_bytes(jpeg_gpu.LOOKUP_BITS, jpeg_gpu.PAIR_BITS)
-    with tempfile.TemporaryDirectory() as scratch:
-        if arguments.photos:
-            paths = write_photos(arguments.folder, Path(scratch), arguments.photos)
-        else:
-            paths = sorted(p for p in arguments.folder.iterdir() if p.is_file())
-        files = [p.read_bytes() for p in paths]
-    names = [p.name for p in paths]
+    paths = sorted(p for p in arguments.folder.iterdir() if p.is_file())
+    if arguments.photos:
+        files = [encoded("photo", paths[k % len(paths)], 0, k) for k in range(arguments.photos)]
+        names = [f"photo {k}" for k in range(len(files))]
+    else:
+        files, names = [p.read_bytes() for p in paths], [p.name for p in paths]
     if arguments.small:
         files = small_pictures(arguments.folder, arguments.small)
         names = [f"small {i}" for i in range(len(files))]

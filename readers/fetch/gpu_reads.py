@@ -288,7 +288,7 @@ files: if each is read once, and if they are read again and again.
 
 Once: registering a gigabyte takes 55 ms, in which the driver keeps all other threads waiting (one H200, a job from
 TFRecord to JPEGs with 16 threads: 126,000 images/s copied, 84,000 registered); copying 1,024 JPEGs takes 30 to 37 ms of
-one core. Again, files registered before (``benchmarks/data/formats.py``, the same machine, TFRecord): 16 threads
+one core. Again, files registered before (the same machine, TFRecord): 16 threads
 366,800 in pieces, 275,600 registered; 8 threads 214,200 in pieces, 294,700 registered."""
 
 

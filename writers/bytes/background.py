@@ -15,7 +15,7 @@ WAITING = (128 << 20, 1 << 30)
 _OF_BUDGET = 32
 """The part of the host's memory budget that they may be between these. Bytes come in order, so that several files are
 written at the same time only where more waits than one shard has: of 260 MB, where a file takes 2.5 GB/s, they get 4.0
-GB/s with 128 MiB, 9.4 with 512 MiB (benchmarks/data/write_queue.py)."""
+GB/s with 128 MiB, 9.4 with 512 MiB."""
 WRITERS = 4
 """Files that are written at the same time. The system lets one thread at a time write to a file, which takes it 2 to 3
 GB/s in memory; where records come faster, the next shard begins while the last one is still written."""

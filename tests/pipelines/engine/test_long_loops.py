@@ -1,6 +1,6 @@
 """Nothing is left behind by a job or an epoch: memory, open files and threads are what they were after the last one.
 
-`python benchmarks/jobs/memory.py` watches the same for minutes.
+`python benchmarks/jobs/soak.py` watches the same for minutes.
 """
 
 from __future__ import annotations

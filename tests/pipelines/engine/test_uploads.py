@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from benchmarks.data.host_planning import PACKERS
 from dali_run.ops.errors import SpecError
 from dali_run.ops.gpu import device_memory
 from dali_run.pipelines.compile.place import Target
@@ -33,6 +32,8 @@ from dali_run.readers.fetch import gpu_reads as lenders
 from dali_run.readers.fetch import lost_pages
 from tests.kit.fake_cupy import Fake, faked
 from tests.kit.small_pieces import shrink
+
+from ...kit.files.packers import PACKERS
 
 READERS = {
     "tfrecord": "{op: readers.tfrecord, path: IN/images.tfrecord, features: {image: string}, out: x}",
