@@ -41,7 +41,7 @@ from dali_run.ops.base import (
 )
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import DaliRunError
 from dali_run.ops.types import DALIDataType, DALIImageType, from_numpy
 from dali_run.pipelines.plugins import load_operators
 from tests.kit.ops.comparing import difference
@@ -347,7 +347,7 @@ def ours(case: Case) -> list[list[np.ndarray]] | str:
             return "has no CPU kernel for this"
         ctx = Context(op, "cpu", samples, args=args, seed=7, rng="dali")
         got = outputs_of(op.kernel("cpu")(ctx, *inputs))
-    except (SpecError, ValueError, TypeError) as e:
+    except (DaliRunError, ValueError, TypeError) as e:
         return f"{type(e).__name__}: {e}"
     if ctx.rejects:
         return ctx.rejects[0].message

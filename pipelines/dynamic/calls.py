@@ -18,7 +18,7 @@ import numpy as np
 from ...ops.base import Operator, Parameter, Spec, Stage, outputs_of, parameters, strip_optional
 from ...ops.batch import Batch, Samples, concat
 from ...ops.context import Context
-from ...ops.errors import ArgumentTypeError, ArgumentValueError, Reject, SampleError, SpecError
+from ...ops.errors import ArgumentTypeError, ArgumentValueError, Reject, SampleError, SpecError, UnlikeSamplesError
 from ...ops.gpu.repeated import repeats_of
 from ...ops.interfaces import Lane
 from ...ops.types import DALIDataType, from_numpy
@@ -179,6 +179,12 @@ def run(
             _note(plan, (time.thread_time() - begin) / size)
     except SpecError as e:
         raise refused(e, plan.op.name, where) from None
+    except UnlikeSamplesError as e:
+        return _in_groups(plan, inputs, args, samples, state, context, where or line(), e)
+    except PlacedError:
+        raise
+    except SampleError as e:
+        raise PlacedError(e.code, f"{where or line()}: {plan.op.name}: {e}") from None
     if ctx.rejects:
         refuse(plan.op.name, ctx.rejects, samples, where)
     return (outputs,) if plan.outputs == 1 and isinstance(outputs, Batch) else outputs_of(outputs)
@@ -201,13 +207,34 @@ def line() -> str:
     return "{}:{}".format(*user_line())
 
 
+class PlacedError(SampleError):
+    """Error about a sample that begins with the program's line."""
+
+
+def _in_groups(
+    plan: Plan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
+    context: EvalContext, where: str, problem: UnlikeSamplesError,
+) -> tuple[Batch, ...]:  # fmt: skip
+    """As `run`, one call for each group of samples that the kernel can compute together."""
+    known, group = np.unique(problem.shapes, axis=0, return_inverse=True)
+    if len(known) < 2:
+        raise PlacedError("bad_argument", f"{where}: {plan.op.name}: {problem}")
+    parts = []
+    for k in range(len(known)):
+        at = np.flatnonzero(group.reshape(-1) == k)
+        mine = samples.take(at)
+        given = [b.take(at, mine) for b in inputs], {name: b.take(at, mine) for name, b in args.items()}
+        parts.append(run(plan, *given, mine, state, context, where))
+    return tuple(merge(list(part)).replace(samples=samples) for part in zip(*parts, strict=True))
+
+
 def refuse(name: str, rejects: Sequence[Reject], samples: Samples, where: str = "") -> None:
     """Raise SampleError for the first of ``rejects`` that is not merely noted."""
     for r in rejects:
         if not r.kept:
             source = samples.origin(int(np.flatnonzero(samples.slot == r.slot)[0])).source_info
             from_where = f" ({source})" if source else ""
-            raise SampleError(r.code, f"{where or line()}: {name}: sample {r.slot}{from_where}: {r.message} ({r.code})")
+            raise PlacedError(r.code, f"{where or line()}: {name}: sample {r.slot}{from_where}: {r.message} ({r.code})")
 
 
 # -- several threads --------------------------------------------------------------------------------------------------
@@ -234,7 +261,10 @@ def _shared(
         return made, ctx.rejects, time.thread_time() - begin
 
     cut = [slice(low, high) for low, high in pairwise(ends)]
-    parts = context.thread_pool.map(part, cut)
+    try:
+        parts = context.thread_pool.map(part, cut)
+    except UnlikeSamplesError:  # it tells the samples of one part alone apart
+        parts = [part(slice(None))]
     _note(plan, sum(seconds for _, _, seconds in parts) / size)
     refuse(plan.op.name, [r for _, rejects, _ in parts for r in rejects], samples, where)
     return tuple(concat([made[k] for made, _, _ in parts], samples) for k in range(plan.outputs))
@@ -277,7 +307,7 @@ def _launched(
     if len(slots) == 0:
         return outputs
     if attempt >= _MOST_TRIES:
-        raise SampleError("corrupt_data", f"{where or line()}: {plan.op.name}: sample {int(slots[0])}: no decoder "
+        raise PlacedError("corrupt_data", f"{where or line()}: {plan.op.name}: sample {int(slots[0])}: no decoder "
                                           "takes it")  # fmt: skip
     bad = np.isin(samples.slot, slots)
     mine = samples.take(bad)

@@ -311,3 +311,21 @@ def test_calls_on_a_gpu_leave_nothing_to_the_collector() -> None:
     with faked(memory=True), ndd.EvalContext():
         call()  # what is compiled once leaves rings of its own
         assert left_in_rings(call) == {}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_lists_of_other_lengths_in_each_sample(threads: int) -> None:
+    """Each sample's result is the one that it has alone, and a list that no sample may have is told with its line."""
+    images = ndd.batch([np.arange(48, dtype=np.uint8).reshape(4, 4, 3) + k for k in range(4)], layout="HWC")
+    sizes = [[2.0], [2.0, 3.0], [3.0], [3.0, 1.0]]
+    with ndd.EvalContext(num_threads=threads):
+        for _ in range(3):  # what a call took decides whether the next one is cut for the threads
+            together = ndd.resize(images, size=ndd.batch(sizes))
+        for k, size in enumerate(sizes):
+            alone = ndd.resize(images.select([k]), size=size)
+            np.testing.assert_array_equal(np.asarray(together.tensors[k]), np.asarray(alone.tensors[0]))
+        here = re.escape(__file__)
+        with pytest.raises(RuntimeError, match=rf"{here}:\d+: resize: sample 1: size needs 1 or 2 numbers, got 3"):
+            ndd.resize(images, size=ndd.batch([[2.0], [2.0, 3.0, 4.0], [3.0], [1.0]])).evaluate()
+        with pytest.raises(RuntimeError, match=rf"{here}:\d+: full: the fill value has 3 dimensions, the output 1"):
+            ndd.full(images, shape=[2]).evaluate()
