@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...ops.codecs.isolation.processes import isolated
-from ...ops.errors import JobError
+from ...ops.errors import SampleFailedError
 from ...ops.interfaces import Remembered
 from ..compile.plan import Plan
 from ..compile.schedule import Step
@@ -90,7 +90,7 @@ class Services:
     def raised(self, problem: Exception, samples: int) -> Exception | None:
         """An `ErrorHook`: end the run, or narrow the exception down to its sample."""
         if self.options.policy == "fail" and samples <= 1:
-            return JobError(described(problem))
+            return SampleFailedError(described(problem))
         if isinstance(problem, MemoryError) and samples > 1:
             self.fell_back(FEWER, samples)
         return None

@@ -45,6 +45,10 @@ def is_plain(node: Node) -> bool:
     return op.shared and not (op.decodes or op.slow)
 
 
+AGAIN = "small batches: computed again, so that samples that fail are told apart"
+"""Reason for a fallback, in reports."""
+
+
 class Plain:
     """Some nodes; one thread owns it."""
 
@@ -149,7 +153,10 @@ class PlainStep:
             return False
         try:
             found = self._plain.run(it, env)
+        except TooLargeError:
+            return False
         except Exception:  # the other way finds the samples that raise it
+            self._services.fell_back(AGAIN, len(it.samples.slot))
             return False
         if found is None:
             return False

@@ -24,7 +24,7 @@ from ..nodes.as_program import repeating
 from ..nodes.run import Env
 from ..services import Services
 from .contexts import Contexts
-from .plain import Plain
+from .plain import AGAIN, Plain, TooLargeError
 
 _KEPT = 16
 """Shapes of batches of which the memory is remembered."""
@@ -140,7 +140,10 @@ class Rehearsed:
             else:
                 timer, sizes = lane, []
                 results = self._run_plainly(lane, fed, it, sizes)
+        except TooLargeError:
+            results = None
         except Exception:  # memory, most likely; the other way is prepared for it
+            self._services.fell_back(AGAIN, len(it.samples.slot))
             results = None
         if results is None:
             self._in_vain += program is None

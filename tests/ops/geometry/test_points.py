@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.base import Spec
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import SampleError, SpecError
 from dali_run.ops.types import DALIDataType, from_numpy
 
 from ...kit.emulated_lane import EmulatedLane
@@ -46,6 +46,23 @@ def test_each_sample_has_its_points_and_its_map(lane: EmulatedLane | None) -> No
     )
     np.testing.assert_array_equal(out[0].sample(0), points[0])
     np.testing.assert_array_equal(out[0].sample(2), points[2] * [-1, 1] + [2, 0])
+
+
+@LANES
+@pytest.mark.parametrize("dtype", [np.int32, np.float64])
+@pytest.mark.parametrize("name", ["coord_flip", "coord_transform"])
+def test_points_of_another_type_are_refused_or_computed(name: str, dtype: type, lane: EmulatedLane | None) -> None:
+    """Of an input whose type is known only when it is there: coord_flip takes float32 alone."""
+    points = [np.array([[1, 2], [3, 4]], dtype), np.array([[0.5, 1]]).astype(dtype)]
+    flipped = operator(name) if name == "coord_flip" else operator(name, M=2.0)
+    if name == "coord_flip":
+        with pytest.raises(SampleError, match=f"takes points of float32, got {np.dtype(dtype)}, 2-D; cast them first"):
+            apply(flipped, batch_of(points), lane=lane)
+        return
+    (out,), rejects = apply(flipped, batch_of(points), lane=lane)
+    assert not rejects
+    for got, p in zip(out, points, strict=True):
+        np.testing.assert_array_equal(got, 2 * p)
 
 
 def test_refused_before_anything_runs() -> None:

@@ -62,7 +62,6 @@ def test_what_readers_begin_is_what_is_made(
     assert report["decoders"]["other formats"] + report["decoders"]["cuda jpeg2000"] == on_host
     times = report["decoder_times"]
     assert times["png"]["busy_seconds"] > 0
-    assert times["other formats"]["waited_seconds"] >= 0
     assert here["decoder_times"]["other formats"]["busy_seconds"] > 0
 
 

@@ -121,9 +121,13 @@ def test_what_fails_again_and_again_is_not_tried_any_more(tried: list[bool], mon
         return run(self, *args)
 
     monkeypatch.setattr(plain.Plain, "run", failing)
-    found = results(made(lambda x: x + 1, numbers()), 40)
+    pipe = made(lambda x: x + 1, numbers())
+    pipe.build()
+    stats = pipe._session.stats
+    found = results(pipe, 40)
     assert len(found) == 40
     assert len(calls) == plain._IN_VAIN + 1
+    assert stats.fallbacks == {plain.AGAIN: BATCH * len(calls)}
 
 
 def test_operators_are_counted() -> None:

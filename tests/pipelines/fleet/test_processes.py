@@ -23,6 +23,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.pipelines.fleet import driver, processes
 from dali_run.pipelines.fleet.job_text import JobText, Seat
 from dali_run.pipelines.fleet.processes import Processes
 from dali_run.pipelines.fleet.run import run
@@ -442,6 +443,8 @@ write: {{writer: tfrecord, path: {tmp_path / "out"}, shard: {{samples: 4}}, fiel
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'lib'}:{ROOT}")
     monkeypatch.setenv("HANGS", str(tmp_path / "hangs"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for module in (driver, processes):
+        monkeypatch.setattr(module, "PATIENCE", 2.0)  # it ends when it is killed, and does not listen before
     notes: list[str] = []
     with faked(devices=2, memory=True):
         one = run_job(file, {"write.path": str(tmp_path / "one")}, device="gpu:0")

@@ -345,6 +345,20 @@ def test_containers_behind_a_url_are_the_same_samples(place: Path, pictures: Pat
     assert told["target"] == url
 
 
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("", 100 << 30), ("2500", 2500), ("7B", 7), ("3k", 3000), ("20M", 20 * 10**6), ("1.5GB", 15 * 10**8),
+     ("2t", 2 * 10**12)],
+)  # fmt: skip
+def test_sizes_of_the_cache_have_units(text: str, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DALI_RUN_CACHE_SIZE", text)
+    assert remote.cache_limit() == nbytes
+    for wrong in ("G", "20X", "many"):
+        monkeypatch.setenv("DALI_RUN_CACHE_SIZE", wrong)
+        with pytest.raises(SpecError, match=f"'{wrong.upper()}' is no size; say 500G"):
+            remote.cache_limit()
+
+
 def test_the_cache_is_bounded_and_knows_versions(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store("memory://bucket")
     for name in "abc":

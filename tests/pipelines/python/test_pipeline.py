@@ -18,6 +18,7 @@ import dali_run.types as types
 from dali_run import Pipeline, pipeline_def
 from dali_run.ops.errors import DaliRunError, JobError, SpecError
 from dali_run.pipeline import experimental
+from dali_run.pipelines.python import settings as pipeline_settings
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +153,7 @@ def test_ignored_arguments_say_so_once() -> None:
     arguments = {"bytes_per_sample": 5, "max_streams": 2, "default_cuda_stream_priority": 1, "set_affinity": True,
                  "stream_policy": dali_run.StreamPolicy.SINGLE,
                  "concurrency": dali_run.OperatorConcurrency.FULL}  # fmt: skip
+    pipeline_settings._said.clear()
     with warnings.catch_warnings(record=True) as first:
         warnings.simplefilter("always")
         Pipeline(1, 1, **arguments)
@@ -159,13 +161,12 @@ def test_ignored_arguments_say_so_once() -> None:
         warnings.simplefilter("always")
         Pipeline(1, 1, **arguments)
     assert all("has no effect" in str(w.message) for w in first)
+    assert {name for name in arguments for w in first if name in str(w.message)} == set(arguments)
     assert second == []
 
 
 def test_warnings_point_at_the_program_s_line(root: str) -> None:
     """Wherever in the package they arise."""
-    from dali_run.pipelines.python import settings as pipeline_settings
-
     pipeline_settings._said.clear()
 
     @pipeline_def(batch_size=2, num_threads=1, device_id=None, bytes_per_sample=3)

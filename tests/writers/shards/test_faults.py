@@ -11,6 +11,7 @@ from dali_run.ops.errors import JobError
 from dali_run.writers import base
 from dali_run.writers.bytes import files_io
 from dali_run.writers.formats import columns
+from dali_run.writers.shards.output import Output
 from tests.kit.jobs.faults import Failing, inject
 from tests.kit.writers import JOBS, PARQUET
 
@@ -46,3 +47,18 @@ def test_the_message_says_what_to_do(tmp_path: Path) -> None:
         JobError, match=r"cannot write .*train-00000.*No space left on device \(ENOSPC\); put that right"
     ):
         JOBS["tfrecord"].run(tmp_path)
+
+
+def test_a_publisher_that_failed_in_the_background_ends_the_job_at_the_next_batch(tmp_path: Path) -> None:
+    """Not at the next shard, hours of computing later."""
+    job = JOBS["one_shard"]
+    with Output.open(job.config(tmp_path), {}, total=job.total) as out:
+        out.add(0, 2, *job.batch(0, 2))
+
+        def fail() -> None:
+            raise JobError("the disk is full")
+
+        with pytest.raises(JobError, match="full"):
+            out._publisher.workers.publishing.put(fail).result()
+        with pytest.raises(JobError, match="the disk is full"):
+            out.add(2, 4, *job.batch(2, 4))
