@@ -97,7 +97,8 @@ class Credits:
         """Bytes of the budget on each device at first, and those up to which a batch that needs it, or a consumer that
         waits, raises it. Set by the thread that opens devices."""
         self.join = 1
-        """Requests that go into a launch, as far as there is room for them. Set by the consumer's thread."""
+        """Requests that go into a launch, as far as there is room for them. Set by the consumer's thread; for a job on
+        the host by the one that takes the schedule."""
         self.sample_bytes = 0.0
         """Bytes of host memory per sample in the largest batch that was read so far. Set by readers' threads."""
         self.copied_bytes = 0.0
@@ -112,6 +113,9 @@ class Credits:
         self._need = 0
         """Bytes of the last launch at its peak. Set by the launching thread."""
         self._demand = 0
+        self._steady = devices == 0 and not options.whole_batches
+        """A job's host takes as much at a time as there is room for: nobody waits for a batch, and what a batch costs
+        the reading and the writing thread comes less often."""
 
     @property
     def limit(self) -> int:
@@ -122,6 +126,8 @@ class Credits:
 
     def taken(self, fill: int, depth: int) -> None:
         """The consumer asks for a launch: ``fill`` of the ``depth`` places for finished ones are filled."""
+        if self._steady:
+            return
         if fill == 0:
             self._demand = max(self._demand, 0) + 1
         elif fill >= depth:
@@ -142,18 +148,20 @@ class Credits:
         if not room:  # nothing was launched so far
             return 1
         self._fits = max(1, int(room / max(1, samples)))
+        if self._steady:
+            self.join = min(2 * self.join, self._fits)
         found = min(self.join, self._fits)
         octave = 1 << found.bit_length() - 1  # few sizes, so that buffers are used again
         return octave + octave // 2 if found >= octave + octave // 2 else octave
 
     def _host_room(self) -> float:
-        """Samples that the host's workers may get at a time: a chunk of the largest size for each thread, as far as the
-        budget has room for all that waits; 0 before anything is known of them."""
+        """Samples that the host's workers may get at a time: a chunk of the largest size for each thread, or one where
+        a batch is only read, as far as the budget has room for all that waits; 0 before anything is known of them."""
         if not self.sample_bytes:
             return 0
         host = self._budget.host.limit * (1 - FOR_WORK) / (self._options.cpu_queue + 2)
-        cost = self.sample_cost or self.sample_bytes + SAMPLE
-        return min(self._options.num_threads * CHUNK / cost, host / max(self._on_host, self.sample_bytes))
+        work = self._options.num_threads * CHUNK / self.sample_cost if self.sample_cost else 0
+        return min(work or CHUNK / (self.sample_bytes + SAMPLE), host / max(self._on_host, self.sample_bytes))
 
     def cut(self, cost: I64, held: int) -> None:
         """Workers get samples of ``cost``, of which a batch holds ``held`` bytes on the host."""

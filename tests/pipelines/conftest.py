@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dali_run.pipelines.engine import cost
+from dali_run.pipelines.engine import cost, credits
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little work a batch is, workers get chunks of a few samples."""
-    monkeypatch.setattr(cost, "CHUNK", 8 * cost.SAMPLE)
+    """However little work a batch is, workers get chunks of a few samples, and few batches are joined for them."""
+    for module in (cost, credits):
+        monkeypatch.setattr(module, "CHUNK", 8 * cost.SAMPLE)
     monkeypatch.setattr(cost, "SMALLEST_CHUNK", 1)

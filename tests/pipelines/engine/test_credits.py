@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from dali_run import fn, pipeline_def
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.engine import credits as rule
+from dali_run.pipelines.engine.cost import CHUNK
 from dali_run.pipelines.engine.credits import LAUNCH_BYTES, SLACK, Credits, gpu_budget
 from dali_run.pipelines.engine.memory.budget import Ledger
 from dali_run.pipelines.engine.memory.estimate import Foresight
@@ -31,6 +35,12 @@ def credits(limit: int, most: int = 0, **options: Any) -> Credits:
     found = Credits(Options(**options), budget, 1)
     found.most = most
     return found
+
+
+@pytest.fixture
+def large_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are for users."""
+    monkeypatch.setattr(rule, "CHUNK", CHUNK)
 
 
 VAL = of(256, 2600_000, 602_112)
@@ -152,3 +162,64 @@ def test_a_batch_that_needs_more_raises_the_budget_of_a_program() -> None:
     capped = credits(int(SLACK * 2 * GIB), most=2 * GIB)
     capped.launch(of(1024, 2600_000, 602_112), 80 * MIB, 0)
     assert capped.limit == int(SLACK * 2 * GIB)
+
+
+@pytest.mark.usefixtures("large_chunks")
+@pytest.mark.parametrize("whole", [True, False])
+def test_on_the_host_small_batches_are_joined_up_to_a_chunk_for_each_thread(whole: bool) -> None:
+    """For a program while it waits for batches, in a job at once."""
+    budget: Any = types.SimpleNamespace(device=None, host=Ledger(1 << 40))
+    found = Credits(Options(num_threads=4, whole_batches=whole), budget, 0)
+    assert found.requests(64) == 1  # nothing is known
+    found.sample_bytes = 3000
+    found.cut(np.full(64, 12_000), 64 * 3000)
+    sizes = []
+    for _ in range(64):
+        found.taken(0, 2)
+        sizes.append(found.requests(64))
+    assert sizes == sorted(sizes)
+    assert sizes[0] <= 2
+    assert 4 * CHUNK / 2 < sizes[-1] * 64 * 12_000 <= 4 * CHUNK
+    assert sizes.index(sizes[-1]) < (64 if whole else 8)
+    for _ in range(64):
+        found.taken(2, 2)
+    assert (found.requests(64) == 1) is whole
+    found.sample_bytes = 1 << 34  # of the budget the batches that wait have a part
+    assert found.requests(64) == 1
+
+
+@pytest.mark.usefixtures("large_chunks")
+def test_joined_batches_are_the_batches_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures, random numbers, epochs and the last, smaller batch are as they are without joining."""
+    rng = np.random.default_rng(0)
+    for i in range(50):
+        pixels = rng.integers(0, 256, (8 + i % 9, 20, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i:02d}.jpg")
+
+    @pipeline_def(batch_size=9, num_threads=2, device_id=None, seed=3)
+    def mirrored() -> Any:
+        files, labels = fn.readers.file(file_root=str(tmp_path), files=[f"{i:02d}.jpg" for i in range(50)])
+        images = fn.flip(fn.decoders.image(files), horizontal=fn.random.coin_flip())
+        return images, labels
+
+    def batches(joined: set[int]) -> list[list[bytes]]:
+        requests = Credits.requests
+
+        def note(self: Credits, samples: int) -> int:
+            joined.add(requests(self, samples))
+            return requests(self, samples)
+
+        with monkeypatch.context() as m:
+            m.setattr(Credits, "requests", note)
+            pipe = mirrored()
+            return [[s.tobytes() for out in pipe.run() for s in map(np.asarray, out)] for _ in range(40)]
+
+    alone: set[int] = set()
+    with monkeypatch.context() as m:
+        m.setattr(rule, "GROW_AFTER", 1 << 30)
+        expected = batches(alone)
+    assert alone == {1}
+    monkeypatch.setattr(rule, "GROW_AFTER", 1)
+    together: set[int] = set()
+    assert batches(together) == expected
+    assert max(together) > 1
