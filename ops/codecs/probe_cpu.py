@@ -29,7 +29,7 @@ def headers(raw: Any, offsets: Any, sizes: Any, rows: Any) -> None:
         rows[k] = 0
         if sizes[k] >= _LEAST:
             _header(raw, offsets[k], sizes[k], facts, rows[k])
-            rows[k, 5] = max(rows[k, 5], rows[k, 0] != 0)
+            rows[k, 5] = max(rows[k, 5], np.int64(rows[k, 0] != 0))
     _keep(raw)
 
 

@@ -56,10 +56,10 @@ def compile_all(
     for loop in wanted:
         todo.put(loop)
     answers: queue.SimpleQueue[tuple[Loop, Answer] | None] = queue.SimpleQueue()
-    workers: list[_Worker] = []
+    workers: list[Compiler] = []
     try:
         for _ in range(max(1, min(processes, len(wanted)))):
-            workers.append(_Worker(environment or {}))
+            workers.append(Compiler(environment or {}))
             workers[-1].start()
             threading.Thread(target=_feed, args=(workers[-1], todo, answers), daemon=True).start()
         ended = 0
@@ -74,12 +74,15 @@ def compile_all(
             worker.end()
 
 
-class _Worker:
-    """A process that compiles, and the next one where a loop has ended it."""
+class Compiler:
+    """A process that compiles, and the next one if a loop has ended it. Whoever starts it ends it; `end` may be called
+    by any thread, `compile` by one."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], niceness: int = 0) -> None:
+        """``niceness``: added to that of this process."""
         path = os.pathsep.join(filter(None, (str(_above_package()), os.environ.get("PYTHONPATH", ""))))
         self._environment = {**os.environ, "PYTHONPATH": path, **environment}
+        self._command = [sys.executable, "-m", f"{PACKAGE}.ops.compiled.worker", str(niceness)]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in `end`
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -92,8 +95,7 @@ class _Worker:
                 self._said.seek(0)
                 self._said.truncate()
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", f"{PACKAGE}.ops.compiled.worker"],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+                    self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
                     env=self._environment,
                 )  # fmt: skip
 
@@ -141,7 +143,7 @@ def _above_package() -> Any:
     return Path(sys.modules[PACKAGE].__file__ or ".").absolute().parents[1]
 
 
-def _feed(worker: _Worker, todo: Any, answers: Any) -> None:
+def _feed(worker: Compiler, todo: Any, answers: Any) -> None:
     """Hand a worker one loop after the other, until there are no more or all is over."""
     try:
         with suppress(queue.Empty):

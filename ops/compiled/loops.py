@@ -55,7 +55,7 @@ state = _State()
 
 defined: dict[tuple[str, str], Any] = {}
 """Dispatchers and callbacks of this package that are kept, by module and name."""
-_LONG = 1.0
+_LONG = 5.0
 """Seconds of compiling that are told of."""
 
 

@@ -1,6 +1,6 @@
 """A process that compiles loops: one line of the list in, one line of JSON out, until its input ends.
 
-    python -m dali_run.ops.compiled.worker
+    python -m dali_run.ops.compiled.worker [NICENESS]
 
 It prints, of each loop, the key and the stamp that it is kept under, its file, and the seconds taken; or the error.
 """
@@ -41,6 +41,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    os.nice(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     from . import loops
 
     loops.collect()

@@ -216,7 +216,7 @@ def run_apart(this: Measurement, what: str) -> dict[str, Any]:
     """The result of our measuring process; loops are compiled before it, where the user is told of it."""
     with suppress(DaliRunError):  # which that process says
         plan = this.compiled()[1]
-        compile_ahead(clients_of(plan), check=lambda: opened_once(plan))
+        compile_ahead(clients_of(plan), check=lambda: opened_once(plan), background=False)
         seats = seats_of(this.on, plan.target)
         if seats and what == "measure":
             return measure_together(this, seats, this.seconds + _PATIENCE)

@@ -23,8 +23,8 @@ from ..wording import count, duration
 
 _WORTH_IT = 4.0
 """Seconds of compiling that are worth starting processes for."""
-_BETWEEN_LINES = 5.0
-"""Seconds."""
+_PATIENCE = 30.0
+"""Seconds between two lines about compiling that goes on."""
 _asked: set[str] = set()
 """Operators and writers that this process has compiled ahead for."""
 
@@ -37,13 +37,15 @@ def clients_of(plan: Plan, writer: str | None = None) -> set[str]:
 
 
 def compile_ahead(
-    clients: Collection[str], processes: int | None = None, *, check: Callable[[], object] = lambda: None
-) -> None:
-    """Compile what these operators and writers commonly need and is kept nowhere, and tell of it now and then.
+    clients: Collection[str], processes: int | None = None, *, check: Callable[[], object] = lambda: None,
+    background: bool = True,
+) -> None:  # fmt: skip
+    """Compile what these operators and writers commonly need and is kept nowhere, and tell of it.
 
-    A process looks for each of them once. ``check()`` is called before anything is compiled, and what it raises is
-    raised: for callers that open their data sets in another process. Nothing else that goes wrong here is this
-    function's to report: whoever calls a loop that is missing compiles it."""
+    Decoders' loops that a library can stand in for are compiled behind the work, in the ``background`` unless that is
+    False. A process looks for each operator and writer once. ``check()`` is called before anything is compiled, and
+    what it raises is raised: for callers that open their data sets in another process. Nothing else that goes wrong
+    here is this function's to report: whoever calls a loop that is missing compiles it."""
     new = set(clients) - _asked
     if not new:
         return
@@ -51,9 +53,20 @@ def compile_ahead(
     if todo:
         check()
     _asked.update(new)
-    if todo:
+    behind = [loop for loop in todo if background and _can_wait(loop)]
+    if now := [loop for loop in todo if loop not in behind]:
         with suppress(OSError):  # no more processes, say
-            _compile(todo, processes or usable_cores())
+            _compile(now, processes or usable_cores())
+    if behind:
+        from ...ops.compiled.background import compile_behind
+
+        compile_behind(behind)
+
+
+def _can_wait(loop: Loop) -> bool:
+    """Whether a library gives the bits of the loop until it is compiled: a decoder of the table that may not be
+    ready."""
+    return loop.module.startswith("ops.codecs.") and loop.function == "decode_images"
 
 
 def _worth_it(wanted: Sequence[Loop]) -> Sequence[Loop]:
@@ -78,23 +91,21 @@ def _compile(todo: Sequence[Loop], processes: int) -> None:
     from ...ops.compiled.ahead import Answer, compile_all
 
     began = said = time.perf_counter()
-    compiled = 0
-    failed: list[str] = []
+    compiled, processes = 0, min(processes, len(todo))
 
     def done(loop: Loop, answer: Answer) -> None:
         nonlocal compiled, said
         if "error" in answer:
-            failed.append(f"{loop.module}.{loop.function}: {answer['error']}")
+            tell(f"a loop could not be compiled ahead: {loop.module}.{loop.function}: {answer['error']}")
             return
         compiled += 1
-        if (now := time.perf_counter()) - said > _BETWEEN_LINES:
+        if (now := time.perf_counter()) - said > _PATIENCE:
             said = now
             tell(f"compiled {compiled} of {len(todo)} loops, {duration(now - began)}")
 
+    estimate = sum(loop.seconds for loop in todo) / processes
     times.announced = True
-    tell(f"compiling {count(len(todo), 'loop')} for this processor, once on this machine "
-         f"(in {min(processes, len(todo))} processes; dali-run warm does it ahead)")  # fmt: skip
+    tell(f"compiling {count(len(todo), 'loop')} for this processor, once on this machine: about {estimate:.0f} s "
+         f"on {count(processes, 'core')} (dali-run warm does it ahead)")  # fmt: skip
     compile_all(todo, processes, done)
     times.seconds += time.perf_counter() - began
-    left = f"; {count(len(failed), 'loop')} could not be compiled ahead: {failed[0]}" if failed else ""
-    tell(f"compiled {count(compiled, 'loop')} in {duration(time.perf_counter() - began)}{left}")

@@ -107,7 +107,7 @@ def run(
         crew: AbstractContextManager[Crew[Any]]
         if local:
             compile_ahead(  # once, not in every worker
-                clients_of(prepared.plan, config.writer), check=lambda: opened_once(prepared.plan)
+                clients_of(prepared.plan, config.writer), check=lambda: opened_once(prepared.plan), background=False
             )
             n = int(on.partition(":")[2] or 0) if on else 0
             gpus = target.device == "gpu"

@@ -128,8 +128,8 @@ def _number(kind: Any) -> np.dtype[Any] | None:
     if pa.types.is_boolean(kind):
         return np.dtype(np.bool_)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-        return dtype
+        name = str(kind)  # `to_pandas_dtype` of PyArrow before 25 needs pandas
+        return np.dtype({"halffloat": "float16", "float": "float32", "double": "float64"}.get(name, name))
     if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         return np.dtype(np.int32 if kind.bit_width == 32 else np.int64)
     return None

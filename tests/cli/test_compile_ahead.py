@@ -160,9 +160,8 @@ def test_it_is_told_and_done_once(compiling: list[str]) -> None:
         tested.compile_ahead({"a"})
     assert compiling == ["first", "second", "third"]
     assert len(told) == 2
-    assert told[0].startswith("compiling 3 loops for this processor, once on this machine (in 2 processes;")
-    assert told[1].startswith("compiled 2 loops in ")
-    assert told[1].endswith("1 loop could not be compiled ahead: ops.here.second: LLVM ERROR: no")
+    assert told[0].startswith("compiling 3 loops for this processor, once on this machine: about 14 s on 2 cores (")
+    assert told[1] == "a loop could not be compiled ahead: ops.here.second: LLVM ERROR: no"
 
 
 @pytest.mark.parametrize("program", ["", "/opt/tritonserver/bin/triton", "C:\\app\\editor.exe"])
@@ -189,6 +188,9 @@ def test_the_first_job_needs_no_loop_that_is_not_compiled_ahead(tmp_path: Path, 
     of the job, by one thread, without a word."""
     record = tmp_path / "record"
     spec = str(PROJECT / "configs" / "quickstart.yaml")
+    prepared = prepare(spec, {"data": str(sample / "train"), "out": str(tmp_path / "out")}, device="cpu")
+    clients = tested.clients_of(prepared.plan, "tfrecord")
+    tested.compile_ahead(clients, background=False)  # libraries would stand in for loops that are not there yet
     given = ["--set", f"data={sample / 'train'}", "--set", f"out={tmp_path / 'out'}", "--device", "cpu", "--quiet"]
     done = subprocess.run(
         [sys.executable, "-m", "dali_run.cli.main", "run", spec, *given], capture_output=True, text=True, check=False,
@@ -197,8 +199,7 @@ def test_the_first_job_needs_no_loop_that_is_not_compiled_ahead(tmp_path: Path, 
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["samples"] > 16
     used = {listed.of_line(line) for line in record.read_text().splitlines()}
-    prepared = prepare(spec, {"data": str(sample / "train"), "out": str(tmp_path / "out")}, device="cpu")
-    ahead_of_it = set(listed.needed_by(tested.clients_of(prepared.plan, "tfrecord")))
+    ahead_of_it = set(listed.needed_by(clients))
     assert any("progressive" in loop.module for loop in used), "the sample data has no progressive JPEG"
     late = {f"{loop.module}.{loop.function}" for loop in used - ahead_of_it}
     assert not [name for name in late if name.startswith(("ops.codecs.", "readers."))], "see docs/start-up.md, the list"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...batch import I64
+from ...compiled.background import awaited
 from ...errors import SampleError
 from ...kernels import Kernels
 from ...types import DALIImageType
@@ -29,6 +30,10 @@ class NativeJpeg(Decoder):
     name = "cpu"
     on_threads = False
     sure = True
+
+    @property
+    def ready(self) -> bool:
+        return not awaited("ops.codecs.jpeg.baseline_cpu", "ops.codecs.jpeg.progressive_cpu")
 
     def takes(self, job: DecodeJob, indices: I64) -> Mask:
         rules = job.rules

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...batch import I32, I64
+from ...compiled.background import awaited
 from ...kernels import Kernels
 from ...types import DALIImageType
 from .. import libdeflate, native_loops
@@ -53,6 +54,10 @@ class NativePng(Decoder):
     name = "png"
     sure = True
 
+    @property
+    def ready(self) -> bool:
+        return not awaited("ops.codecs.png.decoder_cpu")
+
     def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
         if job.rules.dtype != np.uint8 or not job.in_process or not available():
             return np.zeros(len(indices), np.bool_)
@@ -69,6 +74,8 @@ class NativePng(Decoder):
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
     """`native_loops.stored` by the decoder."""
+    if not ROWS[0].ready:
+        return None
     row, size = np.array([row_of(header)], np.int64), np.array([len(data)], np.int64)
     return native_loops.stored(_decoder.decode_images, data, header) if _hold(row, size)[0] else None
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...batch import I64, Batch
+from ...compiled.background import awaited
 from ...kernels import Kernels
 from ...types import DALIImageType
 from .. import native_loops
@@ -47,6 +48,10 @@ class NativeTiff(Decoder):
     name = "tiff"
     sure = True
 
+    @property
+    def ready(self) -> bool:
+        return not awaited("ops.codecs.tiff.decoder_cpu")
+
     def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
         taken = np.zeros(len(indices), np.bool_)
         if job.rules.dtype != np.uint8 or not job.in_process:
@@ -66,7 +71,7 @@ class NativeTiff(Decoder):
 def stored(data: memoryview, header: Header) -> Pixels | None:
     """`native_loops.stored` by the decoder."""
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
-    known = header.format == "tiff" and header.bits in (8, 16) and header.channels <= 4
+    known = ROWS[0].ready and header.format == "tiff" and header.bits in (8, 16) and header.channels <= 4
     if not known or not _plain(encoded, one, one + len(encoded))[0]:
         return None
     return native_loops.stored(_decoder.decode_images, data, header)
