@@ -20,8 +20,10 @@ from ..cores import usable_cores
 
 SHARES: Mapping[str, float] = {"baseline": 0.62, "progressive": 0.25, "png": 0.06, "webp": 0.05, "cmyk": 0.02}
 """Parts of a scraped data set, by number of files."""
-PIXELS = 200_000
-"""Of a picture, about as many as ImageNet's have."""
+Sizes = Sequence[tuple[float, float]]
+"""Rows of a table of image sizes: the share of images that are smaller, and megapixels."""
+MEGAPIXELS: Sizes = ((0.0, 0.01), (0.05, 0.04), (0.5, 0.25), (0.9, 1.0), (0.99, 4.0), (1.0, 20.0))
+"""Sizes of images on the web."""
 _WAYS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "baseline": ("jpg", "JPEG", {"quality": 88, "subsampling": "4:2:0"}),
     "progressive": ("jpg", "JPEG", {"quality": 88, "subsampling": "4:2:0", "progressive": True}),
@@ -41,12 +43,12 @@ KINDS = tuple(_WAYS)
 
 def write_mix(
     pictures: Sequence[Path], folder: Path, *, count: int, nbytes: int = 0, shares: Mapping[str, float] = SHARES,
-    variants: int = 1,
+    variants: int = 1, megapixels: Sizes = MEGAPIXELS,
 ) -> dict[str, int]:  # fmt: skip
     """Write ``count`` files to ``folder``/0, and more until they hold about ``nbytes``; the files of each kind.
 
-    Every picture is encoded in every kind, with about PIXELS pixels, ``variants`` times: cut, turned over and of
-    another quality each time. Further files are copies of these, in turns, in the shares given. With ``variants`` 0
+    Every picture is encoded in every kind, in sizes drawn from ``megapixels``, ``variants`` times: cut, turned over and
+    of another quality each time. Further files are copies of these, in turns, in the shares given. With ``variants`` 0
     each file is a variant of its own, which processes make on all cores: all bytes are different, as those of real data
     sets are. Raises SpecError where there are no pictures.
     """
@@ -54,7 +56,7 @@ def write_mix(
         raise SpecError("there are no pictures to make a mix of")
     many = [(path, k) for k in range(max(1, variants)) for path in pictures]
     some = many if variants else many[:: -(-len(many) // _SIZED)]
-    known = {kind: _all_encoded(kind, some) for kind in shares}
+    known = {kind: _all_encoded(kind, some, megapixels) for kind in shares}
     with ThreadPoolExecutor(usable_cores()) as pool:
         sizes = sum(shares[kind] * sum(map(len, files)) / len(files) for kind, files in known.items())
         count = max(count, -(-nbytes // max(1, int(sizes / sum(shares.values())))))
@@ -72,16 +74,17 @@ def write_mix(
         for _ in pool.map(write, jobs) if variants else ():
             pass
     if not variants:
-        _write_different(pictures, jobs)
+        _write_different(pictures, jobs, megapixels)
     return written
 
 
-def _all_encoded(kind: str, ones: Sequence[tuple[Path, int]]) -> list[bytes]:
+def _all_encoded(kind: str, ones: Sequence[tuple[Path, int]], megapixels: Sizes) -> list[bytes]:
     """`encoded` of all ``ones``: by processes where there are many, since Pillow's encoders hold the GIL."""
     if len(ones) <= _FEW:
-        return [encoded(kind, *one) for one in ones]
+        return [encoded(kind, *one, pixels_of(k, megapixels)) for k, one in enumerate(ones)]
     with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
-        return list(pool.map(encoded, repeat(kind), *zip(*ones, strict=True), chunksize=4))
+        pixels = [pixels_of(k, megapixels) for k in range(len(ones))]
+        return list(pool.map(encoded, repeat(kind), *zip(*ones, strict=True), pixels, chunksize=4))
 
 
 _FEW = 64
@@ -96,14 +99,14 @@ def _name(folder: Path, number: int, kind: str) -> Path:
     return folder / "0" / f"{number:07d}.{_WAYS[kind][0]}"
 
 
-def _write_different(pictures: Sequence[Path], jobs: Sequence[tuple[Path, str, int]]) -> None:
+def _write_different(pictures: Sequence[Path], jobs: Sequence[tuple[Path, str, int]], megapixels: Sizes) -> None:
     """Write file k of each kind as a variant of picture k modulo their number."""
     of_each: list[list[tuple[Path, str, int]]] = [[] for _ in pictures]
     for path, kind, k in jobs:
         of_each[k % len(pictures)].append((path, kind, k // len(pictures)))
     with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
         tasks = [
-            pool.submit(_write_some, picture, rows[at : at + _AT_ONCE])
+            pool.submit(_write_some, picture, rows[at : at + _AT_ONCE], megapixels)
             for at in range(0, max(map(len, of_each)), _AT_ONCE)
             for picture, rows in zip(pictures, of_each, strict=True)
             if at < len(rows)
@@ -112,11 +115,11 @@ def _write_different(pictures: Sequence[Path], jobs: Sequence[tuple[Path, str, i
             task.result()
 
 
-def _write_some(picture: Path, rows: Sequence[tuple[Path, str, int]]) -> None:
+def _write_some(picture: Path, rows: Sequence[tuple[Path, str, int]], megapixels: Sizes) -> None:
     with Image.open(picture) as opened:
         image = opened.convert("RGB")
     for path, kind, variant in rows:
-        path.write_bytes(_encoded(kind, image, variant, PIXELS))
+        path.write_bytes(_encoded(kind, image, variant, pixels_of(int(path.stem), megapixels)))
 
 
 def in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
@@ -131,21 +134,28 @@ def in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
         yield most
 
 
-def encoded(kind: str, path: Path, variant: int = 0, pixels: int = PIXELS) -> bytes:
+def pixels_of(number: int, table: Sizes = MEGAPIXELS) -> int:
+    """Pixels of image ``number``: images in a row have the sizes of ``table``, however many they are."""
+    shares, megapixels = zip(*table, strict=True)
+    share = (0.5 + number * (5**0.5 - 1) / 2) % 1  # multiples of the golden ratio fill the range evenly
+    return int(1e6 * np.exp(np.interp(share, shares, np.log(megapixels))))
+
+
+def encoded(kind: str, path: Path, variant: int, pixels: int) -> bytes:
     """The picture at ``path`` as a file of one of KINDS, with about ``pixels``; ``variant`` 0 shows all of it."""
     with Image.open(path) as opened:
         return _encoded(kind, opened.convert("RGB"), variant, pixels)
 
 
-def scaled(image: Image.Image, pixels: int = PIXELS) -> Image.Image:
-    """The image with about so many ``pixels``."""
+def _scaled(image: Image.Image, pixels: int) -> Image.Image:
+    """Scale the image to about ``pixels`` pixels."""
     scale = (pixels / (image.width * image.height)) ** 0.5
     return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
 
 
 def _encoded(kind: str, image: Image.Image, variant: int, pixels: int) -> bytes:
     _, format, options = _WAYS[kind]
-    image = scaled(varied(image, variant), pixels)
+    image = _scaled(varied(image, variant), pixels)
     if "quality" in options:
         options = {**options, "quality": options["quality"] + quality_change(variant)}
     if kind == "png16":

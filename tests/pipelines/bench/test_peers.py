@@ -19,7 +19,7 @@ from dali_run.pipelines.bench.peers.recipe import Recipe, recipe_of
 from dali_run.pipelines.bench.run import Bench, median_of, peer_files, run_bench
 from dali_run.pipelines.bench.strata import only, strata_of
 from dali_run.pipelines.bench.suites import SUITES, suite_data, write_suite
-from dali_run.pipelines.bench.web_mix import KINDS, write_mix
+from dali_run.pipelines.bench.web_mix import KINDS, pixels_of, write_mix
 from dali_run.pipelines.spec.build import load_spec
 
 
@@ -171,6 +171,16 @@ def test_strata_need_files(tmp_path: Path) -> None:
         strata_of(load_spec(spec).graph)
 
 
+SMALL = ((0.0, 0.02), (1.0, 0.3))
+"""Sizes of images, so that a test takes little time."""
+
+
+def test_sizes_in_a_row_are_those_of_the_web() -> None:
+    sizes = np.array([pixels_of(k) for k in range(2000)]) / 1e6
+    assert np.quantile(sizes, (0.05, 0.5, 0.9, 0.99)) == pytest.approx((0.04, 0.25, 1.0, 4.0), rel=0.05)
+    assert np.median(sizes[:50]) == pytest.approx(0.25, rel=0.2)
+
+
 def test_a_mix_has_its_shares_and_bytes(data: Path, tmp_path: Path) -> None:
     pictures = sorted(data.rglob("*.jpg"))
     made = suite_data("web", data, tmp_path)
@@ -179,13 +189,15 @@ def test_a_mix_has_its_shares_and_bytes(data: Path, tmp_path: Path) -> None:
     spec = write_suite("web", tmp_path)["val"]
     found = strata_of(load_spec(spec, {"data": str(made)}).graph)
     assert found == {"4:2:0": 1240, "progressive": 500, "png": 120, "webp": 100, "cmyk": 40}
-    counts = write_mix(pictures, tmp_path / "more", count=1, nbytes=5 << 20, shares={"png": 1.0, "pnm": 1.0})
+    counts = write_mix(
+        pictures, tmp_path / "more", count=1, nbytes=5 << 20, shares={"png": 1.0, "pnm": 1.0}, megapixels=SMALL
+    )
     assert sum(p.stat().st_size for p in (tmp_path / "more").rglob("*.p*m")) > 2 << 20
     assert abs(counts["png"] - counts["pnm"]) <= 1
-    write_mix(pictures[:1], tmp_path / "variants", count=4, shares={"png": 1.0}, variants=3)
+    write_mix(pictures[:1], tmp_path / "variants", count=4, shares={"png": 1.0}, variants=3, megapixels=SMALL)
     assert len({p.read_bytes() for p in (tmp_path / "variants" / "0").iterdir()}) == 3
     kinds = dict.fromkeys(KINDS, 1.0)
-    write_mix(pictures[:1], tmp_path / "different", count=12 * len(KINDS), shares=kinds, variants=0)
+    write_mix(pictures[:1], tmp_path / "different", count=12 * len(KINDS), shares=kinds, variants=0, megapixels=SMALL)
     files = sorted((tmp_path / "different" / "0").iterdir())
     assert len(files) == len({p.read_bytes() for p in files}) == 12 * len(KINDS)
     with pytest.raises(SpecError, match="no pictures"):

@@ -74,7 +74,8 @@ def test_a_mix_on_a_gpu_is_that_of_the_cpu(tmp_path: Path, decoder: str, fused: 
     for i in range(12):
         pixels = rng.integers(0, 256, (9, 12, 3), np.uint8)
         Image.fromarray(pixels).resize((300 + 7 * i, 220 + 5 * i)).save(tmp_path / f"{i}.png")
-    write_mix(sorted(tmp_path.glob("*.png")), tmp_path / "mix", count=600)
+    sizes = ((0.0, 0.1), (1.0, 0.3))
+    write_mix(sorted(tmp_path.glob("*.png")), tmp_path / "mix", count=600, megapixels=sizes)
     expected, here = results(compile_graph(graph(tmp_path / "mix", fused, decoder), Target(), 7), 64)
     for batch in (64, 256):
         found, report = results(compile_graph(graph(tmp_path / "mix", fused, decoder), Target("gpu"), 7), batch)
