@@ -63,6 +63,8 @@ def _announce() -> None:
     """Tell that loops are compiled, once."""
     if not times.announced:
         times.announced = True
+        if not store.announce_once():
+            return
         kept = "once on this machine" if store.writable_folder() else "on every start: no folder for it can be written"
         tell(f"compiling loops for this processor ({kept}; dali-run warm does it ahead)")
 
@@ -359,7 +361,9 @@ def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
             state.depth -= 1
 
     def compile(self, sig):
+        began = time.perf_counter()
         with global_compiler_lock:
+            times.waited(time.perf_counter() - began, compiled=False)
             if not (state.depth or mine(self)):
                 return compile_as_numba(self, sig)
             args, return_type = sigutils.normalize_signature(sig)
@@ -388,8 +392,7 @@ def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
             if cache is not None:
                 cache.save(args, found)
             times.compiled += 1
-            took = time.perf_counter() - began
-            times.seconds += took
+            times.waited(time.perf_counter() - began)
             self._cache_misses[args] += 1
         self.add_overload(found)
         called.append(found)

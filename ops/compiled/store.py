@@ -61,6 +61,19 @@ def writable_folder() -> Path | None:
     return None
 
 
+def announce_once() -> bool:
+    """Whether no process of this machine has told yet that loops are compiled. From then on one has."""
+    folder = writable_folder()
+    try:
+        if folder is not None:
+            (folder / "announced").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def name_of(key: str, made_for: str) -> str:
     """The file name of an entry: what it holds, for which target, Numba and Python."""
     digest = hashlib.sha256(f"{key} {made_for} {target.versions()}".encode()).hexdigest()[:24]

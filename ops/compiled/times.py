@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ class Times:
     _told = 0.0
 
     def __init__(self) -> None:
+        self._threads = threading.local()
         self.nvrtc: dict[str, float] = {}
         """CUDA kernels for which there was no image, and the seconds that NVRTC, or CuPy's cache of what it made once,
         took for them."""
@@ -36,6 +38,15 @@ class Times:
             yield
         finally:
             self.nvrtc[kernel] = self.nvrtc.get(kernel, 0.0) + time.perf_counter() - began
+
+    def waited(self, seconds: float, *, compiled: bool = True) -> None:
+        """This thread has waited for a compiler; ``compiled``: its own work, else for that of another thread."""
+        self.seconds += seconds * compiled
+        self._threads.seconds = self.in_this_thread() + seconds
+
+    def in_this_thread(self) -> float:
+        """Seconds that this thread has waited for compilers. What measures its work subtracts them."""
+        return float(getattr(self._threads, "seconds", 0.0))
 
     def untold(self) -> float:
         """The seconds since this was last asked."""

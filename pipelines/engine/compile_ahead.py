@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...ops.compiled.listed import Loop, needed_by
+from ...ops.compiled.store import announce_once
 from ...ops.compiled.times import tell, times
 from ..compile.plan import Plan
 from ..cores import usable_cores
@@ -105,7 +106,8 @@ def _compile(todo: Sequence[Loop], processes: int) -> None:
 
     estimate = sum(loop.seconds for loop in todo) / processes
     times.announced = True
-    tell(f"compiling {count(len(todo), 'loop')} for this processor, once on this machine: about {estimate:.0f} s "
-         f"on {count(processes, 'core')} (dali-run warm does it ahead)")  # fmt: skip
+    if announce_once() or estimate > _PATIENCE:
+        tell(f"compiling {count(len(todo), 'loop')} for this processor, once on this machine: about {estimate:.0f} s "
+             f"on {count(processes, 'core')} (dali-run warm does it ahead)")  # fmt: skip
     compile_all(todo, processes, done)
-    times.seconds += time.perf_counter() - began
+    times.waited(time.perf_counter() - began)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...ops.batch import I64, Samples
+from ...ops.compiled.times import times
 from ...ops.context import Helpers
 from ...ops.errors import kept
 from ...readers.base import Reader
@@ -185,7 +186,7 @@ class HostPart:
 
     def whole(self, it: Iteration, name: str, step: Step, staging: Any, helpers: Helpers | None) -> None:
         """Take the batch through a ``whole`` step, in this thread with the ``helpers``."""
-        began = time.perf_counter()
+        began, compiling = time.perf_counter(), times.in_this_thread()
         lender = self.lender.of(it.number) if self.lender is not None and staging is not None else None
         track = name if it.chunks is None else threading.current_thread().name
         again = self._recycler.empty if staging is None else None  # what is not bound for a device
@@ -209,7 +210,8 @@ class HostPart:
             credits = self._intake.credits
             credits.sample_bytes = max(credits.sample_bytes, self._budget.holds(it) / count)
             credits.copied_bytes = self._budget.copied(it) / count
-        self._services.stats.busy(name, time.perf_counter() - began)
+        compiling = times.in_this_thread() - compiling
+        self._services.stats.busy(name, time.perf_counter() - began - compiling)
 
     def _allowance(self) -> Allowance:
         return Allowance(self._budget.host, self._budget.host.limit, fresh=self._read_recycler.empty)

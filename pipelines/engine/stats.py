@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ...ops.compiled.times import times
 from ..graph.nodes import Node
 
 _KEPT = 4096
@@ -90,8 +91,14 @@ class Stats:
         """Seconds for which batches on their way to a device waited for each decoder."""
         self.uploads: dict[str, int] = {}
         """Bytes on their way to a GPU: ``registered``, ``in pieces`` or ``copied``, and why."""
+        self._compiled_before = times.seconds
         self._tracks: dict[str, int] = {}
         self._lock = threading.Lock()
+
+    @property
+    def compiling(self) -> float:
+        """Seconds that threads of this process have waited for compilers since the run began."""
+        return times.seconds - self._compiled_before
 
     @property
     def nodes(self) -> dict[str, NodeStats]:

@@ -253,6 +253,15 @@ def loads_of(
             "Faster storage, a cheaper field encoding, or several processes (--num-shards, --shard-id).",
         )
     )
+    if compiling := engine.stats.compiling / seconds:
+        loads.append(
+            Load(
+                "compiling",
+                compiling,
+                f"Bottleneck: compiling loops ({_percent(compiling)} of the time), once on this machine.",
+                "Run it again to see its speed; `dali-run warm` compiles ahead.",
+            )
+        )
     return loads
 
 

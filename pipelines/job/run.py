@@ -425,11 +425,11 @@ class JobRun:
         if self.look is not None:  # before they may be too many
             places = self.feed.places(np.array([r.position for r in batch.rejects], np.int64))
             self.look.refused(list(zip(places.tolist(), batch.rejects, strict=True)))
-        began = time.perf_counter()
+        began, compiling = time.perf_counter(), times.in_this_thread()
         self.output.add(
             batch.start, batch.stop, batch.samples, batch.outputs, batch.rejects, lambda: _check_intact(batch.outputs)
         )
-        self.writing += time.perf_counter() - began
+        self.writing += time.perf_counter() - began - (times.in_this_thread() - compiling)
         self.batches.engine.stats.span("write", "write", began, time.perf_counter(), batch.number)
         self.read += batch.stop - batch.start
         self.rejected += len(batch.rejects)

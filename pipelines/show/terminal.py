@@ -48,7 +48,7 @@ def _headline(report: Mapping[str, Any]) -> Text:
     if "kept" in samples:
         line.append(f"; {samples['kept']:,} pictures were as asked for and kept their bytes", "default")
     if report.get("compiling_seconds", 0) >= 1:
-        line.append(f"; before that, {duration(report['compiling_seconds'])} to compile loops", "default")
+        line.append(f"; {duration(report['compiling_seconds'])} to compile loops, counted by themselves", "default")
     return line
 
 

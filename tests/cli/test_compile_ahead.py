@@ -146,9 +146,24 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(ahead, "missing", list)
     monkeypatch.setattr(ahead, "compile_all", compile_all)
     monkeypatch.setattr(store, "writable_folder", lambda: Path("."))
+    monkeypatch.setattr(tested, "announce_once", lambda: True)
     for name in ("announced", "seconds"):
         monkeypatch.setattr(times, name, getattr(times, name))
     return compiled
+
+
+def test_it_is_told_once_on_a_machine(compiling: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by every command that needs loops of its own."""
+    monkeypatch.setattr(store, "writable_folder", lambda: tmp_path)
+    monkeypatch.setattr(tested, "announce_once", store.announce_once)
+    short = Loop("ops.here", "first", (), frozenset({"a"}), tested._PATIENCE)
+    monkeypatch.setattr(tested, "needed_by", lambda clients: [short])
+    for client, lines in (("a", 1), ("c", 0), ("d", 0)):
+        told: list[str] = []
+        with told_to(told.append):
+            tested.compile_ahead({client})
+        assert len(told) == lines
+    assert compiling == ["first"] * 3
 
 
 def test_it_is_told_and_done_once(compiling: list[str]) -> None:

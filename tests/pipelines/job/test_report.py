@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dali_run.ops.arrays.transpose import Transpose
+from dali_run.ops.compiled.times import times
 from dali_run.pipelines.engine.threads.channel import Channel
 from dali_run.pipelines.job.report import Load, _percent, _waits, bottleneck
+from dali_run.pipelines.job.run import run_job
+from dali_run.writers.shards.output import Output
 
 CPU = Load("cpu", 0.7, "The CPU workers hold the job back.", "More threads.")
 
@@ -53,3 +59,46 @@ def test_workers_are_blocked_only_while_they_have_no_work(
         name_of=lambda _: "01:cpu",
     )
     assert _waits(engine, 1) == {"waiting_for_input_seconds": waited, "blocked_on_output_seconds": blocked}
+
+
+@pytest.mark.parametrize("where", ["operator", "writer", "another thread"])
+def test_compiling_is_a_row_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """It counts neither as writing nor as an operator's work. (Nothing waits here: 1,000 seconds are claimed.)"""
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    for i in range(4):
+        (tmp_path / "in" / "a" / f"{i}.bin").write_bytes(bytes(100))
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(f"""
+version: 1
+pipeline: {{batch_size: 2, num_threads: 1, device: cpu}}
+graph:
+  - {{op: readers.file, file_root: {tmp_path / "in"}, file_filters: ['*'], out: [x, y]}}
+  - {{op: reinterpret, in: x, shape: [50, 2], out: x}}
+  - {{op: transpose, in: x, perm: [1, 0], out: x}}
+outputs: {{x: x}}
+write: {{writer: tfrecord, path: {tmp_path / "out"}, fields: {{x: {{encode: raw}}}}}}
+""")
+    owner: Any = Transpose if where == "operator" else Output
+    name = "cpu" if where == "operator" else "add"
+    work = getattr(owner, name)
+
+    def compiling(*args: Any, **options: Any) -> Any:
+        if where == "another thread":
+            thread = threading.Thread(target=times.waited, args=(1000.0,))
+            thread.start()
+            thread.join()
+        else:
+            times.waited(1000.0)
+        return work(*args, **options)
+
+    monkeypatch.setattr(owner, name, compiling)
+    monkeypatch.setattr(times, "seconds", times.seconds)
+    report = run_job(spec).report
+    assert report["loads"]["compiling"] > 10
+    assert report["bottleneck"]["what"] == "compiling"
+    assert "compiling loops" in report["bottleneck"]["sentence"]
+    writing = next(s for s in report["stages"] if s["kind"] == "sink")["busy_seconds"]
+    (turned,) = (o for o in report["operators"] if o["op"] == "transpose")
+    assert (writing < -1000) == (where == "writer")
+    assert (turned["p95_ms"] < -900_000) == (where == "operator")
+    assert (turned["cpu_seconds"] < -1000) == (where == "operator")
