@@ -102,6 +102,10 @@ class SampleFailedError(JobError):
     """A sample was rejected in a job whose policy is ``fail``. Another try ends in the same way."""
 
 
+class SampleValueError(SampleFailedError, ValueError):
+    """A sample was rejected for its shape or for the value of an argument: DALI raises ValueError for some of them."""
+
+
 class MixedBatchError(JobError, ValueError):
     """Samples of one batch differ in type or number of dimensions, and neither the spec nor a data set says what is
     right: a batch that a program fed. A RuntimeError, as DALI raises for such a batch."""

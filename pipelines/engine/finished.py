@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ...ops.errors import SampleFailedError
+from ...ops.errors import SampleFailedError, SampleValueError
 from ...readers.fetch.lost_pages import lost_files
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
@@ -27,9 +27,8 @@ def finished(services: Services, iteration: Iteration) -> Iteration:
     if lost and policy == "fail":
         d = lost[0]
         at = iteration.origin_of(d)
-        raise SampleFailedError(
-            f"{at.source or at.key}: {_where(plan, d.node)}: {d.code}: {d.message} (on_error policy is fail)"
-        )
+        kind = SampleValueError if d.code in ("bad_argument", "bad_shape") else SampleFailedError
+        raise kind(f"{at.source or at.key}: {_where(plan, d.node)}: {d.code}: {d.message} (on_error policy is fail)")
     if lost and policy == "replace":
         replace_dropped(iteration, plan.graph.outputs.values())
     return iteration

@@ -462,7 +462,7 @@ def test_arguments_that_dali_refuses() -> None:
                 run(lambda e=encoded: fn.decoders.numpy(given(e)))
         else:
             assert np.array_equal(run(lambda e=encoded: fn.decoders.numpy(given(e)))[0].at(0), MATRIX)
-    with pytest.raises(SpecError, match="needs an input with a layout"):
+    with pytest.raises(JobError, match="needs an input with a layout"):
         run(lambda: fn.one_hot(given(MATRIX), axis=-1, axis_name="O", num_classes=3))
     (out,) = run(lambda: fn.one_hot(given(MATRIX, layout="HW"), axis=-1, axis_name="O", num_classes=3))
     assert out.layout() == "HWO"
