@@ -341,7 +341,10 @@ class Gate:
             if not place.exists():
                 mixed_corpus(place / "0", self.data.images, self.args.corpus or shared("corpus"))
             return str(place / "0")
-        return str(self.data.path(name)) if name else ""
+        began, made = time.perf_counter(), str(self.data.path(name)) if name else ""
+        if (seconds := time.perf_counter() - began) > 1:
+            print(f"{name}: data made in {seconds:.0f} s", flush=True)
+        return made
 
     def measure(self, row: str, library: str, package: Path, device: str) -> dict[str, Any]:
         """One measurement of ``row``; {"error": ...} if it fails."""

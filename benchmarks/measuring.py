@@ -134,14 +134,14 @@ def busy() -> float:
 def measured(d: Side, pipe: Any, *, batch: int = 0, each: int = 1, iterator: bool = False,
              pace: float = 0) -> dict[str, Any]:  # fmt: skip
     """Rates of ``pipe`` in samples (times ``each``) a second: first epoch and later ones. With ``iterator``, by
-    DALIGenericIterator and a PyTorch program that sums every value, if PyTorch is installed. ``pace`` is the number of
-    samples that the consumer takes a second; 0: all that it gets."""
+    DALIGenericIterator and a PyTorch program that sums every value, on a GPU if PyTorch is installed. ``pace`` is the
+    number of samples that the consumer takes a second; 0: all that it gets."""
     batch = batch or d.batch
     began = time.perf_counter()
     pipe.build()
     epoch = sum(pipe.epoch_size().values())
     take: Callable[[], Any] = pipe.run
-    if iterator and importlib.util.find_spec("torch"):
+    if iterator and d.gpu and importlib.util.find_spec("torch"):
         batches = d.module(".plugin.pytorch").DALIGenericIterator(pipe, ["x"])
         take = lambda: next(batches)[0]["x"].sum()  # noqa: E731
     take()
