@@ -82,7 +82,7 @@ class Server:
         self._arguments = {"prefetch_queue_depth": 1, "on_error": "skip", **arguments}
         self._lock = threading.Lock()
         self._pipe: Pipeline | None = None
-        graph = self._pipeline().plan.graph
+        self._graph = graph = self._pipeline().plan.graph
         self.inputs = {p.name: p for p in inputs_of(graph)}
         self.max_batch_size = self._pipeline().max_batch_size
 
@@ -155,7 +155,7 @@ class Server:
                 for one in group:
                     self._answer([one], answers)
             else:
-                answers[group[0].number] = RequestError(str(e) or type(e).__name__)
+                answers[group[0].number] = RequestError(self._text(e))
             return
         start = 0
         for request in group:
@@ -173,6 +173,13 @@ class Server:
         outputs = pipe.run(**batch)
         why = {d.slot: f"{d.node}: {d.code}: {d.message}" for d in pipe._session.dropped if not d.kept}
         return dict(zip(pipe.output_names, outputs, strict=True)), why
+
+    def _text(self, problem: Exception) -> str:
+        """The error's text for a client, without the places of the pipeline's steps in files of this server."""
+        text = str(problem) or type(problem).__name__
+        for mark in {str(node.mark) for node in self._graph.nodes if node.mark}:
+            text = text.replace(f"{mark}: ", "").replace(f" ({mark})", "")
+        return text
 
     def _forget(self) -> None:
         """The pipeline may be broken: the next batch gets a new one."""

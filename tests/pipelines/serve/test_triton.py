@@ -134,6 +134,34 @@ def test_a_wrong_request_is_told_so(case: str, served: Loaded) -> None:
     assert right["brightest"].tolist() == [7]
 
 
+def test_lists_of_another_length_fail_their_request_only(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text("""
+version: 1
+pipeline: {batch_size: 8, num_threads: 2, device: cpu}
+graph:
+  - {op: external_source, name: image, dtype: UINT8, ndim: 3, layout: HWC, out: x}
+  - {op: external_source, name: size, dtype: FLOAT, ndim: 1, out: size}
+  - {op: external_source, name: start, dtype: INT64, ndim: 1, out: start}
+  - {op: resize, in: x, size: $size, out: x}
+  - {op: slice, in: x, start: $start, shape: [2, 2], axes: [0, 1], out: x}
+outputs: {x: x}
+""")
+    write_model(make_model(str(tmp_path / "spec.yaml"), "m"), tmp_path / "models")
+    loaded = Loaded(tmp_path / "models" / "m", max_batch_size=8)
+
+    def request(size: list[float], start: list[int]) -> dict[str, Any]:
+        return {"image": np.full((1, 9, 9, 3), 7, np.uint8), "size": np.float32([size]), "start": np.int64([start])}
+
+    good = request([6, 6], [1, 1])
+    for odd in (request([6, 6, 6], [1, 1]), request([], [1, 1]), request([6, 6], [1, 1, 1])):
+        for place in range(3):
+            answers = loaded.ask(*(odd if k == place else good for k in range(3)), outputs=("x",))
+            assert "bad_argument" in answers[place]
+            assert str(tmp_path) not in answers[place]
+            assert [a["x"].shape for k, a in enumerate(answers) if k != place] == [(1, 2, 2, 3)] * 2
+    loaded.model.finalize()
+
+
 def test_more_requests_than_a_batch_holds(served: Loaded) -> None:
     answers = served.ask(*({"jpegs": rows(png(k), png(k + 100))} for k in range(11)))
     assert [a["brightest"].tolist() for a in answers] == [[k, k + 100] for k in range(11)]
