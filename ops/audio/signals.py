@@ -15,24 +15,24 @@ KINDS = {np.dtype(np.float32): "float", np.dtype(np.int16): "short"}
 
 
 def check_signal(spec: Spec) -> None:
-    """Raises SpecError for what is no signal of one channel, (n,) or (n, 1), FLOAT or INT16."""
+    """Raises SpecError unless ``spec`` may be a signal of one channel (`check_channel`) of FLOAT or INT16."""
     if spec.dtype not in (None, DALIDataType.FLOAT, DALIDataType.INT16):
         raise SpecError(f"takes signals of FLOAT or INT16, got {spec}; cast it first")
     check_channel(spec)
 
 
 def check_channel(spec: Spec) -> None:
-    """Raises SpecError for shapes that are no signal of one channel."""
-    if spec.shape is not None and not (len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[1] in (1, None))):
-        raise SpecError(f"takes signals of one channel, (n,) or (n, 1), got {spec}; decode with downmix: true")
+    """Raises SpecError for shapes that are not a signal of one channel: (n,), or n and axes of length 1, as in DALI."""
+    if spec.shape is not None and (not spec.shape or sum(n not in (1, None) for n in spec.shape) > 1):
+        raise SpecError(f"takes signals of one channel, (n,), (n, 1) or (1, n), got {spec}; decode with downmix: true")
 
 
 def one_channel(ctx: Context, audio: Batch) -> Batch:
-    """``audio`` as signals (n,); those of several channels are rejected and become empty."""
+    """``audio`` as signals (n,); samples of several channels are rejected and become empty."""
     if audio.ndim == 1:
         return audio
-    lengths = audio.shapes[:, 0] if audio.ndim == 2 else np.zeros(len(audio), np.int32)
-    wrong = audio.shapes[:, 1] != 1 if audio.ndim == 2 else np.ones(len(audio), np.bool_)
+    lengths = audio.sizes
+    wrong = (audio.shapes != 1).sum(axis=1) > 1 if audio.ndim else np.ones(len(audio), np.bool_)
     for i in np.flatnonzero(wrong).tolist():
         ctx.reject(i, "bad_shape", f"needs a signal of one channel, got the shape {audio.shapes[i].tolist()}; decode "
                    "with downmix: true")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
@@ -72,7 +73,7 @@ def window_of(convention: Convention, length: int) -> F32:
 class Spectrogram(Operator, name="spectrogram"):
     """The power (or magnitude) of every frequency in windows of a signal.
 
-    The input is a signal (n,) or (n, 1), FLOAT, or INT16, which counts as x / 32768. The output is FLOAT, of
+    The input is a signal (n,), (n, 1) or (1, n), FLOAT, or INT16, which counts as x / 32768. The output is FLOAT, of
     nfft / 2 + 1 frequencies by windows (layout ``ft``), or the other way round (``tf``). With ``center_windows``,
     window t is around sample t window_step, and there are n / window_step + 1 of them (rounded down); else it begins
     there, and only whole windows count.
@@ -131,8 +132,8 @@ class Spectrogram(Operator, name="spectrogram"):
     def infer(self, *specs: Spec) -> Spec:
         check_signal(specs[0])
         frames = None
-        if specs[0].shape is not None and specs[0].shape[0] is not None:
-            frames = int(self.frames(np.array([specs[0].shape[0]], np.int64))[0])
+        if specs[0].shape is not None and None not in specs[0].shape:
+            frames = int(self.frames(np.array([math.prod(n or 0 for n in specs[0].shape)], np.int64))[0])
         bins = self.size // 2 + 1
         return Spec((bins, frames) if self.layout == "ft" else (frames, bins), DALIDataType.FLOAT, self.layout)
 

@@ -72,15 +72,29 @@ def level_frame(signal, at, width, emphasis, out, to):
 
 
 @jit
+def is_silent(signal, at, width):
+    """Whether ``width`` samples from ``at`` on are zeros. Ends at the first one that is not."""
+    for k in range(at, at + width):  # noqa: SIM110 - compiled
+        if signal[k] != 0:
+            return False
+    return True
+
+
+@jit
 def spectrograms(
     data, base, lengths, frames, before, step, window, reflect, scale, leveled, emphasis, size, radices, twiddles,
     place, magnitudes, frequency_first, out, out_base,
 ):  # fmt: skip
-    """Powers (or magnitudes) of ``frames`` windows of each signal, by frequency and time or by time and frequency."""
+    """Powers (or magnitudes) of ``frames`` windows of each signal, by frequency and time or by time and frequency.
+
+    Window t shares a complex transform with window t + `LANES`, so its rounding would reach silent windows: they are
+    set to 0, as they are alone.
+    """
     bins, width = size // 2 + 1, len(window)
     work, tile = np.empty(size * ROW, np.float32), np.empty(bins * ROW, np.float32)
     whole = width // LANES * LANES
     together = np.empty(ROW * width if leveled else 0, np.float32)
+    quiet = np.zeros(ROW, np.bool_)
     most = np.int64(0)
     for i in range(len(base)):
         most = max(most, frames[i])
@@ -97,6 +111,11 @@ def spectrograms(
             if leveled:
                 for frame in range(ROW):
                     level_frame(signal, (t + frame) * step, width, emphasis, together, frame * width)
+            seen, silent = min(ROW, count - t), 0
+            for frame in range(seen):
+                at = frame * width if leveled else (t + frame) * step
+                quiet[frame] = is_silent(together if leveled else signal, at, width)
+                silent += quiet[frame]
             work[width * ROW :] = 0
             for half in range(2):
                 lane = LANES * half
@@ -109,13 +128,20 @@ def spectrograms(
                     for frame in range(LANES):
                         work[k * ROW + lane + frame] = source[first + k + frame * stride] * window[k]
             transform(work, size, radices, twiddles)
-            seen = min(ROW, count - t)
             if frequency_first and seen == ROW and not magnitudes:
                 for k in range(bins):
                     powers(work, place[k], place[-k], out, out_base[i] + k * count + t)
+                for frame in range(seen if silent else 0):
+                    if quiet[frame]:
+                        for k in range(bins):
+                            out[out_base[i] + k * count + t + frame] = 0
                 continue
             for k in range(bins):
                 powers(work, place[k], place[-k], tile, k * ROW)
+            for frame in range(seen if silent else 0):
+                if quiet[frame]:
+                    for k in range(bins):
+                        tile[k * ROW + frame] = 0
             if magnitudes:
                 for k in range(len(tile)):
                     tile[k] = np.sqrt(tile[k])

@@ -133,6 +133,7 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
                             const float* weights, int bands, float loudness, float factor, float least) {
     __shared__ float2 shared[FITS ? SHARED + SHARED / 8 : 1];
     __shared__ double partial[2 * MOST_PAIRS][32];
+    __shared__ int sounds[2 * MOST_PAIRS];  // windows that are not silent: two share a transform, and its rounding
     __shared__ float powers[MEL ? SHARED + 2 * MOST_PAIRS : 1];  // bins of one window after the other
     const int sample = blockIdx.y, count = frames[sample], bins = size / 2 + 1;
     const Signal<In> signal = {data + base[sample], lengths[sample], reflect, scale};
@@ -141,6 +142,8 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
     const Numbers<FITS> work = {FITS ? shared : scratch + block * size};
     float* target = out + out_base[sample];
     for (int first = blockIdx.x * 2 * pairs; first < count; first += gridDim.x * 2 * pairs) {
+        for (int i = threadIdx.x; i < 2 * pairs; i += blockDim.x) sounds[i] = 0;
+        __syncthreads();
         if (leveled) {
             for (int i = threadIdx.x; i < 2 * pairs * 32; i += blockDim.x) {
                 double sum = 0;
@@ -169,6 +172,8 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
                     both.x = static_cast<float>(at[0]) * scale * window[k];
                     both.y = static_cast<float>(at[step]) * scale * window[k];
                 }
+                if (both.x != 0.0f) sounds[2 * pair] = 1;
+                if (both.y != 0.0f) sounds[2 * pair + 1] = 1;
                 work[i] = both;
                 continue;
             }
@@ -184,6 +189,7 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
                     x -= emphasis * (k ? signal[at - 1] - mean : x);
                 }
                 two[half] = x * window[k];
+                if (two[half] != 0.0f) sounds[2 * pair + half] = 1;
             }
             work[i] = make_float2(two[0], two[1]);
         }
@@ -209,7 +215,7 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
                 const int whole = pair * size;
                 const float2 a = work[whole + place[k]], b = work[whole + place[k ? size - k : 0]];
                 for (int half = 0; half < 2; ++half) {
-                    const float value = power(a, b, half);
+                    const float value = sounds[2 * pair + half] ? power(a, b, half) : 0.0f;
                     powers[(2 * pair + half) * bins + k] = magnitudes ? sqrtf(value) : value;
                 }
             }
@@ -219,7 +225,8 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
                 const int frame = frequency_first ? i - k * 2 * pairs : by_bins(i);
                 if (first + frame >= count) continue;
                 const int whole = frame / 2 * size;
-                const float value = power(work[whole + place[k]], work[whole + place[k ? size - k : 0]], frame % 2);
+                const float2 a = work[whole + place[k]], b = work[whole + place[k ? size - k : 0]];
+                const float value = sounds[frame] ? power(a, b, frame % 2) : 0.0f;
                 const long long t = first + frame;
                 target[frequency_first ? static_cast<long long>(k) * count + t : t * bins + k] =
                     magnitudes ? sqrtf(value) : value;

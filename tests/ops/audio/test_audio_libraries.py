@@ -12,10 +12,11 @@ import pytest
 from dali_run.ops.audio import filters
 from dali_run.ops.audio.mel import MelFilterBank
 from dali_run.ops.audio.resample import AudioResample, in_lowest_terms
-from dali_run.ops.base import coerce, find, outputs_of, parameter
+from dali_run.ops.base import Spec, coerce, find, outputs_of, parameter
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.errors import SpecError
+from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.plugins import load_operators
 
 from ...golden.audio_inputs import source
@@ -297,3 +298,35 @@ def test_a_bank_that_is_no_bank_is_refused() -> None:
         MelFilterBank(sample_rate=16000.0, freq_low=7000.0, freq_high=6000.0).check()
     with pytest.raises(SpecError, match="normalize: false with parity: kaldi"):
         MelFilterBank(parity="kaldi").check()
+
+
+SHORT = {"nfft": 64, "window_length": 48, "window_step": 20}
+
+
+@pytest.mark.parametrize("make_lane", LANES[:2])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"layout": "tf"}, {"power": 1}, {"parity": "kaldi", "center_windows": False}]
+)
+def test_silence_beside_sounds_is_silence(make_lane: Any, arguments: dict[str, Any]) -> None:
+    """Windows that hold nothing but zeros are 0 exactly, whichever window shares their transform."""
+    random = np.random.default_rng(2)
+    signal = random.standard_normal(5000).astype(np.float32)
+    for start in (0, 1100, 2000, 4300):
+        signal[start : start + 600] = 0
+    powers = run("spectrogram", signal, make_lane and make_lane(), **SHORT, **arguments).sample(0)
+    powers = powers if arguments.get("layout") == "tf" else powers.T
+    before = 24 if arguments.get("center_windows", True) else 0
+    padded = np.pad(signal, (before, 48), "reflect")
+    silent = np.array([not padded[20 * t : 20 * t + 48].any() for t in range(len(powers))])
+    assert 50 < silent.sum() < len(silent) - 50
+    np.testing.assert_array_equal(powers.any(axis=1), ~silent)
+
+
+@pytest.mark.parametrize("shape", [(1, 400), (400, 1), (1, 400, 1)])
+def test_axes_of_length_1_are_no_channels(shape: tuple[int, ...]) -> None:
+    signal = np.random.default_rng(3).standard_normal(400).astype(np.float32)
+    expected, op = run("spectrogram", signal, **SHORT).sample(0), find("spectrogram")(**SHORT)
+    assert op.infer(Spec(shape, DALIDataType.FLOAT)).shape == expected.shape
+    np.testing.assert_array_equal(run("spectrogram", signal.reshape(shape), **SHORT).sample(0), expected)
+    with pytest.raises(SpecError, match="one channel"):
+        op.infer(Spec((2, 400), DALIDataType.FLOAT))
