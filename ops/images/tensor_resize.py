@@ -12,11 +12,13 @@ from ..base import Arg, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..copies.windows import round_half_away
-from ..errors import SampleError, SpecError
+from ..errors import SampleError, SpecError, UnlikeSamplesError
 from ..types import DALIDataType
 from .resampling.resample import DTYPES, F32, ResamplePlan, resample
 from .resize import Mode, Resampling, fit
 
+_AXES = 3
+_SPAN = "resizes up to three neighbouring axes (those that keep their length do not count)"
 _FAR = np.float32(2**30)
 
 _FARTHEST = 1e6
@@ -26,9 +28,9 @@ _FARTHEST = 1e6
 class TensorResize(Resampling, name="tensor_resize"):
     """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``.
 
-    The axes may span up to three neighbouring ones, those between them included. What a size or scale is rounded by is
-    made up for by a larger or smaller source region around the point ``alignment`` of it. Filters and results are those
-    of resize.
+    The axes that change may span up to three neighbouring ones, those between them included. What a size or scale is
+    rounded by is made up for by a larger or smaller source region around the point ``alignment`` of it. Filters and
+    results are those of resize.
     """
 
     layouts = ()
@@ -91,6 +93,12 @@ class TensorResize(Resampling, name="tensor_resize"):
             shape[axis] = None
             if sizes is not None and len(sizes) == len(axes) and all(sizes) and self._takes_sizes:
                 shape[axis] = max(int(round_half_away(np.abs(np.float32(sizes[k])))), 1)
+        scales = self.scales if "scales" not in self.per_sample else None
+        changed = [a for a in axes if None not in (shape[a], data.shape[a]) and shape[a] != data.shape[a]]
+        if scales is not None:
+            changed = [a for k, a in enumerate(axes) if scales[k % len(scales)] != 1]
+        if changed and max(changed) - min(changed) >= _AXES:
+            raise SpecError(f"{_SPAN}, got {changed} of {len(shape)}")
         return Spec(tuple(shape), dtype, data.layout)
 
     @property
@@ -107,26 +115,37 @@ class TensorResize(Resampling, name="tensor_resize"):
             axes = [layout.index(a) for a in self.axis_names]
         else:
             axes = list(range(ndim)) if self.axes is None else resolve_axes(self.axes, ndim)
-        if not axes or max(axes) - min(axes) > 2:
-            raise SpecError(f"resizes up to three neighbouring axes, got {axes} of {ndim}; name them with axes")
+        if not axes:
+            raise SpecError("axes names no axis; leave it out to resize all")
         for name in ("sizes", "scales", "max_size", "roi_start", "roi_end", "alignment"):
             value = None if name in self.per_sample else getattr(self, name)
             if value is not None and len(value) not in (1, len(axes)):
                 raise SpecError(f"{name} needs {len(axes)} numbers, one for each axis, got {len(value)}")
         return axes
 
+    def _span(self, axes: list[int], changed: npt.NDArray[np.bool_]) -> tuple[int, int]:
+        """The first and the last axis that a batch resizes, if the axes at ``changed`` [N, A] do. Raises
+        UnlikeSamplesError if only fewer samples go together, SampleError if none do."""
+        resized = [a for a, some in zip(axes, changed.any(axis=0).tolist(), strict=True) if some] or axes[:1]
+        if max(resized) - min(resized) >= _AXES:
+            if (changed != changed[0]).any():
+                raise UnlikeSamplesError(changed)
+            raise SampleError("bad_shape", f"{_SPAN}, got {resized}")
+        return min(resized), max(resized)
+
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         data = images
         axes = self._axes(data.layout, data.ndim)
-        first, last = min(axes), max(axes)
         shapes = data.shapes.astype(np.int64)
         lo, hi, size = self._regions(ctx, shapes[:, axes])
+        first, last = self._span(axes, (size != shapes[:, axes]) | (lo != 0) | (hi != shapes[:, axes]))
+        resized = [k for k, a in enumerate(axes) if first <= a <= last]
         # As frames of images or volumes: what lies before the axes, them and those between, what lies after.
         outer, inner = shapes[:, :first].prod(axis=1), shapes[:, last + 1 :].prod(axis=1)
         between = shapes[:, first : last + 1]
         lows, highs, sizes = np.zeros(between.shape, np.float32), between.astype(np.float32), between.copy()
-        at = [a - first for a in axes]
-        lows[:, at], highs[:, at], sizes[:, at] = lo, hi, size
+        at = [axes[k] - first for k in resized]
+        lows[:, at], highs[:, at], sizes[:, at] = lo[:, resized], hi[:, resized], size[:, resized]
         if between.shape[1] == 1:
             one = np.ones_like(between)
             between, lows, highs = (

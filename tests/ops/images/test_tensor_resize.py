@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from dali_run.ops.base import Spec
-from dali_run.ops.errors import SpecError
+from dali_run.ops.errors import SampleError, SpecError
 from dali_run.ops.types import DALIDataType, from_numpy
 
 from ...kit.emulated_lane import EmulatedLane
 from ...kit.golden import apply, batch_of, cases, operator
+from ...kit.ops.neighbours import Case, outcome
 
 LANES = pytest.mark.parametrize("lane", [None, EmulatedLane()], ids=["cpu", "cuda on the cpu"])
 
@@ -66,6 +67,33 @@ def test_what_has_no_size_costs_its_sample() -> None:
     out, rejects = apply(operator("tensor_resize", ("sizes",), axis_names="HW"), images, args={"sizes": sizes})
     assert [(r.slot, r.code) for r in rejects] == [(1, "bad_argument"), (2, "bad_argument")]
     assert out[0].shapes[0].tolist() == [4, 4, 3]
+
+
+@LANES
+def test_axes_that_keep_their_length_do_not_count(lane: EmulatedLane | None) -> None:
+    """Each sample may change other axes."""
+    x = np.arange(288, dtype=np.float32).reshape(2, 6, 8, 3)
+    every = [[1, 0.5, 0.5, 1], [2, 1, 0.5, 1], [1, 0.5, 1, 2], [1, 1, 1, 1]]
+    wanted = []
+    for scales in every:
+        axes = [k for k in range(4) if scales[k] != 1] or [0]
+        op = operator("tensor_resize", scales=[scales[k] for k in axes], axes=axes)
+        wanted.append(apply(op, batch_of([x]), lane=lane)[0][0].sample(0))
+        got = apply(operator("tensor_resize", scales=scales), batch_of([x]), lane=lane)[0][0].sample(0)
+        np.testing.assert_array_equal(got, wanted[-1])
+    case = Case(
+        operator("tensor_resize", ("scales",)),
+        (x,),
+        (x,),
+        "",
+        {"scales": (np.float32(every[0]), np.float32(every[1]))},
+        "",
+    )
+    found = outcome(case, 1, range(3))
+    alone = apply(operator("tensor_resize", scales=every[1]), batch_of([x]))[0][0].sample(0)
+    np.testing.assert_array_equal(found[1][0][2], alone)
+    with pytest.raises(SampleError, match="three neighbouring"):
+        apply(operator("tensor_resize", scales=[2, 1, 1, 2]), batch_of([x]), lane=lane)
 
 
 def test_refused_before_anything_runs() -> None:
