@@ -50,16 +50,18 @@ class DecodeJob:
     rules: Rules
     anchors: I64 | None = None
     """[N, 2] corners (y, x) of the windows, in the oriented image; None for whole images."""
-    shapes: I32 = field(default_factory=lambda: np.empty((0, 3), np.int32))
-    """[N, 3] shapes of the results."""
-    offsets: I64 = field(default_factory=lambda: NOBODY)
-    """[N] first elements of the results in the output."""
+    shapes: I32 = field(init=False)
+    """[N, 3] shapes of the results, known once the windows are."""
+    offsets: I64 = field(init=False)
+    """[N] first elements of the results in the output of a GPU."""
     facts: Context | None = None
     """The context whose facts the native JPEG loops use; None: ``ctx``."""
     needed: Needed | None = None
     """The pixels that are looked at; the others need not be decoded. None: all."""
     staging: Callable[[int], npt.NDArray[np.uint8]] = lambda n: np.empty(n, np.uint8)
     """Function that gives memory of the host for plans which travel to a GPU."""
+    places: I64 = field(init=False)
+    """[N] first elements of the files on a GPU."""
     isolation: Isolation | None = field(init=False)
     """Processes for decoders that are not to run in this one."""
 
@@ -128,20 +130,8 @@ class Outcome:
     """Images that are rejected."""
     reshaped: list[int] = field(default_factory=list)
     """Images whose pixels have another shape than their headers say: not decoded."""
-    counts: dict[str, int] = field(default_factory=dict)
-    """Images by the name of the row that decoded them."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by the name of the row."""
-
-    @property
-    def lost(self) -> list[int]:
-        """Images that have no pixels."""
-        return [*self.errors, *self.reshaped]
-
-    def report(self, ctx: Context) -> None:
-        """Add counts and times to the report of ``ctx``."""
-        for name, seconds in self.seconds.items():
-            ctx.decoded_by(name, self.counts.get(name, 0), seconds)
+    decoded: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Number of images and seconds by the name of the row that decoded them."""
 
 
 class Decoder(ABC):
@@ -156,10 +146,9 @@ class Decoder(ABC):
     judges = False
     """Whether reports count the images that it rejects."""
 
-    @property
-    def ready(self) -> bool:
-        """Whether it can decode now; if not, the rows after it take the images."""
-        return True
+    ready = True
+    """Whether it can decode now; if not, the rows after it take the images. A row whose loops may still have to be
+    compiled has a property here."""
 
     @abstractmethod
     def takes(self, job: DecodeJob, indices: I64) -> Mask:
@@ -218,11 +207,10 @@ def run(job: DecodeJob, dealt: Sequence[I64], target: Target, rows: Sequence[Dec
         if not row.ready:
             handed = np.concatenate([handed, some])
             continue
-        began, lost = time.perf_counter(), len(outcome.lost)
+        began, lost = time.perf_counter(), len(outcome.errors) + len(outcome.reshaped)
         left = row.decode(job, some, target, outcome)
         handed = np.concatenate([handed, left]) if len(left) else handed
-        failed = 0 if row.judges else len(outcome.lost) - lost
-        outcome.counts[row.name] = outcome.counts.get(row.name, 0) + len(some) - len(left) - failed
-        outcome.seconds[row.name] = outcome.seconds.get(row.name, 0.0) + time.perf_counter() - began
+        failed = 0 if row.judges else len(outcome.errors) + len(outcome.reshaped) - lost
+        outcome.decoded[row.name] = len(some) - len(left) - failed, time.perf_counter() - began
     assert not len(handed), "the last row of the table refuses no image"
     return outcome

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..batch import I64, Batch, packed_places
 from ..context import Context
 from ..errors import Reject
-from ..gpu.lane import Lane
+from ..gpu.lane import Lane, places_on_device
 from ..gpu.readable_by_gpu import show
 from .decoder_table import DecodeJob, deal, thread_rows
 from .gpu_table import GpuWork, deal_to_gpu, gpu_rows
@@ -61,10 +61,11 @@ class Prepared:
 
 
 def prepare(
-    ctx: Context, batch: Batch, rules: Rules, windows: Windows | None, staging: Callable[[int], npt.NDArray[np.uint8]]
-) -> Prepared:
+    ctx: Context, batch: Batch, rules: Rules, windows: Windows | None, staging: Callable[[int], npt.NDArray[np.uint8]],
+    places: I64,
+) -> Prepared:  # fmt: skip
     """Read the headers, choose the windows, deal the images to rows, and start all that the host does. ``staging``
-    gives memory for plans that travel to the device."""
+    gives memory for plans that travel to the device, where the files begin at ``places``."""
     if ctx.attempt:  # the host decodes them
         show(batch)
     headers = read_headers(ctx, batch, rules)
@@ -75,16 +76,18 @@ def prepare(
     if windows is not None:
         job.anchors, sizes = cut(ctx, headers, windows)
         heights, widths = sizes[:, 0], sizes[:, 1]
-    job.shapes = output_shapes(headers, rules, heights, widths)
+    job.shapes, job.places = output_shapes(headers, rules, heights, widths), places
     job.offsets, elements = packed_places(job.shapes)
     helpers, left = ThreadedDecode(job), headers.good.copy()
-    left[list(first)] = False
-    helpers.place({i: pixels for i, pixels in first.items() if headers.good[i]})
+    if first:
+        left[list(first)] = False
+        helpers.place({i: pixels for i, pixels in first.items() if headers.good[i]})
     rows = () if ctx.attempt else gpu_rows()
     dealt = deal_to_gpu(job, np.flatnonzero(left), rows)
     for some in dealt:
         left[some] = False
-    helpers.start(deal(job, np.flatnonzero(left), thread_rows()))
+    if left.any():
+        helpers.start(deal(job, np.flatnonzero(left), thread_rows()))
     work, needs_files = list[GpuWork](), False
     for row, some in reversed(list(zip(rows, dealt, strict=True))):  # what runs beside JPEG's kernels comes before them
         if len(some):
@@ -97,7 +100,7 @@ def prepare(
 def begin(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
     """`prepare` in a reading thread, ahead of `start`, instead of by the thread that launches; None after an error."""
     with suppress(Exception):  # `start` meets it again, in a context that names the operator and its samples
-        return prepare(ctx, batch, rules, windows, ctx.staging)
+        return prepare(ctx, batch, rules, windows, ctx.staging, places_on_device(batch))
     return None
 
 
@@ -114,7 +117,8 @@ def start(
     lane = cast("Lane", ctx.device)
     ready: Prepared | None = ctx.begun if ctx.begun is not None and not ctx.attempt and ctx.begun.fits(batch) else None
     if ready is None:
-        ready = prepare(ctx, batch, rules, windows, cast("Any", lane).pinned)
+        places = places_on_device(batch) if files is None else files.offsets
+        ready = prepare(ctx, batch, rules, windows, cast("Any", lane).pinned, places)
     elif ready.rejects is not ctx.rejects:
         known = {r.slot for r in ctx.rejects}
         ctx.rejects.extend(r for r in ready.rejects if r.slot not in known)
@@ -126,7 +130,8 @@ def start(
         files = lane.to_device(batch) if ready.needs_files else batch
     refused = [work.launch(job, lane, files, out) for work in ready.work]
     for left in refused:
-        helpers.start(deal(job, left, thread_rows()))
+        if len(left):
+            helpers.start(deal(job, left, thread_rows()))
     _count_reasons(job, refused)
 
     def finish() -> Batch:

@@ -61,6 +61,8 @@ def deal_to_gpu(job: DecodeJob, indices: I64, rows: Sequence[GpuDecoder]) -> lis
     """The images ``indices`` by the row of a GPU that takes them, without those that threads of the CPU should decode
     (`costs.stragglers`): an array for each row."""
     dealt = deal(job, indices, rows)
+    if not job.headers.odd:  # JPEGs alone
+        return dealt
     serial = [(k, found) for k, row in enumerate(rows)
               if len(dealt[k]) and (found := row.seconds(job, dealt[k])) is not None]  # fmt: skip
     if not serial:

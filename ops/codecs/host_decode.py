@@ -55,8 +55,10 @@ def decode(
             if headers.good[i]:
                 out.sample(i)[...] = window(job, i, pixels, out.shapes[i])
         ctx.decoded_by("other formats", len(images), seconds + time.perf_counter() - began)
-    outcome.report(ctx)
-    _settle(job, outcome)
+    for name, (count, taken) in outcome.decoded.items():
+        ctx.decoded_by(name, count, taken)
+    if outcome.errors or outcome.reshaped or headers.damaged:
+        _settle(job, outcome)
     return out
 
 

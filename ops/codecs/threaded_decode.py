@@ -86,7 +86,7 @@ class ThreadedDecode:
             part = self._stage(some)
             for k, i in enumerate(some.tolist()):
                 part.sample(k)[...] = window(self.job, i, images[i], part.sample(k).shape)
-            return Done(Outcome({}, [], {"other formats": len(some)}, {"other formats": 0.0}), part, some)
+            return Done(Outcome(decoded={"other formats": (len(some), 0.0)}), part, some)
 
         which = np.array(sorted(images), np.int64)
         self.submit("other formats", which, task, sizes=self._sizes(which))
@@ -94,7 +94,8 @@ class ThreadedDecode:
     def start(self, dealt: Sequence[I64]) -> None:
         """Decode the images that were ``dealt`` to `thread_rows`."""
         for row, some in zip(thread_rows(), dealt, strict=True):
-            self.submit(row.name, some, functools.partial(_by_rows, row=row), sizes=self._sizes(some))
+            if len(some):
+                self.submit(row.name, some, functools.partial(_by_rows, row=row), sizes=self._sizes(some))
 
     def submit(
         self, name: str, which: I64, task: Callable[[ThreadedDecode, I64], Done], *, sizes: I64 | None = None,
@@ -179,7 +180,7 @@ class ThreadedDecode:
             for i, problem in d.outcome.errors.items():
                 headers.drop(i)
                 ctx.reject(i, problem.code, str(problem))
-            for name, n in d.outcome.counts.items():
+            for name, (n, _) in d.outcome.decoded.items():
                 counts[name] = counts.get(name, 0) + n
         for name, n in counts.items():
             ctx.decoded_by(name, n, sum(d.seconds for d in done) if name == part.name else 0.0)
@@ -196,9 +197,10 @@ def _by_rows(threads: ThreadedDecode, some: I64, row: Decoder | None = None) -> 
 
         dealt = deal(threads.job, some, rows)
     outcome = run(threads.job, dealt, Target(part, some), rows)
-    if not outcome.lost:
+    lost = [*outcome.errors, *outcome.reshaped]
+    if not lost:
         return Done(outcome, part, some)
-    kept = ~np.isin(some, outcome.lost)
+    kept = ~np.isin(some, lost)
     return Done(outcome, part.take(kept), some[kept])
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ...batch import I32, I64, Batch
 from ...context import Context
-from ...gpu.lane import Lane, places_on_device
+from ...gpu.lane import Lane
 from ...types import DALIImageType
 from ..decoder_table import NOBODY, DecodeJob, Mask
 from ..gpu_table import GpuDecoder, GpuWork
@@ -141,8 +141,8 @@ class CudaJpeg(GpuDecoder):
             ends = job.anchors + job.shapes[:, :2]
             shown = np.concatenate([job.anchors[:, ::-1], ends[:, ::-1]], axis=1).astype(np.int32)
             stored = _stored(shown, job.headers)
-        files, limited = places_on_device(job.batch), stored is None
-        planned = plan(job.ctx, job.headers, job.batch, which, files, job.staging, limited=limited)
+        where = job.batch, which, job.places, job.staging
+        planned = plan(job.ctx, job.headers, *where, limited=stored is None)
         if stored is not None:
             jpeg_gpu.limit(planned, stored)
         output = jpeg_gpu.pixel_output(planned, OUTPUT_TYPES[job.rules.output_type], shown, offsets=job.offsets)
