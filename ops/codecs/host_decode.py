@@ -32,14 +32,12 @@ def decode(
     headers, rows = read_headers(ctx, batch, rules), host_rows()
     job = DecodeJob(ctx, batch, headers, rules, facts=joined, needed=needed)
     dealt = deal(job, np.flatnonzero(headers.good) if headers.bad else np.arange(len(batch)), rows)
-    images: dict[int, Pixels] = {}
-    began = time.perf_counter()
-    for k, row in enumerate(rows):
-        if len(dealt[k]) and headers.odd and not row.sure and not row.judges:
-            unsure = ~_has_certain_size(headers, rules, dealt[k])
-            images |= decode_first(job, dealt[k][unsure].tolist())
-            dealt[k] = dealt[k][~unsure]
-    seconds = time.perf_counter() - began
+    images, seconds = dict[int, Pixels](), 0.0
+    if len(dealt[-1]):
+        began = time.perf_counter()
+        certain = _has_certain_size(headers, rules, dealt[-1])
+        images = decode_first(job, dealt[-1][~certain].tolist())
+        dealt[-1], seconds = dealt[-1][certain], time.perf_counter() - began
     heights, widths = headers.height, headers.width
     if windows is not None:
         job.anchors, sizes = cut(ctx, headers, windows)

@@ -25,7 +25,8 @@ _NO_CORNERS, _ALL = np.empty((0, 2), np.int64), np.empty((0, 4), np.int64)
 
 
 class NativeJpeg(Decoder):
-    """Baseline and progressive JPEGs that are shown as they are stored, by compiled loops over whole batches."""
+    """Baseline and progressive JPEGs that are shown as they are stored, by compiled loops over whole batches of the
+    CPU, whose targets have a sample for each image."""
 
     name = "cpu"
     on_threads = False
@@ -46,23 +47,23 @@ class NativeJpeg(Decoder):
         return taken
 
     def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
-        n, batch, headers = len(indices), job.batch, job.headers
-        whole = n == len(batch)
-        where = slice(None) if whole else indices
-        places = slice(None) if whole and target.images is None else target.places(indices)
-        jpeg, offsets = headers.jpeg[where], np.ascontiguousarray(batch.offsets[where])
-        shapes, starts = target.out.shapes[places], target.out.offsets[places]
-        corners = _NO_CORNERS if job.anchors is None else job.anchors[where]
-        seen = _ALL if job.needed is None else job.needed(target.out.shapes)[places]
+        n, batch, headers, out = len(indices), job.batch, job.headers, target.out
+        index, offsets, sizes, jpeg = batch.samples.index, batch.offsets, batch.shapes[:, 0], headers.jpeg
+        good, orientation, shapes, starts = headers.good, headers.orientation, out.shapes, out.offsets
+        corners = _NO_CORNERS if job.anchors is None else job.anchors
+        seen = _ALL if job.needed is None else job.needed(shapes)
+        if n < len(batch):
+            index, offsets, sizes, jpeg, good, orientation, shapes, starts, corners, seen = (
+                a[indices] if len(a) else a
+                for a in (index, offsets, sizes, jpeg, good, orientation, shapes, starts, corners, seen)
+            )
         windows, status = np.empty((n, 4), np.int64), np.empty(n, np.int32)
         channels, origins, pitches = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-        _baseline.regions(shapes, starts, headers.good[where], headers.orientation[where], corners, seen, windows,
-                          channels, origins, pitches)  # fmt: skip
-        files = readonly(batch.data), offsets, batch.shapes[where, 0].astype(np.int64), jpeg
-        pixels = windows, channels, job.bgr, target.out.data, origins, pitches, status
+        _baseline.regions(shapes, starts, good, orientation, corners, seen, windows, channels, origins, pitches)
+        files = readonly(batch.data), np.ascontiguousarray(offsets), sizes.astype(np.int64), jpeg
+        pixels = windows, channels, job.bgr, out.data, origins, pitches, status
         ctx = job.facts or job.ctx
         facts = ctx.facts(Anchors) if ctx.stage == "cpu" and (len(corners) or len(seen)) else None
-        index = batch.samples.index[where]
         known = np.zeros((n, 3), np.int64) if facts is None else facts.begin(index, jpeg, windows)
         wanted = known[:, MODE].copy()
         _baseline.decode_images(*files, *pixels, NO_STATES if facts is None else facts.states, known)
