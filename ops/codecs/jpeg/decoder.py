@@ -53,10 +53,9 @@ class NativeJpeg(Decoder):
         corners = _NO_CORNERS if job.anchors is None else job.anchors
         seen = _ALL if job.needed is None else job.needed(shapes)
         if n < len(batch):
-            index, offsets, sizes, jpeg, good, orientation, shapes, starts, corners, seen = (
-                a[indices] if len(a) else a
-                for a in (index, offsets, sizes, jpeg, good, orientation, shapes, starts, corners, seen)
-            )
+            rows: list[Any] = [index, offsets, sizes, jpeg, good, orientation, shapes, starts, corners, seen]
+            rows = [a[indices] if len(a) else a for a in rows]
+            index, offsets, sizes, jpeg, good, orientation, shapes, starts, corners, seen = rows
         windows, status = np.empty((n, 4), np.int64), np.empty(n, np.int32)
         channels, origins, pitches = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
         _baseline.regions(shapes, starts, good, orientation, corners, seen, windows, channels, origins, pitches)

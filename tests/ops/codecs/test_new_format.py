@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.codecs import formats, pillow
+from dali_run.ops.codecs.decoders import Image as Image_
 from dali_run.ops.codecs.format import Format, Header, Signature
 from tests.conftest import ROOT
 
@@ -113,8 +114,10 @@ def test_a_plugin_that_does_not_exist_is_not_blamed_on_the_file(monkeypatch: pyt
 
 
 def test_all_formats_have_what_they_name() -> None:
-    """Functions of decoders are found when they are first called: all of them exist."""
+    """Functions of decoders are found when they are first called: all of them exist; and the operator's text names
+    every format."""
     pillow.load()
+    assert all(re.search(rf"\b{f.label}\b", Image_.__doc__ or "") for f in formats.FORMATS)
     for format in formats.FORMATS:
         if format.imagecodecs:
             imagecodecs = pytest.importorskip("imagecodecs")
