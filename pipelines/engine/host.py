@@ -35,6 +35,7 @@ from .nodes.run import Env, Run
 from .nodes.run_nodes import begin
 from .services import Services
 from .threads.channel import Channel, Closed
+from .threads.clock import Clock
 from .threads.latch import Latch
 from .threads.workers import Pool
 
@@ -83,6 +84,7 @@ class HostPart:
         """Takes files to GPUs while they are read. Set before the threads start."""
         self._sent = {services.name_of(s): sent(services.plan, s) for s in services.plan.steps}
         """Outputs of the readers of each step that may go to a device while they are read."""
+        self._clocks = threading.local()
         self._before: dict[str, Latch[Any]] = {}
         """The last chunks of every step."""
         self._groups = {services.name_of(step): list(groups(step)) for step in services.plan.steps}
@@ -282,13 +284,25 @@ class HostPart:
         try:
             if self.stopped:
                 raise Closed
+            clock = self._clock()
             with self._budget.host.work(nbytes):
+                began = clock.begin()
                 done = self.computed(step, it, env, samples, nbytes, band)
-            if chunks.add(k, done):
+            last = chunks.add(k, done)
+            if last:
                 self.join_chunks(name, step, it, chunks.take())
+            self._services.stats.work(name, *clock.end(began))
+            if last:
                 chunks.done()
         except BaseException as e:  # raised where the batch is taken
             chunks.fail(kept(e))
+
+    def _clock(self) -> Clock:
+        """The clock of this worker thread."""
+        clock: Clock | None = getattr(self._clocks, "clock", None)
+        if clock is None:
+            clock = self._clocks.clock = Clock()
+        return clock
 
     def computed(
         self, step: Step, it: Iteration, env: Env, samples: Samples, nbytes: int, band: Band | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,6 +68,18 @@ class Span:
     iteration: int
 
 
+@dataclass(slots=True)
+class Work:
+    """Seconds of worker threads in a stage's chunks, added over threads."""
+
+    passed: float = 0.0
+    """Seconds that passed, less those in which work waited for memory."""
+    processor: float = 0.0
+    """Seconds on a processor."""
+    no_core: float = 0.0
+    """Seconds ready to work, while all cores had other threads."""
+
+
 Count = TypeVar("Count", int, float)
 
 
@@ -77,6 +90,9 @@ class Stats:
         self._nodes: dict[str, NodeStats] = {}
         self._stages: dict[str, float] = {}
         self._notes: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self.worked: dict[str, Work] = {}
+        """Times of worker threads, by stage."""
+        self._processor_began = time.process_time()
         self.idled: dict[str, float] = {}
         """Seconds in which the workers had nothing of a stage to do."""
         self.spans: list[Span] | None = [] if trace else None
@@ -146,6 +162,19 @@ class Stats:
         """A stage's thread worked for ``seconds``."""
         with self._lock:
             self._stages[stage] = self._stages.get(stage, 0.0) + seconds
+
+    def work(self, stage: str, passed: float, processor: float, no_core: float) -> None:
+        """A worker took a chunk through a stage; see `Work`."""
+        with self._lock:
+            total = self.worked.setdefault(stage, Work())
+            total.passed += passed
+            total.processor += processor
+            total.no_core += no_core
+
+    @property
+    def processor_seconds(self) -> float:
+        """Seconds of processors that this process has taken since the run began."""
+        return time.process_time() - self._processor_began
 
     def idle(self, stage: str, seconds: float) -> None:
         """The workers had nothing of a stage to do for ``seconds``."""

@@ -12,6 +12,7 @@ from ..job.report import SCHEMA_VERSION
 _SUMS = (
     "calls", "samples", "bytes_in", "bytes_out", "cpu_seconds", "gpu_seconds", "waiting_for_input_seconds",
     "blocked_on_output_seconds", "busy_seconds", "batches", "full_seconds", "empty_seconds", "waited_seconds",
+    "worker_seconds", "processor_seconds", "core_wait_seconds",
 )  # fmt: skip
 _COUNTS = ("rejected", "decoders", "fallbacks", "uploads")
 
@@ -47,6 +48,7 @@ def merged(
         "device": first.get("device", "cpu"),
         "threads": first.get("threads", 0),
         "seconds": round(seconds, 6),
+        "processor_seconds": round(sum(float(r.get("processor_seconds", 0)) for r in reports), 6),
         "samples": dict(counts),
         "samples_per_second": round(counts["read"] / seconds, 1) if seconds else None,
         "operators": [_operator(rows) for rows in _by(reports, "operators", "name")],
@@ -87,7 +89,7 @@ def _by(reports: Iterable[Mapping[str, Any]], table: str, key: str) -> list[list
 
 
 def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    sums = {k: sum(r[k] for r in rows) for k in _SUMS if k in rows[0]}
+    sums = {k: sum(r.get(k, 0) for r in rows) for k in _SUMS if any(k in r for r in rows)}
     return {**rows[0], **{k: round(v, 6) if isinstance(v, float) else v for k, v in sums.items()}}
 
 

@@ -11,7 +11,9 @@ import numpy as np
 
 from ...ops.gpu.device_memory import Owner, pool_of
 from ...ops.gpu.lane import Lane
+from ..cores import usable_cores
 from ..engine.engine import Engine
+from ..engine.stats import Stats, Work
 from ..engine.threads.channel import Channel
 from ..graph.conditionals import Merge, Split
 
@@ -66,12 +68,14 @@ def build_report(
             }
         )
     loads = loads_of(engine, operators, seconds, sink_seconds, sink, step_seconds(engine))
-    top = bottleneck(loads, _box(engine, 0)[1].passed)
+    waited = engine.ledgers["host"].waited / max(seconds, 1e-9)
+    top = bottleneck(loads, _box(engine, 0)[1].passed, waited)
     return {
         "schema_version": SCHEMA_VERSION,
         "device": plan.target.device,
         "threads": engine.options.num_threads,
         "seconds": round(seconds, 6),
+        "processor_seconds": round(stats.processor_seconds, 6),
         "samples": dict(samples),
         "samples_per_second": round(samples.get("read", 0) / seconds, 1) if seconds else None,
         "operators": operators,
@@ -82,6 +86,7 @@ def build_report(
                 "operators": [n.name for n in s.nodes if not isinstance(n.op, (Split, Merge))],
                 "busy_seconds": round(_busy(engine, i), 6),
                 **_waits(engine, i),
+                **_worked(engine, i),
             }
             for i, s in enumerate(plan.steps)
         ]
@@ -124,8 +129,9 @@ def build_report(
     }
 
 
-def bottleneck(loads: Sequence[Load], batches: int) -> Load:
-    """The bottleneck of the run: the busiest resource, unless nothing was busy for half of the time."""
+def bottleneck(loads: Sequence[Load], batches: int, memory: float = 0.0) -> Load:
+    """The bottleneck of the run: the busiest resource, unless nothing was busy for half of the time. ``memory``: the
+    share of the time in which batches waited for room in the budget of host memory."""
     top = max(loads, key=lambda x: x.share)
     if top.share >= _BUSY:
         return top
@@ -134,8 +140,11 @@ def bottleneck(loads: Sequence[Load], batches: int) -> Load:
         count = "1 batch is" if batches == 1 else f"{batches} batches are"
         return Load(top.name, top.share, f"{idle}. {count} too few for the stages to work at the same time.",
                     "Too short to tell: run more samples or lower batch_size.")  # fmt: skip
+    if memory >= _BUSY:
+        return Load("memory", memory, f"Bottleneck: host memory; batches waited for it {_percent(memory)} of the time.",
+                    "A larger pipeline.memory.host, or a smaller batch_size.")  # fmt: skip
     return Load(top.name, top.share, f"{idle}: the stages wait for each other, or for other programs on this machine.",
-                "A larger prefetch_queue_depth, or more num_threads.")  # fmt: skip
+                "A larger prefetch_queue_depth.")  # fmt: skip
 
 
 def _stage_id(engine: Engine, i: int) -> str:
@@ -165,6 +174,18 @@ def _waits(engine: Engine, i: int) -> dict[str, float]:
         blocked = min(blocked, idle)
         waited = idle - blocked
     return {"waiting_for_input_seconds": round(waited, 6), "blocked_on_output_seconds": round(blocked, 6)}
+
+
+def _worked(engine: Engine, i: int) -> dict[str, float]:
+    """The times of worker threads in step ``i``, if they work on it."""
+    work = engine.stats.worked.get(_stage_id(engine, i))
+    if work is None:
+        return {}
+    return {
+        "worker_seconds": round(work.passed, 6),
+        "processor_seconds": round(work.processor, 6),
+        "core_wait_seconds": round(work.no_core, 6),
+    }
 
 
 def step_seconds(engine: Engine) -> list[float]:
@@ -233,18 +254,7 @@ def loads_of(
             )
     chunk = [o for o in operators if engine.plan.steps[int(str(o["stage"])[:2])].kind == "chunk"]
     if chunk:
-        cpu = sum(o["cpu_seconds"] for o in chunk)
-        share = cpu / (threads * seconds)
-        worst = _worst(chunk, "cpu_seconds")
-        loads.append(
-            Load(
-                "cpu",
-                share,
-                f"Bottleneck: CPU workers ({threads} thread{'s' * (threads > 1)}, {_percent(share)} busy, mostly in "
-                f"{worst}).",
-                "More threads (--set pipeline.num_threads=N) on a machine with more cores, or a GPU (device: gpu).",
-            )
-        )
+        loads.append(_workers(engine.stats, chunk, threads, usable_cores(), seconds))
     loads.append(
         Load(
             sink,
@@ -263,6 +273,36 @@ def loads_of(
             )
         )
     return loads
+
+
+_COMPUTING = 0.7
+"""Share of workers' time on processors from which more cores would help them."""
+
+
+def _workers(stats: Stats, operators: Sequence[Mapping[str, Any]], threads: int, cores: int, seconds: float) -> Load:
+    """How busy worker threads were, and what they waited for in that time if they were not on processors."""
+    share = sum(o["cpu_seconds"] for o in operators) / (threads * seconds)
+    work = _total(stats)
+    computing, no_core = work.processor / work.passed, work.no_core / work.passed
+    used = f"{share * threads * min(computing, 1):.1f} of {cores} core{'s' * (cores > 1)} used"
+    busy = f"{threads} thread{'s' * (threads > 1)}, {_percent(share)} busy, {used}"
+    if computing >= _COMPUTING:
+        more = f"More threads (--set pipeline.num_threads={cores})" if threads < cores else "A machine with more cores"
+        sentence = f"Bottleneck: CPU workers ({busy}, mostly in {_worst(operators, 'cpu_seconds')})."
+        return Load("cpu", share, sentence, f"{more}, or a GPU (device: gpu).")
+    if no_core >= 1 - computing - no_core:
+        advice = "End other programs on this machine, or use one with more cores."
+        if threads > cores:
+            advice = f"As many threads as cores (--set pipeline.num_threads={cores})."
+        return Load("cpu", share, f"Bottleneck: CPU workers wait for cores that run other threads ({busy}).", advice)
+    return Load("cpu", share, f"Bottleneck: CPU workers wait for Python's lock, one thread at a time ({busy}).",
+                "Fewer threads, several processes (--on processes:N), or a larger batch_size.")  # fmt: skip
+
+
+def _total(stats: Stats) -> Work:
+    """The times of all workers; those of a run without chunks are all work."""
+    works = list(stats.worked.values()) or [Work(1.0, 1.0)]
+    return Work(max(1e-9, sum(w.passed for w in works)), sum(w.processor for w in works), sum(w.no_core for w in works))
 
 
 def _worst(operators: Sequence[Mapping[str, Any]], key: str) -> str:

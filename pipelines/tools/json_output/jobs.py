@@ -34,6 +34,13 @@ class Stage(TypedDict):
     busy_seconds: float
     waiting_for_input_seconds: float
     blocked_on_output_seconds: float
+    worker_seconds: NotRequired[float]
+    """Seconds of worker threads in the stage, added over threads."""
+    processor_seconds: NotRequired[float]
+    """Seconds in which these were on processors."""
+    core_wait_seconds: NotRequired[float]
+    """Seconds in which these were ready, and all cores had other threads. In the rest of ``worker_seconds`` they waited
+    for something else, for Python's lock above all."""
 
 
 class Queue(TypedDict):
@@ -161,6 +168,8 @@ class Report(TypedDict):
     device: str
     threads: int
     seconds: float
+    processor_seconds: NotRequired[float]
+    """Seconds of processors that the process took."""
     samples: dict[str, int]
     samples_per_second: float | None
     operators: list[Operator]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 
 from dali_run.ops.arrays.transpose import Transpose
 from dali_run.ops.compiled.times import times
+from dali_run.pipelines.engine.stats import Work
 from dali_run.pipelines.engine.threads.channel import Channel
-from dali_run.pipelines.job.report import Load, _percent, _waits, bottleneck
+from dali_run.pipelines.engine.threads.clock import Clock
+from dali_run.pipelines.job.report import Load, _percent, _waits, _workers, bottleneck
 from dali_run.pipelines.job.run import run_job
 from dali_run.writers.shards.output import Output
 
@@ -41,6 +44,45 @@ def test_nothing_is_blamed_that_was_idle_for_most_of_the_time() -> None:
 
 def test_nothing_is_busy_for_more_than_all_of_the_time() -> None:
     assert (_percent(0.456), _percent(1.02)) == ("46%", "100%")
+
+
+@pytest.mark.parametrize(("threads", "cores", "work", "words", "advice"), [
+    (2, 16, Work(10, 9, 0.5), "1.8 of 16 cores used, mostly in decode (75%)", "num_threads=16"),
+    (16, 16, Work(10, 9, 0.5), "14.4 of 16 cores used", "A machine with more cores"),
+    (16, 16, Work(10, 0.8, 1), "wait for Python's lock", "--on processes:N"),
+    (16, 4, Work(10, 2, 7), "wait for cores", "As many threads as cores (--set pipeline.num_threads=4)"),
+    (2, 4, Work(10, 2, 7), "wait for cores", "End other programs"),
+])  # fmt: skip
+def test_busy_workers_are_told_from_workers_that_wait(
+    threads: int, cores: int, work: Work, words: str, advice: str
+) -> None:
+    stats: Any = SimpleNamespace(worked={"01:cpu": work})
+    operators = [{"name": "decode", "cpu_seconds": 7.5 * threads}, {"name": "flip", "cpu_seconds": 2.5 * threads}]
+    found = _workers(stats, operators, threads, cores, 10.0)
+    assert found.share == 1.0
+    assert words in found.sentence
+    assert advice in found.advice
+    assert ("More threads" in found.advice) is (threads < cores and work.processor > 7)
+
+
+def test_memory_is_named_if_nothing_was_busy_meanwhile() -> None:
+    assert bottleneck(loads(0.1, 0.4), 100, 0.8).name == "memory"
+    assert bottleneck([*loads(0.1), CPU], 100, 0.8) is CPU
+
+
+def test_a_workers_clock_tells_work_from_waiting() -> None:
+    clock = Clock()
+    began = clock.begin()
+    time.sleep(0.05)
+    passed, processor, no_core = clock.end(began)
+    assert processor < passed / 2
+    assert no_core == 0  # asked the kernel for now and then
+    began, n = clock.begin(), 0
+    while time.perf_counter() - began[0] < 0.3:
+        n += 1
+    passed, processor, no_core = clock.end(began)
+    assert 0 < processor <= passed
+    assert no_core >= 0
 
 
 @pytest.mark.parametrize(
