@@ -76,19 +76,21 @@ class Rates:
 
 def resample_into(ctx: Context, signals: Batch, rates: Rates, quality: float, parity: Resampler, out: Batch) -> None:
     """``signals`` (n,) or (n, channels) at other rates go into ``out``, whose shapes say how long they become; where
-    ``ctx`` runs. Where the type changes, integers count in parts of their largest value."""
+    ``ctx`` runs. Where the type changes, integers count in parts of their largest value; the middle
+    of the range of unsigned ones is silence."""
     n = len(signals)
-    size_in, size_out = (1.0, 1.0) if out.dtype == signals.dtype else (_full(signals.dtype), _full(out.dtype))
+    factor, shift, size_out = _conversion(signals.dtype, out.dtype)
     rows = np.zeros((n, _cpu.FIELDS), np.int64)
     rows[:, _cpu.INPUTS], rows[:, _cpu.OUTPUTS] = signals.shapes[:, 0], out.shapes[:, 0]
     rows[:, _cpu.CHANNELS] = signals.shapes[:, 1] if signals.ndim == 2 else 1
     if not rows[:, _cpu.OUTPUTS].any():
         return
-    factors = np.float32(1 / size_in), np.float32(size_out)
+    factors = np.float32(factor), np.float32(shift), np.float32(size_out)
     if ctx.stage != "cpu":
         _resample(ctx, signals, rates, quality, parity, rows, factors, out)
         return
-    signals = signals.replace(data=_scaled(signals.data, np.dtype(np.float32), 1 / size_in))
+    floats_in = _scaled(signals.data, np.dtype(np.float32), factor)
+    signals = signals.replace(data=floats_in + np.float32(shift) if shift else floats_in)
     floats = out
     if out.dtype != np.float32:
         floats = Batch.allocate(np.empty, out.shapes, np.float32, out.layout, out.samples)
@@ -100,7 +102,7 @@ def resample_into(ctx: Context, signals: Batch, rates: Rates, quality: float, pa
 
 def _resample(
     ctx: Context, signals: Batch, rates: Rates, quality: float, parity: Resampler, rows: I64,
-    factors: tuple[Any, Any], out: Batch,
+    factors: tuple[Any, ...], out: Batch,
 ) -> None:  # fmt: skip
     in_rate, out_rate, lengths = rates.before, rates.after, rows[:, _cpu.OUTPUTS]
     if needs_soxr(parity):
@@ -194,7 +196,7 @@ def _filled(
 
 
 def _launch(
-    ctx: Context, kernel: str, signals: Batch, rows: I64, tables: tuple[Any, ...], out: Batch, factors: tuple[Any, Any],
+    ctx: Context, kernel: str, signals: Batch, rows: I64, tables: tuple[Any, ...], out: Batch, factors: tuple[Any, ...],
     numbers: tuple[Any, ...],
 ) -> None:  # fmt: skip
     if ctx.stage == "cpu":
@@ -231,7 +233,8 @@ class AudioResample(Operator, name="audio_resample"):
     """Resample audio: signals (n,), or (n, channels), each channel by itself.
 
     The rate changes by ``scale``, from ``in_rate`` to ``out_rate`` (n out_rate / in_rate samples come out, rounded up),
-    or so that ``out_length`` samples come out. Integers count in parts of their largest value where the type changes.
+    or so that ``out_length`` samples come out. Where the type changes, integers count in parts of their largest value,
+    and the middle of the range of unsigned ones is silence.
 
     By default a low-pass filter keeps what the lower rate cannot hold from folding back into the signal: a sinc under a
     Kaiser window of as many lobes as DALI's for this ``quality``, as wide as the lower rate asks. With ``parity: dali``
@@ -317,6 +320,19 @@ class AudioResample(Operator, name="audio_resample"):
                        f"rates at most {APART:,} times apart")  # fmt: skip
             lengths[i] = 0
         return in_rate, out_rate, lengths
+
+
+def _conversion(before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, float, float]:
+    """Factor and summand for inputs, and the factor for outputs. As in DALI, what is shifted is shifted before it is
+    resampled: beyond the ends of a signal there are zeros of the output's scale."""
+    if before == after:
+        return 1.0, 0.0, 1.0
+    if (before.kind == "u") == (after.kind == "u"):
+        return 1 / _full(before), 0.0, _full(after)
+    full = _full(after)
+    if after.kind == "u":
+        return full / 2 / _full(before), full / 2, 1.0
+    return 2 * full / _full(before), -full, 1.0
 
 
 def _full(dtype: np.dtype[Any]) -> float:

@@ -5,10 +5,10 @@
 enum Row { INPUTS, OUTPUTS, CHANNELS, UP, DOWN, TAPS, TABLE, FIRST, FIELDS };
 enum { DALI_BLOCK = 256 };
 
-// An input; of places outside of the signal 0.
+// An input times size_in and plus shift; of places outside of the signal 0.
 template <typename In>
-__device__ __forceinline__ float frame(const In* signal, long long j, long long inputs, long long channels, float size_in) {
-    return j < 0 || j >= inputs ? 0.0f : static_cast<float>(plain(signal[j * channels])) * size_in;
+__device__ __forceinline__ float frame(const In* signal, long long j, long long inputs, long long channels, float size_in, float shift) {
+    return j < 0 || j >= inputs ? 0.0f : __fadd_rn(__fmul_rn(static_cast<float>(plain(signal[j * channels])), size_in), shift);
 }
 
 // grid (tiles of TURNS turns through all phases, each in parts of up to WARPS groups of phases; samples). A warp makes a
@@ -18,7 +18,7 @@ __device__ __forceinline__ float frame(const In* signal, long long j, long long 
 enum { WARPS = 8, TURNS = 64, GROUP = 8, PITCH = 191, ROWS = TURNS / WARPS };
 template <typename In, typename Out>
 __global__ void __launch_bounds__(32 * WARPS, 4) by_phases(const In* data, const long long* base, const long long* rows,
-                                                           const float* taps, const long long* first, float size_in,
+                                                           const float* taps, const long long* first, float size_in, float shift,
                                                            float size_out, Out* out, const long long* out_base) {
     __shared__ float near[TURNS * PITCH];
     const long long* row = rows + static_cast<long long>(blockIdx.y) * FIELDS;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(32 * WARPS, 4) by_phases(const In* data, const
     if (width == 1) {  // the same rate
         const long long most = frames < (begin + TURNS) * up ? frames : (begin + TURNS) * up, end = most * channels;
         for (long long k = begin * up * channels + threadIdx.x; k < end; k += blockDim.x)
-            out[out_base[blockIdx.y] + k] = saturate<Out>(static_cast<float>(plain(data[base[blockIdx.y] + k])) * size_in * size_out);
+            out[out_base[blockIdx.y] + k] = saturate<Out>((static_cast<float>(plain(data[base[blockIdx.y] + k])) * size_in + shift) * size_out);
         return;
     }
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = part * each + warp;
@@ -61,10 +61,10 @@ __global__ void __launch_bounds__(32 * WARPS, 4) by_phases(const In* data, const
                     const int place = (warp + r * WARPS) * down + at + o;
                     found[r] = 0;
                     if (static_cast<unsigned>(place - skipped) < there)
-                        found[r] = static_cast<float>(plain(signal[place * channels]));
+                        found[r] = static_cast<float>(plain(signal[place * channels])) * size_in + shift;
                 }
 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) near[(warp + r * WARPS) * PITCH + o] = found[r] * size_in;
+                for (int r = 0; r < ROWS; ++r) near[(warp + r * WARPS) * PITCH + o] = found[r];
             }
             __syncthreads();
             const int low = start > at ? start : at, high = end < at + many ? end : at + many;
@@ -122,7 +122,7 @@ __device__ __forceinline__ float cubic(const float4& a, float s) { return ((a.w 
 template <typename In, typename Out>
 __device__ void by_polynomials(const In* data, const long long* row, double ratio, double shrink, const double* nodes,
                                int half, float lobes, float steps, long long block, int frames, long long from, int count,
-                               float* room, float size_in, float size_out, Out* out) {
+                               float* room, float size_in, float shift, float size_out, Out* out) {
     float *near = room, *powers = room + NEAR_TABLE, *sums = powers + LARGEST_WIDTH / 2 * POWERS;
     const float small = static_cast<float>(shrink);
     for (int i = threadIdx.x; i < half * POWERS; i += blockDim.x) {  // values of taps from 1 on at the nodes
@@ -146,7 +146,7 @@ __device__ void by_polynomials(const In* data, const long long* row, double rati
     const float4* weights = reinterpret_cast<const float4*>(powers);
     for (long long c = 0; c < channels; ++c) {
         __syncthreads();
-        for (int i = threadIdx.x; i < count; i += blockDim.x) near[i] = frame(data + c, from + i, inputs, channels, size_in);
+        for (int i = threadIdx.x; i < count; i += blockDim.x) near[i] = frame(data + c, from + i, inputs, channels, size_in, shift);
         __syncthreads();
         float t[FRAMES], even[FRAMES] = {}, odd[FRAMES] = {};
         const float* x[FRAMES];
@@ -188,7 +188,7 @@ __device__ void by_polynomials(const In* data, const long long* row, double rati
 // copied once for them to where that costs little.
 template <typename In, typename Out>
 __global__ void __launch_bounds__(256, 4) by_table(const In* data, const long long* base, const long long* rows, const double* ratios,
-                         const float* table, const double* nodes, long long lobes, long long steps, float size_in, float size_out, Out* out,
+                         const float* table, const double* nodes, long long lobes, long long steps, float size_in, float shift, float size_out, Out* out,
                          const long long* out_base) {
     __shared__ __align__(16) float copied[LARGEST_TABLE];
     const long long* row = rows + static_cast<long long>(blockIdx.y) * FIELDS;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(256, 4) by_table(const In* data, const long lo
     if (2 * half + 1 <= LARGEST_WIDTH && count <= NEAR_TABLE) {
         by_polynomials(data + base[blockIdx.y], row, ratio, shrink, nodes, half, static_cast<float>(lobes),
                        static_cast<float>(steps), block, static_cast<int>(many), from, static_cast<int>(count), copied,
-                       size_in, size_out, out + out_base[blockIdx.y]);
+                       size_in, shift, size_out, out + out_base[blockIdx.y]);
         return;
     }
     const int entries = static_cast<int>(lobes * steps) + 2;
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(256, 4) by_table(const In* data, const long lo
                 const float weight = weights[entry] + part * (weights[entry + 1] - weights[entry]);
                 all += weight;
                 const long long j = middle + m;
-                if (j >= 0 && j < inputs) total += weight * (static_cast<float>(plain(signal[j * channels + c])) * size_in);
+                if (j >= 0 && j < inputs) total += weight * (static_cast<float>(plain(signal[j * channels + c])) * size_in + shift);
             }
             out[out_base[blockIdx.y] + k * channels + c] = saturate<Out>(total / all * size_out);
         }
@@ -244,7 +244,7 @@ enum { BLOCKS = 4, STEP = 32, NEAR_DALI = 4096 };  // DALI's blocks of a block o
 template <typename In, typename Out>
 __global__ void __launch_bounds__(256) as_dali(const In* data, const long long* base, const long long* rows,
                                                const double* ratios, const float* table, long long lobes, float center,
-                                               float scale, float size_in, float size_out, Out* out,
+                                               float scale, float size_in, float shift, float size_out, Out* out,
                                                const long long* out_base) {
     __shared__ float near[NEAR_DALI], copied[LARGEST_DALI], places[BLOCKS * DALI_BLOCK];
     const long long* row = rows + static_cast<long long>(blockIdx.y) * FIELDS;
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(256) as_dali(const In* data, const long long* 
         const In* signal = data + base[blockIdx.y] + c;
         if (fits) {
             if (c) __syncthreads();
-            for (int i = threadIdx.x; i < span; i += blockDim.x) near[i] = frame(signal, from + i, inputs, channels, size_in);
+            for (int i = threadIdx.x; i < span; i += blockDim.x) near[i] = frame(signal, from + i, inputs, channels, size_in, shift);
             __syncthreads();
         }
         for (int f = threadIdx.x; f < frames; f += blockDim.x) {
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(256) as_dali(const In* data, const long long* 
                 for (int j = 0; j < width; ++j) low += weights[STEP * j] * x[j], high += weights[STEP * j + 1] * x[j];
             } else {
                 for (int j = 0; j < width; ++j) {
-                    const float x = frame(signal, start + j, inputs, channels, size_in);
+                    const float x = frame(signal, start + j, inputs, channels, size_in, shift);
                     low += weights[STEP * j] * x, high += weights[STEP * j + 1] * x;
                 }
             }

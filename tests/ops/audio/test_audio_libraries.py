@@ -330,3 +330,28 @@ def test_axes_of_length_1_are_no_channels(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(run("spectrogram", signal.reshape(shape), **SHORT).sample(0), expected)
     with pytest.raises(SpecError, match="one channel"):
         op.infer(Spec((2, 400), DALIDataType.FLOAT))
+
+
+@pytest.mark.parametrize("make_lane", LANES[:2])
+@pytest.mark.parametrize("before", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "float32"])
+def test_the_middle_of_unsigned_integers_is_silence(make_lane: Any, before: str) -> None:
+    """As DALI 2.4 converts them: 127 of uint8 is -1/255, and 0 is the lowest signed value."""
+    if make_lane is not None and before == "uint8":
+        pytest.skip("the wheel has no images of these kernels")
+    unit = np.linspace(-0.99, 0.99, 24)
+    kinds = {
+        "f": lambda t, x: x,
+        "i": lambda t, x: x * np.iinfo(t).max,
+        "u": lambda t, x: (x + 1) / 2 * np.iinfo(t).max,
+    }
+    x = kinds[np.dtype(before).kind](before, unit).astype(before)
+    scale = {"f": lambda t, v: v, "i": lambda t, v: v / np.iinfo(t).max, "u": lambda t, v: v * 2 / np.iinfo(t).max - 1}
+    exact = scale[np.dtype(before).kind](before, x.astype(np.float64))
+    for after in ("UINT8", "INT8", "UINT16", "INT16", "UINT32", "INT32", "FLOAT"):
+        for parity in ("dali-run", "dali"):
+            got = run(
+                "audio_resample", x, make_lane and make_lane(), scale=1.0, quality=0, parity=parity, dtype=after
+            ).data
+            full = 1 if got.dtype.kind == "f" else float(np.iinfo(got.dtype).max)
+            want = x.astype(np.float64) if got.dtype == x.dtype else kinds[got.dtype.kind](got.dtype, exact)
+            assert np.abs(got - want).max() <= max(1e-6 * full, 1 if full > 1 else 0), (after, parity)
