@@ -15,7 +15,7 @@ NAME = "init"
 
 def command(
     data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="Files, class folders, shards, COCO, LMDB.")
+        str | None, typer.Argument(metavar="DATA", help="Files, class folders, shards, COCO, LMDB; a URL.")
     ] = None,
     task: Annotated[str | None, typer.Option(metavar="TASK", help="resize, train, val, keep, logmel or clips.")] = None,
     to: Annotated[str | None, typer.Option(metavar="FORMAT", help="webdataset, tfrecord, numpy, lmdb, ...")] = None,

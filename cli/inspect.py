@@ -27,6 +27,7 @@ def command(
     ] = None,
     follow_links: FollowLinks = False,
     html: Annotated[Path | None, written_to("Write it as a page, with pictures.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     json: Json = False,
 ) -> None:
     """Show a spec's intermediate results, or a dataset's contents.
@@ -78,6 +79,7 @@ def command(
             html.write_text(data_page(found, seen or [], made_by), encoding="utf-8")
     if json:
         print_json(found)
+    if json or quiet:
         return
     from ..pipelines.show.terminal import data_view, intermediates_view
 

@@ -43,6 +43,10 @@ def raise_problem(told: Message) -> None:
     raise kinds.get(told.get("kind", ""), JobError)(told["problem"])
 
 
+class _NurseryGoneError(JobError):
+    """The process that forks workers has ended."""
+
+
 class Processes:
     """The workers of one job on this machine. A context manager; leaving it ends them all."""
 
@@ -51,26 +55,34 @@ class Processes:
         self._starts = dict.fromkeys(seats, 0)
         self._workers: dict[Seat, Process] = {}
         self._exits: dict[int, int] = {}
-        self._opened = False
+        self._nurseries = 0
 
     def __enter__(self) -> Processes:
         with contextlib.ExitStack() as undo:
-            ours, theirs = socket.socketpair()
+            self._selector = selectors.DefaultSelector()
+            undo.callback(self._selector.close)
+            self._log = tempfile.TemporaryFile()
+            undo.callback(self._log.close)
+            self._begin_nursery()
+            undo.pop_all()
+        return self
+
+    def _begin_nursery(self) -> None:
+        """Start the process that opens the job and forks workers. It may be lost once, to an out-of-memory killer say:
+        then another takes its place, and workers that it has forked go on."""
+        self._nurseries += 1
+        self._opened = False
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as undo, theirs:
             self._wire = Wire(ours)
             undo.callback(self._wire.close)
-            with theirs:
-                self._selector = selectors.DefaultSelector()
-                undo.callback(self._selector.close)
-                self._log = tempfile.TemporaryFile()
-                undo.callback(self._log.close)
-                command = [sys.executable, "-m", f"{__package__}.nursery", str(theirs.fileno())]
-                self._nursery = subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
-                    start_new_session=True,
-                )  # fmt: skip
+            command = [sys.executable, "-m", f"{__package__}.nursery", str(theirs.fileno())]
+            self._nursery = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+                start_new_session=True,
+            )  # fmt: skip
             undo.pop_all()
         self._wire.send({"job": self._job.plain()})
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
@@ -138,10 +150,22 @@ class Processes:
     # -- starting and ending ------------------------------------------------------------------------------------------
 
     def _start(self, seat: Seat) -> None:
+        """Start a worker; with another nursery if that is gone for the first time."""
+        try:
+            self._fork(seat)
+        except _NurseryGoneError:
+            if self._nurseries > 1:
+                raise
+            self._wire.close()
+            self._nursery.kill()
+            self._nursery.wait()
+            self._begin_nursery()
+            self._fork(seat)
+
+    def _fork(self, seat: Seat) -> None:
         if not self._opened:
             self._expect("ready")
             self._opened = True
-        self._starts[seat] += 1
         ours, theirs = socket.socketpair()
         try:
             socket.send_fds(self._wire.sock, [json.dumps({"seat": seat.plain()}).encode()], [theirs.fileno()])
@@ -149,11 +173,12 @@ class Processes:
         except BaseException as e:
             ours.close()
             if isinstance(e, OSError):
-                raise JobError(f"the workers' process is gone{self.last_words()}") from None
+                raise _NurseryGoneError(f"the workers' process is gone{self.last_words()}") from None
             raise
         finally:
             theirs.close()
         worker = Process(seat, Wire(ours), pid)
+        self._starts[seat] += 1
         self._workers[seat] = worker
         self._selector.register(worker.wire, selectors.EVENT_READ, worker)
 
@@ -166,7 +191,7 @@ class Processes:
                 self._exits[told["exited"]] = told["status"]
             elif key in told:
                 return told
-        raise JobError(f"the workers' process ended before it had opened the job{self.last_words()}")
+        raise _NurseryGoneError(f"the workers' process ended, twice, before it had opened the job{self.last_words()}")
 
     def _part_with(self, worker: Process) -> str:
         """A worker's socket has ended: why, in words."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,7 +103,7 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> Found:
         raise SpecError(f"{source}: there is no such file or folder")
     if (source / "data.mdb").is_file():
         return _lmdb([source])
-    if (write := _written(source)) is not None:
+    if (write := write_section(source)) is not None:
         return _ours(source, write, in_part)
     inside = sorted((e for e in _entries(source) if e.name[0] != "."), key=lambda e: e.name)
     names = [e.name for e in inside] if source.is_dir() else [source.name]
@@ -136,18 +137,23 @@ def _entries(source: Path) -> list[os.DirEntry[str]]:
         return list(entries)
 
 
-def _written(source: Path) -> Mapping[str, Any] | None:
-    """The ``write`` section of the job whose output is in the folder ``source``; None if there is none."""
-    if not (source / "manifest.json").is_file():
+def write_section(source: Path) -> Mapping[str, Any] | None:
+    """The ``write`` section of the job whose output is in the folder ``source``; None if it is not an output of ours: a
+    ``manifest.json`` may be anybody's. Raises SpecError if the manifest of a job is damaged."""
+    path = source / "manifest.json"
+    if not path.is_file():
+        return None
+    found: Mapping[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError, JobError):
+        found = sidecar.read_json(path)
+    if found.get("format") != "dali-run-manifest" and not sides(source):
         return None
     written_files(source)
-    try:
-        write = sidecar.read_json(source / "manifest.json")["write"]
+    with contextlib.suppress(LookupError, TypeError, AttributeError):
+        write = found["write"]
         if all(isinstance(config, dict) for config in write["fields"].values()):
             return write if write["writer"] in _OF_OURS else None
-    except (ValueError, LookupError, TypeError, AttributeError):
-        pass
-    raise SpecError(f"{source / 'manifest.json'}: is not a manifest of dali-run")
+    raise SpecError(f"{path}: is not a manifest of dali-run")
 
 
 def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> Found:

@@ -14,17 +14,21 @@ from typing import Any
 from ...ops.base import nearest
 from ...ops.codecs.formats import SUFFIXES
 from ...ops.errors import SpecError
+from ...ops.storage.urls import is_url, split
 from ...writers.formats.columns import is_extension
 from ..plugins import known_writer, load_operators
 from ..spec.to_yaml import flow
 from ..tools.datasets import read_through
+from ..tools.remote_sample import skeleton
 from ..wording import count
 from .convert import _allowed as allowed_name
 from .convert import _picture as picture_field
 from .convert import _plain as plain_name
-from .data_layout import Found, is_picture, look
+from .data_layout import Found, is_picture, look, write_section
 
 SCHEMA = "spec.schema.json"
+_FEW = 8
+"""Files behind a URL whose content is looked at."""
 _LOOKED_AT = 5000
 """Files whose names are looked at."""
 _MEDIA = {
@@ -98,9 +102,25 @@ def size_for(seen: Seen, task: str, size: int | None) -> int:
 
 
 def look_at(place: str) -> Seen:
-    """The kind of data at ``place``: files in class folders or one folder, containers, COCO. Raises SpecError."""
+    """The kind of data at ``place``, a path or a URL: files in class folders or one folder, containers, COCO. Behind a
+    URL, one container or a few files are looked at. Raises SpecError, JobError."""
     load_operators()
-    folder = Path(place)
+    if not is_url(place):
+        return _look_at(Path(place), place)
+    with skeleton(place, _FEW) as copy:
+        try:
+            seen = _look_at(copy.place, place, in_part=True)
+        except SpecError as e:
+            raise SpecError(str(e).replace(str(copy.place), place)) from None
+        if copy.containers:
+            seen.about = seen.about.replace("1 file", count(len(copy.containers), "file"), 1)
+        if seen.reader.get("dir_filters"):  # one folder of files: it is chosen from the one above
+            above, name = split(place.rstrip("/"))
+            seen.reader |= {"file_root": above.url, "dir_filters": [name]}
+        return seen
+
+
+def _look_at(folder: Path, place: str, *, in_part: bool = False) -> Seen:
     if not folder.exists():
         raise SpecError(f"{place}: there is no such file or folder; dali-run sample-data data makes one to try")
     if folder.is_dir():
@@ -108,9 +128,9 @@ def look_at(place: str) -> Seen:
             return coco
         with os.scandir(folder) as entries:
             containers = any(_is_container(e.name) and (e.is_file() or e.name.endswith(".lmdb")) for e in entries)
-        if not containers and not (folder / "data.mdb").exists():
+        if not containers and not (folder / "data.mdb").exists() and write_section(folder) is None:
             return _files(folder)
-    return _records(folder)
+    return _records(folder, in_part)
 
 
 _CONTAINERS = re.compile(r".*\.(tfrecords?(\.gz)?|tar(\.gz)?|tgz|rec|parquet|lmdb|mdb)")
@@ -190,12 +210,13 @@ def _about(suffixes: Counter[str], folders: set[str]) -> str:
     return f"{more}{count(suffixes.total(), 'file')}{classes} ({kinds})"
 
 
-def _records(place: Path) -> Seen:
-    found = look(place)
+def _records(place: Path, in_part: bool) -> Seen:
+    found = look(place, in_part=in_part)
     step = {"op": found.step["op"], "name": "Reader", **{k: v for k, v in found.step.items() if k != "op"}}
-    paths = step.get("path")
+    name = "paths" if "paths" in step else "path"
+    paths = step.get(name)
     if isinstance(paths, (list, tuple)):
-        step["path"] = _pattern(place, [str(p) for p in paths])
+        step[name] = _pattern(place, [str(p) for p in paths])
     picture = picture_field(found) if "bytes" in found.fields.values() else None
     files = count(len(paths), "file") if isinstance(paths, (list, tuple)) else "files"
     about = f"{files} of {step['op'].removeprefix('readers.')} with the fields {', '.join(found.fields)}"
@@ -216,7 +237,7 @@ def _pattern(place: Path, paths: Sequence[str]) -> Any:
     if not place.is_dir():
         return "${data}"
     suffixes = {"".join(Path(p).suffixes[-2:] if p.endswith(".gz") else [Path(p).suffix]) for p in paths}
-    if len(suffixes) == 1 and all(Path(p).parent == place for p in paths):
+    if len(suffixes) == 1 and ".jsonl" not in suffixes and all(Path(p).parent == place for p in paths):
         (suffix,) = suffixes
         return f"${{data}}/*{suffix}" if suffix else [f"${{data}}/{Path(p).name}" for p in paths]
     return [

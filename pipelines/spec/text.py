@@ -16,8 +16,10 @@ from typing import Any
 
 import yaml
 
+from ...ops.base import nearest
 from ..problems import Mark, Problems, show
 from . import slips
+from .shipped import shipped
 
 MOST_BYTES = 1 << 20
 MOST_DEPTH = 100
@@ -91,7 +93,8 @@ def read(path: str | os.PathLike[str], problems: Problems) -> Value | None:
         content = _content(Path(path))
     except (OSError, ValueError) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e)
-        problems.add(Mark(name, 1, 1), f"cannot be read: {reason}")
+        hint = nearest(Path(path).stem, shipped()) if isinstance(e, FileNotFoundError) else ""
+        problems.add(Mark(name, 1, 1), f"cannot be read: {reason}{hint}")
         return None
     return parse(content, name, problems, json=name.lower().endswith(".json"))
 

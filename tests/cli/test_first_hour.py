@@ -40,8 +40,9 @@ def test_a_config_is_printed_to_be_copied(capsys: pytest.CaptureFixture[str]) ->
     assert "yaml-language-server" not in printed  # the schema is not where the text will be
     assert printed in whole
     assert whole.removesuffix(printed).count("\n") <= 1
-    assert cli.main(["configs", "imagenet_vale"]) == 2
-    assert "did you mean imagenet_val" in capsys.readouterr().err
+    for command in ("configs", "run", "inspect"):
+        assert cli.main([command, "imagenet_vale" if command == "configs" else "imagenet_vale.yaml"]) == 2
+        assert "did you mean imagenet_val" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["quickstart", "quickstart.yaml", "configs/quickstart.yaml"])

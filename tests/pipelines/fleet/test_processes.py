@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,18 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def workers_of(parent: int) -> list[int]:
     """Processes below ``parent``'s nurseries: its workers."""
+    found = parents()
+    nurseries = children_of(parent)
+    return [pid for pid, above in found.items() if above in nurseries]
+
+
+def children_of(parent: int) -> set[int]:
+    """Processes that ``parent`` has started."""
+    return {pid for pid, above in parents().items() if above == parent}
+
+
+def parents() -> dict[int, int]:
+    """The parent of every process."""
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
@@ -91,8 +103,7 @@ def workers_of(parent: int) -> list[int]:
                 found[int(entry)] = int(Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-    nurseries = {pid for pid, above in found.items() if above == parent}
-    return [pid for pid, above in found.items() if above in nurseries]
+    return found
 
 
 @contextmanager
@@ -382,13 +393,45 @@ def test_a_worker_that_hears_nothing_is_ended_when_its_crew_is_left(
 
 def test_workers_that_cannot_be_started_leave_nothing_open(spec: Path, tmp_path: Path) -> None:
     job = JobText(str(spec), spec.read_text(), {}, "cpu", None, str(tmp_path))
-    with Processes(job, [Seat(name, 1, 0.5, (), None) for name in "ab"]) as crew:
+    with Processes(job, [Seat(name, 1, 0.3, (), None) for name in "abc"]) as crew:
         crew.fill(1)
-        os.kill(crew._nursery.pid, signal.SIGKILL)
-        crew._nursery.wait()
-        with pytest.raises(JobError, match="workers' process"):
-            crew.fill(2)
+        for _ in range(2):
+            os.kill(crew._nursery.pid, signal.SIGKILL)
+            crew._nursery.wait()
+            with pytest.raises(JobError, match="workers' process") if crew._nurseries > 1 else nullcontext():
+                crew.fill(len(crew.workers) + 1)
     gc.collect()
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_the_process_that_forks_workers_may_be_lost_once(spec: Path, expected: dict[str, bytes], opened: bool) -> None:
+    """Before it has opened the job, and while workers work; those go on."""
+    killed: list[int] = []
+    begin = Processes._begin_nursery
+
+    def begun(self: Processes) -> None:
+        begin(self)
+        if not opened and not killed:
+            killed.append(self._nursery.pid)
+            self._nursery.kill()
+
+    def progress(state: Progress) -> None:
+        if opened and state.done and not killed:
+            killed.append(next(iter(children_of(os.getpid()))))
+            os.kill(killed[0], signal.SIGKILL)
+            for pid in workers:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        elif opened and not killed:
+            workers[:] = workers_of(os.getpid())
+
+    workers: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Processes, "_begin_nursery", begun)
+        result = run(spec, on="processes:2", progress=progress)
+    assert killed
+    assert result.exit_code == REJECTS, result.message
+    assert contents(spec.parent / "out") == expected
 
 
 HANGING = """

@@ -24,7 +24,7 @@ from dali_run.cli import main as cli
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.fleet.run import run as run_by_many
 from dali_run.pipelines.job.convert import Wanted, conversion, convert, is_conversion
-from dali_run.pipelines.job.data_layout import PEEK_BYTES, find_data, first_records
+from dali_run.pipelines.job.data_layout import PEEK_BYTES, find_data, first_records, look
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import FAILED, run_job
 from dali_run.pipelines.show.terminal import report_view
@@ -573,6 +573,18 @@ def unfinished(source: Path) -> Path:
     lines = (out / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (out / "journal.jsonl").write_bytes(b"".join(lines[:-2]))
     return out
+
+
+def test_a_manifest_of_somebody_else_is_none_of_ours(pictures: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(pictures, source)
+    for text in ('{"audio_filepath": "a.wav"}\n{"audio_filepath": "b.wav"}\n', "[1]", "no JSON", '{"shards": []}'):
+        (source / "manifest.json").write_text(text)
+        assert look(source).step["op"] == "readers.file"
+    convert(pictures, tmp_path / "out", Wanted("files"))
+    (tmp_path / "out" / "manifest.json").write_text("{")
+    with pytest.raises(SpecError, match=r"manifest\.json: is no manifest of dali-run"):
+        look(tmp_path / "out")
 
 
 def torn(source: Path) -> Path:

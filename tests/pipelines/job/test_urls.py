@@ -442,3 +442,26 @@ def test_a_local_job_opens_no_socket_and_imports_no_fsspec(place: Path, pictures
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("kind", ["classes", "flat", "tfrecord", "webdataset", "lmdb", "files"])
+def test_a_first_spec_of_data_behind_a_url_runs(place: Path, pictures: Path, kind: str) -> None:
+    source = place / "shards"
+    if kind == "classes":
+        shutil.copytree(pictures, source)
+    elif kind == "flat":
+        source.mkdir()
+        for k, path in enumerate(sorted(pictures.rglob("*.jpg"))[:5]):
+            shutil.copy(path, source / f"{k}.jpg")
+    else:
+        convert(pictures, source, Wanted(kind, samples=6))
+    url = upload(source, f"memory://bucket/{kind}/shards")
+    spec = place / "first.yaml"
+    assert (
+        cli.main(["init", url, "-o", str(spec), "--task", "keep", "--to", "tfrecord", "--out", str(place / "out")]) == 0
+    )
+    result = run_job(spec)
+    assert result.exit_code == 0, result.message
+    count = 5 if kind == "flat" else len(list(pictures.rglob("*.jpg")))
+    assert result.report["samples"]["written"] == count
+    assert cli.main(["init", "memory://bucket/nowhere", "-o", str(place / "other.yaml")]) == 2
