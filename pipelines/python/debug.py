@@ -263,10 +263,7 @@ class DebugPipeline(Pipeline):
         _current.append(self)
         push_builder(eager)
         try:
-            result = self._function()
-            if isinstance(result, Mapping):
-                self._definition.names, result = [str(k) for k in result], tuple(result.values())
-            outputs = result if isinstance(result, (tuple, list)) else (result,)
+            outputs = self._definition.several(self._function())
             batches = [eager.batch(as_result(o).edge) for o in outputs]
         finally:
             pop_builder()
