@@ -17,6 +17,7 @@ from typing import Any
 
 from ...ops.errors import DeviceError, JobError, SpecError
 from ..cores import usable_cores
+from ..wording import duration
 from .job_text import JobText, Seat
 from .wire import Message
 
@@ -25,6 +26,11 @@ _CORES = 16
 _LOOK = 5.0
 """Seconds between looks at the cluster: nodes come and go."""
 _TURN = 1.0
+_GONE = 30.0
+"""Seconds without a living node after which a cluster that the job started itself counts as gone."""
+_AGAIN = "Run the same command again: it continues after the last finished shards"
+_REMIND = 300.0
+"""Seconds between notes that the job waits for a node of somebody else's cluster, which may grow."""
 
 
 class Carrier:
@@ -96,7 +102,10 @@ class Actors:
         self._looked = -_LOOK
         self._room = 0
         self._stopping = False
-        self._told = False
+        self._alone = False
+        """The cluster is this machine alone, started for this job: no other node will come."""
+        self._empty_since: float | None = None
+        self._reminded = 0.0
 
     def __enter__(self) -> Actors:
         ray = self._ray
@@ -111,6 +120,7 @@ class Actors:
                     if self._address != "ray":
                         raise
                     ray.init(include_dashboard=False, **quiet)  # no cluster here: this machine is one
+                    self._alone = True
             except Exception as e:
                 raise JobError(f"--on {self._address}: {' '.join(str(e).split())}") from None
         self._gpu = self._job.device != "cpu" and any(self._gpus(n) for n in self._nodes())
@@ -140,7 +150,13 @@ class Actors:
     # -- the cluster --------------------------------------------------------------------------------------------------
 
     def _nodes(self) -> list[dict[str, Any]]:
-        return [n for n in self._ray.nodes() if n["Alive"]]
+        """The nodes that live. Raises JobError if the cluster does not answer."""
+        try:
+            return [n for n in self._ray.nodes() if n["Alive"]]
+        except Exception as e:  # Ray raises many kinds when its head is gone
+            raise JobError(
+                f"--on {self._address}: the Ray cluster does not answer ({_first_line(e)}). {_AGAIN}"
+            ) from None
 
     @staticmethod
     def _gpus(node: Mapping[str, Any]) -> int:
@@ -162,10 +178,25 @@ class Actors:
             fits = int(node["Resources"].get("CPU", 0)) // self._cores
             room += min(fits, self._gpus(node)) if self._gpu else fits
         self._room = room
-        if not room and not self._told:
-            self._told = True
+        if room:
+            self._empty_since = None
+        else:
+            self._wait_for_a_node()
+
+    def _wait_for_a_node(self) -> None:
+        """Say now and then that no node holds a worker. Raises JobError if none will come."""
+        now = time.monotonic()
+        if self._empty_since is None:
+            self._empty_since, self._reminded = now, now - _REMIND
+        if self._alone and now - self._empty_since >= _GONE:
+            raise JobError("the Ray node that this job started on this machine is gone (killed, or out of memory: its "
+                           f"log is below /tmp/ray). {_AGAIN}")  # fmt: skip
+        if now - self._reminded >= _REMIND:
+            self._reminded = now
             what = f"{self._cores} cores and a GPU" if self._gpu else f"{self._cores} cores"
-            self._note(f"no node of the cluster holds a worker of {what} yet; waiting for one")
+            since = f" for {duration(now - self._empty_since)}" if now > self._empty_since else ""
+            self._note(f"no node of the cluster has held a worker of {what}{since}; waiting for one (Ctrl-C ends the "
+                       "job, which continues later)")  # fmt: skip
 
     def room(self) -> int:
         """How many workers there are, or could be. Asked for by number, they may come later: autoscalers see that."""
