@@ -228,7 +228,7 @@ def test_tests_that_the_page_of_findings_names_exist() -> None:
         named += 1
     rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| found")]
     assert 0 < len(rows) <= named
-    assert all(re.search(r"`[\w/-]+(\.py)?(::\w+)?`", line) for line in rows)
+    assert all(re.search(r"`(make [\w-]+|[\w/-]+(\.py)?(::\w+)?)`", line) for line in rows)
 
 
 def test_troubleshooting_has_a_remedy_for_every_reject_code() -> None:
