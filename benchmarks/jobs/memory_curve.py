@@ -1,15 +1,15 @@
-"""Rate of an iterator over its budget of GPU memory: ``python benchmarks/jobs/memory_curve.py [FOLDER] [CASE ...]``.
+"""Rate of an iterator over its budget of GPU memory: ``python benchmarks/jobs/memory_curve.py FOLDER [CASE ...]``.
 
-Each case is a process of its own: batch size, ``memory.gpu`` ("auto" for the default), images/s that the consumer
-takes (0: as many as come), as ``256:2GiB:0``. FOLDER has JPEGs, which are linked until there are 16,000 files. Prints a
-line of JSON per case: images/s, the peak of the GPU's memory beyond the context, our pool's and the launches' share.
+A case is a batch size, ``memory.gpu`` ("auto" for the default) and the images/s that the consumer takes (0: as many as
+come): ``256:2GiB:0``. FOLDER has JPEGs, which are copied until there are `FILES`. Prints a line of JSON per case:
+images/s, the peak of the GPU's memory while it ran, and how the engine's launches and our pool shared it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
 import threading
@@ -19,16 +19,16 @@ from typing import Any
 
 CASES = ("256:auto:0", "256:1GiB:0", "256:2GiB:0", "256:4GiB:0", "256:8GiB:0", "256:16GiB:0", "256:auto:3000",
          "64:auto:0", "64:2GiB:0", "1024:auto:0")  # fmt: skip
-FILES, WARM_UP, SECONDS = 16_000, 4.0, 5.0
+FILES, WARM_UP, SECONDS = 4096, 2.5, 3.0
 
 
-def linked(folder: Path, root: Path) -> None:
+def copied(folder: Path, root: Path) -> None:
     """Make a data set of `FILES` files of the JPEGs in ``folder``."""
     pictures = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
     for i in range(FILES):
         target = root / str(i % 10) / f"{i:05d}.jpg"
         target.parent.mkdir(exist_ok=True)
-        target.symlink_to(pictures[i % len(pictures)].resolve())
+        shutil.copyfile(pictures[i % len(pictures)], target)
 
 
 def measure(root: str, batch: int, limit: str, per_second: float, threads: int) -> dict[str, Any]:
@@ -66,6 +66,7 @@ def measure(root: str, batch: int, limit: str, per_second: float, threads: int) 
         now = time.perf_counter() - began
         if not until and now >= WARM_UP:
             warm, count, processor, until = now, 0, time.process_time(), now + SECONDS
+            earlier = counters(pipe)
         elif until and now >= until:
             break
         pipe.run()
@@ -75,37 +76,44 @@ def measure(root: str, batch: int, limit: str, per_second: float, threads: int) 
     rate, processor = count / (now - warm), (time.process_time() - processor) / count
     over.set()
     watcher.join()
-    return {"images/s": round(rate), "processor us": round(processor * 1e6, 1),
-            "peak MiB": (before - least[0]) >> 20, **owners(pipe)}  # fmt: skip
+    found: dict[str, Any] = {"images/s": round(rate), "processor us": round(processor * 1e6, 1),
+             "peak MiB": (before - least[0]) >> 20, **owners(pipe)}  # fmt: skip
+    found["seconds"] = {k: round(v - earlier.get(k, 0), 2) for k, v in counters(pipe).items()}
+    pipe.close()
+    cupy.cuda.runtime.deviceSynchronize()
+    return found
+
+
+def counters(pipe: Any) -> dict[str, float]:
+    """Seconds and counts of the engine so far."""
+    engine = pipe._session.engine()
+    found: dict[str, Any] = {f"{k} waited": v.waited for k, v in engine.ledgers.items()}
+    for c in engine.channels:
+        found |= {f"{c.name} full": c.waited_full, f"{c.name} empty": c.waited_empty, f"{c.name} passed": c.passed}
+    found |= {f"{k} busy": v for k, v in engine.stats.stages.items()}
+    return found | {f"{n} gpu": r.gpu_seconds for n, r in engine.stats.nodes.items() if r.gpu_seconds}
 
 
 def owners(pipe: Any) -> dict[str, Any]:
     """Numbers of the engine about its launches and memory."""
     engine = pipe._session.engine()
-    found: dict[str, Any] = {"join": engine.credits.join, "per sample": round(engine.credits._on_device),
-                             "budget MiB": engine.credits.limit >> 20}  # fmt: skip
-    found |= {f"{k} MiB": v.peak >> 20 for k, v in engine.ledgers.items()}
-    found |= {f"{k} waited": round(v.waited, 2) for k, v in engine.ledgers.items()}
-    found |= {f"{c.name}: full, empty": (round(c.waited_full, 2), round(c.waited_empty, 2)) for c in engine.channels}
-    found |= {k: round(v, 2) for k, v in engine.stats.stages.items()} | {"fallbacks": dict(engine.stats.fallbacks)}
-    pool = engine.lanes.all[0].memory
-    return found | {"pool held, live MiB": (pool.peak_held >> 20, pool.peak_live >> 20), "blocks made": pool.made,
-                    "peaks MiB": {k: v >> 20 for k, v in pool.peaks.items()},
-                    "uploads": {k: v >> 20 for k, v in engine.stats.uploads.items()}}  # fmt: skip
+    pool, credits = engine.lanes.all[0].memory, engine.credits
+    ledgers = {k: v.peak >> 20 for k, v in engine.ledgers.items()}
+    return {"join": credits.join, "per sample": round(credits._on_device), "budget MiB": credits.limit >> 20,
+            "reads": engine.host_part.reads_at_once, "ledgers MiB": ledgers,
+            "pool held, live MiB": (pool.peak_held >> 20, pool.peak_live >> 20), "blocks made": pool.made,
+            "peaks MiB": {k: v >> 20 for k, v in pool.peaks.items()}, "fallbacks": dict(engine.stats.fallbacks),
+            "uploads": {k: v >> 20 for k, v in engine.stats.uploads.items()}}  # fmt: skip
 
 
 def main() -> None:
     """Run the cases that the command line names."""
-    if sys.argv[1] == "--case":
-        root, batch, limit, per_second = sys.argv[2:]
-        print(json.dumps(measure(root, int(batch), limit, float(per_second), min(16, len(os.sched_getaffinity(0))))))
-        return
+    threads = min(16, len(os.sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as root:
-        linked(Path(sys.argv[1]), Path(root))
+        copied(Path(sys.argv[1]), Path(root))
         for case in sys.argv[2:] or CASES:
-            command = [sys.executable, __file__, "--case", root, *case.split(":")]
-            found = subprocess.run(command, capture_output=True, text=True, check=False)
-            print(case, found.stdout.strip() or found.stderr[-2000:], flush=True)
+            batch, limit, per_second = case.split(":")
+            print(case, json.dumps(measure(root, int(batch), limit, float(per_second), threads)), flush=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ reports whether the consumer waited, `OpenLanes` and `plan` ask for the budget.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -46,6 +47,9 @@ SAMPLE_BYTES = 256 << 10
 COPIED_BYTES = 128 << 20
 """Bytes of files that a launch joins at most if they are copied through page-locked memory that is made for them:
 1,024 JPEGs of ImageNet. Some twenty such buffers are made before a run is at its full speed, which takes long."""
+STARVED = 0.5
+"""Share of the time for which the launching thread waits for batches to be read, from which the budget of a program
+does not grow: memory is not what it waits for."""
 GROWTH = 1.5
 """Factor by which the budget of a program grows, and shrinks."""
 GROW_AFTER, SHRINK_AFTER = 4, 2
@@ -113,6 +117,7 @@ class Credits:
         self._need = 0
         """Bytes of the last launch at its peak. Set by the launching thread."""
         self._demand = 0
+        self._since, self._starved = time.perf_counter(), 0.0
         self._steady = devices == 0 and not options.whole_batches
         """A job's host takes as much at a time as there is room for: nobody waits for a batch, and what a batch costs
         the reading and the writing thread comes less often."""
@@ -124,8 +129,9 @@ class Credits:
 
     # -- joining requests -----------------------------------------------------------------------------------------
 
-    def taken(self, fill: int, depth: int) -> None:
-        """The consumer asks for a launch: ``fill`` of the ``depth`` places for finished ones are filled."""
+    def taken(self, fill: int, depth: int, starved: float) -> None:
+        """The consumer asks for a launch: ``fill`` of the ``depth`` places for finished ones are filled. ``starved``:
+        seconds for which the launching thread has waited for batches to be read, so far."""
         if self._steady:
             return
         if fill == 0:
@@ -135,8 +141,10 @@ class Credits:
         else:
             self._demand = 0
         if self._demand >= GROW_AFTER:
-            if self.join >= self._fits:
+            now = time.perf_counter()
+            if self.join >= self._fits and starved - self._starved < STARVED * (now - self._since):
                 self._budgeted(GROWTH * self.limit)
+            self._since, self._starved = now, starved
             self.join, self._demand = min(2 * self.join, 2 * self._fits), 0
         elif self._demand <= -SHRINK_AFTER:
             self.join, self._demand = max(self.join // 2, 1), 0

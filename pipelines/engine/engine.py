@@ -113,6 +113,8 @@ class Engine:
         self.channels: list[Channel[Any]] = []
         self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
         """The channels before and after every step; None where one thread goes from the step before to this one."""
+        self._before_device: list[Channel[Iteration]] = []
+        """The channels from which batches are launched."""
         self.delivery: Channel[Iteration] = Channel("not begun", 1)
         """Where finished batches wait to be taken."""
         self._threads: list[threading.Thread] = []
@@ -199,6 +201,7 @@ class Engine:
             name = self.name_of(steps[-1]) if steps else "feed"
             if steps and steps[0].kind == "device":
                 assert here is not None
+                self._before_device.append(here)
                 there = self._channel(name, self.lanes.devices * self.options.gpu_queue)
                 settling: Channel[Iteration] = self._channel(
                     f"{name} in flight", self.lanes.devices * self.options.lanes
@@ -411,7 +414,8 @@ class Engine:
         except BaseException as e:  # the caller is interrupted
             self._fail(kept(e))
             raise
-        self.credits.taken(fill if self.delivery.unfinished == unfinished else 0, self.delivery.depth)
+        fill = fill if self.delivery.unfinished == unfinished else 0
+        self.credits.taken(fill, self.delivery.depth, sum(c.waited_empty for c in self._before_device))
         if iteration.problem is not None:
             self.budget.release_all(iteration.order)
         elif self.direct is None:

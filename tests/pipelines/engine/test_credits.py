@@ -54,17 +54,17 @@ def test_launches_grow_while_the_consumer_waits_and_shrink_when_it_does_not() ->
     assert found.requests(64) == 1  # nobody waits
     sizes = []
     for _ in range(24):
-        found.taken(0, 2)
+        found.taken(0, 2, 0.0)
         sizes.append(found.requests(64))
     assert sizes == sorted(sizes)
     assert sizes[0] == 1
     assert sizes[-1] * 64 * 2600_000 * 1.5 > 6 * GIB / 5  # the share of a lane, but for what has no round size
     assert sizes[-1] * 64 * 2600_000 <= 6 * GIB / 5
     for _ in range(24):
-        found.taken(1, 2)
+        found.taken(1, 2, 0.0)
     assert found.requests(64) == sizes[-1]  # it takes them about as fast as they come
     for _ in range(24):
-        found.taken(2, 2)
+        found.taken(2, 2, 0.0)
     assert found.requests(64) == 1
 
 
@@ -75,7 +75,7 @@ def test_what_is_in_flight_grows_with_the_budget(batch: int) -> None:
         found = credits(limit)
         for _ in range(64):
             _, cuts = found.launch(of(batch, 2600_000, 602_112), 0, 0)
-            found.taken(0, 2)
+            found.taken(0, 2, 0.0)
             count = found.requests(batch)
         need, cuts = found.launch(of(batch * count, 2600_000, 602_112), 0, 0)
         assert need <= limit
@@ -89,7 +89,7 @@ def test_small_samples_are_counted_by_more_than_their_bytes() -> None:
     found = credits(6 * GIB)
     for _ in range(200):
         found.launch(of(256, 20_000, 3_072), 0, 0)
-        found.taken(0, 2)
+        found.taken(0, 2, 0.0)
         count = found.requests(256)
     assert 2048 <= count * 256 <= 6 * GIB / 5 / rule.SAMPLE_BYTES
 
@@ -136,11 +136,14 @@ def test_the_budget_of_a_program_grows_while_it_waits_and_shrinks_when_it_does_n
     sizes = []
     for fill in [0] * 60 + [2] * 60:
         found.launch(of(256 * found.requests(256), 1900_000, 602_112), 20 * MIB, 0)
-        found.taken(fill, 2)
+        found.taken(fill, 2, 0.0)
         sizes.append(found.limit)
     assert sizes[0] == sizes[-1] == int(SLACK * 2 * GIB)
     assert max(sizes) == sizes[59] == int(SLACK * 6 * GIB)
     assert sizes[:60] == sorted(sizes[:60])
+    for k in range(60):  # a program that waits for its files
+        found.taken(0, 2, 1e9 * k)
+    assert found.limit == sizes[0]
 
 
 def test_a_budget_below_one_sample_names_the_least_that_works() -> None:
