@@ -1,7 +1,7 @@
 """Device memory that all lanes and uploads of a process share, one pool per GPU; `Lane` and `Uploads` allocate from it.
 
 Blocks come in a few sizes (`roomy`). A launch takes what it needs and gives it back when it ends, so that lanes share
-workspaces. Blocks that nobody has needed for a second go back to the device. CuPy's own pool, its limit and its
+workspaces. Blocks that nobody has needed for seconds go back to the device. CuPy's own pool, its limit and its
 allocator belong to the user's program: if that has set an allocator (RMM's, for example), blocks come from there.
 
 A block that the host releases may still be used by work of the stream that it was allocated for. It is given out again
@@ -20,16 +20,18 @@ from .current import OnGpu
 
 SMALL = 1 << 20
 """Bytes up to which allocations come from a pool of CuPy's that belongs to lanes alone: metadata, numbers."""
-MAX_SLACK = 1.25
+MAX_SLACK = 1.125
 """Size of a block, over the bytes that are asked for, up to which it is given out for them."""
 MAX_IDLE = 1.1
 """Bytes that the pool may hold, over the most that were in use at a time within the last window or two."""
-WINDOW = 0.5
-"""Seconds of a window. Blocks that are idle for longer are given back: lanes between two launches keep theirs."""
+WINDOW = 2.0
+"""Seconds of a window. Blocks that are idle for longer are given back. To make one again takes the driver milliseconds,
+in which it launches nothing."""
 _ASYNC = 115
 """cudaDevAttrMemoryPoolsSupported: memory can be freed without a synchronization of the device."""
 
-_NULL_STREAM = 0
+_NULL_STREAM, _HELD = 0, -1
+"""Numbers in the place of streams: CUDA's default one, and that of blocks that are given back only after their use."""
 
 
 Owner = Literal["arrays", "workspaces", "files"]
@@ -41,10 +43,10 @@ class OutOfMemoryError(MemoryError):
 
 
 def roomy(nbytes: int) -> int:
-    """Bytes of a block for ``nbytes``: one of eight sizes per power of two, at most an eighth too large."""
+    """Bytes of a block for ``nbytes``: one of 32 sizes per power of two, at most a 32nd too large."""
     if nbytes <= SMALL:
         return nbytes
-    step = 1 << (nbytes - 1).bit_length() - 4
+    step = 1 << max((nbytes - 1).bit_length() - 6, 0)
     return -(-nbytes // step) * step
 
 
@@ -124,9 +126,10 @@ class DevicePool:
             default = cupy.get_default_memory_pool().malloc
             self._allocator = None if allocator == default else allocator
 
-    def allocate(self, nbytes: int, stream: int, owner: Owner = "arrays") -> Any:
-        """Uninitialised memory for work of ``stream`` (its number), as CuPy's MemoryPointer. Raises OutOfMemoryError,
-        and what the driver raises."""
+    def allocate(self, nbytes: int, stream: int, owner: Owner = "arrays", *, held: bool = False) -> Any:
+        """Uninitialised memory for work of ``stream`` (its number), as CuPy's MemoryPointer. ``held``: the caller holds
+        it until all work with it is done, so that any stream may have it next. Raises OutOfMemoryError, and what the
+        driver raises."""
         if nbytes <= SMALL:
             self._busy.add(stream)
             return (self._allocator or self._of_cupy)(max(nbytes, 1))
@@ -135,15 +138,16 @@ class DevicePool:
         size = roomy(nbytes)
         with self._lock:
             self._sort()
-            block = _taken(self._local.get(stream, ()), size)
+            block = None if held else _taken(self._local.get(stream, ()), size)
             if block is None:
                 block = _taken(self._shared, size) or self._new(size, stream)
                 self.live += block.size
             else:
                 self._of[block.owner] -= block.size
             self._of[owner] += block.size
-            block.stream, block.owner = stream, owner
-            self._busy.add(stream)
+            block.stream, block.owner = _HELD if held else stream, owner
+            if not held:
+                self._busy.add(stream)
             self._high = max(self._high, self.live)
             if self.live > self.peak_live:
                 self.peak_live, self.peaks = self.live, dict(self._of)

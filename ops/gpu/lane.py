@@ -135,8 +135,6 @@ class Lane:
             self._using_allocator = cupy.cuda.using_allocator
             page_lock_through(index)
             self._work = self.work()
-            runtime = cupy.cuda.runtime
-            self._memcpy, self._to_device = runtime.memcpyAsync, runtime.memcpyHostToDevice
         except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
             raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
         self._closed = False
@@ -258,8 +256,8 @@ class Lane:
 
     def copy_in(self, address: int, host: npt.NDArray[Any]) -> None:
         """Copy page-locked memory to the device, asynchronously: it must hold until the lane is synchronised."""
-        if host.nbytes:  # one call alone takes less than a table of calls
-            self._memcpy(address, host.ctypes.data, host.nbytes, self._to_device, self.stream.ptr)
+        self._work.copy_in(address, host.ctypes.data, host.nbytes)
+        self._work.submit()
 
     def copy(self, address: int, source: int, nbytes: int) -> None:
         """Copy from the device to the device, asynchronously."""
@@ -407,7 +405,8 @@ class Lane:
 
     def after(self, event: Any) -> None:
         """Have all that is launched from now on begin after ``event``, of another stream."""
-        self.stream.wait_event(event)
+        self._work.wait(event.ptr)
+        self._work.submit()
 
     def wait(self) -> None:
         """Wait for all work on this lane, and hold on to what it holds."""

@@ -91,7 +91,7 @@ class Uploads:
         self._idle: deque[Pieces] = deque()
         self._lock = threading.Lock()
         self._there = 0
-        self._gone: deque[int] = deque()  # without the lock: a collection may append
+        self._gone: deque[tuple[int, Any, Any]] = deque()  # without the lock: a collection may append
         self._refusals = 0
         self._closed = False
 
@@ -111,8 +111,7 @@ class Uploads:
         if sizes is not None and 2 * int(sizes[sizes >= PIECE].sum()) >= nbytes:  # the host would read and copy those
             return "most of it is files larger than a piece"
         with self._lock:
-            while self._gone:
-                self._there -= self._gone.popleft()
+            self._release()
             if self._closed or self._refusals >= _REFUSALS:
                 return "it failed before"
             if self._there + nbytes > self._most:
@@ -130,9 +129,23 @@ class Uploads:
         self._refusals += 1
         self._told(f"copied: {problem}", nbytes)
 
-    def gone(self, nbytes: int) -> None:
-        """A batch is not there any more."""
-        self._gone.append(nbytes)
+    def gone(self, nbytes: int, block: Any, event: Any) -> None:
+        """A batch of ``nbytes`` in ``block`` is needed no more once ``event`` says that its copies are over; None: it
+        failed, and copies of it may be under way on any stream."""
+        if not self._closed:  # after that there are no copies
+            self._gone.append((nbytes, block, event))
+
+    def _release(self) -> None:
+        """Release batches whose copies are over. The lock is held."""
+        for _ in range(len(self._gone)):
+            nbytes, block, event = self._gone.popleft()
+            if event is None:
+                for stream in self._streams:
+                    self.wait(stream.synchronize)
+            elif not event.done:
+                self._gone.append((nbytes, block, event))
+                continue
+            self._there -= nbytes
 
     @contextmanager
     def pieces(self) -> Iterator[Pieces]:
@@ -168,6 +181,7 @@ class Uploads:
                 pool_of(self.index).settle(stream.ptr)
                 return_stream(self.index, stream)
             self._idle.clear()
+            self._gone.clear()
 
 
 COPY, RECORD, ASK, STREAM = range(4)
@@ -180,6 +194,8 @@ class Upload:
     def __init__(self, uploads: Uploads, nbytes: int, why: str) -> None:
         self._nbytes, self._why = nbytes, why
         self.uploads = uploads
+        self._event: Any = None
+        self._block: Any = None
         self._stream = uploads.stream()
         self.calls: I64 = np.array([*uploads.functions, self._stream.ptr], np.int64)
         """The driver's functions and the stream, for compiled loops (`COPY` and so on)."""
@@ -187,14 +203,14 @@ class Upload:
         self.address = int(self._block.data.ptr)
 
     def __del__(self) -> None:
-        self.uploads.gone(self._nbytes)
+        self.uploads.gone(self._nbytes, self._block, self._event)
 
     def _empty(self, nbytes: int) -> Any:
-        """Memory on the device that later copies of this stream may be given again."""
+        """Memory on the device."""
         import cupy
 
         with self.uploads.gpu, self._stream:
-            memory = pool_of(self.uploads.index).allocate(nbytes, self._stream.ptr, "files")
+            memory = pool_of(self.uploads.index).allocate(nbytes, self._stream.ptr, "files", held=True)
             return cupy.ndarray((nbytes,), np.uint8, memory)
 
     def _mark(self) -> Any:
@@ -204,6 +220,7 @@ class Upload:
         with self.uploads.gpu:
             event = cupy.cuda.Event(block=True, disable_timing=True)
             driver_calls.call(driver_calls.RECORD, event.ptr, self._stream.ptr)
+        self._event = event
         return event
 
     def wait(self, pieces: Pieces) -> None:

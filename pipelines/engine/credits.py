@@ -27,13 +27,16 @@ from .memory.budget import FOR_WORK
 from .memory.estimate import Foresight
 from .options import Options
 
-LAUNCH_BYTES = 1536 << 20
-"""Bytes that a launch holds at its peak, at most: 700 JPEGs of ImageNet or 20 photos of 12 megapixels. Larger launches
-fill a GPU no better (one H100, four lanes: 273,700 images/s in launches of 256 and 353,500 of 1,024:
-``benchmarks/jpeg/gpu_jpeg.py --lanes 1,4``)."""
+LAUNCH_BYTES = 1792 << 20
+"""Bytes that a launch holds at its peak, at most: 900 JPEGs of ImageNet or 25 photos of 12 megapixels (one H100, four
+lanes: 273,700 images/s in launches of 256 and 353,500 of 1,024: ``benchmarks/jpeg/gpu_jpeg.py --lanes 1,4``)."""
+SHARES = 3
+"""Launches that the budget is shared out to: fewer, larger ones are better than one for each lane, as the launching
+thread takes about as long for each (one H100, ``memory_curve.py``: launches of 512 by a fifth of the budget left the
+GPU idle, 89,000 images/s)."""
 JOB_BYTES = 6 << 30
 """Default budget of a job or benchmark on a GPU: the knee of the curve of rate over memory, for launches of
-`LAUNCH_BYTES` on each of four lanes (``benchmarks/jobs/memory_curve.py``)."""
+`LAUNCH_BYTES` (``benchmarks/jobs/memory_curve.py``)."""
 GUEST_BYTES = 2 << 30
 """Default budget inside a user's program, or what two of its batches need if that is more: four batches of 256 JPEGs of
 ImageNet at their peak. While the program does nothing but wait for the device, the budget grows up to `JOB_BYTES`."""
@@ -55,8 +58,9 @@ GROWTH = 1.5
 GROW_AFTER, SHRINK_AFTER = 4, 2
 """Launches in a row for which the consumer waited, after which launches grow, and for which it did not and the queue
 was full, after which they shrink: every program waits for its first batches."""
-SLACK = 0.9
-"""Share of the budget that estimates may come to: blocks of memory come in sizes up to an eighth larger."""
+SLACK = 0.85
+"""Share of the budget that estimates may come to: blocks of memory are up to an eighth larger than what is asked for,
+and a program holds a batch or two that it has taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,8 @@ class Credits:
         """Requests for which there was room. Set by the thread that takes the schedule."""
         self._on_device = self._on_host = 0.0
         """Bytes per sample of the last launch at its peak. Set by the launching thread."""
+        self.file_bytes = 0.0
+        """Bytes of device memory per sample of the last batch that was read. Set by readers' threads."""
         self._need = 0
         """Bytes of the last launch at its peak. Set by the launching thread."""
         self._demand = 0
@@ -159,8 +165,8 @@ class Credits:
         if self._steady:
             self.join = min(2 * self.join, self._fits)
         found = min(self.join, self._fits)
-        octave = 1 << found.bit_length() - 1  # few sizes, so that buffers are used again
-        return octave + octave // 2 if found >= octave + octave // 2 else octave
+        step = max(1, (1 << found.bit_length() - 1) // 4)  # few sizes, so that buffers are used again
+        return found // step * step
 
     def _host_room(self) -> float:
         """Samples that the host's workers may get at a time: a chunk of the largest size for each thread, or one where
@@ -177,12 +183,11 @@ class Credits:
             self.sample_cost, self._on_host = float(cost.sum()) / len(cost), held / len(cost)
 
     def room(self) -> float:
-        """Samples that a launch may join. Of the budget each lane has a share, and what is finished or waits one; 0
-        before the first launch."""
+        """Samples that a launch may join; 0 before the first launch."""
         if not self._on_device:
             return 0
         lanes = self._options.lanes
-        launch = min(self.limit / (lanes + 1), LAUNCH_BYTES)
+        launch = min(self.limit / SHARES, LAUNCH_BYTES)
         fits = launch / max(self._on_device, SAMPLE_BYTES)
         in_flight = (lanes + self._options.gpu_queue) * self._devices + self._options.cpu_queue + 2
         host = self._budget.host.limit * (1 - FOR_WORK) / in_flight

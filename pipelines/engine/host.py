@@ -211,6 +211,7 @@ class HostPart:
             count = max(1, len(it.everyone))
             credits = self._intake.credits
             credits.sample_bytes = max(credits.sample_bytes, self._budget.holds(it) / count)
+            credits.file_bytes = self._budget.held(it)[1] / count
             credits.copied_bytes = self._budget.copied(it) / count
         compiling = times.in_this_thread() - compiling
         self._services.stats.busy(name, time.perf_counter() - began - compiling)

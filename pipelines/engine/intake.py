@@ -49,6 +49,8 @@ class Intake:
         for number, asked in enumerate(self._requests(), self.number):
             request = Request(asked[0].start, sum(r.n for r in asked))
             self._budget.host.hold((number,), int(self.credits.sample_bytes * request.n))
+            if self._budget.device is not None:  # for files that go there while they are read
+                self._budget.device.hold((number,), int(self.credits.file_bytes * request.n), wait=False)
             samples, per_reader = self._services.feed.samples(request)
             if self._draws:
                 _ = samples.keys  # worked out here, where the caches are full of such things, not of images

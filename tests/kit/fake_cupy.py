@@ -331,6 +331,11 @@ class Event:
         """The stream has done all that was given to it before."""
         return self.stream is None or self.stream.done >= self.place
 
+    @property
+    def done(self) -> bool:
+        _called()
+        return self.over
+
     def synchronize(self) -> None:
         _called()
         if self.stream is not None:
@@ -437,6 +442,9 @@ class Work:
 
     def copy_in(self, to: int, host: int, nbytes: int) -> None:
         self._calls.append(lambda: self._fake.memcpy(to, host, nbytes, 1))
+
+    def wait(self, event: int) -> None:
+        self._calls.append(lambda: (_streams.get(self._stream) or _default_stream()).wait_event(_events[event]))
 
     def copies_in(self, to: Any, host: Any, nbytes: Any) -> None:
         for piece in zip(to.tolist(), host.tolist(), nbytes.tolist(), strict=True):

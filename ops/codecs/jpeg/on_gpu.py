@@ -52,7 +52,6 @@ class CudaDecoder:
     def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.DecodePlan, output: jpeg_gpu.Output, out: Any) -> None:
         """Enqueue all kernels; what fails a check is run again by the engine."""
         lane = self._lane
-        taken = plan.status == 0
         boundaries, index, found = ctx.facts(Boundaries), files.samples.index, None
         if boundaries is not None and plan.unknowns and not boundaries.full:
             found = list[Any]()
@@ -60,6 +59,7 @@ class CudaDecoder:
         self._decoder.workspace = None  # for what this lane does next, and for other lanes once this is done
 
         def wrong() -> I64:
+            taken = plan.status == 0  # here: of many images NumPy releases the GIL, for which launches would wait
             # counting is the cheapest way to learn that all is well, as it nearly always is
             found_wrong = np.flatnonzero(taken & (status != 0)) if np.count_nonzero(status) else NOBODY
             if boundaries is not None and len(found_wrong):

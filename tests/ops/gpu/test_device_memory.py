@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.gpu import device_memory
-from dali_run.ops.gpu.device_memory import MAX_IDLE, DevicePool, OutOfMemoryError, limit_pool, pool_of, roomy
+from dali_run.ops.gpu.device_memory import MAX_IDLE, WINDOW, DevicePool, OutOfMemoryError, limit_pool, pool_of, roomy
 from dali_run.ops.gpu.lane import Lane
 from tests.kit.fake_cupy import Fake, faked
 
@@ -61,7 +61,7 @@ def test_lanes_share_workspaces(fake: Fake) -> None:
         lane.close()
 
 
-def test_idle_blocks_go_back_after_a_second(fake: Fake) -> None:
+def test_idle_blocks_go_back_after_seconds(fake: Fake) -> None:
     pool = pool_of(0)
     many = [pool.allocate(100 * MIB, 1) for _ in range(8)]
     kept = many.pop()
@@ -69,7 +69,7 @@ def test_idle_blocks_go_back_after_a_second(fake: Fake) -> None:
     pool.settle(1)
     assert pool.held == 8 * roomy(100 * MIB)  # between two launches all stays
     for _ in range(3):
-        fake.clock[0] += 1.0  # type: ignore[attr-defined]
+        fake.clock[0] += WINDOW  # type: ignore[attr-defined]
         pool.settle(1)
     assert pool.live <= pool.held <= MAX_IDLE * pool.live
     assert driver_bytes(fake) == pool.held

@@ -14,7 +14,7 @@ from dali_run import fn, pipeline_def
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.engine import credits as rule
 from dali_run.pipelines.engine.cost import CHUNK
-from dali_run.pipelines.engine.credits import LAUNCH_BYTES, SLACK, Credits, gpu_budget
+from dali_run.pipelines.engine.credits import LAUNCH_BYTES, SHARES, SLACK, Credits, gpu_budget
 from dali_run.pipelines.engine.memory.budget import Ledger
 from dali_run.pipelines.engine.memory.estimate import Foresight
 from dali_run.pipelines.engine.options import Options
@@ -58,8 +58,8 @@ def test_launches_grow_while_the_consumer_waits_and_shrink_when_it_does_not() ->
         sizes.append(found.requests(64))
     assert sizes == sorted(sizes)
     assert sizes[0] == 1
-    assert sizes[-1] * 64 * 2600_000 * 1.5 > 6 * GIB / 5  # the share of a lane, but for what has no round size
-    assert sizes[-1] * 64 * 2600_000 <= 6 * GIB / 5
+    share = min(6 * GIB / SHARES, LAUNCH_BYTES)  # but for what has no round size
+    assert share / 1.25 < sizes[-1] * 64 * 2600_000 <= share
     for _ in range(24):
         found.taken(1, 2, 0.0)
     assert found.requests(64) == sizes[-1]  # it takes them about as fast as they come
@@ -91,7 +91,7 @@ def test_small_samples_are_counted_by_more_than_their_bytes() -> None:
         found.launch(of(256, 20_000, 3_072), 0, 0)
         found.taken(0, 2, 0.0)
         count = found.requests(256)
-    assert 2048 <= count * 256 <= 6 * GIB / 5 / rule.SAMPLE_BYTES
+    assert 2048 <= count * 256 <= 6 * GIB / SHARES / rule.SAMPLE_BYTES
 
 
 def test_a_large_batch_goes_in_pieces_of_one_size_whose_results_are_counted_once() -> None:
@@ -149,7 +149,7 @@ def test_the_budget_of_a_program_grows_while_it_waits_and_shrinks_when_it_does_n
 def test_a_budget_below_one_sample_names_the_least_that_works() -> None:
     found = credits(int(SLACK * 5 * MIB), memory=Memory(gpu=5 * MIB))
     with pytest.raises(
-        JobError, match=r"leaves 4\.5 MiB of GPU memory, and one sample takes 9\.0 MiB: give at least 10MiB"
+        JobError, match=r"leaves 4\.2 MiB of GPU memory, and one sample takes 9\.0 MiB: give at least 11MiB"
     ):
         found.launch(of(64, 9 * MIB, MIB), 0, 0)
     credits(9 * MIB, memory=Memory(gpu=10 * MIB)).launch(of(64, 9 * MIB, MIB), 0, 0)
@@ -178,14 +178,14 @@ def test_on_the_host_small_batches_are_joined_up_to_a_chunk_for_each_thread(whol
     found.cut(np.full(64, 12_000), 64 * 3000)
     sizes = []
     for _ in range(64):
-        found.taken(0, 2)
+        found.taken(0, 2, 0.0)
         sizes.append(found.requests(64))
     assert sizes == sorted(sizes)
     assert sizes[0] <= 2
     assert 4 * CHUNK / 2 < sizes[-1] * 64 * 12_000 <= 4 * CHUNK
     assert sizes.index(sizes[-1]) < (64 if whole else 8)
     for _ in range(64):
-        found.taken(2, 2)
+        found.taken(2, 2, 0.0)
     assert (found.requests(64) == 1) is whole
     found.sample_bytes = 1 << 34  # of the budget the batches that wait have a part
     assert found.requests(64) == 1
