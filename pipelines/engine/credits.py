@@ -90,7 +90,7 @@ def described(lanes: int) -> str:
     """The default budget of a job on a GPU, in words."""
     return (
         f"up to {size(JOB_BYTES)} and {JOB_FREE_SHARE:.0%} of what is free, "
-        f"{lanes} launches of up to {size(LAUNCH_BYTES)} at their peak"
+        f"launches of up to {size(LAUNCH_BYTES)} at their peak on {lanes} lanes"
     )
 
 
