@@ -18,6 +18,7 @@ from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.tools.sample_data import make_sample_data
 from dali_run.writers.shards.verify import verify
 from tests.kit.jobs.small_spec import small_spec
+from tests.kit.long import thinned
 from tests.kit.writers import digest
 
 ROOT = Path(__file__).parents[1]
@@ -105,7 +106,7 @@ def bad_days(spec: str, library: Path, folder: Path, under: Path, *, every: int,
     return [list(days) for _, days in itertools.groupby(runs, lambda r: r.day)]
 
 
-@pytest.mark.parametrize("writer", ["webdataset", "files"])
+@pytest.mark.parametrize("writer", thinned(["files", "webdataset"], 2))
 def test_an_output_on_a_bad_day_is_finished_by_the_same_command(
     place: Path, library: Path, tmp_path: Path, writer: str
 ) -> None:
@@ -138,7 +139,7 @@ def test_inputs_on_a_bad_day_cost_lines_not_samples(place: Path, library: Path, 
         assert {r["code"] for r in rows} <= {"read_failed", "not_an_image"}
 
 
-@pytest.mark.parametrize("locks", ["none", "lost"])
+@pytest.mark.parametrize("locks", thinned(["lost", "none"], 2))
 def test_file_systems_without_locks(place: Path, library: Path, tmp_path: Path, locks: str) -> None:
     """Without locks a second job is told who is at work; where locks are granted and lost, two jobs may write at once:
     equal jobs write equal bytes, and what is there in the end is whole."""

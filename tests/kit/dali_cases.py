@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dali_run.ops.batch import Samples
+from tests.kit.long import thinned
 
 from .emulated_lane import EmulatedLane
 from .operators import apply, batch_of, operator
@@ -94,9 +95,8 @@ def agrees_with_dali(file: str, name: str, least: int) -> None:
 def kernels_agree(file: str, name: str) -> None:
     """The gpu kernels of operator ``name``, run on the CPU, give what its cpu kernels give, within the same bounds."""
     lane = EmulatedLane()
-    for case, inputs, _ in cases(file):
-        if case["op"] != name:
-            continue
+    mine = [(case, inputs) for case, inputs, _ in cases(file) if case["op"] == name]
+    for case, inputs in thinned(mine, 3):  # each type of data is compiled
         (want,), _ = ours(case, inputs)
         (got,), rejects = ours(case, inputs, lane)
         assert not rejects

@@ -59,8 +59,6 @@ def check(output: Any, wanted: list[np.ndarray]) -> None:
 
 
 def test_samples() -> None:
-    (output,) = results(lambda x: numba_function(x, run_fn=double, **ONE))
-    check(output, [s * 2 for s in SAMPLES])
     (output,) = results(lambda x: NumbaFunction(run_fn=double, **ONE)(x))
     check(output, [s * 2 for s in SAMPLES])
 

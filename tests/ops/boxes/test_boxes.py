@@ -14,7 +14,7 @@ from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.plugins import load_operators
 from tests.kit.emulated_lane import EmulatedLane
-from tests.kit.ragged import call, cases, labels
+from tests.kit.ops.ragged import call, cases, labels
 
 load_operators()
 STORED = cases("boxes")

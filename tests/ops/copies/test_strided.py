@@ -19,6 +19,7 @@ from dali_run.ops.copies.windows import round_half_away
 from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.plugins import load_operators
+from tests.kit.long import examples
 
 from ...kit.emulated_lane import EmulatedLane
 from ...kit.operators import apply as on
@@ -80,7 +81,7 @@ def test_plans_do_what_numpy_does(data: st.DataObject) -> None:
         np.testing.assert_array_equal(out.sample(i), want)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60, 15))
 @given(st.data())
 def test_normalised_and_mirrored_windows(data: st.DataObject) -> None:
     channels = data.draw(st.integers(1, 5))

@@ -15,6 +15,7 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.errors import SpecError
 from dali_run.ops.geometry.warp import Rotate, WarpAffine
 from dali_run.ops.types import DALIInterpType, from_numpy
+from tests.kit.long import LONG
 
 from ...kit.emulated_lane import EmulatedLane
 from ...kit.operators import apply, batch_of, operator
@@ -36,8 +37,8 @@ def test_results_are_at_most_one_level_from_dali(name: str) -> None:
         kind, size = case["out_dtype"], int(np.prod(case["out_shape"]))
         want = GOLDEN[kind][at[kind] : at[kind] + size].reshape(case["out_shape"])
         at[kind] += size
-        if case["op"] != name:
-            continue
+        if case["op"] != name or (not LONG and {case["dtype"], kind} not in ({"uint8"}, {"float32"})):
+            continue  # each pair of types is compiled
         op = operator(name, **case["arguments"])
         image = source(number, case["dtype"], case["shape"])
         out, rejects = apply(op, batch_of([image], case["layout"]))

@@ -33,6 +33,7 @@ from dali_run.writers.shards import manifest
 from dali_run.writers.shards.verify import verify
 from tests.kit.fake_cupy import faked
 from tests.kit.jobs.held import held
+from tests.kit.long import thinned
 
 ROOT = Path(__file__).parents[3]
 SPEC = """
@@ -177,7 +178,7 @@ def test_a_worker_asked_to_end_publishes_first_and_another_goes_on(spec: Path, e
     assert contents(spec.parent / "out") == expected
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("kind", thinned([signal.SIGKILL, signal.SIGTERM], 2))
 def test_a_driver_that_is_killed_continues_with_another_number_of_workers(
     spec: Path, expected: dict[str, bytes], kind: signal.Signals
 ) -> None:
@@ -460,7 +461,7 @@ if os.environ["CUDA_VISIBLE_DEVICES"] == "1":
 """
 
 
-@pytest.mark.parametrize("first", [1, 3])  # in the midst of a part, and when all of it was done
+@pytest.mark.parametrize("first", thinned([1, 3], 2))  # in the midst of a part, and when all of it was done
 def test_the_work_of_a_gpu_that_hangs_is_done_by_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:

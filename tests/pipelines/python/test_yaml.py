@@ -17,6 +17,7 @@ from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.problems import SpecErrors
 from dali_run.pipelines.spec.build import load_spec
+from tests.kit.long import examples
 
 Steps = list[tuple[str, int]]
 
@@ -98,7 +99,9 @@ def arrays(pipe: Pipeline) -> list[list[list[float]]]:
 steps_of = st.lists(st.tuples(st.sampled_from(_KINDS), st.integers(0, 9)), min_size=1, max_size=7)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=examples(30, 8), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(steps=steps_of, conditional=st.booleans())
 def test_python_yaml_and_serialised_graphs_are_the_same(
     root: str, tmp_path: Path, steps: Steps, conditional: bool

@@ -26,6 +26,7 @@ from dali_run.pipelines.cores import usable_cores
 from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.tools import cuda_images
 from dali_run.pipelines.tools.compiled_wheel import add_to_wheel, loops_for
+from tests.kit.long import long_only
 from tests.kit.operators import apply, operator
 
 PROJECT = Path(__file__).parents[3]
@@ -68,6 +69,7 @@ def run(packs: Path, cache: Path, **more: str) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not target.levels(), reason="needs an x86-64 processor of level 2 at least")
+@long_only
 def test_packs_give_the_same_bytes_as_compiling(tmp_path: Path) -> None:
     """For every level that this processor has; of filters whose products and sums LLVM may join, where it can."""
     recorded = tmp_path / "recorded"

@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 from tests.kit.jobs.slow import ROOT, start_slow
+from tests.kit.long import thinned
 from tests.kit.writers import JOBS, PARQUET, digest
 
 
 @pytest.mark.parametrize(
     ("name", "behind"),
-    [*((n, False) for n in ("tfrecord", "lmdb", "webdataset_bytes", "numpy", "files", "recordio")),
-     *((n, True) for n in ("tfrecord_both", "lmdb_keys", "webdataset")),
+    [*((n, False) for n in thinned(("tfrecord", "lmdb", "webdataset_bytes", "numpy", "files", "recordio"), 4)),
+     *((n, True) for n in thinned(("lmdb_keys", "tfrecord_both", "webdataset"), 3)),
      *(pytest.param(*PARQUET.values, behind, marks=PARQUET.marks) for behind in (False, True))],
 )  # fmt: skip
 def test_killed_jobs_resume_to_the_same_bytes(tmp_path: Path, name: str, behind: bool) -> None:
