@@ -440,6 +440,7 @@ class Numpy(Operator, name="decoders.numpy"):
 class ReadFile(Operator, name="io.file.read"):
     """Read whole files; the input holds their paths as bytes."""
 
+    makes_files = True
     example = "{op: io.file.read, in: paths, out: files}"
 
     dont_use_mmap: Annotated[bool, Arg("read instead of mapping", ignored="files are always read")] = False

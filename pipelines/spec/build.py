@@ -17,14 +17,17 @@ from ...ops.base import Arg, Operator, nearest, parameters, type_name
 from ...ops.base import Spec as BatchSpec
 from ...ops.errors import SpecError
 from ...ops.formulas import expression
+from ...ops.sequences.split_samples import SplitSamples
 from ...readers.base import Reader
 from ...readers.external_source import ProgramInput
 from ...writers.base import ENCODED, FieldConfig, Writer, make_writer, options_of
+from ...writers.formats.columns import is_encoded
 from ..compile.infer import check_numbers, infer_node
 from ..compile.place import Target, impossible
 from ..compile.prune import prune
 from ..graph.arguments import check_argument, no_argument
 from ..graph.builder import GraphBuilder, parity_defaults
+from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Graph
 from ..plugins import NotRunError, find_operator, known_writer, load_installed_plugins, load_plugin
 from ..problems import Mark, Problem, Problems, show
@@ -506,7 +509,9 @@ class _Build:
             edge = outputs[one.name]
             if one.config.encode == "keep" and edge is not None and not self.comes_from_reader(edge):
                 self.problems.add(one.mark, f"{label}: keep writes the bytes that were read, so it needs "
-                                  "the output of a reader; use raw, npy, jpeg, png, webp, flac or wav")  # fmt: skip
+                                  "the output of a reader, of a step that makes files, or parts of them; use raw, npy, "
+                                  "jpeg, png, webp, flac or wav. Bytes that another step made are written as they are "
+                                  "by encode: auto, with extension: and the name that they get")  # fmt: skip
                 edge = None
             elif one.config.encode in ENCODED and one.config.encode != "keep":
                 edge = self.encoder(one, edge, label)
@@ -514,8 +519,16 @@ class _Build:
         return edges, {one.name: one.config for one in fields}
 
     def comes_from_reader(self, edge: Edge) -> bool:
-        op = self.graph.nodes[edge.node].op
-        return isinstance(op, Reader) or op.makes_files
+        """Its samples may be bytes of files as they were read: a reader's, or handed on by `split_samples`, branches of
+        a conditional, or a plugin, whose output the writer checks."""
+        node = self.graph.nodes[edge.node]
+        if isinstance(node.op, SplitSamples):
+            return edge.output < len(node.inputs) and self.comes_from_reader(node.inputs[edge.output])
+        if isinstance(node.op, (Split, Merge)):
+            return all(map(self.comes_from_reader, node.inputs))
+        plugin = not type(node.op).__module__.startswith("dali_run.") and edge.output < len(node.specs)
+        handed_on = plugin and is_encoded(node.specs[edge.output])
+        return isinstance(node.op, Reader) or node.op.makes_files or handed_on
 
     def encoder(self, one: WriteField, edge: Edge | None, label: str) -> Edge | None:
         """The node that encodes a field."""

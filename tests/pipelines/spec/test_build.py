@@ -523,6 +523,36 @@ def writing(write: str, tmp_path: Path) -> list[str]:
     return errors(f"version: 1\ngraph: [{MAKE}]\noutputs: {{i: images, f: flag}}\nwrite: {write}\n", tmp_path)
 
 
+def test_bytes_that_are_handed_on_may_be_kept(tmp_path: Path) -> None:
+    """Of another file, of a plugin's operator, and of parts of samples."""
+    (tmp_path / "mine.py").write_text(
+        "from dali_run.ops.base import Operator\n"
+        "class HandOn(Operator, name='hand_on'):\n"
+        "    def infer(self, *specs): return specs[0]\n"
+        "    def cpu(self, ctx, data): return data\n"
+    )
+    steps = (
+        "- {op: readers.file, file_root: ., out: [x, label]}",
+        "- {op: get_property, in: x, key: source_info, out: path}",
+        "- {op: io.file.read, in: path, out: read}",
+        "- {op: hand_on, in: x, out: handed}",
+        "- {op: split_samples, in: x, size: 10, out: part}",
+        "- {op: decoders.image, in: x, out: image}",
+    )
+
+    def text(field: str) -> str:
+        return "\n".join([
+            f"version: 1\nplugins: [{tmp_path}/mine.py]\ngraph:", *steps, f"outputs: {{f: {field}}}",
+            "write: {writer: tfrecord, path: o, fields: {f: {encode: keep}}}\n",
+        ])  # fmt: skip
+
+    for field in ("x", "read", "handed", "part"):
+        (tmp_path / "spec.yaml").write_text(text(field))
+        load_spec(tmp_path / "spec.yaml")
+    (line,) = errors(text("image"), tmp_path)
+    assert "encode: auto, with extension:" in line
+
+
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
