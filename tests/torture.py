@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests import torture_flips, torture_growth, torture_isolation, torture_memory
+from tests import torture_flips, torture_growth, torture_isolation, torture_memory, torture_neighbours
 from tests.kit.jobs.small_spec import small_spec
 from tests.torture_isolation import Row
 
@@ -471,6 +471,7 @@ def main() -> int:
         "restarts": lambda w: restarts(w, 3 if quick else 50),
         "second_jobs": lambda w: second_jobs(w, 3 if quick else 50),
         "flips": lambda w: torture_flips.rows(w, *((100, 1, 5) if quick else (2000, 1, 40))),
+        "neighbours": lambda w: torture_neighbours.rows(w, quick),
         "isolation": lambda w: torture_isolation.rows(w, quick),
         "memory": lambda w: torture_memory.rows(w, quick),
         "from_outside": lambda w: from_outside(w, 2 if quick else 20),

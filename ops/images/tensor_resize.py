@@ -126,7 +126,7 @@ class TensorResize(Resampling, name="tensor_resize"):
     def _span(self, axes: list[int], changed: npt.NDArray[np.bool_]) -> tuple[int, int]:
         """The first and the last axis that a batch resizes, if the axes at ``changed`` [N, A] do. Raises
         UnlikeSamplesError if only fewer samples go together, SampleError if none do."""
-        resized = [a for a, some in zip(axes, changed.any(axis=0).tolist(), strict=True) if some] or axes[:1]
+        resized = [axes[k] for k in np.flatnonzero(changed.any(axis=0)).tolist()] or axes[:1]
         if max(resized) - min(resized) >= _AXES:
             if (changed != changed[0]).any():
                 raise UnlikeSamplesError(changed)

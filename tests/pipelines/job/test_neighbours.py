@@ -12,26 +12,8 @@ import pytest
 from dali_run.pipelines.fleet.run import run
 from dali_run.pipelines.job.run import REJECTS, run_job
 from dali_run.writers.shards.verify import verify
-from tests.kit.jobs.odd_samples import KINDS, N, rejects, write_spec, write_tar
-from tests.kit.writers import HAS_PYARROW, digest
-
-WRITERS = ("numpy", *(["parquet"] if HAS_PYARROW else []), "tfrecord", "webdataset", "lmdb", "files")
-FIRST_DECIDES = {"numpy": set(KINDS), "parquet": {"rank", "type", "one number", "scalars", "types of branches"}}
-"""Kinds of odd samples that another writer than these takes with the others if they differ in shape alone."""
-SHAPES_ALONE = {"length", "one number", "channels"}
-
-
-def expected(kind: str, writer: str, odd: int) -> list[int]:
-    """The positions that are rejected: the odd one, or, if it is the first one and decides, all others."""
-    if kind in SHAPES_ALONE and kind not in FIRST_DECIDES.get(writer, ()):
-        return []
-    if kind == "a list of sizes":
-        return [odd]
-    if kind == "one number" and writer == "parquet" and odd == 0:
-        return []  # the first sample says that the column holds lists
-    if kind == "scalars" and odd == 0:
-        return [] if writer != "numpy" else list(range(1, N))
-    return [odd] if odd else list(range(1, N))
+from tests.kit.jobs.odd_samples import KINDS, WRITERS, N, expected, rejects, write_spec, write_tar
+from tests.kit.writers import digest
 
 
 def outcome(place: Path, kind: str, writer: str, batch: int, threads: int, out: str) -> dict[str, str]:
