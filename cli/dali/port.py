@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..output import JOB_FAILED, Json, done, print_json, say, tell
+from ..output import JOB_FAILED, Json, check_exists, done, print_json, say, tell
 
 NAME = "port"
 
@@ -30,6 +30,8 @@ def command(
     """
     from ...pipelines.tools.port import examine, lines_of, rewrite
 
+    for path in programs:
+        check_exists(str(path))
     reports = [examine(path) for path in programs]
     changed = [r.path for r in reports if write and rewrite(r)]
     with done(0 if all(r.runs for r in reports) else JOB_FAILED):

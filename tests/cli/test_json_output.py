@@ -144,7 +144,7 @@ def test_parts_that_are_merged(place: Path, capfd: Any) -> None:
 def test_the_report_on_disk(place: Path) -> None:
     found = check("report", (place / "out" / "report.json").read_text())
     assert found["decoders"].keys() == found["decoder_times"].keys()
-    assert found["decoder_times"]["cpu"]["busy_seconds"] > 0
+    assert any(times["busy_seconds"] > 0 for times in found["decoder_times"].values())
 
 
 def test_the_report_of_a_job_that_is_resumed(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
