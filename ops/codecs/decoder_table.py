@@ -146,9 +146,10 @@ class Decoder(ABC):
     judges = False
     """Whether reports count the images that it rejects."""
 
-    ready = True
-    """Whether it can decode now; if not, the rows after it take the images. A row whose loops may still have to be
-    compiled has a property here."""
+    @property
+    def ready(self) -> bool:
+        """Whether it can decode now; if not, the rows after it take the images."""
+        return True
 
     @abstractmethod
     def takes(self, job: DecodeJob, indices: I64) -> Mask:
