@@ -7,11 +7,14 @@ import json
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dali_run.pipelines.fleet.run import run
+from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import REJECTS, run_job
 from dali_run.writers.shards.verify import verify
+from tests.kit.fake_cupy import faked
 from tests.kit.jobs.odd_samples import KINDS, WRITERS, N, expected, rejects, write_spec, write_tar
 from tests.kit.writers import digest
 
@@ -67,3 +70,38 @@ def test_processes_leave_the_folder_of_one(tmp_path: Path) -> None:
     assert result.exit_code == REJECTS, result.message
     assert digest(tmp_path / "processes") == whole
     assert result.report["schema"]["first_sample"] == "000"
+
+
+@pytest.mark.parametrize("kind", ["rank", "a list of sizes", "types of branches"])
+def test_a_gpu_rejects_the_same_samples(kind: str, tmp_path: Path) -> None:
+    """On the stand-in for CuPy, with kernels run on the CPU."""
+    write_tar(tmp_path / "in.tar", KINDS[kind][0], 12)
+    with faked(memory=True):
+        result = run_job(write_spec(tmp_path, kind, "numpy", 16, 2, "out"), device="gpu")
+    assert result.exit_code == REJECTS, result.message
+    assert [r[0] for r in rejects(tmp_path / "out")] == [12]
+
+
+def test_a_retry_goes_by_what_the_first_run_decided(tmp_path: Path) -> None:
+    """The first record is read again after it was repaired, and is then of another rank than the data set."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for i in range(6):
+        np.save(folder / f"{i}.npy", np.full((2, 3), i, np.float32))
+    good = (folder / "0.npy").read_bytes()
+    (folder / "0.npy").write_bytes(good[:30])
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "version: 1\nname: again\npipeline: {batch_size: 4, device: cpu}\ngraph:\n"
+        f"  - {{op: readers.file, file_root: {folder}, files: {[f'{i}.npy' for i in range(6)]}, out: [file, label]}}\n"
+        "  - {op: decoders.numpy, in: file, out: x}\noutputs: {x: x}\n"
+        f"write: {{writer: numpy, path: {tmp_path}/out, shard: {{samples: 3}}, fields: {{x: {{}}}}}}\n"
+        "on_error: {policy: skip, max_errors: 2}\n"
+    )
+    assert run_job(spec).exit_code == REJECTS
+    np.save(folder / "0.npy", np.zeros((2, 3, 1), np.float32))
+    assert retry_failed(tmp_path / "out", spec).exit_code == REJECTS
+    assert [(r[0], r[1]) for r in rejects(tmp_path / "out")] == [(0, "bad_shape")]
+    (folder / "0.npy").write_bytes(good)
+    assert retry_failed(tmp_path / "out", spec).exit_code == 0
+    assert verify(tmp_path / "out").sound
