@@ -1,6 +1,7 @@
 """Errors: of the types that DALI raises, and with the line of the program, the operator and the sample."""
 
 import copy
+import io
 import pickle
 from typing import Any
 
@@ -250,3 +251,24 @@ def test_a_pipeline_is_not_copied() -> None:
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
             copied(pipe)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("odd", [0, 5, 11])
+def test_a_batch_that_a_program_feeds_is_of_one_kind(threads: int, odd: int) -> None:
+    """As DALI: a RuntimeError, whichever sample is odd, and however the batch is cut for the threads."""
+    files = []
+    for i in range(12):
+        file = io.BytesIO()
+        np.save(file, np.zeros((2, 3, 1) if i == odd else (2, 3), np.float32))
+        files.append(np.frombuffer(file.getvalue(), np.uint8))
+
+    @pipeline_def(batch_size=12, num_threads=threads, device_id=None)
+    def pipe() -> Any:
+        return fn.decoders.numpy(fn.external_source(source=lambda: files))
+
+    with pytest.raises(RuntimeError, match=r"float32, [23]-D.* is float32, [23]-D"):
+        pipe().run()
+    del files[odd]
+    pipe_of_eleven = pipe()
+    assert len(pipe_of_eleven.run()[0]) == 11
