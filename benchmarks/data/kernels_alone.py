@@ -18,7 +18,6 @@ from dali_run.ops.codecs import native_loops
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.gpu_streams import streams
 from dali_run.ops.codecs.gpu_streams.planes import Packed, Where, restore, unpacking
-from dali_run.pipelines.bench.web_mix import scaled
 
 Differences = Callable[[Any, list[bytes], int], tuple[int, Sequence[int]]]
 """Of a lane, files, and how many make a batch: how many are accepted, and which are otherwise than on the CPU."""
@@ -56,7 +55,13 @@ def to_time(
 def picture(path: Path) -> Image.Image:
     """The picture of a file as RGB, of 0.2 megapixels."""
     with Image.open(path) as opened:
-        return scaled(opened.convert("RGB"))
+        scale = (_PIXELS / (opened.width * opened.height)) ** 0.5
+        size = max(1, round(opened.width * scale)), max(1, round(opened.height * scale))
+        return opened.convert("RGB").resize(size)
+
+
+_PIXELS = 200_000
+"""Pixels of every picture."""
 
 
 def by_count(files: list[bytes], pictures: str, kernels: Any, refused: str) -> dict[str, Any]:
