@@ -55,12 +55,12 @@ def to_time(
 def picture(path: Path) -> Image.Image:
     """The picture of a file as RGB, of 0.2 megapixels."""
     with Image.open(path) as opened:
-        scale = (_PIXELS / (opened.width * opened.height)) ** 0.5
+        scale = (PIXELS / (opened.width * opened.height)) ** 0.5
         size = max(1, round(opened.width * scale)), max(1, round(opened.height * scale))
         return opened.convert("RGB").resize(size)
 
 
-_PIXELS = 200_000
+PIXELS = 200_000
 """Pixels of every picture."""
 
 

@@ -25,12 +25,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.data.kernels_alone import allocate_apart
+from benchmarks.data.kernels_alone import PIXELS, allocate_apart
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.webp import decoder as webp
 from dali_run.ops.codecs.webp import on_gpu
 from dali_run.ops.gpu.lane import Lane
-from dali_run.pipelines.bench.web_mix import PIXELS, encoded
+from dali_run.pipelines.bench.web_mix import encoded
 
 KERNELS = ("vp8_decode", "vp8_filter", "vp8_pixels")
 

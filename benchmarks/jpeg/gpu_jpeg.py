@@ -332,7 +332,7 @@ def main() -> None:
     for define in arguments.define:
         name, value = define.split("=")
         setattr(jpeg_gpu, name, int(value))
-    jpeg_gpu.ENTRIES_EACH = jpeg_gpu.SUBSEQUENCE_BITS // 2 + 64
+    jpeg_gpu.ENTRIES_EACH = jpeg_gpu.entries_each(jpeg_gpu.SUBSEQUENCE_BITS)
     jpeg_gpu.TABLE_BYTES = jpeg_gpu.table_bytes(jpeg_gpu.LOOKUP_BITS, jpeg_gpu.PAIR_BITS)
     paths = sorted(p for p in arguments.folder.iterdir() if p.is_file())
     if arguments.photos:

@@ -65,7 +65,14 @@ DTYPES = (np.dtype(np.uint8), np.dtype(np.float16), np.dtype(np.float32))
 # Sizes the kernels are compiled with; jpeg_layout reports them.
 ENTROPY_THREADS = 256
 SUBSEQUENCE_BITS = 4096
-ENTRIES_EACH = SUBSEQUENCE_BITS // 4 + 128
+
+
+def entries_each(subsequence_bits: int) -> int:
+    """Entries of a subsequence, as jpeg_stream.cu has it."""
+    return subsequence_bits // 4 + 128
+
+
+ENTRIES_EACH = entries_each(SUBSEQUENCE_BITS)
 UNSTUFF_THREADS = 256
 UNSTUFF_CHUNK = UNSTUFF_THREADS * 32
 DC_THREADS = 512

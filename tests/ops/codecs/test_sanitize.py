@@ -99,6 +99,7 @@ def test_what_it_runs_compares_with_pillow(
     (bad / "two.jpg").write_bytes((bad / "one.jpg").read_bytes()[:-90])
     options = ["--lanes", "", "--apart", "--batch", "16", "--small", "8", "--mutate", "24", "--bad", str(bad)]
     monkeypatch.setattr(sys, "argv", ["gpu_jpeg.py", str(good), *options])
+    sizes = {name: value for name, value in vars(jpeg_gpu).items() if name.isupper() and isinstance(value, int)}
     if not right:
         made = jpeg_gpu.pixel_output
         monkeypatch.setattr(jpeg_gpu, "pixel_output", lambda plan, **how: made(plan, jpeg_gpu.BGR, **how))
@@ -114,6 +115,7 @@ def test_what_it_runs_compares_with_pillow(
     printed = capsys.readouterr().out
     assert ("bad file: 1 accepted and exact, 1 rejected, []" in printed) == right
     assert "mutation: " in printed
+    assert sizes.items() <= vars(jpeg_gpu).items(), "kernels of later tests are compiled with the sources' sizes"
 
 
 def test_without_the_tool_it_says_where_it_comes_from(tmp_path: Path) -> None:
