@@ -303,7 +303,7 @@ def _walk(data, row, tables, whole, scans, known):  # type: ignore[no-untyped-de
     """Segments up to the first scan, or, where there are many and ``whole``, to the last, which ``scans`` takes.
     ``tables``: where the quantisation, DC and AC tables defined so far lie."""
     size = len(data)
-    if size < 2 or data[0] != 0xFF or data[1] != 0xD8:
+    if size < 2 or data[0] != 0xFF or data[1] != 0xD8 or (size > 2 and data[2] != 0xFF):
         return NOT_JPEG
     tables[:] = 0
     wide: Any = np.int64(0)  # bit i: quantisation table i has 16-bit entries

@@ -104,6 +104,13 @@ def test_rejects_say_what_is_wrong(imagenet: list[Path]) -> None:
     assert "12 bits" in reject.message
 
 
+def test_a_jpeg_whose_first_marker_is_damaged_is_refused(rgb: np.ndarray) -> None:
+    """libjpeg would look for the next marker and go on; Pillow and OpenCV refuse such a file."""
+    blob = bytearray(encode(rgb, "JPEG"))
+    blob[2] = 0x0D
+    assert refusal(bytes(blob)).code == "not_an_image"
+
+
 def test_an_attack_by_progressive_scans_is_refused(rgb: np.ndarray) -> None:
     blob = encode(rgb, "JPEG", progressive=True)
     assert decode(blob).shape == rgb.shape
