@@ -182,7 +182,7 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
         table(("output", "from", "gives"), [[k, v["from"], v["spec"]] for k, v in plan["outputs"].items()]),
     ]
     parts += [Text(f"Fused: {line}") for line in plan["fused"]]
-    parts += [Text(f"On the GPU instead of the CPU, with equal results: {name}") for name in plan["promoted"]]
+    parts += [Text(f"On the GPU instead of the CPU, with equal results: {name}") for name in plan.get("promoted", ())]
     parts += [Text(f"Decoded: {o['name']}: {o['decoders']}") for o in plan["operators"] if o.get("decoders")]
     if plan.get("memory"):
         limits = [f"{k}: {size(v) if isinstance(v, int) else v}" for k, v in plan["memory"].items()]

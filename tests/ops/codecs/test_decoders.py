@@ -393,7 +393,7 @@ def test_bad_numpy_files_are_refused() -> None:
         npy(np.ones((1, 1), np.float64)): "bad_shape",
         good.replace(b"(3, 4)", b"(-3,4)"): "corrupt_record",
     }
-    out, rejects = run(Numpy(), [good, *bad])
+    out, rejects = run(Numpy(), [good, *bad], kind=Spec((None, None), DALIDataType.INT32))
     assert {r.slot - 1: r.code for r in rejects} == dict(enumerate(bad.values()))
     np.testing.assert_array_equal(out.sample(0), np.ones((3, 4)))
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dali_run import Pipeline, fn, pipeline_def
+from dali_run.ops.base import Operator
 from dali_run.ops.batch import Batch
 from dali_run.ops.errors import DeviceError, JobError, SpecError
 from dali_run.pipelines.engine.asked import inline
@@ -20,6 +21,7 @@ from dali_run.pipelines.engine.engine import Engine, Iteration, Request
 from dali_run.pipelines.engine.inputs import numbered
 from dali_run.pipelines.engine.memory.budget import Ledger
 from dali_run.pipelines.graph.nodes import Edge
+from dali_run.pipelines.python.data_node import apply
 from tests.kit.fake_cupy import Array, faked
 
 BATCH, COUNT = 3, 12
@@ -61,9 +63,20 @@ def a_sample(way: str, **more: Any) -> Pipeline:
     return piped(way, (1, 1, 3), lambda x: fn.crop(x, crop=[2, 2]), **more)
 
 
+class Stops(Operator, name="testing.stops"):
+    """A kernel that ends the batch, not a sample, if images are six pixels wide."""
+
+    def cpu(self, ctx: Any, x: Batch) -> Batch:
+        if (x.shapes[:, 1] == 6).any():
+            raise JobError("this batch does not fit")
+        return x
+
+    gpu = cpu
+
+
 def an_operator(way: str, **more: Any) -> Pipeline:
     """An operator cannot take the batch."""
-    return piped(way, (4, 5), lambda x: fn.crop(x, crop=[2, 2]), **more)
+    return piped(way, (4, 6, 3), lambda x: fn.crop(apply("testing.stops", [x], {}), crop=[2, 2]), **more)
 
 
 def taken(pipe: Pipeline) -> list[int | None]:

@@ -256,7 +256,7 @@ def test_a_program_goes_on_after_batches_that_raise() -> None:
 
         def source() -> list[Any]:
             k = next(turn)
-            arrays = [np.full((4, 5) if k % 3 == 1 else (4, 5, 3), k, np.uint8) for _ in range(BATCH)]
+            arrays = [np.full((1, 1, 3) if k % 3 == 1 else (4, 5, 3), k, np.uint8) for _ in range(BATCH)]
             if device is None:
                 return arrays
             import cupy
