@@ -1,8 +1,8 @@
-"""The calls of the CUDA driver that every launch makes, all at once.
+"""The calls of the CUDA driver that every launch makes, all at once without the GIL.
 
 Each takes some microseconds. CuPy releases the GIL around most of them, and in a busy pipeline the thread that launches
-waits far longer than that to get it back (one H100, 16 threads that read: 3 to 5 ms of waiting per launch, 0.4 ms of
-work). So launches, copies and events of lanes keep the GIL. What may wait for the device releases it.
+waits far longer than that to get it back. Around the calls for events CuPy keeps it: while another thread copies or
+registers memory, which holds the driver's locks for milliseconds, all threads of Python would wait with it.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def refused(status: int) -> NoReturn:
 
 
 def call(name: str, *arguments: int) -> None:
-    """One call, which keeps the GIL. Raises cupy.cuda.driver.CUDADriverError."""
+    """One call, without the GIL. Raises cupy.cuda.driver.CUDADriverError."""
     row = np.zeros((1, _COLUMNS), np.int64)
     row[0, : 1 + len(arguments)] = load()[name], *arguments
-    if status := _loops.call_all_held(row, 1):
+    if status := _loops.call_all(row, 1):
         refused(status)
 
 
@@ -63,7 +63,7 @@ def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
     first = found.ctypes.data
     calls[:, 0], calls[:, 1] = load()[ELAPSED], np.arange(first, first + found.nbytes, found.itemsize)
     calls[:, 2:4] = between
-    if status := _loops.call_all_held(calls, len(calls)):
+    if status := _loops.call_all(calls, len(calls)):
         refused(status)
     times: list[float] = found.tolist()
     return times
@@ -120,12 +120,12 @@ class Launches:
         if copies := host.nbytes > 0:
             self._copy[1:4] = to, host.__array_interface__["data"][0], host.nbytes
         calls = self._tables[copies, timed]
-        if status := _loops.call_all_held(calls, len(calls)):
+        if status := _loops.call_all(calls, len(calls)):
             refused(status)
 
     def milliseconds(self) -> float:
         """The device's time for the last `begin`, once that is done. Raises cupy.cuda.driver.CUDADriverError."""
-        if status := _loops.call_all_held(self._asks, 1):
+        if status := _loops.call_all(self._asks, 1):
             refused(status)
         return float(self._passed[0])
 
@@ -173,7 +173,7 @@ class Stopwatch:
         return float(self._passed[0])
 
     def _call(self, which: int) -> None:
-        if status := _loops.call_all_held(self._calls[which], 1):
+        if status := _loops.call_all(self._calls[which], 1):
             refused(status)
 
 
@@ -266,7 +266,7 @@ class Work:
         """Begin everything. Raises cupy.cuda.driver.CUDADriverError for what the driver refuses; nothing is begun
         after it."""
         count, self._count = self._count, 0
-        if count and (status := _loops.call_all_held(self._calls, count)):
+        if count and (status := _loops.call_all(self._calls, count)):
             refused(status)
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""Several calls of C functions as one, with or without the GIL."""
+"""Several calls of C functions as one, without the GIL."""
 
 from __future__ import annotations
 
@@ -33,17 +33,6 @@ call: Any = intrinsic(_typed)
 def call_all(calls: Any, count: Any) -> Any:
     """Make the first ``count`` of ``calls``, rows of a function's address and its arguments. Returns the first status
     that is not 0; nothing is called after it."""
-    for k in range(count):
-        c = calls[k]
-        status = call(c[0], (c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11]))
-        if status:
-            return status
-    return 0
-
-
-@numba.njit("int32(int64[:, ::1], int64)", cache=True)
-def call_all_held(calls: Any, count: Any) -> Any:
-    """Make the first ``count`` of ``calls`` as `call_all` does, and keep the GIL."""
     for k in range(count):
         c = calls[k]
         status = call(c[0], (c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11]))
