@@ -57,9 +57,9 @@ class RunSettings:
         Memory,
         Arg(
             "the most that a run may hold: `{host: 4GiB, gpu: 20GiB}`, bytes or shares (`50%` of the memory of the "
-            "machine or its container, of what is free on the GPU); auto: 50 %, and on the GPU 6 GiB in jobs and 2 GiB "
-            "in programs, more if two batches need it or the program only waits (at most 80 %, and in programs 10 % of "
-            "the GPU and half of what is free)"
+            "machine or its container, of what is free on the GPU); auto: 50 %, and on the GPU 14 GiB in jobs and "
+            "2 GiB in programs, more if two batches need it or the program only waits (at most 80 %, and in programs "
+            "10 % of the GPU and half of what is free)"
         ),
     ] = field(default_factory=Memory)
     upload: Annotated[

@@ -27,19 +27,22 @@ from .memory.budget import FOR_WORK
 from .memory.estimate import Foresight
 from .options import Options
 
-LAUNCH_BYTES = 1792 << 20
-"""Bytes that a launch holds at its peak, at most: 900 JPEGs of ImageNet or 25 photos of 12 megapixels (one H100, four
-lanes: 273,700 images/s in launches of 256 and 353,500 of 1,024: ``benchmarks/jpeg/gpu_jpeg.py --lanes 1,4``)."""
+LAUNCH_BYTES = 4608 << 20
+"""Bytes that a launch holds at its peak, at most: 2,048 JPEGs of ImageNet or 64 photos of 12 megapixels. The launching
+thread takes about as long for each launch (one H200: 374,000 images/s in launches of 2,048, 332,000 of 1,024)."""
 SHARES = 3
 """Launches that the budget is shared out to: fewer, larger ones are better than one for each lane, as the launching
 thread takes about as long for each (one H100, ``memory_curve.py``: launches of 512 by a fifth of the budget left the
 GPU idle, 89,000 images/s)."""
-JOB_BYTES = 6 << 30
-"""Default budget of a job or benchmark on a GPU: the knee of the curve of rate over memory, for launches of
-`LAUNCH_BYTES` (``benchmarks/jobs/memory_curve.py``)."""
+JOB_BYTES = 14 << 30
+"""Default budget of a job or benchmark on a GPU: three launches of `LAUNCH_BYTES`. The curve of rate over memory still
+rises at 6 GiB (one H100: 54,000, 72,000 and 89,000 images/s with 2, 4 and 5.5 GiB); it was not measured with 14 GiB
+(``benchmarks/jobs/memory_curve.py``)."""
+GROWN_BYTES = 6 << 30
+"""Bytes up to which the budget of a program grows while it does nothing but wait for the device."""
 GUEST_BYTES = 2 << 30
 """Default budget inside a user's program, or what two of its batches need if that is more: four batches of 256 JPEGs of
-ImageNet at their peak. While the program does nothing but wait for the device, the budget grows up to `JOB_BYTES`."""
+ImageNet at their peak."""
 GUEST_SHARE = 0.1
 """Share of a GPU's memory that the default budget inside a program may take."""
 FREE_SHARE, JOB_FREE_SHARE = 0.5, 0.8
@@ -81,9 +84,9 @@ def gpu_budget(memory: Memory, free: int, total: int, *, guest: bool) -> GpuBudg
         return GpuBudget(given, given, "pipeline.memory.gpu")
     if guest:
         most = max(1, int(min(GUEST_SHARE * total, FREE_SHARE * free)))
-        return GpuBudget(min(GUEST_BYTES, most), min(JOB_BYTES, most), "beside a program")
+        return GpuBudget(min(GUEST_BYTES, most), min(GROWN_BYTES, most), "beside a program")
     most = max(1, min(JOB_BYTES, int(JOB_FREE_SHARE * free)))
-    return GpuBudget(most, most, "95 % of the best rate")
+    return GpuBudget(most, most, "three launches of the largest size")
 
 
 def described(lanes: int) -> str:

@@ -121,7 +121,7 @@ def test_one_large_sample_among_small_ones_has_a_piece_of_its_own_size() -> None
 def test_budgets() -> None:
     total, free = 80 * GIB, 70 * GIB
     guest, job = (gpu_budget(Memory(), free, total, guest=g) for g in (True, False))
-    assert (guest.first, job.first) == (2 * GIB, 6 * GIB)
+    assert (guest.first, job.first) == (2 * GIB, 14 * GIB)
     assert gpu_budget(Memory(), GIB, total, guest=True).most == GIB // 2
     assert gpu_budget(Memory(), 15 * GIB, 16 * GIB, guest=True).most == int(1.6 * GIB)
     assert gpu_budget(Memory(), 2 * GIB, total, guest=False).most == int(1.6 * GIB)
