@@ -28,7 +28,7 @@ from .intake import Intake
 from .memory.budget import FOR_WORK, Allowance
 from .memory.estimate import Foresight
 from .memory.reuse import Recycler
-from .memory.shared_outputs import Band, besides, join, whole_outputs
+from .memory.shared_outputs import Band, join, whole_outputs
 from .nodes.envs import cut, drop, gone
 from .nodes.guarded import guarded
 from .nodes.run import Env, Run
@@ -235,7 +235,7 @@ class HostPart:
     def _chunked(self, name: str, step: Step, it: Iteration) -> Iterator[Iteration]:
         """The batch, or its parts, with their chunks under way."""
         for part, ahead in self._budget.parts(it, step):
-            held = self._budget.held(part)[0] + ahead.held + ahead.copied
+            held = self._budget.held(part)[0] + 2 * ahead.held  # twice: chunks are put together
             self._budget.host.hold(part.order, held)
             cost = costs(step, ahead, part.env)
             self._intake.credits.cut(cost, held)
@@ -268,16 +268,15 @@ class HostPart:
         room = max(1, int(self._budget.host.limit * FOR_WORK) // self._options.num_threads)
         # Other batches are in the pool beside this one: as many as may wait, and the one that the consumer waits for.
         others = 0 if self._options.asked or not self.on_account else self._options.cpu_queue
-        whole = whole_outputs(ahead.made, self._recycler.empty)
-        peak = besides(ahead.peak, whole)
-        cuts = chunks(cost, peak, room, -(-self._options.num_threads // (1 + others)))
+        cuts = chunks(cost, ahead.peak, room, -(-self._options.num_threads // (1 + others)))
         it.chunks = self._before[name] = Latch(len(cuts))
+        whole = whole_outputs(ahead.made, self._recycler.empty)
         for k, (a, b) in enumerate(cuts):
             part, here, band = it.samples, env, Band(whole, a, b)
             if len(cuts) > 1:
                 part = part.take(slice(a, b))
                 here = cut(env, int(slots[a]), int(slots[b - 1]) + 1)
-            self.pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(peak[a:b].sum()), band)
+            self.pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(ahead.peak[a:b].sum()), band)
 
     def _chunk(
         self, name: str, step: Step, it: Iteration, chunks: Latch[tuple[Env, Run]], k: int, env: Env,

@@ -303,9 +303,6 @@ class Allowance:
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
         """An uninitialised array of ``n`` elements. Raises OverBudgetError."""
-        placed = self._band.take(n, dtype) if self._band is not None and self.lasting else None
-        if placed is not None:  # the batch has reserved it
-            return placed
         wanted = self._used + n * np.dtype(dtype).itemsize
         if wanted > self._ledger.limit:
             raise OverBudgetError(f"it needs {size(wanted)}, the budget is {size(self._ledger.limit)}")
@@ -315,7 +312,8 @@ class Allowance:
                 raise OverBudgetError(f"{size(wanted)} do not fit beside what else is in memory")
             self._grown += more
         self._used = wanted
-        return self._fresh(n, dtype)
+        placed = self._band.take(n, dtype) if self._band is not None and self.lasting else None
+        return self._fresh(n, dtype) if placed is None else placed
 
     def close(self) -> None:
         """The work is done."""

@@ -39,12 +39,6 @@ class Foresight:
     made: Outputs = ()
     """The outputs of the step, as they are likely to be."""
 
-    @property
-    def copied(self) -> int:
-        """Bytes held for later that are there twice for a moment: chunks are put together, those of ``made`` outputs
-        in their place from the first."""
-        return max(0, self.held - sum(int(elements.sum()) * dtype.itemsize for dtype, elements in self.made))
-
     def part(self, low: int, high: int) -> Foresight:
         """For the samples [low, high)."""
         peak, kept = self.peak[low:high], self.kept[low:high]

@@ -29,16 +29,6 @@ def whole_outputs(made: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
     return found
 
 
-def besides(peak: I64, whole: Sequence[tuple[Array, I64]]) -> I64:
-    """Bytes that samples hold at their ``peak`` besides their places in ``whole``: half of it at least, as the peak may
-    come before there are results."""
-    if not whole:
-        return peak
-    placed = sum(np.diff(ends, prepend=0) * array.dtype.itemsize for array, ends in whole)
-    found: I64 = np.maximum(peak - placed, peak // 2)
-    return found
-
-
 class Band:
     """The part of a chunk in the outputs of its batch. Kernels that ask for memory of that size and type get it, each
     part once; should one use it for something else, that is only one copy more."""

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run import fn, pipeline_def
 from dali_run.ops.base import operators
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
@@ -704,28 +703,3 @@ def test_edges_are_let_go_after_their_last_reader() -> None:
     env: dict[Edge, Batch] = {}
     run_nodes(plan.graph.nodes, env, Run(Samples.numbered(3), {}), keep=[Edge(4)])
     assert list(env) == [Edge(4)]
-
-
-def test_outputs_in_their_place_are_reserved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that was counted twice would leave no room for chunks to work side by side."""
-    pixels = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
-    for i in range(12):
-        Image.fromarray(pixels).save(tmp_path / f"{i}.jpg", quality=30)
-    reserved: list[int] = []
-    hold = Ledger.hold
-
-    def note(self: Ledger, owner: tuple[int, ...], nbytes: int, *, wait: bool = True) -> None:
-        reserved.append(nbytes)
-        hold(self, owner, nbytes, wait=wait)
-
-    monkeypatch.setattr(Ledger, "hold", note)
-
-    @pipeline_def(batch_size=12, num_threads=2, device_id=None)
-    def decoded() -> Any:
-        files, _ = fn.readers.file(file_root=str(tmp_path), files=[f"{i}.jpg" for i in range(12)])
-        return fn.decoders.image(files)
-
-    pipe = decoded()
-    for _ in range(3):
-        pipe.run()
-    assert 12 * pixels.nbytes <= max(reserved) < 1.5 * 12 * pixels.nbytes
