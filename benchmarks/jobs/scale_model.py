@@ -39,7 +39,7 @@ from dali_run.readers.order import Order
 from dali_run.writers.shards.journal import VERSION, encode_journal
 from dali_run.writers.shards.manifest import Side
 from dali_run.writers.shards.merge import join
-from dali_run.writers.shards.rejects import Budget
+from dali_run.writers.shards.rejects import RejectLimit
 
 
 def resident() -> int:
@@ -337,7 +337,7 @@ def driven(
     fleet.time = clock  # type: ignore[assignment]
     whole = Whole(samples, shard)
     cluster = Cluster(clock, nodes, each, rate, whole, spread=spread, hours_to_loss=hours, away=300, seed=1)
-    run = fleet.Driver(whole, cluster, Budget(), device, lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    run = fleet.Driver(whole, cluster, RejectLimit(), device, lambda _: None, lambda _: None)  # type: ignore[arg-type]
     began = time.process_time()
     code, text = run.run()
     cpu = time.process_time() - began

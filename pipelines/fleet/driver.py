@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ...ops.errors import JobError, SpecError
-from ...writers.shards.rejects import Budget, ErrorBudget
+from ...writers.shards.rejects import RejectCounter, RejectLimit
 from ..job.run import FAILED, INTERRUPTED, Progress
 from ..wording import count
 from .reports import Worked
@@ -94,8 +94,8 @@ class Driver:
     """One run of a job by a crew."""
 
     def __init__(
-        self, whole: Whole, crew: Crew[Any], budget: Budget, device: str, progress: Callable[[Progress], None],
-        note: Callable[[str], None], facts: Mapping[str, Any] | None = None,
+        self, whole: Whole, crew: Crew[Any], reject_limit: RejectLimit, device: str,
+        progress: Callable[[Progress], None], note: Callable[[str], None], facts: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """``facts`` are said of the job where it is watched: name, output."""
         self.whole = whole
@@ -105,7 +105,7 @@ class Driver:
         """Samples to do in this run."""
         self.read = 0
         """Samples of finished parts of this run."""
-        self._budget = budget
+        self._reject_limit = reject_limit
         self._device = device
         self._progress = progress
         self._note = note
@@ -129,7 +129,7 @@ class Driver:
         """The last failure that a worker told of, or how one was lost."""
         self._no_device = 0
         """Workers that found no GPU that works."""
-        self._limits: ErrorBudget | None = None
+        self._reject_counter: RejectCounter | None = None
         self._before = (0, 0)
         self.totals = [0, 0]
         """Samples written and rejected by all parts, earlier runs included."""
@@ -210,13 +210,13 @@ class Driver:
 
     def _too_many_rejects(self, counted: int) -> str:
         """The message for more rejects than are allowed, as one process gives it: with their codes, and the first."""
-        assert self._limits is not None
+        assert self._reject_counter is not None
         rows, begun = self.whole.publish_rejects(), self.whole.begun()
-        self._limits.seen = sum(c.stop - c.header["range"][0] for c in begun[1].values()) if begun else 0
+        self._reject_counter.seen = sum(c.stop - c.header["range"][0] for c in begun[1].values()) if begun else 0
         try:
-            self._limits.add(0, rows)
-            self._limits.rejected = counted  # more than are in the logs of workers that did not end politely
-            self._limits.finish()
+            self._reject_counter.add(0, rows)
+            self._reject_counter.rejected = counted  # more than are in the logs of workers that did not end politely
+            self._reject_counter.finish()
         except JobError as e:
             return str(e)
         raise AssertionError("too many rejects were counted")
@@ -286,7 +286,7 @@ class Driver:
         self.totals = list(self._before)
         self._todo.extend(p for p in self.parts if not p.done)
         self._left = sum(p.left for p in self.parts if not p.done)
-        self._limits = ErrorBudget(self._budget, len(span), f"{self.whole.config.where}/rejects.jsonl")
+        self._reject_counter = RejectCounter(self._reject_limit, len(span), f"{self.whole.config.where}/rejects.jsonl")
         self.began = time.perf_counter()
 
     def _ended(self, hand: _Hand, told: Message) -> None:
@@ -320,7 +320,7 @@ class Driver:
     def _count_rejects(self) -> None:
         """Raises _TooManyRejectsError if all workers together have rejected too many."""
         running = sum(h.rejected for h in self._hands.values()) if self.totals[1] or self._rejecting else 0
-        if self._limits is not None and self._limits.exceeded_by(self.totals[1] + running):
+        if self._reject_counter is not None and self._reject_counter.exceeded_by(self.totals[1] + running):
             raise _TooManyRejectsError(self.totals[1] + running)
 
     def _problem(self, hand: _Hand, told: Message) -> None:

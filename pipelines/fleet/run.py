@@ -16,7 +16,7 @@ from ...writers.bytes import sidecar
 from ...writers.shards.config import WriteConfig
 from ...writers.shards.manifest import part_sides, sides
 from ...writers.shards.mirror import state_of
-from ...writers.shards.rejects import Budget
+from ...writers.shards.rejects import RejectLimit
 from ..compile.place import Target
 from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.inputs import opened_once
@@ -146,7 +146,7 @@ def _led(
     config = whole.config
     began, started = time.perf_counter(), datetime.now(UTC)
     with workers as crew:
-        driver = Driver(whole, crew, Budget(on_error.max_errors, on_error.max_error_rate),
+        driver = Driver(whole, crew, RejectLimit(on_error.max_errors, on_error.max_error_rate),
                         prepared.plan.target.device, progress, note,
                         {"name": prepared.spec.name, "output": config.where})  # fmt: skip
         code, message = driver.run()

@@ -10,7 +10,7 @@ from ...ops.errors import SpecError
 from ...readers.fetch.gpu_reads import Uploads
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
-from ...writers.shards.rejects import Budget
+from ...writers.shards.rejects import RejectLimit
 from ..engine.inputs import JobFeed, Sources
 from ..engine.lanes import Beside
 from .run import CLEAN, JobResult, JobRun, Prepared, Progress, write_config
@@ -66,7 +66,7 @@ class OpenJob:
             total=len(feed.positions),
             whole=len(self.positions),
             part=part,
-            budget=Budget(on_error.max_errors, on_error.max_error_rate),
+            reject_limit=RejectLimit(on_error.max_errors, on_error.max_error_rate),
             inputs=self.sources.inputs if part[0] == 0 else None,  # the same list for all
             led=True,
             waiting=waiting_for(self.prepared.spec.pipeline.memory.host_bytes()),

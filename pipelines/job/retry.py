@@ -17,7 +17,7 @@ from ...writers.shards.config import WriteConfig
 from ...writers.shards.manifest import sides
 from ...writers.shards.mirror import state_of
 from ...writers.shards.output import Output
-from ...writers.shards.rejects import Budget
+from ...writers.shards.rejects import RejectLimit
 from ...writers.shards.retries import Outstanding, check_same_job, next_retry
 from ..engine.first_sample import Decided
 from ..engine.inputs import Sources
@@ -83,8 +83,8 @@ def retry_failed(
             check_same_job(root, who, config.identity())
             schema = sidecar.read_json(root / "manifest.json").get("schema", {})  # as the first run decided
             feed = retry_feed(root, sources, outstanding, decided_in(schema, prepared.plan))
-            output = Output.open(config, who, total=len(feed.positions), budget=Budget(), stage=outstanding.retry,
-                                 schema=schema)  # fmt: skip
+            output = Output.open(config, who, total=len(feed.positions), reject_limit=RejectLimit(),
+                                 stage=outstanding.retry, schema=schema)  # fmt: skip
             with output:
                 wanted = frozenset((r.position, r.part) for r in outstanding.rows)
                 return JobRun(prepared, feed, output, config, None, progress, command, wanted=wanted).run()

@@ -29,7 +29,7 @@ from ...writers.shards.lock import Lock
 from ...writers.shards.manifest import Side
 from ...writers.shards.mirror import staging_folder, state_of
 from ...writers.shards.output import Output
-from ...writers.shards.rejects import Budget
+from ...writers.shards.rejects import RejectLimit
 from ..compile.apart import Halves, compile_job
 from ..compile.place import Target, resolve_target
 from ..compile.plan import Plan
@@ -193,7 +193,7 @@ def run_job(
     settings = prepared.spec.pipeline
     command = {"spec": str(known_spec(path).absolute()) if made_of is None else dict(made_of),
                "overrides": dict(overrides or {}), "device": device}  # fmt: skip
-    budget = Budget(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate)
+    reject_limit = RejectLimit(prepared.spec.on_error.max_errors, prepared.spec.on_error.max_error_rate)
     with Sources(prepared.plan, settings.batch_size) as sources:
         who = identity(prepared, sources)
         if not fresh:
@@ -204,7 +204,7 @@ def run_job(
                     manifest = sidecar.read_json(root / "manifest.json")
                     return _already_done(manifest["samples"], manifest["rejects"], root, config)
             if grown is not None:
-                return _run_grown(prepared, grown, config, who, budget, trace, progress, command, amend, look)
+                return _run_grown(prepared, grown, config, who, reject_limit, trace, progress, command, amend, look)
         if undecided(prepared.plan):
             compile_ahead(clients_of(prepared.plan, config.writer))  # before the first sample is computed
         feed = JobFeed(sources, limit)
@@ -218,7 +218,7 @@ def run_job(
             total=len(feed.positions),
             whole=whole if part is not None else None,
             part=part,
-            budget=budget,
+            reject_limit=reject_limit,
             fresh=fresh,
             inputs=sources.inputs,
             waiting=waiting_for(settings.memory.host_bytes()),
@@ -232,7 +232,7 @@ def run_job(
 
 
 def _run_grown(
-    prepared: Prepared, grown: Growth, config: WriteConfig, who: Mapping[str, Any], budget: Budget,
+    prepared: Prepared, grown: Growth, config: WriteConfig, who: Mapping[str, Any], reject_limit: RejectLimit,
     trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
     amend: Callable[[dict[str, Any]], dict[str, Any]], look: Look | None,
 ) -> JobResult:  # fmt: skip
@@ -243,7 +243,7 @@ def _run_grown(
             config,
             {**who, "inputs": todo.inputs.identity},
             total=len(feed.positions),
-            budget=budget,
+            reject_limit=reject_limit,
             stage=todo.stage,
             inputs=todo.listing,
             waiting=waiting_for(prepared.spec.pipeline.memory.host_bytes()),
@@ -416,7 +416,7 @@ class JobRun:
             remedy = "lower pipeline.batch_size or memory.host, and run the same command again: it continues"
             return self._ended(FAILED, f"out of memory while writing: {str(e) or 'an allocation failed'}; {remedy}")
         code = REJECTS if self.output.rejected else CLEAN
-        rejected = f", {self.output.rejected} rejected (see {self.output.budget.log})" * (code == REJECTS)
+        rejected = f", {self.output.rejected} rejected (see {self.output.reject_counter.log})" * (code == REJECTS)
         return self._result(
             code, f"wrote {count(self.output.written, 'sample')} to {self.config.where}{rejected}", report
         )

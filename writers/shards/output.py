@@ -31,7 +31,7 @@ from .lock import Lock
 from .manifest import Side, Stage, build_manifest, merge_parts, publish_stage, replace
 from .mirror import Mirror
 from .publisher import Publisher
-from .rejects import Budget, ErrorBudget, RejectRow
+from .rejects import RejectCounter, RejectLimit, RejectRow
 from .resume import Listing, earlier_entries, let_go, open_journal, open_rejects, remove_unlisted
 
 
@@ -48,10 +48,10 @@ class Output:
 
     def __init__(
         self, config: WriteConfig, writer: Writer, side: Side, lock: Lock, journal: Journal, cuts: Cuts,
-        budget: ErrorBudget, waiting: int,
+        reject_counter: RejectCounter, waiting: int,
     ) -> None:  # fmt: skip
         self.config = config
-        self.budget = budget
+        self.reject_counter = reject_counter
         self._writer = writer
         self._side = side
         self._lock = lock
@@ -75,7 +75,7 @@ class Output:
     @classmethod
     def open(
         cls, config: WriteConfig, identity: Mapping[str, Any], *, total: int | None, start: int = 0,
-        whole: int | None = None, part: tuple[int, int] | None = None, budget: Budget | None = None,
+        whole: int | None = None, part: tuple[int, int] | None = None, reject_limit: RejectLimit | None = None,
         fresh: bool = False, stage: Stage | None = None, inputs: Listing | None = None, led: bool = False,
         waiting: int = WAITING[0], schema: Mapping[str, Any] | None = None,
     ) -> Output:  # fmt: skip
@@ -119,10 +119,12 @@ class Output:
                 if stage is not None:
                     header[stage.kind] = stage.header()
                 journal = open_journal(side, config, writer, header, fresh, inputs, led)
-                limits = ErrorBudget(budget or Budget(), whole if led else total, f"{config.where}/{side.rejects.name}")
-                limits.resume(journal.stop - start, journal.rejected)
+                reject_counter = RejectCounter(
+                    reject_limit or RejectLimit(), whole if led else total, f"{config.where}/{side.rejects.name}"
+                )
+                reject_counter.resume(journal.stop - start, journal.rejected)
                 side.put(side.journal)
-                out = cls(config, writer, side, lock, journal, cuts, limits, waiting)
+                out = cls(config, writer, side, lock, journal, cuts, reject_counter, waiting)
                 out._led, out._begun = led, begun
             except BaseException:
                 let_go(side, lock)
@@ -246,7 +248,7 @@ class Output:
             shard.rejects += len(rejects)
             shard.replaced += sum(r.there for r in rejects)
         self._next = shard.stop = stop
-        self.budget.add(stop - start, rejects)
+        self.reject_counter.add(stop - start, rejects)
         if self._cuts.complete(start, stop, shard.bytes):
             self._close_shard()
         return stop
@@ -341,7 +343,7 @@ class Output:
             raise JobError(
                 f"the job ended at position {self._next} of {self._cuts.stop}; run the same command again: it continues"
             )
-        self.budget.finish()
+        self.reject_counter.finish()
         if self._shard is None and self._shards == 0 and self._side.part is None and not self._side.stage:
             self._open_shard(self._cuts.start)  # an empty data set still has a readable output
         if self._shard is not None:

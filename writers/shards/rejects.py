@@ -67,17 +67,17 @@ _KINDS = {"position": int, "key": str, "source": str, "record": int, "offset": i
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class RejectLimit:
     """How many rejects a job takes before it fails: a count, a share of its samples, or any number."""
 
     count: int | None = None
     share: float | None = None
 
     @staticmethod
-    def parse(value: object) -> Budget:
+    def parse(value: object) -> RejectLimit:
         """``None`` (no limit), ``20`` (a count), ``0.1%`` or ``0.001`` (a share). Raises ValueError."""
         if value is None:
-            return Budget()
+            return RejectLimit()
         if isinstance(value, str):
             text = value.strip()
             try:
@@ -85,12 +85,12 @@ class Budget:
             except ValueError:
                 raise ValueError(f"{text!r} is neither a count (20) nor a share (0.1%)") from None
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return Budget(count=value)
+            return RejectLimit(count=value)
         if isinstance(value, float) and 0 <= value <= 1:
-            return Budget(share=value)
+            return RejectLimit(share=value)
         raise ValueError(f"max_errors must be a count (20) or a share from 0% to 100% (0.1%), got {value!r}")
 
-    def of(self, samples: int) -> int | None:
+    def max_rejects(self, samples: int) -> int | None:
         """The most rejects among ``samples``; None for any number. A share is rounded up: 1% of 75 samples is one, not
         none, and only 0% is zero. (Rounded before: 7% of 100 is 7.000000000000001.)"""
         if self.share is None:
@@ -103,7 +103,7 @@ class Budget:
         return f"max_errors: {self.share * 100:g}%" if self.share is not None else "no limit"
 
 
-class ErrorBudget:
+class RejectCounter:
     """Counts rejects against a budget.
 
     A count is exceeded by the first reject beyond it. A share is taken of all samples of the job where their number is
@@ -113,9 +113,9 @@ class ErrorBudget:
 
     GRACE = 1000
 
-    def __init__(self, budget: Budget, total: int | None, log: str = "rejects.jsonl") -> None:
+    def __init__(self, limit: RejectLimit, total: int | None, log: str = "rejects.jsonl") -> None:
         """``total``: samples of the job, if that is known; ``log``: path of the reject log, for messages."""
-        self.budget = budget
+        self.limit = limit
         self.log = log
         self.total = total
         self.seen = 0
@@ -139,7 +139,7 @@ class ErrorBudget:
 
     def exceeded_by(self, rejected: int) -> bool:
         """Whether so many rejects are too many, of all samples or of the samples so far."""
-        limit = self.budget.of(self.total if self.total is not None else self.seen)
+        limit = self.limit.max_rejects(self.total if self.total is not None else self.seen)
         return limit is not None and rejected > limit
 
     def finish(self) -> None:
@@ -147,12 +147,12 @@ class ErrorBudget:
         if not self.exceeded_by(self.rejected):
             return
         of = self.total if self.total is not None else self.seen
-        limit = self.budget.of(of)
+        limit = self.limit.max_rejects(of)
         common = ", ".join(f"{n} {code}" for code, n in self._codes.most_common(3))
         example = f"; the first: {self._example.key!r}: {self._example.message}" if self._example else ""
         raise JobError(
-            f"Too many rejected samples: {self.rejected} of {self.seen}; the limit is {self.budget}"
-            f"{f' of {of}, that is {limit}' if self.budget.share is not None else ''}{': ' * bool(common)}{common}"
+            f"Too many rejected samples: {self.rejected} of {self.seen}; the limit is {self.limit}"
+            f"{f' of {of}, that is {limit}' if self.limit.share is not None else ''}{': ' * bool(common)}{common}"
             f"{example}. They are in {self.log}; repair them, or raise max_errors and run the same command again: it "
             "continues"
         )

@@ -79,7 +79,7 @@ def test_a_part_that_kills_its_workers_is_left_alone_and_the_rest_is_done(model:
     whole = model.Whole(100_000, 1000)
     cluster = Poisoned(clock, 2, 2, 1000.0, whole, spread=0.0, hours_to_loss=0.0, away=1.0, seed=1)
     notes: list[str] = []
-    run = fleet.Driver(whole, cluster, model.Budget(), "cpu", lambda _: None, notes.append)
+    run = fleet.Driver(whole, cluster, model.RejectLimit(), "cpu", lambda _: None, notes.append)
     code, text = run.run()
     assert code == FAILED
     assert "1 part of 64 failed 3 times, the rest is done. Part 5: " in text
@@ -122,7 +122,7 @@ def test_a_gpu_that_is_gone_costs_no_other(model: Any, broken: int) -> None:
         crew.events[number] = (at if what.node == "node 0" else at + 60, count, kind, what)  # the sound one is slow
     heapq.heapify(crew.events)
     notes: list[str] = []
-    run = fleet.Driver(whole, crew, model.Budget(), "gpu", lambda _: None, notes.append)
+    run = fleet.Driver(whole, crew, model.RejectLimit(), "gpu", lambda _: None, notes.append)
     if broken == 1:
         assert run.run() == (0, "")
         assert sum("no GPU is left; the others go on without it" in n for n in notes) == 2

@@ -18,7 +18,7 @@ from dali_run.pipelines.fleet.whole import Part
 from dali_run.pipelines.fleet.wire import Wire
 from dali_run.pipelines.job.part import PartResult
 from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, JobResult, Progress
-from dali_run.writers.shards.rejects import Budget
+from dali_run.writers.shards.rejects import RejectLimit
 
 BATCH, TOTAL = 2, 100
 LONG = 60.0
@@ -167,7 +167,7 @@ def test_a_worker_that_is_nearly_done_gets_the_next_part() -> None:
         def parts(self, span: range, who: Any, workers: int, device: str) -> list[Part]:
             return [Part(i, 10 * i, 10 * i + 10, 10) for i in range(3)]
 
-    driver = Driver(Whole(), Crew(), Budget(), "gpu", lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    driver = Driver(Whole(), Crew(), RejectLimit(), "gpu", lambda _: None, lambda _: None)  # type: ignore[arg-type]
     assert driver.run() == (0, "")
     assert driver.read == 30
     assert not script

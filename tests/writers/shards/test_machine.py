@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dali_run.ops.errors import JobError
 from dali_run.writers.bytes import files_io
 from dali_run.writers.shards.output import Output
-from dali_run.writers.shards.rejects import Budget
+from dali_run.writers.shards.rejects import RejectLimit
 from tests.kit.writers import JOBS, Job, digest
 
 _SEEN: dict[Job, dict[str, str]] = {}
@@ -123,7 +123,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.out is None)
     @rule()
     def anew(self) -> None:
-        self.out = self.start(fresh=True, budget=Budget(count=100))
+        self.out = self.start(fresh=True, reject_limit=RejectLimit(count=100))
         self.at = self.safe = 0
         assert self.out.resume_from == 0
 

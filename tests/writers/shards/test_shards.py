@@ -29,7 +29,7 @@ from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.journal import differences, read_journal
 from dali_run.writers.shards.merge import merge
 from dali_run.writers.shards.output import Output
-from dali_run.writers.shards.rejects import Budget, ErrorBudget, RejectRow
+from dali_run.writers.shards.rejects import RejectCounter, RejectLimit, RejectRow
 from dali_run.writers.shards.verify import verify
 from tests.kit.jobs.retries import half
 from tests.kit.jobs.slow import ROOT, start_slow
@@ -293,12 +293,12 @@ def test_names_and_limits_are_checked(tmp_path: Path) -> None:
      *((f"{k}%", 100, k) for k in range(101)), *((f"{k / 10}%", 1000, k) for k in range(0, 1001, 7))],
 )  # fmt: skip
 def test_shares_are_rounded_up_to_whole_samples(share: str, samples: int, most: int) -> None:
-    assert Budget.parse(share).of(samples) == most
-    budget = ErrorBudget(Budget.parse(share), samples)
+    assert RejectLimit.parse(share).max_rejects(samples) == most
+    counter = RejectCounter(RejectLimit.parse(share), samples)
     row = RejectRow(0, "k", "s", 0, -1, "op", "corrupt_data", "damaged")
-    budget.add(most, [row] * most)
+    counter.add(most, [row] * most)
     with pytest.raises(JobError, match=f"of {samples}, that is {most}:"):
-        budget.add(1, [row])
+        counter.add(1, [row])
 
 
 def test_budget_by_count_and_share(tmp_path: Path) -> None:
@@ -307,36 +307,36 @@ def test_budget_by_count_and_share(tmp_path: Path) -> None:
     with pytest.raises(
         JobError, match=r"Too many rejected samples: 3 of \d+; the limit is .*max_errors: 2.*3 truncated; the first: "
     ):
-        job.run(tmp_path / "out", budget=Budget.parse(2))
+        job.run(tmp_path / "out", reject_limit=RejectLimit.parse(2))
     assert (tmp_path / "out/rejects.jsonl").read_text().count("\n") >= 2
     with pytest.raises(JobError, match=r"max_errors: 5% of 40, that is 2"):
-        job.run(tmp_path / "out", budget=Budget.parse("5%"))
-    job.run(tmp_path / "out", budget=Budget.parse("7.5%"))
+        job.run(tmp_path / "out", reject_limit=RejectLimit.parse("5%"))
+    job.run(tmp_path / "out", reject_limit=RejectLimit.parse("7.5%"))
     assert digest(tmp_path / "out") == digest(tmp_path / "expected")
 
 
 def test_budget_values() -> None:
-    assert Budget.parse("0.1%") == Budget(share=0.001)
-    assert Budget.parse(0.25) == Budget(share=0.25)
-    assert Budget.parse("12") == Budget(count=12)
-    assert Budget.parse(None) == Budget()
+    assert RejectLimit.parse("0.1%") == RejectLimit(share=0.001)
+    assert RejectLimit.parse(0.25) == RejectLimit(share=0.25)
+    assert RejectLimit.parse("12") == RejectLimit(count=12)
+    assert RejectLimit.parse(None) == RejectLimit()
     for bad in ("many", "-1%", -1, 1.5, True, "200%"):
         with pytest.raises(ValueError, match=r"count \(20\)"):
-            Budget.parse(bad)
+            RejectLimit.parse(bad)
 
 
 def test_a_share_of_an_unknown_total_is_checked_late() -> None:
     rows = [RejectRow(p, "k", "s", -1, -1, "op", "truncated", "m") for p in range(10)]
-    budget = ErrorBudget(Budget(share=0.005), None)
-    budget.add(500, rows)
-    budget.add(499, [])
+    counter = RejectCounter(RejectLimit(share=0.005), None)
+    counter.add(500, rows)
+    counter.add(499, [])
     with pytest.raises(JobError):
-        budget.add(1, [])
-    early = ErrorBudget(Budget(share=0.005), None)
+        counter.add(1, [])
+    early = RejectCounter(RejectLimit(share=0.005), None)
     early.add(20, rows)
     with pytest.raises(JobError):
         early.finish()
-    known = ErrorBudget(Budget(share=0.005), 2000)
+    known = RejectCounter(RejectLimit(share=0.005), 2000)
     known.add(20, rows)
     known.finish()
 
