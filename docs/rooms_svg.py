@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("pipelines", "readers", "writers", "ops")
 WIDTH, LEFT, ROW, GAP = 960, 120, 34, 8
 FLOW = [
-    ("readers", "index, order, bytes of records"), ("intake", "samples of the next batch"),
-    ("host part", "decode and transform in chunks"), ("device part", "launch on a lane, settle in order"),
+    ("readers", "index, order, bytes of records"), ("batch merger", "samples of the next batch"),
+    ("host executor", "decode and transform in chunks"), ("device executor", "launch on a lane, complete in order"),
     ("writers", "frame, publish, journal"),
 ]  # fmt: skip
 

@@ -22,7 +22,7 @@ from dali_run.ops.images.random_window import WINDOW_SALT, random_windows
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.engine.nodes.run import Run
+from dali_run.pipelines.engine.nodes.node_pass import Run
 from dali_run.pipelines.engine.nodes.run_nodes import run_nodes
 from dali_run.pipelines.graph.nodes import Edge
 from dali_run.pipelines.job.run import run_job

@@ -35,10 +35,10 @@ PARTS = {
     "dali_run.pipelines.job.batches": ["Batches.warm_up"],
     "dali_run.pipelines.engine.engine": ["Engine.__init__", "Engine.start", "Engine.__next__", "Engine.stop"],
     "dali_run.pipelines.engine.device.open_lanes": ["OpenLanes.open"],
-    "dali_run.pipelines.engine.device.part": [
+    "dali_run.pipelines.engine.device.executor": [
         "DevicePart._launch_whole", "DevicePart._settled", "DevicePart._make_room",
     ],
-    "dali_run.pipelines.engine.host": ["HostPart.whole", "HostPart.computed"],
+    "dali_run.pipelines.engine.host_executor": ["HostPart.whole", "HostPart.computed"],
     "dali_run.pipelines.engine.inputs": ["Sources.__init__"],
     "dali_run.ops.codecs.jpeg.cuda": ["LaneRuntime.__init__"],
     "dali_run.writers.shards.output": ["Output.open", "Output.finish"],

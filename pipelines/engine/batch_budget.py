@@ -21,7 +21,7 @@ from .memory import estimate
 from .memory.budget import FOR_WORK, Ledger
 from .nodes.envs import bytes_of, cut, drop, gone, within
 from .nodes.guarded import MORE_MEMORY, described
-from .nodes.run import Dropped
+from .nodes.node_pass import Dropped
 from .services import Services
 
 _MANY = 1024

@@ -33,19 +33,19 @@ from ...readers.fetch.gpu_reads import lender_for, way_for
 from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from . import hand_over
-from .asked.direct import Direct, suits
-from .asked.inline import Inline
 from .batch_budget import IN_PARTS, BatchBudget
+from .batch_merger import Intake
+from .caller_thread.direct_gpu import Direct, suits
+from .caller_thread.inline_host import Inline
 from .compile_ahead import clients_of, compile_ahead
 from .credits import Credits
+from .device.executor import DevicePart
 from .device.null_lane import NullLane
 from .device.open_lanes import OpenLanes, open_lane
-from .device.part import DevicePart
 from .errors import as_ours, if_it_works
 from .finished import finished
-from .host import HostPart
+from .host_executor import HostPart
 from .in_flight import Feed, Iteration, Request
-from .intake import Intake
 from .memory.budget import Ledger
 from .options import Options
 from .services import FEWER, Services

@@ -12,7 +12,7 @@ from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .in_flight import Iteration
 from .nodes.envs import drop, gone
-from .nodes.run import Dropped
+from .nodes.node_pass import Dropped
 from .services import Services
 
 

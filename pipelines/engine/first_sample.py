@@ -21,7 +21,7 @@ from ...readers.base import Reader
 from ..compile.apart import Halves, Parts
 from ..compile.plan import Plan
 from ..graph.nodes import Edge, Node
-from .nodes.run import Env, Run
+from .nodes.node_pass import Env, Run
 from .nodes.run_nodes import run_nodes
 
 Stored = tuple[Samples, Mapping[int, Samples]]

@@ -16,7 +16,7 @@ from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .memory.estimate import Foresight, Outputs
 from .nodes.envs import cut, within
-from .nodes.run import Draws, Dropped, Env, Run, State
+from .nodes.node_pass import Draws, Dropped, Env, Run, State
 from .threads.latch import Latch
 
 

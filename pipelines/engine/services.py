@@ -14,7 +14,7 @@ from ..compile.schedule import Step
 from ..graph.nodes import Node
 from .in_flight import Feed, Iteration
 from .nodes.guarded import described
-from .nodes.run import Run
+from .nodes.node_pass import Run
 from .options import Options
 from .stats import Stats
 

@@ -28,7 +28,7 @@ from .engine import Feed, Request
 from .memory.budget import Allowance, Ledger
 from .memory.estimate import foresee
 from .nodes.envs import drop
-from .nodes.run import Dropped, Env, Run
+from .nodes.node_pass import Dropped, Env, Run
 from .nodes.run_nodes import run_nodes
 
 _SAMPLES = 2

@@ -14,7 +14,7 @@ from ..compile.plan import Plan
 from ..engine.engine import Engine, Iteration, Options
 from ..engine.inputs import JobFeed
 from ..engine.nodes.envs import gone
-from ..engine.nodes.run import Dropped
+from ..engine.nodes.node_pass import Dropped
 from ..engine.stats import Stats
 from ..engine.warm_up import warm_up
 from .report import build_report

@@ -19,7 +19,7 @@ from ...writers.shards.rejects import RejectRow
 from ..compile.plan import Plan
 from ..engine.engine import Request
 from ..engine.inputs import JobFeed
-from ..engine.nodes.run import Env, Run
+from ..engine.nodes.node_pass import Env, Run
 from ..engine.nodes.run_nodes import run_nodes
 from ..show.html import Reject, Sample, Seen
 from ..show.pictures import as_picture

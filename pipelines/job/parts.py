@@ -21,7 +21,7 @@ from ..compile.apart import Halves
 from ..engine.engine import Engine, Iteration, Options, Request
 from ..engine.first_sample import Decided, first_part, undecided
 from ..engine.nodes.envs import gone
-from ..engine.nodes.run import Dropped
+from ..engine.nodes.node_pass import Dropped
 from ..engine.stats import Stats
 from .batches import Batches, Finished, Stretch, rows_of
 from .report import build_report

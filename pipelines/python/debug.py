@@ -19,7 +19,7 @@ from ..compile.infer import infer_node
 from ..compile.plan import Plan
 from ..engine.engine import Request
 from ..engine.inputs import numbered
-from ..engine.nodes.run import Env, Run
+from ..engine.nodes.node_pass import Env, Run
 from ..engine.nodes.run_nodes import finish_late, run_nodes
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node

@@ -17,7 +17,7 @@ from ..compile.place import Target
 from ..compile.plan import Plan, compile_graph
 from ..engine.engine import Engine, Iteration, Options, Request
 from ..engine.inputs import EndlessFeed, Sources
-from ..engine.nodes.run import Dropped
+from ..engine.nodes.node_pass import Dropped
 from ..engine.options import ahead_for, lanes_for
 from ..engine.stats import Stats
 from ..graph.nodes import Edge, Graph

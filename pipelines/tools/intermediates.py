@@ -21,7 +21,7 @@ from ..compile.place import Target
 from ..compile.plan import compile_graph
 from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.inputs import JobFeed, Sources
-from ..engine.nodes.run import Env, Run
+from ..engine.nodes.node_pass import Env, Run
 from ..engine.nodes.run_nodes import run_nodes
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node

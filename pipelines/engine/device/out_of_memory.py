@@ -19,10 +19,10 @@ from ...compile.place import is_late
 from ...graph.nodes import Edge, Node
 from ..errors import REMEDY, out_of_memory
 from ..memory.estimate import Outputs
-from ..memory.shared_outputs import Band, in_place, whole_outputs
+from ..memory.output_slices import Band, in_place, whole_outputs
 from ..nodes.envs import merge, middle, pieces
 from ..nodes.guarded import ErrorHook, guarded
-from ..nodes.run import Env, Run
+from ..nodes.node_pass import Env, Run
 
 AGAIN = "out of GPU memory: tried again once it was idle"
 HALVED = "out of GPU memory: batch halved"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ....ops.batch import host_empty
 from ...wording import size
 from ..threads.channel import Closed
-from .shared_outputs import Band
+from .output_slices import Band
 
 FOR_WORK = 0.25
 """Share of the host's budget that is kept free for chunks while workers are busy with them."""

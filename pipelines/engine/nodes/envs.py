@@ -18,7 +18,7 @@ from ....ops.context import kind_text
 from ....ops.errors import SpecError
 from ....ops.types import to_numpy
 from ...graph.nodes import Edge, Node
-from .run import Dropped, Env, Run
+from .node_pass import Dropped, Env, Run
 
 
 def bytes_of(batches: Iterable[Batch]) -> int:

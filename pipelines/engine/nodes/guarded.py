@@ -9,7 +9,7 @@ from ....ops.errors import DaliRunError, RejectCode, SampleError
 from ...graph.nodes import Edge, Node
 from ..memory.budget import OverBudgetError
 from .envs import middle, nothing, pieces
-from .run import Dropped, Env, Run
+from .node_pass import Dropped, Env, Run
 from .run_nodes import RAISED_BY, run_nodes
 
 _RAISED_FOR = "_dali_run_sample"

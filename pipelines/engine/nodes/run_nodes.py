@@ -21,9 +21,9 @@ from ....ops.gpu.repeated import repeats_of
 from ....ops.interfaces import Begun, Copies, Lane
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
-from .as_program import whole_of
 from .envs import bytes_of, drop, empty, gone, in_order, merge, odd_kind, pieces
-from .run import Dropped, Env, Run, context_of
+from .node_pass import Dropped, Env, Run, context_of
+from .recorded_tail import whole_of
 
 RAISED_BY = "_dali_run_operator"
 """On an exception: the node whose kernel raised it."""

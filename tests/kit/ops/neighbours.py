@@ -18,7 +18,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.errors import DaliRunError
 from dali_run.ops.types import from_numpy
 from dali_run.pipelines.engine.nodes.guarded import guarded
-from dali_run.pipelines.engine.nodes.run import Env, Run
+from dali_run.pipelines.engine.nodes.node_pass import Env, Run
 from dali_run.pipelines.graph.nodes import Edge, Node
 from tests.kit.operators import operator
 from tests.kit.ops.kinds import KINDS, takes

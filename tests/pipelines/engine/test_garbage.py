@@ -12,7 +12,7 @@ import pytest
 
 from dali_run import fn, pipeline_def
 from dali_run.ops.images.flip import Flip
-from dali_run.pipelines.engine.asked import inline
+from dali_run.pipelines.engine.caller_thread import inline_host
 from dali_run.pipelines.engine.inputs import Sources
 from dali_run.pipelines.engine.threads import workers as pools
 from dali_run.pipelines.engine.threads.workers import Pool
@@ -64,7 +64,7 @@ class Kernel:
             return flip(op, *args)
 
         monkeypatch.setattr(Flip, "cpu", cpu)
-        monkeypatch.setattr(inline, "_PATIENCE", -1)  # threads make the first batch, too
+        monkeypatch.setattr(inline_host, "_PATIENCE", -1)  # threads make the first batch, too
 
 
 def started(kernel: Kernel) -> Pipeline:

@@ -26,7 +26,7 @@ from dali_run.ops.gpu import device_memory
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.compile.place import Target, resolve_target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
-from dali_run.pipelines.engine.device.part import DevicePart
+from dali_run.pipelines.engine.device.executor import DevicePart
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.in_flight import Iteration
 from dali_run.pipelines.engine.inputs import JobFeed, Sources

@@ -23,10 +23,10 @@ from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine import errors
 from dali_run.pipelines.engine.device import out_of_memory as on_device
 from dali_run.pipelines.engine.engine import FEWER, IN_PARTS, Engine, NullLane, Options
-from dali_run.pipelines.engine.host import HostPart
+from dali_run.pipelines.engine.host_executor import HostPart
 from dali_run.pipelines.engine.inputs import Sources
 from dali_run.pipelines.engine.memory.budget import Accounts, Allowance, Ledger, OverBudgetError
-from dali_run.pipelines.engine.memory.reuse import Recycler
+from dali_run.pipelines.engine.memory.buffer_pool import Recycler
 from dali_run.pipelines.engine.threads.channel import Closed
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.graph.nodes import Edge
@@ -692,7 +692,7 @@ def test_what_counts_as_out_of_memory() -> None:
 
 def test_edges_are_let_go_after_their_last_reader() -> None:
     """A chain holds two batches at a time, not all of them."""
-    from dali_run.pipelines.engine.nodes.run import Run
+    from dali_run.pipelines.engine.nodes.node_pass import Run
     from dali_run.pipelines.engine.nodes.run_nodes import run_nodes
 
     b = GraphBuilder()

@@ -26,7 +26,7 @@ from dali_run.ops.gpu.readable_by_gpu import in_device_memory, in_host_memory, s
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options
-from dali_run.pipelines.engine.host import only_heads
+from dali_run.pipelines.engine.host_executor import only_heads
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.job.run import run_job

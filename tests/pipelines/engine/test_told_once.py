@@ -12,7 +12,7 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.context import Context
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
-from dali_run.pipelines.engine.asked.plain import PlainStep
+from dali_run.pipelines.engine.caller_thread.fast_path import PlainStep
 from dali_run.pipelines.engine.engine import Engine, Options, Request
 from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
 from dali_run.pipelines.engine.stats import Stats

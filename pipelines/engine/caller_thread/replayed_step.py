@@ -20,11 +20,11 @@ from ...compile.schedule import Step
 from ...graph.nodes import Edge, Node
 from ..batch_budget import BatchBudget
 from ..in_flight import Iteration
-from ..nodes.as_program import repeating
-from ..nodes.run import Env
+from ..nodes.node_pass import Env
+from ..nodes.recorded_tail import repeating
 from ..services import Services
 from .contexts import Contexts
-from .plain import AGAIN, Plain, TooLargeError
+from .fast_path import AGAIN, Plain, TooLargeError
 
 _KEPT = 16
 """Shapes of batches of which the memory is remembered."""

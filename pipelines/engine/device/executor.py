@@ -23,7 +23,7 @@ from ..in_flight import Iteration
 from ..lanes import FreeLanes
 from ..memory.estimate import Foresight
 from ..nodes.envs import drop, gone
-from ..nodes.run import Env, Run
+from ..nodes.node_pass import Env, Run
 from ..nodes.run_nodes import finish_late
 from ..services import Services
 from ..threads.channel import Channel, Closed

@@ -13,8 +13,8 @@ import pytest
 from dali_run import Pipeline, fn, pipeline_def, types
 from dali_run.ops.arrays.cast import Cast
 from dali_run.ops.errors import JobError
-from dali_run.pipelines.engine.asked import plain
-from dali_run.pipelines.engine.asked.plain import PlainStep
+from dali_run.pipelines.engine.caller_thread import fast_path
+from dali_run.pipelines.engine.caller_thread.fast_path import PlainStep
 from tests.kit.fake_cupy import faked
 
 BATCH, COUNT = 4, 12
@@ -98,7 +98,7 @@ def test_a_sample_that_is_refused_costs_itself(policy: str, tried: list[bool]) -
 
 def test_large_arrays_go_the_other_way(tried: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that come in, and those that kernels ask for."""
-    monkeypatch.setattr(plain, "_SMALL", 4 * 5 * BATCH)
+    monkeypatch.setattr(fast_path, "_SMALL", 4 * 5 * BATCH)
     results(made(lambda x: x + 1, numbers()))
     assert all(tried)
     tried.clear()
@@ -112,22 +112,22 @@ def test_large_arrays_go_the_other_way(tried: list[bool], monkeypatch: pytest.Mo
 
 def test_what_fails_again_and_again_is_not_tried_any_more(tried: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    run = plain.Plain.run
+    run = fast_path.Plain.run
 
-    def failing(self: plain.Plain, *args: Any) -> Any:
+    def failing(self: fast_path.Plain, *args: Any) -> Any:
         if self._nodes:
             calls.append(1)
             raise ValueError
         return run(self, *args)
 
-    monkeypatch.setattr(plain.Plain, "run", failing)
+    monkeypatch.setattr(fast_path.Plain, "run", failing)
     pipe = made(lambda x: x + 1, numbers())
     pipe.build()
     stats = pipe._session.stats
     found = results(pipe, 40)
     assert len(found) == 40
-    assert len(calls) == plain._IN_VAIN + 1
-    assert stats.fallbacks == {plain.AGAIN: BATCH * len(calls)}
+    assert len(calls) == fast_path._IN_VAIN + 1
+    assert stats.fallbacks == {fast_path.AGAIN: BATCH * len(calls)}
 
 
 def test_operators_are_counted() -> None:

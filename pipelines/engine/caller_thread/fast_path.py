@@ -23,7 +23,7 @@ from ...compile.schedule import Step
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 from ..in_flight import Iteration
-from ..nodes.run import Env
+from ..nodes.node_pass import Env
 from ..services import Services
 from .contexts import Contexts
 

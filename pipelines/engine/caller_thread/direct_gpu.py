@@ -14,15 +14,15 @@ from ....readers.base import Reader
 from ...compile.plan import Plan
 from ...graph.nodes import Node
 from ..batch_budget import BatchBudget
-from ..device.part import DevicePart
+from ..batch_merger import Intake
+from ..device.executor import DevicePart
 from ..errors import if_it_works
-from ..host import HostPart
+from ..host_executor import HostPart
 from ..in_flight import Iteration
-from ..intake import Intake
 from ..options import Options
 from ..services import Services
-from .plain import PlainStep
-from .rehearsed import Begun, Rehearsed
+from .fast_path import PlainStep
+from .replayed_step import Begun, Rehearsed
 
 
 def suits(plan: Plan, options: Options) -> bool:

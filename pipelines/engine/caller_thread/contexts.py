@@ -10,7 +10,7 @@ from ....ops.context import Context
 from ....ops.interfaces import Lane
 from ...graph.nodes import Node
 from ..in_flight import Iteration
-from ..nodes.run import Env, Run, context_of
+from ..nodes.node_pass import Env, Run, context_of
 from ..services import Services
 
 

@@ -12,12 +12,12 @@ import time
 
 from ....readers.base import Reader
 from ...compile.plan import Plan
-from ..host import HostPart
+from ..batch_merger import Intake
+from ..host_executor import HostPart
 from ..in_flight import Iteration
-from ..intake import Intake
 from ..nodes.envs import bytes_of
 from ..services import Services
-from .plain import PlainStep
+from .fast_path import PlainStep
 
 _QUICK, _PROMPT = 2e-3, 8e-3
 """Seconds of CPU time, and seconds in all, that a batch may take."""

@@ -10,7 +10,7 @@ from ....ops.batch import Batch, Samples
 from ....ops.context import Context
 from ....ops.gpu.program import Programs, programs_of
 from ...graph.nodes import Edge, Node
-from .run import Env, Run, context_of
+from .node_pass import Env, Run, context_of
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ import pytest
 import dali_run.fn as fn
 from dali_run import pipeline_def
 from dali_run.ops.batch import Batch, Samples
-from dali_run.pipelines.engine import host
-from dali_run.pipelines.engine.asked import inline, plain
-from dali_run.pipelines.engine.memory.reuse import Recycler
-from dali_run.pipelines.engine.memory.shared_outputs import Band, join
+from dali_run.pipelines.engine import host_executor
+from dali_run.pipelines.engine.caller_thread import fast_path, inline_host
+from dali_run.pipelines.engine.memory.buffer_pool import Recycler
+from dali_run.pipelines.engine.memory.output_slices import Band, join
 
 EACH = 1 << 17
 
@@ -97,8 +97,8 @@ def test_pictures_of_any_size_get_their_places_too(chain: str, monkeypatch: pyte
         seen.append(len(parts) > 1 and np.shares_memory(joined.data, parts[0].data))
         return joined
 
-    monkeypatch.setattr(host, "join", watched)
-    monkeypatch.setattr(inline, "_MUCH", 0)  # all batches go to the workers
+    monkeypatch.setattr(host_executor, "join", watched)
+    monkeypatch.setattr(inline_host, "_MUCH", 0)  # all batches go to the workers
 
     @pipeline_def(batch_size=40, num_threads=2, device_id=None)
     def program() -> Any:
@@ -127,9 +127,9 @@ def test_outputs_that_nobody_declared_are_foreseen_from_the_data(what: str, monk
         seen.append(len(parts) > 1 and np.shares_memory(joined.data, parts[0].data))
         return joined
 
-    monkeypatch.setattr(host, "join", watched)
-    monkeypatch.setattr(plain, "_SMALL", 0)  # all batches go to the workers
-    monkeypatch.setattr(inline, "_MUCH", 0)
+    monkeypatch.setattr(host_executor, "join", watched)
+    monkeypatch.setattr(fast_path, "_SMALL", 0)  # all batches go to the workers
+    monkeypatch.setattr(inline_host, "_MUCH", 0)
 
     @pipeline_def(batch_size=40, num_threads=2, device_id=None)
     def program() -> Any:

@@ -20,18 +20,18 @@ from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from ..graph.nodes import Edge, Node
 from .batch_budget import BatchBudget
+from .batch_merger import Intake
 from .cost import chunks, costs
 from .errors import out_of_memory
 from .hand_over import arriving, hand_on_failed
 from .in_flight import Iteration
-from .intake import Intake
 from .memory.budget import FOR_WORK, Allowance
+from .memory.buffer_pool import Recycler
 from .memory.estimate import Foresight
-from .memory.reuse import Recycler
-from .memory.shared_outputs import Band, join, whole_outputs
+from .memory.output_slices import Band, join, whole_outputs
 from .nodes.envs import cut, drop, gone
 from .nodes.guarded import guarded
-from .nodes.run import Env, Run
+from .nodes.node_pass import Env, Run
 from .nodes.run_nodes import begin
 from .services import Services
 from .threads.channel import Channel, Closed

@@ -11,8 +11,8 @@ import pytest
 
 import dali_run.fn as fn
 from dali_run import pipeline_def
-from dali_run.pipelines.engine.memory import reuse
-from dali_run.pipelines.engine.memory.reuse import Recycler
+from dali_run.pipelines.engine.memory import buffer_pool
+from dali_run.pipelines.engine.memory.buffer_pool import Recycler
 
 LARGE = 1 << 20
 
@@ -143,7 +143,7 @@ def test_what_chunks_hold_between_operators_is_used_again(monkeypatch: pytest.Mo
         made.append(n)
         return np.empty(n, dtype)
 
-    monkeypatch.setattr(reuse, "host_empty", counted)
+    monkeypatch.setattr(buffer_pool, "host_empty", counted)
 
     @pipeline_def(batch_size=24, num_threads=1, device_id=None)
     def program() -> Any:
