@@ -41,7 +41,7 @@ class Memory:
         """The budget on a GPU with ``free`` bytes."""
         return _resolve(self.gpu, GPU_SHARE, free)
 
-    def plain(self) -> dict[str, int | str]:
+    def to_dict(self) -> dict[str, int | str]:
         """The limits that were given, as a spec or a Pipeline takes them."""
         given = {"host": self.host, "gpu": self.gpu}
         return {k: f"{v * 100:g}%" if isinstance(v, float) else v for k, v in given.items() if v is not None}

@@ -85,10 +85,10 @@ class RunSettings:
         """The fields of `RunSettings` alone, as keywords for another class that has them."""
         return {name: getattr(self, name) for name in parameters(RunSettings)}
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Those that differ from their defaults, as a spec or a Pipeline takes them."""
         found = {n: getattr(self, n) for n, p in parameters(RunSettings).items() if getattr(self, n) != p.default}
-        return {n: v.plain() if isinstance(v, Memory) else v for n, v in found.items()}
+        return {n: v.to_dict() if isinstance(v, Memory) else v for n, v in found.items()}
 
 
 def checked(given: Mapping[str, Any], others: Iterable[str] = ()) -> RunSettings:

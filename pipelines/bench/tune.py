@@ -131,7 +131,7 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     problems = Problems()
     root = read(Path(path), problems)
     problems.raise_any()
-    plain = root.plain() if root is not None else None
+    plain = root.to_python() if root is not None else None
     if not isinstance(plain, dict) or not all(isinstance(v, dict) for v in plain.values()):
         raise SpecError(f"{path}: a file of settings holds sections of a spec, such as `pipeline: {{batch_size: 64}}`")
     return {f"{section}.{key}": value for section, values in plain.items() for key, value in values.items()}

@@ -186,7 +186,7 @@ class Settings:
             "py_num_workers": self.py_num_workers, "py_start_method": self.py_start_method,
             "output_dtype": self.output_dtype, "output_ndim": self.output_ndim,
             "output_layout": self.output_layout, "on_error": self.on_error,
-            "promote_to_gpu": self.promote_to_gpu, **self.run.plain(),
+            "promote_to_gpu": self.promote_to_gpu, **self.run.to_dict(),
         }  # fmt: skip
 
     def section(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Settings:
         default = SpecSettings()
         if self.prefetch != default.prefetch_cpu:
             given["prefetch_queue_depth"] = self.prefetch
-        return {**given, **self.run.plain()}
+        return {**given, **self.run.to_dict()}
 
 
 def _integer(name: str, value: Any) -> int:

@@ -188,7 +188,7 @@ def _check(inputs: Sequence[Port], outputs: Sequence[Port], strings: Sequence[st
 
 
 def _section(settings: Settings) -> dict[str, Any]:
-    made: dict[str, Any] = {"batch_size": settings.batch_size, "seed": settings.seed, **settings.plain()}
+    made: dict[str, Any] = {"batch_size": settings.batch_size, "seed": settings.seed, **settings.to_dict()}
     if settings.num_threads != "auto":
         made["num_threads"] = settings.num_threads
     return made if settings.device == "auto" else {**made, "device": settings.device}

@@ -292,7 +292,7 @@ class _Build:
             elif found is None:
                 problem = (
                     f"there is no operator {step.op!r}{hint}"
-                    if (hint := slips.operator(step.op, {k: v.plain() for k, v in step.args.items()}))
+                    if (hint := slips.operator(step.op, {k: v.to_python() for k, v in step.args.items()}))
                     else problem
                 )
                 self.problems.add(step.op_mark, f"{step.label}: {'; '.join([problem, *broken])}")
@@ -357,7 +357,7 @@ class _Build:
                 self.problems.add(item.mark, f"{label}: {item.data} stands inside of a list or mapping; an argument is "
                                   "one batch as a whole (stack them first) or a constant")  # fmt: skip
                 return None
-        return value.plain()
+        return value.to_python()
 
     # -- expressions and conditionals -----------------------------------------------------------------------------
 
@@ -421,7 +421,7 @@ class _Build:
         text, mark = step.predicate.name, step.predicate.mark
         if not text:
             return None
-        plain = _REF.fullmatch(text)
+        to_python = _REF.fullmatch(text)
         if plain:
             return self.look_up(Ref(plain[1], mark), step.label)
         inputs = self.expression_inputs(text, mark, step.label)
@@ -472,7 +472,7 @@ class _Build:
             if key not in known:
                 hint = nearest(key, [*known, "writer", "path", "shard", "fields"])
                 self.problems.add(write.option_marks[key], f"write: writer {write.writer} has no option {key!r}{hint}")
-        options = {k: v.plain() for k, v in write.options.items() if k in known and v.sound}
+        options = {k: v.to_python() for k, v in write.options.items() if k in known and v.sound}
         wrong = []
         for key, plain in options.items():
             try:

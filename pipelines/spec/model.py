@@ -452,7 +452,7 @@ def _entry(section: _Section, key: str) -> Any:
 
 
 def _vars(value: Value | None) -> Mapping[str, Any]:
-    plain = value.plain() if value is not None else None
+    plain = value.to_python() if value is not None else None
     return plain if isinstance(plain, dict) else {}
 
 

@@ -47,12 +47,12 @@ class Value:
         inner = self.data.values() if isinstance(self.data, dict) else self.data if isinstance(self.data, tuple) else ()
         return not self.broken and all(v.sound for v in inner)
 
-    def plain(self) -> Any:
+    def to_python(self) -> Any:
         """The value without marks: lists and dicts of Python scalars."""
         if isinstance(self.data, tuple):
-            return [v.plain() for v in self.data]
+            return [v.to_python() for v in self.data]
         if isinstance(self.data, dict):
-            return {k: v.plain() for k, v in self.data.items()}
+            return {k: v.to_python() for k, v in self.data.items()}
         return self.data
 
     @property

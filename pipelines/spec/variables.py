@@ -220,7 +220,7 @@ def setting(text: str, name: str) -> Any:
     problems = Problems()
     value = _from_command_line(text, Mark(name, 1, 1), problems)
     problems.raise_any()
-    return value.plain()
+    return value.to_python()
 
 
 def _from_command_line(text: str, mark: Mark, problems: Problems) -> Value:

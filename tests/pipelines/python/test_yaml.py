@@ -192,7 +192,7 @@ def test_a_spec_is_a_pipeline(root: str, tmp_path: Path) -> None:
     assert (made.max_batch_size, made.num_threads, made.device_id, made.seed) == (3, 2, None, 9)
     assert made.prefetch_queue_depth == 3
     assert made._settings.on_error == "replace"
-    assert made.settings.plain()["memory"] == {"host": "25%", "gpu": 2 << 30}
+    assert made.settings.to_dict()["memory"] == {"host": "25%", "gpu": 2 << 30}
     assert made.reader_meta("Reader")["epoch_size"] == 7
     python = as_python(root)
     again = dali_run.load_spec(file, {"data": root, "pipeline.batch_size": 2}, batch_size=3, seed=9, on_error="fail")

@@ -106,7 +106,7 @@ def test_what_builds_validates(validator: jsonschema.Draft202012Validator, tmp_p
         built += 1
         data = read(file, Problems())
         assert data is not None
-        assert problems(validator, data.plain()) == [], content
+        assert problems(validator, data.to_python()) == [], content
     assert built > 10
 
 

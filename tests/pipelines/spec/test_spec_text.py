@@ -62,14 +62,14 @@ def test_surprises_are_refused_with_the_remedy(text: str, reason: str) -> None:
 
 
 def test_json_numbers_in_json_files_only(tmp_path: Path) -> None:
-    assert load('{"a": 1e-05}', json=True).plain() == {"a": 1e-05}
+    assert load('{"a": 1e-05}', json=True).to_python() == {"a": 1e-05}
     assert "write 1.0e-05" in errors('{"a": 1e-05}')[0]
     file = tmp_path / "spec.JSON"
     file.write_text('{"a": 1E3}')
     problems = Problems()
     found = read(file, problems)
     assert found is not None
-    assert found.plain() == {"a": 1000.0}
+    assert found.to_python() == {"a": 1000.0}
     assert not problems
 
 
@@ -96,7 +96,7 @@ def test_several_problems_at_once_in_order() -> None:
 
 def test_aliases_and_merge_keys() -> None:
     text = "base: &b {x: 1, y: 2}\none: *b\ntwo: {<<: *b, y: 3}\nthree:\n  <<: [{z: 1}, *b]\n"
-    assert load(text).plain() == {
+    assert load(text).to_python() == {
         "base": {"x": 1, "y": 2}, "one": {"x": 1, "y": 2}, "two": {"x": 1, "y": 3}, "three": {"z": 1, "x": 1, "y": 2},
     }  # fmt: skip
 
@@ -153,7 +153,7 @@ def test_aliases_cannot_nest_without_end() -> None:
 
 
 def test_a_byte_order_mark_is_no_problem() -> None:
-    assert load(b"\xef\xbb\xbfa: 1").plain() == {"a": 1}
+    assert load(b"\xef\xbb\xbfa: 1").to_python() == {"a": 1}
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
