@@ -336,7 +336,7 @@ def _gpu_of(plan: Plan, inputs: Sequence[Batch]) -> int | None:
 # -- later ------------------------------------------------------------------------------------------------------------
 
 
-class Later:
+class DeferredCall:
     """A call that runs when its results are asked for."""
 
     __slots__ = ("__weakref__", "_results", "_work", "device", "on_host", "size", "specs")

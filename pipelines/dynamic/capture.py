@@ -185,10 +185,10 @@ class Step:
 
     def roots(self, outputs: int, otherwise: Callable[[], tuple[Data, ...]]) -> list[Value]:
         """The loop's own values; those that the pipeline kept to itself are made by ``otherwise``."""
-        later = calls.Later(otherwise, (), True)
+        later = calls.DeferredCall(otherwise, (), True)
         return [self._value((ROOT, k), True, True, later, None) for k in range(outputs)]
 
-    def _value(self, place: Place, many: bool, sure: bool, later: calls.Later, data: Data | None) -> Value:
+    def _value(self, place: Place, many: bool, sure: bool, later: calls.DeferredCall, data: Data | None) -> Value:
         """A value of this iteration: ``data``, or what the pipeline has, or what will be made ``later``."""
         if data is None and self.ready is not None:
             data = self.ready.values.get(place)
@@ -224,7 +224,7 @@ class Step:
             self.unexpected, answered = True, False
         if answered:
             context = EvalContext.current()
-            later = calls.Later(lambda: compute(plan, values, named, n, state, context), (), plan.stage == "cpu")
+            later = calls.DeferredCall(lambda: compute(plan, values, named, n, state, context), (), plan.stage == "cpu")
             results = [self._value((number, k), n is not None, True, later, None) for k in range(plan.outputs)]
         else:
             result = dispatch(plan, values, named, n, state)
@@ -243,7 +243,7 @@ class Step:
         self._note(Noted(number, "to_device", self._where(number), None, not wanted.on_host, tuple(refs), (),
                          None, None, 0))  # fmt: skip
         if self.ready is not None and sure and number in self.ready.made:
-            later = calls.Later(lambda: (moved_to(value.held(), wanted),), (), wanted.on_host)
+            later = calls.DeferredCall(lambda: (moved_to(value.held(), wanted),), (), wanted.on_host)
             return self._value((number, 0), type(value) is Batch, True, later, None)
         moved = made(type(value), moved_to(value.held(), wanted))
         self._learn(number, [moved])

@@ -51,7 +51,7 @@ class Value(Arithmetic[Any]):
     __slots__ = ("__weakref__", "_data", "_later", "invariant", "trace")
 
     _data: Data | None
-    _later: tuple[calls.Later, int] | None
+    _later: tuple[calls.DeferredCall, int] | None
     trace: Any
     """Of a value in a captured loop: the loop's `capture.Step`, and which of its values this is."""
     invariant: bool
@@ -342,7 +342,7 @@ def _described(kind: str, value: Value, text: str, *rest: str) -> str:
 # -- making values ----------------------------------------------------------------------------------------------------
 
 
-def made(kind: Any, data: Data | None, later: tuple[calls.Later, int] | None = None) -> Any:
+def made(kind: Any, data: Data | None, later: tuple[calls.DeferredCall, int] | None = None) -> Any:
     """A Tensor or Batch (``kind``) of data that is there, or comes later."""
     value = kind.__new__(kind)
     value._data = data
@@ -607,7 +607,9 @@ def _deferred(
         specs = plan.infer(tuple(_kind(v) for v in values))
     except SpecError as e:
         raise calls.refused(e, plan.op.name, where) from None
-    later = calls.Later(lambda: compute(plan, values, named, n, state, context, where), specs, plan.stage == "cpu")
+    later = calls.DeferredCall(
+        lambda: compute(plan, values, named, n, state, context, where), specs, plan.stage == "cpu"
+    )
     context.wait_for(later)
     kind = Tensor if n is None else Batch
     results = [made(kind, None, (later, k)) for k in range(plan.outputs)]
