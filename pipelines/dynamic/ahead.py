@@ -40,7 +40,7 @@ _READER = 1 << 62
 """A seed that no call has."""
 
 
-class Held(Operator, name="_captured.held"):
+class CapturedConstant(Operator, name="_captured.held"):
     """A value of the program's that stays the same in every batch."""
 
     inputs = (0, 0)
@@ -206,7 +206,9 @@ class Drawing:
     def _edge(self, ref: Any) -> Edge | None:
         if isinstance(ref, Value):
             data = ref.held()
-            return self._add(Held(data=data, first=self._first), (), {}, "cpu" if data.on_host else "gpu")[0]
+            return self._add(CapturedConstant(data=data, first=self._first), (), {}, "cpu" if data.on_host else "gpu")[
+                0
+            ]
         place, many = ref
         if not many:
             raise SpecError("it takes one tensor for all samples; batch_size= makes a batch")
