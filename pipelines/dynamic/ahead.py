@@ -64,7 +64,7 @@ class CapturedConstant(Operator, name="_captured.held"):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noted:
+class RecordedCall:
     """A call of the body."""
 
     number: int
@@ -89,10 +89,10 @@ class Forecast:
     """Where the generators of a body will be. The program's thread writes it, the engine's reads it."""
 
     def __init__(self) -> None:
-        self._drawing: tuple[Noted, ...] = ()
+        self._drawing: tuple[RecordedCall, ...] = ()
         self._known: dict[int, tuple[RNG, int, int, int]] = {}
 
-    def expect(self, drawing: Sequence[Noted]) -> None:
+    def expect(self, drawing: Sequence[RecordedCall]) -> None:
         """The body's random calls."""
         self._drawing = tuple(drawing)
 
@@ -143,7 +143,7 @@ class Ready:
     samples: Samples
 
 
-class Drawing:
+class BodyGraph:
     """The graph of a body, so far."""
 
     def __init__(self, root: Records | Given, first: int) -> None:
@@ -183,7 +183,7 @@ class Drawing:
         """The number of the root in ``graph``, which was made of this one; -1 where nothing needs it."""
         return next((node.id for node in graph.nodes if node.op is self._root), -1)
 
-    def add(self, call: Noted) -> None:
+    def add(self, call: RecordedCall) -> None:
         """A call, unless the pipeline cannot make it."""
         try:
             found = [self._edge(r) for r in call.inputs]
@@ -219,13 +219,13 @@ class Ahead:
     """A captured loop's pipeline, at work."""
 
     def __init__(
-        self, root: Records | Given, body: Sequence[Noted], wanted: Collection[Place], forecast: Forecast,
+        self, root: Records | Given, body: Sequence[RecordedCall], wanted: Collection[Place], forecast: Forecast,
         n: int, start: int, num_threads: int, device_id: int | None,
     ) -> None:  # fmt: skip
         """The calls of ``body`` for batches of ``n`` from iteration ``start`` on; the results at the places ``wanted``
         are handed out. Raises SpecError where they make no pipeline."""
         first = root.first if isinstance(root, Records) else 0
-        drawn = Drawing(root, first)
+        drawn = BodyGraph(root, first)
         for call in body:
             drawn.add(call)
         self.refused = drawn.refused

@@ -29,7 +29,7 @@ from ...ops.batch import Batch as Data
 from ...ops.errors import DeviceError, SpecError
 from ..user_warnings import warn
 from . import calls
-from .ahead import ROOT, Ahead, Forecast, Given, Noted, Place, Ready
+from .ahead import ROOT, Ahead, Forecast, Given, Place, Ready, RecordedCall
 from .contexts import EvalContext
 from .data import moved_to
 from .devices import Device
@@ -70,7 +70,7 @@ class Loop:
         self.numbers: dict[Any, int] = {}
         self.held: dict[int, Value] = {}
         """Invariant values, kept so that no other value has their identity."""
-        self.body: dict[int, Noted] = {}
+        self.body: dict[int, RecordedCall] = {}
         """The calls that the pipeline makes, or may make."""
         self.often: dict[int, int] = {}
         """The bodies in which other calls were made."""
@@ -166,7 +166,7 @@ class Step:
         self.iteration = iteration
         self.ready = ready
         self.pipeline = make
-        self.tape: list[Noted] = []
+        self.tape: list[RecordedCall] = []
         self.first: dict[int, int] = {}
         """The place of each generator before its first call here."""
         self.unexpected = False
@@ -217,7 +217,7 @@ class Step:
             at = before - self.first.setdefault(id(rng), before)
         many = len(values)
         inputs, others = tuple(refs[:many]), tuple(zip(named, refs[many:], strict=True))
-        self._note(Noted(number, plan.op.name, self._where(number), plan, False, inputs, others, n, rng, at))
+        self._note(RecordedCall(number, plan.op.name, self._where(number), plan, False, inputs, others, n, rng, at))
         ready = self.ready
         answered = ready is not None and sure and number in ready.made
         if answered and ready is not None and plan.random and ready.states.get(number) != state:
@@ -240,7 +240,7 @@ class Step:
             return moved
         sure, refs = found
         number = self.loop.numbers.setdefault(("move", wanted.on_host, *refs), len(self.loop.numbers))
-        self._note(Noted(number, "to_device", self._where(number), None, not wanted.on_host, tuple(refs), (),
+        self._note(RecordedCall(number, "to_device", self._where(number), None, not wanted.on_host, tuple(refs), (),
                          None, None, 0))  # fmt: skip
         if self.ready is not None and sure and number in self.ready.made:
             later = calls.DeferredCall(lambda: (moved_to(value.held(), wanted),), (), wanted.on_host)
@@ -277,7 +277,7 @@ class Step:
         known = self.loop.body.get(number)
         return calls.line() if known is None else known.where
 
-    def _note(self, call: Noted) -> None:
+    def _note(self, call: RecordedCall) -> None:
         self.tape.append(call)
         for ref in (*call.inputs, *(r for _, r in call.named)):
             if not isinstance(ref, Value):
@@ -350,7 +350,7 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
         loop.base = base
     root = reader.records(base)
 
-    def make(body: list[Noted], wanted: set[Place], forecast: Forecast, at: int) -> Ahead:
+    def make(body: list[RecordedCall], wanted: set[Place], forecast: Forecast, at: int) -> Ahead:
         return Ahead(root, body, wanted, forecast, n, at, context.num_threads, context.device_id)
 
     def read(at: int, ready: Ready | None) -> Callable[[], tuple[Data, ...]]:
@@ -393,7 +393,7 @@ def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) 
                 loop.fed += 1
         return bool(loop.taken)
 
-    def make(body: list[Noted], wanted: set[Place], forecast: Forecast, at: int) -> Ahead:
+    def make(body: list[RecordedCall], wanted: set[Place], forecast: Forecast, at: int) -> Ahead:
         return Ahead(Given(source.outputs), body, wanted, forecast, batch_size, at, context.num_threads,
                      context.device_id)  # fmt: skip
 
