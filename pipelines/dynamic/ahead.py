@@ -113,7 +113,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class ReaderInputs:
     """The loop's own values are what a reader reads."""
 
     op: Any
@@ -125,14 +125,14 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ProgramInputs:
     """The loop's own values are what the program gives, batch after batch."""
 
     outputs: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class IterationInputs:
     """One iteration: what is known of it before its body runs."""
 
     values: Mapping[Place, Data]
@@ -146,7 +146,7 @@ class Ready:
 class BodyGraph:
     """The graph of a body, so far."""
 
-    def __init__(self, root: Records | Given, first: int) -> None:
+    def __init__(self, root: ReaderInputs | ProgramInputs, first: int) -> None:
         self.nodes: list[Node] = []
         self.edges: dict[Place, Edge] = {}
         self.refused: dict[int, str] = {}
@@ -154,10 +154,10 @@ class BodyGraph:
         self._specs: dict[Edge, Spec] = {}
         self._on_gpu: set[Edge] = set()
         self._first = first
-        op = root.op if isinstance(root, Records) else ExternalSource(arity=root.outputs)
+        op = root.op if isinstance(root, ReaderInputs) else ExternalSource(arity=root.outputs)
         self._root = op
         made = self._add(op, (), {}, "cpu", _READER)
-        if isinstance(root, Records) and root.on_gpu:
+        if isinstance(root, ReaderInputs) and root.on_gpu:
             made = [self._moved(e, True) for e in made]
         self.edges |= {(ROOT, k): e for k, e in enumerate(made)}
 
@@ -219,12 +219,12 @@ class Ahead:
     """A captured loop's pipeline, at work."""
 
     def __init__(
-        self, root: Records | Given, body: Sequence[RecordedCall], wanted: Collection[Place], forecast: Forecast,
+        self, root: ReaderInputs | ProgramInputs, body: Sequence[RecordedCall], wanted: Collection[Place], forecast: Forecast,
         n: int, start: int, num_threads: int, device_id: int | None,
     ) -> None:  # fmt: skip
         """The calls of ``body`` for batches of ``n`` from iteration ``start`` on; the results at the places ``wanted``
         are handed out. Raises SpecError where they make no pipeline."""
-        first = root.first if isinstance(root, Records) else 0
+        first = root.first if isinstance(root, ReaderInputs) else 0
         drawn = BodyGraph(root, first)
         for call in body:
             drawn.add(call)
@@ -244,7 +244,7 @@ class Ahead:
         self.plan = plan
         self._edges = {p: plan.graph.outputs[str(k)] for k, p in enumerate(places)}
         forecast.expect([c for c in body if c.rng is not None and c.number in self.made])
-        reads = isinstance(root, Records)
+        reads = isinstance(root, ReaderInputs)
         options = Options(
             num_threads=num_threads, cpu_queue=QUEUE, gpu_queue=QUEUE, lanes=lanes_for(QUEUE), to_host=False,
             rng="dali", isolation="none", together=reads, asked=not reads, repeats=reads,
@@ -264,7 +264,7 @@ class Ahead:
         self._requests.put(Request(start, len(outputs[0]), self._forecast.states(iteration)))
         self._engine.ask()
 
-    def take(self) -> Ready | None:
+    def take(self) -> IterationInputs | None:
         """The next iteration; None where a sample of it failed. Raises what ended the pipeline."""
         it = next(self._engine)
         at, self.iteration = self.iteration, self.iteration + 1
@@ -283,7 +283,7 @@ class Ahead:
 
         values = {place: placed(it.env[edge]) for place, edge in self._edges.items()}
         states = {} if not it.draws else next(s for low, _, s in it.draws if low == int(it.everyone.slot[0]))
-        return Ready(values, states, self.made, it.everyone)
+        return IterationInputs(values, states, self.made, it.everyone)
 
     def stop(self) -> None:
         """End the threads."""
@@ -299,16 +299,16 @@ class Ahead:
 class _Feed:
     """The engine's source of samples. It must not hold the reader, whose end stops the engine."""
 
-    def __init__(self, number: int, fed: FedBatches, root: Records | Given) -> None:
+    def __init__(self, number: int, fed: FedBatches, root: ReaderInputs | ProgramInputs) -> None:
         """``number`` is the root's in the graph."""
-        self.states: Mapping[int, Any] = {number: root.source if isinstance(root, Records) else fed}
+        self.states: Mapping[int, Any] = {number: root.source if isinstance(root, ReaderInputs) else fed}
         self.kinds: Mapping[Edge, Spec] = {}  # as in DALI, every batch has types of its own
         self._number, self._root = number, root
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         """The samples of the batch at ``request``."""
         root = self._root
-        if isinstance(root, Given):
+        if isinstance(root, ProgramInputs):
             return numbered(request), {}
         found: Samples = root.order.samples(root.first + request.start, request.n, root.source)
         return found, {self._number: found}

@@ -29,7 +29,7 @@ from ...ops.batch import Batch as Data
 from ...ops.errors import DeviceError, SpecError
 from ..user_warnings import warn
 from . import calls
-from .ahead import ROOT, Ahead, Forecast, Given, Place, Ready, RecordedCall
+from .ahead import ROOT, Ahead, Forecast, IterationInputs, Place, ProgramInputs, RecordedCall
 from .contexts import EvalContext
 from .data import moved_to
 from .devices import Device
@@ -161,7 +161,7 @@ class Loop:
 class Step:
     """One iteration: its calls are answered by the pipeline, or run."""
 
-    def __init__(self, loop: Loop, iteration: int, ready: Ready | None, make: Callable[..., Ahead]) -> None:
+    def __init__(self, loop: Loop, iteration: int, ready: IterationInputs | None, make: Callable[..., Ahead]) -> None:
         self.loop = loop
         self.iteration = iteration
         self.ready = ready
@@ -299,7 +299,7 @@ class Step:
 
 def run(
     loop: Loop, start: int, count: int | None, make: Callable[..., Ahead], outputs: int,
-    read: Callable[[int, Ready | None], Callable[[], tuple[Data, ...]]], given: Callable[[list[Value]], Any],
+    read: Callable[[int, IterationInputs | None], Callable[[], tuple[Data, ...]]], given: Callable[[list[Value]], Any],
     before: Callable[[int], bool],
 ) -> Iterator[Any]:  # fmt: skip
     """The loop's values of ``count`` iterations (None: all), the first of which has the number ``start``.
@@ -353,7 +353,7 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
     def make(body: list[RecordedCall], wanted: set[Place], forecast: Forecast, at: int) -> Ahead:
         return Ahead(root, body, wanted, forecast, n, at, context.num_threads, context.device_id)
 
-    def read(at: int, ready: Ready | None) -> Callable[[], tuple[Data, ...]]:
+    def read(at: int, ready: IterationInputs | None) -> Callable[[], tuple[Data, ...]]:
         samples = reader.chosen(base + at * n, n) if ready is None else ready.samples
         slot = samples.slot
         samples = samples if slot[0] == 0 else replace(samples, slot=slot - slot[0])
@@ -394,10 +394,10 @@ def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) 
         return bool(loop.taken)
 
     def make(body: list[RecordedCall], wanted: set[Place], forecast: Forecast, at: int) -> Ahead:
-        return Ahead(Given(source.outputs), body, wanted, forecast, batch_size, at, context.num_threads,
+        return Ahead(ProgramInputs(source.outputs), body, wanted, forecast, batch_size, at, context.num_threads,
                      context.device_id)  # fmt: skip
 
-    def read(_at: int, _ready: Ready | None) -> Callable[[], tuple[Data, ...]]:
+    def read(_at: int, _ready: IterationInputs | None) -> Callable[[], tuple[Data, ...]]:
         data = loop.taken.popleft()
         loop.fed = max(0, loop.fed - 1)
         return lambda: data

@@ -17,7 +17,7 @@ from ..graph.arguments import check_arguments, no_argument
 from ..python.data_node import say_once
 from ..python.reader_facts import reader_facts
 from . import calls
-from .ahead import Records
+from .ahead import ReaderInputs
 from .contexts import EvalContext
 from .devices import device as device_of
 from .dtypes import DType, type_id
@@ -159,11 +159,11 @@ class Reader:
         """How many values the loop is given."""
         return self._op.num_outputs
 
-    def records(self, first: int) -> Records:
+    def records(self, first: int) -> ReaderInputs:
         """The means by which a pipeline reads the same from position ``first`` on, beside this reader."""
         order = replace(self._order, _passes={}, _states=[], _permuted=None, _list=None, _job=None)
         device = self._device
-        return Records(self._op, self._source, order, first, device is not None and not device.on_host)
+        return ReaderInputs(self._op, self._source, order, first, device is not None and not device.on_host)
 
     # -- going over it ------------------------------------------------------------------------------------------------
 
