@@ -85,7 +85,7 @@ class RecordedCall:
     """The generator's place before the call, from its place before the first call of the body that draws from it."""
 
 
-class Forecast:
+class RngForecast:
     """Where the generators of a body will be. The program's thread writes it, the engine's reads it."""
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class Ahead:
     """A captured loop's pipeline, at work."""
 
     def __init__(
-        self, root: ReaderInputs | ProgramInputs, body: Sequence[RecordedCall], wanted: Collection[Place], forecast: Forecast,
+        self, root: ReaderInputs | ProgramInputs, body: Sequence[RecordedCall], wanted: Collection[Place], forecast: RngForecast,
         n: int, start: int, num_threads: int, device_id: int | None,
     ) -> None:  # fmt: skip
         """The calls of ``body`` for batches of ``n`` from iteration ``start`` on; the results at the places ``wanted``
@@ -314,7 +314,7 @@ class _Feed:
         return found, {self._number: found}
 
 
-def _endless(start: int, n: int, forecast: Forecast) -> Iterator[Request]:
+def _endless(start: int, n: int, forecast: RngForecast) -> Iterator[Request]:
     for iteration in itertools.count(start):
         yield Request(iteration * n, n, forecast.states(iteration))
 

@@ -29,7 +29,7 @@ from ...ops.batch import Batch as Data
 from ...ops.errors import DeviceError, SpecError
 from ..user_warnings import warn
 from . import calls
-from .ahead import ROOT, Ahead, Forecast, IterationInputs, Place, ProgramInputs, RecordedCall
+from .ahead import ROOT, Ahead, IterationInputs, Place, ProgramInputs, RecordedCall, RngForecast
 from .contexts import EvalContext
 from .data import moved_to
 from .devices import Device
@@ -80,7 +80,7 @@ class Loop:
         """Where results are."""
         self.firsts: dict[int, tuple[int, int]] = {}
         """Each generator's place before the first draw of a body, and the number of that iteration."""
-        self.forecast = Forecast()
+        self.forecast = RngForecast()
         self.ahead: Ahead | None = None
         self.base = 0
         """Where the numbers of iterations begin (of a source: how many there were)."""
@@ -350,7 +350,7 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
         loop.base = base
     root = reader.records(base)
 
-    def make(body: list[RecordedCall], wanted: set[Place], forecast: Forecast, at: int) -> Ahead:
+    def make(body: list[RecordedCall], wanted: set[Place], forecast: RngForecast, at: int) -> Ahead:
         return Ahead(root, body, wanted, forecast, n, at, context.num_threads, context.device_id)
 
     def read(at: int, ready: IterationInputs | None) -> Callable[[], tuple[Data, ...]]:
@@ -393,7 +393,7 @@ def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) 
                 loop.fed += 1
         return bool(loop.taken)
 
-    def make(body: list[RecordedCall], wanted: set[Place], forecast: Forecast, at: int) -> Ahead:
+    def make(body: list[RecordedCall], wanted: set[Place], forecast: RngForecast, at: int) -> Ahead:
         return Ahead(ProgramInputs(source.outputs), body, wanted, forecast, batch_size, at, context.num_threads,
                      context.device_id)  # fmt: skip
 
