@@ -1,7 +1,7 @@
 """Captured loops: the body of a loop over a reader becomes a pipeline, which runs ahead of the loop.
 
 The first body runs as any other, and the calls that depend on the reader alone are noted: their plans, which values
-they take, and which results the program looks at. Of these a graph is made (`ahead`), compiled once, and the engine
+they take, and which results the program looks at. Of these a graph is made (`captured_pipeline`), compiled once, and the engine
 runs it ahead of the loop, as it runs any pipeline. A call of the body that is one of those is given the result that is
 there already; any other runs as usual. So nothing is assumed of the program's source, and nothing that it does can
 make a result wrong:
@@ -29,7 +29,7 @@ from ...ops.batch import Batch as Data
 from ...ops.errors import DeviceError, SpecError
 from ..user_warnings import warn
 from . import calls
-from .ahead import ROOT, Ahead, IterationInputs, Place, ProgramInputs, RecordedCall, RngForecast
+from .captured_pipeline import ROOT, CapturedPipeline, IterationInputs, Place, ProgramInputs, RecordedCall, RngForecast
 from .contexts import EvalContext
 from .data import moved_to
 from .devices import Device
@@ -81,7 +81,7 @@ class Loop:
         self.firsts: dict[int, tuple[int, int]] = {}
         """Each generator's place before the first draw of a body, and the number of that iteration."""
         self.forecast = RngForecast()
-        self.ahead: Ahead | None = None
+        self.ahead: CapturedPipeline | None = None
         self.base = 0
         """Where the numbers of iterations begin (of a source: how many there were)."""
         self.taken: deque[tuple[Data, ...]] = deque()
@@ -161,7 +161,9 @@ class Loop:
 class Step:
     """One iteration: its calls are answered by the pipeline, or run."""
 
-    def __init__(self, loop: Loop, iteration: int, ready: IterationInputs | None, make: Callable[..., Ahead]) -> None:
+    def __init__(
+        self, loop: Loop, iteration: int, ready: IterationInputs | None, make: Callable[..., CapturedPipeline]
+    ) -> None:
         self.loop = loop
         self.iteration = iteration
         self.ready = ready
@@ -298,7 +300,7 @@ class Step:
 
 
 def run(
-    loop: Loop, start: int, count: int | None, make: Callable[..., Ahead], outputs: int,
+    loop: Loop, start: int, count: int | None, make: Callable[..., CapturedPipeline], outputs: int,
     read: Callable[[int, IterationInputs | None], Callable[[], tuple[Data, ...]]], given: Callable[[list[Value]], Any],
     before: Callable[[int], bool],
 ) -> Iterator[Any]:  # fmt: skip
@@ -350,8 +352,8 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
         loop.base = base
     root = reader.records(base)
 
-    def make(body: list[RecordedCall], wanted: set[Place], forecast: RngForecast, at: int) -> Ahead:
-        return Ahead(root, body, wanted, forecast, n, at, context.num_threads, context.device_id)
+    def make(body: list[RecordedCall], wanted: set[Place], forecast: RngForecast, at: int) -> CapturedPipeline:
+        return CapturedPipeline(root, body, wanted, forecast, n, at, context.num_threads, context.device_id)
 
     def read(at: int, ready: IterationInputs | None) -> Callable[[], tuple[Data, ...]]:
         samples = reader.chosen(base + at * n, n) if ready is None else ready.samples
@@ -393,8 +395,8 @@ def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) 
                 loop.fed += 1
         return bool(loop.taken)
 
-    def make(body: list[RecordedCall], wanted: set[Place], forecast: RngForecast, at: int) -> Ahead:
-        return Ahead(ProgramInputs(source.outputs), body, wanted, forecast, batch_size, at, context.num_threads,
+    def make(body: list[RecordedCall], wanted: set[Place], forecast: RngForecast, at: int) -> CapturedPipeline:
+        return CapturedPipeline(ProgramInputs(source.outputs), body, wanted, forecast, batch_size, at, context.num_threads,
                      context.device_id)  # fmt: skip
 
     def read(_at: int, _ready: IterationInputs | None) -> Callable[[], tuple[Data, ...]]:

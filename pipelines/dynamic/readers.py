@@ -17,7 +17,7 @@ from ..graph.arguments import check_arguments, no_argument
 from ..python.data_node import say_once
 from ..python.reader_facts import reader_facts
 from . import calls
-from .ahead import ReaderInputs
+from .captured_pipeline import ReaderInputs
 from .contexts import EvalContext
 from .devices import device as device_of
 from .dtypes import DType, type_id

@@ -421,7 +421,7 @@ class _Build:
         text, mark = step.predicate.name, step.predicate.mark
         if not text:
             return None
-        to_python = _REF.fullmatch(text)
+        plain = _REF.fullmatch(text)
         if plain:
             return self.look_up(Ref(plain[1], mark), step.label)
         inputs = self.expression_inputs(text, mark, step.label)

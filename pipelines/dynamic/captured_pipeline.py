@@ -215,12 +215,12 @@ class BodyGraph:
         return self.edges.get(place)
 
 
-class Ahead:
+class CapturedPipeline:
     """A captured loop's pipeline, at work."""
 
     def __init__(
-        self, root: ReaderInputs | ProgramInputs, body: Sequence[RecordedCall], wanted: Collection[Place], forecast: RngForecast,
-        n: int, start: int, num_threads: int, device_id: int | None,
+        self, root: ReaderInputs | ProgramInputs, body: Sequence[RecordedCall], wanted: Collection[Place],
+        forecast: RngForecast, n: int, start: int, num_threads: int, device_id: int | None,
     ) -> None:  # fmt: skip
         """The calls of ``body`` for batches of ``n`` from iteration ``start`` on; the results at the places ``wanted``
         are handed out. Raises SpecError where they make no pipeline."""
