@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from ...ops.batch import Batch
 from ...ops.errors import RaggedError
-from ...pipelines.python.again import again
 from ...pipelines.python.pipeline import Pipeline
+from ...pipelines.python.recreate import recreate
 from ...pipelines.user_warnings import warn
 from ...readers.external_source import ExternalSource
 
@@ -143,7 +143,7 @@ def generated(
 
     def batches() -> Iterator[tuple[Any, ...]]:
         extra = {"prefetch_queue_depth": 1} if feeds else {}
-        pipe = again(pipeline, **{**arguments, **extra})
+        pipe = recreate(pipeline, **{**arguments, **extra})
         try:
             inputs = {name: feed(pipe.max_batch_size) for name, feed in feeds.items()}
             while True:

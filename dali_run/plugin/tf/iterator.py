@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from ...ops.batch import Batch
-from ...pipelines.python.again import again
 from ...pipelines.python.arrays import lent
 from ...pipelines.python.pipeline import Pipeline
+from ...pipelines.python.recreate import recreate
 from .dataset import dense, own_arguments
 
 _KEPT_BATCHES = 3
@@ -110,7 +110,7 @@ def _running(pipeline: Pipeline | None, text: bytes | None, arguments: dict[str,
     if pipeline is not None:
         own = _of_pipelines.setdefault(pipeline, {})
         if key not in own:
-            own[key] = _Running(again(pipeline, **arguments))
+            own[key] = _Running(recreate(pipeline, **arguments))
         return own[key]
     assert text is not None
     if (text, key) not in _of_texts:

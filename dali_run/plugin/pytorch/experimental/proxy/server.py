@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import torch
 
-from .....pipelines.python.again import again
 from .....pipelines.python.pipeline import Pipeline
+from .....pipelines.python.recreate import recreate
 from .....pipelines.python.torch_views import from_batch
 from .....readers.external_source import ExternalSource
 from .references import DALIOutputBatchRef, DALIPipelineRunRef, Proxy
@@ -187,7 +187,7 @@ class DALIServer:
         self._tell(request[0], error)
         waiting.extendleft(reversed(running))
         running.clear()
-        fresh = again(self._pipe)
+        fresh = recreate(self._pipe)
         self._pipe.close()
         self._pipe = fresh
 

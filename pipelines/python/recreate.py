@@ -9,7 +9,7 @@ from .from_spec import SpecPipeline
 from .pipeline import Pipeline
 
 
-def again(pipeline: Pipeline, **arguments: Any) -> Pipeline:
+def recreate(pipeline: Pipeline, **arguments: Any) -> Pipeline:
     """A pipeline with the graph of ``pipeline``, sources included; ``arguments`` take the place of its own.
 
     Raises what Pipeline raises for its arguments.
