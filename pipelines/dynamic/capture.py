@@ -1,10 +1,10 @@
 """Captured loops: the body of a loop over a reader becomes a pipeline, which runs ahead of the loop.
 
-The first body runs as any other, and the calls that depend on the reader alone are noted: their plans, which values
-they take, and which results the program looks at. Of these a graph is made (`captured_pipeline`), compiled once, and the engine
-runs it ahead of the loop, as it runs any pipeline. A call of the body that is one of those is given the result that is
-there already; any other runs as usual. So nothing is assumed of the program's source, and nothing that it does can
-make a result wrong:
+The first body runs like any other code, and the calls that depend on the reader alone are recorded: their plans, their
+inputs, and which results the program reads. `captured_pipeline` makes a graph of these calls, compiled once, which the
+engine runs ahead of the loop, like any pipeline. A call of the body that equals a recorded one gets the result that is
+ready; any other runs as usual. So nothing is assumed of the program's source, and nothing that it does can make a
+result wrong:
 
 - another constant is another call, and runs as usual;
 - random calls were made with the numbers that the generator was expected to give; what it really gives is compared,
@@ -396,8 +396,8 @@ def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) 
         return bool(loop.taken)
 
     def make(body: list[RecordedCall], wanted: set[Place], forecast: RngForecast, at: int) -> CapturedPipeline:
-        return CapturedPipeline(ProgramInputs(source.outputs), body, wanted, forecast, batch_size, at, context.num_threads,
-                     context.device_id)  # fmt: skip
+        root = ProgramInputs(source.outputs)
+        return CapturedPipeline(root, body, wanted, forecast, batch_size, at, context.num_threads, context.device_id)
 
     def read(_at: int, _ready: IterationInputs | None) -> Callable[[], tuple[Data, ...]]:
         data = loop.taken.popleft()
