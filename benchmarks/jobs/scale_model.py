@@ -37,7 +37,7 @@ from dali_run.pipelines.fleet.model import forecast
 from dali_run.pipelines.fleet.whole import Part, parts_for, tapered
 from dali_run.readers.order import Order
 from dali_run.writers.shards.journal import VERSION, encode_journal
-from dali_run.writers.shards.manifest import Side
+from dali_run.writers.shards.manifest import OutputFiles
 from dali_run.writers.shards.merge import join
 from dali_run.writers.shards.rejects import RejectLimit
 
@@ -153,7 +153,7 @@ def joined(shards: int, parts: int) -> dict[str, Any]:
         write = {"name": "imagenet", "writer": "tfrecord", "options": {}, "shard": {"samples": 10_000, "bytes": None}}
         written = 0
         for i in range(parts):
-            side = Side(root, (i, parts))
+            files = OutputFiles(root, (i, parts))
             low, high = shards * i // parts, shards * (i + 1) // parts
             header = {"identity": {}, "write": write, "range": [low * 10_000, high * 10_000],
                       "whole": shards * 10_000, "part": [i, parts]}  # fmt: skip
@@ -161,10 +161,10 @@ def joined(shards: int, parts: int) -> dict[str, Any]:
                 encode_journal(header, (entry(k, 10_000) for k in range(low, high)), high * 10_000, VERSION)
             )
             written += len(lines)
-            side.journal.write_bytes(lines)
-            side.rejects.write_bytes(b"")
+            files.journal.write_bytes(lines)
+            files.rejects.write_bytes(b"")
         before, began = resident(), time.process_time()
-        join(Side(root), {})
+        join(OutputFiles(root), {})
         return {
             "shards": shards, "parts": parts, "cpu_seconds": time.process_time() - began,
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before,

@@ -14,7 +14,7 @@ from typing import Any
 from ...ops.errors import SpecError
 from ...writers.bytes import sidecar
 from ...writers.shards.config import WriteConfig
-from ...writers.shards.manifest import part_sides, sides
+from ...writers.shards.manifest import output_files_of, part_files_of
 from ...writers.shards.mirror import state_of
 from ...writers.shards.rejects import RejectLimit
 from ..compile.place import Target
@@ -169,14 +169,14 @@ def _led(
 def _in_one_piece(config: WriteConfig) -> bool:
     """The output is that of one process, finished or not, or of parts that became one."""
     with state_of(config.where) as root:
-        found = sides(root)
-        return bool(found) and found[0].part is None and not part_sides(root)
+        found = output_files_of(root)
+        return bool(found) and found[0].part is None and not part_files_of(root)
 
 
 def _joined_before(whole: Whole) -> JobResult:
     """Finish what was interrupted while the parts became one output."""
     root, config = whole.config.path, whole.config
-    report = sidecar.read_json(whole.side.report, sidecar.REPORT)
+    report = sidecar.read_json(whole.files.report, sidecar.REPORT)
     whole.join(report)
     manifest = sidecar.read_json(root / "manifest.json")
     code = REJECTS if manifest["rejects"] else CLEAN

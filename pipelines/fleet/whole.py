@@ -16,7 +16,7 @@ from ...writers.bytes.files_io import job_errors
 from ...writers.shards.config import WriteConfig
 from ...writers.shards.journal import Contents, differences, read_journal
 from ...writers.shards.lock import Lock, break_lock
-from ...writers.shards.manifest import Side, part_sides, replace
+from ...writers.shards.manifest import OutputFiles, part_files_of, replace
 from ...writers.shards.merge import join
 from ...writers.shards.mirror import Mirror
 from ...writers.shards.rejects import RejectRow
@@ -71,7 +71,7 @@ class Whole:
 
     def __init__(self, config: WriteConfig, *, fresh: bool) -> None:
         self.config = config
-        self.side = Side(config.path)
+        self.files = OutputFiles(config.path)
         self._fresh = fresh
 
     def __enter__(self) -> Whole:
@@ -80,48 +80,48 @@ class Whole:
         with job_errors("nothing was written yet"):
             files_io.make_dirs(config.path)
         with job_errors():
-            self._lock = Lock(self.side.lock)
+            self._lock = Lock(self.files.lock)
             try:
                 if config.url:
-                    self.side.mirror = Mirror(config.url, config.path)
-                    self.side.mirror.begin(self.side.lock.name)
+                    self.files.mirror = Mirror(config.url, config.path)
+                    self.files.mirror.begin(self.files.lock.name)
                 if self._fresh:
-                    remove_all(config.path, self.side, config, writer)
-                if not part_sides(config.path):
-                    refuse_foreign(self.side, config, writer)
+                    remove_all(config.path, self.files, config, writer)
+                if not part_files_of(config.path):
+                    refuse_foreign(self.files, config, writer)
             except BaseException:
-                let_go(self.side, self._lock)
+                let_go(self.files, self._lock)
                 raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        let_go(self.side, self._lock)
+        let_go(self.files, self._lock)
 
     def check(self) -> None:
         """Raises JobError where the output became another's; keeps the lock of one in a store alive."""
         with job_errors():
-            if self.side.mirror is not None:
-                self.side.mirror.beat()
+            if self.files.mirror is not None:
+                self.files.mirror.beat()
             else:
                 self._lock.check()
 
     @property
     def was_joined(self) -> bool:
         """Its parts are one output already; a kill came before the last of them was removed."""
-        contents = read_journal(self.side.journal)
+        contents = read_journal(self.files.journal)
         return contents is not None and contents.done
 
     def begun(self) -> tuple[int, dict[int, Contents]] | None:
         """The number of parts, and the journals that there are; None where nothing was begun. Raises JobError."""
-        found = part_sides(self.config.path)
+        found = part_files_of(self.config.path)
         if not found:
             return None
-        counts = {side.part[1] for side in found if side.part is not None}
+        counts = {files.part[1] for files in found if files.part is not None}
         if len(counts) > 1:
             raise JobError(f"{self.config.where} holds parts of several jobs; start anew with --fresh")
-        journals = {side.part[0]: read_journal(side.journal) for side in found if side.part is not None}
+        journals = {files.part[0]: read_journal(files.journal) for files in found if files.part is not None}
         return counts.pop(), {i: contents for i, contents in journals.items() if contents is not None}
 
     def parts(self, span: range, who: Mapping[str, Any], workers: int, device: str) -> list[Part]:
@@ -159,29 +159,29 @@ class Whole:
 
     def break_lock(self, part: tuple[int, int], dead: Mapping[str, Any]) -> None:
         """Free a part that ``dead``, a worker known to be gone, held on a machine that is gone, too."""
-        side = Side(self.config.path, part)
-        if self.side.mirror is not None:
-            self.side.mirror.break_lock(side.lock.name, dict(dead))
+        files = OutputFiles(self.config.path, part)
+        if self.files.mirror is not None:
+            self.files.mirror.break_lock(files.lock.name, dict(dead))
         else:
-            break_lock(side.lock, dict(dead))
+            break_lock(files.lock, dict(dead))
 
     def publish_rejects(self) -> list[RejectRow]:
         """Put the rejects of all parts so far into one reject log, as a single process leaves them, and return them.
         Nothing is written if no part was begun, or if the disk does not take it."""
         rows: list[RejectRow] = []
         with contextlib.suppress(OSError, JobError, ValueError):
-            if self.side.mirror is not None:
-                self.side.mirror.fetch()
-            logs = [side.rejects for side in part_sides(self.config.path) if side.rejects.exists()]
+            if self.files.mirror is not None:
+                self.files.mirror.fetch()
+            logs = [files.rejects for files in part_files_of(self.config.path) if files.rejects.exists()]
             lines = [line for log in logs for line in sidecar.read(log).splitlines(keepends=True)]
             if logs:
-                replace(self.side.rejects, b"".join(lines), self.side)
+                replace(self.files.rejects, b"".join(lines), self.files)
             rows += [RejectRow.parse(line) for line in lines]
         return rows
 
     def join(self, report: Mapping[str, Any]) -> None:
         """One output of all parts. Raises JobError."""
         with job_errors():
-            if self.side.mirror is not None:
-                self.side.mirror.fetch()
-            join(self.side, report)
+            if self.files.mirror is not None:
+                self.files.mirror.fetch()
+            join(self.files, report)

@@ -15,7 +15,7 @@ from ...ops.errors import JobError
 from ...ops.storage.inventory import Changes, Inputs, Pieces, compare
 from ...writers.bytes import sidecar
 from ...writers.shards.journal import differences, read_journal
-from ...writers.shards.manifest import Side, Stage, sides, stages
+from ...writers.shards.manifest import Addition, OutputFiles, addition_files_of, output_files_of
 from ...writers.shards.retries import check_finished
 from ..engine.inputs import Sources
 from .ordered_inputs import Lineup
@@ -27,7 +27,7 @@ class Todo:
 
     number: int
     """Of the stage in the lineup."""
-    stage: Stage | None
+    addition: Addition | None
     inputs: Inputs
     """``inputs.identity`` is what the journal says, or will say."""
 
@@ -44,20 +44,23 @@ class Growth:
     todo: tuple[Todo, ...]
 
 
-def known_inputs(root: Path) -> list[tuple[Side, Inputs]]:
+def known_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
     """The inputs of an output's first run, and of each addition; empty where nobody wrote them down.
 
     Raises JobError where they cannot be read.
     """
-    found = sides(root)[:1]
+    found = output_files_of(root)[:1]
     if not found or not found[0].inputs.exists():
         return []
     told = []
-    for side in [found[0], *(s for s in stages(root) if s.stage is not None and s.stage.kind == "append")]:
+    for files in [
+        found[0],
+        *(s for s in addition_files_of(root) if s.addition is not None and s.addition.kind == "append"),
+    ]:
         try:
-            told.append((side, Inputs.decode(sidecar.read(side.inputs))))
+            told.append((files, Inputs.decode(sidecar.read(files.inputs))))
         except (OSError, ValueError) as e:
-            raise JobError(f"{side.inputs}: {e}; restore it, or start anew with --fresh") from None
+            raise JobError(f"{files.inputs}: {e}; restore it, or start anew with --fresh") from None
     return told
 
 
@@ -96,12 +99,12 @@ def find_growth(
 
     Raises JobError, with the differences, where more than additions happened, or ``append`` does not allow those.
     """
-    found = sides(root)
+    found = output_files_of(root)
     base = read_journal(found[0].journal) if found else None
     if base is None:
         return None
     before = base.header["identity"].get("inputs")
-    appended = any(s.stage is not None and s.stage.kind == "append" for s in stages(root))
+    appended = any(s.addition is not None and s.addition.kind == "append" for s in addition_files_of(root))
     known = known_inputs(root) if appended or before != identity["inputs"] else []
     if not known:
         return None
@@ -125,14 +128,14 @@ def find_growth(
         )
     places = _places([i for _, i in known], changes)
     todo = list(_unfinished(root, known, now))
-    if (todo or grown) and (part is not None or (found[0].part is not None and todo and todo[0].stage is None)):
+    if (todo or grown) and (part is not None or (found[0].part is not None and todo and todo[0].addition is None)):
         raise JobError(f"{root}: inputs are added to a finished output, by one job: finish all parts with the inputs "
                        "that they began with, then run --append without --num-shards")  # fmt: skip
     if grown:
         places.append({name: c.added for name, c in changes.items()})
     lineup = Lineup(sources, places)
     for one in todo:
-        said = range(*base.header["range"]) if one.stage is None else one.stage.positions
+        said = range(*base.header["range"]) if one.addition is None else one.addition.positions
         if said != lineup.positions(one.number):
             raise JobError(f"{root}: the job was begun with --limit or other numbers of records; inputs cannot be "
                            "added to it")  # fmt: skip
@@ -142,8 +145,8 @@ def find_growth(
         last = len(places) - 1
         if base.header["whole"] is None and base.header["range"] != [0, lineup.ends[0]]:
             raise JobError(f"{root} was made with --limit: inputs cannot be added to it")
-        number = len(stages(root)) + 1
-        todo.append(Todo(last, Stage(number, "append", lineup.positions(last)), named))
+        number = len(addition_files_of(root)) + 1
+        todo.append(Todo(last, Addition(number, "append", lineup.positions(last)), named))
     return Growth(lineup, tuple(todo))
 
 
@@ -167,23 +170,23 @@ def _places(known: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[st
     return result
 
 
-def _unfinished(root: Path, known: list[tuple[Side, Inputs]], now: Inputs) -> Iterator[Todo]:
+def _unfinished(root: Path, known: list[tuple[OutputFiles, Inputs]], now: Inputs) -> Iterator[Todo]:
     """Runs that were begun. Raises JobError where a retry is among them, or keys would not be what they were."""
-    for side in stages(root):
-        if side.stage is not None and side.stage.kind == "retry" and not side.stage.published(root):
+    for files in addition_files_of(root):
+        if files.addition is not None and files.addition.kind == "retry" and not files.addition.published(root):
             raise JobError(f"{root}: a retry was interrupted; run dali-run retry-failed {root} to its end first")
-    for number, (side, inputs) in enumerate(known):
-        if side.stage is None:
+    for number, (files, inputs) in enumerate(known):
+        if files.addition is None:
             try:
                 check_finished(root)
                 continue
             except JobError:
                 pass
-        elif side.stage.published(root):
+        elif files.addition.published(root):
             continue
         if any(p.keys != now.readers[name].keys for name, p in inputs.readers.items()):
             raise JobError(f"{root}: with the added inputs the samples of the interrupted run would get other keys; "
                            "take them away, run the job to its end, then add them")  # fmt: skip
-        contents = read_journal(side.journal)
+        contents = read_journal(files.journal)
         assert contents is not None
-        yield Todo(number, side.stage, Inputs(inputs.readers, contents.header["identity"]["inputs"]))
+        yield Todo(number, files.addition, Inputs(inputs.readers, contents.header["identity"]["inputs"]))

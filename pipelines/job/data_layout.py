@@ -27,7 +27,7 @@ from ...writers.base import ENCODED, find_writer
 from ...writers.bytes import sidecar
 from ...writers.formats.extensions import KNOWN, alternatives
 from ...writers.shards.journal import read_journal
-from ...writers.shards.manifest import sides, stages
+from ...writers.shards.manifest import addition_files_of, output_files_of
 from ...writers.shards.mirror import state_of
 from ..plugins import load_operators
 from ..tools.datasets import (
@@ -146,7 +146,7 @@ def write_section(source: Path) -> Mapping[str, Any] | None:
     found: Mapping[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, JobError):
         found = sidecar.read_json(path)
-    if found.get("format") != "dali-run-manifest" and not sides(source):
+    if found.get("format") != "dali-run-manifest" and not output_files_of(source):
         return None
     written_files(source)
     with contextlib.suppress(LookupError, TypeError, AttributeError):
@@ -292,8 +292,8 @@ def _check_finished(source: str) -> None:
     elif not Path(plain_path(source)).is_dir():
         return
     with state_of(source if is_url(source) else plain_path(source)) as root:
-        found = sides(root)
-        journals = {side.journal.name: read_journal(side.journal) for side in (*found, *stages(root))}
+        found = output_files_of(root)
+        journals = {files.journal.name: read_journal(files.journal) for files in (*found, *addition_files_of(root))}
         missing = next((name for name, told in journals.items() if told is None or not told.done), "")
         if missing or (found and not (root / "manifest.json").exists()):
             what = f" ({missing})" if missing else ": parts of it are missing, or dali-run merge"

@@ -14,7 +14,7 @@ from ...ops.batch import part_key
 from ...ops.errors import JobError
 from ...writers.bytes import sidecar
 from ...writers.shards.config import WriteConfig
-from ...writers.shards.manifest import sides
+from ...writers.shards.manifest import output_files_of
 from ...writers.shards.mirror import state_of
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import RejectLimit
@@ -84,7 +84,7 @@ def retry_failed(
             schema = sidecar.read_json(root / "manifest.json").get("schema", {})  # as the first run decided
             feed = retry_feed(root, sources, outstanding, decided_in(schema, prepared.plan))
             output = Output.open(config, who, total=len(feed.positions), reject_limit=RejectLimit(),
-                                 stage=outstanding.retry, schema=schema)  # fmt: skip
+                                 addition=outstanding.retry, schema=schema)  # fmt: skip
             with output:
                 wanted = frozenset((r.position, r.part) for r in outstanding.rows)
                 return JobRun(prepared, feed, output, config, None, progress, command, wanted=wanted).run()
@@ -107,9 +107,9 @@ def _same_place(config: WriteConfig, out: Path | str) -> bool:
 
 def _told(out: Path) -> Mapping[str, Any]:
     """How the job was started, by what its report claims."""
-    for side in sides(out)[:1]:
+    for files in output_files_of(out)[:1]:
         with contextlib.suppress(OSError, ValueError, JobError):
-            told = sidecar.read_json(side.report, sidecar.REPORT).get("command")
+            told = sidecar.read_json(files.report, sidecar.REPORT).get("command")
             return told if isinstance(told, dict) else {}
     return {}
 

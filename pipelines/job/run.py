@@ -26,7 +26,7 @@ from ...writers.bytes import sidecar
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.config import WriteConfig
 from ...writers.shards.lock import Lock
-from ...writers.shards.manifest import Side
+from ...writers.shards.manifest import OutputFiles
 from ...writers.shards.mirror import staging_folder, state_of
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import RejectLimit
@@ -200,7 +200,7 @@ def run_job(
             with state_of(config.where) as root:
                 grown = find_growth(root, sources, who, config.identity(), append=append, part=part)
                 if grown is not None and not grown.todo:
-                    Lock(Side(root).lock).release()  # what a run left that was killed when all was done
+                    Lock(OutputFiles(root).lock).release()  # what a run left that was killed when all was done
                     manifest = sidecar.read_json(root / "manifest.json")
                     return _already_done(manifest["samples"], manifest["rejects"], root, config)
             if grown is not None:
@@ -244,7 +244,7 @@ def _run_grown(
             {**who, "inputs": todo.inputs.identity},
             total=len(feed.positions),
             reject_limit=reject_limit,
-            stage=todo.stage,
+            addition=todo.addition,
             inputs=todo.listing,
             waiting=waiting_for(prepared.spec.pipeline.memory.host_bytes()),
             schema=schema_of(prepared, feed, config),

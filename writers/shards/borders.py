@@ -9,34 +9,36 @@ import numpy as np
 from ...ops.batch import I64, Samples
 from ...ops.errors import JobError, SpecError
 from .config import WriteConfig
-from .manifest import Side
+from .manifest import OutputFiles
 from .rejects import RejectRow
 
 
 class Cuts:
     """Positions in shards. Where a stage is written, places in its list of positions take their part."""
 
-    def __init__(self, config: WriteConfig, side: Side, start: int, total: int | None, whole: int | None) -> None:
+    def __init__(
+        self, config: WriteConfig, files: OutputFiles, start: int, total: int | None, whole: int | None
+    ) -> None:
         """As `Output.open` takes them. Raises SpecError for a part that begins inside of a shard."""
         self.start = start
         self.stop = None if total is None else start + total
         """After the last position; None where that is unknown."""
         self._config = config
-        self._side = side
+        self._output_files = files
         whole = whole if whole is not None else self.stop
-        self._samples = config.samples_of_shard(whole, side.part)
+        self._samples = config.samples_of_shard(whole, files.part)
         self._count: int | None = None
         if whole is not None and config.bytes is None:
             self._count = -(-whole // self._samples) if self._samples else 1
-        if side.part is not None and self._samples and config.bytes is None and start % self._samples:
+        if files.part is not None and self._samples and config.bytes is None and start % self._samples:
             raise SpecError(
-                f"part {side.part[0]} begins at position {start}, inside a shard of {self._samples} samples; take "
+                f"part {files.part[0]} begins at position {start}, inside a shard of {self._samples} samples; take "
                 "WriteConfig.part_range"
             )
 
     def places(self, positions: I64) -> I64:
         """Places in what this output writes: the positions themselves, unless it is a stage."""
-        return positions if self._side.stage is None else self._side.stage.places(positions)
+        return positions if self._output_files.addition is None else self._output_files.addition.places(positions)
 
     def place(self, position: int) -> int:
         """As `places`, of one."""
@@ -78,8 +80,8 @@ class Cuts:
 
     def stem(self, start: int, number: int) -> str:
         """Name of the shard that begins at ``start``, the ``number``-th of this output, without suffix."""
-        stage, part = self._side.stage, self._side.part
-        name = self._config.name if stage is None else f"{self._config.name}-{stage.name}"
+        addition, part = self._output_files.addition, self._output_files.part
+        name = self._config.name if addition is None else f"{self._config.name}-{addition.name}"
         if self._config.bytes is not None:  # numbered as they come, by each part for itself
             mark = "" if part is None else f"-{part[0]:05d}"
             return f"{name}{mark}-{number:05d}"
@@ -99,7 +101,11 @@ class Cuts:
         if self._config.split:
             self._check_parts(start, stop, samples, rejects)
             return
-        if not rejects and self._side.stage is None and np.array_equal(samples.position, np.arange(start, stop)):
+        if (
+            not rejects
+            and self._output_files.addition is None
+            and np.array_equal(samples.position, np.arange(start, stop))
+        ):
             return  # as almost always
         lost = np.array([r.position for r in rejects if not r.there], np.int64)
         given = self.places(np.concatenate((samples.position, lost)))

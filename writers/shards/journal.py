@@ -162,11 +162,11 @@ def _wrong_header(header: Mapping[str, Any]) -> str:
     if not isinstance(schema, dict) or not isinstance(schema.get("fields", {}), dict):
         return "schema"
     for kind in ("retry", "append"):
-        stage = header.get(kind)
-        if stage is None:
+        addition = header.get(kind)
+        if addition is None:
             continue
-        places = stage.get("positions") if isinstance(stage, dict) else None
-        if not isinstance(places, list) or not all(map(_count, places)) or not _count(stage.get("stage")):
+        places = addition.get("positions") if isinstance(addition, dict) else None
+        if not isinstance(places, list) or not all(map(_count, places)) or not _count(addition.get("stage")):
             return kind
         if kind == "append" and len(places) != 2:
             return kind

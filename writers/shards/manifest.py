@@ -24,7 +24,7 @@ _PART = re.compile(r"journal-(\d{5})-of-(\d{5})\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Addition:
     """An addition to a finished output: rejected samples once more, or inputs that came afterwards."""
 
     number: int
@@ -43,13 +43,13 @@ class Stage:
         return {"stage": self.number, "positions": [told.start, told.stop] if isinstance(told, range) else list(told)}
 
     @staticmethod
-    def of(contents: Contents) -> Stage:
+    def of(contents: Contents) -> Addition:
         """The stage that a journal belongs to."""
         if "retry" in contents.header:
             told = contents.header["retry"]
-            return Stage(told["stage"], "retry", tuple(told["positions"]))
+            return Addition(told["stage"], "retry", tuple(told["positions"]))
         told = contents.header["append"]
-        return Stage(told["stage"], "append", range(*told["positions"]))
+        return Addition(told["stage"], "append", range(*told["positions"]))
 
     def published(self, root: Path) -> bool:
         """Whether the manifest tells of it."""
@@ -70,22 +70,22 @@ class Stage:
         return np.where(chosen[np.minimum(places, len(chosen) - 1)] == positions, places, -1)
 
 
-class Side:
+class OutputFiles:
     """The files beside the shards. Parts of a job (part i of n) and stages have their own."""
 
-    def __init__(self, root: Path, part: tuple[int, int] | None = None, stage: Stage | None = None) -> None:
+    def __init__(self, root: Path, part: tuple[int, int] | None = None, addition: Addition | None = None) -> None:
         mark = "" if part is None else f"-{part[0]:05d}-of-{part[1]:05d}"
-        if stage is not None:
-            mark = f"-{stage.name}"
+        if addition is not None:
+            mark = f"-{addition.name}"
         self.root = root
         self.part = part
-        self.stage = stage
-        self.lock = root / (".dali-run.lock" if stage is not None else f".dali-run{mark}.lock")
+        self.addition = addition
+        self.lock = root / (".dali-run.lock" if addition is not None else f".dali-run{mark}.lock")
         self.journal = root / f"journal{mark}.jsonl"
         self.rejects = root / f"rejects{mark}.jsonl"
         self.report = root / f"report{mark}.json"
-        self.manifest = root / ("manifest.json" if stage is not None else f"manifest{mark}.json")
-        self.inputs = root / (f"inputs{mark}.gz" if stage is not None else "inputs.gz")
+        self.manifest = root / ("manifest.json" if addition is not None else f"manifest{mark}.json")
+        self.inputs = root / (f"inputs{mark}.gz" if addition is not None else "inputs.gz")
         """The inputs, piece by piece; the same for all parts."""
         self.before = root / f"rejects-before{mark}.jsonl"
         """Of a stage: the reject log as it found it."""
@@ -125,36 +125,36 @@ class Side:
         return [self.manifest, self.report, self.before, self.rejects, self.inputs, self.journal]
 
 
-def sides(root: Path) -> list[Side]:
+def output_files_of(root: Path) -> list[OutputFiles]:
     """Of all parts in directory ``root``, in order; one where the job has no parts."""
     if (root / "journal.jsonl").exists():
-        return [Side(root)]
-    return part_sides(root)
+        return [OutputFiles(root)]
+    return part_files_of(root)
 
 
-def part_sides(root: Path) -> list[Side]:
+def part_files_of(root: Path) -> list[OutputFiles]:
     """Of all parts in directory ``root``, in order, though the job be whole by now."""
     parts = sorted(
         (int(m[1]), int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _PART.fullmatch(p.name)) is not None
     )
-    return [Side(root, p) for p in parts]
+    return [OutputFiles(root, p) for p in parts]
 
 
-def stages(root: Path) -> list[Side]:
+def addition_files_of(root: Path) -> list[OutputFiles]:
     """The stages of the output in ``root``, in order."""
-    found: list[Side] = []
+    found: list[OutputFiles] = []
     for number in itertools.count(1):
         for kind in ("retry", "append"):
-            contents = read_journal(Side(root, stage=Stage(number, kind, ())).journal)
+            contents = read_journal(OutputFiles(root, addition=Addition(number, kind, ())).journal)
             if contents is not None:
-                found.append(Side(root, stage=Stage.of(contents)))
+                found.append(OutputFiles(root, addition=Addition.of(contents)))
                 break
         else:
             return found
     raise AssertionError("count() ends")
 
 
-def base_rejects(root: Path, base: Side | None = None) -> Path:
+def base_rejects(root: Path, base: OutputFiles | None = None) -> Path:
     """The reject log of the first run (of one of its parts): set aside once a stage was published."""
     if base is not None and base.part is not None:
         return base.rejects
@@ -162,29 +162,29 @@ def base_rejects(root: Path, base: Side | None = None) -> Path:
     return next((p for p in aside if p.exists()), root / "rejects.jsonl")
 
 
-def rejects_with_stages(root: Path) -> bytes:
+def rejects_with_additions(root: Path) -> bytes:
     """The rejects that are left after all stages."""
     log = sidecar.read(base_rejects(root))
-    for side in stages(root):
-        contents = read_journal(side.journal)
-        if side.stage is not None and contents is not None and contents.done:
-            own = sidecar.read(side.rejects)
-            log = own if side.stage.kind == "retry" else log + own
+    for files in addition_files_of(root):
+        contents = read_journal(files.journal)
+        if files.addition is not None and contents is not None and contents.done:
+            own = sidecar.read(files.rejects)
+            log = own if files.addition.kind == "retry" else log + own
     return log
 
 
-def publish_stage(root: Path, side: Side) -> None:
+def publish_addition(root: Path, files: OutputFiles) -> None:
     """Put the stage of ``side``, whose journal is done, into manifest and reject log. Safe to repeat."""
     rejects = root / "rejects.jsonl"
-    if not side.before.exists():
-        replace(side.before, sidecar.read(rejects), side)
-    replace(rejects, rejects_with_stages(root), side)
-    replace(root / "manifest.json", manifest_with_stages(root), side)
+    if not files.before.exists():
+        replace(files.before, sidecar.read(rejects), files)
+    replace(rejects, rejects_with_additions(root), files)
+    replace(root / "manifest.json", manifest_with_additions(root), files)
 
 
-def manifest_with_stages(root: Path) -> bytes:
+def manifest_with_additions(root: Path) -> bytes:
     """The manifest as it should be: all shards, and the rejects that are left. Raises JobError, OSError."""
-    found = sides(root)
+    found = output_files_of(root)
     if found and found[0].part is not None:
         manifest = merged_manifest(journals_of(found), base_rejects(root), found[0].inputs)
     else:
@@ -192,13 +192,13 @@ def manifest_with_stages(root: Path) -> bytes:
         if base is None:
             raise JobError(f"{root / 'journal.jsonl'} is missing")
         manifest = json.loads(build_manifest(base, base_rejects(root), found[0].inputs))
-    for side in stages(root):
-        contents = read_journal(side.journal)
-        if contents is None or not contents.done or side.stage is None:
+    for files in addition_files_of(root):
+        contents = read_journal(files.journal)
+        if contents is None or not contents.done or files.addition is None:
             continue
-        kind, totals = side.stage.kind, _totals(contents.entries)
-        first = side.stage.positions[0] if kind == "append" and len(side.stage.positions) else 0
-        manifest["stages"] = side.stage.number
+        kind, totals = files.addition.kind, _totals(contents.entries)
+        first = files.addition.positions[0] if kind == "append" and len(files.addition.positions) else 0
+        manifest["stages"] = files.addition.number
         manifest["version"] = max(manifest["version"], contents.version)
         manifest["samples"] += totals["samples"]
         manifest["bytes"] += totals["bytes"]
@@ -206,13 +206,13 @@ def manifest_with_stages(root: Path) -> bytes:
         for entry in contents.entries:
             shard = _shard(entry)
             shard["positions"] = [first + p for p in shard["positions"]]
-            manifest["shards"].append({**shard, kind: side.stage.number})
-        manifest.setdefault("earlier_rejects", []).append(file_info(side.before))
+            manifest["shards"].append({**shard, kind: files.addition.number})
+        manifest.setdefault("earlier_rejects", []).append(file_info(files.before))
         if kind == "append":
             manifest["positions"][1] = first + contents.stop
             manifest.setdefault("appended", []).append(
-                {"stage": side.stage.number, "positions": [first, first + contents.stop],
-                 "inputs": contents.header["identity"].get("inputs"), **_inputs(contents, side.inputs)}
+                {"stage": files.addition.number, "positions": [first, first + contents.stop],
+                 "inputs": contents.header["identity"].get("inputs"), **_inputs(contents, files.inputs)}
             )  # fmt: skip
     manifest["rejects_file"] = file_info(root / "rejects.jsonl")
     return encode_json(manifest, indent=2)
@@ -265,22 +265,22 @@ def file_info(path: Path) -> dict[str, Any]:
         return {"name": path.name, "bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
-def replace(path: Path, data: bytes, side: Side) -> None:
+def replace(path: Path, data: bytes, files: OutputFiles) -> None:
     """Publish a small file atomically and durably, on behalf of the part that holds the lock of ``side``."""
-    temporary = temporary_of(path, side)
+    temporary = temporary_of(path, files)
     files_io.remove(temporary)
     files_io.write_new(temporary, data)
     files_io.rename(temporary, path)
     files_io.sync_dir(path.parent)
-    side.put(path)
+    files.put(path)
 
 
-def temporary_of(path: Path, side: Side) -> Path:
+def temporary_of(path: Path, files: OutputFiles) -> Path:
     """Where `replace` writes before it renames."""
-    return path.with_name(f".{path.name}.tmp-{side.tag}")
+    return path.with_name(f".{path.name}.tmp-{files.tag}")
 
 
-def merge_parts(root: Path, by: Side) -> bool:
+def merge_parts(root: Path, by: OutputFiles) -> bool:
     """Publish the manifest and reject log of a whole job, once all of its parts are finished; False where some are not.
 
     Any number of parts (``by``: which) may do so at once: all write the same bytes. Raises JobError where the parts do
@@ -288,12 +288,12 @@ def merge_parts(root: Path, by: Side) -> bool:
     """
     if by.mirror is not None:
         by.mirror.fetch()  # what other parts have done
-    found = sides(root)
-    if not found or found[0].part is None or stages(root):  # a stage begins when all parts are merged
+    found = output_files_of(root)
+    if not found or found[0].part is None or addition_files_of(root):  # a stage begins when all parts are merged
         return (root / "manifest.json").exists()
     if len(found) != found[0].part[1] or not all(s.manifest.exists() for s in found):
         return False
-    journals = [read_journal(side.journal) for side in found]
+    journals = [read_journal(files.journal) for files in found]
     if not all(j is not None and j.done for j in journals):
         return False
     contents = journals_of(found)
@@ -304,41 +304,41 @@ def merge_parts(root: Path, by: Side) -> bool:
     return True
 
 
-def journals_of(found: Sequence[Side]) -> list[Contents]:
+def journals_of(found: Sequence[OutputFiles]) -> list[Contents]:
     """The journals of parts. Raises JobError where one is not finished, or is gone since its file was listed."""
     journals = []
-    for side in found:
-        contents = read_journal(side.journal)
-        if contents is None and not side.journal.exists():
-            raise JobError(f"{side.journal} is gone: something removes the output while the job runs. Run the same "
+    for files in found:
+        contents = read_journal(files.journal)
+        if contents is None and not files.journal.exists():
+            raise JobError(f"{files.journal} is gone: something removes the output while the job runs. Run the same "
                            "command again when that is over: it does again what is missing")  # fmt: skip
         if contents is None or not contents.done:
-            raise JobError(f"{side.journal.name} is not finished; run that part of the job first")
+            raise JobError(f"{files.journal.name} is not finished; run that part of the job first")
         journals.append(contents)
     return journals
 
 
-def check_parts(found: Sequence[Side], journals: Sequence[Contents]) -> None:
+def check_parts(found: Sequence[OutputFiles], journals: Sequence[Contents]) -> None:
     """Raises JobError where the parts are not one job's, or do not follow on each other."""
     first = journals[0].header
     at = first["range"][0]
     carry: tuple[str, Any] | None = None
-    for side, contents in zip(found, journals, strict=True):
+    for files, contents in zip(found, journals, strict=True):
         header = contents.header
         same = {**{k: header[k] for k in ("identity", "write", "whole")}, "schema": header.get("schema", {})}
         changed = differences({k: first.get(k, {}) for k in same}, same)
         if changed:
-            raise JobError(f"{side.journal.name} belongs to another job than {found[0].journal.name}:\n  " +
+            raise JobError(f"{files.journal.name} belongs to another job than {found[0].journal.name}:\n  " +
                            "\n  ".join(changed))  # fmt: skip
         if header["range"][0] != at:
-            raise JobError(f"{side.journal.name} begins at position {header['range'][0]}, expected {at}")
+            raise JobError(f"{files.journal.name} begins at position {header['range'][0]}, expected {at}")
         at = contents.stop
         if "schema" not in first and header["write"]["writer"] == "numpy" and contents.entries[-1:]:
             shapes = contents.entries[-1]["carry"]
-            carry = carry or (side.journal.name, shapes)
+            carry = carry or (files.journal.name, shapes)
             if carry[1] != shapes:
                 raise JobError(
-                    f"the arrays of {side.journal.name} have other shapes than those of {carry[0]}:\n  "
+                    f"the arrays of {files.journal.name} have other shapes than those of {carry[0]}:\n  "
                     + "\n  ".join(differences(carry[1], shapes))
                     + "\nA .npy data set needs one shape: resize, crop or pad in the spec, and start anew with --fresh"
                 )

@@ -13,14 +13,14 @@ from ..bytes import sidecar
 from .journal import Contents, encode_journal, encode_json, read_journal
 from .lock import Lock
 from .manifest import (
-    Side,
+    OutputFiles,
     build_manifest,
     check_parts,
     journals_of,
     merge_parts,
-    part_sides,
+    output_files_of,
+    part_files_of,
     replace,
-    sides,
     version_of,
 )
 from .mirror import Mirror
@@ -32,22 +32,22 @@ def merge(place: Path | str) -> int:
     Raises JobError where there are no parts, or which of them are not finished.
     """
     if not is_url(place):
-        return _merge(Side(Path(plain_path(str(place)))), str(place))
+        return _merge(OutputFiles(Path(plain_path(str(place)))), str(place))
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
-        side = Side(Path(folder))
-        side.mirror = Mirror(str(place), side.root)
-        return _merge(side, str(place))
+        files = OutputFiles(Path(folder))
+        files.mirror = Mirror(str(place), files.root)
+        return _merge(files, str(place))
 
 
-def _merge(side: Side, place: str) -> int:
-    if not side.root.is_dir():
+def _merge(files: OutputFiles, place: str) -> int:
+    if not files.root.is_dir():
         raise JobError(f"{place}: there is no such folder")
-    lock = Lock(side.lock)
+    lock = Lock(files.lock)
     try:
-        if side.mirror is not None:
-            side.mirror.begin(side.lock.name)
-        merged = merge_parts(side.root, side)
-        found = sides(side.root)
+        if files.mirror is not None:
+            files.mirror.begin(files.lock.name)
+        merged = merge_parts(files.root, files)
+        found = output_files_of(files.root)
         if not found or found[0].part is None:
             raise JobError(f"{place} holds no job in parts")
         if not merged:
@@ -57,12 +57,12 @@ def _merge(side: Side, place: str) -> int:
             raise JobError(f"{place}: of {count} parts these are not finished: {missing}; run them, then merge again")
         return len(found)
     finally:
-        if side.mirror is not None:
-            side.mirror.end()
+        if files.mirror is not None:
+            files.mirror.end()
         lock.release()
 
 
-def join(side: Side, report: Mapping[str, Any]) -> None:
+def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
     """Make one output of parts that are all finished: the one that a single process would have left, to the byte, with
     ``report``. ``side`` is that of the whole output, whose lock the caller holds. Safe to repeat; a parts' output that
     was being joined is joined to the end.
@@ -70,10 +70,10 @@ def join(side: Side, report: Mapping[str, Any]) -> None:
     Where shards are cut by bytes, parts have shards of their own, and stay parts: only the manifest is made.
     Raises JobError where parts are missing or do not fit together, OSError.
     """
-    root, parts = side.root, part_sides(side.root)
+    root, parts = files.root, part_files_of(files.root)
     for part in parts:
-        part.mirror = side.mirror
-    if not side.journal.exists():
+        part.mirror = files.mirror
+    if not files.journal.exists():
         if not parts:
             raise JobError(f"{root} holds no job in parts")
         journals = journals_of(parts)
@@ -85,19 +85,19 @@ def join(side: Side, report: Mapping[str, Any]) -> None:
         if journals[0].header["write"]["shard"]["bytes"] is not None:
             for part, contents in zip(parts, journals, strict=True):
                 replace(part.manifest, build_manifest(contents, part.rejects, None), part)
-            replace(side.report, encode_json(report, indent=2), side)
-            merge_parts(root, side)
+            replace(files.report, encode_json(report, indent=2), files)
+            merge_parts(root, files)
             return
         check_parts(parts, journals)
         header = journals[0].header
         header |= {"range": [header["range"][0], journals[-1].stop], "whole": None, "part": None}
-        replace(side.rejects, b"".join(sidecar.read(p.rejects) for p in parts), side)
-        replace(side.report, encode_json(report, indent=2), side)
+        replace(files.rejects, b"".join(sidecar.read(p.rejects) for p in parts), files)
+        replace(files.report, encode_json(report, indent=2), files)
         lines = encode_journal(header, _in_a_row(journals), journals[-1].stop, version_of(journals))
-        replace(side.journal, b"".join(lines), side)
-    whole = read_journal(side.journal)
+        replace(files.journal, b"".join(lines), files)
+    whole = read_journal(files.journal)
     assert whole is not None
-    replace(side.manifest, build_manifest(whole, side.rejects, side.inputs), side)
+    replace(files.manifest, build_manifest(whole, files.rejects, files.inputs), files)
     for part in parts:
         for path in part.removable:
             if path != part.inputs:

@@ -28,7 +28,7 @@ from .borders import Cuts
 from .config import WriteConfig
 from .journal import Journal, encode_json
 from .lock import Lock
-from .manifest import Side, Stage, build_manifest, merge_parts, publish_stage, replace
+from .manifest import Addition, OutputFiles, build_manifest, merge_parts, publish_addition, replace
 from .mirror import Mirror
 from .publisher import Publisher
 from .rejects import RejectCounter, RejectLimit, RejectRow
@@ -47,17 +47,17 @@ class Output:
     """
 
     def __init__(
-        self, config: WriteConfig, writer: Writer, side: Side, lock: Lock, journal: Journal, cuts: Cuts,
+        self, config: WriteConfig, writer: Writer, output_files: OutputFiles, lock: Lock, journal: Journal, cuts: Cuts,
         reject_counter: RejectCounter, waiting: int,
     ) -> None:  # fmt: skip
         self.config = config
         self.reject_counter = reject_counter
         self._writer = writer
-        self._side = side
+        self._output_files = output_files
         self._lock = lock
         self._journal = journal
         self._cuts = cuts
-        self._publisher = Publisher(side, journal, lock, waiting)
+        self._publisher = Publisher(output_files, journal, lock, waiting)
         self._carry: dict[str, Any] = journal.carry
         self._next = journal.stop
         self._shard: _OpenShard | None = None
@@ -76,7 +76,7 @@ class Output:
     def open(
         cls, config: WriteConfig, identity: Mapping[str, Any], *, total: int | None, start: int = 0,
         whole: int | None = None, part: tuple[int, int] | None = None, reject_limit: RejectLimit | None = None,
-        fresh: bool = False, stage: Stage | None = None, inputs: Listing | None = None, led: bool = False,
+        fresh: bool = False, addition: Addition | None = None, inputs: Listing | None = None, led: bool = False,
         waiting: int = WAITING[0], schema: Mapping[str, Any] | None = None,
     ) -> Output:  # fmt: skip
         """Open the output of positions [start, start + total), or start and on where ``total`` is None.
@@ -96,17 +96,19 @@ class Output:
             raise SpecError("parts of a job need to know how many samples there are")
         if config.url and part is not None and getattr(writer, "key", "") == "sample" and writer.name == "files":
             raise SpecError("parts that write files to a URL cannot see each other's names: give key: position")
-        side = Side(config.path, part, stage)
-        cuts = Cuts(config, side, start, total, whole)
+        output_files = OutputFiles(config.path, part, addition)
+        cuts = Cuts(config, output_files, start, total, whole)
         with job_errors("nothing was written yet"):
             files_io.make_dirs(config.path)
         with job_errors():
-            lock = Lock(side.lock)
+            lock = Lock(output_files.lock)
             try:
                 if config.url:
-                    side.mirror = Mirror(config.url, config.path)
-                    side.mirror.begin(side.lock.name, [side.journal.name, side.rejects.name] if led else None)
-                begun = side.journal.exists()
+                    output_files.mirror = Mirror(config.url, config.path)
+                    output_files.mirror.begin(
+                        output_files.lock.name, [output_files.journal.name, output_files.rejects.name] if led else None
+                    )
+                begun = output_files.journal.exists()
                 header = {
                     "identity": dict(identity),
                     "write": config.identity(),
@@ -116,24 +118,26 @@ class Output:
                     **({"split": True} if config.split else {}),
                     "part": None if part is None else list(part),
                 }
-                if stage is not None:
-                    header[stage.kind] = stage.header()
-                journal = open_journal(side, config, writer, header, fresh, inputs, led)
+                if addition is not None:
+                    header[addition.kind] = addition.header()
+                journal = open_journal(output_files, config, writer, header, fresh, inputs, led)
                 reject_counter = RejectCounter(
-                    reject_limit or RejectLimit(), whole if led else total, f"{config.where}/{side.rejects.name}"
+                    reject_limit or RejectLimit(),
+                    whole if led else total,
+                    f"{config.where}/{output_files.rejects.name}",
                 )
                 reject_counter.resume(journal.stop - start, journal.rejected)
-                side.put(side.journal)
-                out = cls(config, writer, side, lock, journal, cuts, reject_counter, waiting)
+                output_files.put(output_files.journal)
+                out = cls(config, writer, output_files, lock, journal, cuts, reject_counter, waiting)
                 out._led, out._begun = led, begun
             except BaseException:
-                let_go(side, lock)
+                let_go(output_files, lock)
                 raise
             with out._guard():
                 if not out.finished:
                     out._prepare(inputs)
                 elif part is not None and not led:
-                    merge_parts(config.path, side)  # its last run may have been killed before
+                    merge_parts(config.path, output_files)  # its last run may have been killed before
             return out
 
     def _prepare(self, inputs: Listing | None) -> None:
@@ -141,11 +145,11 @@ class Output:
         # Only the shard after the journal's last can have been published without its line.
         left = None if self._next == self._cuts.stop else self._cuts.stem(self._next, self._shards)
         if self._begun or not self._led:
-            remove_unlisted(self._side, self.config.name, self._journal, left)
-        if inputs is not None and not self._side.inputs.exists():
-            replace(self._side.inputs, inputs().encode(), self._side)
-        self._publisher.rejects = open_rejects(self._side, self._journal)
-        earlier = earlier_entries(self._side)
+            remove_unlisted(self._output_files, self.config.name, self._journal, left)
+        if inputs is not None and not self._output_files.inputs.exists():
+            replace(self._output_files.inputs, inputs().encode(), self._output_files)
+        self._publisher.rejects = open_rejects(self._output_files, self._journal)
+        earlier = earlier_entries(self._output_files)
         if not self._journal.entries and earlier and earlier[-1]["carry"]:
             self._carry = copy.deepcopy(earlier[-1]["carry"])
         self._state = self._writer.begin(self.config.path, [*earlier, *self._journal.entries])
@@ -155,7 +159,7 @@ class Output:
     @property
     def part(self) -> tuple[int, int] | None:
         """Part (i, n) of the job that fills the folder; None for all of it."""
-        return self._side.part
+        return self._output_files.part
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -171,9 +175,9 @@ class Output:
     @property
     def finished(self) -> bool:
         """Everything is published already."""
-        if self._side.stage is not None:
-            return self._journal.done and self._side.stage.published(self.config.path)
-        return self._journal.done and (self._led or self._side.manifest.exists())
+        if self._output_files.addition is not None:
+            return self._journal.done and self._output_files.addition.published(self.config.path)
+        return self._journal.done and (self._led or self._output_files.manifest.exists())
 
     @property
     def written(self) -> int:
@@ -281,8 +285,8 @@ class Output:
 
     def _open_shard(self, start: int) -> _OpenShard:
         files = ShardFiles(
-            self.config.path, self._cuts.stem(start, self._shards), f"{self._side.tag}{os.getpid()}",
-            self._cuts.expected(start), self._state, self._side.part is None, self._publisher.workers,
+            self.config.path, self._cuts.stem(start, self._shards), f"{self._output_files.tag}{os.getpid()}",
+            self._cuts.expected(start), self._state, self._output_files.part is None, self._publisher.workers,
             self.config.sha256 or self._journal.contents.version == 1,
         )  # fmt: skip
         files.carry = self._carry
@@ -327,15 +331,21 @@ class Output:
                 self.abort()
                 return
             if report is not None:
-                replace(self._side.report, encode_json(report, indent=2), self._side)
-            if self._side.stage is not None:
-                publish_stage(self.config.path, self._side)
+                replace(self._output_files.report, encode_json(report, indent=2), self._output_files)
+            if self._output_files.addition is not None:
+                publish_addition(self.config.path, self._output_files)
             else:
                 contents = self._journal.contents
-                inputs = self._side.inputs if self._side.part is None else None  # listed once for all parts
-                replace(self._side.manifest, build_manifest(contents, self._side.rejects, inputs), self._side)
-            if self._side.part is not None:
-                merge_parts(self.config.path, self._side)
+                inputs = (
+                    self._output_files.inputs if self._output_files.part is None else None
+                )  # listed once for all parts
+                replace(
+                    self._output_files.manifest,
+                    build_manifest(contents, self._output_files.rejects, inputs),
+                    self._output_files,
+                )
+            if self._output_files.part is not None:
+                merge_parts(self.config.path, self._output_files)
         self.abort()
 
     def _finish_shards(self) -> None:
@@ -344,7 +354,12 @@ class Output:
                 f"the job ended at position {self._next} of {self._cuts.stop}; run the same command again: it continues"
             )
         self.reject_counter.finish()
-        if self._shard is None and self._shards == 0 and self._side.part is None and not self._side.stage:
+        if (
+            self._shard is None
+            and self._shards == 0
+            and self._output_files.part is None
+            and not self._output_files.addition
+        ):
             self._open_shard(self._cuts.start)  # an empty data set still has a readable output
         if self._shard is not None:
             self._close_shard()
@@ -358,7 +373,7 @@ class Output:
         self._publisher.stop([] if unfinished is None else [unfinished.files])
         self._closed = True
         self._publisher.close()
-        let_go(self._side, self._lock)
+        let_go(self._output_files, self._lock)
 
     def __enter__(self) -> Output:
         return self

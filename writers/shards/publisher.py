@@ -15,19 +15,19 @@ from ..bytes.background import Workers
 from ..bytes.files_io import File
 from .journal import Journal
 from .lock import Lock
-from .manifest import Side
+from .manifest import OutputFiles
 from .rejects import RejectRow
 
 
 class Publisher:
     """Takes shards that are complete. Shard, reject log, journal: each is durable before the next one is touched."""
 
-    def __init__(self, side: Side, journal: Journal, lock: Lock, waiting: int) -> None:
+    def __init__(self, output_files: OutputFiles, journal: Journal, lock: Lock, waiting: int) -> None:
         """``waiting``: bytes that may wait to be written."""
         self.workers = Workers(waiting)
         self.rejects: File | None = None
         """The reject log, from `Output`'s preparations on."""
-        self._side = side
+        self._output_files = output_files
         self._journal = journal
         self._lock = lock
         self._waiting: list[ShardFiles] = []
@@ -36,8 +36,8 @@ class Publisher:
     def check(self) -> None:
         """Raises what failed in the background; keeps the lock of an output in a store alive."""
         self.workers.check()
-        if self._side.mirror is not None:
-            self._side.mirror.beat()
+        if self._output_files.mirror is not None:
+            self._output_files.mirror.beat()
 
     def log(self, rows: Sequence[RejectRow]) -> None:
         """Add lines to the reject log."""
@@ -75,7 +75,7 @@ class Publisher:
         self._check_there()
         if there:
             entry["files"] = [i.listed(self._journal.contents.version) for i in files.publish()]
-        self._put([self._side.root / info["name"] for info in entry["files"]])
+        self._put([self._output_files.root / info["name"] for info in entry["files"]])
         self._log.sync()
         self._journal.append(entry)
         try:
@@ -83,12 +83,12 @@ class Publisher:
         except JobError:
             if self._journal.removed:  # meanwhile: no journal tells of this shard, so it must not stay
                 for info in entry["files"]:
-                    files_io.remove(self._side.root / info["name"])
+                    files_io.remove(self._output_files.root / info["name"])
             raise
-        self._put([self._side.rejects, self._side.journal])
-        if self._side.mirror is not None:
+        self._put([self._output_files.rejects, self._output_files.journal])
+        if self._output_files.mirror is not None:
             for info in entry["files"]:
-                self._side.mirror.forget(info["name"])
+                self._output_files.mirror.forget(info["name"])
         self._waiting.remove(files)
 
     def _check_there(self) -> None:
@@ -97,21 +97,21 @@ class Publisher:
         for file in (self._journal, self._log):
             if file.removed:
                 raise JobError(
-                    f"{self._side.root}: the output was removed while the job wrote it ({file.path.name} is gone); "
-                    "run the same command again: it starts anew"
+                    f"{self._output_files.root}: the output was removed while the job wrote it ({file.path.name} is "
+                    "gone); run the same command again: it starts anew"
                 )
 
     def _put(self, paths: Sequence[Path]) -> None:
         """Copy files to where the output is, if that is elsewhere and still this job's."""
-        if self._side.mirror is not None and paths:
-            self._side.mirror.check()
-            self._side.put(*paths)
+        if self._output_files.mirror is not None and paths:
+            self._output_files.mirror.check()
+            self._output_files.put(*paths)
 
     def finish(self, stop: int) -> None:
         """All positions up to ``stop`` are in shards: wait for the last, and say so in the journal."""
         self.workers.publishing.wait()
         self._journal.append({"done": True, "stop": stop})
-        self._put([self._side.rejects, self._side.journal])
+        self._put([self._output_files.rejects, self._output_files.journal])
 
     def stop(self, unfinished: Iterable[ShardFiles] = ()) -> None:
         """Publish what is complete, remove the rest and ``unfinished``, end the threads."""

@@ -20,47 +20,53 @@ from ..bytes.sidecar import inside, is_inside, read
 from .config import WriteConfig
 from .journal import Contents, ForgedError, Journal, differences, read_journal, salvage
 from .lock import Lock
-from .manifest import Side, Stage, part_sides, replace, sides, stages, temporary_of
+from .manifest import Addition, OutputFiles, addition_files_of, output_files_of, part_files_of, replace, temporary_of
 
 Listing = Callable[[], Inputs]
 """Makes the list of inputs, where it is to be kept."""
 
 
 def open_journal(
-    side: Side, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool, inputs: Listing | None,
-    led: bool = False,
+    files: OutputFiles, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool,
+    inputs: Listing | None, led: bool = False,
 ) -> Journal:  # fmt: skip
     """The journal of the job that `Output.open` was asked for: a new one, or that of its interrupted run. ``fresh``
     removes an earlier job's output first. A part that is ``led`` finds a directory that was looked at. Raises JobError
     where the output is another job's, or nobody's we know."""
     root = config.path
-    if side.stage is not None:
-        return _open_stage_journal(side, side.stage.kind, header, inputs)
-    for other in () if led else sides(root):
-        if (other.part or (0, 1))[1] != (side.part or (0, 1))[1]:
+    if files.addition is not None:
+        return _open_addition_journal(files, files.addition.kind, header, inputs)
+    for other in () if led else output_files_of(root):
+        if (other.part or (0, 1))[1] != (files.part or (0, 1))[1]:
             cut = "in one piece" if other.part is None else f"in {other.part[1]} parts"
             raise JobError(
                 f"{config.where} holds a job that runs {cut} ({other.journal.name}); run it so, or choose another path"
             )
-    if not fresh and not led and side.part is not None:
-        _check_same_job(side, config, header)
+    if not fresh and not led and files.part is not None:
+        _check_same_job(files, config, header)
     if fresh:
-        _remove_job(side, config.name, writer)
-    known = None if fresh else read_journal(side.journal)
-    for path in (side.inputs, side.manifest, side.report, root / "manifest.json", root / "rejects.jsonl"):
-        files_io.remove(temporary_of(path, side))
+        _remove_job(files, config.name, writer)
+    known = None if fresh else read_journal(files.journal)
+    for path in (
+        files.inputs,
+        files.manifest,
+        files.report,
+        root / "manifest.json",
+        root / "rejects.jsonl",
+    ):
+        files_io.remove(temporary_of(path, files))
     if known is None:
         if not fresh and not led:
-            refuse_foreign(side, config, writer)
-        return Journal.start(side.journal, header)
+            refuse_foreign(files, config, writer)
+        return Journal.start(files.journal, header)
     remedy = "Choose another path, or start anew with --fresh (removes the earlier output)"
-    return _reopened(side, known, header, f"{config.where} holds the output of another job", remedy, led)
+    return _reopened(files, known, header, f"{config.where} holds the output of another job", remedy, led)
 
 
-def _check_same_job(side: Side, config: WriteConfig, header: Mapping[str, Any]) -> None:
+def _check_same_job(files: OutputFiles, config: WriteConfig, header: Mapping[str, Any]) -> None:
     """Raises JobError if another part in the folder is one of another job: the parts could never be joined."""
-    for other in sides(config.path):
-        known = None if other.part == side.part else read_journal(other.journal, header_only=True)
+    for other in output_files_of(config.path):
+        known = None if other.part == files.part else read_journal(other.journal, header_only=True)
         if known is None:
             continue
         same = ("identity", "write", "whole")
@@ -73,7 +79,7 @@ def _check_same_job(side: Side, config: WriteConfig, header: Mapping[str, Any]) 
 
 
 def _reopened(
-    side: Side, known: Contents, header: Mapping[str, Any], whose: str, remedy: str, led: bool = False
+    files: OutputFiles, known: Contents, header: Mapping[str, Any], whose: str, remedy: str, led: bool = False
 ) -> Journal:
     """The journal, to go on with. Raises JobError where it is another's, or what it published is gone."""
     changed = differences(known.header, dict(header))
@@ -81,47 +87,47 @@ def _reopened(
         changed[0] += " (--limit is another)"
     if changed:
         raise JobError(f"{whose}; this one differs in\n  " + "\n  ".join(changed) + f"\n{remedy}")
-    if led and side.mirror is not None:
-        side.mirror.look_up(info["name"] for entry in known.entries for info in entry["files"])
-    _check_published(side, known)
-    return Journal.reopen(side.journal, known)
+    if led and files.mirror is not None:
+        files.mirror.look_up(info["name"] for entry in known.entries for info in entry["files"])
+    _check_published(files, known)
+    return Journal.reopen(files.journal, known)
 
 
-def _check_published(side: Side, known: Contents) -> None:
+def _check_published(files: OutputFiles, known: Contents) -> None:
     for entry in known.entries:
         for info in entry["files"]:
-            size = side.size(info["name"])
+            size = files.size(info["name"])
             if size != info["bytes"]:
                 what = "is missing" if size < 0 else f"has {size} bytes instead of {info['bytes']}"
-                path = side.root / info["name"]
+                path = files.root / info["name"]
                 raise JobError(f"{path} was written before but {what}; restore it, or start anew with --fresh")
 
 
-def let_go(side: Side, lock: Lock) -> None:
+def let_go(files: OutputFiles, lock: Lock) -> None:
     """The next job may come."""
-    if side.mirror is not None:
+    if files.mirror is not None:
         with contextlib.suppress(OSError, JobError):
-            side.mirror.end()
+            files.mirror.end()
     with contextlib.suppress(OSError):
         lock.release()
 
 
-def _open_stage_journal(side: Side, kind: str, header: Mapping[str, Any], inputs: Listing | None) -> Journal:
-    known = read_journal(side.journal)
+def _open_addition_journal(files: OutputFiles, kind: str, header: Mapping[str, Any], inputs: Listing | None) -> Journal:
+    known = read_journal(files.journal)
     if known is None:
         if inputs is not None:  # first, so that a stage that was begun can always be told from what came later
-            replace(side.inputs, inputs().encode(), side)
-        return Journal.start(side.journal, header)
-    return _reopened(side, known, header, f"{side.journal} was begun by another {kind}", "Remove it to begin again")
+            replace(files.inputs, inputs().encode(), files)
+        return Journal.start(files.journal, header)
+    return _reopened(files, known, header, f"{files.journal} was begun by another {kind}", "Remove it to begin again")
 
 
-def _remove_job(side: Side, name: str, writer: Writer) -> None:
+def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
     """Remove what the journals tell of; where they are damaged, also what has the name of a shard of job ``name``."""
-    root = side.journal.parent
+    root = files.journal.parent
     entries: list[Mapping[str, Any]] = []
     later = _later(root)
     damaged = False
-    for journal in (side.journal, *(s.journal for s in later)):
+    for journal in (files.journal, *(s.journal for s in later)):
         try:
             known = read_journal(journal)
             entries += known.entries if known else []
@@ -133,81 +139,83 @@ def _remove_job(side: Side, name: str, writer: Writer) -> None:
                 raise
             entries += left
             damaged = True
-    if damaged and side.part is None:  # of parts, nobody can tell whose a shard is
-        entries += _shards_named(side, name, writer)
-    side.take_back(root / "manifest.json")  # the whole job's, where this is one of its parts
-    side.take_back(side.manifest)
+    if damaged and files.part is None:  # of parts, nobody can tell whose a shard is
+        entries += _shards_named(files, name, writer)
+    files.take_back(root / "manifest.json")  # the whole job's, where this is one of its parts
+    files.take_back(files.manifest)
     for entry in entries:
         for info in entry["files"]:
             path = inside(root, info["name"])
-            side.take_back(path)
+            files.take_back(path)
             parent = path.parent
             while parent != root and parent.is_dir() and not any(parent.iterdir()):
                 files_io.remove(parent)
                 parent = parent.parent
-    for path in [p for s in (*reversed(later), side) for p in s.removable]:
-        side.take_back(path)
+    for path in [p for s in (*reversed(later), files) for p in s.removable]:
+        files.take_back(path)
 
 
-def remove_all(root: Path, by: Side, config: WriteConfig, writer: Writer) -> None:
+def remove_all(root: Path, by: OutputFiles, config: WriteConfig, writer: Writer) -> None:
     """Remove the output in ``root``, in one piece or in parts, on behalf of the job that holds the lock of ``by``.
     Raises JobError where another job writes a part of it, OSError."""
-    for side in [*sides(root), *part_sides(root)]:
-        side.mirror = by.mirror
-        lock = Lock(side.lock) if side.part is not None else None
+    for files in [*output_files_of(root), *part_files_of(root)]:
+        files.mirror = by.mirror
+        lock = Lock(files.lock) if files.part is not None else None
         try:
-            _remove_job(side, config.name, writer)
+            _remove_job(files, config.name, writer)
         finally:
             if lock is not None:
                 lock.release()
     by.take_back(root / "rejects.jsonl")
 
 
-def _later(root: Path) -> list[Side]:
+def _later(root: Path) -> list[OutputFiles]:
     """The stages of an output, of damaged journals too."""
     found = {m[0]: (m[1], int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _STAGE.fullmatch(p.name))}
-    return [Side(root, stage=Stage(n, kind, ())) for kind, n in sorted(found.values(), key=lambda f: f[1])]  # type: ignore[arg-type]
+    return [OutputFiles(root, addition=Addition(n, kind, ())) for kind, n in sorted(found.values(), key=lambda f: f[1])]  # type: ignore[arg-type]
 
 
 _STAGE = re.compile(r"journal-(retry|append)-(\d{3,})\.jsonl")
 
 
-def _shards_named(side: Side, name: str, writer: Writer) -> list[Mapping[str, Any]]:
+def _shards_named(files: OutputFiles, name: str, writer: Writer) -> list[Mapping[str, Any]]:
     """The shards in an output by their names, and the samples' files that their listings tell of."""
     shard = re.compile(rf"{re.escape(name)}(-(retry|append)-\d{{3,}})?-\d{{5,}}(-of-\d{{5,}})?\.[^/]*")
     found: list[Mapping[str, Any]] = []
-    for entry in filter(shard.fullmatch, side.names()):
+    for entry in filter(shard.fullmatch, files.names()):
         names = [entry]
         if writer.name == "files" and entry.endswith(".jsonl"):
             with contextlib.suppress(OSError, JobError, ValueError, LookupError, TypeError):
-                for line in read(side.root / entry).splitlines():
+                for line in read(files.root / entry).splitlines():
                     names += [f for f in json.loads(line)["files"] if is_inside(f)]
         found.append({"files": [{"name": n} for n in names]})
     return found
 
 
-def refuse_foreign(side: Side, config: WriteConfig, writer: Writer) -> None:
+def refuse_foreign(files: OutputFiles, config: WriteConfig, writer: Writer) -> None:
     """A new job never touches what it did not write. Raises JobError where something of that kind is there."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
-    own_names = [p.name for p in side.removable if p != side.journal and (side.part is None or p != side.inputs)]
-    for entry in side.names():
-        if entry in own_names or (side.part is None and ours.fullmatch(entry)):
-            remedy = f": rm -r {shlex.quote(str(side.root / entry))}" if side.mirror is None else ""
+    own_names = [p.name for p in files.removable if p != files.journal and (files.part is None or p != files.inputs)]
+    for entry in files.names():
+        if entry in own_names or (files.part is None and ours.fullmatch(entry)):
+            remedy = f": rm -r {shlex.quote(str(files.root / entry))}" if files.mirror is None else ""
             raise JobError(
                 f"{config.where} already holds {entry}, and no journal that knows of it; choose another path, or "
                 f"remove it{remedy}"
             )
-    own = {p.name for p in (side.lock, side.journal)}
-    if side.part is None or len(sides(config.path)) <= side.journal.exists():  # the first of the parts looks
-        writer.check_root(config.path, [e for e in side.names() if e not in own])
+    own = {p.name for p in (files.lock, files.journal)}
+    if (
+        files.part is None or len(output_files_of(config.path)) <= files.journal.exists()
+    ):  # the first of the parts looks
+        writer.check_root(config.path, [e for e in files.names() if e not in own])
 
 
-def remove_unlisted(side: Side, name: str, journal: Journal, stem: str | None) -> None:
+def remove_unlisted(files: OutputFiles, name: str, journal: Journal, stem: str | None) -> None:
     """Remove what an interrupted run did beyond its journal: temporary files of the shards ``name``, and what it
     published of the shard ``stem``, the next one; None where there is none."""
-    root = side.root
+    root = files.root
     for entry in sorted(os.listdir(root)):
-        if entry.startswith(f".{name}-") and f".tmp-{side.tag}" in entry:
+        if entry.startswith(f".{name}-") and f".tmp-{files.tag}" in entry:
             files_io.remove(root / entry)
     if stem is None:
         return
@@ -217,12 +225,12 @@ def remove_unlisted(side: Side, name: str, journal: Journal, stem: str | None) -
             files_io.remove(root / entry)
 
 
-def open_rejects(side: Side, journal: Journal) -> File:
+def open_rejects(files: OutputFiles, journal: Journal) -> File:
     """The reject log, cut to what the journal tells of."""
-    log, listed = File(side.rejects, append=True), journal.rejects_size
+    log, listed = File(files.rejects, append=True), journal.rejects_size
     if log.size < listed:
         raise JobError(
-            f"{side.rejects} is shorter than the journal says ({log.size} bytes, {listed} expected); restore it, or "
+            f"{files.rejects} is shorter than the journal says ({log.size} bytes, {listed} expected); restore it, or "
             "start anew with --fresh"
         )
     if log.size > listed:
@@ -230,12 +238,15 @@ def open_rejects(side: Side, journal: Journal) -> File:
     return log
 
 
-def earlier_entries(side: Side) -> list[Mapping[str, Any]]:
+def earlier_entries(files: OutputFiles) -> list[Mapping[str, Any]]:
     """Journal entries of what a stage adds to; nothing for a job's first run."""
-    if side.stage is None:
+    if files.addition is None:
         return []
     earlier: list[Mapping[str, Any]] = []
-    for one in (*sides(side.root), *stages(side.root)[: side.stage.number - 1]):
+    for one in (
+        *output_files_of(files.root),
+        *addition_files_of(files.root)[: files.addition.number - 1],
+    ):
         known = read_journal(one.journal)
         earlier += known.entries if known else []
     return earlier

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...ops.errors import JobError
 from ..bytes import sidecar
 from .journal import differences, read_journal
-from .manifest import Stage, sides, stages
+from .manifest import Addition, addition_files_of, output_files_of
 from .rejects import RejectRow
 
 
@@ -16,7 +16,7 @@ from .rejects import RejectRow
 class Outstanding:
     """The next retry of an output, or the one that was interrupted."""
 
-    retry: Stage
+    retry: Addition
     rows: tuple[RejectRow, ...]
     """The rejects that are tried again, by position."""
 
@@ -24,11 +24,11 @@ class Outstanding:
 def next_retry(root: Path) -> Outstanding:
     """The samples to try again in the finished output ``root``. Raises JobError where it is not finished."""
     check_finished(root)
-    later = stages(root)
+    later = addition_files_of(root)
     number = len(later) + 1
     log = root / "rejects.jsonl"
-    if later and later[-1].stage is not None and not later[-1].stage.published(root):
-        if later[-1].stage.kind == "append":
+    if later and later[-1].addition is not None and not later[-1].addition.published(root):
+        if later[-1].addition.kind == "append":
             raise JobError(f"{root}: inputs are being added; run that to its end first (dali-run run SPEC --append)")
         number = len(later)
         if later[-1].before.exists():
@@ -39,19 +39,19 @@ def next_retry(root: Path) -> Outstanding:
         raise JobError(f"{log} cannot be read: {e}") from None
     rows = tuple(r for r in rows if not r.there)  # their places are taken
     positions = dict.fromkeys(r.position for r in rows)  # once, where several parts of a sample were rejected
-    return Outstanding(Stage(number, "retry", tuple(positions)), rows)
+    return Outstanding(Addition(number, "retry", tuple(positions)), rows)
 
 
 def check_finished(root: Path) -> None:
     """Raises JobError where ``root`` is no output whose first run, with all of its parts, is finished."""
-    if not sides(root) or not (root / "manifest.json").exists():
+    if not output_files_of(root) or not (root / "manifest.json").exists():
         raise JobError(f"{root} is no finished output; run the job (all of its parts) to its end first")
 
 
 def check_same_job(root: Path, identity: dict[str, object], write: dict[str, object]) -> None:
     """Raises JobError where the job is not the one that wrote ``root``. The inputs' fingerprint may differ: repaired
     files are what a retry is for, and added ones an append; the caller compares what they hold."""
-    contents = read_journal(sides(root)[0].journal)
+    contents = read_journal(output_files_of(root)[0].journal)
     assert contents is not None
     old, new = ({**i, "inputs": None} for i in (contents.header["identity"], identity))
     changed = differences({"identity": old, "write": contents.header["write"]}, {"identity": new, "write": write})

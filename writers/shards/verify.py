@@ -23,14 +23,14 @@ from ..bytes.sums import sums_of
 from ..bytes.written import Problem, UnreadError, WrittenShard
 from .journal import Contents, read_journal
 from .manifest import (
-    Side,
+    OutputFiles,
+    addition_files_of,
     base_rejects,
     build_manifest,
     file_info,
-    manifest_with_stages,
-    rejects_with_stages,
-    sides,
-    stages,
+    manifest_with_additions,
+    output_files_of,
+    rejects_with_additions,
 )
 from .mirror import Mirror
 from .rejects import RejectRow
@@ -80,19 +80,19 @@ def verify(
 def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], None], files: FileCheck) -> Verdict:
     problems: list[Problem] = []
     entries: list[dict[str, Any]] = []
-    found = sides(root)
+    found = output_files_of(root)
     if not found:
         problems.append(Problem("journal.jsonl", "", "is missing: this is no output of dali-run, or it never began"))
-    later: list[Side] = []
+    later: list[OutputFiles] = []
     try:
-        later = stages(root)
+        later = addition_files_of(root)
     except (JobError, OSError) as e:
-        problems.append(Problem("journal of a stage", "", str(e)))
+        problems.append(Problem("journal of an addition", "", str(e)))
     rejects, finished = 0, bool(found)
-    checked = [(side, _check_side(root, side, problems)) for side in [*found, *later]]
+    checked = [(output_files, _check_files(root, output_files, problems)) for output_files in [*found, *later]]
     finished &= all(contents is not None and contents.done for _, contents in checked)
     done, total = 0, sum(_bytes_of(e) for _, contents in checked if contents is not None for e in contents.entries)
-    for side, contents in checked:
+    for output_files, contents in checked:
         if contents is None:
             continue
         for entry in contents.entries:
@@ -102,7 +102,11 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], No
             done += _bytes_of(entry)
         entries += contents.entries
         rejected = sum(e["rejects"] for e in contents.entries)
-        rejects = rejected if side.stage is not None and side.stage.kind == "retry" else rejects + rejected
+        rejects = (
+            rejected
+            if output_files.addition is not None and output_files.addition.kind == "retry"
+            else rejects + rejected
+        )
     if finished:
         problems += _check_whole(root, found[0].part is not None)
     if all(contents is not None for _, contents in checked):
@@ -119,7 +123,7 @@ def _bytes_of(entry: Mapping[str, Any]) -> int:
 
 def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
     """The published shards of all parts and stages together."""
-    published = {"rejects.jsonl": rejects_with_stages, "manifest.json": manifest_with_stages}
+    published = {"rejects.jsonl": rejects_with_additions, "manifest.json": manifest_with_additions}
     for name, made in published.items():
         try:
             if parts and not (root / "manifest.json").exists():
@@ -152,39 +156,41 @@ def _check_inputs(root: Path, manifest: bytes) -> Iterator[Problem]:
                 yield Problem(name, "", f"cannot be read: {e.strerror}")
 
 
-def _check_side(root: Path, side: Side, problems: list[Problem]) -> Contents | None:
+def _check_files(root: Path, output_files: OutputFiles, problems: list[Problem]) -> Contents | None:
     try:
-        contents = read_journal(side.journal)
+        contents = read_journal(output_files.journal)
     except (JobError, OSError) as e:
-        problems.append(Problem(side.journal.name, "", str(e)))
+        problems.append(Problem(output_files.journal.name, "", str(e)))
         return None
     if contents is None:
-        problems.append(Problem(side.journal.name, "", "holds nothing: the job has just begun, or was killed then"))
+        problems.append(
+            Problem(output_files.journal.name, "", "holds nothing: the job has just begun, or was killed then")
+        )
         return None
-    if side.journal.stat().st_size > contents.size:
-        problems.append(Problem(side.journal.name, f"byte {contents.size}", "a torn or damaged last line"))
+    if output_files.journal.stat().st_size > contents.size:
+        problems.append(Problem(output_files.journal.name, f"byte {contents.size}", "a torn or damaged last line"))
     at = contents.header["range"][0]
     for entry in contents.entries:
         start, stop = entry["positions"]
         lost = entry["rejects"] - entry.get("replaced", 0)
         split = contents.header.get("split") is True  # a position may have any number of samples
         if start != at or (not split and entry["samples"] + lost != stop - start):
-            problems.append(Problem(side.journal.name, entry["shard"], (
+            problems.append(Problem(output_files.journal.name, entry["shard"], (
                 f"positions {start} to {stop} with {entry['samples']} samples and {entry['rejects']} rejects do not "
                 f"follow on {at}, or do not add up")))  # fmt: skip
         at = stop
     if not contents.done:
-        problems.append(Problem(side.journal.name, "", f"the job is not finished: it stands at position {at}; run the "
-                                "same command again"))  # fmt: skip
-    log = side.rejects if side.stage is not None else base_rejects(root, side)
+        problems.append(Problem(output_files.journal.name, "", f"the job is not finished: it ends at position {at}; "
+                                "run the same command again"))  # fmt: skip
+    log = output_files.rejects if output_files.addition is not None else base_rejects(root, output_files)
     _check_rejects(log, contents, problems)
-    if contents.done and side.part is not None:
+    if contents.done and output_files.part is not None:
         try:
-            if sidecar.read(side.manifest) != build_manifest(contents, log, None):
-                problems.append(Problem(side.manifest.name, "", "does not say what journal and reject log say"))
+            if sidecar.read(output_files.manifest) != build_manifest(contents, log, None):
+                problems.append(Problem(output_files.manifest.name, "", "does not say what journal and reject log say"))
         except OSError as e:
             problems.append(
-                Problem(side.manifest.name, "", f"cannot be read: {e.strerror}; run the same command again")
+                Problem(output_files.manifest.name, "", f"cannot be read: {e.strerror}; run the same command again")
             )
     return contents
 
@@ -236,9 +242,11 @@ def _names_below(root: Path) -> Iterator[str]:
         yield from sorted(p.name for p in root.glob(".*.tmp-*") if p.is_dir())
 
 
-def _unlisted(names: Iterable[str], sides: Sequence[Side], entries: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _unlisted(
+    names: Iterable[str], output_files_of: Sequence[OutputFiles], entries: Sequence[Mapping[str, Any]]
+) -> Iterator[Problem]:
     listed = {f["name"] for e in entries for f in e["files"]}
-    listed.update(p.name for side in sides for p in side.removable)
+    listed.update(p.name for output_files in output_files_of for p in output_files.removable)
     listed.update(("manifest.json", "rejects.jsonl", "report.json", "inputs.gz"))
     suffixes = tuple({Path(name).suffix for e in entries for f in e["files"] if (name := f["name"])} - {""})
     found = 0
@@ -261,9 +269,9 @@ def _is_lock_of_lmdb(name: str, listed: Collection[str]) -> bool:
     return name.endswith(".lmdb/lock.mdb") and name.removesuffix("lock.mdb") + "data.mdb" in listed
 
 
-def _check_reports(root: Path, sides: Sequence[Side], problems: list[Problem]) -> Iterator[str]:
+def _check_reports(root: Path, output_files_of: Sequence[OutputFiles], problems: list[Problem]) -> Iterator[str]:
     """Reports hold times, so that nothing lists their checksums: only their form is checked."""
-    for path in sorted({root / "report.json", *(side.report for side in sides)}):
+    for path in sorted({root / "report.json", *(output_files.report for output_files in output_files_of)}):
         try:
             sidecar.read_json(path, sidecar.REPORT)
             yield f"{path.name}: no checksum covers it, because it holds times"

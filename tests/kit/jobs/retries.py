@@ -15,7 +15,7 @@ def retry(job: Job, path: Path, still_bad: set[int], stop: int | None = None, ba
     outstanding = next_retry(path)
     positions = outstanding.retry.positions
     make = {"image": bytes_batch, "label": label_batch, "tensor": tensor_batch}
-    with Output.open(job.config(path), {"seed": 1}, total=len(positions), stage=outstanding.retry) as out:
+    with Output.open(job.config(path), {"seed": 1}, total=len(positions), addition=outstanding.retry) as out:
         at = out.resume_from
         while at < (len(positions) if stop is None else stop):
             part = positions[at : at + batch]

@@ -130,7 +130,7 @@ def test_what_cannot_be_retried(tmp_path: Path) -> None:
     samples = samples_of([4, 18])
     with (
         pytest.raises(JobError, match="account"),
-        Output.open(job.config(tmp_path), {}, total=3, stage=outstanding.retry) as out,
+        Output.open(job.config(tmp_path), {}, total=3, addition=outstanding.retry) as out,
     ):
         out.add(0, 2, samples, {k: job.batch(0, 0)[1][k] for k in job.fields})
 

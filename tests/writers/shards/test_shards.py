@@ -399,10 +399,10 @@ def test_parts_write_one_data_set(tmp_path: Path, name: str, n: int) -> None:
     for i in reversed(range(n)):
         run_part(job, tmp_path / "out", (i, n))
         assert (tmp_path / "out/manifest.json").exists() == (i == 0)  # the last to finish publishes
-    side = {"journal.jsonl", "manifest.json"}
-    expected = {k: v for k, v in digest(tmp_path / "expected").items() if k not in side}
+    output_files = {"journal.jsonl", "manifest.json"}
+    expected = {k: v for k, v in digest(tmp_path / "expected").items() if k not in output_files}
     found = digest(tmp_path / "out")
-    assert {k: v for k, v in found.items() if k not in part_files(n) | side} == expected
+    assert {k: v for k, v in found.items() if k not in part_files(n) | output_files} == expected
     assert set(found) == set(expected) | part_files(n) | {"manifest.json"}
     assert verify(tmp_path / "out").sound
     one, all_ = (json.loads((tmp_path / d / "manifest.json").read_text()) for d in ("expected", "out"))

@@ -24,7 +24,7 @@ from dali_run.writers.shards import lock
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.journal import _line, read_journal
 from dali_run.writers.shards.lock import Lock
-from dali_run.writers.shards.manifest import Side, Stage
+from dali_run.writers.shards.manifest import Addition, OutputFiles
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.retries import next_retry
 from dali_run.writers.shards.verify import verify
@@ -32,8 +32,12 @@ from tests.kit.writers import JOBS, digest
 
 OWN = [
     Path(p).name
-    for side in (Side(Path()), Side(Path(), (0, 2)), Side(Path(), stage=Stage(1, "retry", ())))
-    for p in (*side.removable, side.lock)
+    for files in (
+        OutputFiles(Path()),
+        OutputFiles(Path(), (0, 2)),
+        OutputFiles(Path(), addition=Addition(1, "retry", ())),
+    )
+    for p in (*files.removable, files.lock)
 ]
 
 
