@@ -129,8 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _leave_hung_gpus(code: int) -> None:
     """End the process here where a GPU hangs: at its usual end CUDA would wait for that."""
-    waits = sys.modules.get("dali_run.ops.gpu.waits")
-    if waits is not None and waits.any_hung():
+    watchdog = sys.modules.get("dali_run.ops.gpu.watchdog")
+    if watchdog is not None and watchdog.any_hung():
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

@@ -78,7 +78,7 @@ def command(
       dali-run run spec.yaml --on ray://head:10001
     """
     if device is not None and on is None:  # it starts while the rest is imported
-        from ..ops.gpu.start import start_named
+        from ..ops.gpu.early_init import start_named
 
         start_named(device)
     from ..pipelines.fleet.run import run as run_by_many

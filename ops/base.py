@@ -149,7 +149,7 @@ class Operator:
     repeats: ClassVar[bool] = False
     """Its gpu kernel does nothing but upload, allocate and launch through ``ctx.device``, and, with constant arguments,
     what it does follows from the shapes, layouts and types of its inputs: the engine may repeat it for others. With
-    other arguments, too, where it says what of them changes (`gpu.repeated.changing`)."""
+    other arguments, too, where it says what of them changes (`gpu.launch_recording.changing`)."""
     bound: ClassVar[str] = "exact"
     """How far CPU and GPU results may be apart, in words."""
     example: ClassVar[str] = ""

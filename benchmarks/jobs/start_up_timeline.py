@@ -4,7 +4,7 @@
 
 FILE gets a JSON list of [seconds since the process began, seconds that it took, thread, what]. Parts nest: the seconds
 of what is called by another part are in both. The notes themselves take microseconds. START_UP_WITHOUT=MODULE:FUNCTION
-makes one of the parts do nothing, to see what it is good for (dali_run.ops.gpu.start:_start).
+makes one of the parts do nothing, to see what it is good for (dali_run.ops.gpu.early_init:_start).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 PARTS = {
-    "dali_run.ops.gpu.start": ["_start"],
+    "dali_run.ops.gpu.early_init": ["_start"],
     "dali_run.ops.gpu.lane": [
         "gpu_count", "Lane.__init__", "Lane.functions", "load", "_image", "_module", "_text_module",
         "_load_text", "limit_pool", "free_memory", "Lane.synchronize",

@@ -17,7 +17,7 @@ from PIL import Image
 from ..ops.batch import I32, I64, Batch, Samples, concat, elements, host_empty
 from ..ops.context import Context
 from ..ops.errors import SpecError
-from ..ops.gpu.repeated import repeats_of
+from ..ops.gpu.launch_recording import repeats_of
 from ..ops.images.resampling.libraries import plan_of_windows
 from ..ops.images.resampling.resample import bounded, preset, preset_on_gpu
 from ..ops.images.resize import Resize

@@ -13,7 +13,7 @@ from ..context import Context
 from ..copies.strided import LARGEST, run, whole
 from ..copies.windows import round_half_away
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import once
+from ..gpu.launch_recording import once
 from ..types import DALIDataType, to_numpy
 from .slice import resolve_axes
 

@@ -13,7 +13,7 @@ from ..context import Context
 from ..copies.strided import convert, pad, run, whole, window
 from ..copies.windows import OutOfBounds, border, bounded, fill_along, image_layout, refused, round_half_away
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import once
+from ..gpu.launch_recording import once
 from ..kernels import Kernels
 from ..types import DALIDataType, DALIImageType, to_numpy
 

@@ -12,7 +12,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..errors import SpecError
-from ..gpu.repeated import lasting, once
+from ..gpu.launch_recording import lasting, once
 from ..kernels import Kernels
 from ..types import DALIDataType
 

@@ -14,7 +14,7 @@ from ..base import Arg, Operator, Spec, Stage
 from ..batch import I64, Batch
 from ..context import Context
 from ..errors import SpecError
-from ..gpu.repeated import lasting
+from ..gpu.launch_recording import lasting
 from ..kernels import Kernels
 from ..types import DALIDataType
 from .fft import FftPlan, plan

@@ -19,7 +19,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
-from ..gpu.repeated import changing, fixed, shaped
+from ..gpu.launch_recording import changing, fixed, shaped
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
 from ..libraries import presets

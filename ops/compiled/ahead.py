@@ -23,7 +23,7 @@ Answer = dict[str, Any]
 
 def missing(wanted: Sequence[Loop]) -> list[Loop]:
     """Those of ``wanted`` that neither the wheel's packs nor the folder hold."""
-    from .loops import key_in_words
+    from .numba_cache import key_in_words
 
     found = []
     made_for = ""

@@ -62,7 +62,7 @@ def explicit() -> list[Loop]:
     """Loops of listed modules whose argument types stand in their decorators: modules ask for them when imported."""
     from importlib import import_module
 
-    from . import loops as hooks
+    from . import numba_cache as hooks
     from .signatures import in_words
     from .stamp import PACKAGE
 

@@ -1,4 +1,4 @@
-"""Numba gets the hooks of `loops` when somebody imports it: first, and without it being imported for that."""
+"""Numba gets the hooks of `numba_cache` when somebody imports it: first, and without it being imported for that."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class _Finder:
 
         def execute_and_install(module: ModuleType) -> None:
             execute(module)
-            from . import loops
+            from . import numba_cache
 
-            loops.install()
+            numba_cache.install()
 
         spec.loader.exec_module = execute_and_install  # type: ignore[method-assign]
         return spec
@@ -40,8 +40,8 @@ class _Finder:
 def watch() -> None:
     """Set the hooks as soon as Numba is there."""
     if _WAITED_FOR in sys.modules:
-        from . import loops
+        from . import numba_cache
 
-        loops.install()
+        numba_cache.install()
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

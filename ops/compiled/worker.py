@@ -18,7 +18,7 @@ from typing import Any
 
 def compiled(line: str) -> dict[str, Any]:
     """Compile the loop of a line, if it is not kept already, and say where it is."""
-    from . import loops, store, target
+    from . import numba_cache, store, target
     from .listed import of_line
     from .signatures import of_words
     from .stamp import PACKAGE, stamp
@@ -26,11 +26,11 @@ def compiled(line: str) -> dict[str, Any]:
     wanted = of_line(line)
     began = time.perf_counter()
     import_module(f"{PACKAGE}.{wanted.module}")
-    found = loops.defined[f"{PACKAGE}.{wanted.module}", wanted.function]
+    found = numba_cache.defined[f"{PACKAGE}.{wanted.module}", wanted.function]
     args = tuple(map(of_words, wanted.types))
-    loops.compile_listed(found, args)
-    function = loops.function_of(found)
-    key, made_from = loops.key_of(function, args), stamp(loops.file_of(function))
+    numba_cache.compile_listed(found, args)
+    function = numba_cache.function_of(found)
+    key, made_from = numba_cache.key_of(function, args), stamp(numba_cache.file_of(function))
     made_for = target.of_this_process()
     return {"key": key, "stamp": made_from, "kept": store.holds(key, made_from, made_for),
             "file": store.name_of(key, made_for), "seconds": time.perf_counter() - began}  # fmt: skip
@@ -42,9 +42,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     os.nice(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-    from . import loops
+    from . import numba_cache
 
-    loops.collect()
+    numba_cache.collect()
     for line in sys.stdin:
         try:
             answer = compiled(line)

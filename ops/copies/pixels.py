@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..batch import I64
 from ..context import Context
-from ..gpu.repeated import FIXED, changing
+from ..gpu.launch_recording import FIXED, changing
 from ..kernels import Kernels
 
 _loops: Any = Kernels(".pixels_cpu", __package__)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..batch import I64
 from ..context import Context
-from ..gpu.repeated import FIXED, changing
+from ..gpu.launch_recording import FIXED, changing
 
 _THREADS = 256
 _LONG, _PIECE = 16384, 2048

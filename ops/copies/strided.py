@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
-from ..gpu.repeated import FIXED, changing, shaped
+from ..gpu.launch_recording import FIXED, changing, shaped
 from ..kernels import Kernels
 from . import pixels, rows
 
@@ -171,7 +171,7 @@ class Target:
 
 def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], CopyPlan] | None = None) -> Batch:
     """The batch that ``plan`` makes of the data of ``batch``, in the kernel's stage. ``again`` makes the plan for other
-    arguments, so that the launches may be repeated with those (`gpu.repeated.changing`).
+    arguments, so that the launches may be repeated with those (`gpu.launch_recording.changing`).
 
     Samples with more channels than ``fill`` and ``affine`` have values for come out empty; operators reject them.
     Samples of more than LARGEST elements are rejected here.

@@ -14,7 +14,7 @@ from ..codecs.jpeg.tables import ZIGZAG, quantisation
 from ..context import Context
 from ..copies.windows import image_layout, known_layout
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import Again, both
+from ..gpu.launch_recording import Again, both
 from ..images.frames import as_frames, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType

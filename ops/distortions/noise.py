@@ -14,7 +14,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SpecError
-from ..gpu.repeated import changing, fixed
+from ..gpu.launch_recording import changing, fixed
 from ..kernels import Kernels
 from ..types import DALIDataType
 

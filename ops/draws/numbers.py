@@ -22,7 +22,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import changing, fixed
+from ..gpu.launch_recording import changing, fixed
 from ..kernels import Kernels
 from ..streams import F32, U32, Streams, ends_of, uniform, uniform_range
 from ..types import DALIDataType, to_numpy

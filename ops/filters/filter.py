@@ -13,7 +13,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, affordable
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import once
+from ..gpu.launch_recording import once
 from ..images.frames import Pictures, as_frames, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy

@@ -13,7 +13,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import changing, fixed, shaped
+from ..gpu.launch_recording import changing, fixed, shaped
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
 from ..libraries import presets

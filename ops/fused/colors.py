@@ -12,7 +12,7 @@ from ..batch import Batch
 from ..color.linear import F32, Linear, chain
 from ..context import Context
 from ..copies.windows import known_layout
-from ..gpu.repeated import shaped
+from ..gpu.launch_recording import shaped
 from ..images.frames import Pictures
 from ..types import DALIDataType
 from .resize_normalize import part

@@ -13,7 +13,7 @@ from ..context import Context
 from ..copies.strided import Border, affordable
 from ..copies.windows import image_layout, known_layout, round_half_away
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import once
+from ..gpu.launch_recording import once
 from ..libraries import presets
 from ..sequences.unfold import by_frame, of_frame, of_sequence
 from ..types import DALIDataType, DALIInterpType

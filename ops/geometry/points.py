@@ -13,7 +13,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SampleError, SpecError, UnlikeSamplesError
-from ..gpu.repeated import both
+from ..gpu.launch_recording import both
 from ..kernels import Kernels
 from ..sequences.unfold import by_frame
 from ..types import DALIDataType, to_numpy

@@ -20,7 +20,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, Border, affordable
 from ..copies.windows import image_layout, known_layout, refused, round_half_away
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import Again, both, once, shaped
+from ..gpu.launch_recording import Again, both, once, shaped
 from ..kernels import Kernels
 from ..libraries import presets
 from ..sequences.unfold import by_frame, largest

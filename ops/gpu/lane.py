@@ -24,7 +24,7 @@ from . import page_locked, registered
 from .current import OnGpu
 from .device_memory import Owner, pool_of
 from .readable_by_gpu import lease_of, show
-from .waits import waiting
+from .watchdog import waiting
 
 SOURCES = Path(__file__).parents[1] / "cuda"
 

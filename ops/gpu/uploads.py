@@ -28,7 +28,7 @@ from .current import OnGpu
 from .device_memory import pool_of
 from .lane import borrow_stream, pinned_empty, return_stream
 from .readable_by_gpu import Lease
-from .waits import waiting
+from .watchdog import waiting
 
 U8 = npt.NDArray[np.uint8]
 

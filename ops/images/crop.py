@@ -14,7 +14,7 @@ from ..context import Context
 from ..copies.strided import CopyPlan, convert, pad, run, whole, window
 from ..copies.windows import IMAGE_LAYOUTS, OutOfBounds, border, bounded, fill_along, image_layout, known_layout
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import shaped
+from ..gpu.launch_recording import shaped
 from ..kernels import Kernels
 from ..streams import F32
 from ..types import DALIDataType, DALIImageType, Library, to_numpy

@@ -13,7 +13,7 @@ from ..context import Context
 from ..copies.strided import F32, Affine, Border, CopyPlan, convert, mirror, pad, permute, run, whole, window
 from ..copies.windows import known_layout, refused
 from ..errors import SpecError
-from ..gpu.repeated import shaped
+from ..gpu.launch_recording import shaped
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 from .crop import Cropping

@@ -13,7 +13,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import CopyPlan, Target, filled, row_major, run, run_into, whole
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import FIXED, shaped
+from ..gpu.launch_recording import FIXED, shaped
 from ..kernels import Kernels
 
 _kernels: Any = Kernels(".erase_cpu", __package__)

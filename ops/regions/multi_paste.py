@@ -14,7 +14,7 @@ from ..context import Context
 from ..copies.strided import Target, affordable, convert, filled, row_major, run_into, whole, window
 from ..copies.windows import integers, known_layout
 from ..errors import SampleError, SpecError
-from ..gpu.repeated import are_all, once
+from ..gpu.launch_recording import are_all, once
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 

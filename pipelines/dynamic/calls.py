@@ -19,7 +19,7 @@ from ...ops.base import Operator, Parameter, Spec, Stage, outputs_of, parameters
 from ...ops.batch import Batch, Samples, concat
 from ...ops.context import Context
 from ...ops.errors import ArgumentTypeError, ArgumentValueError, Reject, SampleError, SpecError, UnlikeSamplesError
-from ...ops.gpu.repeated import repeats_of
+from ...ops.gpu.launch_recording import repeats_of
 from ...ops.interfaces import Lane
 from ...ops.types import DALIDataType, from_numpy
 from ..compile.infer import infer_node

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...ops.errors import DeviceError, kept
+from ...ops.gpu.early_init import start_ahead
 from ...ops.gpu.lane import page_lock_through, page_locked_blocks, pinned_empty
-from ...ops.gpu.start import start_ahead
-from ...ops.gpu.waits import Watch, unwatch, watch
+from ...ops.gpu.watchdog import Watch, unwatch, watch
 from ...ops.interfaces import Copies
 from ...readers.fetch.gpu_reads import lender_for, way_for
 from ..compile.plan import Plan

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.batch import I32, I64, NoOrigins, Samples
-from ...ops.compiled.clients import on_behalf
+from ...ops.compiled.warm_up_client import on_behalf
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import Inputs, Pieces
 from ...readers.base import Reader, Source

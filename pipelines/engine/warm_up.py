@@ -18,7 +18,7 @@ import numpy as np
 from ...ops.base import Spec
 from ...ops.batch import Batch, Samples
 from ...ops.codecs.isolation.processes import Isolation
-from ...ops.compiled.clients import on_behalf
+from ...ops.compiled.warm_up_client import on_behalf
 from ...ops.types import to_numpy
 from ...readers.base import Reader
 from ...writers.base import Records, ShardFiles

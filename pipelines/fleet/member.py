@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...ops.errors import DaliRunError, DeviceError, SpecError
-from ...ops.gpu.waits import any_hung
+from ...ops.gpu.watchdog import any_hung
 from ...writers.shards.lock import BusyError, identify
 from ..engine.inputs import Sources
 from ..job.part import OpenJob

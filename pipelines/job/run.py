@@ -17,7 +17,7 @@ from ...ops.base import Operator
 from ...ops.batch import Batch
 from ...ops.compiled.times import times
 from ...ops.errors import DeviceError, JobError, SampleFailedError, SpecError
-from ...ops.gpu.start import start_ahead, start_named
+from ...ops.gpu.early_init import start_ahead, start_named
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short

@@ -697,7 +697,7 @@ class Fake:
 def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterator[Fake]:
     """CuPy is the stand-in inside; nothing of it is left behind. With ``late``, page-locked memory that a lane gives
     out is full of noise, too."""
-    from dali_run.ops.gpu import current, device_memory, page_locked, start
+    from dali_run.ops.gpu import current, device_memory, early_init, page_locked
     from dali_run.ops.gpu import lane as device
     from dali_run.readers.fetch import gpu_reads
 
@@ -745,8 +745,8 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     streams, blocks = dict(device._idle_streams), device._blocks
     device._blocks = page_locked.Blocks()
     device._idle_streams.clear()
-    ahead, start._start = start._start, lambda index: None  # a machine's own GPU is left alone
-    started = dict(start._started)
+    ahead, early_init._start = early_init._start, lambda index: None  # a machine's own GPU is left alone
+    started = dict(early_init._started)
     caches = (device._load, device._module, device._load_text, device._text_module, device.gpu_count,
               device_memory._pool_of)  # fmt: skip
     sys.modules.update(fake.modules())
@@ -769,9 +769,9 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         stream_work.Work = work  # type: ignore[misc]
         stream_work.Stopwatch = stopwatch  # type: ignore[misc]
         stream_work.milliseconds = milliseconds
-        start._start = ahead
-        start._started.clear()
-        start._started.update(started)
+        early_init._start = ahead
+        early_init._started.clear()
+        early_init._started.update(started)
         for name, module in before.items():
             if module is None:
                 sys.modules.pop(name, None)

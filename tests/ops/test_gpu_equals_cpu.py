@@ -11,7 +11,7 @@ import pytest
 from dali_run.ops.base import Operator, find, operators, outputs_of, parameter
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
-from dali_run.ops.gpu.repeated import Repeats
+from dali_run.ops.gpu.launch_recording import Repeats
 from dali_run.pipelines.plugins import load_operators
 from tests.kit.ops.kinds import KINDS, plain, ragged, takes
 

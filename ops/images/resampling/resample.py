@@ -20,7 +20,7 @@ from ...context import Context
 from ...conversion import saturate
 from ...copies.windows import image_layout
 from ...errors import SpecError
-from ...gpu.repeated import changing, fixed, lasting, room, shaped
+from ...gpu.launch_recording import changing, fixed, lasting, room, shaped
 from ...interfaces import Lane
 from ...kernels import Kernels
 from ...types import DALIDataType, DALIInterpType, from_numpy, to_numpy
@@ -198,7 +198,7 @@ def resample(
     again: Callable[[Context], ResamplePlan] | None = None,
 ) -> Batch:  # fmt: skip
     """``batch`` resampled by ``plan``, in the dtype of the input or in float32. Runs in the stage of ``ctx``. ``again``
-    makes the plan for other arguments (`gpu.repeated.changing`).
+    makes the plan for other arguments (`gpu.launch_recording.changing`).
 
     Samples whose output would be too large are rejected.
     """

@@ -2,8 +2,8 @@
 
 A batch of a few numbers takes the GPU some microseconds, and the way through `DevicePart` twenty times as long: it
 looks for what may differ from batch to batch. Here nothing differs but addresses, samples and drawn numbers, because
-the shapes are those of batches that went that way and left a program (`ops.gpu.program`). Whatever is otherwise goes
-that way again, with the same result.
+the shapes are those of batches that went that way and left a program (`ops.gpu.launch_program`). Whatever is
+otherwise goes that way again, with the same result.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ....ops.batch import Batch, Samples
 from ....ops.context import Context
-from ....ops.gpu.program import Program, programs_of
-from ....ops.gpu.repeated import count_of, key_of_one
+from ....ops.gpu.launch_program import Program, programs_of
+from ....ops.gpu.launch_recording import count_of, key_of_one
 from ....readers.external_source import ExternalSource, FedBatches
 from ...compile.schedule import Step
 from ...graph.nodes import Edge, Node

@@ -15,7 +15,7 @@ from ....ops.base import Spec, Stage
 from ....ops.batch import Batch, Samples
 from ....ops.context import Context, Helpers
 from ....ops.errors import RejectCode
-from ....ops.gpu.program import Part
+from ....ops.gpu.launch_program import Part
 from ....ops.interfaces import Begun, Copies, Isolation, Lane, Lender, Remembered, Uploads
 from ...graph.nodes import Edge, Node
 from ..memory.budget import Allowance

@@ -1,4 +1,4 @@
-"""The last nodes of a step on a device as one program (`ops.gpu.program`): their launches are known."""
+"""The last nodes of a step on a device as one program (`ops.gpu.launch_program`): their launches are known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 from ....ops.batch import Batch, Samples
 from ....ops.context import Context
-from ....ops.gpu.program import Programs, programs_of
+from ....ops.gpu.launch_program import Programs, programs_of
 from ...graph.nodes import Edge, Node
 from .node_pass import Env, Run, context_of
 

@@ -16,8 +16,8 @@ from ....ops.batch import Batch, Samples
 from ....ops.compiled.times import times
 from ....ops.context import Context, streams_of
 from ....ops.errors import RaggedError, SampleError, SpecError, UnlikeSamplesError
-from ....ops.gpu.program import Part
-from ....ops.gpu.repeated import repeats_of
+from ....ops.gpu.launch_program import Part
+from ....ops.gpu.launch_recording import repeats_of
 from ....ops.interfaces import Begun, Copies, Lane
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node

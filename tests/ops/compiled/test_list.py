@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numba import types
 
-from dali_run.ops.compiled import ahead, listed, loops, store, target
+from dali_run.ops.compiled import ahead, listed, numba_cache, store, target
 from dali_run.ops.compiled.signatures import in_words, of_words
 from dali_run.ops.compiled.stamp import PACKAGE, stamp
 
@@ -43,14 +43,14 @@ def test_listed_loops_are_there() -> None:
     """A loop that was renamed would be missed by nobody: it would be compiled in front of the user again."""
     for module in sorted({loop.module for loop in listed.loops()}):
         import_module(f"{PACKAGE}.{module}")
-    known = [loop for loop in listed.loops() if (f"{PACKAGE}.{loop.module}", loop.function) not in loops.defined]
+    known = [loop for loop in listed.loops() if (f"{PACKAGE}.{loop.module}", loop.function) not in numba_cache.defined]
     assert not known, "record the list anew (docs/start-up.md)"
     for loop in listed.loops():
-        function = loops.function_of(loops.defined[f"{PACKAGE}.{loop.module}", loop.function])
+        function = numba_cache.function_of(numba_cache.defined[f"{PACKAGE}.{loop.module}", loop.function])
         taken = len(inspect.signature(function).parameters)
         assert taken == len(loop.types), f"{loop.function} of {loop.module} takes other arguments: record the list anew"
-        assert loops.key_of(function, tuple(map(of_words, loop.types))) == loops.key_in_words(loop)
-        assert loops.file_of(function).resolve() == ahead.file_of(loop.module).resolve()
+        assert numba_cache.key_of(function, tuple(map(of_words, loop.types))) == numba_cache.key_in_words(loop)
+        assert numba_cache.file_of(function).resolve() == ahead.file_of(loop.module).resolve()
 
 
 def test_a_pack_gives_what_it_was_given(tmp_path: Path) -> None:

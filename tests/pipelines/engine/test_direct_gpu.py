@@ -13,7 +13,7 @@ import pytest
 
 from dali_run import Pipeline, fn, pipeline_def, types
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.ops.gpu.program import Program
+from dali_run.ops.gpu.launch_program import Program
 from tests.kit.fake_cupy import faked
 
 BATCH, LATE = 3, 2

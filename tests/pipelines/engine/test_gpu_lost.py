@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.ops.gpu import waits
+from dali_run.ops.gpu import watchdog
 from dali_run.pipelines.job.run import CLEAN, FAILED, run_job
 from tests.kit.engine.short_of_memory import picture, shards
 from tests.kit.fake_cupy import Stream, Work, faked
@@ -112,16 +112,16 @@ def test_a_job_whose_gpu_hangs_ends_with_that_reason_and_continues(
     with faked(memory=True):
         assert run_job(spec, {"write.path": str(spec.parent / "whole")}).exit_code == CLEAN
     endless = Endless(first)
-    monkeypatch.setattr(waits, "_hung", set())
+    monkeypatch.setattr(watchdog, "_hung", set())
     with faked(memory=True), monkeypatch.context() as patch:
         patch.setattr(Stream, "synchronize", endless.wrap(Stream.synchronize))
-        patch.setattr(waits, "_pause", lambda seconds: endless.begun.wait() and time.sleep(0.001))
+        patch.setattr(watchdog, "_pause", lambda seconds: endless.begun.wait() and time.sleep(0.001))
         result = run_job(spec, {"pipeline.gpu_timeout": 1})
         endless.over.set()
     assert result.exit_code == FAILED
     assert "GPU 0 has not ended a batch within 1 s (pipeline.gpu_timeout) and counts as hung" in result.message
     assert result.message.endswith("Run the same command again: it continues after the last finished shard")
-    assert waits.any_hung()
+    assert watchdog.any_hung()
     with faked(memory=True):
         assert run_job(spec).exit_code == CLEAN
     assert shards(spec.parent / "out") == shards(spec.parent / "whole")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dali_run import Pipeline, fn, math, pipeline_def, types
-from dali_run.ops.gpu.program import Program
+from dali_run.ops.gpu.launch_program import Program
 from dali_run.pipelines.engine.caller_thread.replayed_step import Rehearsed
 from tests.kit.fake_cupy import faked
 

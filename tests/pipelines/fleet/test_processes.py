@@ -438,7 +438,7 @@ def test_the_process_that_forks_workers_may_be_lost_once(spec: Path, expected: d
 HANGING = """
 import os, sys, threading, time
 from tests.kit.fake_cupy import Stream, faked
-from dali_run.ops.gpu import waits
+from dali_run.ops.gpu import watchdog
 
 stand_in = faked(memory=True)
 stand_in.__enter__()  # and takes the place of this module, which goes
@@ -457,7 +457,7 @@ if os.environ["CUDA_VISIBLE_DEVICES"] == "1":
         threading.Event().wait()
 
     Stream.synchronize = hang
-    waits._pause = lambda seconds: begun.wait() and time.sleep(0.001)
+    watchdog._pause = lambda seconds: begun.wait() and time.sleep(0.001)
 """
 
 

@@ -1,8 +1,9 @@
 """Program: the recorded launches of all operators of a step as one, for batches of the same shapes.
 
-Each operator's recording (`repeated`) allocates, uploads and launches by itself, and what it gives is a batch that the
-next one looks at. Where all operators of a step repeat, none of this changes from batch to batch but the arrays that
-follow from arguments: these are made, brought over in one copy, and all kernels are launched in one call.
+Each operator's recording (`launch_recording`) allocates, uploads and launches separately, and its output is a batch
+that the next operator inspects. If all operators of a step can be replayed, nothing of this changes from batch to
+batch but the arrays that follow from arguments: they are computed, uploaded in one copy, and all kernels are launched
+in one call.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..batch import Batch, Samples
 from ..context import Context
-from .repeated import IN_VAIN, Changing, Recording, bytes_of, key_of, output_of
+from .launch_recording import IN_VAIN, Changing, Recording, bytes_of, key_of, output_of
 
 _KEPT = 4
 """Shapes of batches that are remembered for a step and a lane."""

@@ -47,7 +47,7 @@ import importlib.util, json, sys
 from pathlib import Path
 import numpy as np
 import dali_run.ops
-from dali_run.ops.compiled import loops, store
+from dali_run.ops.compiled import numba_cache, store
 
 {before}
 def load(name, file):
@@ -67,7 +67,7 @@ try:
     tested.total(np.array([2000.0]))
 except ValueError as e:
     found.append(str(e))
-print(json.dumps({"found": found, "compiled": loops.times.compiled, "loaded": loops.times.loaded}))
+print(json.dumps({"found": found, "compiled": numba_cache.times.compiled, "loaded": numba_cache.times.loaded}))
 """
 RIGHT = [[20.0, 5.0], 5, 26.0, [20.0, 5.0], "too large"]
 
@@ -190,13 +190,13 @@ def test_what_takes_long_is_told_while_it_is_compiled(source: Path, tmp_path: Pa
     script = (
         """
 import threading
-assert not loops.times.announced
-said, told, before = [], threading.Event(), loops.times.compiled
+assert not numba_cache.times.announced
+said, told, before = [], threading.Event(), numba_cache.times.compiled
 def tell(line):
-    said.append((line, loops.times.compiled))
+    said.append((line, numba_cache.times.compiled))
     told.set()
-loops.tell = tell
-loops._LONG = 0.0
+numba_cache.tell = tell
+numba_cache._LONG = 0.0
 numba_compile = tested.both._compiler.compile
 def slowly(*args):
     assert told.wait(200)
@@ -210,9 +210,9 @@ assert line.startswith("compiling loops for this processor (once on this machine
 """
         + SHOW
     )
-    patient = "loops._LONG = 1e6"
+    patient = "numba_cache._LONG = 1e6"
     assert ended(start(source, tmp_path / "cache", script, before=patient))["found"] == RIGHT
-    assert ended(start(source, tmp_path / "cache", "assert not loops.times.announced\n" + SHOW))["compiled"] == 0
+    assert ended(start(source, tmp_path / "cache", "assert not numba_cache.times.announced\n" + SHOW))["compiled"] == 0
 
 
 def test_functions_of_others_are_compiled_and_kept_as_numba_does(tmp_path: Path) -> None:
@@ -222,12 +222,12 @@ def double(x):
     return 2 * x
 double.__module__ = "somebody.else"
 theirs = numba.njit(cache=True)(double)
-print(json.dumps({"is": type(theirs._cache).__name__, "gives": theirs(4), "compiled": loops.times.compiled}))
+print(json.dumps({"is": type(theirs._cache).__name__, "gives": theirs(4), "compiled": numba_cache.times.compiled}))
 """
     own = tmp_path / "own"
     own.mkdir()
     (own / "program.py").write_text(
-        "import json\nimport dali_run.ops\nfrom dali_run.ops.compiled import loops\n" + script
+        "import json\nimport dali_run.ops\nfrom dali_run.ops.compiled import numba_cache\n" + script
     )
     done = subprocess.run(
         [sys.executable, own / "program.py"], capture_output=True, text=True, check=False, timeout=240,

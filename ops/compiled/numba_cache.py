@@ -33,12 +33,12 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from . import store, target
-from .clients import client
 from .interrupts import hold_interrupts
 from .listed import Loop
 from .signatures import in_words
 from .stamp import PACKAGE, stamp
 from .times import tell, times
+from .warm_up_client import client
 
 
 class _State:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dali_run.ops.gpu import waits
-from dali_run.ops.gpu.waits import ROUND, Watch, unwatch, waiting, watch
+from dali_run.ops.gpu import watchdog
+from dali_run.ops.gpu.watchdog import ROUND, Watch, unwatch, waiting, watch
 
 PATIENCE = 60
 
@@ -35,13 +35,13 @@ class Rounds:
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rounds]:
     found = Rounds()
-    monkeypatch.setattr(waits, "_pause", found)
-    monkeypatch.setattr(waits, "_thread", None)  # that of earlier tests ends by itself
-    monkeypatch.setattr(waits, "_watches", [])
-    monkeypatch.setattr(waits, "_hung", set())
-    monkeypatch.setattr(waits, "_waits", {})
+    monkeypatch.setattr(watchdog, "_pause", found)
+    monkeypatch.setattr(watchdog, "_thread", None)  # that of earlier tests ends by itself
+    monkeypatch.setattr(watchdog, "_watches", [])
+    monkeypatch.setattr(watchdog, "_hung", set())
+    monkeypatch.setattr(watchdog, "_waits", {})
     yield found
-    for w in list(waits._watches):
+    for w in list(watchdog._watches):
         unwatch(w)
     for _ in range(100):
         found.go.release()
@@ -55,10 +55,10 @@ def test_a_wait_that_does_not_end_is_told_of_once(rounds: Rounds) -> None:
     with waiting(2):
         rounds.advance(10)
         assert not told
-        assert not waits.any_hung()
+        assert not watchdog.any_hung()
         rounds.advance(5)
         assert told == [2]
-        assert waits.any_hung()
+        assert watchdog.any_hung()
 
 
 def test_waits_that_end_are_not_added_up_and_other_gpus_are_not_looked_at(rounds: Rounds) -> None:

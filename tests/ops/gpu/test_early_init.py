@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.errors import DeviceError
-from dali_run.ops.gpu import start
+from dali_run.ops.gpu import early_init
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
 from dali_run.pipelines.engine import engine as engines
@@ -49,10 +49,10 @@ class Driver:
 def started(monkeypatch: pytest.MonkeyPatch, driver: Driver, *asked: tuple[int, ...]) -> list[tuple[str, int]]:
     """The calls of the driver for GPUs that were asked for, list by list."""
     threads: dict[int, threading.Thread] = {}
-    monkeypatch.setattr(start, "_started", threads)
-    monkeypatch.setattr(start, "library", lambda: driver)
+    monkeypatch.setattr(early_init, "_started", threads)
+    monkeypatch.setattr(early_init, "library", lambda: driver)
     for indices in asked:
-        start.start_ahead(indices)
+        early_init.start_ahead(indices)
         for thread in threads.values():
             thread.join()
     return driver.called
@@ -75,9 +75,9 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("libcuda.so.1: cannot open shared object file")
 
     driver = Driver()
-    monkeypatch.setattr(start, "_started", {})
-    monkeypatch.setattr(start, "library", library)
-    start._start(0)
+    monkeypatch.setattr(early_init, "_started", {})
+    monkeypatch.setattr(early_init, "library", library)
+    early_init._start(0)
     assert driver.called == []
 
 
@@ -93,10 +93,10 @@ def test_the_gpu_that_a_setting_names(
     monkeypatch: pytest.MonkeyPatch, device: str, gpus: list[int] | None, cupy: bool
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(start, "start_ahead", asked.extend)
+    monkeypatch.setattr(early_init, "start_ahead", asked.extend)
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    monkeypatch.setattr(start, "find_spec", lambda name: object() if cupy else None)
-    start.start_named(device)
+    monkeypatch.setattr(early_init, "find_spec", lambda name: object() if cupy else None)
+    early_init.start_named(device)
     assert asked == ([0] * cupy if gpus is None else gpus)
 
 
