@@ -358,4 +358,11 @@ def calculate(program, sources, constants, registers, addresses, starts, periods
                 _stored(out_kind, places[out_from], n, out, target_starts[i] + lo)
         for q in range(len(sources)):  # they may have been those of inputs
             places[sources[q, 2]] = base + 4 * sources[q, 2] * (plan.BLOCK + 16)
+    _keep(memory)
     return True
+
+
+@njit(nogil=True, cache=True)
+def _keep(memory: Any) -> Any:
+    """Name an array whose address is in use, so that Numba frees it after this call and not after its last name."""
+    return len(memory)
