@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.pipelines.engine.memory.budget import Allowance
+from dali_run.pipelines.engine.memory.budget import Reservation
 from tests.kit.engine import short_of_gpu_memory, short_of_memory
 from tests.kit.engine.short_of_memory import SPEC, Failing, OutOfMemoryError, lanes_that, opened, picture, points
 from tests.kit.files.bombs import bombs
@@ -36,16 +36,16 @@ def make_spec(work: Path, images: int) -> Path:
 def host(work: Path, images: int) -> Iterator[Row]:
     """The i-th allocation on the host fails, then every second, third, ... one."""
     _, compute = opened(make_spec(work, images), batch=2)
-    want, empty = compute(), Allowance.empty
+    want, empty = compute(), Reservation.empty
     tried, bad = 0, []
 
     def run_failing(failing: Failing) -> bool:
-        def failing_empty(self: Allowance, n: int, dtype: Any) -> Any:
+        def failing_empty(self: Reservation, n: int, dtype: Any) -> Any:
             failing(n * np.dtype(dtype).itemsize)
             return empty(self, n, dtype)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Allowance, "empty", failing_empty)
+            patch.setattr(Reservation, "empty", failing_empty)
             return bool(compute() == want)
 
     for i, right in points(run_failing, MemoryError):

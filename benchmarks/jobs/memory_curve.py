@@ -87,7 +87,7 @@ def measure(root: str, batch: int, limit: str, per_second: float, threads: int) 
 def counters(pipe: Any) -> dict[str, float]:
     """Seconds and counts of the engine so far."""
     engine = pipe._session.engine()
-    found: dict[str, Any] = {f"{k} waited": v.waited for k, v in engine.ledgers.items()}
+    found: dict[str, Any] = {f"{k} waited": v.waited for k, v in engine.budgets.items()}
     for c in engine.channels:
         found |= {f"{c.name} full": c.waited_full, f"{c.name} empty": c.waited_empty, f"{c.name} passed": c.passed}
     found |= {f"{k} busy": v for k, v in engine.stats.stages.items()}
@@ -98,9 +98,9 @@ def owners(pipe: Any) -> dict[str, Any]:
     """Numbers of the engine about its launches and memory."""
     engine = pipe._session.engine()
     pool, credits = engine.lanes.all[0].memory, engine.credits
-    ledgers = {k: v.peak >> 20 for k, v in engine.ledgers.items()}
+    budgets = {k: v.peak >> 20 for k, v in engine.budgets.items()}
     return {"join": credits.join, "per sample": round(credits._on_device), "budget MiB": credits.limit >> 20,
-            "reads": engine.host_part.reads_at_once, "ledgers MiB": ledgers,
+            "reads": engine.host_part.reads_at_once, "ledgers MiB": budgets,
             "pool held, live MiB": (pool.peak_held >> 20, pool.peak_live >> 20), "blocks made": pool.made,
             "peaks MiB": {k: v >> 20 for k, v in pool.peaks.items()}, "fallbacks": dict(engine.stats.fallbacks),
             "uploads": {k: v >> 20 for k, v in engine.stats.uploads.items()}}  # fmt: skip

@@ -41,7 +41,7 @@ class Room(Protocol):
         """Bytes that there may be."""
         ...
 
-    def spare(self, nbytes: int) -> bool:
+    def has_room(self, nbytes: int) -> bool:
         """There is room for so many bytes more that wait to be used again. Takes no lock: destructors ask."""
         ...
 
@@ -57,12 +57,12 @@ class Blocks:
         self._rooms: tuple[Room, ...] = ()
 
     @property
-    def idle(self) -> int:
+    def cached(self) -> int:
         """Bytes that wait to be used again."""
         return sum(len(b.data) for b in list(self._idle))
 
     @property
-    def most(self) -> int:
+    def max_bytes(self) -> int:
         """Bytes that may wait, about."""
         return 2 * SPARE
 
@@ -91,10 +91,10 @@ class Blocks:
         """Let go of all blocks that nobody holds."""
         self._idle.clear()
 
-    def back(self, block: _Block) -> None:
+    def put(self, block: _Block) -> None:
         """A block is needed no more."""
         self._came_back.append((time.monotonic(), len(block.data)))
-        if all(r.spare(len(block.data)) for r in self._rooms):
+        if all(r.has_room(len(block.data)) for r in self._rooms):
             self._idle.append(block)
 
     def _taken(self, nbytes: int) -> _Block | None:
@@ -120,7 +120,7 @@ class Blocks:
 
     def _made(self, nbytes: int, make: Callable[[int], Any]) -> _Block:
         with self._choosing:
-            if self.idle > SPARE:
+            if self.cached > SPARE:
                 self._idle.clear()  # of other sizes than those that are wanted now
         size = nbytes + nbytes // 8  # the next batch may be larger
         try:
@@ -147,4 +147,4 @@ class Lease:
         self.__array_interface__ = block.data.__array_interface__
 
     def __del__(self) -> None:
-        self._blocks.back(self._block)
+        self._blocks.put(self._block)

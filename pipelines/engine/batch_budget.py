@@ -17,8 +17,8 @@ from ..graph.nodes import Edge
 from ..wording import size
 from .cost import runs
 from .in_flight import Iteration
-from .memory import estimate
-from .memory.budget import FOR_WORK, Ledger
+from .memory.budget import FOR_WORK, MemoryBudget
+from .memory.estimate import Facts, MemoryEstimate, estimate_memory, facts_of, inferred
 from .nodes.envs import bytes_of, cut, drop, gone, within
 from .nodes.guarded import MORE_MEMORY, described
 from .nodes.node_pass import Dropped
@@ -36,7 +36,7 @@ _KEPT = 64
 IN_PARTS = "over the memory budget: batch in parts"
 
 
-class _Unforeseen(Exception):  # noqa: N818
+class _EstimateError(Exception):
     """The memory of a step cannot be estimated, because of ``problem``."""
 
     def __init__(self, problem: Exception) -> None:
@@ -52,10 +52,12 @@ class BatchBudget:
         self._services = services
         limit, beside = services.options.memory.host_bytes(), services.options.beside
         self.host = (
-            Ledger(limit, FOR_WORK) if beside is None else beside.accounts.of(services.plan, "host", limit, FOR_WORK)
+            MemoryBudget(limit, FOR_WORK)
+            if beside is None
+            else beside.accounts.of(services.plan, "host", limit, FOR_WORK)
         )
         """The account of host memory."""
-        self.device: Ledger | None = None
+        self.device: MemoryBudget | None = None
         """The account of the GPUs' memory, once there are any."""
         plan = services.plan
         self._wanted: dict[str, set[Edge]] = {}
@@ -67,9 +69,9 @@ class BatchBudget:
         self._by_shapes = {
             services.name_of(s): all(type(n.op).foresee is Operator.foresee for n in s.nodes) for s in plan.steps
         }
-        self._last: dict[str, tuple[Any, estimate.Foresight]] = {}
+        self._last: dict[str, tuple[Any, MemoryEstimate]] = {}
         """The last estimate of each step that goes by shapes, and what it went by; any thread replaces it whole."""
-        self._specs: dict[tuple[str, estimate.Facts], Mapping[Edge, Spec]] = {}
+        self._specs: dict[tuple[str, Facts], Mapping[Edge, Spec]] = {}
         """The specs of outputs by step and facts."""
         self._divisible: list[Step] = []
         """Steps before which a batch can be cut: nothing needs all of it from there on."""
@@ -79,58 +81,58 @@ class BatchBudget:
             self._divisible.append(step)
 
     @property
-    def ledgers(self) -> Mapping[str, Ledger]:
+    def budgets(self) -> Mapping[str, MemoryBudget]:
         """The accounts of memory, by name."""
         return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
 
-    def foresee(self, it: Iteration, step: Step) -> estimate.Foresight:
+    def estimate(self, it: Iteration, step: Step) -> MemoryEstimate:
         """The memory that ``step`` will hold for the batch. A sample for which it cannot be estimated, whatever the
         code that looks at its header raised, is dropped."""
-        with contextlib.suppress(_Unforeseen):
-            return self._foreseen(it.env, it.samples, step)
+        with contextlib.suppress(_EstimateError):
+            return self._estimated(it.env, it.samples, step)
         for slot in it.samples.slot.tolist():
             one = cut({e: it.env[e] for e in step.needs}, slot, slot + 1)
             try:
-                self._foreseen(one, within(it.samples, slot, slot + 1, {})[1], step)
-            except _Unforeseen as e:
+                self._estimated(one, within(it.samples, slot, slot + 1, {})[1], step)
+            except _EstimateError as e:
                 fatal = self._services.raised(e.problem, 1)
                 if fatal is not None:
                     raise fatal from e.problem
                 where = " > ".join(n.name for n in step.nodes)
                 it.dropped.append(Dropped(slot, where, "internal", described(e.problem)))
         self.drop(it)
-        with contextlib.suppress(_Unforeseen):
-            return self._foreseen(it.env, it.samples, step)
+        with contextlib.suppress(_EstimateError):
+            return self._estimated(it.env, it.samples, step)
         nothing = np.zeros(len(it.samples), np.int64)  # an estimate less: what kernels allocate is counted all the same
-        return estimate.Foresight(nothing, nothing, nothing, "", 0, 0)
+        return MemoryEstimate(nothing, nothing, nothing, "", 0, 0)
 
-    def _foreseen(self, env: Mapping[Edge, Batch], samples: Samples, step: Step) -> estimate.Foresight:
+    def _estimated(self, env: Mapping[Edge, Batch], samples: Samples, step: Step) -> MemoryEstimate:
         needed = {e: env[e] for e in step.needs}
         key = self._shapes(needed, samples, step)
         known = self._last.get(self._services.name_of(step))
         if known is not None and key is not None and known[0] == key:
             return known[1]
         try:
-            specs = self._inferred(step, estimate.facts_of(needed)) if len(samples) > _FEW else None
-            found = estimate.foresee(
+            specs = self._inferred(step, facts_of(needed)) if len(samples) > _FEW else None
+            found = estimate_memory(
                 step.nodes, step.gives, needed, samples, self._services.plan.target.device == "null", specs
             )
         except DaliRunError:
             raise
         except Exception as e:
-            raise _Unforeseen(e) from e
+            raise _EstimateError(e) from e
         if key is not None:
             self._last[self._services.name_of(step)] = key, found
         return found
 
-    def _inferred(self, step: Step, facts: estimate.Facts) -> Mapping[Edge, Spec]:
+    def _inferred(self, step: Step, facts: Facts) -> Mapping[Edge, Spec]:
         """The specs of the outputs of ``step``; operators are asked once for equal facts."""
         key = self._services.name_of(step), facts
         found = self._specs.get(key)
         if found is None:
             if len(self._specs) >= _KEPT:  # of batches that all have other shapes
                 self._specs.clear()
-            found = self._specs[key] = estimate.inferred(step.nodes, facts)
+            found = self._specs[key] = inferred(step.nodes, facts)
         return found
 
     def _shapes(self, needed: Mapping[Edge, Batch], samples: Samples, step: Step) -> Any:
@@ -141,36 +143,36 @@ class BatchBudget:
             return None
         return len(samples), tuple((b.dtype, b.shapes.tobytes()) for b in needed.values())
 
-    def at_once(self, it: Iteration, step: Step) -> tuple[int, int] | None:
+    def unsplit_need(self, it: Iteration, step: Step) -> tuple[int, int] | None:
         """Bytes that a device ``step`` will hold for the batch on the device and on the host; None where that is so
         much that the batch goes in parts, or where it cannot be told of all samples."""
         assert self.device is not None
         try:
-            ahead = self._foreseen(it.env, it.samples, step)
-        except _Unforeseen:  # `foresee` drops those
+            ahead = self._estimated(it.env, it.samples, step)
+        except _EstimateError:  # `estimate` drops the samples
             return None
         devices = len(self._services.plan.target.indices)
-        if 2 * ahead.held > self.host.limit // 4 or 2 * ahead.at_once > self.device.limit // devices:
+        if 2 * ahead.kept_total > self.host.limit // 4 or 2 * ahead.peak_total > self.device.limit // devices:
             return None
         on_host, on_device = self.held(it)
-        return on_device + ahead.at_once, on_host + ahead.held
+        return on_device + ahead.peak_total, on_host + ahead.kept_total
 
-    def parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, estimate.Foresight]]:
+    def parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, MemoryEstimate]]:
         """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts
         where it is too large and may come so."""
-        ahead, it.ahead = it.ahead or self.foresee(it, step), None
-        ledger = self.host if step.kind == "chunk" or self.device is None else self.device
-        if ledger is self.host and (over := np.flatnonzero(ahead.sure > ledger.limit)).size:
-            for slot, nbytes in zip(it.samples.slot[over].tolist(), ahead.sure[over].tolist(), strict=True):
-                message = (f"it takes {size(nbytes)} of memory, the budget is {size(ledger.limit)} "
+        ahead, it.next_estimate = it.next_estimate or self.estimate(it, step), None
+        budget = self.host if step.kind == "chunk" or self.device is None else self.device
+        if budget is self.host and (over := np.flatnonzero(ahead.certain > budget.limit)).size:
+            for slot, nbytes in zip(it.samples.slot[over].tolist(), ahead.certain[over].tolist(), strict=True):
+                message = (f"it takes {size(nbytes)} of memory, the budget is {size(budget.limit)} "
                            f"(pipeline.memory.host); {MORE_MEMORY}")  # fmt: skip
-                it.dropped.append(Dropped(slot, ahead.greediest, "too_large", message))
+                it.dropped.append(Dropped(slot, ahead.largest_operator, "too_large", message))
             self.drop(it)
-            ahead = self.foresee(it, step)
+            ahead = self.estimate(it, step)
         cuts: list[tuple[int, int]] = []
         room = max(1, self.host.limit // 4)
         divisible = not self._services.options.whole_batches and step in self._divisible
-        if divisible and 2 * ahead.held > room:
+        if divisible and 2 * ahead.kept_total > room:
             cuts = list(runs(2 * ahead.kept, room))
         if len(cuts) <= 1:
             yield it, ahead
@@ -189,9 +191,9 @@ class BatchBudget:
     def holds(self, it: Iteration) -> int:
         """Put what the batch holds on the account; bytes on the host."""
         on_host, on_device = self.held(it)
-        self.host.hold(it.order, on_host, wait=False)
+        self.host.reserve(it.order, on_host, wait=False)
         if self.device is not None:
-            self.device.hold(it.order, on_device, wait=False)
+            self.device.reserve(it.order, on_device, wait=False)
         return on_host
 
     @staticmethod
@@ -209,13 +211,13 @@ class BatchBudget:
 
     def release(self, order: tuple[int, ...]) -> None:
         """The batch ``order`` is gone."""
-        for ledger in self.ledgers.values():
-            ledger.release(order)
+        for budget in self.budgets.values():
+            budget.release(order)
 
     def release_all(self, order: tuple[int, ...]) -> None:
         """The batch ``order`` is gone with its parts."""
-        for ledger in self.ledgers.values():
-            ledger.release_all(order)
+        for budget in self.budgets.values():
+            budget.release_all(order)
 
     def forget(self, it: Iteration, step: Step) -> None:
         """Drop the samples that failed from all batches, and the batches that no later step reads."""

@@ -48,9 +48,9 @@ class Intake:
         """Each batch with its samples, as soon as the account has room for it."""
         for number, asked in enumerate(self._requests(), self.number):
             request = Request(asked[0].start, sum(r.n for r in asked))
-            self._budget.host.hold((number,), int(self.credits.sample_bytes * request.n))
+            self._budget.host.reserve((number,), int(self.credits.sample_bytes * request.n))
             if self._budget.device is not None:  # for files that go there while they are read
-                self._budget.device.hold((number,), int(self.credits.file_bytes * request.n), wait=False)
+                self._budget.device.reserve((number,), int(self.credits.file_bytes * request.n), wait=False)
             samples, per_reader = self._services.feed.samples(request)
             if self._draws:
                 _ = samples.keys  # worked out here, where the caches are full of such things, not of images

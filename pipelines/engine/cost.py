@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ...ops.batch import I64, Batch
 from ..compile.schedule import Step
 from ..graph.nodes import Edge
-from .memory.estimate import Foresight
+from .memory.estimate import MemoryEstimate
 
 ENCODED = 8
 """Cost of a byte that a decoder reads, in bytes of samples. A JPEG of 80 KB and 0.2 megapixels takes a core about a
@@ -35,7 +35,7 @@ SMALLEST_CHUNK = 2 << 20
 Meanwhile other threads have other batches."""
 
 
-def costs(step: Step, ahead: Foresight, env: Mapping[Edge, Batch]) -> I64:
+def costs(step: Step, ahead: MemoryEstimate, env: Mapping[Edge, Batch]) -> I64:
     """The cost of ``step`` for each of its samples, given its inputs and the memory that it is estimated to hold."""
     found = ahead.peak + SAMPLE
     for node in step.nodes:

@@ -24,7 +24,7 @@ from ..wording import size
 from .batch_budget import BatchBudget
 from .cost import CHUNK, SAMPLE, runs
 from .memory.budget import FOR_WORK
-from .memory.estimate import Foresight
+from .memory.estimate import MemoryEstimate
 from .options import Options
 
 LAUNCH_BYTES = 4608 << 20
@@ -199,7 +199,7 @@ class Credits:
 
     # -- launches -------------------------------------------------------------------------------------------------
 
-    def launch(self, ahead: Foresight, on_device: int, on_host: int) -> tuple[int, list[tuple[int, int]]]:
+    def launch(self, ahead: MemoryEstimate, on_device: int, on_host: int) -> tuple[int, list[tuple[int, int]]]:
         """Bytes that a launch holds on its device at the peak, and the places [a, b) of its samples that go there at a
         time: all of them, or pieces, one after the other, if it is larger than a launch may be or than half of the
         budget, so that two are on the device at a time. ``ahead`` is its estimate; ``on_device`` and ``on_host`` are
@@ -207,8 +207,8 @@ class Credits:
         n = max(1, len(ahead.peak))
         if not self._on_device:
             self._check(ahead)
-        self._on_device, self._on_host = (on_device + ahead.at_once) / n, (on_host + ahead.held) / n
-        need = on_device + ahead.at_once
+        self._on_device, self._on_host = (on_device + ahead.peak_total) / n, (on_host + ahead.kept_total) / n
+        need = on_device + ahead.peak_total
         self._need = need
         if 2 * min(need, LAUNCH_BYTES) > self.limit:
             self._budgeted(2 * min(need, LAUNCH_BYTES))
@@ -216,11 +216,11 @@ class Credits:
         if need <= room or len(ahead.peak) <= 1:
             return need, [(0, len(ahead.peak))]
         work = np.maximum(ahead.peak - ahead.kept, 0)
-        room = max(room - on_device - ahead.held, room // 4)
+        room = max(room - on_device - ahead.kept_total, room // 4)
         cuts = list(_pieces(work, room))
-        return on_device + ahead.held + max(int(work[a:b].sum()) for a, b in cuts), cuts
+        return on_device + ahead.kept_total + max(int(work[a:b].sum()) for a, b in cuts), cuts
 
-    def _check(self, ahead: Foresight) -> None:
+    def _check(self, ahead: MemoryEstimate) -> None:
         """Raises JobError if the budget that was given is less than any sample of the first batch takes."""
         least = int(ahead.peak.min(initial=1 << 62)) if len(ahead.peak) else 0
         if self._options.memory.gpu is not None and least > self.limit:

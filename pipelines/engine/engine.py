@@ -46,7 +46,7 @@ from .errors import as_ours, if_it_works
 from .finished import finished
 from .host_executor import HostPart
 from .in_flight import Feed, Iteration, Request
-from .memory.budget import Ledger
+from .memory.budget import MemoryBudget
 from .options import Options
 from .services import FEWER, Services
 from .stats import Stats
@@ -146,9 +146,9 @@ class Engine:
         return self.services.stats
 
     @property
-    def ledgers(self) -> Mapping[str, Ledger]:
+    def budgets(self) -> Mapping[str, MemoryBudget]:
         """The accounts of memory, by name."""
-        return self.budget.ledgers
+        return self.budget.budgets
 
     def name_of(self, step: Step) -> str:
         """The name of a step in statistics."""
@@ -172,7 +172,7 @@ class Engine:
     def _start(self) -> None:
         self._thread("abandoned", self._stop_when_abandoned)
         if self.plan.target.device == "gpu":
-            self.budget.host.keeps(page_locked_blocks())
+            self.budget.host.add_cache(page_locked_blocks())
             page_locked_blocks().enter(self.budget.host)
             page_lock_through(self.plan.target.indices[0])
         if self.direct is not None:
@@ -187,7 +187,7 @@ class Engine:
                 way,
                 self.plan.target.indices,
                 int(host.limit * _REGISTERED),
-                lambda nbytes: host.hold(_REGISTERED_FILES, nbytes, wait=False),
+                lambda nbytes: host.reserve(_REGISTERED_FILES, nbytes, wait=False),
                 lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
                 self.options.uploads,
             )
@@ -233,7 +233,7 @@ class Engine:
             self.plan.target.indices,
             self.options.num_threads,
             host.limit,
-            lambda nbytes: host.hold(_PIECES, nbytes, wait=False),
+            lambda nbytes: host.reserve(_PIECES, nbytes, wait=False),
             lambda: device.limit if lanes.are_open and device is not None else None,
             lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
             containers=containers,
@@ -291,8 +291,8 @@ class Engine:
         self.lanes.stop()
         for channel in self.channels:
             channel.stop()
-        for ledger in self.ledgers.values():
-            ledger.stop()
+        for budget in self.budgets.values():
+            budget.stop()
 
     def abandon(self, then: Callable[[], object]) -> None:
         """`stop`, and then ``then()``, for destructors: it waits for nothing. Garbage may be collected by any thread
@@ -344,8 +344,8 @@ class Engine:
             self._apart.clear()
             if self.direct is not None:
                 self.direct.let_go()
-            for ledger in self.ledgers.values():
-                ledger.close()
+            for budget in self.budgets.values():
+                budget.close()
 
     def _close_devices(self) -> None:
         if self.host_part.uploads is not None:

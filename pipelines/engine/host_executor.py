@@ -25,10 +25,10 @@ from .cost import chunks, costs
 from .errors import out_of_memory
 from .hand_over import arriving, hand_on_failed
 from .in_flight import Iteration
-from .memory.budget import FOR_WORK, Allowance
-from .memory.buffer_pool import Recycler
-from .memory.estimate import Foresight
-from .memory.output_slices import Band, join, whole_outputs
+from .memory.budget import FOR_WORK, Reservation
+from .memory.buffer_pool import BufferPool
+from .memory.estimate import MemoryEstimate
+from .memory.output_slices import OutputSlice, join, whole_outputs
 from .nodes.envs import cut, drop, gone
 from .nodes.guarded import guarded
 from .nodes.node_pass import Env, Run
@@ -67,13 +67,13 @@ class HostPart:
         options = services.options
         self.pool = Pool(options.num_threads, "worker")
         spare = int(budget.host.limit * _SPARE)
-        room = budget.host.spare
-        self._recycler = Recycler(options.cpu_queue, spare, room)
-        self._read_recycler = Recycler(options.cpu_queue, spare // 2, room)
+        has_room = budget.host.has_room
+        self._buffers = BufferPool(options.cpu_queue, spare, has_room)
+        self._read_buffers = BufferPool(options.cpu_queue, spare // 2, has_room)
         """Of readers that make arrays themselves: videos, sounds, regions."""
-        self._chunk_recycler = Recycler(4 * options.num_threads, 2 * spare // options.cpu_queue, room)
+        self._chunk_buffers = BufferPool(4 * options.num_threads, 2 * spare // options.cpu_queue, has_room)
         """Of what chunks hold between their operators: decoded pictures, most of all."""
-        budget.host.keeps(self._recycler, self._read_recycler, self._chunk_recycler)
+        budget.host.add_cache(self._buffers, self._read_buffers, self._chunk_buffers)
         self.stopped = False
         """Chunks that have not begun end at once. Set by the thread that stops the run."""
         self.on_account = True
@@ -94,15 +94,15 @@ class HostPart:
     def close(self, *, wait: bool) -> None:
         """End the threads, and keep no memory."""
         self.pool.shutdown(wait=wait)
-        self._recycler.close()
-        self._read_recycler.close()
+        self._buffers.close()
+        self._read_buffers.close()
 
     def let_go(self) -> None:
         """The run is over: hold nothing that refers to the engine. In a ring everything of a job would stay until the
         collector comes, and that of several jobs pile up."""
         self.lender = self.uploads = None
         self._page_locked = _ordinary
-        self._chunk_recycler.close()
+        self._chunk_buffers.close()
 
     def _reading(self) -> int:
         """As many as the next queue has room for, the one that waits for room and the one that was just taken. 1
@@ -180,7 +180,7 @@ class HostPart:
             for name, step, staging in named:
                 self.whole(it, name, step, staging, helpers)
             for step in follows:  # here, many batches at once, and while the bytes are in the cache
-                it.ahead = self._budget.foresee(it, step)
+                it.next_estimate = self._budget.estimate(it, step)
                 self._begin(it, step)
             reading.done()
         except BaseException as e:  # raised where the batch is taken
@@ -191,14 +191,14 @@ class HostPart:
         began, compiling = time.perf_counter(), times.in_this_thread()
         lender = self.lender.of(it.number) if self.lender is not None and staging is not None else None
         track = name if it.chunks is None else threading.current_thread().name
-        again = self._recycler.empty if staging is None else None  # what is not bound for a device
+        again = self._buffers.empty if staging is None else None  # what is not bound for a device
         of = None if self.uploads is None else self.uploads.of
         uploads = {} if of is None else {e: of(it.number, container=c) for e, c in self._sent[name].items()}
         run = self._services.run(it, allocate_staging=staging, lender=lender, uploads=uploads, pool=helpers,
                         allocate=again, observe=self._services.observer(track, it.number))  # fmt: skip
         env = {e: it.env[e] for e in step.needs}
         for nodes, gives, per_batch, reads in self._groups[name]:
-            run.allowance = self._allowance() if reads else None
+            run.reservation = self._reservation() if reads else None
             on_error = self._services.raised if not per_batch else self._not_read if reads else _end_the_run
             env |= guarded(nodes, env, run, gives, on_error)
             if run.dropped:
@@ -216,8 +216,8 @@ class HostPart:
         compiling = times.in_this_thread() - compiling
         self._services.stats.busy(name, time.perf_counter() - began - compiling)
 
-    def _allowance(self) -> Allowance:
-        return Allowance(self._budget.host, self._budget.host.limit, fresh=self._read_recycler.empty)
+    def _reservation(self) -> Reservation:
+        return Reservation(self._budget.host, self._budget.host.limit, fresh=self._read_buffers.empty)
 
     def _not_read(self, problem: Exception, samples: int) -> Exception | None:
         # Cutting a reader's batch in two would hide nothing else: what it raises ends the run.
@@ -235,8 +235,8 @@ class HostPart:
     def _chunked(self, name: str, step: Step, it: Iteration) -> Iterator[Iteration]:
         """The batch, or its parts, with their chunks under way."""
         for part, ahead in self._budget.parts(it, step):
-            held = self._budget.held(part)[0] + 2 * ahead.held  # twice: chunks are put together
-            self._budget.host.hold(part.order, held)
+            held = self._budget.held(part)[0] + 2 * ahead.kept_total  # twice: chunks are put together
+            self._budget.host.reserve(part.order, held)
             cost = costs(step, ahead, part.env)
             self._intake.credits.cut(cost, held)
             self._submit_chunks(name, step, part, ahead, cost)
@@ -255,11 +255,11 @@ class HostPart:
 
     def alone(self, name: str, step: Step, it: Iteration, env: Env) -> None:
         """Take the batch, as one chunk, through a ``chunk`` step in this thread."""
-        with self._budget.host.work(0):
+        with self._budget.host.task(0):
             done = self.computed(step, it, env, it.samples, 0)
         self.join_chunks(name, step, it, [done])
 
-    def _submit_chunks(self, name: str, step: Step, it: Iteration, ahead: Foresight, cost: I64) -> None:
+    def _submit_chunks(self, name: str, step: Step, it: Iteration, ahead: MemoryEstimate, cost: I64) -> None:
         before = self._before.get(name)
         if before is not None and before.ended:
             self._services.stats.idle(name, time.perf_counter() - before.ended)
@@ -270,25 +270,25 @@ class HostPart:
         others = 0 if self._options.asked or not self.on_account else self._options.cpu_queue
         cuts = chunks(cost, ahead.peak, room, -(-self._options.num_threads // (1 + others)))
         it.chunks = self._before[name] = Latch(len(cuts))
-        whole = whole_outputs(ahead.made, self._recycler.empty)
+        whole = whole_outputs(ahead.outputs, self._buffers.empty)
         for k, (a, b) in enumerate(cuts):
-            part, here, band = it.samples, env, Band(whole, a, b)
+            part, here, output = it.samples, env, OutputSlice(whole, a, b)
             if len(cuts) > 1:
                 part = part.take(slice(a, b))
                 here = cut(env, int(slots[a]), int(slots[b - 1]) + 1)
-            self.pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(ahead.peak[a:b].sum()), band)
+            self.pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(ahead.peak[a:b].sum()), output)
 
     def _chunk(
         self, name: str, step: Step, it: Iteration, chunks: Latch[tuple[Env, Run]], k: int, env: Env,
-        samples: Samples, nbytes: int, band: Band,
+        samples: Samples, nbytes: int, output: OutputSlice,
     ) -> None:  # fmt: skip
         try:
             if self.stopped:
                 raise Closed
             clock = self._clock()
-            with self._budget.host.work(nbytes):
+            with self._budget.host.task(nbytes):
                 began = clock.begin()
-                done = self.computed(step, it, env, samples, nbytes, band)
+                done = self.computed(step, it, env, samples, nbytes, output)
             last = chunks.add(k, done)
             if last:
                 self.join_chunks(name, step, it, chunks.take())
@@ -306,16 +306,16 @@ class HostPart:
         return clock
 
     def computed(
-        self, step: Step, it: Iteration, env: Env, samples: Samples, nbytes: int, band: Band | None = None
+        self, step: Step, it: Iteration, env: Env, samples: Samples, nbytes: int, output: OutputSlice | None = None
     ) -> tuple[Env, Run]:
         """The results of a ``chunk`` step for some samples, and what became of them."""
-        allowance = Allowance(self._budget.host, nbytes, band, self._chunk_recycler.empty)
-        run = self._services.run(it, samples=samples, allowance=allowance, alone=self._budget.host.alone,
+        reservation = Reservation(self._budget.host, nbytes, output, self._chunk_buffers.empty)
+        run = self._services.run(it, samples=samples, reservation=reservation, alone=self._budget.host.exclusive,
                         observe=self._services.observer(threading.current_thread().name, it.number))  # fmt: skip
         try:
             return guarded(step.nodes, env, run, step.gives, self._services.raised), run
         finally:
-            allowance.close()
+            reservation.close()
 
     def join_chunks(self, name: str, step: Step, it: Iteration, parts: Sequence[tuple[Env, Run]]) -> None:
         """The chunks' results as the batch's."""
@@ -323,7 +323,7 @@ class HostPart:
         if len(parts) == 1:
             it.env |= parts[0][0]
         else:
-            it.env |= {e: join([env[e] for env, _ in parts], self._recycler.empty) for e in step.gives}
+            it.env |= {e: join([env[e] for env, _ in parts], self._buffers.empty) for e in step.gives}
         for _, run in parts:
             run.notes.end()
             it.dropped += run.dropped

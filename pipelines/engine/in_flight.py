@@ -14,7 +14,7 @@ from ...ops.errors import kept
 from ...ops.interfaces import Begun, Copies
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
-from .memory.estimate import Foresight, Outputs
+from .memory.estimate import MemoryEstimate, Outputs
 from .nodes.envs import cut, within
 from .nodes.node_pass import Draws, Dropped, Env, Run, State
 from .threads.latch import Latch
@@ -67,7 +67,7 @@ class Iteration:
     """Work on it that is under way in the pool."""
     problem: BaseException | None = None
     """The error that made it fail: raised in its turn, once those before it are handed out."""
-    ahead: Foresight | None = None
+    next_estimate: MemoryEstimate | None = None
     """The memory that the next step will hold, where that is known."""
     begun: dict[int, Begun] = field(default_factory=dict)
     """Parts of the next step's work that threads of the host have started, by the node's id."""
@@ -76,8 +76,8 @@ class Iteration:
     """The launch on a device that is under way."""
     cuts: list[tuple[int, int]] = field(default_factory=list)
     """Places [a, b) of the samples that go onto the device at a time."""
-    made: Outputs = ()
-    """Outputs that the launch is likely to make; see `Foresight.made`."""
+    estimated_outputs: Outputs = ()
+    """Outputs that the launch is likely to make; see `MemoryEstimate.outputs`."""
 
     asked: tuple[Request, ...] = ()
     """The requests to hand out one by one, of several batches that go through the steps together."""

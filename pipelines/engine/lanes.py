@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ...ops.gpu.device_memory import limit_pool
 from ...ops.interfaces import Copies
-from .memory.budget import Accounts
+from .memory.budget import SharedBudgets
 from .threads.channel import Channel, Closed
 
 
@@ -117,7 +117,7 @@ class Beside:
     """Accounts and lanes of the runs of one job in this process, which come one after the other or overlap."""
 
     def __init__(self) -> None:
-        self.accounts = Accounts()
+        self.accounts = SharedBudgets()
         self.lanes = LanePool()
 
     def close(self) -> None:

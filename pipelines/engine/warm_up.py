@@ -25,8 +25,8 @@ from ...writers.base import Records, ShardFiles
 from ...writers.shards.config import WriteConfig
 from ..compile.plan import Plan
 from .engine import Feed, Request
-from .memory.budget import Allowance, Ledger
-from .memory.estimate import foresee
+from .memory.budget import MemoryBudget, Reservation
+from .memory.estimate import estimate_memory
 from .nodes.envs import drop
 from .nodes.node_pass import Dropped, Env, Run
 from .nodes.run_nodes import run_nodes
@@ -41,7 +41,7 @@ _PARTS = 8
 def warm_up(
     plan: Plan, feed: Feed, first: int, left: int, rng: str = "philox",
     sink: Callable[[Mapping[str, Batch]], object] = lambda _: None, isolation: Isolation | None = None,
-    host: Ledger | None = None,
+    host: MemoryBudget | None = None,
 ) -> float:  # fmt: skip
     """Run the host's part of ``plan`` on samples from position ``first``, of which ``left`` follow; the seconds taken.
     ``sink`` is given the outputs; those of a GPU as zeros of the type that they will have.
@@ -56,26 +56,26 @@ def warm_up(
     env: Env = {}
     samples, per_reader = feed.samples(Request(first, min(_SAMPLES, left)))
     run = Run(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader, isolation=isolation)
-    host = Ledger(_MOST * _SAMPLES) if host is None else host
+    host = MemoryBudget(_MOST * _SAMPLES) if host is None else host
     for node in plan.graph.nodes:
         stateful = node.op.per_batch and not isinstance(node.op, Reader)
         on_host = node.stage == "cpu" or plan.target.device == "null"
         if on_host and not stateful and all(e in env for e in node.reads):
             try:
                 with on_behalf(node.op.name):
-                    ahead = foresee([node], [], env, run.samples, plan.target.device == "null")
-                    large = run.samples.slot[np.maximum(ahead.peak, ahead.sure) > min(_MOST, host.limit // _PARTS)]
+                    ahead = estimate_memory([node], [], env, run.samples, plan.target.device == "null")
+                    large = run.samples.slot[np.maximum(ahead.peak, ahead.certain) > min(_MOST, host.limit // _PARTS)]
                     if len(large):
                         drop(env, set(large.tolist()))
                         run.dropped += [Dropped(int(s), node.name, "too_large", "") for s in large]
                         run.samples = run.samples.take(~np.isin(run.samples.slot, large))
-                        ahead = foresee([node], [], env, run.samples, plan.target.device == "null")
-                    with host.work(ahead.at_once):
-                        run.allowance = Allowance(host, ahead.at_once)
+                        ahead = estimate_memory([node], [], env, run.samples, plan.target.device == "null")
+                    with host.task(ahead.peak_total):
+                        run.reservation = Reservation(host, ahead.peak_total)
                         try:
                             run_nodes([node], env, run)
                         finally:
-                            run.allowance.close()
+                            run.reservation.close()
             except Exception:  # whatever it is, it is not this function's to report
                 break
     outputs = {name: env[edge] for name, edge in plan.graph.outputs.items() if edge in env}

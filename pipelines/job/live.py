@@ -74,11 +74,11 @@ class Recorder:
 
     def _row(self) -> Row:
         engine = self.engine
-        ledgers = engine.ledgers
+        budgets = engine.budgets
         return Row(
             time.perf_counter() - self.began, self._counts(), tuple(c.fill for c in engine.channels),
             tuple((o["cpu_seconds"], o["gpu_seconds"]) for o in operator_seconds(engine)), tuple(step_seconds(engine)),
-            ledgers["host"].used, ledgers["gpu"].used if "gpu" in ledgers else 0, _resident(),
+            budgets["host"].used, budgets["gpu"].used if "gpu" in budgets else 0, _resident(),
         )  # fmt: skip
 
     def due(self) -> bool:
@@ -140,7 +140,7 @@ class Recorder:
                          steps)  # fmt: skip
         passed = engine.channels[0].passed if engine.channels else 0
         top = bottleneck(loads, passed)
-        ledgers = engine.ledgers
+        budgets = engine.budgets
         found: dict[str, Any] = {
             "seconds": round(last.at, 3),
             "done": last.counts.read,
@@ -156,10 +156,10 @@ class Recorder:
             "loads": {x.name: round(x.share, 4) for x in loads},
             "bottleneck": {"what": top.name, "share": round(top.share, 4), "sentence": top.sentence,
                            "advice": top.advice},
-            "memory": {"process": last.process, "host": last.host, "host_limit": ledgers["host"].limit},
+            "memory": {"process": last.process, "host": last.host, "host_limit": budgets["host"].limit},
         }  # fmt: skip
-        if "gpu" in ledgers:
-            found["memory"] |= {"gpu": last.device, "gpu_limit": ledgers["gpu"].limit}
+        if "gpu" in budgets:
+            found["memory"] |= {"gpu": last.device, "gpu_limit": budgets["gpu"].limit}
         if engine.plan.target.device != "cpu":
             found["gpu_busy"] = round((self._gpu(last) - self._gpu(first)) / seconds, 4)
         return found

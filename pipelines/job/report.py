@@ -68,7 +68,7 @@ def build_report(
             }
         )
     loads = loads_of(engine, operators, seconds, sink_seconds, sink, step_seconds(engine))
-    waited = engine.ledgers["host"].waited / max(seconds, 1e-9)
+    waited = engine.budgets["host"].waited / max(seconds, 1e-9)
     top = bottleneck(loads, _box(engine, 0)[1].passed, waited)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -321,10 +321,10 @@ def _memory(engine: Engine) -> dict[str, float]:
     kernels and files when most of it was in use; ``remembered_*``: facts about the records of a data set that is read
     again and again."""
     memory: dict[str, float] = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-    for name, ledger in engine.ledgers.items():
-        memory[f"{name}_budget_bytes"] = ledger.limit
-        memory[f"{name}_peak_bytes"] = ledger.peak
-        memory[f"{name}_waited_seconds"] = round(ledger.waited, 6)
+    for name, budget in engine.budgets.items():
+        memory[f"{name}_budget_bytes"] = budget.limit
+        memory[f"{name}_peak_bytes"] = budget.peak
+        memory[f"{name}_waited_seconds"] = round(budget.waited, 6)
     if (remembered := engine.services.remembered) is not None:
         memory |= {"remembered_bytes": remembered.nbytes(), "remembered_records": remembered.records()}
     if any(isinstance(lane, Lane) for lane in engine.lanes.all):

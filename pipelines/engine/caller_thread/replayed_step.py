@@ -150,9 +150,9 @@ class Rehearsed:
             return None
         there, here = held
         if there and self._budget.device is not None:
-            self._budget.device.hold(it.order, there, wait=False)
+            self._budget.device.reserve(it.order, there, wait=False)
         if here:
-            self._budget.host.hold(it.order, here, wait=False)
+            self._budget.host.reserve(it.order, here, wait=False)
         return Begun(lane, timer, sizes, results, nbytes, bool(there or here), inputs)
 
     def _goes_plainly(self, lane: Any, shapes: Any) -> bool:
@@ -185,11 +185,11 @@ class Rehearsed:
         self._last, self._keys = [], []
 
     def _held(self, it: Iteration, shapes: Any) -> tuple[int, int] | None:
-        """`BatchBudget.at_once` for batches of ``shapes``."""
+        """`BatchBudget.unsplit_need` for batches of ``shapes``."""
         if shapes not in self._holds:
             if len(self._holds) >= _KEPT:
                 self._holds.clear()
-            self._holds[shapes] = self._budget.at_once(it, self._step)
+            self._holds[shapes] = self._budget.unsplit_need(it, self._step)
         return self._holds[shapes]
 
     def _run(self, program: Program, lane: Any, given: Sequence[Batch], it: Iteration) -> Env | None:

@@ -21,7 +21,7 @@ from ..errors import as_ours, if_it_works
 from ..hand_over import arriving, hand_on_failed
 from ..in_flight import Iteration
 from ..lanes import FreeLanes
-from ..memory.estimate import Foresight
+from ..memory.estimate import MemoryEstimate
 from ..nodes.envs import drop, gone
 from ..nodes.node_pass import Env, Run
 from ..nodes.run_nodes import finish_late
@@ -93,14 +93,14 @@ class DevicePart:
             it.lane, it.launched = lane, Latch(1)
             self._launch_one(name, step, it, lane, it.launched)
 
-    def _make_room(self, it: Iteration, ahead: Foresight, *, wait: bool = True) -> None:
+    def _make_room(self, it: Iteration, ahead: MemoryEstimate, *, wait: bool = True) -> None:
         """Wait until the device, and the host for what comes back, have room for the batch."""
         assert self._budget.device is not None
         on_host, on_device = self._budget.held(it)
         need, it.cuts = self._credits.launch(ahead, on_device, on_host)
-        it.made = ahead.made
-        self._budget.device.hold(it.order, need, wait=wait)
-        self._budget.host.hold(it.order, on_host + ahead.held, wait=wait)
+        it.estimated_outputs = ahead.outputs
+        self._budget.device.reserve(it.order, need, wait=wait)
+        self._budget.host.reserve(it.order, on_host + ahead.kept_total, wait=wait)
 
     def _launch_one(self, name: str, step: Step, it: Iteration, lane: Copies, launched: Latch[Run]) -> None:
         try:
@@ -126,7 +126,7 @@ class DevicePart:
                         allocate=None if timer else lane.empty,
                         observe=None if timer else self._services.observer("gpu (emulated)", it.number))  # fmt: skip
         with lane:
-            run.results = self._on(lane, step).run_cut(env, run, it.cuts if attempt == 0 else [], it.made)
+            run.results = self._on(lane, step).run_cut(env, run, it.cuts if attempt == 0 else [], it.estimated_outputs)
         run.notes.end()
         it.begun = {}
         run.timer = timer

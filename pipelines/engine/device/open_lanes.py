@@ -14,7 +14,7 @@ from ..batch_budget import BatchBudget
 from ..credits import SLACK, Credits, gpu_budget
 from ..errors import if_it_works, out_of_memory
 from ..lanes import FreeLanes, OwnLanes, SharedLanes
-from ..memory.budget import Ledger
+from ..memory.budget import MemoryBudget
 from ..services import Services
 from .null_lane import NullLane
 
@@ -40,7 +40,7 @@ class OpenLanes:
         self.stopped = False
         if any(s.kind == "device" for s in services.plan.steps):
             beside = self._options.beside
-            budget.device = Ledger(0) if beside is None else beside.accounts.of(self._plan, "device", 0)
+            budget.device = MemoryBudget(0) if beside is None else beside.accounts.of(self._plan, "device", 0)
 
     @property
     def are_open(self) -> bool:

@@ -19,7 +19,7 @@ from ...compile.place import is_late
 from ...graph.nodes import Edge, Node
 from ..errors import REMEDY, out_of_memory
 from ..memory.estimate import Outputs
-from ..memory.output_slices import Band, in_place, whole_outputs
+from ..memory.output_slices import OutputSlice, in_place, whole_outputs
 from ..nodes.envs import merge, middle, pieces
 from ..nodes.guarded import ErrorHook, guarded
 from ..nodes.node_pass import Env, Run
@@ -66,7 +66,7 @@ class OnDevice:
         on_device, allocate, parts = replace(self, to_host=()), run.allocate, []
         try:
             for (a, b), part in zip(cuts, pieces(env, run, borders), strict=True):
-                run.allocate = partial(self._placed, Band(whole, a, b)) if whole else allocate
+                run.allocate = partial(self._placed, OutputSlice(whole, a, b)) if whole else allocate
                 parts.append(on_device.run(part, run))
         finally:
             run.allocate = allocate
@@ -77,8 +77,8 @@ class OnDevice:
             found[edge] = self.joined(of_it) if together is None else together
         return found | {e: self.retried(lambda e=e: self.lane.to_host(found[e])) for e in self.to_host}  # type: ignore[misc]
 
-    def _placed(self, band: Band, n: int, dtype: Any) -> Any:
-        found = band.take(n, dtype)
+    def _placed(self, output: OutputSlice, n: int, dtype: Any) -> Any:
+        found = output.take(n, dtype)
         return self.lane.empty(n, dtype) if found is None else found
 
     def retried(self, allocate: Callable[[], Any]) -> Any:

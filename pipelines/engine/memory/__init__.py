@@ -1,1 +1,1 @@
-"""The accounts of memory that let batches in."""
+"""Memory budgets: how much a run may hold on the host and on GPUs, estimates of what steps need, pools for reuse."""

@@ -1,4 +1,8 @@
-"""Memory: how much a run may hold on the host and on a GPU, and the account by which work is let in."""
+"""Limit how much memory a run holds on the host and on its GPUs, by delaying batches and tasks until they fit.
+
+The engine (`BatchBudget`) reserves memory for batches in flight, and the host's workers (`HostExecutor`) for the tasks
+that they run. How much each of them needs is estimated by `estimate_memory`.
+"""
 
 from __future__ import annotations
 
@@ -14,81 +18,91 @@ import numpy.typing as npt
 from ....ops.batch import host_empty
 from ...wording import size
 from ..threads.channel import Closed
-from .output_slices import Band
+from .output_slices import OutputSlice
 
 FOR_WORK = 0.25
-"""Share of the host's budget that is kept free for chunks while workers are busy with them."""
+"""Share of the host's budget that batches in flight leave free for the chunks that workers compute."""
 
 
 class OverBudgetError(MemoryError):
-    """An allocation would take a run over its budget."""
+    """An allocation would exceed the memory budget of the run."""
 
 
 class _Account:
-    """The part of ledgers that several runs have in common."""
+    """The reservations and limits of one kind of memory, shared by the `MemoryBudget` objects of several runs."""
 
     def __init__(self, limit: int, for_work: float) -> None:
         self.limit = limit
         self.for_work = for_work
         self.used = 0
-        self.held: dict[tuple[int, ...], int] = {}
-        """By run, and by its owners."""
-        self.holding = 0
-        self.running = 0
-        self.alone = False
+        """Bytes reserved by batches and tasks together."""
+        self.reserved: dict[tuple[int, ...], int] = {}
+        """Bytes that each batch has reserved; the keys are the run's number, then the batch's owner tuple."""
+        self.by_batches = 0
+        """Sum of `reserved`."""
+        self.tasks = 0
+        """Number of running tasks."""
+        self.exclusive = False
+        """Whether a task runs that admits no other one."""
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.waiting: list[int] = []
-        """The runs of threads that wait for room. Mostly there are none, and a condition costs much more than its
-        lock."""
+        """Number of the run of each thread that waits for memory. Usually the list is empty: then nobody is notified,
+        because a condition costs much more than its lock."""
         self.runs = 0
-        self.kept: list[tuple[int, Idle]] = []
-        """Memory that is kept to be used again, by run."""
-        self.idle: tuple[Idle, ...] = ()
-        """The same, each once."""
-        self.most_idle = 0
+        """Number of runs that have had a budget of this account."""
+        self.caches: list[tuple[int, CachedMemory]] = []
+        """Caches that count against the budget, each with the number of the run that added it."""
+        self.distinct_caches: tuple[CachedMemory, ...] = ()
+        """The objects of `caches`, each once."""
+        self.max_cached = 0
+        """Sum of the bytes that the caches may hold at most."""
 
-    def idle_bytes(self) -> int:
-        """Bytes that are only kept to be used again."""
-        return sum(i.idle for i in self.idle)
+    def cached_bytes(self) -> int:
+        """Return the bytes that are held only for reuse."""
+        return sum(c.cached for c in self.distinct_caches)
 
 
-class Idle(Protocol):
-    """Memory that waits to be used again."""
+class CachedMemory(Protocol):
+    """Memory that is cached for reuse, and can be freed at any moment."""
 
     @property
-    def idle(self) -> int:
-        """Bytes."""
+    def cached(self) -> int:
+        """Bytes that are cached now."""
         ...
 
     @property
-    def most(self) -> int:
-        """Bytes that it may come to."""
+    def max_bytes(self) -> int:
+        """Maximum number of bytes that may be cached."""
         ...
 
     def clear(self) -> None:
-        """Let go of it."""
+        """Free the cached memory."""
         ...
 
 
-class Ledger:
-    """The account of one kind of memory. Batches in flight hold bytes in the order in which they came; chunks of work
-    take bytes for as long as they run. Both wait until there is room, but never for ever: the oldest batch is always
-    let in, and so is a piece of work when no other is running. What is only kept to be used again is let go of when
-    there is no room.
+class MemoryBudget:
+    """Admission control for one kind of memory (host or GPU). Thread-safe.
 
-    Several runs may have ledgers of one account: batches of one that began later are younger than all of it."""
+    Batches in flight reserve bytes in the order of the schedule; tasks (chunks of work) reserve bytes while they run.
+    Both wait until their reservation fits, but not forever: the oldest batch is always admitted, and so is a task if no
+    other task runs. Memory that is only cached for reuse is freed if a reservation needs it. Several runs can share one
+    budget: batches of a run that started later count as younger than all batches of earlier runs.
 
-    def __init__(self, limit: int, for_work: float = 0.0, *, beside: Ledger | None = None) -> None:
-        """Batches wait while they hold all of ``limit`` but the share ``for_work``; both are those of ``beside``, a
-        ledger of the same account, if there is one."""
+    `BatchBudget` creates one per run and kind of memory; the engine closes it when the run has ended.
+    """
+
+    def __init__(self, limit: int, for_work: float = 0.0, *, beside: MemoryBudget | None = None) -> None:
+        """Batches wait while they have reserved all of ``limit`` bytes except for the share ``for_work``. With
+        ``beside``, another budget, this one shares its account, and both arguments are taken from there."""
         self._account: _Account = _Account(limit, for_work) if beside is None else beside._account
         self.peak = 0
-        """Bytes on the account, at most while this run put some there."""
+        """Maximum number of bytes reserved by all runs of this budget, sampled when this run reserves or releases
+        some."""
         self.waited = 0.0
-        """Seconds that work was held back."""
+        """Seconds for which batches and tasks of this run waited for memory, added over threads."""
         self._own = 0
-        """Bytes of this run."""
+        """Bytes that this run has reserved."""
         self._stopped = self._closed = False
         with self._account.lock:
             self._run = self._account.runs
@@ -96,7 +110,7 @@ class Ledger:
 
     @property
     def limit(self) -> int:
-        """Bytes that there may be."""
+        """Bytes that may be reserved, by all runs together."""
         return self._account.limit
 
     @limit.setter
@@ -105,130 +119,134 @@ class Ledger:
 
     @property
     def used(self) -> int:
-        """Bytes on the account now."""
+        """Bytes that all runs together have reserved now."""
         return self._account.used
 
-    def hold(self, owner: tuple[int, ...], nbytes: int, *, wait: bool = True) -> None:
-        """Batch ``owner`` (its number and part) holds ``nbytes`` from now on, instead of what it held. Raises Closed
-        when the run was stopped."""
+    def reserve(self, owner: tuple[int, ...], nbytes: int, *, wait: bool = True) -> None:
+        """Set the reservation of batch ``owner`` (number, then parts) to ``nbytes``. Raises Closed if the run was
+        stopped."""
         account = self._account
         owner = self._run, *owner
         with account.lock:
-            more = nbytes - account.held.get(owner, 0)
+            more = nbytes - account.reserved.get(owner, 0)
             room = account.limit - int(account.limit * account.for_work)
             if wait:
                 self._wait(
                     lambda: (
-                        min(account.held, default=owner) >= owner
-                        or (self._first and account.holding + more <= room and self._fits(more))
+                        min(account.reserved, default=owner) >= owner
+                        or (self._is_first and account.by_batches + more <= room and self._fits(more))
                     )
                 )
             if self._closed:
                 return
-            account.held[owner] = nbytes
-            account.holding += more
+            account.reserved[owner] = nbytes
+            account.by_batches += more
             self._add(more)
 
     def release(self, owner: tuple[int, ...]) -> None:
-        """Batch ``owner`` is gone."""
+        """Release the reservation of batch ``owner``, which has left the engine."""
         with self._account.lock:
-            freed = self._account.held.pop((self._run, *owner), 0)
-            self._account.holding -= freed
+            freed = self._account.reserved.pop((self._run, *owner), 0)
+            self._account.by_batches -= freed
             self._add(-freed)
 
     def release_all(self, batch: tuple[int, ...]) -> None:
-        """The batch is gone with all parts that it was cut into."""
+        """Release the reservations of a batch and of all parts into which it was cut."""
         with self._account.lock:
-            whole = (self._run, *batch)
-            for owner in [o for o in self._account.held if o[: len(whole)] == whole]:
+            prefix = (self._run, *batch)
+            for owner in [o for o in self._account.reserved if o[: len(prefix)] == prefix]:
                 self.release(owner[1:])
 
     @contextmanager
-    def work(self, nbytes: int) -> Iterator[None]:
-        """Take ``nbytes`` while a piece of work runs. Raises Closed when the run was stopped."""
+    def task(self, nbytes: int) -> Iterator[None]:
+        """Context manager: reserve ``nbytes`` while a task runs, after waiting until they fit. Raises Closed if the run
+        was stopped."""
         account = self._account
         with account.lock:
-            self._wait(lambda: not account.alone and (account.running == 0 or (self._first and self._fits(nbytes))))
-            account.running += 1
+            self._wait(
+                lambda: not account.exclusive and (account.tasks == 0 or (self._is_first and self._fits(nbytes)))
+            )
+            account.tasks += 1
             self._add(nbytes)
         try:
             yield
         finally:
             with account.lock:
-                account.running -= 1
+                account.tasks -= 1
                 self._add(-nbytes)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Inside of `work`: once more, while no other piece of work runs."""
+    def exclusive(self) -> Iterator[None]:
+        """Context manager inside `task`: wait until no other task runs, and admit none until it exits."""
         account = self._account
         with account.lock:
-            account.running -= 1
+            account.tasks -= 1
             try:
-                self._wait(lambda: not account.alone and account.running == 0)
+                self._wait(lambda: not account.exclusive and account.tasks == 0)
             finally:
-                account.running += 1
-            account.alone = True
+                account.tasks += 1
+            account.exclusive = True
         try:
             yield
         finally:
             with account.lock:
-                account.alone = False
+                account.exclusive = False
                 self._notify()
 
-    def grow(self, nbytes: int, *, alone: bool) -> bool:
-        """Take ``nbytes`` more for a piece of work that turns out larger than foreseen, without waiting; False where
-        they do not fit. A sample ``alone`` may have all of the budget, whatever else is held."""
+    def try_grow(self, nbytes: int, *, alone: bool) -> bool:
+        """Reserve ``nbytes`` more, without waiting, for a running task that needs more than estimated. Return False if
+        they do not fit. A task for one sample (``alone``) may use the whole budget, whatever else is reserved."""
         with self._account.lock:
             if not self._fits(nbytes) and not alone:
                 return False
             self._add(nbytes)
             return True
 
-    def give_back(self, nbytes: int) -> None:
-        """The opposite of `grow`."""
+    def shrink(self, nbytes: int) -> None:
+        """Release ``nbytes`` that `try_grow` reserved."""
         with self._account.lock:
             self._add(-nbytes)
 
-    def keeps(self, *idle: Idle) -> None:
-        """Memory that waits to be used again is on the account, too, as long as there is room: until `close`."""
+    def add_cache(self, *caches: CachedMemory) -> None:
+        """Count memory cached for reuse against the budget until `close`; it is freed if there is no room for it."""
         with self._account.lock:
-            self._keep([*self._account.kept, *((self._run, i) for i in idle)])
+            self._set_caches([*self._account.caches, *((self._run, c) for c in caches)])
 
-    def spare(self, nbytes: int) -> bool:
-        """There is room for ``nbytes`` more that wait to be used again. Takes no lock, as destructors ask."""
-        return self._account.used + self._account.idle_bytes() + nbytes <= self._account.limit
+    def has_room(self, nbytes: int) -> bool:
+        """Return whether ``nbytes`` more may be cached for reuse. It takes no lock, because destructors call it."""
+        return self._account.used + self._account.cached_bytes() + nbytes <= self._account.limit
 
     def stop(self) -> None:
-        """Wake everybody of this run with Closed."""
+        """Make all threads of this run that wait for memory, or will, raise Closed."""
         with self._account.lock:
             self._stopped = True
             self._account.changed.notify_all()
 
     def close(self) -> None:
-        """The run is over: nothing of it is on the account any more, nor what it `keeps`."""
+        """End this run's use of the budget: release all its reservations, and no longer count its caches."""
         account = self._account
         with account.lock:
-            self._keep([(run, i) for run, i in account.kept if run != self._run])
-            for owner in [o for o in account.held if o[0] == self._run]:
-                account.holding -= account.held.pop(owner)
+            self._set_caches([(run, c) for run, c in account.caches if run != self._run])
+            for owner in [o for o in account.reserved if o[0] == self._run]:
+                account.by_batches -= account.reserved.pop(owner)
             self._add(-self._own)
             self._closed = True
 
-    def _keep(self, kept: list[tuple[int, Idle]]) -> None:
-        self._account.kept = kept
-        self._account.idle = tuple({id(i): i for _, i in kept}.values())
-        self._account.most_idle = sum(i.most for i in self._account.idle)
+    def _set_caches(self, caches: list[tuple[int, CachedMemory]]) -> None:
+        self._account.caches = caches
+        self._account.distinct_caches = tuple({id(c): c for _, c in caches}.values())
+        self._account.max_cached = sum(c.max_bytes for c in self._account.distinct_caches)
 
     @property
-    def _first(self) -> bool:
-        """Nothing of an earlier run waits."""
+    def _is_first(self) -> bool:
+        """Whether no thread of an earlier run waits for memory."""
         return min(self._account.waiting, default=self._run) >= self._run
 
     def _fits(self, more: int) -> bool:
         return self._account.used + more <= self._account.limit
 
     def _add(self, nbytes: int) -> None:
+        """Change the reserved bytes by ``nbytes``, and free caches if the limit would be exceeded."""
         if self._closed:
             return
         account = self._account
@@ -237,9 +255,11 @@ class Ledger:
         self.peak = max(self.peak, account.used)
         if nbytes <= 0:
             self._notify()
-        elif account.used + account.most_idle > account.limit and account.used + account.idle_bytes() > account.limit:
-            for kept in account.idle:
-                kept.clear()
+        elif (
+            account.used + account.max_cached > account.limit and account.used + account.cached_bytes() > account.limit
+        ):
+            for cache in account.distinct_caches:
+                cache.clear()
 
     def _notify(self) -> None:
         if self._account.waiting:
@@ -254,68 +274,76 @@ class Ledger:
             finally:
                 self._account.waiting.remove(self._run)
             self.waited += time.perf_counter() - began
-            self._notify()  # a later run may have waited for this
+            self._notify()  # a later run may have waited until this thread was admitted
         if self._stopped:
             raise Closed
 
 
-class Accounts:
-    """The accounts of the runs of one job in this process, which may overlap: each plan has one, as what comes before
-    samples are split and what comes after it do."""
+class SharedBudgets:
+    """The memory budgets that the runs of one job in this process share; the runs may overlap.
+
+    Each plan has its own: a job that splits samples has one plan before the split and one after it. Created by
+    `SharedResources`; thread-safe.
+    """
 
     def __init__(self) -> None:
-        self._first: dict[tuple[int, str], Ledger] = {}
+        self._first: dict[tuple[int, str], MemoryBudget] = {}
         self._lock = threading.Lock()
 
-    def of(self, plan: object, name: str, limit: int, for_work: float = 0.0) -> Ledger:
-        """A ledger of the account ``name`` of ``plan``, which must live as long as this."""
+    def of(self, plan: object, name: str, limit: int, for_work: float = 0.0) -> MemoryBudget:
+        """Return a new run's budget for the memory ``name`` (host or device) of ``plan``. The plan must live as long as
+        this object."""
         with self._lock:
-            first = self._first.setdefault((id(plan), name), Ledger(limit, for_work))
-        return Ledger(limit, for_work, beside=first)
+            first = self._first.setdefault((id(plan), name), MemoryBudget(limit, for_work))
+        return MemoryBudget(limit, for_work, beside=first)
 
 
-class Allowance:
-    """The memory that one piece of work may allocate: its share, and more as long as the account has room."""
+class Reservation:
+    """The memory that one task may allocate: what it reserved at the start, and more as long as the budget has room.
+
+    Created and closed by the thread that runs the task. Kernels allocate through `empty`.
+    """
 
     def __init__(
-        self, ledger: Ledger, taken: int, band: Band | None = None,
+        self, budget: MemoryBudget, reserved: int, output: OutputSlice | None = None,
         fresh: Callable[[int, Any], npt.NDArray[Any]] = host_empty,
     ) -> None:  # fmt: skip
-        """``fresh(n, dtype)`` makes arrays that have no place in ``band``."""
-        self._ledger = ledger
-        self._taken = taken
-        self._band = band
+        """The task has ``reserved`` bytes already. ``output`` is its slice of the batch's outputs, if any;
+        ``fresh(n, dtype)`` creates all other arrays."""
+        self._budget = budget
+        self._reserved = reserved
+        self._output = output
         self._fresh = fresh
         self._grown = 0
         self._used = 0
         self._samples = 0
-        self.lasting = True
-        """The kernel that runs makes something that leaves the step: it has its place in the batch."""
+        self.for_output = True
+        """Whether the running kernel computes an output of the step, which may be placed in the batch's array."""
 
-    def begin(self, samples: int) -> None:
-        """A pass over ``samples`` begins; nothing is held yet."""
+    def start_pass(self, samples: int) -> None:
+        """Start counting for a pass over ``samples`` samples, in which nothing is allocated yet."""
         self._samples = samples
         self._used = 0
 
-    def settle(self, live: int) -> None:
-        """A kernel is done: ``live`` bytes are held, the rest of what it allocated is free again."""
+    def keep_only(self, live: int) -> None:
+        """Count ``live`` bytes as allocated after a kernel has ended: its other allocations were freed."""
         self._used = live
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
-        """An uninitialised array of ``n`` elements. Raises OverBudgetError."""
-        wanted = self._used + n * np.dtype(dtype).itemsize
-        if wanted > self._ledger.limit:
-            raise OverBudgetError(f"it needs {size(wanted)}, the budget is {size(self._ledger.limit)}")
-        more = wanted - self._taken - self._grown
+        """Return an uninitialised array of ``n`` elements. Raises OverBudgetError if it does not fit."""
+        needed = self._used + n * np.dtype(dtype).itemsize
+        if needed > self._budget.limit:
+            raise OverBudgetError(f"it needs {size(needed)}, the budget is {size(self._budget.limit)}")
+        more = needed - self._reserved - self._grown
         if more > 0:
-            if not self._ledger.grow(more, alone=self._samples <= 1):
-                raise OverBudgetError(f"{size(wanted)} do not fit beside what else is in memory")
+            if not self._budget.try_grow(more, alone=self._samples <= 1):
+                raise OverBudgetError(f"it needs {size(needed)}, which does not fit next to the memory of other work")
             self._grown += more
-        self._used = wanted
-        placed = self._band.take(n, dtype) if self._band is not None and self.lasting else None
+        self._used = needed
+        placed = self._output.take(n, dtype) if self._output is not None and self.for_output else None
         return self._fresh(n, dtype) if placed is None else placed
 
     def close(self) -> None:
-        """The work is done."""
-        self._ledger.give_back(self._grown)
+        """Release what the task reserved in addition; the task has ended."""
+        self._budget.shrink(self._grown)
         self._grown = 0

@@ -1,5 +1,6 @@
-"""Large arrays of the host are used again once no reference to them is left, so that the kernel need not find and
-clear new pages for every batch, which takes longer than filling them.
+"""Reuse large host arrays once no reference to them is left.
+
+Otherwise the kernel would have to find and clear new pages for every batch, which takes longer than filling them.
 """
 
 from __future__ import annotations
@@ -14,52 +15,60 @@ import numpy.typing as npt
 
 from ....ops.batch import host_empty
 
-_SMALLEST = 1 << 20
-"""Bytes. Smaller arrays come from the heap, which keeps what it was given back itself."""
+_MIN_BYTES = 1 << 20
+"""Size in bytes from which arrays come from the pool. Smaller ones come from the heap, which itself keeps freed
+memory."""
 
 
-class Recycler:
-    """Where large arrays come from. Arrays may be held as long as anyone likes, and by any thread."""
+class BufferPool:
+    """A pool of large host arrays. A block returns to the pool when the last view of its array is gone, in any thread.
 
-    def __init__(self, spare: int = 3, most: int = 1 << 62, room: Callable[[int], bool] = lambda _: True) -> None:
-        """At most ``spare`` arrays wait to be used again, of at most ``most`` bytes together, and as long as there is
-        ``room`` for so many bytes more, which a destructor may ask at any moment. Those that wait longest make way."""
-        self.most = most
-        """Bytes that may wait."""
-        self._room = room
-        self._free: deque[npt.NDArray[np.uint8]] = deque(maxlen=spare)  # without a lock: a collection may append
+    `HostExecutor` creates and closes the pools of a run. `empty` may be called by any thread.
+    """
+
+    def __init__(
+        self, max_blocks: int = 3, max_bytes: int = 1 << 62, has_room: Callable[[int], bool] = lambda _: True
+    ) -> None:
+        """At most ``max_blocks`` free blocks of together at most ``max_bytes`` are cached; the oldest are freed first.
+        A returned block is cached only if ``has_room(nbytes)``, which a destructor may call at any moment."""
+        self.max_bytes = max_bytes
+        """Maximum number of bytes that may be cached."""
+        self._has_room = has_room
+        self._free: deque[npt.NDArray[np.uint8]] = deque(maxlen=max_blocks)  # no lock: a garbage collection may append
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
-        """An uninitialised flat array. Its memory comes back when the last view of it is gone."""
+        """Return an uninitialised flat array of ``n`` elements. Its memory returns to the pool when its last view is
+        gone."""
         nbytes = n * np.dtype(dtype).itemsize
-        if not _SMALLEST <= nbytes <= self.most:
+        if not _MIN_BYTES <= nbytes <= self.max_bytes:
             return host_empty(n, dtype)
         lease = np.asarray(_Block(self, self._block(nbytes)))
         return lease[:nbytes].view(dtype)
 
     @property
-    def idle(self) -> int:
-        """Bytes that wait to be used again."""
+    def cached(self) -> int:
+        """Bytes in free blocks."""
         return sum(map(len, list(self._free)))
 
     def clear(self) -> None:
-        """Keep nothing of what waits now."""
+        """Free all cached blocks."""
         self._free.clear()
 
     def close(self) -> None:
-        """Keep nothing any more, what is out included: an engine that has ended may wait long for the collector."""
-        self.most = 0
-        self._room = _none
+        """Free all cached blocks and, when they return, those in use: an ended engine may live on for long until the
+        garbage collector runs."""
+        self.max_bytes = 0
+        self._has_room = _has_no_room
         self._free.clear()
 
-    def back(self, block: npt.NDArray[np.uint8]) -> None:
-        """A block is needed no more."""
-        if len(block) > self.most:
+    def put(self, block: npt.NDArray[np.uint8]) -> None:
+        """Return a block to the pool."""
+        if len(block) > self.max_bytes:
             return
-        with suppress(IndexError):  # another thread took the last one
-            while self.idle + len(block) > self.most:
+        with suppress(IndexError):  # another thread took the last block
+            while self.cached + len(block) > self.max_bytes:
                 self._free.popleft()
-        if self._room(len(block)):
+        if self._has_room(len(block)):
             self._free.append(block)
 
     def _block(self, nbytes: int) -> npt.NDArray[np.uint8]:
@@ -71,20 +80,20 @@ class Recycler:
             if nbytes <= len(block) <= 2 * nbytes:
                 return block
             self._free.append(block)
-        # more, for the next one may be larger; what is never written takes no memory
-        return host_empty(max(nbytes, min(1 << (nbytes - 1).bit_length(), self.most)), np.uint8)
+        # allocate more than needed, for the next array may be larger; pages that are never written take no memory
+        return host_empty(max(nbytes, min(1 << (nbytes - 1).bit_length(), self.max_bytes)), np.uint8)
 
 
-def _none(_: int) -> bool:
+def _has_no_room(_: int) -> bool:
     return False
 
 
 class _Block:
-    """The owner of a block that is out; NumPy's views hold it."""
+    """The owner of a block in use: NumPy's views refer to it, and its destructor returns the block to the pool."""
 
-    def __init__(self, recycler: Recycler, block: npt.NDArray[np.uint8]) -> None:
-        self._recycler, self._block = recycler, block
+    def __init__(self, pool: BufferPool, block: npt.NDArray[np.uint8]) -> None:
+        self._pool, self._block = pool, block
         self.__array_interface__ = block.__array_interface__
 
     def __del__(self) -> None:
-        self._recycler.back(self._block)
+        self._pool.put(self._block)

@@ -21,29 +21,31 @@ Outputs = tuple[tuple[np.dtype[Any], I64], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Foresight:
-    """Bytes for each of N samples, int64[N] each; estimates, but for ``sure``."""
+class MemoryEstimate:
+    """Bytes for each of N samples, int64[N] each; estimates, but for ``certain``."""
 
     peak: I64
     """Held at a time while the step runs, its inputs not counted."""
     kept: I64
     """Held for later steps and outputs."""
-    sure: I64
-    """The certain need of the greediest operator that can state one."""
-    greediest: str
-    """That operator."""
-    at_once: int
+    certain: I64
+    """Need of the most demanding operator that knows its need, from image headers for example."""
+    largest_operator: str
+    """Name of that operator."""
+    peak_total: int
     """Sum of ``peak``; this and the next are computed by the estimating thread, to spare the one that launches."""
-    held: int
+    kept_total: int
     """Sum of ``kept``."""
-    made: Outputs = ()
+    outputs: Outputs = ()
     """The outputs of the step, as they are likely to be."""
 
-    def part(self, low: int, high: int) -> Foresight:
+    def part(self, low: int, high: int) -> MemoryEstimate:
         """For the samples [low, high)."""
         peak, kept = self.peak[low:high], self.kept[low:high]
-        made = tuple((dtype, elements[low:high]) for dtype, elements in self.made)
-        return Foresight(peak, kept, self.sure[low:high], self.greediest, int(peak.sum()), int(kept.sum()), made)
+        outputs = tuple((dtype, elements[low:high]) for dtype, elements in self.outputs)
+        return MemoryEstimate(
+            peak, kept, self.certain[low:high], self.largest_operator, int(peak.sum()), int(kept.sum()), outputs
+        )
 
 
 Facts = tuple[tuple[Edge, Spec], ...]
@@ -75,16 +77,16 @@ def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
     return known
 
 
-def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
-            emulate: bool = False, specs: Mapping[Edge, Spec] | None = None) -> Foresight:  # fmt: skip
+def estimate_memory(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
+            emulate: bool = False, specs: Mapping[Edge, Spec] | None = None) -> MemoryEstimate:  # fmt: skip
     """The memory that ``nodes`` will hold for ``samples``, given the batches of ``env``. ``specs``: of their outputs,
     see `inferred`."""
     n = len(samples)
     elements: dict[Edge, I64 | int] = {}  # one number where it is that of all samples
     live: dict[Edge, I64 | int] = {}
     peaks: list[I64 | int] = []
-    sure: I64 | int = 0
-    greediest = ""
+    certain: I64 | int = 0
+    largest_operator = ""
     last = {e: node.id for node in nodes for e in node.reads}
     item = {e: b.dtype.itemsize for e, b in env.items()}
     types = {e: b.dtype for e, b in env.items()}
@@ -123,16 +125,18 @@ def foresee(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Bat
         peaks.append(sum(live.values()) + besides)
         if found is not None:
             need = peaks[-1] if len(live) == 1 else live[Edge(node.id)] + besides
-            if not greediest:
-                greediest, sure = node.name, need
-            elif np.any(need > sure):
-                greediest, sure = node.name, np.maximum(sure, need)
+            if not largest_operator:
+                largest_operator, certain = node.name, need
+            elif np.any(need > certain):
+                largest_operator, certain = node.name, np.maximum(certain, need)
         for e in node.reads:
             if last[e] == node.id and e not in gives:
                 live.pop(e, None)
     peak, kept = _largest(peaks), sum(live[e] for e in gives if e in live)
-    made = tuple((types[e], _each(n, elements[e])) for e in gives if e in live and e in types)
-    return Foresight(_each(n, peak), _each(n, kept), _each(n, sure), greediest, _total(n, peak), _total(n, kept), made)
+    outputs = tuple((types[e], _each(n, elements[e])) for e in gives if e in live and e in types)
+    return MemoryEstimate(
+        _each(n, peak), _each(n, kept), _each(n, certain), largest_operator, _total(n, peak), _total(n, kept), outputs
+    )
 
 
 def _largest(values: Sequence[I64 | int]) -> I64 | int:

@@ -29,7 +29,7 @@ def whole_outputs(made: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
     return found
 
 
-class Band:
+class OutputSlice:
     """The part of a chunk in the outputs of its batch. Kernels that ask for memory of that size and type get it, each
     part once; should one use it for something else, that is only one copy more."""
 

@@ -18,7 +18,7 @@ from ....ops.errors import RejectCode
 from ....ops.gpu.launch_program import Part
 from ....ops.interfaces import Begun, Copies, Isolation, Lane, Lender, Remembered, Uploads
 from ...graph.nodes import Edge, Node
-from ..memory.budget import Allowance
+from ..memory.budget import Reservation
 
 Env = dict[Edge, Batch]
 State = tuple[int, int, int, int]
@@ -101,7 +101,7 @@ class Run:
     uploads: Mapping[Edge, Uploads] = field(default_factory=dict)
     """Takes what readers give to a device while it is read."""
     pool: Helpers | None = None
-    allowance: Allowance | None = None
+    reservation: Reservation | None = None
     """The memory that the kernels may allocate on the host; None for any amount."""
     allocate: Callable[[int, Any], Any] | None = None
     """Where the kernels' arrays come from otherwise (the null device)."""
@@ -179,5 +179,5 @@ def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -
         remembered=run.remembered,
         begun=run.begun.get(node.id),
         attempt=run.attempt,
-        allocate=run.allocate if run.allowance is None else run.allowance.empty,
+        allocate=run.allocate if run.reservation is None else run.reservation.empty,
     )

@@ -35,16 +35,16 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Collection[Edge] 
     With ``keep``, a batch leaves ``env`` after the last of ``nodes`` that reads it, unless its edge is in ``keep``:
     what a chain holds at a time is then that of a few steps.
     """
-    if run.allowance is not None:
-        run.allowance.begin(len(run.samples))
+    if run.reservation is not None:
+        run.reservation.start_pass(len(run.samples))
     last = {} if keep is None else {e: node.id for node in nodes for e in node.reads}
     kept = {e.node for e in keep or ()}
     whole = None if keep is None else whole_of(nodes, run)
     for at, node in enumerate(nodes):
         if whole is not None and at == whole.first and whole.run(env, keep or ()):
             return
-        if run.allowance is not None:
-            run.allowance.lasting = node.id in kept
+        if run.reservation is not None:
+            run.reservation.for_output = node.id in kept
         if isinstance(node.op, Split):
             _split(node, env)
         elif isinstance(node.op, Merge):
@@ -55,9 +55,9 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Collection[Edge] 
             for e in node.reads:
                 if last[e] == node.id and e not in keep:
                     env.pop(e, None)
-        if run.allowance is not None and node is not nodes[-1]:
+        if run.reservation is not None and node is not nodes[-1]:
             made = {n.id for n in nodes}
-            run.allowance.settle(bytes_of(b for e, b in env.items() if e.node in made))
+            run.reservation.keep_only(bytes_of(b for e, b in env.items() if e.node in made))
     if whole is not None:
         whole.note(keep or ())
 

@@ -93,7 +93,7 @@ class Account:
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
 
-    def spare(self, nbytes: int) -> bool:
+    def has_room(self, nbytes: int) -> bool:
         return self.used + nbytes <= self.limit
 
 
@@ -105,16 +105,16 @@ def test_what_lies_idle_is_on_the_accounts_of_all_runs() -> None:
         blocks.enter(account)
     assert blocks.least == small.limit
     blocks.empty(4 * LARGE, make)
-    assert blocks.idle == make.sizes[0]
+    assert blocks.cached == make.sizes[0]
     small.used = 9 * LARGE
     blocks.empty(4 * LARGE, make)
-    assert blocks.idle == 0
+    assert blocks.cached == 0
     blocks.leave(small)
     blocks.leave(small)
     blocks.empty(4 * LARGE, make)
-    assert blocks.idle == make.sizes[0]
+    assert blocks.cached == make.sizes[0]
     blocks.clear()
-    assert blocks.idle == 0
+    assert blocks.cached == 0
 
 
 def test_what_lies_idle_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

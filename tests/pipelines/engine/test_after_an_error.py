@@ -19,7 +19,7 @@ from dali_run.pipelines.engine.caller_thread import inline_host, replayed_step
 from dali_run.pipelines.engine.device.executor import DevicePart
 from dali_run.pipelines.engine.engine import Engine, Iteration, Request
 from dali_run.pipelines.engine.inputs import numbered
-from dali_run.pipelines.engine.memory.budget import Ledger
+from dali_run.pipelines.engine.memory.budget import MemoryBudget
 from dali_run.pipelines.graph.nodes import Edge
 from dali_run.pipelines.python.data_node import apply
 from tests.kit.fake_cupy import Array, faked
@@ -107,8 +107,8 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
     return found
 
 
-def held(ledger: Ledger) -> dict[tuple[int, ...], int]:
-    return {o: n for o, n in ledger._account.held.items() if n}
+def held(budget: MemoryBudget) -> dict[tuple[int, ...], int]:
+    return {o: n for o, n in budget._account.reserved.items() if n}
 
 
 def check(way: str, pipe: Pipeline, engines: list[Engine], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def check(way: str, pipe: Pipeline, engines: list[Engine], monkeypatch: pytest.M
     assert (engine.inline is not None) == (way == "inline")
     if engine._handed_out is not None:
         engine.budget.release(engine._handed_out)  # the program has the last one
-    assert [held(ledger) for ledger in engine.ledgers.values()] == [{}] * len(engine.ledgers)
+    assert [held(budget) for budget in engine.budgets.values()] == [{}] * len(engine.budgets)
     free = len(engine.direct._lanes) if engine.direct is not None else sum(k.fill for k in engine.lanes._free)
     assert free == len(engine.lanes.all)
     pipe.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dali_run.pipelines.compile.schedule import Step
 from dali_run.pipelines.engine.cost import CHUNK, SAMPLE, SMALLEST_CHUNK, chunks, costs, runs
-from dali_run.pipelines.engine.memory.estimate import Foresight
+from dali_run.pipelines.engine.memory.estimate import MemoryEstimate
 
 PLENTY = 1 << 40
 STEP = Step("chunk", (), (), ())
@@ -22,9 +22,9 @@ def small_chunks() -> None:
     """Not here: small batches are cut as they are for users."""
 
 
-def foreseen(sizes: list[int]) -> Foresight:
+def foreseen(sizes: list[int]) -> MemoryEstimate:
     peak = np.array(sizes, np.int64)
-    return Foresight(peak, peak, peak, "", int(peak.sum()), int(peak.sum()))
+    return MemoryEstimate(peak, peak, peak, "", int(peak.sum()), int(peak.sum()))
 
 
 def cut(sizes: list[int], threads: int, room: int = PLENTY) -> list[tuple[int, int]]:

@@ -15,23 +15,23 @@ from dali_run.ops.errors import JobError
 from dali_run.pipelines.engine import credits as rule
 from dali_run.pipelines.engine.cost import CHUNK
 from dali_run.pipelines.engine.credits import LAUNCH_BYTES, SHARES, SLACK, Credits, gpu_budget
-from dali_run.pipelines.engine.memory.budget import Ledger
-from dali_run.pipelines.engine.memory.estimate import Foresight
+from dali_run.pipelines.engine.memory.budget import MemoryBudget
+from dali_run.pipelines.engine.memory.estimate import MemoryEstimate
 from dali_run.pipelines.engine.options import Options
 from dali_run.pipelines.limits import Memory
 
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def of(n: int, peak: int, kept: int) -> Foresight:
+def of(n: int, peak: int, kept: int) -> MemoryEstimate:
     """The estimate of ``n`` samples that take so many bytes each."""
     each = np.full(n, peak), np.full(n, kept), np.full(n, 0)
-    return Foresight(*each, "", n * peak, n * kept)
+    return MemoryEstimate(*each, "", n * peak, n * kept)
 
 
 def credits(limit: int, most: int = 0, **options: Any) -> Credits:
     """The rule of a run whose launches may hold ``limit`` bytes."""
-    budget: Any = types.SimpleNamespace(device=Ledger(limit), host=Ledger(1 << 40))
+    budget: Any = types.SimpleNamespace(device=MemoryBudget(limit), host=MemoryBudget(1 << 40))
     found = Credits(Options(**options), budget, 1)
     found.most = most
     return found
@@ -112,7 +112,7 @@ def test_a_large_batch_goes_in_pieces_of_one_size_whose_results_are_counted_once
 def test_one_large_sample_among_small_ones_has_a_piece_of_its_own_size() -> None:
     sizes = np.full(100, MIB)
     sizes[50] = 900 * MIB
-    ahead = Foresight(sizes, np.zeros(100, np.int64), sizes, "", int(sizes.sum()), 0)
+    ahead = MemoryEstimate(sizes, np.zeros(100, np.int64), sizes, "", int(sizes.sum()), 0)
     need, cuts = credits(GIB).launch(ahead, 0, 0)
     assert need <= 900 * MIB + 100 * MIB
     assert len(cuts) <= 4
@@ -171,7 +171,7 @@ def test_a_batch_that_needs_more_raises_the_budget_of_a_program() -> None:
 @pytest.mark.parametrize("whole", [True, False])
 def test_on_the_host_small_batches_are_joined_up_to_a_chunk_for_each_thread(whole: bool) -> None:
     """For a program while it waits for batches, in a job at once."""
-    budget: Any = types.SimpleNamespace(device=None, host=Ledger(1 << 40))
+    budget: Any = types.SimpleNamespace(device=None, host=MemoryBudget(1 << 40))
     found = Credits(Options(num_threads=4, whole_batches=whole), budget, 0)
     assert found.requests(64) == 1  # nothing is known
     found.sample_bytes = 3000

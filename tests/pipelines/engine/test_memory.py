@@ -25,8 +25,8 @@ from dali_run.pipelines.engine.device import out_of_memory as on_device
 from dali_run.pipelines.engine.engine import FEWER, IN_PARTS, Engine, NullLane, Options
 from dali_run.pipelines.engine.host_executor import HostPart
 from dali_run.pipelines.engine.inputs import Sources
-from dali_run.pipelines.engine.memory.budget import Accounts, Allowance, Ledger, OverBudgetError
-from dali_run.pipelines.engine.memory.buffer_pool import Recycler
+from dali_run.pipelines.engine.memory.budget import MemoryBudget, OverBudgetError, Reservation, SharedBudgets
+from dali_run.pipelines.engine.memory.buffer_pool import BufferPool
 from dali_run.pipelines.engine.threads.channel import Closed
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.graph.nodes import Edge
@@ -153,133 +153,133 @@ def started(target: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def until_it_waits(ledger: Ledger) -> None:
-    while not ledger._account.waiting:
+def until_it_waits(budget: MemoryBudget) -> None:
+    while not budget._account.waiting:
         time.sleep(0.001)
 
 
 def test_batches_wait_for_room_but_the_oldest_goes_on() -> None:
-    ledger = Ledger(100)
-    ledger.hold((0,), 150)  # alone: let in
+    budget = MemoryBudget(100)
+    budget.reserve((0,), 150)  # alone: let in
     entered = threading.Event()
 
     def second() -> None:
-        ledger.hold((1,), 10)
+        budget.reserve((1,), 10)
         entered.set()
 
     thread = started(second)
-    until_it_waits(ledger)
+    until_it_waits(budget)
     assert not entered.wait(0.05)
-    ledger.hold((0,), 80)  # smaller than foreseen
+    budget.reserve((0,), 80)  # smaller than foreseen
     thread.join(60)
     assert entered.is_set()
-    ledger.hold((0,), 500)  # the oldest may grow
-    ledger.release((0,))
-    ledger.hold((1,), 300)
-    ledger.release((1,))
-    assert (ledger.used, ledger.peak) == (0, 510)
-    assert ledger.waited > 0
+    budget.reserve((0,), 500)  # the oldest may grow
+    budget.release((0,))
+    budget.reserve((1,), 300)
+    budget.release((1,))
+    assert (budget.used, budget.peak) == (0, 510)
+    assert budget.waited > 0
 
 
 def test_parts_of_a_batch_come_in_its_place() -> None:
-    ledger = Ledger(10)
-    ledger.hold((3,), 5)
-    ledger.hold((2, 1), 50, wait=False)
-    ledger.hold((2, 0), 50)  # the oldest
-    ledger.stop()
+    budget = MemoryBudget(10)
+    budget.reserve((3,), 5)
+    budget.reserve((2, 1), 50, wait=False)
+    budget.reserve((2, 0), 50)  # the oldest
+    budget.stop()
     with pytest.raises(Closed):
-        ledger.hold((2, 1), 60)
+        budget.reserve((2, 1), 60)
 
 
 def test_work_waits_for_room_but_never_for_ever() -> None:
-    ledger = Ledger(100)
-    ledger.hold((0,), 90)
+    budget = MemoryBudget(100)
+    budget.reserve((0,), 90)
     entered: list[str] = []
 
     def other() -> None:
-        with ledger.work(50):
+        with budget.task(50):
             entered.append("other")
 
-    with ledger.work(60):  # nothing else runs
+    with budget.task(60):  # nothing else runs
         thread = started(other)
-        until_it_waits(ledger)
+        until_it_waits(budget)
         thread.join(0.05)
         assert not entered
     thread.join(60)
     assert entered == ["other"]
-    assert ledger.used == 90
+    assert budget.used == 90
 
 
 def test_alone_waits_until_nothing_else_runs() -> None:
-    ledger = Ledger(100)
+    budget = MemoryBudget(100)
     order: list[str] = []
     inside, leave = threading.Event(), threading.Event()
 
     def other() -> None:
-        with ledger.work(1):
+        with budget.task(1):
             inside.set()
             leave.wait(60)
             order.append("other")
 
     thread = started(other)
     inside.wait(60)
-    with ledger.work(1):
+    with budget.task(1):
         threading.Timer(0.05, leave.set).start()
-        with ledger.alone():
+        with budget.exclusive():
             order.append("alone")
     thread.join(60)
     assert order == ["other", "alone"]
 
 
 def test_two_that_want_to_be_alone_take_turns() -> None:
-    ledger = Ledger(100)
+    budget = MemoryBudget(100)
     both = threading.Barrier(2)
     inside = []
 
     def one() -> None:
-        with ledger.work(1):
+        with budget.task(1):
             both.wait(60)
-            with ledger.alone():
+            with budget.exclusive():
                 inside.append(len(inside))
 
     threads = [started(one) for _ in range(2)]
     for t in threads:
         t.join(60)
     assert inside == [0, 1]
-    assert ledger.used == 0
+    assert budget.used == 0
 
 
-def test_an_allowance_is_what_was_taken_and_what_there_is_room_for() -> None:
-    ledger = Ledger(1000)
-    ledger.hold((0,), 700)
-    with ledger.work(100):
-        allowance = Allowance(ledger, 100)
-        allowance.begin(4)
-        assert allowance.empty(25, np.float32).shape == (25,)
-        allowance.empty(200, np.uint8)
-        assert ledger.used == 1000
-        with pytest.raises(OverBudgetError, match="do not fit beside"):
-            allowance.empty(1, np.uint8)
-        allowance.settle(50)
-        allowance.empty(250, np.uint8)
-        allowance.begin(1)  # one sample may have all
-        allowance.empty(1000, np.uint8)
+def test_a_reservation_is_what_was_taken_and_what_there_is_room_for() -> None:
+    budget = MemoryBudget(1000)
+    budget.reserve((0,), 700)
+    with budget.task(100):
+        reservation = Reservation(budget, 100)
+        reservation.start_pass(4)
+        assert reservation.empty(25, np.float32).shape == (25,)
+        reservation.empty(200, np.uint8)
+        assert budget.used == 1000
+        with pytest.raises(OverBudgetError, match="does not fit next to"):
+            reservation.empty(1, np.uint8)
+        reservation.keep_only(50)
+        reservation.empty(250, np.uint8)
+        reservation.start_pass(1)  # one sample may have all
+        reservation.empty(1000, np.uint8)
         with pytest.raises(OverBudgetError, match=r"it needs 1001 B, the budget is 1000 B"):
-            allowance.empty(1, np.uint8)
-        allowance.close()
-    assert ledger.used == 700
+            reservation.empty(1, np.uint8)
+        reservation.close()
+    assert budget.used == 700
 
 
 def test_runs_that_overlap_have_one_account_and_the_earlier_goes_first() -> None:
-    accounts, plan = Accounts(), object()
+    accounts, plan = SharedBudgets(), object()
     first, second = accounts.of(plan, "host", 100, 0.25), accounts.of(plan, "host", 100, 0.25)
-    first.hold((7,), 40)
-    second.hold((0,), 30)
+    first.reserve((7,), 40)
+    second.reserve((0,), 30)
     assert first.used == second.used == 70
     order: list[str] = []
 
-    def hold(ledger: Ledger, number: int, what: str) -> None:
-        ledger.hold((number,), 20)
+    def hold(budget: MemoryBudget, number: int, what: str) -> None:
+        budget.reserve((number,), 20)
         order.append(what)
 
     later = started(lambda: hold(second, 1, "second"))
@@ -287,7 +287,7 @@ def test_runs_that_overlap_have_one_account_and_the_earlier_goes_first() -> None
     earlier = started(lambda: hold(first, 8, "first"))
     while len(first._account.waiting) < 2:
         time.sleep(0.001)
-    first.hold((7,), 25)  # room for one of them
+    first.reserve((7,), 25)  # room for one of them
     earlier.join(60)
     assert order == ["first"]
     second.release((0,))
@@ -298,21 +298,21 @@ def test_runs_that_overlap_have_one_account_and_the_earlier_goes_first() -> None
 
 
 def test_the_end_of_a_run_leaves_nothing_of_it_on_the_account_and_the_others_alone() -> None:
-    accounts, plan = Accounts(), object()
+    accounts, plan = SharedBudgets(), object()
     first, second = accounts.of(plan, "host", 100), accounts.of(plan, "host", 100)
-    first.hold((0,), 60)
-    assert first.grow(20, alone=False)
-    second.hold((0,), 10)
-    waits = started(lambda: second.hold((1,), 80))
+    first.reserve((0,), 60)
+    assert first.try_grow(20, alone=False)
+    second.reserve((0,), 10)
+    waits = started(lambda: second.reserve((1,), 80))
     until_it_waits(first)
     first.stop()
     with pytest.raises(Closed):
-        first.hold((1,), 30)
+        first.reserve((1,), 30)
     first.close()
     waits.join(60)
-    first.give_back(20)  # late
+    first.shrink(20)  # late
     first.release((0,))
-    first.hold((2,), 50, wait=False)
+    first.reserve((2,), 50, wait=False)
     assert second.used == 90
     second.close()
     assert second.used == 0
@@ -320,38 +320,38 @@ def test_the_end_of_a_run_leaves_nothing_of_it_on_the_account_and_the_others_alo
 
 def test_what_waits_to_be_used_again_is_on_the_account_and_goes_where_there_is_no_room() -> None:
     mib = 1 << 20
-    ledger = Ledger(10 * mib)
-    kept, other = (Recycler(4, 8 * mib, ledger.spare) for _ in range(2))
-    ledger.keeps(kept, other)
+    budget = MemoryBudget(10 * mib)
+    kept, other = (BufferPool(4, 8 * mib, budget.has_room) for _ in range(2))
+    budget.add_cache(kept, other)
     kept.empty(4 * mib, np.uint8)
     other.empty(2 * mib, np.uint8)
-    assert (kept.idle, other.idle) == (4 * mib, 2 * mib)
-    ledger.hold((0,), 3 * mib)  # there is room for all
-    ledger.hold((1,), mib)
-    assert kept.idle + other.idle == 6 * mib
-    ledger.hold((2,), 2 * mib)  # there would be, without them
-    assert kept.idle + other.idle == 0
-    assert ledger.used == 6 * mib
+    assert (kept.cached, other.cached) == (4 * mib, 2 * mib)
+    budget.reserve((0,), 3 * mib)  # there is room for all
+    budget.reserve((1,), mib)
+    assert kept.cached + other.cached == 6 * mib
+    budget.reserve((2,), 2 * mib)  # there would be, without them
+    assert kept.cached + other.cached == 0
+    assert budget.used == 6 * mib
     kept.empty(8 * mib, np.uint8)  # is let go of at once
     kept.empty(2 * mib, np.uint8)
-    assert kept.idle == 2 * mib
-    with ledger.work(3 * mib):
-        assert kept.idle == 0
+    assert kept.cached == 2 * mib
+    with budget.task(3 * mib):
+        assert kept.cached == 0
         kept.empty(2 * mib, np.uint8)
-        assert kept.idle == 0
-    ledger.close()
-    assert not ledger._account.idle
+        assert kept.cached == 0
+    budget.close()
+    assert not budget._account.distinct_caches
 
 
 def test_engines_have_what_they_keep_on_their_account(spec: Path) -> None:
     """After them nothing refers to them."""
     kept: list[Any] = []
-    keeps = Ledger.keeps
+    keeps = MemoryBudget.add_cache
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "keeps", lambda self, *idle: (kept.append((self, idle)), keeps(self, *idle)))
+        patch.setattr(MemoryBudget, "add_cache", lambda self, *idle: (kept.append((self, idle)), keeps(self, *idle)))
         assert run(spec, pipeline__memory__host="200KB").exit_code == CLEAN
-    assert {type(i).__name__ for _, idle in kept for i in idle} == {"Recycler"}
-    assert all(not ledger._account.idle for ledger, _ in kept)
+    assert {type(i).__name__ for _, idle in kept for i in idle} == {"BufferPool"}
+    assert all(not budget._account.distinct_caches for budget, _ in kept)
 
 
 def test_the_parts_of_a_job_have_one_account(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,9 +359,9 @@ def test_the_parts_of_a_job_have_one_account(spec: Path, monkeypatch: pytest.Mon
     run(spec, "whole", write__shard__samples=8)
     overrides = {"write.path": str(spec.parent / "parts"), "write.shard.samples": 8, "pipeline.memory.host": "60KB"}
     prepared = prepare(spec, overrides)
-    made: list[Ledger] = []
-    init = Ledger.__init__
-    monkeypatch.setattr(Ledger, "__init__", lambda self, *a, **k: (init(self, *a, **k), made.append(self))[0])
+    made: list[MemoryBudget] = []
+    init = MemoryBudget.__init__
+    monkeypatch.setattr(MemoryBudget, "__init__", lambda self, *a, **k: (init(self, *a, **k), made.append(self))[0])
     with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
         job = OpenJob(prepared, sources, identity(prepared, sources))
         spans = [range(8), range(8, len(job.positions))]
@@ -372,7 +372,7 @@ def test_the_parts_of_a_job_have_one_account(spec: Path, monkeypatch: pytest.Mon
         whole = {p.name: p.read_bytes() for p in (spec.parent / "whole").glob(f"*.{suffix}")}
         assert whole
         assert whole == {p.name: p.read_bytes() for p in (spec.parent / "parts").glob(f"*.{suffix}")}
-    runs = [ledger for ledger in made if ledger.limit == 60_000 and ledger.peak]
+    runs = [budget for budget in made if budget.limit == 60_000 and budget.peak]
     assert len(runs) == 2
     assert runs[0]._account is runs[1]._account
     assert runs[0].used == 0
@@ -515,14 +515,14 @@ def test_an_operator_that_cannot_tell_is_held_to_the_budget(spec: Path) -> None:
 def test_any_allocation_on_the_host_may_fail(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, compute = opened(spec, batch=2)
     whole = compute()
-    empty = Allowance.empty
+    empty = Reservation.empty
 
     def run_failing(failing: Failing) -> None:
-        def failing_empty(self: Allowance, n: int, dtype: Any) -> Any:
+        def failing_empty(self: Reservation, n: int, dtype: Any) -> Any:
             failing(n * np.dtype(dtype).itemsize)
             return empty(self, n, dtype)
 
-        monkeypatch.setattr(Allowance, "empty", failing_empty)
+        monkeypatch.setattr(Reservation, "empty", failing_empty)
         assert compute() == whole
         assert (FEWER in compute.fallbacks) <= (failing.count > 0)  # type: ignore[attr-defined]
 
@@ -533,14 +533,14 @@ def test_any_allocation_on_the_host_may_fail(spec: Path, monkeypatch: pytest.Mon
 def test_samples_for_which_memory_never_suffices_are_rejected(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, compute = opened(spec)
     whole = compute()
-    empty = Allowance.empty
+    empty = Reservation.empty
 
-    def short(self: Allowance, n: int, dtype: Any) -> Any:
+    def short(self: Reservation, n: int, dtype: Any) -> Any:
         if n * np.dtype(dtype).itemsize > 4000:
             raise MemoryError
         return empty(self, n, dtype)
 
-    monkeypatch.setattr(Allowance, "empty", short)
+    monkeypatch.setattr(Reservation, "empty", short)
     left = compute()
     assert 0 < len(left) < len(whole)
     assert set(left) < set(whole)

@@ -13,13 +13,13 @@ from dali_run import pipeline_def
 from dali_run.ops.batch import Batch, Samples
 from dali_run.pipelines.engine import host_executor
 from dali_run.pipelines.engine.caller_thread import fast_path, inline_host
-from dali_run.pipelines.engine.memory.buffer_pool import Recycler
-from dali_run.pipelines.engine.memory.output_slices import Band, join
+from dali_run.pipelines.engine.memory.buffer_pool import BufferPool
+from dali_run.pipelines.engine.memory.output_slices import OutputSlice, join
 
 EACH = 1 << 17
 
 
-def parts(bands: list[Band], counts: list[int]) -> list[Batch]:
+def parts(bands: list[OutputSlice], counts: list[int]) -> list[Batch]:
     """Batches of float32 samples with their number as value, in memory of their bands where there is any."""
     made, first = [], 0
     for band, count in zip(bands, counts, strict=True):
@@ -39,11 +39,11 @@ def check(joined: Batch) -> None:
         assert (sample == i).all()
 
 
-def bands(counts: list[int]) -> tuple[np.ndarray, list[Band]]:
-    whole = Recycler().empty(sum(counts) * EACH, np.float32)
+def bands(counts: list[int]) -> tuple[np.ndarray, list[OutputSlice]]:
+    whole = BufferPool().empty(sum(counts) * EACH, np.float32)
     ends = np.cumsum(counts).tolist()
     each = np.arange(1, sum(counts) + 1) * EACH
-    return whole, [Band([(whole, each)], b - n, b) for n, b in zip(counts, ends, strict=True)]
+    return whole, [OutputSlice([(whole, each)], b - n, b) for n, b in zip(counts, ends, strict=True)]
 
 
 def test_parts_in_their_bands_are_not_copied() -> None:

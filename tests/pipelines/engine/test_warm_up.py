@@ -17,7 +17,7 @@ from dali_run.ops.context import Context
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.engine.memory.budget import Ledger
+from dali_run.pipelines.engine.memory.budget import MemoryBudget
 from dali_run.pipelines.engine.warm_up import rehearse, warm_up
 from dali_run.pipelines.spec.build import load_spec
 from dali_run.pipelines.tools.sample_data import make_sample_data
@@ -115,7 +115,7 @@ def test_the_budget_holds_from_the_first_sample(tmp_path: Path, first: int) -> N
     for k in range(4):
         Image.new("RGB", (2000, 2000) if k == first else (20, 20)).save(folder / f"{k}.png")
     plan = plan_of(folder.parent, tmp_path, ["decoders.image, in: x, out: x", "test_warm_up.counted, in: x, out: x"])
-    account = Ledger(8 << 20)  # 12 MB are more than that
+    account = MemoryBudget(8 << 20)  # 12 MB are more than that
     called.clear()
     with Sources(plan, 4) as sources:
         warm_up(plan, JobFeed(sources), 0, 4, host=account)
@@ -124,7 +124,7 @@ def test_the_budget_holds_from_the_first_sample(tmp_path: Path, first: int) -> N
 
 
 def test_what_warming_up_allocates_is_on_the_account(data: Path, tmp_path: Path) -> None:
-    account = Ledger(64 << 20)
+    account = MemoryBudget(64 << 20)
     plan = plan_of(data, tmp_path, ["test_warm_up.growing, in: x, out: x"])
     called.clear()
     with Sources(plan, 4) as sources:
