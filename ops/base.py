@@ -1,7 +1,8 @@
-"""How an operator is declared, and the one table that everything else is generated from.
+"""Declaration of operators, and the registry from which everything else is generated.
 
-An operator is one class: a name, arguments (fields), ``infer`` and a kernel for each stage it can run in. Its YAML
-schema, ``dali-run ops``, the ``fn`` functions and ``ops`` classes, the docs and the contract tests come from that.
+An operator is one class: a name, arguments (fields), ``infer``, and one kernel per stage that it can run in. The YAML
+schema, ``dali-run ops``, the ``fn`` functions, the ``ops`` classes, the reference pages and the contract tests are
+generated from it. For example:
 
     class Flip(Operator, name="flip"):
         '''Mirror images.'''
@@ -29,54 +30,56 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, dataclass_transfo
 
 from .batch import I64, Batch, Samples
 from .errors import SpecError
-from .interfaces import Begun
+from .interfaces import StartedWork
 from .types import DALIDataType, DALIImageType, DALIInterpType, parse_dtype
 
 Stage = Literal["cpu", "mixed", "gpu"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 T = TypeVar("T")
 _FLOAT_MAX = 2.0**128 * (1 - 2.0**-25)
-"""Above it a number rounds to infinity in float32, which most kernels count in."""
+"""Largest number that float32 can represent after rounding; most kernels compute in float32, where a larger one is
+infinity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """Facts of an argument that its type does not say."""
+    """Facts about an operator's argument that its type annotation does not contain."""
 
     help: str
-    """For people: what the argument does, in a few words."""
+    """Help text for users: what the argument does, in a few words."""
     ge: float | None = None
     """Smallest allowed value (of every element)."""
     le: float | None = None
     """Largest allowed value (of every element)."""
     per_sample: bool = False
-    """May be the output of a CPU operator instead of a constant (DALI's argument input)."""
+    """Whether the argument may be the output of a CPU operator instead of a constant (DALI's argument input)."""
     deprecated: str = ""
-    """The argument to use instead; a value given here is handed on to it."""
+    """Name of the argument that replaces this one; a value passed here is forwarded to it. Empty if not deprecated."""
     ignored: str = ""
-    """Why the argument means nothing here. It is accepted, and said so once."""
+    """Reason why the argument has no effect in dali-run; empty if it has one. The argument is accepted, with one
+    warning."""
     obsolete: bool = False
-    """DALI gave the argument up, too: the warning is a DeprecationWarning, as DALI's."""
+    """Whether DALI has also removed the argument: the warning is then a DeprecationWarning, as DALI's is."""
     rows: bool = False
-    """A matrix: NumPy's arrays of two dimensions are taken as the list of their rows' elements."""
+    """Whether the argument is a matrix stored row by row: a two-dimensional NumPy array is accepted and flattened."""
     required: bool = False
-    """Must be given (as a constant or an input). Fields without a default are required anyway."""
+    """Whether a value must be passed (constant or input). Fields without a default are required in any case."""
     or_default: bool = False
-    """An empty list is the default."""
+    """Whether an empty list stands for the default."""
     tensor: bool = False
-    """An input for the argument may have several elements per sample, although a constant is one number."""
+    """Whether an input for the argument may have several elements per sample, although a constant is one number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The known facts of a batch before it exists; None stands for unknown."""
+    """Facts about a batch that are known before it exists; None stands for unknown."""
 
     shape: tuple[int | None, ...] | None = None
     """Shape of one sample."""
     dtype: DALIDataType | None = None
-    """Type of the elements."""
+    """Data type of the elements."""
     layout: str = ""
-    """A letter for each dimension (``HWC``); empty where there is none."""
+    """Layout: one letter per dimension (``HWC``); empty if there is none."""
 
     @property
     def ndim(self) -> int | None:
@@ -94,71 +97,82 @@ _OPS: dict[str, type[Operator]] = {}
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def _declared(cls: type[T]) -> type[T]:
-    """``cls`` with its fields as arguments; frozen by the methods of `Operator`, so that none are compiled for it."""
+    """Make ``cls`` a dataclass of its fields. `Operator` defines the methods of a frozen dataclass itself, so that
+    `dataclasses` compiles none."""
     return dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True, match_args=False)(cls)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 @_declared
 class Operator:
-    """Base of every operator: fields are arguments, methods named after a stage are kernels.
+    """Base class of all operators: fields are arguments, methods named after a stage (``cpu``, ``mixed``, ``gpu``) are
+    kernels.
 
-    A kernel takes ``(ctx, *inputs: Batch)`` and returns a Batch, or a tuple of them where there are several outputs,
-    with exactly one sample for each sample of the input. It must give every sample the result that it would have in
-    a batch of its own: the engine cuts batches into chunks, drops samples and retries them alone. A sample that
-    cannot be processed is reported by ``ctx.reject`` (its output may then be anything of the right dtype and
-    dimensions, an empty tensor for example); an exception means that the operator itself is at fault.
+    A kernel takes ``(ctx, *inputs: Batch)`` and returns a Batch, or a tuple of Batches if the operator has several
+    outputs, with exactly one sample for each input sample. It must compute for every sample the result that the sample
+    would have in a batch of its own: the engine cuts batches into chunks, drops samples and retries them one by one. A
+    kernel reports a sample that it cannot process with ``ctx.reject`` (the sample's output may then be anything of the
+    right dtype and number of dimensions, for example an empty tensor); an exception means that the operator itself is
+    at fault.
     """
 
     name: ClassVar[str]
-    """As in YAML: ``resize``, ``decoders.image``, ``random.coin_flip``."""
+    """Name in YAML: ``resize``, ``decoders.image``, ``random.coin_flip``."""
     aliases: ClassVar[tuple[str, ...]] = ()
-    """DALI's older names of the same operator."""
+    """DALI's older names for this operator."""
     stages: ClassVar[tuple[Stage, ...]]
-    """Read off the kernels; `runs_in` says it for an instance."""
+    """Stages for which the class defines a kernel, set automatically; `runs_in` returns the stages of one instance."""
     inputs: ClassVar[tuple[int, int]] = (1, 1)
-    """Fewest and most positional inputs."""
+    """Minimum and maximum number of positional inputs."""
     layouts: ClassVar[tuple[str, ...]] = ()
-    """Layouts that the first input may have; empty for any."""
+    """Layouts that the first input may have; empty if any layout is accepted."""
     random: ClassVar[bool] = False
-    """Draws random numbers: takes a seed (DALI's rules of seeds apply)."""
+    """Whether the operator draws random numbers and takes a seed (DALI's rules for seeds apply)."""
     per_batch: ClassVar[bool] = False
-    """Must see the whole iteration at once (permutations, external sources); never cut into chunks."""
-    slow: ClassVar[bool] = False
-    """A kernel for whole batches that takes as long as what follows, as a reader does that decodes: several batches are
-    read at once, whatever follows."""
+    """Whether the kernel must see a whole batch at once (permutations, external sources); such a batch is never cut
+    into chunks."""
+    reads_slowly: ClassVar[bool] = False
+    """Whether the kernel sees whole batches and takes as long as the steps after it, for example because a reader also
+    decodes: the engine then always reads several batches at the same time."""
     shared: ClassVar[bool] = True
-    """Equal operators on equal inputs may be computed once. Not so where one calls the program, which may count."""
-    late: ClassVar[bool] = False
-    """The gpu kernel's output is on the host, and not before the device is done (`Context.finish_later`)."""
-    flows_back: ClassVar[bool] = False
-    """Without a GPU kernel it takes data from the GPU all the same (encoders: writers need the host)."""
-    light: ClassVar[bool] = False
-    """It sees whole batches, and takes next to no time: what a program hands over, say."""
-    looks_on: ClassVar[bool] = False
-    """It reads no data: it gives views, or what shapes say."""
-    of_shapes: ClassVar[bool] = False
-    """Its output follows from the shapes, types and layouts of its inputs, wherever their data is: its cpu kernel takes
-    batches of a GPU, too."""
-    host_inputs: ClassVar[bool] = False
-    """Its gpu kernel reads inputs after the first on the host: those that are there stay there."""
+    """Whether equal operators on equal inputs may be computed once. False if the operator calls the user's program,
+    which may count calls."""
+    output_after_sync: ClassVar[bool] = False
+    """The gpu kernel's output is in host memory, and exists only when the device has finished
+    (`Context.finish_later`)."""
+    accepts_gpu: ClassVar[bool] = False
+    """Whether an operator without a gpu kernel accepts inputs in GPU memory, which the engine then downloads (encoders:
+    writers need their output on the host)."""
+    is_trivial: ClassVar[bool] = False
+    """The kernel sees whole batches and takes almost no time, for example because it passes on data of the user's
+    program."""
+    metadata_only: ClassVar[bool] = False
+    """The kernel reads no tensor data: it returns views, or facts that follow from shapes."""
+    shape_only: ClassVar[bool] = False
+    """The outputs depend only on shapes, types and layouts of the inputs: the cpu kernel therefore also accepts batches
+    whose data is on a GPU, and does not touch the data."""
+    host_arguments: ClassVar[bool] = False
+    """The gpu kernel reads all inputs but the first in host memory; if they are there, they are not uploaded."""
     makes_files: ClassVar[bool] = False
-    """Its output is the bytes of whole files: fields may keep them, as they keep those that were read."""
+    """Whether the output is the bytes of whole files, which writers may store unchanged, as they do with files that
+    were read."""
     decodes: ClassVar[bool] = False
-    """It decodes images: settings of decoders concern it."""
-    repeats: ClassVar[bool] = False
-    """Its gpu kernel does nothing but upload, allocate and launch through ``ctx.device``, and, with constant arguments,
-    what it does follows from the shapes, layouts and types of its inputs: the engine may repeat it for others. With
-    other arguments, too, where it says what of them changes (`gpu.launch_recording.changing`)."""
+    """Whether the operator decodes images, so that the spec's settings for decoders apply to it."""
+    replayable: ClassVar[bool] = False
+    """Whether the engine may record the gpu kernel's launches and replay them for later batches of the same shapes,
+    layouts and types. The kernel then must use ``ctx.device`` for uploads, allocations and launches only and, if all
+    arguments are constant, these must follow from the inputs' shapes, layouts and types. With other arguments it is
+    replayed if it declares which launch parameters change (`gpu.launch_recording.changing`)."""
     bound: ClassVar[str] = "exact"
-    """How far CPU and GPU results may be apart, in words."""
+    """How far CPU and GPU results may differ, in words."""
     example: ClassVar[str] = ""
-    """One YAML step, shown in the reference."""
+    """One YAML step that uses the operator, shown in the reference."""
 
     per_sample: frozenset[str] = frozenset()
-    """Arguments that arrive as inputs in this instance; their fields hold the default."""
+    """Names of the arguments that arrive as inputs in this instance; their fields hold the default."""
     num_inputs: int = 0
-    """Positional inputs of this instance, once it is part of a graph: some operators have an output for each."""
+    """Number of positional inputs of this instance, set when it becomes part of a graph: some operators have one output
+    per input."""
 
     def __init_subclass__(cls, name: str = "", abstract: bool = False) -> None:
         _declared(cls)
@@ -175,8 +189,8 @@ class Operator:
         if not cls.stages:
             raise TypeError(f"operator {name!r} has no kernel: define one of {', '.join(STAGES)}")
 
-    # A frozen dataclass. Its methods are these, for all operators: `dataclasses` would compile six for each of them,
-    # which is most of the time that it takes to import them.
+    # A frozen dataclass whose methods are written here once for all operators: `dataclasses` would compile six methods
+    # per operator, which would be most of their import time.
 
     def __init__(self, **given: Any) -> None:
         for f in dataclasses.fields(self):
@@ -213,70 +227,77 @@ class Operator:
 
     @property
     def num_outputs(self) -> int:
-        """How many outputs this instance has."""
+        """Number of outputs of this instance."""
         return 1
 
     @property
-    def looks_at_heads(self) -> bool:
-        """Where its mixed kernel runs, the host needs the beginnings alone of the encoded files of its first input
-        (`readers.fetch.heads_cpu`); of those that turn out odd it asks for the rest (`gpu.readable_by_gpu.show`)."""
+    def needs_header_only(self) -> bool:
+        """Whether the host needs only the header bytes of the encoded files of the first input when the mixed kernel
+        runs (`readers.fetch.heads_cpu`). For files that turn out to be unsupported on the GPU, the kernel fetches the
+        remaining bytes (`gpu.readable_by_gpu.show`)."""
         return False
 
     def check(self) -> None:
-        """Raises SpecError where the arguments contradict each other; called once, before anything runs."""
+        """Check that the arguments do not contradict each other; called once, before anything runs. Raises
+        SpecError."""
 
     def remark(self) -> str:
-        """A note for the author of a spec with these arguments, if they are allowed and seldom meant; else empty."""
+        """Return a hint for the author of a spec if these arguments are allowed but rarely intended; else an empty
+        string."""
         return ""
 
     def runs_in(self) -> tuple[Stage, ...]:
-        """The stages that have a kernel for this instance's arguments."""
+        """Stages that have a kernel for this instance's arguments."""
         return self.stages
 
     def same_on_gpu(self) -> Operator | None:
-        """The operator whose mixed or gpu kernel gives the results of this instance's cpu kernel to the bit; None if
-        there is none, or if nobody has compared them. The compiler may then move a CPU operator to the GPU."""
+        """Return the operator whose mixed or gpu kernel gives exactly (bit for bit) the results of this instance's cpu
+        kernel, so that the compiler may move this CPU operator to the GPU. None if there is no such operator, or none
+        was verified."""
         return None
 
     def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
-        """The outputs' facts, given those of the inputs. Raises SpecError where the inputs cannot be taken."""
+        """Return the known facts about the outputs, given those about the inputs. Raises SpecError for inputs that the
+        operator does not accept."""
         return specs[0] if specs else Spec()
 
     def shows(self) -> Mapping[int, str]:
-        """Outputs that can be drawn, by their number: ``boxes xyXY`` (or another order, as bbox_layout has it;
-        in parts of the image or in pixels), ``labels`` of those boxes, ``polygons`` and ``vertices`` as readers.coco
-        gives them, ``classes`` (the class of every pixel)."""
+        """Return the outputs that debugging tools can draw onto the image, by output index: ``boxes xyXY`` (or another
+        order of bbox_layout; in fractions of the image or in pixels), ``labels`` of these boxes, ``polygons`` and
+        ``vertices`` in the format of readers.coco, ``classes`` (class of every pixel)."""
         return {}
 
-    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
-        """Memory, estimated from the inputs before the work is done, as from images' headers: elements of each
-        sample's output, and bytes that the kernel of ``stage`` holds meanwhile, int64[N] each. None: nothing; the
-        engine then takes the declared shape, or the size of the first input."""
+    def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
+        """Estimate memory from the inputs, before the work is done, for example from images' headers: the elements of
+        each sample's output, and the bytes of working memory that the kernel of ``stage`` needs per sample, int64[N]
+        each. None if the operator has no estimate: the engine then assumes the declared shape, or the size of the first
+        input."""
         return None
 
-    def begin(self, ctx: Any, *inputs: Batch) -> Begun | None:
-        """Start the work of a mixed kernel that threads of the host do, as soon as its inputs are read, while batches
-        before this one are on the device. Readers, which have no inputs, are asked in the order of the batches. What is
-        returned is the kernel's `Context.begun`; None: there is none."""
+    def start_early(self, ctx: Any, *inputs: Batch) -> StartedWork | None:
+        """Start the part of a mixed kernel that runs on host threads, as soon as its inputs are read and while earlier
+        batches are on the device. For readers, which have no inputs, the engine calls it in the order of the batches.
+        Return the started work, which the kernel finds in `Context.started`, or None."""
         return None
 
     def drawn(self, streams: Any, samples: Samples) -> Batch | None:
-        """The output of an operator without inputs that draws numbers, of `Streams` with one for each of ``samples``;
-        None where its arguments need more than that: then its kernel is called."""
+        """Return the output of an operator without inputs that draws random numbers, given the `Streams` of
+        ``samples``. None if the arguments need more than streams: the engine then calls the kernel."""
         return None
 
     def kernel(self, stage: Stage) -> Kernel:
-        """The kernel of ``stage``."""
+        """Return the kernel of ``stage``."""
         found: Kernel = getattr(self, stage)
         return found
 
-    def given(self, name: str) -> bool:
-        """Argument ``name`` was set: arrives as an input, or differs from its default."""
+    def is_set(self, name: str) -> bool:
+        """Whether argument ``name`` was set: it arrives as an input, or differs from its default."""
         return name in self.per_sample or getattr(self, name) != parameter(type(self), name).default
 
-    def says(self, name: str) -> bool:
-        """Argument ``name`` was set, and not to an empty list: of regions, axes and sizes that one says nothing."""
-        return self.given(name) and (name in self.per_sample or getattr(self, name) != ())
+    def has_value(self, name: str) -> bool:
+        """Whether argument ``name`` was set to something else than an empty list. For regions, axes and sizes, an empty
+        list means that they are not set."""
+        return self.is_set(name) and (name in self.per_sample or getattr(self, name) != ())
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------
@@ -284,7 +305,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One argument as every generator sees it."""
+    """One argument of an operator or writer, as all generators (schema, docs, stubs) read it."""
 
     name: str
     type: Any

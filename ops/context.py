@@ -88,8 +88,8 @@ class Context:
     """Callback for the report: the decoder that a batch waited for, and seconds."""
     remembered: Remembered | None = None
     """Facts that are kept of records from one epoch to the next; None where they come once."""
-    begun: Any = None
-    """The result of `Operator.begin` for these samples."""
+    started: Any = None
+    """The result of `Operator.start_early` for these samples."""
     part: str = ""
     """Of a joined operator, see `Reject`."""
     rejects: list[Reject] = field(default_factory=list)
@@ -140,9 +140,10 @@ class Context:
         self.checks.append(lambda: slots[check()])
 
     def finish_later(self, finish: Callable[[], Batch]) -> Batch:
-        """A stand-in for an output whose sizes the device alone will know; for `Operator.late` kernels. Once the device
-        is done with this batch, ``finish`` gives the output: on the host, for all samples of this call. It may begin
-        copies on the device's stream; the engine waits for them."""
+        """Return a stand-in for an output whose sizes only the device knows (kernels with
+        `Operator.output_after_sync`). The engine calls ``finish`` once the device has finished this batch; ``finish``
+        returns the output in host memory, for all samples of this call. It may enqueue copies on the device's stream;
+        the engine waits for them."""
         self.finish = finish
         return stand_in(self.samples)
 

@@ -229,8 +229,8 @@ class Uploads(Protocol):
         ...
 
 
-class Begun(Protocol):
-    """Work of a kernel that threads of the host have started; see `base.Operator.begin`."""
+class StartedWork(Protocol):
+    """Work of a kernel that threads of the host have started; see `base.Operator.start_early`."""
 
     @property
     def nbytes(self) -> int:

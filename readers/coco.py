@@ -377,7 +377,7 @@ class Coco(Reader, name="readers.coco"):
         if self.pixelwise_masks and self.polygon_masks:
             raise SpecError("pixelwise_masks and polygon_masks exclude each other")
         for name in ("preprocessed_annotations", "save_preprocessed_annotations", "save_preprocessed_annotations_dir"):
-            if self.given(name):
+            if self.is_set(name):
                 raise SpecError(f"{name} is DALI's own format; give annotations_file")
 
     @property

@@ -59,7 +59,7 @@ class ProgramInput(Operator, abstract=True):
 class ExternalSource(ProgramInput, name="external_source"):
     """Batches from a callable, an iterable or `Pipeline.feed_input`; only in Python."""
 
-    light = True
+    is_trivial = True
 
     source: Annotated[Any, Arg("callable, iterable or generator function; None for feed_input")] = None
     arity: Annotated[int, Arg("the source gives tuples of this many arrays; 0: it gives the data itself", ge=0)] = 0

@@ -145,7 +145,7 @@ class Numpy(Reader, name="readers.numpy"):
     @property
     def has_region(self) -> bool:
         """A part of each array is asked for."""
-        return any(map(self.says, _REGION))
+        return any(map(self.has_value, _REGION))
 
     def region(self, ndim: int) -> Slice:
         """The slice that cuts the region out of arrays of ``ndim`` dimensions."""
@@ -162,7 +162,7 @@ class Numpy(Reader, name="readers.numpy"):
         check_choice(self.file_root, self.files, self.file_list)
         if self.has_region:
             self.region(max(self.roi_axes, default=0) + 1).check()
-        elif self.given("roi_axes") and all(getattr(self, n) is None for n in _REGION):
+        elif self.is_set("roi_axes") and all(getattr(self, n) is None for n in _REGION):
             raise SpecError("roi_axes belong to a region: give roi_start, roi_end or roi_shape too")
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:

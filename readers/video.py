@@ -266,11 +266,11 @@ class _Videos:
     def fetch_by_nvdec(self, ctx: Context) -> tuple[Batch, ...]:
         """As `fetch`, decoded by NVDEC into memory of the device, each file by a thread of its own; what NVDEC refuses,
         that thread does. All outputs are on the device."""
-        ready: _Begun | None = None if ctx.attempt else ctx.begun
+        ready: _Begun | None = None if ctx.attempt else ctx.started
         if ready is None or not np.array_equal(ready.index, ctx.samples.index):
             if ready is not None:
                 ready.ends.end()
-            ready = self.begin(ctx, alone=True)
+            ready = self.start_early(ctx, alone=True)
         ready.ends.claim()
         try:
             return self._fetched(ctx, ready)
@@ -318,7 +318,7 @@ class _Videos:
         self._reject(ctx, rows, problems)
         return (out, *(ctx.device.to_device(b) for b in self._others(ctx, rows, numbers)))
 
-    def begin(self, ctx: Context, *, alone: bool = False) -> _Begun:
+    def start_early(self, ctx: Context, *, alone: bool = False) -> _Begun:
         """Have threads read the packets that `fetch_by_nvdec` needs; ``alone`` those of its batch only, whatever the
         others read."""
         rows, numbers, shapes = self._asked(ctx)
@@ -478,7 +478,7 @@ class VideoReader(Reader, abstract=True):
 
     bound = "exact where the CPU decodes; NVDEC's colours are as far away as in decoders.video"
     shuffles_list: ClassVar[bool] = True
-    slow = True
+    reads_slowly = True
     locations: ClassVar[tuple[str, ...]] = (*Reader.locations, "filenames")
 
     sequence_length: Annotated[int, Arg("frames of a sequence", ge=1)]
@@ -564,9 +564,9 @@ class VideoReader(Reader, abstract=True):
         plain = self.output == Frames()
         return self.stages if plain and nvdec.module() is not None else ("cpu",)
 
-    def begin(self, ctx: Context, *none: Batch) -> _Begun | None:
+    def start_early(self, ctx: Context, *none: Batch) -> _Begun | None:
         source: _Videos = ctx.source
-        return None if nvdec.module() is None else source.begin(ctx)
+        return None if nvdec.module() is None else source.start_early(ctx)
 
     def mixed(self, ctx: Context) -> tuple[Batch, ...]:
         source: _Videos = ctx.source

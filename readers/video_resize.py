@@ -27,7 +27,7 @@ class VideoResize(Video, Sized, name="readers.video_resize"):
     aliases = ("video_reader_resize",)
     layouts = ()
     bound = Video.bound
-    repeats = False
+    replayable = False
     example = "{op: readers.video_resize, file_root: ./videos, sequence_length: 8, size: [112, 112], out: [x, labels]}"
     gpu = None  # type: ignore[assignment]
 

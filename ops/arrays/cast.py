@@ -70,7 +70,7 @@ class Cast(Operator, name="cast"):
     value is not 0, so 0.3 is false. float16 is rounded to nearest, ties to even (DALI's CPU backend: ties away).
     """
 
-    repeats = True
+    replayable = True
     example = "{op: cast, in: labels, dtype: INT64, out: labels}"
 
     dtype: Annotated[DALIDataType, Arg("type of the output")]
@@ -91,7 +91,7 @@ class Cast(Operator, name="cast"):
 class CastLike(Operator, name="cast_like"):
     """Convert the first input to the type of the second, by the rules of cast."""
 
-    repeats = True
+    replayable = True
     inputs = (2, 2)
     example = "{op: cast_like, in: [weights, images], out: weights}"
 

@@ -62,7 +62,7 @@ class _Filled(Operator, abstract=True):
         return Spec(shape, self.dtype, self.layout or "")
 
     def filled(self, ctx: Context, value: int) -> Batch:
-        shapes = shape_argument(ctx, self.given("shape"))
+        shapes = shape_argument(ctx, self.is_set("shape"))
         size = int(elements(shapes).max(initial=0))
         return shared(ctx, np.full(size, value, to_numpy(self.dtype)), shapes, self.layout or "")
 
@@ -90,7 +90,7 @@ class Ones(_Filled, name="ones"):
 
 
 class _FilledLike(Operator, abstract=True):
-    looks_on = True
+    metadata_only = True
 
     dtype: Annotated[DALIDataType | None, Arg("type; that of the input by default")] = None
 
@@ -164,7 +164,7 @@ class Full(Operator, name="full"):
         return Spec(None if "shape" in self.per_sample else self.shape or (), specs[0].dtype, self.layout or "")
 
     def cpu(self, ctx: Context, value: Batch) -> Batch:
-        return broadcast(ctx, value, shape_argument(ctx, self.given("shape")), self.layout or "")
+        return broadcast(ctx, value, shape_argument(ctx, self.is_set("shape")), self.layout or "")
 
     gpu = cpu
 

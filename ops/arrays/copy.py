@@ -11,7 +11,7 @@ from ..copies.strided import run, whole
 class Copy(Operator, name="copy"):
     """Copy the samples, packed. Batches never change once made, so that this is rarely of use."""
 
-    repeats = True
+    replayable = True
     example = "{op: copy, in: images, out: images}"
 
     def cpu(self, ctx: Context, data: Batch) -> Batch:

@@ -20,7 +20,7 @@ from ..types import DALIDataType
 class Cat(Operator, name="cat"):
     """Join samples along an axis that they have; all other extents must agree (exact)."""
 
-    repeats = True
+    replayable = True
     inputs = (1, 999)
     example = "{op: cat, in: [left, right], axis_name: W, out: pair}"
 
@@ -92,7 +92,7 @@ class Stack(Operator, name="stack"):
     The output has a layout only where ``axis_name`` names the new axis.
     """
 
-    repeats = True
+    replayable = True
     inputs = (1, 999)
     example = "{op: stack, in: [first, second], axis_name: F, out: frames}"
 

@@ -25,7 +25,7 @@ class OneHot(Operator, name="one_hot"):
     """
 
     per_batch = True  # whether samples are scalars is decided over the batch
-    repeats = True
+    replayable = True
     example = "{op: one_hot, in: labels, num_classes: 1000, out: targets}"
 
     num_classes: Annotated[int, Arg("length of the new axis", ge=0, le=LARGEST)] = 0

@@ -22,7 +22,7 @@ class Pad(Operator, name="pad"):
     out then depends on which samples share a batch: give ``shape`` where it must not.
     """
 
-    repeats = True
+    replayable = True
     example = "{op: pad, in: tokens, axes: [0], shape: [512], fill_value: -1, out: tokens}"
 
     axes: Annotated[tuple[int, ...] | None, Arg("axes to pad; all by default", per_sample=True)] = None
@@ -38,7 +38,7 @@ class Pad(Operator, name="pad"):
         return "shape" in self.per_sample or self.shape is None or min(self.shape, default=0) <= 0
 
     def check(self) -> None:
-        if self.given("axes") and self.given("axis_names"):
+        if self.is_set("axes") and self.is_set("axis_names"):
             raise SpecError("axes and axis_names exclude each other")
         if self.align is not None and min(self.align, default=1) < 1:
             raise SpecError(f"align must be at least 1, got {list(self.align)}")
@@ -101,12 +101,12 @@ class Pad(Operator, name="pad"):
             return extent
         along = np.take_along_axis(extent, axes, axis=1)
         largest = largest_of_batch[axes]
-        if self.says("shape"):
+        if self.has_value("shape"):
             least = self._row(ctx, "shape", axes.shape[1])
             wanted = np.where(least > 0, np.maximum(least, along), largest)
         else:
             wanted = largest
-        if self.says("align"):
+        if self.has_value("align"):
             multiple = self._row(ctx, "align", axes.shape[1])
             for i in np.flatnonzero((multiple < 1).any(axis=1)).tolist():
                 ctx.reject(i, "bad_argument", f"align must be at least 1, got {multiple[i].tolist()}")
@@ -118,7 +118,7 @@ class Pad(Operator, name="pad"):
 
     def _each(self, name: str, width: int) -> tuple[int, ...]:
         """The constant ``name`` for each of ``width`` axes; 0 where nothing is said."""
-        values: tuple[int, ...] = getattr(self, name) if self.says(name) else (0,)
+        values: tuple[int, ...] = getattr(self, name) if self.has_value(name) else (0,)
         if len(values) not in (1, width):
             raise SpecError(f"{name} has {len(values)} values for {width} axes")
         return values if len(values) == width else values * width

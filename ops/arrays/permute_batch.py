@@ -26,7 +26,7 @@ class PermuteBatch(Operator, name="permute_batch"):
     ] = ()
 
     def check(self) -> None:
-        if not self.given("indices"):
+        if not self.is_set("indices"):
             raise SpecError("needs indices: one place in the batch for each sample")
 
     def infer(self, *specs: Spec) -> Spec:

@@ -21,7 +21,7 @@ from .slice import resolve_axes
 class Reshaping(Operator, abstract=True):
     """The shape arguments that reshape and reinterpret share."""
 
-    looks_on = repeats = host_inputs = True
+    metadata_only = replayable = host_arguments = True
 
     inputs = (1, 2)
 
@@ -35,7 +35,7 @@ class Reshaping(Operator, abstract=True):
     layout: Annotated[str | None, Arg("new layout; kept by default where the number of dimensions is")] = None
 
     def check(self) -> None:
-        if self.given("shape") and self.given("rel_shape"):
+        if self.is_set("shape") and self.is_set("rel_shape"):
             raise SpecError("shape and rel_shape exclude each other")
         for name in ("shape", "rel_shape"):
             values = getattr(self, name)
@@ -61,11 +61,11 @@ class Reshaping(Operator, abstract=True):
     def inferred(self, specs: tuple[Spec, ...]) -> Spec:
         """The known facts of the reshaped input."""
         data = specs[0]
-        changes = any(map(self.given, ("shape", "rel_shape", "src_dims", "layout")))
+        changes = any(map(self.is_set, ("shape", "rel_shape", "src_dims", "layout")))
         if len(specs) == 1 and not changes and self.same_bytes():
             raise SpecError("needs shape, rel_shape, src_dims, layout, or the shape as second input")
         if len(specs) == 2:
-            if any(map(self.given, ("shape", "rel_shape"))):
+            if any(map(self.is_set, ("shape", "rel_shape"))):
                 raise SpecError("a second input is the shape: leave out shape and rel_shape")
             ndim = specs[1].shape[0] if specs[1].shape else None
         else:
@@ -73,11 +73,11 @@ class Reshaping(Operator, abstract=True):
         if ndim is None:
             return Spec(None, data.dtype, self.layout or "")
         layout = self._new_layout(data.layout, -1 if data.ndim is None else data.ndim, ndim)
-        unchanged = len(specs) == 1 and not any(map(self.given, ("shape", "rel_shape", "src_dims")))
+        unchanged = len(specs) == 1 and not any(map(self.is_set, ("shape", "rel_shape", "src_dims")))
         if unchanged:
             return Spec(data.shape, data.dtype, layout)
         shape: tuple[int | None, ...] = (None,) * ndim
-        if self.shape is not None and len(specs) == 1 and not self.given("src_dims"):
+        if self.shape is not None and len(specs) == 1 and not self.is_set("src_dims"):
             shape = tuple(d if d >= 0 else None for d in self.shape)
             if data.shape is not None and None not in data.shape:
                 shape = self._fitted(shape, data)
@@ -96,14 +96,14 @@ class Reshaping(Operator, abstract=True):
         old = data.shapes.astype(np.int64)
         n = len(old)
         shape: npt.NDArray[Any]
-        source = self._sources(ctx, old) if self.given("src_dims") else old
+        source = self._sources(ctx, old) if self.is_set("src_dims") else old
         if inputs:
             once(ctx.device)
             rows = inputs[0].dense().reshape(n, -1)
             shape = (rows if inputs[0].on_host else rows.get()).astype(np.int64)  # shapes live on the host
-        elif self.given("shape"):
+        elif self.is_set("shape"):
             shape = ctx.arg("shape", np.int64).copy()
-        elif self.given("rel_shape"):
+        elif self.is_set("rel_shape"):
             relative = ctx.arg("rel_shape")
             width = relative.shape[1]
             if width > source.shape[1]:
@@ -186,7 +186,7 @@ class Reinterpret(Reshaping, name="reinterpret"):
         if self.dtype is None:
             return known
         shape = known.shape
-        if shape and not any(map(self.given, ("shape", "rel_shape", "src_dims"))) and len(specs) == 1:
+        if shape and not any(map(self.is_set, ("shape", "rel_shape", "src_dims"))) and len(specs) == 1:
             shape = (*shape[:-1], None)
         return Spec(shape, self.dtype, known.layout)
 
@@ -199,7 +199,7 @@ class Reinterpret(Reshaping, name="reinterpret"):
             ctx.reject(i, "bad_shape", f"its {nbytes[i]} bytes are no multiple of the {new} of {dtype}")
         if odd.any():
             data = data.replace(shapes=np.where(odd[:, None], 0, data.shapes).astype(np.int32))
-        explicit = bool(shape) or any(map(self.given, ("shape", "rel_shape", "src_dims")))
+        explicit = bool(shape) or any(map(self.is_set, ("shape", "rel_shape", "src_dims")))
         if explicit or new == old:
             shapes = self.new_shapes(ctx, data, shape, data.sizes * old // new)
         else:
@@ -222,7 +222,7 @@ class Reinterpret(Reshaping, name="reinterpret"):
 class Squeeze(Operator, name="squeeze"):
     """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
 
-    looks_on = repeats = True
+    metadata_only = replayable = True
 
     example = "{op: squeeze, in: masks, axis_names: C, out: masks}"
 
@@ -230,7 +230,7 @@ class Squeeze(Operator, name="squeeze"):
     axis_names: Annotated[str | None, Arg("the same by layout")] = None
 
     def check(self) -> None:
-        if self.given("axes") == (self.axis_names is not None):
+        if self.is_set("axes") == (self.axis_names is not None):
             raise SpecError("needs either axes or axis_names")
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
@@ -292,7 +292,7 @@ class Squeeze(Operator, name="squeeze"):
 class ExpandDims(Operator, name="expand_dims"):
     """Insert dimensions of extent 1 at the places that they have in the output. Nothing is copied."""
 
-    looks_on = repeats = True
+    metadata_only = replayable = True
 
     example = "{op: expand_dims, in: masks, axes: [2], new_axis_names: C, out: masks}"
 
@@ -340,7 +340,7 @@ class ExpandDims(Operator, name="expand_dims"):
 class GetProperty(Operator, name="get_property"):
     """Where a sample came from (``source_info``) or its ``layout``, as bytes."""
 
-    looks_on = True
+    metadata_only = True
 
     example = "{op: get_property, in: jpegs, key: source_info, out: paths}"
 

@@ -29,7 +29,7 @@ class Slice(Operator, name="slice"):
     away from zero and saturated (DALI cuts fractions off here).
     """
 
-    repeats = host_inputs = True
+    replayable = host_arguments = True
     inputs = (1, 3)
     example = "{op: slice, in: images, rel_start: [0.1, 0.1], rel_shape: [0.8, 0.8], axis_names: HW, out: images}"
 
@@ -55,7 +55,7 @@ class Slice(Operator, name="slice"):
 
     def check(self) -> None:
         for a, b in (("start", "rel_start"), ("end", "rel_end"), ("shape", "rel_shape")):
-            if self.says(a) and self.says(b):
+            if self.has_value(a) and self.has_value(b):
                 raise SpecError(f"{a} and {b} exclude each other")
         ends, shapes = self._which("end"), self._which("shape")
         if ends and shapes:
@@ -95,13 +95,13 @@ class Slice(Operator, name="slice"):
 
     def _which(self, name: str) -> str:
         """``name`` or ``rel_name``, whichever was given."""
-        return name if self.says(name) else f"rel_{name}" if self.says(f"rel_{name}") else ""
+        return name if self.has_value(name) else f"rel_{name}" if self.has_value(f"rel_{name}") else ""
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
         layout = image_layout(layout, ndim, ("HWC", "DHWC"))
         if self.axis_names == "" or self.axes == ():
             return list(range(ndim))
-        if self.given("axis_names") or (not self.given("axes") and set("WH") <= set(layout)):
+        if self.is_set("axis_names") or (not self.is_set("axes") and set("WH") <= set(layout)):
             missing = [a for a in self.axis_names if a not in layout]
             if missing:
                 raise SpecError(f"axis {missing[0]!r} of axis_names is not in the layout {layout or '(none)'!r}")

@@ -25,7 +25,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
     outside of it rejects the sample.
     """
 
-    repeats = True
+    replayable = True
     example = '{op: tensor_subscript, in: images, kinds: "ss", start: [0, 0], stop: [10, -1], out: images}'
 
     kinds: Annotated[str, Arg("a letter for each leading dimension")]
@@ -40,7 +40,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
         if wrong:
             raise SpecError(f"kinds is made of {', '.join(KINDS)}, got {wrong[0]!r}")
         for name, kinds in (("start", "i[s"), ("stop", "]s"), ("step", "")):
-            value, needed = getattr(self, name), self.given(name) or not set(kinds).isdisjoint(self.kinds)
+            value, needed = getattr(self, name), self.is_set(name) or not set(kinds).isdisjoint(self.kinds)
             if name not in self.per_sample and needed and len(value) != len(self.kinds):
                 raise SpecError(f"{name} has {len(value)} values for {len(self.kinds)} kinds")
         if self.step is not None and 0 in self.step:
@@ -118,7 +118,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
 
     def _all_steps(self, ctx: Context) -> I64:
         """The steps of every sample, [N, kinds]."""
-        if not self.given("step"):
+        if not self.is_set("step"):
             return np.ones((len(ctx.samples), len(self.kinds)), np.int64)
         steps = ctx.arg("step", np.int64)
         for i in np.flatnonzero((steps == 0).any(axis=1)).tolist():
@@ -144,7 +144,7 @@ def _range(start: I64 | None, stop: I64 | None, step: I64, extent: I64) -> tuple
 class Shapes(Operator, name="shapes"):
     """The shape of each sample as a 1-D tensor."""
 
-    looks_on = of_shapes = True
+    metadata_only = shape_only = True
     example = "{op: shapes, in: images, out: extents}"
 
     dtype: Annotated[DALIDataType, Arg("type of the extents")] = DALIDataType.INT64

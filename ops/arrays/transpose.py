@@ -14,7 +14,7 @@ from ..errors import SpecError
 class Transpose(Operator, name="transpose"):
     """Reorder the dimensions: output dimension i is input dimension perm[i]."""
 
-    repeats = True
+    replayable = True
     example = "{op: transpose, in: images, perm: [2, 0, 1], out: images}"
 
     perm: Annotated[tuple[int, ...] | None, Arg("the dimensions in their new order; reversed by default")] = None

@@ -212,21 +212,21 @@ class Audio(Operator, name="decoders.audio"):
     def check(self) -> None:
         if self.dtype not in TYPES:
             raise SpecError(f"dtype {self.dtype.name} is not one of {', '.join(t.name for t in TYPES)}")
-        if self.given("sample_rate"):
+        if self.is_set("sample_rate"):
             check_resampler(self.parity)
         _files.require()
 
     def runs_in(self) -> tuple[Stage, ...]:
-        return ("cpu",) if self.given("sample_rate") and needs_soxr(self.parity) else self.stages
+        return ("cpu",) if self.is_set("sample_rate") and needs_soxr(self.parity) else self.stages
 
     def same_on_gpu(self) -> Audio | None:
-        return None if self.given("sample_rate") else self
+        return None if self.is_set("sample_rate") else self
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         check_encoded(specs[0])
         return Spec((None,) if self.downmix else (None, None), self.dtype, ""), Spec((), DALIDataType.FLOAT, "")
 
-    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
+    def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
         found, base = np.empty((len(inputs[0]), _wav.FIELDS), np.int64), np.ascontiguousarray(inputs[0].offsets)
         _wav.walk(inputs[0].data, base, inputs[0].sizes, found)
         other = found[:, _wav.KIND] == _wav.OTHER
@@ -235,7 +235,7 @@ class Audio(Operator, name="decoders.audio"):
         decoded = np.where(decoded > self.max_samples, 0, decoded)  # they will be refused
         elements = decoded // np.maximum(found[:, _wav.CHANNELS], 1) if self.downmix else decoded
         besides = np.where(other, (ON_GPU if stage == "mixed" else 4) * decoded, 0)
-        if self.given("sample_rate"):
+        if self.is_set("sample_rate"):
             besides += 4 * elements
             rate = self.sample_rate if "sample_rate" not in self.per_sample else 48000.0
             if rate:
@@ -247,7 +247,7 @@ class Audio(Operator, name="decoders.audio"):
         signals, rates, _ = self.decoded(ctx, encoded, self._rates(ctx))
         return signals, rates
 
-    def begin(self, ctx: Context, *inputs: Batch) -> Opened | None:
+    def start_early(self, ctx: Context, *inputs: Batch) -> Opened | None:
         found = np.empty((len(inputs[0]), _wav.FIELDS), np.int64)
         _wav.walk(inputs[0].data, np.ascontiguousarray(inputs[0].offsets), inputs[0].sizes, found)
         if (found[:, _wav.KIND] == _wav.OTHER).any():
@@ -257,7 +257,7 @@ class Audio(Operator, name="decoders.audio"):
         return self._opened_by_threads(replace(ctx, rejects=[]), inputs[0])
 
     def mixed(self, ctx: Context, encoded: Batch) -> tuple[Batch, Batch]:
-        ready: Opened | None = ctx.begun if not ctx.attempt else None
+        ready: Opened | None = ctx.started if not ctx.attempt else None
         if ready is None or not ready.fits(encoded):
             ready = self._opened_by_threads(ctx, encoded)
         else:

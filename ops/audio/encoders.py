@@ -32,7 +32,7 @@ class EncodeAudio(Operator, name="encoders.audio"):
     are made on the CPU.
     """
 
-    flows_back = True
+    accepts_gpu = True
     example = "{op: encoders.audio, in: audio, format: flac, sample_rate: 16000, out: encoded}"
 
     format: Annotated[Literal["flac", "wav"], Arg("file format")] = "flac"

@@ -33,7 +33,7 @@ class ToDecibels(Operator, name="to_decibels"):
     ``top_db``, what is more than that below the loudest result is lifted to it, as librosa does.
     """
 
-    repeats = True
+    replayable = True
     bound = "1e-5 of cutoff_db"
     example = "{op: to_decibels, in: mel, multiplier: 10, reference: 1.0, cutoff_db: -80, out: decibels}"
 
@@ -100,7 +100,7 @@ class PreemphasisFilter(Operator, name="preemphasis_filter"):
     several dimensions are filtered as one stream of numbers, as in DALI, so decode with ``downmix`` first.
     """
 
-    repeats = True
+    replayable = True
     bound = "1e-6 of the largest sample"
     example = "{op: preemphasis_filter, in: audio, preemph_coeff: 0.97, out: audio}"
 
@@ -143,7 +143,7 @@ class NonsilentRegion(Operator, name="nonsilent_region"):
     given.
     """
 
-    repeats = True
+    replayable = True
     bound = "exact but where a power comes to within 1e-10 of the threshold"
     example = "{op: nonsilent_region, in: audio, cutoff_db: -40, out: [begin, length]}"
 

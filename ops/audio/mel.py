@@ -136,7 +136,7 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
     on the mel scale (Kaldi's, and torchaudio.compliance's, banks are ``mel_formula: htk, normalize: false`` too).
     """
 
-    repeats = True
+    replayable = True
     bound = "1e-5 of the largest value"
     example = "{op: mel_filter_bank, in: spectrogram, sample_rate: 16000, nfilter: 80, out: mel}"
 
@@ -240,7 +240,7 @@ class Mfcc(Operator, name="mfcc"):
     scipy.fft.dct's, as in DALI.
     """
 
-    repeats = True
+    replayable = True
     bound = "1e-5 of the largest value"
     example = "{op: mfcc, in: decibels, n_mfcc: 13, out: coefficients}"
 

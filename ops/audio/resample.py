@@ -243,7 +243,7 @@ class AudioResample(Operator, name="audio_resample"):
     """
 
     aliases = ("experimental.audio_resample",)
-    repeats = True
+    replayable = True
     bound = "1e-5 of the largest sample"
     example = "{op: audio_resample, in: audio, in_rate: 44100, out_rate: 16000, out: audio}"
 
@@ -256,15 +256,15 @@ class AudioResample(Operator, name="audio_resample"):
     parity: Annotated[Resampler, Arg(RESAMPLER)] = "dali-run"
 
     def check(self) -> None:
-        rates = [name for name in ("in_rate", "out_rate") if self.given(name)]
-        ways = [name for name in ("scale", "out_length") if self.given(name)]
+        rates = [name for name in ("in_rate", "out_rate") if self.is_set(name)]
+        ways = [name for name in ("scale", "out_length") if self.is_set(name)]
         if len(rates) == 1:
             raise SpecError("in_rate and out_rate belong together: give both")
         if bool(rates) + len(ways) != 1:
             raise SpecError("give one of: in_rate and out_rate, scale, out_length")
         if self.dtype is not None and self.dtype not in _ALLOWED:
             raise SpecError(f"dtype {self.dtype.name} is not one of {', '.join(t.name for t in _ALLOWED)}")
-        if needs_soxr(self.parity) and self.given("quality"):
+        if needs_soxr(self.parity) and self.is_set("quality"):
             raise SpecError(f"parity: {self.parity} has one quality (HQ); remove quality")
         check_resampler(self.parity)
 
@@ -302,12 +302,12 @@ class AudioResample(Operator, name="audio_resample"):
 
     def _rates(self, ctx: Context, frames: I64) -> tuple[F64, F64, I64]:
         """Rates before and after, float64[N], and the lengths of the outputs."""
-        if self.given("out_length"):
+        if self.is_set("out_length"):
             lengths = ctx.arg("out_length", np.int64).copy()
             in_rate, out_rate = np.maximum(frames, 1).astype(np.float64), lengths.astype(np.float64)
             bad = (lengths < 0) | ((lengths > 0) & unusable(in_rate, np.maximum(out_rate, 1)))
         else:
-            if self.given("scale"):
+            if self.is_set("scale"):
                 out_rate = ctx.arg("scale").astype(np.float64)
                 in_rate = np.ones_like(out_rate)
             else:

@@ -83,7 +83,7 @@ class Spectrogram(Operator, name="spectrogram"):
     INT16 as it is.
     """
 
-    repeats = True
+    replayable = True
     bound = "1e-5 of the largest value of a spectrogram"
     example = "{op: spectrogram, in: audio, nfft: 512, window_length: 400, window_step: 160, out: spectrogram}"
 

@@ -83,7 +83,7 @@ class Augmenting(Operator, abstract=True):
         geometry[:, 4 - images.ndim :] = images.shapes
         geometry[geometry.prod(axis=1) == 0, 0] = 0
         kinds, values = np.empty_like(codes), np.empty_like(numbers)
-        if self.given("shape"):
+        if self.is_set("shape"):
             spans = ctx.arg("shape")
             if spans.shape[1] < 2:
                 raise SampleError("bad_argument", f"shape takes (height, width), got {spans.shape[1]} values")
@@ -128,7 +128,7 @@ class Augment(Augmenting, name="auto_aug.augment"):
         Augmenting.check(self)
         if "parameters" not in self.per_sample and len(self.parameters) != WIDTHS[self.operation]:
             raise SpecError(f"{self.operation} takes {WIDTHS[self.operation]} parameters, got {len(self.parameters)}")
-        if self.operation == "translate_relative" and not self.given("shape"):
+        if self.operation == "translate_relative" and not self.is_set("shape"):
             raise SpecError("translate_relative needs shape; `translate` takes pixels")
 
     def chosen(self, ctx: Context) -> tuple[I32, F32]:
@@ -167,7 +167,7 @@ class Drawing(Augmenting, abstract=True):
         self.suite()
 
     def _translations(self) -> tuple[bool, Any, Any]:
-        relative = self.given("shape")
+        relative = self.is_set("shape")
         absolute, share = self.max_translate_abs, self.max_translate_rel
         return relative, _one_or_two(absolute), _one_or_two(share)
 
@@ -309,7 +309,7 @@ class AutoAugment(Drawing, name="auto_aug.auto_augment"):
             raise SpecError(f"the published policies have {policies.BINS} bins")
         Drawing.check(self)
         if self.policy_name == "reduced_image_net" and any(
-            self.given(name) for name in ("shape", "max_translate_abs", "max_translate_rel")
+            self.is_set(name) for name in ("shape", "max_translate_abs", "max_translate_rel")
         ):
             raise SpecError("the policy reduced_image_net moves nothing: leave shape and max_translate_* away")
 

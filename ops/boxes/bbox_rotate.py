@@ -48,7 +48,7 @@ class BboxRotate(Operator, name="bbox_rotate"):
             raise SpecError(f"bbox_layout must have the letters of xyXY or xyWH, got {self.bbox_layout!r}")
         if not {"H", "W"} <= set(self.shape_layout) or len(set(self.shape_layout)) != len(self.shape_layout):
             raise SpecError(f"shape_layout needs H and W once, got {self.shape_layout!r}")
-        if self.keep_size and self.given("size"):
+        if self.keep_size and self.is_set("size"):
             raise SpecError("keep_size and size exclude each other")
         if "size" not in self.per_sample and len(self.size) not in (0, 2):
             raise SpecError(f"size needs height and width, got {list(self.size)}")
@@ -85,7 +85,7 @@ class BboxRotate(Operator, name="bbox_rotate"):
             check_labels(ctx, labels[0], counts)
         images = self._extents(ctx.arg("input_shape", np.float32))
         canvases = np.zeros((n, 2), np.float32)
-        if self.given("size"):
+        if self.is_set("size"):
             sizes = ctx.arg("size", np.float32)
             if sizes.shape[1] != 2:
                 raise SampleError("bad_argument", f"size needs height and width, got {sizes.shape[1]} numbers")

@@ -52,7 +52,7 @@ class BoxEncoder(Operator, name="box_encoder"):
     stds and (log(extent / anchor's) - means) / stds, and 0 for anchors without a box.
     """
 
-    repeats = True
+    replayable = True
     inputs = (2, 2)
     bound = "2e-6"
     example = "{op: box_encoder, in: [boxes, labels], anchors: [0, 0, 0.5, 0.5, 0.5, 0.5, 1, 1], out: [boxes, labels]}"

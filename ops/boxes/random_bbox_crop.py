@@ -72,14 +72,14 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
     total_num_attempts: Annotated[int, Arg("windows drawn at most; -1: as many as it takes", le=10_000_000)] = -1
 
     def check(self) -> None:
-        if self.given("ltrb") and self.bbox_layout is not None:
+        if self.is_set("ltrb") and self.bbox_layout is not None:
             raise SpecError("ltrb and bbox_layout exclude each other")
         if self.bbox_layout is not None:
             self._columns(self.bbox_layout)
-        if self.given("crop_shape"):
-            if not self.given("input_shape"):
+        if self.is_set("crop_shape"):
+            if not self.is_set("input_shape"):
                 raise SpecError("crop_shape needs input_shape: boxes are in parts of the image")
-            wrong = [n for n in ("aspect_ratio", "scaling") if self.given(n)] + ["allow_no_crop"] * bool(
+            wrong = [n for n in ("aspect_ratio", "scaling") if self.is_set(n)] + ["allow_no_crop"] * bool(
                 self.allow_no_crop
             )
             if wrong:
@@ -133,7 +133,7 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
 
     def _extents(self, ctx: Context, name: str, ndim: int) -> I64:
         """``crop_shape`` or ``input_shape`` as W, H, D [N, ndim]; [0, ndim] where it is not given."""
-        if not self.given(name):
+        if not self.is_set(name):
             return np.zeros((0, ndim), np.int64)
         order = self.shape_layout or "WHD"[:ndim]
         values = ctx.arg(name, np.int64)

@@ -30,7 +30,7 @@ class RandomMaskPixel(Operator, name="segmentation.random_mask_pixel"):
     value: Annotated[int | None, Arg("pixels equal to it are foreground, instead", per_sample=True)] = None
 
     def check(self) -> None:
-        if self.given("value") and self.given("threshold"):
+        if self.is_set("value") and self.is_set("threshold"):
             raise SpecError("value and threshold exclude each other")
 
     def infer(self, *specs: Spec) -> Spec:
@@ -44,7 +44,7 @@ class RandomMaskPixel(Operator, name="segmentation.random_mask_pixel"):
         for i in np.flatnonzero(masks.sizes == 0).tolist():
             ctx.reject(i, "bad_shape", f"a mask without pixels: {masks.shapes[i].tolist()}")
         out = np.zeros((n, ndim), np.int64)
-        exact = self.given("value")
+        exact = self.is_set("value")
         values = ctx.arg("value", np.int64) if exact else np.zeros(n, np.int64)
         streams = ctx.streams()
         data = masks.data.view(np.uint8) if masks.dtype == np.bool_ else masks.data

@@ -58,7 +58,7 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
 
     def check(self) -> None:
         if self.ignore_class:
-            wrong = [n for n in ("classes", "class_weights", "output_class") if self.given(n)]
+            wrong = [n for n in ("classes", "class_weights", "output_class") if self.is_set(n)]
             if wrong:
                 raise SpecError(f"ignore_class excludes {wrong[0]}")
         if not {"classes", "class_weights"} & self.per_sample and None not in (self.classes, self.class_weights):
@@ -67,7 +67,11 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
                 raise SpecError(f"there are {counts[0]} classes, but {counts[1]} class_weights")
         if self.class_weights is not None and min(self.class_weights, default=0) < 0:
             raise SpecError(f"class_weights must not be negative, got {list(self.class_weights)}")
-        if self.given("background") and "background" not in self.per_sample and self.background in (self.classes or ()):
+        if (
+            self.is_set("background")
+            and "background" not in self.per_sample
+            and self.background in (self.classes or ())
+        ):
             raise SpecError(f"background {self.background} is one of the classes")
 
     @property
@@ -93,7 +97,7 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
         weights, weight_at, weight_counts = lists(ctx, "class_weights", np.float32)
         backgrounds = ctx.arg("background", np.int64)
         skip = np.zeros(n, np.bool_)
-        listed, weighted = self.given("classes"), self.given("class_weights")
+        listed, weighted = self.is_set("classes"), self.is_set("class_weights")
         if listed:
             backgrounds = self._beside(ctx, classes, class_at, class_counts, backgrounds)
         if listed and weighted:
@@ -111,7 +115,7 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
             )
             class_at, class_counts = np.arange(n) * most, weight_counts
         least = np.zeros((n, ndim), np.int64)
-        if self.given("threshold"):
+        if self.is_set("threshold"):
             given = ctx.arg("threshold", np.int64)
             if given.shape[1] not in (1, ndim):
                 raise SampleError("bad_argument", f"threshold has {given.shape[1]} numbers, the masks {ndim} axes")
@@ -140,7 +144,7 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
         for i, (start, count) in enumerate(zip(at.tolist(), counts.tolist(), strict=True)):
             mine = classes[start : start + count]
             if count and backgrounds[i] in mine:
-                if self.given("background"):
+                if self.is_set("background"):
                     ctx.reject(i, "bad_argument", f"background {int(backgrounds[i])} is one of the classes")
                 chosen[i] = int(mine.min()) - 1
         return chosen

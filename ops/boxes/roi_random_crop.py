@@ -38,19 +38,19 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
     roi_shape: Annotated[tuple[int, ...] | None, Arg("extents of the region", per_sample=True)] = None
 
     def check(self) -> None:
-        if self.given("roi_end") == self.given("roi_shape"):
+        if self.is_set("roi_end") == self.is_set("roi_shape"):
             raise SpecError("needs roi_end or roi_shape, one of them")
 
     def infer(self, *specs: Spec) -> Spec:
-        if specs and self.given("in_shape"):
+        if specs and self.is_set("in_shape"):
             raise SpecError("the data's shape is given twice: by the input and by in_shape; leave one away")
         lengths = [len(getattr(self, n)) for n in ("crop_shape", "roi_start") if n not in self.per_sample]
         return Spec((max(lengths),) if lengths else (None,), DALIDataType.INT64)
 
     def cpu(self, ctx: Context, *data: Batch) -> Batch:
         n = len(ctx.samples)
-        names = ["crop_shape", "roi_start", "roi_end" if self.given("roi_end") else "roi_shape"]
-        if self.given("in_shape"):
+        names = ["crop_shape", "roi_start", "roi_end" if self.is_set("roi_end") else "roi_shape"]
+        if self.is_set("in_shape"):
             names.append("in_shape")
         given = [ctx.rows(name, np.int64) for name in names]
         ndim = max(a.shape[1] for a in given)

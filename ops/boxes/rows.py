@@ -97,7 +97,7 @@ def lists(ctx: Context, name: str, dtype: Any) -> tuple[npt.NDArray[Any], I64, I
     """The lists of argument ``name``: their numbers, and where those of each sample start and how many they are, [N].
     No numbers where it is not given."""
     n = len(ctx.samples)
-    if not ctx.op.given(name):
+    if not ctx.op.is_set(name):
         return np.zeros(0, dtype), np.zeros(n, np.int64), np.zeros(n, np.int64)
     values, counts = ctx.lists(name, dtype)
     return values.reshape(-1), np.arange(n) * values.shape[1], counts

@@ -20,7 +20,7 @@ from ..conversion import saturate
 from ..errors import MixedTypesError, SampleError, SpecError
 from ..images.crop import CropWindow
 from ..images.random_window import WINDOW_SALT, check_window_ranges, random_windows
-from ..interfaces import Begun
+from ..interfaces import StartedWork
 from ..types import DALIDataType, DALIImageType, Library, to_numpy
 from .costs import RULE
 from .formats import BOMB_RATIO
@@ -150,25 +150,25 @@ class ImageDecoder(Operator, abstract=True):
         return f"{jpegs}, others by other kernels and CPU threads; {RULE}"
 
     @property
-    def looks_at_heads(self) -> bool:
+    def needs_header_only(self) -> bool:
         return self.on_damage == "reject" and self.for_cuda
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
         """The windows cut out of the images; None for whole images."""
         return None
 
-    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
+    def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
         return foresee(inputs[0], self.rules, stage, whole=isinstance(self, Image))
 
     def cpu(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         return decode(ctx, encoded, self.rules, self.cuts(ctx, *inputs))
 
-    def begin(self, ctx: Context, *inputs: Batch) -> Begun | None:
-        from .gpu_decode import begin
+    def start_early(self, ctx: Context, *inputs: Batch) -> StartedWork | None:
+        from .gpu_decode import start_early
 
         if self.on_damage != "reject":
             return None
-        return begin(ctx, inputs[0], self.rules, self.cuts(ctx, *inputs[1:]))
+        return start_early(ctx, inputs[0], self.rules, self.cuts(ctx, *inputs[1:]))
 
     def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         from .gpu_decode import decode as decode_on_gpu
@@ -287,7 +287,7 @@ class ImageSlice(ImageDecoder, name="decoders.image_slice"):
 
     def infer(self, *specs: Spec) -> Spec:
         image = super().infer(specs[0])
-        if set(self.axis_names) - set("HW") or (self.given("axes") and set(self.axes) - {0, 1}):
+        if set(self.axis_names) - set("HW") or (self.is_set("axes") and set(self.axes) - {0, 1}):
             raise SpecError("slices images along H and W (axes 0 and 1) alone; slice channels with slice afterwards")
         return self.slice.infer(image, *specs[1:])
 
@@ -350,7 +350,7 @@ class Numpy(Operator, name="decoders.numpy"):
         check_encoded(specs[0])
         return Spec(None, self.dtype, "")
 
-    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
+    def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
         from ..storage.npy import read_header
 
         counts = np.zeros(len(inputs[0]), np.int64)

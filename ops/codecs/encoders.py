@@ -29,9 +29,9 @@ class EncodeImage(Operator, name="encoders.image"):
     """
 
     layouts = ("HWC",)
-    late = True
+    output_after_sync = True
     bound = "exact; with fast_dct, GPUs use the accurate DCT all the same"
-    flows_back = True
+    accepts_gpu = True
     example = "{op: encoders.image, in: images, format: jpeg, quality: 90, out: encoded}"
 
     format: Annotated[Format, Arg("file format")] = "jpeg"
@@ -55,7 +55,7 @@ class EncodeImage(Operator, name="encoders.image"):
             ("optimize", ("jpeg",)),
             ("compression", ("png",)),
         ):
-            if self.given(name) and self.format not in of:
+            if self.is_set(name) and self.format not in of:
                 raise SpecError(f"argument {name!r} means nothing for {self.format}; it belongs to {' and '.join(of)}")
         if self.fast_dct and self.optimize:
             raise SpecError("fast_dct is for less time and optimize for more; give one of them")

@@ -97,7 +97,7 @@ def prepare(
     return Prepared(job, helpers, work, needs_files, elements, ctx.rejects)
 
 
-def begin(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
+def start_early(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
     """`prepare` in a reading thread, ahead of `start`, instead of by the thread that launches; None after an error."""
     with suppress(Exception):  # `start` meets it again, in a context that names the operator and its samples
         return prepare(ctx, batch, rules, windows, ctx.staging, places_on_device(batch))
@@ -115,7 +115,9 @@ def start(
     """Start what `decode` does; the function that is returned does the rest, and may wait for threads. Work that is
     launched in between runs on the device at the same time. ``files``: the same batch on the device, if it is there."""
     lane = cast("Lane", ctx.device)
-    ready: Prepared | None = ctx.begun if ctx.begun is not None and not ctx.attempt and ctx.begun.fits(batch) else None
+    ready: Prepared | None = (
+        ctx.started if ctx.started is not None and not ctx.attempt and ctx.started.fits(batch) else None
+    )
     if ready is None:
         places = places_on_device(batch) if files is None else files.offsets
         ready = prepare(ctx, batch, rules, windows, cast("Any", lane).pinned, places)
@@ -123,7 +125,7 @@ def start(
         known = {r.slot for r in ctx.rejects}
         ctx.rejects.extend(r for r in ready.rejects if r.slot not in known)
     job, helpers = ready.job, ready.threads
-    job.ctx, batch = replace(ctx, begun=None), ready.batch  # which would refer to the job
+    job.ctx, batch = replace(ctx, started=None), ready.batch  # which would refer to the job
     out = Batch.sized(ctx.empty(ready.elements, rules.dtype), job.offsets, job.shapes, "HWC", batch.samples,
                       ready.elements)  # fmt: skip
     if files is None:

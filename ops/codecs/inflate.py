@@ -43,7 +43,7 @@ class Inflate(Operator, name="decoders.inflate"):
 
     @property
     def _chunked(self) -> bool:
-        return self.given("chunk_offsets") or self.given("chunk_sizes")
+        return self.is_set("chunk_offsets") or self.is_set("chunk_sizes")
 
     def check(self) -> None:
         if len(self.sequence_axis_name) != 1:
@@ -102,20 +102,20 @@ class Inflate(Operator, name="decoders.inflate"):
         n = len(packed)
         if not self._chunked:
             return np.ones(n, np.int64), np.zeros(n, np.int64), packed.sizes
-        given = [ctx.lists(name, np.int64) for name in ("chunk_offsets", "chunk_sizes") if self.given(name)]
+        given = [ctx.lists(name, np.int64) for name in ("chunk_offsets", "chunk_sizes") if self.is_set(name)]
         counts = given[0][1].copy()
         for i in np.flatnonzero(counts != given[-1][1]).tolist():
             ctx.reject(i, "bad_argument", f"{int(counts[i])} chunk_offsets, but {int(given[-1][1][i])} chunk_sizes")
             counts[i] = 0
         owner = np.repeat(np.arange(n), counts)
         number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-        if not self.given("chunk_sizes"):  # each ends where the next begins
+        if not self.is_set("chunk_sizes"):  # each ends where the next begins
             starts: I64 = given[0][0][owner, number]
             last = number == counts[owner] - 1
             stops = np.where(last, packed.sizes[owner], np.append(starts[1:], 0))
             return counts, starts, stops - starts
         sizes: I64 = given[-1][0][owner, number]
-        if self.given("chunk_offsets"):
+        if self.is_set("chunk_offsets"):
             return counts, given[0][0][owner, number], sizes
         before = np.cumsum(given[0][0], axis=1) - given[0][0]  # each begins where the one before ends
         return counts, before[owner, number], sizes

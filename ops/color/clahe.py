@@ -29,7 +29,7 @@ class Clahe(Operator, name="clahe"):
 
     layouts = ("HWC",)
     bound = "exact; 2 levels for RGB images with luma_only"
-    repeats = True
+    replayable = True
     example = "{op: clahe, in: images, tiles_x: 8, tiles_y: 8, clip_limit: 2.0, out: images}"
 
     tiles_x: Annotated[int, Arg("tiles across the image", ge=1)]

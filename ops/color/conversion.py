@@ -36,7 +36,7 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
     the JFIF's full range that Pillow and OpenCV have (in the order Y, Cb, Cr).
     """
 
-    repeats = True
+    replayable = True
     layouts = ("FDHWC", "FHWC", "DHWC", "HWC")
     bound = "1 level, where the result lies next to a tie"
     example = "{op: color_space_conversion, in: images, image_type: RGB, output_type: YCbCr, out: images}"

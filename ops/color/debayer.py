@@ -29,7 +29,7 @@ class Debayer(Operator, name="debayer"):
     """
 
     aliases: ClassVar[tuple[str, ...]] = ("experimental.debayer",)
-    repeats = True
+    replayable = True
     layouts = ("HW", "HWC", "FHW", "FHWC")
     example = "{op: debayer, in: raw, blue_position: [0, 1], out: images}"
 

@@ -41,7 +41,7 @@ _THREADS, _EACH = 256, 16
 class Linear(Operator, abstract=True):
     """Base of the operators of this module."""
 
-    repeats = True
+    replayable = True
     layouts = ("FHWC", "DHWC", "HWC")
     bound = "1 level; floats within 1e-5 of the largest value"
 
@@ -81,7 +81,7 @@ class Linear(Operator, abstract=True):
     def steps(self, ctx: Context) -> list[presets.Step]:
         """The same in another library: a function for each argument that is given."""
         found = []
-        for name in filter(self.given, self.order):
+        for name in filter(self.is_set, self.order):
             values = ctx.arg(name, np.float64).reshape(-1, 1)
             if name == "hue":
                 values = values / 360
@@ -134,7 +134,7 @@ class Scaling(Linear, abstract=True):
         shift = given.get("brightness_shift", np.float32(0)).astype(np.float64)
         contrast = given.get("contrast", np.float32(1)).astype(np.float64)
         center: Any = half_range(images.dtype)
-        if "contrast_center" in given and self.given("contrast_center"):
+        if "contrast_center" in given and self.is_set("contrast_center"):
             center = given["contrast_center"].astype(np.float64)
         factor = np.broadcast_to(brightness * contrast, len(parts))
         offset = np.broadcast_to(shift * full_range(dtype) + brightness * (center - contrast * center), len(parts))

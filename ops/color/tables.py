@@ -33,7 +33,7 @@ class LookupTable(Operator, name="lookup_table"):
     Of equal keys the last counts. Values are rounded half away from zero and saturate.
     """
 
-    repeats = True
+    replayable = True
     example = "{op: lookup_table, in: labels, keys: [0, 7, 9], values: [1, 2, 2], dtype: INT32, out: labels}"
 
     keys: Annotated[tuple[int, ...], Arg("what is replaced", ge=0, le=_LAST_KEY)] = ()
@@ -109,7 +109,7 @@ class Equalize(Operator, name="equalize"):
 
     aliases: ClassVar[tuple[str, ...]] = ("experimental.equalize",)
     layouts = ("HW", "HWC", "CHW", "FHW", "FHWC", "FCHW")
-    repeats = True
+    replayable = True
     example = "{op: equalize, in: images, out: images}"
 
     parity: Annotated[

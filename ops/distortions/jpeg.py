@@ -28,7 +28,7 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
     The arithmetic is libjpeg's, without the files: entropy coding loses nothing.
     """
 
-    repeats = True
+    replayable = True
     layouts = ("HWC", "FHWC")
     example = "{op: jpeg_compression_distortion, in: images, quality: $quality, out: images}"
 

@@ -36,7 +36,7 @@ class Noise(Operator, abstract=True):
     """Base of the operators of this module."""
 
     random = True
-    repeats = True
+    replayable = True
 
     def infer(self, *specs: Spec) -> Spec:
         if specs[0].dtype is DALIDataType.BOOL:
@@ -143,7 +143,9 @@ class SaltAndPepper(Noise, name="noise.salt_and_pepper"):
         floats = data.dtype.kind == "f"
         ends = (1.0, -1.0) if floats else (np.iinfo(data.dtype).max, np.iinfo(data.dtype).min)
         salt, pepper = (
-            saturate(ctx.arg(name, np.float64) if self.given(name) else np.full(len(data), end, np.float64), data.dtype)
+            saturate(
+                ctx.arg(name, np.float64) if self.is_set(name) else np.full(len(data), end, np.float64), data.dtype
+            )
             for name, end in zip(("salt_val", "pepper_val"), ends, strict=True)
         )
         own = data.dtype if ctx.stage != "cpu" or data.dtype in (np.uint8, np.float32) else np.dtype(np.float64)

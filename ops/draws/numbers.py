@@ -57,7 +57,7 @@ class Random(Operator, abstract=True):
 
     inputs = (0, 1)
     random = True
-    repeats = True
+    replayable = True
     dtypes: ClassVar[tuple[DALIDataType, ...]] = _NUMBERS
 
     shape: Annotated[
@@ -75,7 +75,7 @@ class Random(Operator, abstract=True):
         return DALIDataType.FLOAT if self.dtype is None else self.dtype
 
     def infer(self, *specs: Spec) -> Spec:
-        if specs and self.given("shape"):
+        if specs and self.is_set("shape"):
             raise SpecError("the shape is given twice: by the input and by the argument shape; leave one away")
         if specs:
             return Spec(specs[0].shape, self.result)
@@ -225,7 +225,7 @@ def _shapes(ctx: Context, *like: Batch) -> I32:
     """The shapes of the output, [N, ndim]: those of the input, the argument's, or scalars."""
     if like:
         return like[0].shapes
-    return shape_argument(ctx, ctx.op.given("shape")).astype(np.int32)
+    return shape_argument(ctx, ctx.op.is_set("shape")).astype(np.int32)
 
 
 def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str, sizes: I64 | None = None) -> Batch:
@@ -316,7 +316,7 @@ class Uniform(Random, name="random.uniform"):
 
     def check(self) -> None:
         Random.check(self)
-        if self.given("values") and self.given("range"):
+        if self.is_set("values") and self.is_set("range"):
             raise SpecError("range and values exclude each other")
         if self.values is not None and not self.values:
             raise SpecError("values needs at least one number")
@@ -357,25 +357,25 @@ class Uniform(Random, name="random.uniform"):
 
     @property
     def _kind(self) -> str:
-        return "CHOSEN" if self.given("values") else self.kind
+        return "CHOSEN" if self.is_set("values") else self.kind
 
     @property
     def is_simple(self) -> bool:
-        return self.given("values") or self.result not in _WIDE
+        return self.is_set("values") or self.result not in _WIDE
 
     def _many(self, ctx: Context, elements: Elements, shapes: I32) -> Batch:
-        if ctx.stage == "cpu" and self.given("values"):
+        if ctx.stage == "cpu" and self.is_set("values"):
             return _packed(ctx, shapes, saturate(self._chosen(ctx, elements), to_numpy(self.result)), "")
         return Random._many(self, ctx, elements, shapes)
 
     def numbers(self, ctx: Context) -> F64:
-        if self.given("values"):
+        if self.is_set("values"):
             return ctx.arg("values").astype(np.float64)
         first, below, factor = ends_of(*self._ranges(ctx))
         return np.stack([first, factor, below], axis=1).astype(np.float64)
 
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
-        if self.given("values"):
+        if self.is_set("values"):
             return self._chosen(ctx, elements)
         low, high = self._ends
         if "range" not in ctx.args and self.result not in _WIDE and to_numpy(self.result).kind == "f" and low < high:
@@ -472,7 +472,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 class Beta(Random, name="random.beta"):
     """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
 
-    repeats = False
+    replayable = False
     dtypes: ClassVar[tuple[DALIDataType, ...]] = (DALIDataType.FLOAT, DALIDataType.FLOAT64)
     example: ClassVar[str] = "{op: random.beta, alpha: 0.4, beta: 0.4, out: share}"
 
@@ -529,7 +529,7 @@ class Choice(Operator, name="random.choice"):
             raise SpecError(f"p must be probabilities that sum to 1, got {list(self.p)}")
 
     def infer(self, *specs: Spec) -> Spec:
-        if len(specs) > 1 and self.given("shape"):
+        if len(specs) > 1 and self.is_set("shape"):
             raise SpecError("the shape is given twice: by the second input and by the argument shape; leave one away")
         drawn = specs[1].shape if len(specs) > 1 else None if "shape" in self.per_sample else self.shape or ()
         if drawn is None:
@@ -537,7 +537,7 @@ class Choice(Operator, name="random.choice"):
         shape = None if specs[0].shape is None else (*drawn, *specs[0].shape[1:])
         return Spec(shape, specs[0].dtype, _chosen_layout(specs[0].layout, len(drawn)))
 
-    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
+    def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
         if "shape" in self.per_sample or self.shape is None:
             return None
         drawn = min(math.prod(max(extent, 0) for extent in self.shape), 1 << 40)
@@ -575,7 +575,7 @@ class Choice(Operator, name="random.choice"):
         starts = np.zeros(len(count), np.int64) if starts is None else starts
         _reject(ctx, count < 1, "there is nothing to choose from: {} elements", count)
         count = np.maximum(count, 1)
-        if not self.given("p"):
+        if not self.is_set("p"):
             streams, skip = elements.streams, _SKIP if ndim == 1 else 1
             sequence = np.ascontiguousarray(streams.sequence)
             found: I64 = _kernels.many_below(streams.handle, sequence, elements.counts, skip, count, starts)

@@ -34,7 +34,7 @@ class BatchPermutation(Operator, name="batch_permutation"):
 
     inputs = (0, 0)
     random = True
-    per_batch = light = True
+    per_batch = is_trivial = True
     example = "{op: batch_permutation, out: order}"
 
     allow_repetitions: Annotated[bool, Arg("draw each place for itself: some come twice, others not at all")] = False

@@ -30,7 +30,7 @@ class Filter(Operator, name="filter"):
     """
 
     aliases: ClassVar[tuple[str, ...]] = ("experimental.filter",)
-    repeats = True
+    replayable = True
     inputs = (2, 3)
     bound = "1 level; floats within 1e-5 of the largest value times the filter's sum"
     example = "{op: filter, in: [images, kernels], out: images}"

@@ -42,7 +42,7 @@ def _of_bytes(kernel: str, windows: I64) -> tuple[str, int]:
 class Neighbourhood(Operator, abstract=True):
     """Base of the operators of this module."""
 
-    repeats = True
+    replayable = True
     layouts = ("HW", "HWC", "FHWC", "CHW", "FCHW")
 
     def infer(self, *specs: Spec) -> Spec:

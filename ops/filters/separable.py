@@ -42,7 +42,7 @@ class Separable(Operator, abstract=True):
     Borders mirror the picture without repeating its edge. Frames and channels are not filtered.
     """
 
-    repeats = True
+    replayable = True
     bound = "1 level; floats within 1e-5 of the largest value"
     symmetric: ClassVar[bool] = False
     """There is one term, and its windows are symmetric."""
@@ -192,7 +192,7 @@ class GaussianBlur(Separable, name="gaussian_blur"):
     def check(self) -> None:
         if self.parity != "dali":
             presets.check(self, self.parity, ("dtype", "window_size") if self.parity == "pillow" else ("dtype",))
-        if not self.given("sigma") and not self.given("window_size"):
+        if not self.is_set("sigma") and not self.is_set("window_size"):
             raise SpecError("needs sigma, window_size, or both")
         if "window_size" not in self.per_sample and any(w and w % 2 == 0 for w in self.window_size):
             raise SpecError(f"window_size must be odd, got {list(self.window_size)}")
@@ -275,7 +275,7 @@ class Laplacian(Separable, name="laplacian"):
     ] = False
 
     def check(self) -> None:
-        if self.normalized_kernel and self.given("scale"):
+        if self.normalized_kernel and self.is_set("scale"):
             raise SpecError("normalized_kernel and scale exclude each other")
         for name in ("window_size", "smoothing_size"):
             if name not in self.per_sample and any(w % 2 == 0 for w in getattr(self, name) or ()):
@@ -283,7 +283,7 @@ class Laplacian(Separable, name="laplacian"):
 
     def arguments(self) -> tuple[str, ...]:
         given = ("window_size", "scale")
-        return (*given, "smoothing_size") if self.given("smoothing_size") else given
+        return (*given, "smoothing_size") if self.is_set("smoothing_size") else given
 
     def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
         given = {k: by_axis(v, axes, k) for k, v in parts.arguments.items()}

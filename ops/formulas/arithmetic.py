@@ -44,7 +44,7 @@ class Expr(Operator, name="expr"):
     and shifts by more bits than there are.
     """
 
-    repeats = True
+    replayable = True
     inputs = (1, len(_LETTERS))
     bound = "exact for + - * / comparisons and integers; 4 units in the last place for other functions"
     example = '{op: expr, expr: "images * scale + 2", out: images}'

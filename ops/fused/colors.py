@@ -45,7 +45,7 @@ class JoinedColors(Operator, name="_fused.colors"):
     """A colour operator, or several joined, and the one after; equal to both, one after the other: pixels are rounded
     to bytes in between."""
 
-    repeats = True
+    replayable = True
     bound = Linear.bound
 
     first: Annotated[Any, Arg("the operator before, or several joined")]

@@ -22,7 +22,7 @@ from ..gpu.lane import places_on_device
 from ..images.random_resized_crop import RandomResizedCrop
 from ..images.resampling.resample import ResamplePlan
 from ..images.resize import Resampling, Resize, ResizeCropMirror
-from ..interfaces import Begun
+from ..interfaces import StartedWork
 from ..kernels import Kernels
 from ..types import DALIDataType, DALIImageType, to_numpy
 from .resize_normalize import ResizeCropMirrorNormalize, Sampling, part, sampled, sampling
@@ -61,7 +61,7 @@ def can_decode_into(decode: Operator, then: Operator) -> bool:
 
 def shows_a_part(then: Operator) -> bool:
     """Whether the result of ``then`` may show a part of the image only."""
-    return not isinstance(then, Resize) or then.given("roi_start")
+    return not isinstance(then, Resize) or then.is_set("roi_start")
 
 
 class DecodeResize(Operator, name="_fused.decode_resize"):
@@ -79,15 +79,15 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return str(self.decode.who_decodes)
 
     @property
-    def looks_at_heads(self) -> bool:
-        return bool(self.decode.looks_at_heads)
+    def needs_header_only(self) -> bool:
+        return bool(self.decode.needs_header_only)
 
     def infer(self, *specs: Spec) -> Spec:
         result: Spec = self.resize.infer(self.decode.infer(*specs))
         return result
 
-    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
-        elements, besides = self.decode.foresee(stage, *inputs)
+    def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
+        elements, besides = self.decode.estimate_memory(stage, *inputs)
         return elements, besides + elements if stage == "cpu" else besides  # on a GPU there is no picture between
 
     def cpu(self, ctx: Context, encoded: Batch) -> Batch:
@@ -109,14 +109,14 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
                 ctx.rejects.append(reject)
         return sampled(second, decoded, planned[0])
 
-    def begin(self, ctx: Context, *inputs: Batch) -> Begun | None:
+    def start_early(self, ctx: Context, *inputs: Batch) -> StartedWork | None:
         """Plan the batch, and start the threads on what the CUDA decoder leaves: all that can be done before a device
         is asked, in the threads that read, of which there are many, instead of the one that launches."""
         if self.decode.on_damage != "reject":
             return None
         return self._begun(ctx, inputs[0])
 
-    def _begun(self, ctx: Context, encoded: Batch) -> Begun | None:
+    def _begun(self, ctx: Context, encoded: Batch) -> StartedWork | None:
         rules = self.decode.rules
         ctx = replace(ctx, rejects=[])
         aside = part(ctx, self.decode, DECODE)
@@ -127,9 +127,9 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             left = np.flatnonzero(~which)
             if headers.good[left].any():
                 some = replace(_some(aside, left), rejects=[])
-                others = _gpu.begin(some, encoded.take(left), rules, self.decode.cuts(some))
+                others = _gpu.start_early(some, encoded.take(left), rules, self.decode.cuts(some))
         if not which.any():
-            return cast("Begun | None", others)
+            return cast("StartedWork | None", others)
         return self._plan(ctx, encoded, headers, which, places_on_device(encoded), ctx.staging, others)
 
     def _takes(self, headers: Headers) -> Mask:
@@ -139,21 +139,21 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return cast("Mask", _cuda.takes(headers, self.decode.rules) & headers.good)
 
     def mixed(self, ctx: Context, encoded: Batch) -> Batch:
-        planned, wants = ctx.begun, self.decode.on_damage == "reject" and not ctx.attempt
+        planned, wants = ctx.started, self.decode.on_damage == "reject" and not ctx.attempt
         if wants and isinstance(planned, Planned) and planned.is_of(ctx, encoded):
             ctx.rejects += planned.rejects
-            ctx.begun = planned.others
+            ctx.started = planned.others
             files = ctx.device.to_device(encoded)
         else:
             if isinstance(planned, Planned):
-                ctx.begun = planned.others
+                ctx.started = planned.others
             headers = read_headers(part(ctx, self.decode, DECODE), encoded, self.decode.rules)
             which = self._takes(headers)
             if not wants or (headers.odd and not which.any()):
                 return self._apart(ctx, encoded)()
             files = ctx.device.to_device(encoded)  # first of all: the copy goes on while the rest is planned
             lane: Any = ctx.device
-            planned = self._plan(ctx, encoded, headers, which, files.offsets, lane.pinned, ctx.begun)
+            planned = self._plan(ctx, encoded, headers, which, files.offsets, lane.pinned, ctx.started)
         decoder, wanted = _cuda.cuda_decoder(ctx.device), planned.wanted
         out = wanted.allocate(ctx, encoded.samples)
         left = planned.headers.left(planned.decode.status)
@@ -262,7 +262,7 @@ def _begun(ctx: Context, left: I64) -> list[I64]:
     if not len(left):
         return []
     slots = ctx.samples.slot
-    ahead = np.flatnonzero(np.isin(slots, ctx.begun.batch.samples.slot)) if ctx.begun is not None else left[:0]
+    ahead = np.flatnonzero(np.isin(slots, ctx.started.batch.samples.slot)) if ctx.started is not None else left[:0]
     return [some for some in (ahead, np.setdiff1d(left, ahead)) if len(some)]
 
 

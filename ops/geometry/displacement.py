@@ -21,7 +21,7 @@ from .sampling import FILTERS, Kind, Places, sampled
 class Displacement(Operator, abstract=True):
     """Base of water and sphere."""
 
-    repeats = True
+    replayable = True
     layouts = ("HWC", "FHWC", "CHW", "FCHW")
     bound = "1 level; pixels whose place is a tie"
 

@@ -127,12 +127,12 @@ class Making(Combination, abstract=True):
 
     def length(self, *names: str) -> int | None:
         """How many values the constant among the arguments ``names`` has that is given."""
-        found = [getattr(self, n) for n in names if n not in self.per_sample and self.given(n)]
+        found = [getattr(self, n) for n in names if n not in self.per_sample and self.is_set(n)]
         return len(found[0]) if found else None
 
     def around(self, ctx: Context, linear: F64) -> F64:
         """``linear`` [N, d, d] around the argument center, or the origin."""
-        if not self.given("center"):
+        if not self.is_set("center"):
             return affine(linear, np.zeros(linear.shape[:2]))
         center = numbers(ctx, "center", linear.shape[1])
         return affine(linear, center - np.einsum("nij,nj->ni", linear, center))
@@ -185,7 +185,7 @@ class Scale(Making, name="transforms.scale"):
 
     def matrices(self, ctx: Context, ndim: int | None) -> F64:
         wanted = self.ndim or ndim
-        if wanted is None and self.given("center"):
+        if wanted is None and self.is_set("center"):
             wanted = numbers(ctx, "center").shape[1]
         factors = numbers(ctx, "scale", wanted, repeated=True)
         return self.around(ctx, factors[:, :, None] * np.eye(factors.shape[1]))
@@ -203,11 +203,11 @@ class Rotation(Making, name="transforms.rotation"):
     center: Annotated[tuple[float, ...] | None, Arg("what stays where it is", per_sample=True)] = None
 
     def dimensions(self) -> int | None:
-        return 3 if self.given("axis") else 2
+        return 3 if self.is_set("axis") else 2
 
     def matrices(self, ctx: Context, ndim: int | None) -> F64:
         angle = np.deg2rad(ctx.arg("angle").astype(np.float64))
-        if self.given("axis"):
+        if self.is_set("axis"):
             return self.around(ctx, rotation(numbers(ctx, "axis", 3), angle))
         cos, sin = np.cos(angle), np.sin(angle)
         return self.around(ctx, np.array([[cos, -sin], [sin, cos]]).transpose(2, 0, 1))
@@ -229,7 +229,7 @@ class Shear(Making, name="transforms.shear"):
     center: Annotated[tuple[float, ...] | None, Arg("what stays where it is", per_sample=True)] = None
 
     def check(self) -> None:
-        if self.given("shear") == self.given("angles"):
+        if self.is_set("shear") == self.is_set("angles"):
             raise SpecError("needs shear or angles, and not both")
         for name in ("shear", "angles"):
             values = getattr(self, name)
@@ -240,7 +240,7 @@ class Shear(Making, name="transforms.shear"):
         return {None: None, 2: 2, 6: 3}[self.length("shear", "angles")]
 
     def matrices(self, ctx: Context, ndim: int | None) -> F64:
-        name = "shear" if self.given("shear") else "angles"
+        name = "shear" if self.is_set("shear") else "angles"
         values = numbers(ctx, name)
         if values.shape[1] not in (2, 6):
             raise SampleError("bad_argument", f"{name} takes 2 values, or 6 in space, got {values.shape[1]}")

@@ -42,7 +42,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
     """
 
     aliases = ("warp_perspective",)
-    repeats = True
+    replayable = True
     layouts = ("HWC", "HW", "FHWC", "CHW", "FCHW")
     inputs = (1, 2)
     bound = "1 level; floats within 1e-4 of the range of the neighbours"
@@ -83,7 +83,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
             raise SpecError(f"size takes (height, width), got {len(self.size)} values")
 
     def infer(self, *specs: Spec) -> Spec:
-        if (len(specs) == 2) == self.given("matrix"):
+        if (len(specs) == 2) == self.is_set("matrix"):
             raise SpecError("needs a matrix: the argument, or a second input, not both")
         data = specs[0]
         layout = image_layout(data.layout, data.ndim, self.layouts)
@@ -158,7 +158,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
 
     def _sizes(self, ctx: Context, images: Batch) -> I64:
         at = images.layout.index("H")
-        if not self.given("size"):
+        if not self.is_set("size"):
             return images.shapes[:, at : at + 2].astype(np.int64)
         size = ctx.arg("size")
         if size.shape[1] != 2:

@@ -27,7 +27,7 @@ _THREADS = 256
 class CoordFlip(Operator, name="coord_flip"):
     """Mirror points at a center: 2 center - x, in float32. The last dimension is that of coordinates."""
 
-    repeats = True
+    replayable = True
     example = "{op: coord_flip, in: points, layout: xy, flip_x: $coin, out: points}"
 
     layout: Annotated[str, Arg("what the coordinates are: x, y, z in any order; by default x, xy or xyz")] = ""
@@ -106,7 +106,7 @@ class CoordTransform(Operator, name="coord_transform"):
     the input or FLOAT in DALI).
     """
 
-    repeats = True
+    replayable = True
     bound = "2e-6 of the largest product; integers that, rounded"
     example = "{op: coord_transform, in: points, MT: $matrix, out: points}"
 
@@ -116,7 +116,7 @@ class CoordTransform(Operator, name="coord_transform"):
     dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.FLOAT
 
     def check(self) -> None:
-        if self.given("MT") and (self.given("M") or self.given("T")):
+        if self.is_set("MT") and (self.is_set("M") or self.is_set("T")):
             raise SpecError("MT holds M and T; give it alone")
 
     def infer(self, *specs: Spec) -> Spec:
@@ -125,7 +125,7 @@ class CoordTransform(Operator, name="coord_transform"):
             return Spec(None, self.dtype, points.layout)
         if not points.shape:
             raise SpecError(f"takes points (one dimension at least, that of coordinates), got {points}")
-        width, name = points.shape[-1], "MT" if self.given("MT") else "M"
+        width, name = points.shape[-1], "MT" if self.is_set("MT") else "M"
         out: int | None = width
         matrix = getattr(self, name)
         if name in self.per_sample or width is None:
@@ -187,9 +187,9 @@ class CoordTransform(Operator, name="coord_transform"):
     def _map(self, ctx: Context, width: int) -> tuple[F32, F32]:
         """M and T for every sample, [N, m, n] and [N, m]."""
         n = len(ctx.samples)
-        name = "MT" if self.given("MT") else "M"
+        name = "MT" if self.is_set("MT") else "M"
         matrix = np.eye(width, dtype=np.float32)[None]
-        if self.given(name):
+        if self.is_set(name):
             values = ctx.arg(name)
             if values.shape[1] == 1:
                 matrix = values[:, :, None] * matrix
@@ -200,7 +200,7 @@ class CoordTransform(Operator, name="coord_transform"):
                 matrix = values
         matrix = np.ascontiguousarray(np.broadcast_to(matrix, (n, *matrix.shape[1:])))
         shift = np.zeros((n, matrix.shape[1]), np.float32)
-        if self.given("T"):
+        if self.is_set("T"):
             values = ctx.arg("T")
             if values.shape[1] not in (1, matrix.shape[1]):
                 raise SampleError("bad_argument", f"T needs 1 or {matrix.shape[1]} values, got {values.shape[1]}")

@@ -38,7 +38,7 @@ _THREADS, _PIXELS = 256, 4  # of a block, and those that a thread makes of a pic
 class Warping(Operator, abstract=True):
     """Base of rotate and warp_affine."""
 
-    repeats = True
+    replayable = True
     layouts = ("HWC", "FHWC", "DHWC")
     bound = "1 level; floats within 1e-4 of the range of the neighbours"
 
@@ -110,7 +110,7 @@ class Warping(Operator, abstract=True):
     def given_sizes(self, ctx: Context, images: Batch) -> I64:
         """[N, 2] height and width of the outputs, [N, 3] with the depth: ``size``, else those of the inputs."""
         axes = spatial_axes(images.layout)
-        if not self.given("size"):
+        if not self.is_set("size"):
             sizes: I64 = images.shapes[:, -1 - axes : -1].astype(np.int64)
             return sizes
         size = round_half_away(ctx.arg("size"))
@@ -323,7 +323,7 @@ class Rotate(Warping, name="rotate"):
         radians = (ctx.arg("angle") * np.float32(np.pi / 180)).astype(np.float64)
         cos, sin = np.cos(radians), np.sin(radians)
         sizes, maps = self.given_sizes(ctx, images), np.empty((len(radians), 2, 3))
-        grows = not self.given("size") and not self.keep_size
+        grows = not self.is_set("size") and not self.keep_size
         _plans.turned(images.shapes, cos, sin, sizes, grows, maps)
         if grows and (alike := largest(ctx, sizes)) is not sizes:
             sizes = alike
@@ -332,12 +332,12 @@ class Rotate(Warping, name="rotate"):
 
     def infer(self, *specs: Spec) -> Spec:
         known = Warping.infer(self, *specs)
-        if known.layout and spatial_axes(known.layout) == 3 and not self.given("axis"):
+        if known.layout and spatial_axes(known.layout) == 3 and not self.is_set("axis"):
             raise SpecError("volumes need the axis to turn around: axis: [0, 0, 1] turns every slice")
         return known
 
     def _volumes(self, ctx: Context, images: Batch) -> Batch:
-        if not self.given("axis"):
+        if not self.is_set("axis"):
             raise SampleError("bad_shape", "volumes need the axis to turn around: axis: [0, 0, 1] turns every slice")
         axis = ctx.arg("axis").astype(np.float64)
         if axis.shape[1] != 3:
@@ -345,7 +345,7 @@ class Rotate(Warping, name="rotate"):
         turn = rotation(axis, (ctx.arg("angle") * np.float32(np.pi / 180)).astype(np.float64))
         before = images.shapes[:, :3].astype(np.int64)
         sizes = self.given_sizes(ctx, images)
-        if not self.given("size") and not self.keep_size:
+        if not self.is_set("size") and not self.keep_size:
             sizes = largest(ctx, canvas_of_volumes(before, turn))
         # the output's place comes from the input's by the rotation, so that its inverse leads back
         back = turn.transpose(0, 2, 1)
@@ -384,7 +384,7 @@ class WarpAffine(Warping, name="warp_affine"):
     Volumes take three rows of four, for (x, y, z, 1).
     """
 
-    host_inputs = True
+    host_arguments = True
     inputs = (1, 2)
     example = "{op: warp_affine, in: images, matrix: [0.5, 0, 0, 0, 0.5, 0], out: images}"
 
@@ -400,7 +400,7 @@ class WarpAffine(Warping, name="warp_affine"):
             raise SpecError(f"matrix takes 6 values, 12 for volumes, got {len(self.matrix)}")
 
     def infer(self, *specs: Spec) -> Spec:
-        if (len(specs) == 2) == self.given("matrix"):
+        if (len(specs) == 2) == self.is_set("matrix"):
             raise SpecError("needs a matrix: the argument, or a second input, not both")
         known = Warping.infer(self, *specs)
         if self.matrix and known.layout:

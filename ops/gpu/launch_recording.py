@@ -1,6 +1,7 @@
 """Repeated: launches of an operator that are taken down once, and repeated for batches of the same shapes.
 
-For two batches of the same shapes, an operator of constant arguments (`Operator.repeats`) tells its kernels the same;
+For two batches of the same shapes, an operator of constant arguments (`Operator.replayable`) tells its kernels the
+same;
 to work that out again takes ten times as long as the launches. With pictures that are on the GPU already, that is what
 a batch waits for.
 

@@ -28,7 +28,7 @@ _POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
 class CropWindow(Operator, abstract=True):
     """Where the window of an image lies."""
 
-    repeats = True
+    replayable = True
     layouts = IMAGE_LAYOUTS
 
     crop: Annotated[
@@ -50,10 +50,10 @@ class CropWindow(Operator, abstract=True):
     ] = "dali"
 
     def check(self) -> None:
-        apart = [n for n in _SIZES.values() if self.given(n)]
-        if self.given("crop") and apart:
+        apart = [n for n in _SIZES.values() if self.is_set(n)]
+        if self.is_set("crop") and apart:
             raise SpecError(f"crop and {apart[0]} exclude each other: give the size in one way")
-        if apart and not (self.given("crop_h") and self.given("crop_w")):
+        if apart and not (self.is_set("crop_h") and self.is_set("crop_w")):
             raise SpecError("crop_h and crop_w go together: give both (0 for the whole extent)")
         sizes = [*(self.crop or ()), *(v for n in apart if n not in self.per_sample and (v := getattr(self, n)))]
         if not all(math.isfinite(v) for v in sizes):
@@ -105,7 +105,7 @@ class CropWindow(Operator, abstract=True):
     @cached_property
     def _cuts(self) -> bool:
         """Windows may be smaller than the image, or be refused for where they are."""
-        sized = self.given("crop") or any(self.given(name) for name in _SIZES.values())
+        sized = self.is_set("crop") or any(self.is_set(name) for name in _SIZES.values())
         return sized or not self.per_sample.isdisjoint(_POSITIONS.values())
 
     def windows(self, ctx: Context, batch: Batch, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
@@ -148,8 +148,8 @@ class CropWindow(Operator, abstract=True):
 
     def _length(self, ctx: Context, letter: str) -> F32 | None:
         """None where crop does not speak of this axis."""
-        if not self.given("crop"):
-            return ctx.rows(_SIZES[letter]) if self.given(_SIZES[letter]) else None
+        if not self.is_set("crop"):
+            return ctx.rows(_SIZES[letter]) if self.is_set(_SIZES[letter]) else None
         together, column = ctx.rows("crop"), "WHD".index(letter) + 1
         if together.shape[1] not in (2, 3):
             raise SampleError("bad_argument", "crop takes (height, width) or (depth, height, width), got "

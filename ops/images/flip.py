@@ -16,7 +16,7 @@ from ..copies.windows import image_layout, known_layout
 class Flip(Operator, name="flip"):
     """Mirror images (exact)."""
 
-    repeats = True
+    replayable = True
     layouts = ("FDHWC", "FHWC", "DHWC", "HWC", "FCDHW", "FCHW", "CDHW", "CHW")
     example = "{op: flip, in: images, horizontal: $coin, out: images}"
 

@@ -29,7 +29,7 @@ _THINNEST = np.float32(1e-3)
 class Resampling(Operator, abstract=True):
     """Arguments of everything that resamples: filters and the output type."""
 
-    repeats = True
+    replayable = True
     layouts = LAYOUTS
     bound = "exact; DALI's results are at most 1 level away, FLOAT 2e-5 of the largest value"
 
@@ -70,12 +70,12 @@ class Resampling(Operator, abstract=True):
                 raise SpecError("interpolation goes with parity: torchvision, opencv or pillow; else give interp_type")
             return
         for name in ("min_filter", "mag_filter"):
-            if self.given(name):
+            if self.is_set(name):
                 raise SpecError(f"parity: {self.parity} has one filter for both directions; give interp_type")
         if self.parity == "pillow" and not self.antialias:
             raise SpecError("Pillow's filters always antialias; remove antialias, or take parity: torchvision")
         if self.interpolation is not None:
-            if self.given("interp_type"):
+            if self.is_set("interp_type"):
                 raise SpecError("interp_type and interpolation exclude each other")
             allowed = presets.filters_of(self.parity)
             if self.interpolation not in allowed:
@@ -125,8 +125,8 @@ class Resampling(Operator, abstract=True):
     @cached_property
     def _filter_names(self) -> tuple[str, str]:
         """The arguments that give the filters for shrinking and for growing axes."""
-        return ("min_filter" if self.given("min_filter") else "interp_type",
-                "mag_filter" if self.given("mag_filter") else "interp_type")  # fmt: skip
+        return ("min_filter" if self.is_set("min_filter") else "interp_type",
+                "mag_filter" if self.is_set("mag_filter") else "interp_type")  # fmt: skip
 
     def filters(self, ctx: Context) -> tuple[I64, I64]:
         """The DALIInterpType for shrinking and for growing axes, [N], or [1] for all samples."""
@@ -176,17 +176,17 @@ class Sized(Resampling, abstract=True):
     def check(self) -> None:
         Resampling.check(self)
         ways = {
-            "size": self.given("size"),
-            "resize_x, resize_y, resize_z": any(map(self.given, ("resize_x", "resize_y", "resize_z"))),
-            "resize_shorter": self.given("resize_shorter"),
-            "resize_longer": self.given("resize_longer"),
+            "size": self.is_set("size"),
+            "resize_x, resize_y, resize_z": any(map(self.is_set, ("resize_x", "resize_y", "resize_z"))),
+            "resize_shorter": self.is_set("resize_shorter"),
+            "resize_longer": self.is_set("resize_longer"),
         }
         given = [way for way, is_given in ways.items() if is_given]
         if len(given) != 1:
             raise SpecError(f"say the size in one way: {'; or '.join(ways)}; got {' and '.join(given) or 'none'}")
         if given[0] in ("resize_shorter", "resize_longer") and self.mode != "default":
             raise SpecError(f"{given[0]} and mode exclude each other")
-        if self.given("roi_start") != self.given("roi_end"):
+        if self.is_set("roi_start") != self.is_set("roi_end"):
             raise SpecError("roi_start and roi_end go together")
         for name in ("size", "max_size", "roi_start", "roi_end"):
             value = getattr(self, name)
@@ -264,9 +264,9 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _mode(self) -> Mode:
-        if self.given("resize_shorter"):
+        if self.is_set("resize_shorter"):
             return "not_smaller"
-        return "not_larger" if self.given("resize_longer") else self.mode
+        return "not_larger" if self.is_set("resize_longer") else self.mode
 
     def _limit(self, count: int) -> F32 | None:
         if self.max_size is None:
@@ -276,7 +276,7 @@ class Sized(Resampling, abstract=True):
     @cached_property
     def _way(self) -> str:
         """The argument that gives the size, or none for those by axis."""
-        return next((name for name in ("resize_shorter", "resize_longer", "size") if self.given(name)), "")
+        return next((name for name in ("resize_shorter", "resize_longer", "size") if self.is_set(name)), "")
 
     def _requested(self, ctx: Context, count: int) -> F32:
         """The size as the user gave it, [N, A], 0 where not given; one row where it is the same for all samples, one
@@ -286,13 +286,13 @@ class Sized(Resampling, abstract=True):
         if self._way:
             return ctx.rows(self._way)[:, None]
         names = ("resize_z", "resize_y", "resize_x")[3 - count :]
-        columns = [ctx.rows(name) if self.given(name) else np.zeros(1, np.float32) for name in names]
+        columns = [ctx.rows(name) if self.is_set(name) else np.zeros(1, np.float32) for name in names]
         return np.stack(np.broadcast_arrays(*columns), axis=1)
 
     @cached_property
     def _whole(self) -> bool:
         """The source region is all of the image."""
-        return not self.given("roi_start")
+        return not self.is_set("roi_start")
 
     def _region(self, ctx: Context, extents: I64) -> tuple[F32, F32] | None:
         """Begin and end of the source region, [N, A] in pixels; None for the whole image."""

@@ -68,11 +68,11 @@ class TensorResize(Resampling, name="tensor_resize"):
         Resampling.check(self)
         if self.parity != "dali":
             raise SpecError(f"tensor_resize has DALI's filters only; resize has those of {self.parity}")
-        if self.given("sizes") == self.given("scales"):
+        if self.is_set("sizes") == self.is_set("scales"):
             raise SpecError("needs sizes or scales, and not both")
         if self.axes is not None and self.axis_names is not None:
             raise SpecError("axes and axis_names exclude each other")
-        if self.given("roi_start") != self.given("roi_end"):
+        if self.is_set("roi_start") != self.is_set("roi_end"):
             raise SpecError("roi_start and roi_end go together")
         if self.axes is not None and len(set(self.axes)) != len(self.axes):
             raise SpecError(f"axes names an axis twice: {list(self.axes)}")
@@ -169,14 +169,14 @@ class TensorResize(Resampling, name="tensor_resize"):
     def _regions(self, ctx: Context, extents: I64) -> tuple[F32, F32, I64]:
         """Begin and end of the source region and the size of the output, [N, A]."""
         count = extents.shape[1]
-        wanted = self._rows(ctx, "sizes" if self.given("sizes") else "scales", extents.shape)
+        wanted = self._rows(ctx, "sizes" if self.is_set("sizes") else "scales", extents.shape)
         region = None
-        if self.given("roi_start"):
+        if self.is_set("roi_start"):
             lo, hi = self._rows(ctx, "roi_start", extents.shape), self._rows(ctx, "roi_end", extents.shape)
             factor = extents.astype(np.float32) if self.roi_relative else np.float32(1)
             region = np.ascontiguousarray(lo * factor), np.ascontiguousarray(hi * factor)
         limit = None if self.max_size is None else np.broadcast_to(np.asarray(self.max_size, np.float32), (count,))
-        scaled = self.given("scales")
+        scaled = self.is_set("scales")
         if scaled:
             wanted = (wanted * extents.astype(np.float32)).astype(np.float32)
         bad: npt.NDArray[np.bool_] = np.any(~(np.abs(wanted) <= _FAR), axis=1)

@@ -55,7 +55,7 @@ class Tiles(Operator, name="tiles"):
             value = getattr(self, name)
             if value is not None and len(value) not in (1, 2):
                 raise SpecError(f"{name} takes one number, or height and width, got {len(value)}")
-        if self.edges == "drop" and (self.given("pad_mode") or self.given("fill_value")):
+        if self.edges == "drop" and (self.is_set("pad_mode") or self.is_set("fill_value")):
             raise SpecError("edges: drop fills nothing up; leave out pad_mode and fill_value")
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
@@ -75,7 +75,7 @@ class Tiles(Operator, name="tiles"):
         made = Spec(shape, image.dtype, "F" + layout if layout else "")
         return (made, Spec((count, 2), DALIDataType.INT32))[: self.num_outputs]
 
-    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
+    def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
         axes = self._axes(inputs[0])
         shapes = inputs[0].shapes.astype(np.int64)
         counts = self._counts(shapes[:, axes]).prod(axis=1)

@@ -47,7 +47,7 @@ _CHANNELS = {"torchvision": (1, 3), "pillow": (1, 3)}
 def check(op: Operator, library: str, alone: Sequence[str]) -> None:
     """Raises SpecError where arguments are given that ``alone`` DALI's definition has, or a package is missing."""
     for name in alone:
-        if op.given(name):
+        if op.is_set(name):
             raise SpecError(f"{name} goes with parity: dali, give it to this step: {library} has nothing like it")
     if library in _NEEDS:
         try:

@@ -139,9 +139,9 @@ class Torchvision(Operator, name="torchvision"):
     numbers: Annotated[tuple[float, ...], Arg("16 for each of codes", per_sample=True)] = ()
 
     def check(self) -> None:
-        if self.steps and (self.given("codes") or self.given("numbers")):
+        if self.steps and (self.is_set("codes") or self.is_set("numbers")):
             raise SpecError("steps and codes exclude each other")
-        if self.given("codes") != self.given("numbers"):
+        if self.is_set("codes") != self.is_set("numbers"):
             raise SpecError("codes and numbers go together: give both")
         if not self.per_sample and len(self.numbers) != WIDTH * len(self.codes):
             raise SpecError(f"numbers needs {WIDTH} for each of codes, got {len(self.numbers)} for {len(self.codes)}")
@@ -173,7 +173,7 @@ class Torchvision(Operator, name="torchvision"):
         if images.dtype != np.uint8:
             raise SampleError("bad_shape", f"takes uint8 images, got {images.dtype}; cast them first")
         images = images.replace(layout=known_layout(images, self.layouts))
-        if self.given("codes"):
+        if self.is_set("codes"):
             codes = ctx.arg("codes", np.int32)
             numbers = ctx.arg("numbers", np.float64).reshape(len(images), -1, WIDTH)
             if numbers.shape[1] != codes.shape[1]:

@@ -30,7 +30,7 @@ class Erase(Operator, name="erase"):
     rounded and saturates (DALI cuts it off, and what is too large wraps around).
     """
 
-    repeats = True
+    replayable = True
     example = (
         "{op: erase, in: images, anchor: [0.2, 0.3], shape: [0.1, 0.2], normalized: true, fill_value: 128, out: images}"
     )
@@ -50,7 +50,7 @@ class Erase(Operator, name="erase"):
             raise SpecError("axes and axis_names exclude each other")
         if self.normalized and (self.normalized_anchor or self.normalized_shape):
             raise SpecError("normalized stands for normalized_anchor and normalized_shape; give it alone")
-        if self.given("anchor") and not self.given("shape"):
+        if self.is_set("anchor") and not self.is_set("shape"):
             raise SpecError("anchor goes with shape: give the extents of the boxes")
 
     def infer(self, *specs: Spec) -> Spec:
@@ -100,7 +100,7 @@ class Erase(Operator, name="erase"):
         """The plan that fills the boxes, where each begins in ``out``, and the strides there."""
         axes = self._axes(data.layout, data.ndim)
         anchor = np.zeros_like(shape)
-        if self.given("anchor"):
+        if self.is_set("anchor"):
             anchor, anchors = ctx.lists("anchor", np.float32)
             self._refuse_odd(ctx, anchors, count)
             anchor, shape = _of_one_width(anchor, shape)

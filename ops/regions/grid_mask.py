@@ -24,7 +24,7 @@ class GridMask(Operator, name="grid_mask"):
     with them (DALI always takes the first two dimensions).
     """
 
-    repeats = True
+    replayable = True
     bound = "pixels at the border of a square, where cos and sin differ in the last bit"
     example = "{op: grid_mask, in: images, tile: 56, ratio: 0.5, angle: $angle, out: images}"
 

@@ -38,7 +38,7 @@ class MultiPaste(Operator, name="multi_paste"):
     all have the same. Sequences are pasted frame by frame (DALI's CPU operator refuses them). Any type is taken.
     """
 
-    repeats = True
+    replayable = True
     layouts = ("HWC", "FHWC")
     inputs = (1, 64)
     example = "{op: multi_paste, in: [a, b], out_anchors: $places, output_size: [512, 512], out: images}"
@@ -62,17 +62,17 @@ class MultiPaste(Operator, name="multi_paste"):
     @property
     def per_batch(self) -> bool:  # type: ignore[override]
         """Parts come from other samples."""
-        return self.given("in_ids")
+        return self.is_set("in_ids")
 
     def check(self) -> None:
         for name in ("in_anchors", "shapes", "out_anchors"):
-            if self.given(name) and self.given(f"{name}_rel"):
+            if self.is_set(name) and self.is_set(f"{name}_rel"):
                 raise SpecError(f"{name} and {name}_rel exclude each other")
         if self.output_size and len(self.output_size) not in (2, 3):  # DALI's examples give the channels, too
             raise SpecError(f"output_size takes (height, width), got {len(self.output_size)} values")
 
     def infer(self, *specs: Spec) -> Spec:
-        if self.given("in_ids") and len(specs) > 1:
+        if self.is_set("in_ids") and len(specs) > 1:
             raise SpecError(f"in_ids go with one input, got {len(specs)}")
         data = specs[0]
         dtype = data.dtype if self.dtype is None else self.dtype
@@ -145,7 +145,7 @@ class MultiPaste(Operator, name="multi_paste"):
     def _parts(self, ctx: Context, images: list[Batch]) -> tuple[I64, I64, I64]:
         """Of every part the sample it is pasted to, in order, and the sample and the input it is taken from."""
         n = len(images[0])
-        if not self.given("in_ids"):
+        if not self.is_set("in_ids"):
             owner = np.repeat(np.arange(n), len(images))
             return owner, owner, np.tile(np.arange(len(images)), n)
         ids, counts = ctx.lists("in_ids", np.int64)
@@ -166,7 +166,7 @@ class MultiPaste(Operator, name="multi_paste"):
         """Shapes of the outputs, [N, D]."""
         first = images[0]
         shape = first.shapes.astype(np.int64)
-        if self.given("output_size"):
+        if self.is_set("output_size"):
             lists, counts = ctx.lists("output_size", np.int64)
             size = np.pad(lists, ((0, 0), (0, 2)))[:, :2]
             for i in np.flatnonzero((counts < 2) | (counts > 3)).tolist():
@@ -233,7 +233,7 @@ class MultiPaste(Operator, name="multi_paste"):
 
     def _rows(self, ctx: Context, name: str, owner: I64) -> npt.NDArray[Any] | None:
         """Argument ``name`` as a row for each part, [parts, 2], or None where it is not given."""
-        if not self.given(name):
+        if not self.is_set(name):
             return None
         values, counts = ctx.lists(name, np.float32 if name.endswith("_rel") else np.int64)
         parts = np.bincount(owner, minlength=len(counts))

@@ -46,7 +46,7 @@ class Paste(Operator, name="paste"):
     Images of any type are taken (DALI: of uint8). Fill values saturate (DALI wraps them around).
     """
 
-    repeats = True
+    replayable = True
     layouts = ("HWC", "FHWC")
     example = (
         "{op: paste, in: images, ratio: $ratio, paste_x: 0.5, paste_y: 0.5, fill_value: [123, 117, 104], out: images}"

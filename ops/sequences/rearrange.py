@@ -26,13 +26,13 @@ def _checked(spec: Spec) -> None:
 class SequenceRearrange(Operator, name="sequence_rearrange"):
     """Frame i of the output is frame new_order[i] of the input; frames may come several times, or not at all."""
 
-    repeats = True
+    replayable = True
     example = "{op: sequence_rearrange, in: video, new_order: [0, 2, 4], out: video}"
 
     new_order: Annotated[tuple[int, ...], Arg("numbers of frames", ge=0, per_sample=True, required=True)] = ()
 
     def check(self) -> None:
-        if not self.given("new_order"):
+        if not self.is_set("new_order"):
             raise SpecError("new_order is empty: name one frame at least")
 
     def infer(self, *specs: Spec) -> Spec:
@@ -76,7 +76,7 @@ class SequenceRearrange(Operator, name="sequence_rearrange"):
 class ElementExtract(Operator, name="element_extract"):
     """Frames of sequences as outputs of their own, one for each number in ``element_map``. Nothing is copied."""
 
-    looks_on = repeats = True
+    metadata_only = replayable = True
 
     example = "{op: element_extract, in: video, element_map: [0, 4], out: [first, last]}"
 
@@ -115,7 +115,7 @@ class ElementExtract(Operator, name="element_extract"):
 class PerFrame(Operator, name="per_frame"):
     """Mark tensors as sequences: their layout begins with F. As an argument, a sequence gives each frame its value."""
 
-    looks_on = repeats = True
+    metadata_only = replayable = True
 
     example = "{op: per_frame, in: angles, out: angles}"
 

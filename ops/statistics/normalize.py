@@ -54,7 +54,7 @@ class Normalize(Operator, name="normalize"):
     """
 
     bound = "1e-6 of the largest of |x - mean| scale / stddev and |shift|; integers that, rounded"
-    repeats = True
+    replayable = True
     example = "{op: normalize, in: spectrograms, axes: [1], out: spectrograms}"
 
     mean: Annotated[float | None, Arg("mean; computed by default", per_sample=True, tensor=True)] = None

@@ -57,7 +57,7 @@ class Reduction(Operator, abstract=True):
     """Base of reductions.*: the axes."""
 
     bound = "1e-6 of the sum of absolute values; integers exact"
-    repeats = True
+    replayable = True
 
     axes: Annotated[
         tuple[int, ...] | None, Arg("dimensions that are reduced, negative ones from the last; all by default")

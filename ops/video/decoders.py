@@ -130,9 +130,9 @@ class Video(Operator, name="decoders.video"):
         return True
 
     def check(self) -> None:
-        if self.given("frames") and any(map(self.given, _RANGE)):
+        if self.is_set("frames") and any(map(self.is_set, _RANGE)):
             raise SpecError("frames excludes start_frame, stride, sequence_length and end_frame")
-        if self.given("sequence_length") and self.given("end_frame"):
+        if self.is_set("sequence_length") and self.is_set("end_frame"):
             raise SpecError("sequence_length and end_frame exclude each other")
         if len(self.fill_value) not in (1, 3):
             raise SpecError(f"fill_value takes 1 or 3 values, got {len(self.fill_value)}")
@@ -143,12 +143,12 @@ class Video(Operator, name="decoders.video"):
         length = None if "sequence_length" in self.per_sample or self.pad_mode == "none" else self.sequence_length
         return Spec((length, None, None, 3), DALIDataType.UINT8, "FHWC")
 
-    def foresee(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
+    def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
         elements = np.zeros(len(inputs[0]), np.int64)
         for i in range(len(inputs[0])):
             try:
                 frames, height, width = _looked_at(inputs[0].sample(i))
-                if self.given("frames"):
+                if self.is_set("frames"):
                     frames = 64 if self.frames is None else len(self.frames)
                 elif self.sequence_length is not None:
                     frames = self.sequence_length
@@ -168,7 +168,7 @@ class Video(Operator, name="decoders.video"):
         found: Batch = ctx.device.to_device(self._decoded(ctx, encoded, threads().map))
         return found
 
-    def begin(self, ctx: Context, *inputs: Batch) -> _Ahead | None:
+    def start_early(self, ctx: Context, *inputs: Batch) -> _Ahead | None:
         return None if nvdec.module() is None else self._ahead(ctx, inputs[0])
 
     def _ahead(self, ctx: Context, encoded: Batch) -> _Ahead:
@@ -188,7 +188,7 @@ class Video(Operator, name="decoders.video"):
 
     def _on_nvdec(self, ctx: Context, encoded: Batch) -> Batch:
         """Frames on the GPU, each sample by a thread with a decoder of its own, or by that thread itself."""
-        ready: _Ahead | None = ctx.begun if not ctx.attempt else None
+        ready: _Ahead | None = ctx.started if not ctx.attempt else None
         if ready is None or not np.array_equal(ready.slot, encoded.samples.slot):
             ready = self._ahead(ctx, encoded)
         shapes = np.zeros((len(encoded), 4), np.int32)
@@ -221,8 +221,8 @@ class Video(Operator, name="decoders.video"):
 
     def _asked(self, ctx: Context) -> Callable[[int], tuple[dict[str, int], list[int] | None]]:
         """The arguments of each sample, by its number: those that say a range, and the list."""
-        numbers = {n: ctx.arg(n, np.int64) for n in _RANGE if self.given(n)}
-        listed = ctx.arg("frames", np.int64) if self.given("frames") else None
+        numbers = {n: ctx.arg(n, np.int64) for n in _RANGE if self.is_set(n)}
+        listed = ctx.arg("frames", np.int64) if self.is_set("frames") else None
         return lambda i: ({k: int(v[i]) for k, v in numbers.items()}, None if listed is None else listed[i].tolist())
 
     def _decoded(self, ctx: Context, encoded: Batch, run: Callable[..., Iterable[Any]]) -> Batch:

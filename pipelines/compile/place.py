@@ -74,7 +74,7 @@ def _stages(graph: Graph, target: Target) -> tuple[list[Stage], list[tuple[Node,
     problems: list[tuple[Node, str]] = []
 
     def on_device(edge: Edge) -> bool:
-        return stages[edge.node] != "cpu" and not graph.node(edge).op.late
+        return stages[edge.node] != "cpu" and not graph.node(edge).op.output_after_sync
 
     bound_to_host = set() if target.device == "cpu" else _bound_to_host(graph)
     for node in graph.nodes:
@@ -95,7 +95,7 @@ def _stages(graph: Graph, target: Target) -> tuple[list[Stage], list[tuple[Node,
 
 def is_late(node: Node) -> bool:
     """It runs on the GPU, and its outputs come on the host."""
-    return node.op.late and node.stage != "cpu"
+    return node.op.output_after_sync and node.stage != "cpu"
 
 
 def _on_cpu(node: Node) -> Stage:
@@ -104,8 +104,8 @@ def _on_cpu(node: Node) -> Stage:
     return "cpu"
 
 
-def _flows_back(node: Node) -> bool:
-    return node.op.flows_back or node.device == "cpu"
+def _accepts_gpu(node: Node) -> bool:
+    return node.op.accepts_gpu or node.device == "cpu"
 
 
 def _bound_to_host(graph: Graph) -> set[int]:
@@ -113,7 +113,7 @@ def _bound_to_host(graph: Graph) -> set[int]:
     bound: set[int] = set()
     todo: list[Edge] = []
     for node in graph.nodes:
-        if not {"mixed", "gpu"} & set(node.op.runs_in()) and not _flows_back(node):
+        if not {"mixed", "gpu"} & set(node.op.runs_in()) and not _accepts_gpu(node):
             todo += node.inputs
         todo += node.args.values()
     while todo:
@@ -137,7 +137,7 @@ def _stage(node: Node, on_device: bool, bound_to_host: bool, target: Target) -> 
     if on_device:
         if "gpu" in stages:
             return "gpu"
-        if _flows_back(node):
+        if _accepts_gpu(node):
             return "cpu"
         raise SpecError(
             f"{node.op.name} has no GPU kernel (it runs on {', '.join(stages)}), but its input is on the "

@@ -81,6 +81,6 @@ def _reads_on_gpu(node: Node, edge: Edge, moved: Mapping[int, object]) -> bool:
     """Whether ``node`` reads ``edge`` in the memory of the GPU."""
     if node.scope or edge not in node.inputs or edge in node.args.values() or edge == node.samples_of:
         return False
-    if node.op.host_inputs and edge in node.inputs[1:]:
+    if node.op.host_arguments and edge in node.inputs[1:]:
         return False
     return node.stage == "gpu" or node.id in moved

@@ -63,7 +63,7 @@ def schedule(graph: Graph) -> tuple[Step, ...]:
     for at in range(len(set(order.values()))):
         nodes = tuple(n for n in graph.nodes if place[n.id] == at)
         if kinds[nodes[0].id] == "device":  # what is handed over comes first, what is launched for it without a gap
-            nodes = tuple(sorted(nodes, key=lambda n: bool(n.reads) or n.op.repeats))
+            nodes = tuple(sorted(nodes, key=lambda n: bool(n.reads) or n.op.replayable))
         needs = _unique(e for n in nodes for e in n.reads if place[e.node] < at)
         later = [e for n in graph.nodes if place[n.id] > at for e in n.reads]
         gives = _unique(e for e in (*later, *graph.outputs.values()) if place[e.node] == at)
@@ -78,7 +78,9 @@ def segments(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
     found: list[tuple[Step, ...]] = [()]
     for step in steps:
         last = found[-1]
-        if step.kind == "device" or (last and (last[-1].kind != "whole" or any(n.op.slow for n in last[-1].nodes))):
+        if step.kind == "device" or (
+            last and (last[-1].kind != "whole" or any(n.op.reads_slowly for n in last[-1].nodes))
+        ):
             found.append((step,))
         else:
             found[-1] = (*last, step)
@@ -93,7 +95,7 @@ def _kind(graph: Graph, node: Node, before: list[Kind]) -> Kind:
     if node.stage != "cpu":
         return "device"
     of_device = [e for k, e in zip(before, node.inputs, strict=False) if k == "device"]  # after inputs come arguments
-    if node.op.of_shapes and of_device and not any(is_late(graph.node(e)) for e in of_device):
+    if node.op.shape_only and of_device and not any(is_late(graph.node(e)) for e in of_device):
         return "device"  # beside the launches: nothing is brought to the host for it
     if node.op.per_batch:
         return "whole"

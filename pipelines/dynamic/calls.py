@@ -289,7 +289,7 @@ def _launched(
 
     with lane:
         placed = [lane.to_device(b) for b in inputs] if plan.stage == "gpu" else inputs
-        if plan.op.repeats and plan.stage == "gpu" and not attempt:
+        if plan.op.replayable and plan.stage == "gpu" and not attempt:
             anew = partial(_context, plan, args, samples, state) if args or plan.random else None
             outputs = tuple(repeats_of(lane).run(lane, plan, placed, samples, launch, anew))
         else:

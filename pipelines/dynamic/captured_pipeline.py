@@ -170,7 +170,7 @@ class BodyGraph:
         self.nodes.append(node)
         made = [Edge(number, k) for k in range(op.num_outputs)]
         self._specs |= zip(made, specs, strict=True)
-        if stage != "cpu" and not op.late:
+        if stage != "cpu" and not op.output_after_sync:
             self._on_gpu |= set(made)
         return made
 

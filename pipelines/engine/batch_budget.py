@@ -67,7 +67,8 @@ class BatchBudget:
             self._wanted[services.name_of(step)] = wanted
             wanted = wanted | set(step.needs)
         self._by_shapes = {
-            services.name_of(s): all(type(n.op).foresee is Operator.foresee for n in s.nodes) for s in plan.steps
+            services.name_of(s): all(type(n.op).estimate_memory is Operator.estimate_memory for n in s.nodes)
+            for s in plan.steps
         }
         self._last: dict[str, tuple[Any, MemoryEstimate]] = {}
         """The last estimate of each step that goes by shapes, and what it went by; any thread replaces it whole."""

@@ -355,7 +355,7 @@ def only_heads(plan: Plan, step: Step) -> bool:
         return False
     nodes = [n for s in plan.steps for n in s.nodes if read & {*n.inputs, *n.args.values()}]
     return bool(nodes) and all(
-        n.stage == "mixed" and n.op.looks_at_heads and not read & {*n.inputs[1:], *n.args.values()} for n in nodes
+        n.stage == "mixed" and n.op.needs_header_only and not read & {*n.inputs[1:], *n.args.values()} for n in nodes
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ...ops.base import Spec
 from ...ops.batch import Batch, Origin, Samples
 from ...ops.errors import kept
-from ...ops.interfaces import Begun, Copies
+from ...ops.interfaces import Copies, StartedWork
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .memory.estimate import MemoryEstimate, Outputs
@@ -69,7 +69,7 @@ class Iteration:
     """The error that made it fail: raised in its turn, once those before it are handed out."""
     next_estimate: MemoryEstimate | None = None
     """The memory that the next step will hold, where that is known."""
-    begun: dict[int, Begun] = field(default_factory=dict)
+    begun: dict[int, StartedWork] = field(default_factory=dict)
     """Parts of the next step's work that threads of the host have started, by the node's id."""
     lane: Copies | None = None
     launched: Latch[Run] | None = None

@@ -367,7 +367,7 @@ class JobRun:
         )
         options = options_of(prepared.spec, prepared.target)
         options = replace(options, uploads=uploads or Uploads(again=False), beside=beside)
-        if any(n.op.late and n.stage == "gpu" for n in prepared.whole.nodes):
+        if any(n.op.output_after_sync and n.stage == "gpu" for n in prepared.whole.nodes):
             options = replace(options, lanes=lanes_for(options.gpu_queue, late=True))
         self.batches: Batches
         if prepared.halves is None:

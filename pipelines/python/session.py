@@ -359,7 +359,7 @@ class Session:
 
 def _is_launched(plan: Plan) -> bool:
     """There is nothing to do ahead of the program: a GPU makes every batch from its number alone."""
-    return all(n.stage == "gpu" and (n.inputs or n.op.repeats) for n in plan.graph.nodes)
+    return all(n.stage == "gpu" and (n.inputs or n.op.replayable) for n in plan.graph.nodes)
 
 
 def _endless(start: int, batch_size: int) -> Iterator[Request]:

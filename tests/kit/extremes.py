@@ -234,7 +234,7 @@ def cases(cls: type[Operator]) -> Iterator[tuple[str, Any, bool]]:
 
 def _too_large(op: Any, outputs: Any, inputs: list[Batch]) -> bool:
     """The engine would refuse the samples before the kernel is called."""
-    foreseen = op.foresee("cpu", *inputs)
+    foreseen = op.estimate_memory("cpu", *inputs)
     if foreseen is not None:
         return bool((foreseen[0].astype(float) * 8 + foreseen[1] > OUTPUT).any())
     shapes = [o.shape for o in (outputs if isinstance(outputs, tuple) else (outputs,))]
@@ -251,7 +251,7 @@ def _given(value: Any, samples: Samples, odd: int = 1) -> Batch:
 def one(cls: type[Operator], usual: tuple[Any, list[Batch]], name: str, value: Any, per_sample: bool) -> str:
     """The problem of a call; nothing, where it is refused or has a result."""
     example, inputs = usual
-    given = {p: getattr(example, p) for p in parameters(cls) if example.given(p) and p != name}
+    given = {p: getattr(example, p) for p in parameters(cls) if example.is_set(p) and p != name}
     samples = inputs[0].samples if inputs else Samples.numbered(N)
     try:
         if per_sample:

@@ -40,7 +40,7 @@ def by_nvdec(op: Any, source: Any, indices: Sequence[Sequence[int]], lane: Lane,
         samples = Samples(slots, np.arange(n, dtype=np.int64), np.zeros(n, np.int64), rows, source)
         ctx = Context(op, "mixed", samples, source=source, device=lane)
         ctx.decoders = lambda decoder, n, _: counts.update({decoder: counts.get(decoder, 0) + n})
-        ctx.begun = op.begin(ctx)
+        ctx.started = op.start_early(ctx)
         found.append(ctx)
     for k, ctx in enumerate(found):
         with lane:

@@ -227,7 +227,7 @@ def repeated(cls: type[Operator], lane: Any, to_device: Any, to_host: Any) -> No
     assert len(asked) == 4 + 2, "the first batch is launched, the second recorded, the others repeat it"
 
 
-REPEATED = [c for c in comparable() if c.repeats]
+REPEATED = [c for c in comparable() if c.replayable]
 
 
 @pytest.mark.parametrize("cls", REPEATED, ids=lambda c: c.name)

@@ -65,7 +65,7 @@ def test_a_list_that_is_an_input_is_what_it_is_as_a_constant(cls: type[Operator]
             if not parameters(cls)[name].is_vector or not odd.size or (cls.name, name) == ("slice", "axes"):
                 continue
             given = outcome(case, 0, [0])[0]
-            kept = {k: getattr(case.op, k) for k in parameters(cls) if k != name and case.op.given(k)}
+            kept = {k: getattr(case.op, k) for k in parameters(cls) if k != name and case.op.is_set(k)}
             try:
                 op = operator(cls.name, **kept, **{name: odd.tolist()})
                 specs = (Spec(a.shape, from_numpy(a.dtype), case.layout if k == 0 else "")

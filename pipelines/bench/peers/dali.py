@@ -162,7 +162,7 @@ def _check(node: Node) -> str:
         return ""
     if node.op.name.startswith(_OURS_ALONE):
         raise SpecError(f"DALI has no {node.op.name}")
-    if parity_of(node.op) and not (isinstance(node.op, Audio) and not node.op.given("sample_rate")):
+    if parity_of(node.op) and not (isinstance(node.op, Audio) and not node.op.is_set("sample_rate")):
         raise SpecError(f"{node.name}: DALI has no parity: {parity_of(node.op)}; measure with parity: dali")
     arguments = [k for k in (*_constants(node), *node.args) if not (isinstance(node.op, TFRecord) and k == "features")]
     return f"check({node.op.name!r}, {arguments!r})"

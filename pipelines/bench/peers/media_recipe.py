@@ -95,5 +95,5 @@ def _these(steps: list[Node], wanted: tuple[type[Operator], ...]) -> list[Operat
 
 def _only(op: Operator, known: set[str]) -> None:
     for p in parameters(type(op)).values():
-        if op.given(p.name) and p.name not in known | _WITHOUT_EFFECT:
+        if op.is_set(p.name) and p.name not in known | _WITHOUT_EFFECT:
             raise SpecError(f"{op.name}: {p.name} is not translated")

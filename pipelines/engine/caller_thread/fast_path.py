@@ -40,9 +40,15 @@ class TooLargeError(Exception):
 def is_plain(node: Node) -> bool:
     """Its kernel may be called for a whole batch, and called again where that fails."""
     op = node.op
-    if node.scope or node.samples_of or node.stage == "mixed" or op.late or isinstance(op, (Split, Merge, Reader)):
+    if (
+        node.scope
+        or node.samples_of
+        or node.stage == "mixed"
+        or op.output_after_sync
+        or isinstance(op, (Split, Merge, Reader))
+    ):
         return False
-    return op.shared and not (op.decodes or op.slow)
+    return op.shared and not (op.decodes or op.reads_slowly)
 
 
 AGAIN = "small batches: computed again, so that samples that fail are told apart"
@@ -80,7 +86,7 @@ class Plain:
         for node, stage, edges in self._nodes:
             inputs = [env[e] for e in node.inputs]
             if stage == "gpu":
-                moved = 1 if node.op.host_inputs else len(inputs)
+                moved = 1 if node.op.host_arguments else len(inputs)
                 inputs[:moved] = [lane.to_device(b) for b in inputs[:moved]]
             drawn = None
             if not inputs and not node.args and stage == "cpu" and type(node.op).drawn is not Operator.drawn:
@@ -118,7 +124,7 @@ class PlainStep:
             (n, services.feed.states[n.id], [Edge(n.id, k) for k in range(n.op.num_outputs)]) for n in sources
         ]
         self._nodes, self._needs = nodes, step.needs
-        self._looks_on = all(n.op.looks_on for n in nodes)
+        self._metadata_only = all(n.op.metadata_only for n in nodes)
         self._plain = Plain(services, nodes, step.gives)
         self._in_vain = 0
         self.suits = (
@@ -149,7 +155,7 @@ class PlainStep:
                 env[edge] = batch.with_data(batch.data, it.samples, batch.nbytes)
                 taken += batch.data.nbytes
             sources.append((0, sum([b.nbytes for b in outputs]), time.perf_counter()))
-        if taken > _SMALL and not self._looks_on:
+        if taken > _SMALL and not self._metadata_only:
             return False
         try:
             found = self._plain.run(it, env)

@@ -38,7 +38,7 @@ _PATIENCE = 16
 def is_light(plan: Plan) -> bool:
     """Nothing in the plan reads, decodes or runs code of the user's: all of it is arithmetic on a few numbers."""
     light = all(s.kind == "whole" for s in plan.steps)
-    return light and all(not n.op.per_batch or n.op.light for n in plan.graph.nodes)
+    return light and all(not n.op.per_batch or n.op.is_trivial for n in plan.graph.nodes)
 
 
 class Inline:
@@ -70,7 +70,7 @@ class Inline:
                 self._host_part.whole(it, name, step, None, self._host_part.pool)
                 continue
             env = {e: it.env[e] for e in step.needs}
-            reads = not all(n.op.looks_on for n in step.nodes)
+            reads = not all(n.op.metadata_only for n in step.nodes)
             if reads and len(it.samples) > _FEW and bytes_of(env.values()) > _MUCH:
                 self._slow = math.inf
                 self._host_part.with_threads(name, step, it)

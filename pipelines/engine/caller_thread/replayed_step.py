@@ -60,12 +60,12 @@ class Rehearsed:
         self._services, self._budget, self._name, self._step = services, budget, name, step
         sources = [n for n in step.nodes if isinstance(n.op, ExternalSource) and n.stage == "gpu"]
         self._nodes = [n for n in step.nodes if n not in sources]
-        made, on_host = {n.id for n in self._nodes}, {n.id for n in self._nodes if n.op.of_shapes}
+        made, on_host = {n.id for n in self._nodes}, {n.id for n in self._nodes if n.op.shape_only}
         self._fed = [Edge(n.id, k) for n in sources for k in range(n.op.num_outputs)]
         read = dict.fromkeys(e for n in self._nodes for e in n.inputs if e.node not in made)
         self._repeat = list(step.nodes[repeating(step.nodes) :]) == self._nodes
         """They may become a program."""
-        repeated = [n for n in self._nodes if n.op.repeats]
+        repeated = [n for n in self._nodes if n.op.replayable]
         self._operators = Plain(services, self._nodes, step.gives)
         self._plain = self._operators.suits and (len(self._nodes) == 1 or not repeated)
         """They may be launched as they are."""

@@ -161,7 +161,7 @@ def _total(n: int, values: I64 | int) -> int:
 def _headers(node: Node, env: Mapping[Edge, Batch], emulate: bool) -> tuple[I64, I64] | None:
     if not node.inputs or any(e not in env for e in node.inputs):
         return None
-    return node.op.foresee("cpu" if emulate else node.stage, *(env[e] for e in node.inputs))
+    return node.op.estimate_memory("cpu" if emulate else node.stage, *(env[e] for e in node.inputs))
 
 
 def _spread(values: I64, theirs: Samples, samples: Samples) -> I64:

@@ -16,7 +16,7 @@ from ....ops.batch import Batch, Samples
 from ....ops.context import Context, Helpers
 from ....ops.errors import RejectCode
 from ....ops.gpu.launch_program import Part
-from ....ops.interfaces import Begun, Copies, Isolation, Lane, Lender, Remembered, Uploads
+from ....ops.interfaces import Copies, Isolation, Lane, Lender, Remembered, StartedWork, Uploads
 from ...graph.nodes import Edge, Node
 from ..memory.budget import Reservation
 
@@ -116,7 +116,7 @@ class Run:
     """Told which decoder a batch waited for, and how long."""
     remembered: Remembered | None = None
     """Facts that are kept of records from one epoch to the next."""
-    begun: Mapping[int, Begun] = field(default_factory=dict)
+    begun: Mapping[int, StartedWork] = field(default_factory=dict)
     """Results of `begin`, by the node's id."""
     attempt: int = 0
     observe: Callable[[Node, int, int, int, float, float], None] | None = None
@@ -177,7 +177,7 @@ def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -
         decoders=None if run.decoders is None else partial(run.notes.add, run.decoders),
         waited=None if run.waited is None else partial(run.notes.add, run.waited),
         remembered=run.remembered,
-        begun=run.begun.get(node.id),
+        started=run.begun.get(node.id),
         attempt=run.attempt,
         allocate=run.allocate if run.reservation is None else run.reservation.empty,
     )

@@ -73,8 +73,10 @@ def repeating(nodes: Sequence[Node]) -> int:
     first, read = len(nodes), set[int]()
     while first:
         node = nodes[first - 1]
-        told = node.op.of_shapes and node.id not in read
-        if not (told or (node.stage == "gpu" and node.op.repeats)) or (node.samples_of is not None and not node.inputs):
+        told = node.op.shape_only and node.id not in read
+        if not (told or (node.stage == "gpu" and node.op.replayable)) or (
+            node.samples_of is not None and not node.inputs
+        ):
             break
         read |= {e.node for e in node.reads}
         first -= 1

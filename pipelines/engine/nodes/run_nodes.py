@@ -18,7 +18,7 @@ from ....ops.context import Context, streams_of
 from ....ops.errors import RaggedError, SampleError, SpecError, UnlikeSamplesError
 from ....ops.gpu.launch_program import Part
 from ....ops.gpu.launch_recording import repeats_of
-from ....ops.interfaces import Begun, Copies, Lane
+from ....ops.interfaces import Copies, Lane, StartedWork
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 from .envs import bytes_of, drop, empty, gone, in_order, merge, odd_kind, pieces
@@ -164,7 +164,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
             return
     elif node.stage == "cpu" and not node.reads and node.op.random and _draw(node, env, run):
         return
-    there = node.inputs[:1] if node.op.host_inputs else node.inputs
+    there = node.inputs[:1] if node.op.host_arguments else node.inputs
     inputs = [_placed(env[e], node, run) for e in there] + [env[e] for e in node.inputs[len(there) :]]
     samples = _samples(node, inputs, env, run)
     if len(samples) == 0:
@@ -186,7 +186,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
         run.mark_device(node, len(samples), taken, 0, False)
     began, compiling = time.perf_counter(), times.in_this_thread()
     try:
-        if stage == "gpu" and node.op.repeats and run.attempt == 0:
+        if stage == "gpu" and node.op.replayable and run.attempt == 0:
             context = partial(context_of, node, stage, samples, env, run) if node.args or node.op.random else None
             repeats = repeats_of(run.device)
             outputs = repeats.run(run.device, node.id, inputs, samples, launch, context)
@@ -195,7 +195,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
                 run.trail.append(Part(node, repeats.used, node.inputs, gives))
         else:
             outputs, _ = launch(run.device)
-            if run.trail is not None and node.op.of_shapes:
+            if run.trail is not None and node.op.shape_only:
                 gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
                 run.trail.append(Part(node, None, node.inputs, gives, outputs))
     except UnlikeSamplesError as e:
@@ -254,10 +254,10 @@ def _run(node: Node, env: Env, run: Run) -> None:
         drop(env, gone(run.dropped))
 
 
-def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, Begun]:
-    """Have mixed kernels whose inputs are there start what the host does of their work; see `Operator.begin`. What an
-    operator raises is met again by its launch, where it is told of its place, and tried with fewer samples; what a
-    reader raises, whose batches follow one another, is raised here."""
+def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, StartedWork]:
+    """Have mixed kernels whose inputs are there start what the host does of their work; see `Operator.start_early`.
+    What an operator raises is met again by its launch, where it is told of its place, and tried with fewer samples;
+    what a reader raises, whose batches follow one another, is raised here."""
     begun = {}
     for node in nodes:
         if node.stage == "mixed" and all(e in env for e in (*node.inputs, *node.args.values())):
@@ -267,7 +267,7 @@ def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, Begun]:
                 continue
             before = run.state()
             try:
-                found = node.op.begin(context_of(node, "mixed", samples, env, run), *inputs)
+                found = node.op.start_early(context_of(node, "mixed", samples, env, run), *inputs)
             except Exception:
                 if not inputs:
                     raise

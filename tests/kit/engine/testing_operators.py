@@ -62,7 +62,7 @@ class Work(Operator, name="testing.work"):
 class Late(Work, name="testing.late"):
     """Work whose output is a stand-in until the device is done."""
 
-    late = True
+    output_after_sync = True
 
     def gpu(self, ctx: Context, x: Batch) -> Batch:
         out = super().gpu(ctx, x)

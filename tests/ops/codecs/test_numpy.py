@@ -67,7 +67,7 @@ def test_shapes_that_no_array_has(shape: tuple[int, ...], code: str, alone: bool
     out, rejects = apply(decoder, batch)
     assert [(r.slot, r.code) for r in rejects] == [(i, code) for i in ((0, 1, 2) if alone else (1,))]
     assert out.sizes.sum() == (0 if alone else 70)
-    assert decoder.foresee("cpu", batch)[0].tolist() == out.sizes.tolist()
+    assert decoder.estimate_memory("cpu", batch)[0].tolist() == out.sizes.tolist()
 
 
 def test_the_longest_empty_array() -> None:

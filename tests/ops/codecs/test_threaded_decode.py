@@ -176,7 +176,7 @@ def test_a_batch_that_nobody_wants_any_more_is_not_decoded(tmp_path: Path, monke
     monkeypatch.setattr(threaded_decode, "pinned_empty", noted)
     with faked():
         ctx = Context(Image_(), "mixed", batch.samples)
-        begun = gpu_decode.begin(ctx, batch, headers.Rules())
+        begun = gpu_decode.start_early(ctx, batch, headers.Rules())
         assert begun is not None
         assert len(queued) == 4
         assert len(queued[0]().images) == 8

@@ -56,7 +56,7 @@ def test_tiles_are_windows(
     (tiles, places), rejects = apply(op, batch)
     assert not rejects
     assert (tiles.layout, places.dtype) == ("FHWC", np.int32)
-    foreseen, _ = op.foresee("cpu", batch)
+    foreseen, _ = op.estimate_memory("cpu", batch)
     for i, image in enumerate(images):
         expected = cut(image, size, stride, edges, 7)
         assert tiles.sample(i).shape == (len(expected), *size, 2)

@@ -227,12 +227,12 @@ def test_estimates_of_files_that_were_read_open_nothing(tmp_path: Path, monkeypa
     files = [np.fromfile(tmp_path / name, np.uint8) for name in ("a.mp4", "b.mp4")]
     encoded = Batch.from_list([*files, np.zeros(100, np.uint8)], "", Samples.numbered(3))
     op = Video()
-    before, _ = op.foresee("mixed", encoded)
+    before, _ = op.estimate_memory("mixed", encoded)
     assert before.tolist() == [10 * 48 * 64 * 3, 12 * 32 * 48 * 3, 0]
     monkeypatch.setattr(decoders, "_looks", {})
     decode([tmp_path / "a.mp4", tmp_path / "b.mp4"])
     monkeypatch.setattr(decoders, "Glance", None)
-    np.testing.assert_array_equal(op.foresee("mixed", encoded.take(slice(0, 2)))[0], before[:2])
+    np.testing.assert_array_equal(op.estimate_memory("mixed", encoded.take(slice(0, 2)))[0], before[:2])
 
 
 def test_damage_and_fill_are_those_of_the_cpu(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class HostOnly(Operator, name="testing.host_only"):
 class Encode(Operator, name="encoders.testing"):
     """Data may come back from the GPU for it."""
 
-    flows_back = True
+    accepts_gpu = True
 
     def cpu(self, ctx: Any, x: Any) -> Any: ...
 

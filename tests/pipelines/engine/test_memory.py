@@ -405,7 +405,7 @@ def test_decoders_foresee_the_sizes_of_what_they_give(arguments: dict[str, Any])
     encoded = Batch(data, np.cumsum(sizes) - sizes, sizes.astype(np.int32)[:, None], "", Samples.numbered(len(blobs)))
     kind = operators()["decoders.image"]
     op = kind(**{k: coerce(parameter(kind, k), v) for k, v in arguments.items()})
-    found = op.foresee("cpu", encoded)
+    found = op.estimate_memory("cpu", encoded)
     assert found is not None
     given = op.cpu(Context(op=op, stage="cpu", samples=encoded.samples), encoded)  # type: ignore[attr-defined]
     assert found[0].tolist() == given.sizes.tolist()
@@ -414,7 +414,7 @@ def test_decoders_foresee_the_sizes_of_what_they_give(arguments: dict[str, Any])
     assert besides[1] == 7 * 40 * 9  # Pillow's picture and its copy
     assert besides[2] == 3 * 64  # turned afterwards
     assert besides[3] >= 2 * 3 * 25 * 24  # coefficients of all scans
-    on_gpu = op.foresee("mixed", encoded)
+    on_gpu = op.estimate_memory("mixed", encoded)
     assert on_gpu is not None
     assert (on_gpu[1][given.sizes > 0] > 0).all()
 

@@ -276,7 +276,7 @@ def test_slow_readers_read_batches_at_once_whatever_follows(monkeypatch: pytest.
         inside.release()
 
     monkeypatch.setattr(_Records, "during", staticmethod(during))
-    monkeypatch.setattr(Memorised, "slow", True)
+    monkeypatch.setattr(Memorised, "reads_slowly", True)
     plan = compiled_with_work()
     with Sources(plan, 1) as sources:
         feed = JobFeed(sources)
