@@ -11,7 +11,7 @@ from ..ops.base import Arg, Operator
 from ..ops.batch import Batch, Origins
 from ..ops.context import Context
 from ..ops.errors import SpecError
-from ..ops.storage.inventory import Pieces
+from ..ops.storage.inventory import InventoryEntries
 from .order import LIST_SEED, Order, Shuffle
 
 
@@ -41,8 +41,8 @@ class Source(Origins, Protocol):
         """Identity of the data: changes when records were added, removed or edited. A job resumes only on equality."""
         ...
 
-    def pieces(self) -> Pieces:
-        """The pieces of the data set, kept to tell later what was added, removed or edited."""
+    def inventory(self) -> InventoryEntries:
+        """Files or containers of the data set, saved with a job to find later which were added, removed or edited."""
         ...
 
     def close(self) -> None:

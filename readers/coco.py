@@ -18,7 +18,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
-from ..ops.storage.inventory import Pieces
+from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType
 from .base import Reader
 from .coco_masks import polygon_mask, runs_mask, runs_of
@@ -229,10 +229,10 @@ class _Annotated:
             h.update(np.ascontiguousarray(column).tobytes())
         return h.hexdigest()
 
-    def pieces(self) -> Pieces:
-        files = self._files.pieces()
+    def inventory(self) -> InventoryEntries:
+        files = self._files.inventory()
         told = np.array([zlib.crc32(repr(self._told(i)).encode()) for i in range(len(files))], np.int64)
-        return Pieces(files.blob, {**files.state, "annotations": told}, files.records)
+        return InventoryEntries(files.blob, {**files.state, "annotations": told}, files.records)
 
     def _told(self, i: int) -> tuple[list[object], ...]:
         """The annotations of image ``i``."""

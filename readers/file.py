@@ -25,7 +25,7 @@ from ..ops.errors import JobError, SpecError
 from ..ops.interfaces import Uploads
 from ..ops.kernels import Kernels
 from ..ops.storage.descriptors import Descriptor
-from ..ops.storage.inventory import Pieces
+from ..ops.storage.inventory import InventoryEntries
 from ..ops.storage.urls import Store, is_url, join, plain_path
 from ..ops.types import DALIDataType
 from .base import Reader
@@ -129,10 +129,10 @@ class FileSet:
         h.update(self.mtimes.tobytes())
         return h.hexdigest()
 
-    def pieces(self) -> Pieces:
+    def inventory(self) -> InventoryEntries:
         """The files."""
         state = {"size": self.sizes, "modified": self.mtimes}
-        return Pieces(self._names[:-1].tobytes(), state, np.ones(len(self), np.int64))
+        return InventoryEntries(self._names[:-1].tobytes(), state, np.ones(len(self), np.int64))
 
     def close(self) -> None:
         """Let go of the root directory."""
@@ -277,9 +277,9 @@ class _Files(FileSet):
     def fingerprint(self) -> str:
         return hashlib.sha256(super().fingerprint().encode() + self.labels.tobytes()).hexdigest()
 
-    def pieces(self) -> Pieces:
-        files = super().pieces()
-        return Pieces(files.blob, {**files.state, "label": self.labels.astype(np.int64)}, files.records)
+    def inventory(self) -> InventoryEntries:
+        files = super().inventory()
+        return InventoryEntries(files.blob, {**files.state, "label": self.labels.astype(np.int64)}, files.records)
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         which = ctx.samples.index

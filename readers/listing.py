@@ -15,7 +15,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
-from ..ops.storage.inventory import Pieces
+from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType
 from .base import Reader
 from .fetch.extents import Groups, expand, one_or_more
@@ -110,11 +110,11 @@ class _ListedFiles:
             whole.update(values.tobytes())
         return whole.hexdigest()
 
-    def pieces(self) -> Pieces:
+    def inventory(self) -> InventoryEntries:
         """The listings."""
         stats = [os.stat(local_copy(p)) for p in self._paths]
         state = {"size": np.array([s.st_size for s in stats]), "modified": np.array([s.st_mtime_ns for s in stats])}
-        return Pieces(b"\0".join(map(os.fsencode, self._paths)), state, self._files.counts)
+        return InventoryEntries(b"\0".join(map(os.fsencode, self._paths)), state, self._files.counts)
 
     def close(self) -> None:
         self._set.close()

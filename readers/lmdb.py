@@ -20,7 +20,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
-from ..ops.storage.inventory import Pieces
+from ..ops.storage.inventory import InventoryEntries
 from ..ops.storage.urls import join
 from ..ops.types import DALIDataType
 from .base import Reader
@@ -206,8 +206,10 @@ class _LmdbRecords:
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._rows)
 
-    def pieces(self) -> Pieces:
-        return self._mapped.pieces(self._names, self._files.counts, "with folder" if len(self._names) > 1 else "plain")
+    def inventory(self) -> InventoryEntries:
+        return self._mapped.inventory(
+            self._names, self._files.counts, "with folder" if len(self._names) > 1 else "plain"
+        )
 
     def close(self) -> None:
         """The files stay mapped until the last batch that shows them is gone."""

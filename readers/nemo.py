@@ -20,7 +20,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin, concat
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
-from ..ops.storage.inventory import Pieces
+from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType
 from .base import Reader
 from .fetch.parallel import spread
@@ -118,10 +118,10 @@ class _Speech:
         h.update(self._parts.offset.tobytes() + self._parts.duration.tobytes())
         return h.hexdigest()
 
-    def pieces(self) -> Pieces:
-        files = self._files.pieces()
+    def inventory(self) -> InventoryEntries:
+        files = self._files.inventory()
         told = [hash_of((e.offset, e.duration, e.text)) for e in self._entries]
-        return Pieces(files.blob, {**files.state, "entry": np.array(told, np.int64)}, files.records)
+        return InventoryEntries(files.blob, {**files.state, "entry": np.array(told, np.int64)}, files.records)
 
     def close(self) -> None:
         self._files.close()

@@ -14,7 +14,7 @@ from ..ops.batch import Batch, Origin, Samples
 from ..ops.codecs.decoders import Image
 from ..ops.context import Context
 from ..ops.errors import JobError
-from ..ops.storage.inventory import Pieces
+from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType, DALIImageType
 from .base import Reader
 from .file import FileSet, list_folder, matcher, subdirectories
@@ -53,8 +53,8 @@ class _Streams:
     def fingerprint(self) -> str:
         return hashlib.sha256(self._files.fingerprint().encode() + self._starts.tobytes()).hexdigest()
 
-    def pieces(self) -> Pieces:
-        return self._files.pieces()
+    def inventory(self) -> InventoryEntries:
+        return self._files.inventory()
 
     def close(self) -> None:
         self._files.close()

@@ -13,7 +13,7 @@ from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
-from ..ops.storage.inventory import Pieces
+from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType
 from .base import Reader
 from .fetch import index_cache
@@ -95,8 +95,8 @@ class _TFRecords:
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._offsets, self._sizes)
 
-    def pieces(self) -> Pieces:
-        return self._mapped.pieces(self._names, self._files.counts)
+    def inventory(self) -> InventoryEntries:
+        return self._mapped.inventory(self._names, self._files.counts)
 
     def close(self) -> None:
         """The files stay mapped until the last batch that shows them is gone."""

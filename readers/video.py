@@ -18,7 +18,7 @@ from ..ops.base import Arg, Spec, Stage
 from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SampleError, SpecError
-from ..ops.storage.inventory import Pieces
+from ..ops.storage.inventory import InventoryEntries
 from ..ops.storage.urls import is_url
 from ..ops.types import DALIDataType, DALIImageType, to_numpy
 from ..ops.video import nvdec, packets
@@ -178,11 +178,11 @@ class _Videos:
         labels = np.array([p.label for p in self._parts], np.int64)
         return hashlib.sha256(self._files.fingerprint().encode() + self._rows.tobytes() + labels.tobytes()).hexdigest()
 
-    def pieces(self) -> Pieces:
-        files = self._files.pieces()
+    def inventory(self) -> InventoryEntries:
+        files = self._files.inventory()
         counts = np.bincount(self._rows[:, 0], minlength=len(self._parts)).astype(np.int64)
         labels = np.array([p.label for p in self._parts], np.int64)
-        return Pieces(files.blob, {**files.state, "label": labels}, counts)
+        return InventoryEntries(files.blob, {**files.state, "label": labels}, counts)
 
     def sequences(self) -> list[tuple[str, list[int], list[float], int]]:
         """File, numbers and times of the frames, and label of each sequence that can be read."""

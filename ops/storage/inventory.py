@@ -1,4 +1,7 @@
-"""Inputs: what a data set is made of, piece by piece, so that one can tell what was added, removed or edited."""
+"""Inventories of data sets: the files or containers that a reader reads, to find what was added, removed or edited.
+
+Readers' sources make them, `pipelines.job.additions` compares them, and an output stores them as inputs.gz.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +20,38 @@ from ..errors import JobError
 I64 = npt.NDArray[np.int64]
 
 _SHOWN = 3
+"""Names in a message about changes."""
 _HEAD = 1 << 20
-"""Bytes of the first line: a few hundred for each reader."""
+"""Most bytes of the first line; it has a few hundred per reader."""
 LARGEST = 4 << 30
 """Bytes that a list of inputs may unpack to; 20 million files make some 3 GB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """The pieces of one reader's data set in their order: files, or containers of records."""
+class InventoryEntries:
+    """The entries of one reader's data set in the reader's order: files, or containers of records."""
 
     blob: bytes
-    """The pieces' names, with NULs in between: there may be millions."""
+    """Names of the entries, joined by NUL bytes: there may be millions."""
     state: Mapping[str, I64]
-    """Numbers that change when a piece is edited: size, modification time, label; one each."""
+    """Numbers that change when an entry is edited: size, modification time, label; int64[entries] each."""
     records: I64
-    """How many records each piece holds."""
+    """int64[entries]: records in each entry."""
     keys: str = ""
-    """How records get their keys, where that depends on the pieces as a whole."""
+    """Rule by which records get their keys, if it depends on all entries together; empty otherwise."""
 
     def __len__(self) -> int:
         return len(self.records)
 
     @property
     def names(self) -> list[bytes]:
-        """The pieces' names."""
+        """Names of the entries."""
         return self.blob.split(b"\0") if len(self) else []
 
-    def take(self, where: I64) -> Pieces:
-        """The pieces at ``where``."""
+    def take(self, where: I64) -> InventoryEntries:
+        """The entries at the indices ``where``."""
         names = self.names
-        return Pieces(
+        return InventoryEntries(
             b"\0".join([names[i] for i in where.tolist()]),
             {k: v[where] for k, v in self.state.items()},
             self.records[where],
@@ -55,7 +59,7 @@ class Pieces:
         )
 
     def record_numbers(self, where: I64) -> I64:
-        """Numbers of all records of the pieces at ``where``, in their order."""
+        """Numbers of all records of the entries at the indices ``where``, in that order."""
         counts = self.records[where]
         if (self.records == 1).all():
             return where
@@ -68,18 +72,19 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of a data set."""
+    """Difference between two inventories of a data set, as `compare` finds it."""
 
     where: I64
-    """Place of each old piece in the new data set, -1 for one that is gone."""
+    """int64[old entries]: index of each old entry in the new inventory, -1 if it was removed."""
     added: I64
-    """Places of the new pieces."""
+    """Indices of the added entries in the new inventory."""
     removed: tuple[bytes, ...] = ()
+    """Names of the removed entries."""
     edited: tuple[tuple[bytes, str], ...] = ()
-    """Pieces that are there but different, and what differs."""
+    """Names of the entries that changed, each with a list of what differs (size, modified, records, ...)."""
 
-    def lines(self, now: Pieces) -> list[str]:
-        """One line a kind of change, with the first names."""
+    def lines(self, now: InventoryEntries) -> list[str]:
+        """One line per kind of change, with the first names."""
         said = []
         everything = now.names if len(self.added) else []
         for what, names in (
@@ -94,12 +99,12 @@ class Changes:
         return said
 
 
-def compare(old: Pieces, new: Pieces) -> Changes:
-    """The changes from ``old`` to ``new``. Raises JobError where pieces cannot be told apart by their names."""
+def compare(old: InventoryEntries, new: InventoryEntries) -> Changes:
+    """The changes from ``old`` to ``new``. Raises JobError if several entries have the same name."""
     names = old.names
     places = {name: i for i, name in enumerate(new.names)}
     if len(places) != len(new) or len(set(names)) != len(old):
-        raise JobError("some inputs are listed twice, so nobody can tell which were added")
+        raise JobError("some inputs are listed twice, so it is unknown which were added; list each input once")
     where = np.fromiter((places.get(name, -1) for name in names), np.int64, len(old))
     there = np.flatnonzero(where >= 0)
     differs: dict[int, list[str]] = {}
@@ -120,15 +125,16 @@ def compare(old: Pieces, new: Pieces) -> Changes:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The pieces of all readers of a job, by the readers' names."""
+    """The inventories of all readers of a job."""
 
-    readers: Mapping[str, Pieces]
+    readers: Mapping[str, InventoryEntries]
+    """Inventories by the names of the readers."""
     identity: str = ""
-    """Of the job's inputs, as its journal has it."""
+    """Fingerprint of the job's inputs, as in its journal."""
     _version: int = field(default=1, repr=False)
 
     def encode(self) -> bytes:
-        """As a file: gzip of a JSON line, then names and numbers. Equal inputs give equal bytes."""
+        """Encode as a file: a JSON line, then names and numbers, all gzipped. Equal inputs give equal bytes."""
         body = io.BytesIO()
         head: dict[str, object] = {"format": "dali-run-inputs", "version": self._version, "identity": self.identity}
         told = []
@@ -146,9 +152,9 @@ class Inputs:
 
     @staticmethod
     def decode(data: bytes) -> Inputs:
-        """The pieces that `encode` wrote. Raises ValueError for anything else."""
+        """Decode the bytes that `encode` returned. Raises ValueError for any others."""
         try:
-            # one member, as `encode` writes: a file of many empty ones takes seconds
+            # `encode` writes one gzip member: a file of many empty members would take seconds
             inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
             line, _, rest = inflater.decompress(data, _HEAD).partition(b"\n")
             head = json.loads(line)
@@ -159,7 +165,7 @@ class Inputs:
                 raise ValueError("a count is negative")
             if sum(sizes) > LARGEST:
                 raise ValueError(f"it promises {sum(sizes):,} bytes; at most {LARGEST:,} are read")
-            # so much and no more: few bytes unpack to any number
+            # at most the promised number of bytes: a few packed bytes can unpack to any number
             rest += inflater.decompress(inflater.unconsumed_tail, max(sum(sizes) - len(rest) + 1, 1))
             if len(rest) > sum(sizes) or inflater.unused_data:
                 raise ValueError("it holds more than it promises")
@@ -178,7 +184,7 @@ class Inputs:
                 if len(blob) != told["names"] or (blob.count(b"\0") + 1 if count else 0) != count:
                     raise ValueError("names are missing")
                 state = dict(zip(told["state"], columns, strict=False))
-                readers[told["reader"]] = Pieces(blob, state, columns[-1], told["keys"])
+                readers[told["reader"]] = InventoryEntries(blob, state, columns[-1], told["keys"])
             return Inputs(readers, head["identity"])
         except (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError, RecursionError) as e:
-            raise ValueError(f"is no list of inputs: {e}") from None
+            raise ValueError(f"is not a list of inputs: {e}") from None

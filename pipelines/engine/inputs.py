@@ -14,7 +14,7 @@ import numpy as np
 from ...ops.batch import I32, I64, NoOrigins, Samples
 from ...ops.compiled.warm_up_client import on_behalf
 from ...ops.errors import JobError, SpecError
-from ...ops.storage.inventory import Inputs, Pieces
+from ...ops.storage.inventory import Inputs, InventoryEntries
 from ...readers.base import Reader, Source
 from ...readers.external_source import ProgramInput
 from ...readers.order import Job, Order
@@ -98,8 +98,8 @@ class Sources:
         return whole.hexdigest()
 
     def inputs(self) -> Inputs:
-        """The pieces of all data sets."""
-        return Inputs({name: pieces_of(source) for _, name, _, source, _ in self.readers}, self.fingerprint())
+        """The inventories of all data sets."""
+        return Inputs({name: inventory_of(source) for _, name, _, source, _ in self.readers}, self.fingerprint())
 
 
 def opened_once(plan: Plan) -> None:
@@ -107,12 +107,12 @@ def opened_once(plan: Plan) -> None:
     Sources(plan, 1).close()
 
 
-def pieces_of(source: Source) -> Pieces:
-    """The pieces of a data set; one piece where a plugin's reader does not name them."""
-    if hasattr(source, "pieces"):
-        return source.pieces()
+def inventory_of(source: Source) -> InventoryEntries:
+    """The inventory of a data set; a single entry if the source of a plugin's reader has no `inventory`."""
+    if hasattr(source, "inventory"):
+        return source.inventory()
     content = int(hashlib.sha256(source.fingerprint().encode()).hexdigest()[:15], 16)
-    return Pieces(b"everything", {"content": np.array([content])}, np.array([len(source)]))
+    return InventoryEntries(b"everything", {"content": np.array([content])}, np.array([len(source)]))
 
 
 class JobFeed:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.errors import JobError
-from ...ops.storage.inventory import Changes, Inputs, Pieces, compare
+from ...ops.storage.inventory import Changes, Inputs, InventoryEntries, compare
 from ...writers.bytes import sidecar
 from ...writers.shards.journal import differences, read_journal
 from ...writers.shards.manifest import Addition, OutputFiles, addition_files_of, output_files_of
@@ -67,7 +67,7 @@ def known_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
 def lineup_of(root: Path, sources: Sources) -> Lineup:
     """The data sets in the order in which the output in ``root`` has them, edited files included, for a retry.
 
-    Raises JobError where pieces were added or removed.
+    Raises JobError if inputs were added or removed.
     """
     known = known_inputs(root)
     now = sources.inputs()
@@ -154,15 +154,15 @@ def _changes(known: list[Inputs], now: Inputs) -> dict[str, Changes]:
     return {name: compare(_joined([k.readers[name] for k in known]), pieces) for name, pieces in now.readers.items()}
 
 
-def _joined(parts: list[Pieces]) -> Pieces:
+def _joined(parts: list[InventoryEntries]) -> InventoryEntries:
     first = parts[0]
     state = {k: np.concatenate([p.state[k] for p in parts]) for k in first.state}
     blob = b"\0".join(p.blob for p in parts if len(p))
-    return Pieces(blob, state, np.concatenate([p.records for p in parts]), first.keys)
+    return InventoryEntries(blob, state, np.concatenate([p.records for p in parts]), first.keys)
 
 
 def _places(known: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[str, Any]]:
-    """For each stage, where its pieces are now."""
+    """For each addition, the positions of its entries in the present inventory."""
     result: list[dict[str, Any]] = []
     for k in range(len(known)):
         at = {name: sum(len(i.readers[name]) for i in known[:k]) for name in changes}

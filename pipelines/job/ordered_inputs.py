@@ -12,11 +12,11 @@ import numpy as np
 from ...ops.batch import I64, Batch, Origin, Samples
 from ...ops.context import Context
 from ...ops.errors import JobError, SpecError
-from ...ops.storage.inventory import Pieces
+from ...ops.storage.inventory import InventoryEntries
 from ...readers.base import Source
 from ..engine.engine import Request
 from ..engine.first_sample import MAX_TRIED, Decided, Stored, first_sample, undecided
-from ..engine.inputs import JobFeed, Sources, pieces_of
+from ..engine.inputs import JobFeed, Sources, inventory_of
 
 
 class Renumbered:
@@ -41,8 +41,8 @@ class Renumbered:
     def fingerprint(self) -> str:
         return self._source.fingerprint()
 
-    def pieces(self) -> Pieces:
-        return pieces_of(self._source)
+    def inventory(self) -> InventoryEntries:
+        return inventory_of(self._source)
 
     def close(self) -> None:
         """The data set itself is closed by the code that opened it."""
@@ -65,7 +65,7 @@ class Lineup:
         for node, name, op, source, order in sources.readers:
             if len(stages) > 1 and (op.skip or op.limit is not None or op.num_shards > 1):
                 raise SpecError(f"{name}: inputs cannot be added to a job whose reader has skip, limit or num_shards")
-            now = pieces_of(source)
+            now = inventory_of(source)
             numbers: list[I64] = []
             orders: list[I64] = []
             first = 0

@@ -31,7 +31,7 @@ from ...ops.errors import JobError
 from ...ops.gpu.readable_by_gpu import lease_of
 from ...ops.interfaces import Uploads
 from ...ops.kernels import Kernels
-from ...ops.storage.inventory import Pieces
+from ...ops.storage.inventory import InventoryEntries
 from ...ops.storage.urls import Store, is_url, plain_path
 from .lost_pages import forget, lost_files, watch
 from .parallel import spread
@@ -163,10 +163,10 @@ class Mapped:
             h.update(np.ascontiguousarray(column).view(np.uint8).data)
         return h.hexdigest()
 
-    def pieces(self, names: Sequence[str], records: I64, keys: str = "") -> Pieces:
+    def inventory(self, names: Sequence[str], records: I64, keys: str = "") -> InventoryEntries:
         """The files under ``names``, as what a data set is made of."""
         state = {"size": self.stored, "modified": self.mtimes}
-        return Pieces(b"\0".join(os.fsencode(n) for n in names), state, records, keys)
+        return InventoryEntries(b"\0".join(os.fsencode(n) for n in names), state, records, keys)
 
     def file_of(self, offsets: I64) -> I64:
         """The file that holds each offset."""

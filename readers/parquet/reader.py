@@ -15,7 +15,7 @@ from ...ops.base import Arg, Spec
 from ...ops.batch import Batch, Origin
 from ...ops.context import Context
 from ...ops.errors import JobError, SpecError
-from ...ops.storage.inventory import Pieces
+from ...ops.storage.inventory import InventoryEntries
 from ..base import Reader
 from ..fetch.extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
 from ..fetch.parallel import spread
@@ -99,8 +99,8 @@ class _ParquetRecords:
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._blocks.file, self._blocks.rows)
 
-    def pieces(self) -> Pieces:
-        return self._mapped.pieces(self._names, self._files.counts, f"column {self._key}" if self._key else "")
+    def inventory(self) -> InventoryEntries:
+        return self._mapped.inventory(self._names, self._files.counts, f"column {self._key}" if self._key else "")
 
     def close(self) -> None:
         """The files stay mapped until the last block of them is gone."""

@@ -17,7 +17,7 @@ from dali_run.ops.batch import Batch, Origin
 from dali_run.ops.context import Context
 from dali_run.ops.errors import JobError
 from dali_run.ops.gpu.readable_by_gpu import RegisteredLease
-from dali_run.ops.storage.inventory import Pieces
+from dali_run.ops.storage.inventory import InventoryEntries
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
@@ -64,8 +64,8 @@ class _Records:
     def fingerprint(self) -> str:
         return "records"
 
-    def pieces(self) -> Pieces:
-        return Pieces(b"records", {}, np.array([_RECORDS]))
+    def inventory(self) -> InventoryEntries:
+        return InventoryEntries(b"records", {}, np.array([_RECORDS]))
 
     def close(self) -> None:
         pass

@@ -13,7 +13,7 @@ import pytest
 
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.ops.storage.inventory import Inputs, compare
-from dali_run.pipelines.engine.inputs import pieces_of
+from dali_run.pipelines.engine.inputs import inventory_of
 from dali_run.pipelines.job.convert import Wanted, convert
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import JobResult, run_job
@@ -315,11 +315,11 @@ def test_the_list_of_inputs_is_read_back_or_refused(place: Path) -> None:
     assert inputs.encode() == data
     assert len(inputs.readers["Reader"]) == 18
     for bad in (b"", data[:-9], b"\x1f\x8b", data[:40] + b"x" + data[41:]):
-        with pytest.raises(ValueError, match="no list of inputs"):
+        with pytest.raises(ValueError, match="not a list of inputs"):
             Inputs.decode(bad)
     add(place)
     (place / "out/inputs.gz").write_bytes(b"")
-    with pytest.raises(JobError, match=r"inputs\.gz: is no list of inputs"):
+    with pytest.raises(JobError, match=r"inputs\.gz: is not a list of inputs"):
         run(place, append=True)
 
 
@@ -356,6 +356,6 @@ def test_readers_of_others_need_not_know_of_pieces() -> None:
         def fingerprint(self) -> str:
             return "abc"
 
-    pieces = pieces_of(Source())  # type: ignore[arg-type]
+    pieces = inventory_of(Source())  # type: ignore[arg-type]
     assert (len(pieces), pieces.records.tolist()) == (1, [3])
     assert compare(pieces, pieces).edited == ()

@@ -214,7 +214,7 @@ def test_fingerprint_tells_edits(tmp_path: Path) -> None:
     reader = Parquet(path=path, columns=("label",))
     first = open_reader(reader)
     assert first.fingerprint() == open_reader(reader).fingerprint()
-    assert first.pieces().records.tolist() == [40, 0, 63]
+    assert first.inventory().records.tolist() == [40, 0, 63]
     write(tmp_path, table(), row_group_size=20)
     assert first.fingerprint() != open_reader(reader).fingerprint()
 

@@ -16,7 +16,7 @@ import pytest
 
 from dali_run.ops.batch import Batch, Origin, Samples
 from dali_run.ops.errors import DaliRunError, JobError
-from dali_run.ops.storage.inventory import Inputs, Pieces
+from dali_run.ops.storage.inventory import Inputs, InventoryEntries
 from dali_run.writers.base import FieldConfig
 from dali_run.writers.bytes.sidecar import inside, read
 from dali_run.writers.formats.files import OWN_NAMES
@@ -165,21 +165,21 @@ def test_reads_are_bounded(tmp_path: Path) -> None:
 
 
 def test_lists_of_inputs_unpack_to_what_they_promise() -> None:
-    pieces = Pieces(b"a\0b", {"size": np.array([1, 2])}, np.array([1, 1]))
+    pieces = InventoryEntries(b"a\0b", {"size": np.array([1, 2])}, np.array([1, 1]))
     good = Inputs({"Reader": pieces}).encode()
     assert Inputs.decode(good).readers["Reader"].names == [b"a", b"b"]
     head = json.loads(gzip.decompress(good).split(b"\n")[0])
     for key, value in (("names", 1 << 60), ("names", -5), ("pieces", -1), ("pieces", "x"), ("state", 7)):
         told = {**head, "readers": [{**head["readers"][0], key: value}]}
-        with pytest.raises(ValueError, match="no list of inputs"):
+        with pytest.raises(ValueError, match="not a list of inputs"):
             Inputs.decode(gzip.compress(json.dumps(told).encode() + b"\n" + bytes(100)))
     for bad in (gzip.compress(b"") * 3 + good, good + gzip.compress(b""), good[:-1], good[:-8] + bytes(8), b""):
-        with pytest.raises(ValueError, match="no list of inputs"):  # ours are one member, whole
+        with pytest.raises(ValueError, match="not a list of inputs"):  # ours are one member, whole
             Inputs.decode(bad)
     bomb = gzip.compress(bytes(1 << 28), 9)  # 260 kB; without a bound 256 MiB are unpacked and searched
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match="no list of inputs"):
+        with pytest.raises(ValueError, match="not a list of inputs"):
             Inputs.decode(bomb)
         assert tracemalloc.get_traced_memory()[1] < 1 << 26
     finally:

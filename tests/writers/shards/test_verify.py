@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.errors import SpecError
-from dali_run.ops.storage.inventory import Inputs, Pieces
+from dali_run.ops.storage.inventory import Inputs, InventoryEntries
 from dali_run.writers.base import Writer, find_writer, writers
 from dali_run.writers.bytes.written import WrittenShard
 from dali_run.writers.shards.journal import read_journal
@@ -30,7 +30,7 @@ def test_sound_outputs(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_flipped_bits_and_cuts_are_found(tmp_path: Path, name: str) -> None:
-    pieces = Pieces(b"a.jpg\0b.jpg", {"size": np.array([3, 4])}, np.array([1, 1]))
+    pieces = InventoryEntries(b"a.jpg\0b.jpg", {"size": np.array([3, 4])}, np.array([1, 1]))
     JOBS[name].run(tmp_path, inputs=lambda: Inputs({"Reader": pieces}, "0123"))
     rng = np.random.default_rng(0)
     files = [p for p in walk(tmp_path) if p.name != "report.json" and p.stat().st_size]
