@@ -1,7 +1,8 @@
-"""Calls of single operators on batches of the engine's: checked once for each kind of call, then run at once.
+"""Calls of single operators on the engine's batches, for `values.invoke`: checked once per kind of call, then run at
+once.
 
-A plan is an operator with its constants, made the first time that an operator is called with them; it keeps the kinds
-of inputs that the operator has accepted. A repeated call costs a look-up, a context and the kernel.
+A plan is an operator with its constant arguments, created by the first call that has them. It caches the kinds of
+inputs that the operator has accepted, so a repeated call costs a look-up, a context and the kernel.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from .devices import Device
 from .dtypes import type_id
 
 Constant = tuple[str, Any, Any]
-"""An argument's name, the type of its value (those of its elements, for a list), and the value, hashable."""
+"""One argument: its name, the type of its value (for a list, the types of its elements), and the value, hashable."""
 State = tuple[int, int, int, int]
-"""Of a random generator: key, counter (low and high half) and word."""
-_WORTH_SHARING = 0.002
-"""Seconds of work from which on a call is worth cutting up for several threads: parts have to be joined again."""
-_MOST_PLANS = 4096
-_MOST_TRIES = 4
+"""State of a random generator: key, low and high half of the counter, and word."""
+_MIN_SHARED_SECONDS = 0.002
+"""Smallest amount of work, in seconds, that is divided between threads; joining the outputs of less work costs more."""
+_MAX_CACHED_PLANS = 4096
+_MAX_DECODE_ATTEMPTS = 4
 
 
 class Plan:
-    """One operator with its constants on one stage."""
+    """One operator with its constant arguments on one stage. Created by `plan_for` and cached for the whole process."""
 
     __slots__ = ("accepted", "device_id", "kernel", "node", "op", "outputs", "pace", "random", "stage", "whole")
 
@@ -50,30 +51,32 @@ class Plan:
         self.op = op
         self.stage = stage
         self.device_id = device_id
-        """The GPU that was asked for, if one was."""
+        """The GPU that the caller requested; None if it requested none."""
         self.kernel = op.kernel(stage)
         self.outputs = op.num_outputs
         self.random = op.random
         self.whole = op.per_batch
         self.node = Node(0, op, (), {}, op.name)
         self.pace = 1.0 if op.decodes else 0.0
-        """Seconds of a processor for a byte of input, in the last call. (Decoding is worth it in any case.)"""
+        """Processor seconds per byte of input in the last call. 1.0 for decoders, which are always divided between
+        threads."""
         self.accepted: dict[Any, tuple[Spec, ...]] = {}
-        """The outputs for each kind of inputs: dimensions, dtype and layout."""
+        """Specs of the outputs for each accepted kind of inputs: (dimensions, dtype, layout) per input."""
 
     def infer(self, kinds: tuple[Any, ...]) -> tuple[Spec, ...]:
-        """The outputs for inputs of ``kinds`` (ndim, NumPy dtype or None, layout). Raises SpecError."""
-        found = self.accepted.get(kinds)
-        if found is None:
-            given = [
+        """Return the specs of the outputs for inputs of ``kinds``: (ndim, NumPy dtype or None, layout) each. Raises
+        SpecError."""
+        outputs = self.accepted.get(kinds)
+        if outputs is None:
+            inputs = [
                 Spec(None if n is None else (None,) * n, None if t is None else from_numpy(t), layout)
                 for n, t, layout in kinds
             ]
-            found = infer_node(self.node, given)
-            if len(self.accepted) > _MOST_PLANS:
+            outputs = infer_node(self.node, inputs)
+            if len(self.accepted) > _MAX_CACHED_PLANS:
                 self.accepted.clear()
-            self.accepted[kinds] = found
-        return found
+            self.accepted[kinds] = outputs
+        return outputs
 
 
 _plans: dict[Any, Plan] = {}
@@ -83,21 +86,22 @@ def plan_for(
     cls: type[Operator], inputs: int, device: Device | None, on_device: bool, constants: tuple[Constant, ...],
     per_sample: tuple[str, ...],
 ) -> Plan:  # fmt: skip
-    """The plan of a call: ``cls`` with ``constants`` and arguments ``per_sample`` that come as batches, of inputs that
-    are ``on_device`` or not, on ``device`` (None for where the inputs are).
+    """Return the plan of a call of ``cls`` with the arguments ``constants`` and, as batches, the arguments
+    ``per_sample``. ``on_device``: whether an input is on a GPU. ``device``: the requested device; None to run where the
+    inputs are.
 
-    Raises SpecError, which is a TypeError or ValueError, too, for a call that cannot be.
+    Raises SpecError, which is also a TypeError or ValueError, if the call is invalid.
     """
     key = (cls, inputs, device, on_device, constants, per_sample)
     try:
-        found = _plans.get(key)
+        plan = _plans.get(key)
     except TypeError:  # an argument that cannot be hashed, such as a mapping
         return _made(cls, inputs, device, on_device, constants, per_sample)
-    if found is None:
-        if len(_plans) > _MOST_PLANS:
+    if plan is None:
+        if len(_plans) > _MAX_CACHED_PLANS:
             _plans.clear()
-        found = _plans[key] = _made(cls, inputs, device, on_device, constants, per_sample)
-    return found
+        plan = _plans[key] = _made(cls, inputs, device, on_device, constants, per_sample)
+    return plan
 
 
 def _made(
@@ -115,11 +119,11 @@ def _made(
     if not low <= inputs <= high:
         wanted = str(low) if low == high else f"{low} to {high}"
         raise ArgumentTypeError(f"takes {wanted} input{'s' * (wanted != '1')}, got {inputs}")
-    given = {name: typed(known[name], value) for name, _, value in constants}
-    given |= {name: Edge(0) for name in per_sample}
-    values, edges, problems = check_arguments(cls, given)
+    arguments = {name: typed(known[name], value) for name, _, value in constants}
+    arguments |= {name: Edge(0) for name in per_sample}
+    values, edges, problems = check_arguments(cls, arguments)
     if problems:
-        missing = any(p.required and p.name not in given for p in known.values())
+        missing = any(p.required and p.name not in arguments for p in known.values())
         raise (ArgumentTypeError if missing else ArgumentValueError)("; ".join(problems))
     op = cls(per_sample=frozenset(edges), num_inputs=inputs, **values)
     op.check()
@@ -128,8 +132,8 @@ def _made(
 
 
 def typed(known: Parameter, value: Any) -> Any:
-    """A type by its name in the dynamic mode: ``u8`` is uint8, which NumPy would take for eight bytes. Raises
-    ValueError for other names."""
+    """Return ``value``, or a DALIDataType for the name of a dynamic-mode type: ``u8`` is uint8, which NumPy would read
+    as eight bytes. Raises ValueError for unknown names."""
     is_name = isinstance(value, str) and strip_optional(known.type) is DALIDataType
     return type_id(value) if is_name else value
 
@@ -149,7 +153,7 @@ def _stage(op: Operator, device: str | None, on_device: bool) -> Stage:
 
 
 def kind_of(batch: Batch) -> tuple[int, Any, str]:
-    """The facts that operators are told of an input before they run."""
+    """Return dimensions, dtype and layout of an input, from which operators infer their outputs."""
     return batch.shapes.shape[1], batch.data.dtype, batch.layout
 
 
@@ -157,9 +161,9 @@ def run(
     plan: Plan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, where: str = "",
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """The outputs of a call. ``state`` is that of the random generator, ``where`` the program's line, if it is not the
-    one that is being run. Raises SpecError for inputs that the operator does not take, SampleError for a sample that
-    cannot be processed."""
+    """Return the outputs of a call. ``state`` is the state of the random generator; ``where`` is the program's line, if
+    that is not the line being run now. Raises SpecError for inputs that the operator does not accept, SampleError for a
+    sample that cannot be processed."""
     try:
         specs = plan.infer(tuple([(b.shapes.shape[1], b.data.dtype, b.layout) for b in inputs]))
         if len(samples.slot) == 0:
@@ -171,22 +175,22 @@ def run(
             outputs = plan.kernel(ctx, *inputs)
         else:
             size = sum([b.nbytes for b in inputs]) + 1
-            if plan.pace * size >= _WORTH_SHARING and context.num_threads > 1:
+            if plan.pace * size >= _MIN_SHARED_SECONDS and context.num_threads > 1:
                 return _shared(plan, inputs, args, samples, state, context, size, where)
             ctx = _context(plan, args, samples, state)
-            begin = time.thread_time()  # of the processor: other programs must not make a call look long
+            begin = time.thread_time()  # processor time, because other programs must not make a call look long
             outputs = plan.kernel(ctx, *inputs)
             _note(plan, (time.thread_time() - begin) / size)
     except SpecError as e:
-        raise refused(e, plan.op.name, where) from None
+        raise located(e, plan.op.name, where) from None
     except UnlikeSamplesError as e:
         return _in_groups(plan, inputs, args, samples, state, context, where or line(), e)
-    except PlacedError:
+    except LocatedError:
         raise
     except SampleError as e:
-        raise PlacedError(e.code, f"{where or line()}: {plan.op.name}: {e}") from None
+        raise LocatedError(e.code, f"{where or line()}: {plan.op.name}: {e}") from None
     if ctx.rejects:
-        refuse(plan.op.name, ctx.rejects, samples, where)
+        raise_reject(plan.op.name, ctx.rejects, samples, where)
     return (outputs,) if plan.outputs == 1 and isinstance(outputs, Batch) else outputs_of(outputs)
 
 
@@ -196,45 +200,52 @@ def _context(plan: Plan, args: Mapping[str, Batch], samples: Samples, state: Sta
     return Context(plan.op, plan.stage, samples, args, state[0], "dali", state[1:], **more)
 
 
-def refused(problem: SpecError, name: str, where: str = "") -> SpecError:
-    """The error of a call that cannot be, with its place; a ValueError, unless it is a TypeError."""
+def located(problem: SpecError, name: str, where: str = "") -> SpecError:
+    """Return the error of an invalid call, with the program's line in front: a TypeError if ``problem`` is one, else a
+    ValueError."""
     kind = ArgumentValueError if type(problem) is SpecError else type(problem)
     return kind(f"{where or line()}: {name}: {problem}")
 
 
 def line() -> str:
-    """The program's line that led here."""
+    """Return the program's line that led here, as ``file:line``."""
     return "{}:{}".format(*user_line())
 
 
-class PlacedError(SampleError):
-    """Error about a sample that begins with the program's line."""
+class LocatedError(SampleError):
+    """Error about a sample, whose message already begins with the program's line."""
 
 
 def _in_groups(
     plan: Plan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, where: str, problem: UnlikeSamplesError,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """As `run`, one call for each group of samples that the kernel can compute together."""
+    """Return the outputs of a call as `run` does, with one kernel call per group of samples that can be computed
+    together."""
     known, group = np.unique(problem.shapes, axis=0, return_inverse=True)
     if len(known) < 2:
-        raise PlacedError("bad_argument", f"{where}: {plan.op.name}: {problem}")
+        raise LocatedError("bad_argument", f"{where}: {plan.op.name}: {problem}")
     parts = []
     for k in range(len(known)):
         at = np.flatnonzero(group.reshape(-1) == k)
-        mine = samples.take(at)
-        given = [b.take(at, mine) for b in inputs], {name: b.take(at, mine) for name, b in args.items()}
-        parts.append(run(plan, *given, mine, state, context, where))
+        group_samples = samples.take(at)
+        group_inputs = (
+            [b.take(at, group_samples) for b in inputs],
+            {name: b.take(at, group_samples) for name, b in args.items()},
+        )
+        parts.append(run(plan, *group_inputs, group_samples, state, context, where))
     return tuple(merge(list(part)).replace(samples=samples) for part in zip(*parts, strict=True))
 
 
-def refuse(name: str, rejects: Sequence[Reject], samples: Samples, where: str = "") -> None:
-    """Raise SampleError for the first of ``rejects`` that is not merely noted."""
+def raise_reject(name: str, rejects: Sequence[Reject], samples: Samples, where: str = "") -> None:
+    """Raise SampleError for the first of ``rejects`` whose sample is not kept."""
     for r in rejects:
         if not r.kept:
             source = samples.origin(int(np.flatnonzero(samples.slot == r.slot)[0])).source_info
             from_where = f" ({source})" if source else ""
-            raise PlacedError(r.code, f"{where or line()}: {name}: sample {r.slot}{from_where}: {r.message} ({r.code})")
+            raise LocatedError(
+                r.code, f"{where or line()}: {name}: sample {r.slot}{from_where}: {r.message} ({r.code})"
+            )
 
 
 # -- several threads --------------------------------------------------------------------------------------------------
@@ -249,24 +260,25 @@ def _shared(
     plan: Plan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, size: int, where: str,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """As `run`, a part of the samples on each thread: every kernel treats each sample as if it were alone."""
+    """Return the outputs of a call as `run` does, with one part of the samples per thread: kernels treat every sample
+    as if it were alone."""
     threads = min(context.num_threads, len(samples))
     ends = np.linspace(0, len(samples), threads + 1).astype(int).tolist()
 
     def part(at: slice) -> tuple[tuple[Batch, ...], list[Reject], float]:
         begin = time.thread_time()
-        mine = samples.take(at)
-        ctx = _context(plan, {k: b.take(at, mine) for k, b in args.items()}, mine, state)
-        made = outputs_of(plan.kernel(ctx, *(b.take(at, mine) for b in inputs)))
-        return made, ctx.rejects, time.thread_time() - begin
+        part_samples = samples.take(at)
+        ctx = _context(plan, {k: b.take(at, part_samples) for k, b in args.items()}, part_samples, state)
+        outputs = outputs_of(plan.kernel(ctx, *(b.take(at, part_samples) for b in inputs)))
+        return outputs, ctx.rejects, time.thread_time() - begin
 
     cut = [slice(low, high) for low, high in pairwise(ends)]
     try:
         parts = context.thread_pool.map(part, cut)
-    except UnlikeSamplesError:  # it tells the samples of one part alone apart
+    except UnlikeSamplesError:  # its groups are those of one part only
         parts = [part(slice(None))]
     _note(plan, sum(seconds for _, _, seconds in parts) / size)
-    refuse(plan.op.name, [r for _, rejects, _ in parts for r in rejects], samples, where)
+    raise_reject(plan.op.name, [r for _, rejects, _ in parts for r in rejects], samples, where)
     return tuple(concat([made[k] for made, _, _ in parts], samples) for k in range(plan.outputs))
 
 
@@ -277,8 +289,8 @@ def _launched(
     plan: Plan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, where: str, attempt: int = 0,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """As `run`, on the GPU where the inputs are, waiting for the result. Samples whose check fails go to the next
-    decoder."""
+    """Return the outputs of a call as `run` does, on the GPU of the inputs, and wait for them. Samples that fail a
+    kernel's check go to the next decoder."""
     lane = context.lane(_gpu_of(plan, inputs))
     ctx = _context(plan, args, samples, state, device=lane, attempt=attempt)
 
@@ -295,34 +307,35 @@ def _launched(
         else:
             outputs = tuple(launch(lane)[0])
     lane.synchronize()
-    finish, ctx.finish = ctx.finish, None  # it refers to the context: a ring would keep the call's memory
+    finish, ctx.finish = ctx.finish, None  # it refers to the context: a reference cycle would keep the call's memory
     if finish is not None:
         with lane:
             outputs = (finish(),)
         lane.synchronize()
-    refuse(plan.op.name, ctx.rejects, samples, where)
+    raise_reject(plan.op.name, ctx.rejects, samples, where)
     failed = [check() for check in ctx.checks]
-    ctx.checks.clear()  # and so do they
+    ctx.checks.clear()  # the checks refer to the context, too
     slots = np.unique(np.concatenate(failed)) if failed else np.empty(0, np.int32)
     if len(slots) == 0:
         return outputs
-    if attempt >= _MOST_TRIES:
-        raise PlacedError("corrupt_data", f"{where or line()}: {plan.op.name}: sample {int(slots[0])}: no decoder "
-                                          "takes it")  # fmt: skip
-    bad = np.isin(samples.slot, slots)
-    mine = samples.take(bad)
-    again = _launched(plan, [b.take(bad, mine) for b in inputs], {k: b.take(bad, mine) for k, b in args.items()}, mine,
-                      state, context, where, attempt + 1)  # fmt: skip
-    rest = samples.take(~bad)
+    if attempt >= _MAX_DECODE_ATTEMPTS:
+        raise LocatedError("corrupt_data", f"{where or line()}: {plan.op.name}: sample {int(slots[0])}: no decoder "
+                                          "accepts it")  # fmt: skip
+    failed_mask = np.isin(samples.slot, slots)
+    failed_samples = samples.take(failed_mask)
+    failed_inputs = [b.take(failed_mask, failed_samples) for b in inputs]
+    failed_args = {k: b.take(failed_mask, failed_samples) for k, b in args.items()}
+    retried = _launched(plan, failed_inputs, failed_args, failed_samples, state, context, where, attempt + 1)
+    passed_samples = samples.take(~failed_mask)
     with lane:
-        merged = tuple(merge([o.take(~bad, rest), a]) for o, a in zip(outputs, again, strict=True))
+        merged = tuple(merge([o.take(~failed_mask, passed_samples), a]) for o, a in zip(outputs, retried, strict=True))
     lane.synchronize()
     return merged
 
 
 def _gpu_of(plan: Plan, inputs: Sequence[Batch]) -> int | None:
-    """The GPU of the inputs, or the one that was asked for; None for the context's. Raises SpecError where these are
-    two."""
+    """Return the GPU of the inputs, or else the requested one; None for the context's. Raises SpecError if they are on
+    different GPUs."""
     asked = [] if plan.device_id is None else [plan.device_id]
     numbers = list(dict.fromkeys([int(b.data.device.id) for b in inputs if not b.on_host] + asked))
     if len(numbers) > 1:
@@ -337,23 +350,24 @@ def _gpu_of(plan: Plan, inputs: Sequence[Batch]) -> int | None:
 
 
 class DeferredCall:
-    """A call that runs when its results are asked for."""
+    """A call that runs when its results are requested for the first time. Referenced by the values that it will
+    fill."""
 
     __slots__ = ("__weakref__", "_results", "_work", "device", "on_host", "size", "specs")
 
     def __init__(self, work: Callable[[], tuple[Batch, ...]], specs: tuple[Spec, ...], on_host: bool) -> None:
-        """``specs`` may be empty where nothing is known of the results before."""
+        """``specs`` describe the outputs; empty if they are unknown before the call runs."""
         self._work: Callable[[], tuple[Batch, ...]] | None = work
         self._results: tuple[Batch, ...] | None = None
         self.specs = specs
         self.on_host = on_host
         self.size: int | None = None
-        """Samples of the results, where that is known."""
+        """Number of samples of the results; None if unknown."""
         self.device: Device | None = None
-        """Where they will be, where that is known."""
+        """Device of the results; None if unknown."""
 
     def results(self) -> tuple[Batch, ...]:
-        """The outputs; the work is done the first time."""
+        """Return the outputs; the first request runs the call."""
         if self._results is None:
             assert self._work is not None
             self._results = self._work()
@@ -362,7 +376,7 @@ class DeferredCall:
 
 
 def renumbered(batch: Batch) -> Batch:
-    """The batch with its samples' places counted from 0, as every call does."""
+    """Return the batch with its samples numbered from 0, as in the outputs of every call."""
     samples = batch.samples
     slots = np.arange(len(samples), dtype=np.int32)
     return batch.replace(samples=replace(samples, slot=slots))

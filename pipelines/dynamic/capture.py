@@ -1,4 +1,5 @@
-"""Captured loops: the body of a loop over a reader becomes a pipeline, which runs ahead of the loop.
+"""Captured loops: the body of a loop over a reader becomes a pipeline, which runs ahead of the loop. Called by
+`Reader.next_epoch` and `ExternalSource.captured`.
 
 The first body runs like any other code, and the calls that depend on the reader alone are recorded: their plans, their
 inputs, and which results the program reads. `captured_pipeline` makes a graph of these calls, compiled once, which the
@@ -6,14 +7,14 @@ engine runs ahead of the loop, like any pipeline. A call of the body that equals
 ready; any other runs as usual. So nothing is assumed of the program's source, and nothing that it does can make a
 result wrong:
 
-- another constant is another call, and runs as usual;
-- random calls were made with the numbers that the generator was expected to give; what it really gives is compared,
-  and where it differs the call runs again with that;
-- a call that takes other values too (Tensors of the program's) runs as usual, unless they are `invariant`;
-- a result that the pipeline keeps to itself is made again when the program asks for it after all;
+- a call with another constant is another call, and runs as usual;
+- random calls ran with the state that the generator was expected to have; it is compared with the actual state,
+  and if they differ, the call runs again with the actual one;
+- a call that also takes other values (Tensors of the program) runs as usual, unless they are `invariant`;
+- a result that the pipeline does not return is computed again if the program reads it;
 - a batch with a sample that fails is left to the loop, which raises the error at the program's line.
 
-Where bodies go on otherwise, the graph is made anew: at once the first time, later ever more rarely.
+If later bodies differ, the graph is built again: at once the first time, then at doubling intervals.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ from ...ops.batch import Batch as Data
 from ...ops.errors import DeviceError, SpecError
 from ..user_warnings import warn
 from . import calls
-from .captured_pipeline import ROOT, CapturedPipeline, IterationInputs, Place, ProgramInputs, RecordedCall, RngForecast
+from .captured_pipeline import (
+    ROOT,
+    CapturedPipeline,
+    IterationInputs,
+    ProgramInputs,
+    RecordedCall,
+    ResultKey,
+    RngForecast,
+)
 from .contexts import EvalContext
 from .data import moved_to
 from .devices import Device
@@ -41,17 +50,17 @@ if TYPE_CHECKING:
     from .sources import ExternalSource
 
 T = TypeVar("T")
-_FORGET = 4096
-"""Different calls that are remembered of a body."""
-_FED = 4
-"""Batches that a source is asked for ahead of the loop."""
-_RAREST = 1024
-"""Iterations between two graphs, at most."""
+_MAX_RECORDED_CALLS = 4096
+"""Recorded calls of one body, above which the recording starts over: its constants then differ in each iteration."""
+_MAX_FED_BATCHES = 4
+"""Batches that are taken from a source ahead of the loop."""
+_MAX_REBUILD_INTERVAL = 1024
+"""Largest number of iterations between two compilations of a loop body whose calls change."""
 
 
 def invariant(value: T) -> T:
     """Promise that ``value``, an array, Tensor or Batch, stays the same in every iteration of a captured loop, so that
-    calls which take it run ahead, too. Numbers, texts and lists need no promise: they are compared."""
+    calls that take it also run ahead. Numbers, texts and lists need no promise: their values are compared."""
     if isinstance(value, Value):
         marked: Any = value_of(value.data, isinstance(value, Batch))
     elif isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
@@ -64,58 +73,66 @@ def invariant(value: T) -> T:
 
 
 class Loop:
-    """The record of a body, from the first iteration on, and its pipeline."""
+    """The recording of one loop body, from its first iteration on, and the pipeline made of it. Owned by a reader or
+    source for one batch size; used by the program's thread."""
 
     def __init__(self) -> None:
-        self.numbers: dict[Any, int] = {}
-        self.held: dict[int, Value] = {}
-        """Invariant values, kept so that no other value has their identity."""
+        self.call_numbers: dict[Any, int] = {}
+        self.invariants: dict[int, Value] = {}
+        """Invariant values by their id. The references keep other values from getting the same id."""
         self.body: dict[int, RecordedCall] = {}
-        """The calls that the pipeline makes, or may make."""
-        self.often: dict[int, int] = {}
-        """The bodies in which other calls were made."""
-        self.wanted: set[Place] = set()
-        """Results that the program has looked at, or that no call of the body takes."""
-        self.devices: dict[Place, Device] = {}
-        """Where results are."""
-        self.firsts: dict[int, tuple[int, int]] = {}
-        """Each generator's place before the first draw of a body, and the number of that iteration."""
+        """The calls that belong into the pipeline, by their number."""
+        self.times_seen: dict[int, int] = {}
+        """For each number of a call outside ``body``: the iterations in which the program made it."""
+        self.results_read: set[ResultKey] = set()
+        """Results that the pipeline has to return: the program has read them, or no call of the body takes them."""
+        self.devices: dict[ResultKey, Device] = {}
+        """Devices of results."""
+        self.first_draws: dict[int, tuple[int, int]] = {}
+        """For each generator, by its id: number of the first draw in a body, and the iteration of that body."""
         self.forecast = RngForecast()
-        self.ahead: CapturedPipeline | None = None
-        self.base = 0
-        """Where the numbers of iterations begin (of a source: how many there were)."""
-        self.taken: deque[tuple[Data, ...]] = deque()
-        """Of a source: batches that the loop was not given yet."""
-        self.fed = 0
-        """How many of them the pipeline has."""
-        self.missed = False
-        """The program has looked at a result that the pipeline had kept to itself."""
+        self.pipeline: CapturedPipeline | None = None
+        self.start = 0
+        """Number of the first iteration; for a source, the number of batches that the loop has received."""
+        self.pending: deque[tuple[Data, ...]] = deque()
+        """For a source: batches that were taken from it and that the loop has not received."""
+        self.passed_on = 0
+        """Number of ``pending`` batches that were passed to the pipeline."""
+        self.missed_result = False
+        """Whether the program has read a result that the pipeline did not return."""
         self._count = self._not_before = self._graphs = 0
         self._said: set[str] = set()
 
     def forget(self) -> None:
         """Stop the pipeline."""
-        if self.ahead is not None:
-            self.ahead.stop()
-        self.ahead, self.fed = None, 0
+        if self.pipeline is not None:
+            self.pipeline.stop()
+        self.pipeline, self.passed_on = None, 0
 
     def note(self, step: Step) -> None:
-        """Remember what a body did, and make the graph anew where that is worth it."""
+        """Add the calls of a finished iteration to the recording, and build the graph again if that pays off."""
         self._count += 1
-        if len(self.numbers) > _FORGET:  # constants that are others each time
-            for kept in (self.numbers, self.body, self.often, self.held, self.wanted, self.devices):
-                kept.clear()
+        if len(self.call_numbers) > _MAX_RECORDED_CALLS:  # too many: their constants differ in each iteration
+            for cached in (
+                self.call_numbers,
+                self.body,
+                self.times_seen,
+                self.invariants,
+                self.results_read,
+                self.devices,
+            ):
+                cached.clear()
             self.forget()
             return
         self._note_draws(step)
         unknown = [c for c in step.tape if c.number not in self.body]
         self.body |= {c.number: c for c in step.tape if c.number in self.body}
         for call in unknown:
-            self.often[call.number] = self.often.get(call.number, 0) + 1
-        known = [c for c in unknown if not self._graphs or self.often[c.number] > 1]
-        missing = self.missed and self.ahead is not None and not self.wanted <= self.ahead.gives
-        self.missed = False
-        if not (self.ahead is None or known or missing or step.unexpected) or self._count < self._not_before:
+            self.times_seen[call.number] = self.times_seen.get(call.number, 0) + 1
+        known = [c for c in unknown if not self._graphs or self.times_seen[c.number] > 1]
+        missing = self.missed_result and self.pipeline is not None and not self.results_read <= self.pipeline.gives
+        self.missed_result = False
+        if not (self.pipeline is None or known or missing or step.unexpected) or self._count < self._not_before:
             return
         self.body |= {c.number: c for c in known}
         self._begin(step)
@@ -125,31 +142,32 @@ class Loop:
         places: dict[int, tuple[RNG, int, int, int]] = {}
         for key, rng in generators.items():
             first = step.first[key]
-            before, at = self.firsts.get(key, (0, -1))
-            # by what the program draws besides, the places of two bodies say more than that of one and its end
+            before, at = self.first_draws.get(key, (0, -1))
+            # The program may draw in between, so the distance of two bodies' first draws says more than the draws of
+            # one body.
             each = first - before if at == step.iteration - 1 and first > before else rng.place - first
             places[key] = rng, step.iteration, first + each, each
-            self.firsts[key] = first, step.iteration
+            self.first_draws[key] = first, step.iteration
         self.forecast.note(places)
 
     def _begin(self, step: Step) -> None:
-        """Make the pipeline that runs ahead from the next iteration on."""
+        """Start the pipeline that runs ahead from the next iteration on."""
         self.forget()
         self._graphs += 1
-        self._not_before = self._count + min(2**self._graphs, _RAREST)
+        self._not_before = self._count + min(2**self._graphs, _MAX_REBUILD_INTERVAL)
         drawn = {id(c.rng) for c in step.tape}
         body = [c for _, c in sorted(self.body.items()) if c.rng is None or id(c.rng) in drawn]
         try:
-            self.ahead = step.pipeline(body, self.wanted)
+            self.pipeline = step.make_pipeline(body, self.results_read)
         except SpecError as e:
             self._say("captured loop", f"{calls.line()}: the body runs as usual, not as a pipeline: {e}")
             return
         for call in body:
-            if call.number in self.ahead.refused:
-                self.say(call.where, call.name, self.ahead.refused[call.number])
+            if call.number in self.pipeline.refused:
+                self.say(call.where, call.name, self.pipeline.refused[call.number])
 
     def say(self, where: str, name: str, why: str) -> None:
-        """Tell the program, once, of a call that its captured body makes as usual."""
+        """Warn the program, once per call, that its captured body makes a call in each iteration instead of ahead."""
         self._say(f"{where} {name}", f"{where}: {name}: the call is made in each iteration, and not ahead of it: {why}")
 
     def _say(self, key: str, text: str) -> None:
@@ -159,7 +177,8 @@ class Loop:
 
 
 class Step:
-    """One iteration: its calls are answered by the pipeline, or run."""
+    """One iteration of a captured loop: returns the pipeline's results for the body's calls, or runs the calls. Created
+    by `run`, used by the program's thread."""
 
     def __init__(
         self, loop: Loop, iteration: int, ready: IterationInputs | None, make: Callable[..., CapturedPipeline]
@@ -167,31 +186,33 @@ class Step:
         self.loop = loop
         self.iteration = iteration
         self.ready = ready
-        self.pipeline = make
+        self.make_pipeline = make
         self.tape: list[RecordedCall] = []
         self.first: dict[int, int] = {}
-        """The place of each generator before its first call here."""
+        """For each generator, by its id: number of its next draw before its first call in this iteration."""
         self.unexpected = False
-        """A generator was not where it was expected."""
-        self._taken: set[Place] = set()
+        """Whether a generator had another state than expected."""
+        self._taken: set[ResultKey] = set()
         self._repeated: dict[Any, int] = {}
 
     # -- the program's values -----------------------------------------------------------------------------------------
 
-    def asked(self, place: Place) -> None:
-        """The program looks at a result."""
+    def note_read(self, place: ResultKey) -> None:
+        """Record that the program reads the result ``place``."""
         loop = self.loop
-        loop.wanted.add(place)
+        loop.results_read.add(place)
         if self.ready is not None and place not in self.ready.values:
-            loop.missed = True
+            loop.missed_result = True
 
     def roots(self, outputs: int, otherwise: Callable[[], tuple[Data, ...]]) -> list[Value]:
-        """The loop's own values; those that the pipeline kept to itself are made by ``otherwise``."""
+        """Return the loop's own values. If the pipeline did not return one, ``otherwise`` computes it when it is
+        read."""
         later = calls.DeferredCall(otherwise, (), True)
         return [self._value((ROOT, k), True, True, later, None) for k in range(outputs)]
 
-    def _value(self, place: Place, many: bool, sure: bool, later: calls.DeferredCall, data: Data | None) -> Value:
-        """A value of this iteration: ``data``, or what the pipeline has, or what will be made ``later``."""
+    def _value(self, place: ResultKey, many: bool, sure: bool, later: calls.DeferredCall, data: Data | None) -> Value:
+        """Return a value of this iteration: ``data``, else the pipeline's result, else a deferred result of
+        ``later``."""
         if data is None and self.ready is not None:
             data = self.ready.values.get(place)
         value: Value = made(_KINDS[many], data, None if data is not None else (later, max(place[1], 0)))
@@ -207,7 +228,7 @@ class Step:
         self, plan: calls.Plan, values: list[Value], named: dict[str, Value], n: int | None,
         state: calls.State | None, rng: RNG | None,
     ) -> Any:  # fmt: skip
-        """The results of a call: the pipeline's, if it was expected."""
+        """Return the results of a call: the pipeline's if it made this call, else those of running it."""
         found = self._refs([*values, *named.values()], plan.op.name)
         if found is None:
             return dispatch(plan, values, named, n, state)
@@ -235,24 +256,25 @@ class Step:
         return results[0] if plan.outputs == 1 else tuple(results)
 
     def move(self, value: Value, wanted: Device) -> Value:
-        """``value``, which is of this iteration, on another device."""
+        """Return ``value``, which belongs to this iteration, on the device ``wanted``."""
         found = self._refs([value], "to_device")
         if found is None or (not wanted.on_host and wanted.device_id != Device.default_device_id("gpu")):
             moved: Value = made(type(value), moved_to(value.data, wanted))
             return moved
         sure, refs = found
-        number = self.loop.numbers.setdefault(("move", wanted.on_host, *refs), len(self.loop.numbers))
+        number = self.loop.call_numbers.setdefault(("move", wanted.on_host, *refs), len(self.loop.call_numbers))
         self._note(RecordedCall(number, "to_device", self._where(number), None, not wanted.on_host, tuple(refs), (),
                          None, None, 0))  # fmt: skip
         if self.ready is not None and sure and number in self.ready.made:
-            later = calls.DeferredCall(lambda: (moved_to(value.held(), wanted),), (), wanted.on_host)
+            later = calls.DeferredCall(lambda: (moved_to(value.computed_data(), wanted),), (), wanted.on_host)
             return self._value((number, 0), type(value) is Batch, True, later, None)
-        moved = made(type(value), moved_to(value.held(), wanted))
+        moved = made(type(value), moved_to(value.computed_data(), wanted))
         self._learn(number, [moved])
         return moved
 
     def _refs(self, values: list[Value], name: str) -> tuple[bool, list[Any]] | None:
-        """Whether all of ``values`` are as they were expected, and which they are; None where one is the program's."""
+        """Return whether all of ``values`` are as the pipeline computed them, and their keys; None if one is not a
+        value of this loop."""
         sure = True
         refs: list[Any] = []
         for v in values:
@@ -260,7 +282,7 @@ class Step:
                 refs.append((v.trace[1], type(v) is Batch))
                 sure = sure and v.trace[2]
             elif v.invariant:
-                self.loop.held[id(v)] = v
+                self.loop.invariants[id(v)] = v
                 refs.append(v)
             else:
                 self.loop.say(calls.line(), name, "it takes a value from outside of the loop; "
@@ -270,10 +292,10 @@ class Step:
 
     def _number(self, plan: calls.Plan, refs: list[Any], names: tuple[str, ...], n: int | None) -> int:
         key: Any = (plan, tuple(id(r) if isinstance(r, Value) else r for r in refs), names, n)
-        if plan.random:  # equal random calls differ
+        if plan.random:  # equal random calls have different results
             again = self._repeated[key] = self._repeated.get(key, -1) + 1
             key = (*key, again)
-        return self.loop.numbers.setdefault(key, len(self.loop.numbers))
+        return self.loop.call_numbers.setdefault(key, len(self.loop.call_numbers))
 
     def _where(self, number: int) -> str:
         known = self.loop.body.get(number)
@@ -286,16 +308,16 @@ class Step:
                 self._taken.add(ref[0])
 
     def _learn(self, number: int, results: list[Value]) -> None:
-        """Mark results that were made as usual."""
+        """Attach this iteration's keys to the results of a call that ran as usual."""
         for k, value in enumerate(results):
             if value._data is not None:
                 self.loop.devices[number, k] = value.device
             value.trace = self, (number, k), False
 
     def end(self) -> None:
-        """The body is over."""
+        """Finish the iteration, after its body has run."""
         outputs = {(c.number, k) for c in self.tape for k in range(1 if c.plan is None else c.plan.outputs)}
-        self.loop.wanted |= outputs - self._taken
+        self.loop.results_read |= outputs - self._taken
         self.loop.note(self)
 
 
@@ -304,28 +326,29 @@ def run(
     read: Callable[[int, IterationInputs | None], Callable[[], tuple[Data, ...]]], given: Callable[[list[Value]], Any],
     before: Callable[[int], bool],
 ) -> Iterator[Any]:  # fmt: skip
-    """The loop's values of ``count`` iterations (None: all), the first of which has the number ``start``.
+    """Yield the loop's values for ``count`` iterations (None: all), of which the first has number ``start``.
 
-    ``make`` makes the pipeline of a body from an iteration on; ``read`` gives what reads an iteration without it;
-    ``given`` makes what the body is given; ``before`` is called before each iteration, and says whether there is one.
+    ``make`` creates the pipeline of a body from an iteration on. ``read`` returns a function that reads an iteration
+    without the pipeline. ``given`` converts the values to what the body receives. ``before`` is called before each
+    iteration, and returns whether there is one.
     """
-    if loop.ahead is not None and loop.ahead.iteration != start:  # the program went on elsewhere
+    if loop.pipeline is not None and loop.pipeline.iteration != start:  # the program continued at another iteration
         loop.forget()
     at = start
     while (count is None or at < start + count) and before(at):
         ready = None
-        if loop.ahead is not None:
+        if loop.pipeline is not None:
             try:
-                ready = loop.ahead.take()
+                ready = loop.pipeline.take()
             except DeviceError:
                 raise
-            except Exception:  # as usual, it is raised at the program's line
+            except Exception:  # the call that runs as usual raises it, at the program's line
                 loop.forget()
         step = Step(loop, at, ready, lambda body, wanted, at=at: make(body, wanted, loop.forecast, at + 1))
         values = step.roots(outputs, read(at, ready))
         if ready is None:
             for k, value in enumerate(values):
-                value.held()
+                value.computed_data()
                 loop.devices[ROOT, k] = value.device
         body = given(values)
         at += 1
@@ -338,7 +361,7 @@ def run(
 
 
 def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
-    """`Reader.next_epoch` with ``capture``."""
+    """Yield the batches of one epoch; `Reader.next_epoch` with ``capture``."""
     if reader.captured is None or reader.captured[0] != n:
         if reader.captured is not None:
             reader.captured[1].forget()
@@ -346,13 +369,13 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
     loop: Loop = reader.captured[1]
     left = reader.begin_epoch()
     base = reader.position % n
-    """Iterations are numbered by their places in the endless sequence, which they divide from here on."""
-    if loop.base != base:
+    """First position of the iterations' grid: iteration k begins at position ``base + k n`` of the endless sequence."""
+    if loop.start != base:
         loop.forget()
-        loop.base = base
+        loop.start = base
     root = reader.records(base)
 
-    def make(body: list[RecordedCall], wanted: set[Place], forecast: RngForecast, at: int) -> CapturedPipeline:
+    def make(body: list[RecordedCall], wanted: set[ResultKey], forecast: RngForecast, at: int) -> CapturedPipeline:
         return CapturedPipeline(root, body, wanted, forecast, n, at, context.num_threads, context.device_id)
 
     def read(at: int, ready: IterationInputs | None) -> Callable[[], tuple[Data, ...]]:
@@ -369,7 +392,8 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
 
 
 def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) -> Iterator[Any]:
-    """`ExternalSource.captured`. What was taken of the source when the loop is left comes first in the next one."""
+    """Yield the batches of `ExternalSource.captured`. Batches taken from the source before the loop is left come first
+    in the next loop."""
     if source.captured_loop is None or source.captured_loop[0] != batch_size:
         if source.captured_loop is not None:
             source.captured_loop[1].forget()
@@ -377,38 +401,38 @@ def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) 
     loop: Loop = source.captured_loop[1]
     ended = False
 
-    def take(most: int) -> None:
+    def take(count: int) -> None:
         nonlocal ended
-        while not ended and len(loop.taken) < most:
+        while not ended and len(loop.pending) < count:
             try:
                 taken = source(batch_size=batch_size)
             except StopIteration:
                 ended = True
                 return
-            loop.taken.append(tuple(v.data for v in (taken if isinstance(taken, tuple) else (taken,))))
+            loop.pending.append(tuple(v.data for v in (taken if isinstance(taken, tuple) else (taken,))))
 
     def before(at: int) -> bool:
-        take(1 if loop.ahead is None else _FED)
-        if loop.ahead is not None:
-            while loop.fed < len(loop.taken):
-                loop.ahead.give(at + loop.fed, loop.taken[loop.fed])
-                loop.fed += 1
-        return bool(loop.taken)
+        take(1 if loop.pipeline is None else _MAX_FED_BATCHES)
+        if loop.pipeline is not None:
+            while loop.passed_on < len(loop.pending):
+                loop.pipeline.give(at + loop.passed_on, loop.pending[loop.passed_on])
+                loop.passed_on += 1
+        return bool(loop.pending)
 
-    def make(body: list[RecordedCall], wanted: set[Place], forecast: RngForecast, at: int) -> CapturedPipeline:
+    def make(body: list[RecordedCall], wanted: set[ResultKey], forecast: RngForecast, at: int) -> CapturedPipeline:
         root = ProgramInputs(source.outputs)
         return CapturedPipeline(root, body, wanted, forecast, batch_size, at, context.num_threads, context.device_id)
 
     def read(_at: int, _ready: IterationInputs | None) -> Callable[[], tuple[Data, ...]]:
-        data = loop.taken.popleft()
-        loop.fed = max(0, loop.fed - 1)
+        data = loop.pending.popleft()
+        loop.passed_on = max(0, loop.passed_on - 1)
         return lambda: data
 
     def given(values: list[Value]) -> Any:
-        loop.base += 1
+        loop.start += 1
         return values[0] if len(values) == 1 else tuple(values)
 
-    yield from run(loop, loop.base, None, make, source.outputs, read, given, before)
+    yield from run(loop, loop.start, None, make, source.outputs, read, given, before)
 
 
 _KINDS: dict[bool, Any] = {True: Batch}

@@ -1,7 +1,7 @@
 """The pipeline of a captured loop: the calls of its body as a graph, compiled once, which the engine runs ahead of the
-loop, many batches at a time.
+loop, with several batches in flight.
 
-Nothing here knows the program: `capture` says which calls there are, and which of their results it wants.
+Created by `capture.Loop`, which decides which calls belong to it and which results the program needs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from . import calls
 from .rng import RNG, RNGState
 from .values import Value
 
-Place = tuple[int, int]
-"""Of a value in a body: the number of the call that makes it, or `ROOT` for the loop's own values; and which output."""
+ResultKey = tuple[int, int]
+"""Key of a value in a body: number of the call that computes it (`ROOT` for the loop's own values), and index of the
+output."""
 ROOT = -1
 QUEUE = 2
-"""Finished batches that may wait, as in pipelines."""
+"""Finished batches that the queue holds, as in pipelines."""
 _READER = 1 << 62
-"""A seed that no call has."""
+"""Seed of the reader's node; no call has this number."""
 
 
-class CapturedConstant(Operator, name="_captured.held"):
-    """A value of the program's that stays the same in every batch."""
+class CapturedConstant(Operator, name="_captured.constant"):
+    """Operator without inputs that returns a value of the program, the same for every batch."""
 
     inputs = (0, 0)
     shared = False
@@ -65,101 +66,102 @@ class CapturedConstant(Operator, name="_captured.held"):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedCall:
-    """A call of the body."""
+    """One call of the body, as recorded in one iteration."""
 
     number: int
-    """Equal calls of different iterations have one number."""
+    """Number of the call; equal calls of different iterations have the same one."""
     name: str
     where: str
-    """The program's line, when it was first made."""
+    """The program's line that made the call first."""
     plan: calls.Plan | None
-    """None where a value is only moved."""
+    """Plan of the operator; None if the call only copies a value to another device."""
     to_gpu: bool
-    """Where it is moved."""
+    """Whether a copy goes to the GPU; of no meaning for other calls."""
     inputs: tuple[Any, ...]
-    """A `Place` and whether a batch stands there; or an invariant value."""
+    """For each input: (its key, whether it is a Batch), or an invariant value."""
     named: tuple[tuple[str, Any], ...]
     n: int | None
     rng: RNG | None
     at: int
-    """The generator's place before the call, from its place before the first call of the body that draws from it."""
+    """Draws of the generator ``rng`` between its first call of the body and this one."""
 
 
 class RngForecast:
-    """Where the generators of a body will be. The program's thread writes it, the engine's reads it."""
+    """Prediction of the generators' states in later iterations. The program's thread writes it, the engine's threads
+    read it."""
 
     def __init__(self) -> None:
         self._drawing: tuple[RecordedCall, ...] = ()
         self._known: dict[int, tuple[RNG, int, int, int]] = {}
 
     def expect(self, drawing: Sequence[RecordedCall]) -> None:
-        """The body's random calls."""
+        """Set the body's calls that draw random numbers."""
         self._drawing = tuple(drawing)
 
     def note(self, places: dict[int, tuple[RNG, int, int, int]]) -> None:
-        """At the end of an iteration, of each generator by its identity: the iteration, the place before the first
-        draw of the next one, and the draws of one iteration."""
+        """Update the prediction after an iteration. For each generator, by its id: the generator, the iteration, the
+        number of the first draw of the next iteration, and draws per iteration."""
         self._known = {**self._known, **places}
 
     def states(self, iteration: int) -> dict[int, calls.State]:
-        """The states of the random calls of ``iteration``, by their numbers."""
+        """Return the generator states of the random calls of ``iteration``, by call number."""
         known = self._known
-        found: dict[int, calls.State] = {}
+        states: dict[int, calls.State] = {}
         for call in self._drawing:
             rng, last, place, each = known[id(call.rng)]
             at = place + (iteration - last - 1) * each + call.at
-            found[call.number] = RNG(state=RNGState(rng.state.key, at & ((1 << 130) - 1))).seven()
-        return found
+            states[call.number] = RNG(state=RNGState(rng.state.key, at & ((1 << 130) - 1))).seven()
+        return states
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderInputs:
-    """The loop's own values are what a reader reads."""
+    """A reader as the source of the loop's own values."""
 
     op: Any
     source: Any
     order: Any
     first: int
-    """The position of the first sample of iteration 0."""
+    """Position of the first sample of iteration 0."""
     on_gpu: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramInputs:
-    """The loop's own values are what the program gives, batch after batch."""
+    """The program as the source of the loop's own values, which it passes batch by batch."""
 
     outputs: int
 
 
 @dataclass(frozen=True, slots=True)
 class IterationInputs:
-    """One iteration: what is known of it before its body runs."""
+    """Results of one iteration that the pipeline has computed before the loop's body runs."""
 
-    values: Mapping[Place, Data]
+    values: Mapping[ResultKey, Data]
     states: Mapping[int, calls.State]
-    """Those that random calls were made with."""
+    """Generator states with which the random calls were made, by call number."""
     made: Collection[int]
-    """The calls that were made."""
+    """Numbers of the calls that the pipeline made."""
     samples: Samples
 
 
 class BodyGraph:
-    """The graph of a body, so far."""
+    """The graph of a body while calls are added to it. Used by `CapturedPipeline` only."""
 
     def __init__(self, root: ReaderInputs | ProgramInputs, first: int) -> None:
         self.nodes: list[Node] = []
-        self.edges: dict[Place, Edge] = {}
+        self.edges: dict[ResultKey, Edge] = {}
         self.refused: dict[int, str] = {}
-        """Calls that the loop makes by itself, and why."""
+        """Reasons for which calls are not in the graph, by call number: the loop makes these calls itself."""
         self._specs: dict[Edge, Spec] = {}
         self._on_gpu: set[Edge] = set()
         self._first = first
         op = root.op if isinstance(root, ReaderInputs) else ExternalSource(arity=root.outputs)
         self._root = op
-        made = self._add(op, (), {}, "cpu", _READER)
+        outputs = self._add(op, (), {}, "cpu", _READER)
         if isinstance(root, ReaderInputs) and root.on_gpu:
-            made = [self._moved(e, True) for e in made]
-        self.edges |= {(ROOT, k): e for k, e in enumerate(made)}
+            outputs = [self._moved(e, True) for e in outputs]
+        self.edges |= {(ROOT, k): e for k, e in enumerate(outputs)}
 
     def _add(
         self, op: Operator, inputs: Sequence[Edge], args: Mapping[str, Edge], stage: Any, seed: int | None = None
@@ -168,11 +170,11 @@ class BodyGraph:
         node = Node(number, op, tuple(inputs), dict(args), f"{op.name}_{number + 1}", device=stage, seed=seed)
         specs = infer_node(node, [self._specs[e] for e in inputs])
         self.nodes.append(node)
-        made = [Edge(number, k) for k in range(op.num_outputs)]
-        self._specs |= zip(made, specs, strict=True)
+        outputs = [Edge(number, k) for k in range(op.num_outputs)]
+        self._specs |= zip(outputs, specs, strict=True)
         if stage != "cpu" and not op.output_after_sync:
-            self._on_gpu |= set(made)
-        return made
+            self._on_gpu |= set(outputs)
+        return outputs
 
     def _moved(self, edge: Edge, to_gpu: bool) -> Edge:
         if (edge in self._on_gpu) == to_gpu:
@@ -180,32 +182,32 @@ class BodyGraph:
         return self._add(Copy(num_inputs=1), [edge], {}, "gpu" if to_gpu else "cpu")[0]
 
     def root_in(self, graph: Graph) -> int:
-        """The number of the root in ``graph``, which was made of this one; -1 where nothing needs it."""
+        """Return the id of the root's node in ``graph``, which was compiled from this one; -1 if no node needs it."""
         return next((node.id for node in graph.nodes if node.op is self._root), -1)
 
     def add(self, call: RecordedCall) -> None:
-        """A call, unless the pipeline cannot make it."""
+        """Add a call to the graph, or to ``refused`` if a pipeline cannot make it."""
         try:
-            found = [self._edge(r) for r in call.inputs]
+            input_edges = [self._edge(r) for r in call.inputs]
             named = {name: self._edge(r) for name, r in call.named}
-            if any(e is None for e in (*found, *named.values())):
-                return  # it needs a call that was refused
-            inputs = [e for e in found if e is not None]
+            if any(e is None for e in (*input_edges, *named.values())):
+                return  # an input comes from a call that is not in the graph
+            inputs = [e for e in input_edges if e is not None]
             if call.plan is None:
                 self.edges[call.number, 0] = self._moved(inputs[0], call.to_gpu)
                 return
             if call.n is None:
                 raise SpecError("it makes one tensor; batch_size= makes a batch")
             args = {name: self._moved(e, False) for name, e in named.items() if e is not None}
-            made = self._add(call.plan.op, inputs, args, call.plan.stage, call.number)
+            output_edges = self._add(call.plan.op, inputs, args, call.plan.stage, call.number)
         except SpecError as e:
             self.refused[call.number] = str(e)
             return
-        self.edges |= {(call.number, k): e for k, e in enumerate(made)}
+        self.edges |= {(call.number, k): e for k, e in enumerate(output_edges)}
 
     def _edge(self, ref: Any) -> Edge | None:
         if isinstance(ref, Value):
-            data = ref.held()
+            data = ref.computed_data()
             return self._add(CapturedConstant(data=data, first=self._first), (), {}, "cpu" if data.on_host else "gpu")[
                 0
             ]
@@ -216,31 +218,32 @@ class BodyGraph:
 
 
 class CapturedPipeline:
-    """A captured loop's pipeline, at work."""
+    """The running pipeline of a captured loop. Created by `capture.Loop`, which stops it; used by the program's
+    thread."""
 
     def __init__(
-        self, root: ReaderInputs | ProgramInputs, body: Sequence[RecordedCall], wanted: Collection[Place],
+        self, root: ReaderInputs | ProgramInputs, body: Sequence[RecordedCall], wanted: Collection[ResultKey],
         forecast: RngForecast, n: int, start: int, num_threads: int, device_id: int | None,
     ) -> None:  # fmt: skip
-        """The calls of ``body`` for batches of ``n`` from iteration ``start`` on; the results at the places ``wanted``
-        are handed out. Raises SpecError where they make no pipeline."""
+        """Compile the calls of ``body`` for batches of ``n``, and run them from iteration ``start`` on. ``wanted`` are
+        the keys of the results to return. Raises SpecError if the calls do not make a pipeline."""
         first = root.first if isinstance(root, ReaderInputs) else 0
-        drawn = BodyGraph(root, first)
+        graph = BodyGraph(root, first)
         for call in body:
-            drawn.add(call)
-        self.refused = drawn.refused
-        self.made = frozenset(number for number, _ in drawn.edges)
-        """The calls that it makes."""
+            graph.add(call)
+        self.refused = graph.refused
+        self.made = frozenset(number for number, _ in graph.edges)
+        """Numbers of the calls that the pipeline makes."""
         self._n, self._root = n, root
         self.iteration = start
-        """The next one to be taken."""
-        places = [p for p in wanted if p in drawn.edges] or [(ROOT, 0)]
+        """Number of the iteration that `take` returns next."""
+        places = [p for p in wanted if p in graph.edges] or [(ROOT, 0)]
         self.gives = frozenset(places)
         self._forecast = forecast
-        gpu = any(node.device in ("gpu", "mixed") for node in drawn.nodes)
+        gpu = any(node.device in ("gpu", "mixed") for node in graph.nodes)
         target = Target("gpu", (device_id or 0,), auto_mixed=False) if gpu else Target("cpu")
-        outputs = {str(k): drawn.edges[p] for k, p in enumerate(places)}
-        plan = compile_graph(Graph(tuple(drawn.nodes), outputs), target)
+        outputs = {str(k): graph.edges[p] for k, p in enumerate(places)}
+        plan = compile_graph(Graph(tuple(graph.nodes), outputs), target)
         self.plan = plan
         self._edges = {p: plan.graph.outputs[str(k)] for k, p in enumerate(places)}
         forecast.expect([c for c in body if c.rng is not None and c.number in self.made])
@@ -252,20 +255,21 @@ class CapturedPipeline:
         )  # fmt: skip
         self._fed = FedBatches()
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        feed = _Feed(drawn.root_in(plan.graph), self._fed, root)
+        feed = _Feed(graph.root_in(plan.graph), self._fed, root)
         schedule = _endless(start, n, forecast) if reads else _asked(self._requests)
         self._engine = Engine(plan, feed, schedule, options)
         self._engine.start()
 
     def give(self, iteration: int, outputs: tuple[Data, ...]) -> None:
-        """The loop's own values of an ``iteration``, which come in order."""
+        """Pass the loop's own values of ``iteration`` to the pipeline. Called in order of the iterations."""
         start = iteration * self._n
         self._fed.put(start, outputs)
         self._requests.put(Request(start, len(outputs[0]), self._forecast.states(iteration)))
         self._engine.ask()
 
     def take(self) -> IterationInputs | None:
-        """The next iteration; None where a sample of it failed. Raises what ended the pipeline."""
+        """Return the results of the next iteration; None if one of its samples failed. Raises the error that ended the
+        pipeline."""
         it = next(self._engine)
         at, self.iteration = self.iteration, self.iteration + 1
         assert it.request.start == at * self._n
@@ -274,7 +278,7 @@ class CapturedPipeline:
         named: dict[int, Samples] = {}
 
         def placed(batch: Data) -> Data:
-            """With places counted from 0, also where several batches went together."""
+            """Return the batch with its samples numbered from 0, also if it was launched together with others."""
             of = id(batch.samples)
             if of not in named:
                 slot = batch.samples.slot
@@ -286,32 +290,33 @@ class CapturedPipeline:
         return IterationInputs(values, states, self.made, it.everyone)
 
     def stop(self) -> None:
-        """End the threads."""
+        """Stop the engine and wait for its threads."""
         self._requests.put(None)
         self._engine.stop()
 
     def abandon(self, then: Callable[[], object]) -> None:
-        """`stop`, and then ``then()``, for destructors: waits for nothing."""
+        """Stop the engine without waiting, then call ``then()``; for destructors."""
         self._requests.put(None)
         self._engine.abandon(then)
 
 
 class _Feed:
-    """The engine's source of samples. It must not hold the reader, whose end stops the engine."""
+    """The engine's source of samples. It does not refer to the reader, because the engine stops when the reader is
+    deleted."""
 
     def __init__(self, number: int, fed: FedBatches, root: ReaderInputs | ProgramInputs) -> None:
-        """``number`` is the root's in the graph."""
+        """``number`` is the id of the root's node in the graph."""
         self.states: Mapping[int, Any] = {number: root.source if isinstance(root, ReaderInputs) else fed}
-        self.kinds: Mapping[Edge, Spec] = {}  # as in DALI, every batch has types of its own
+        self.kinds: Mapping[Edge, Spec] = {}  # empty: as in DALI, each batch has its own types
         self._number, self._root = number, root
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """The samples of the batch at ``request``."""
+        """Return the samples of the batch that ``request`` asks for."""
         root = self._root
         if isinstance(root, ProgramInputs):
             return numbered(request), {}
-        found: Samples = root.order.samples(root.first + request.start, request.n, root.source)
-        return found, {self._number: found}
+        samples: Samples = root.order.samples(root.first + request.start, request.n, root.source)
+        return samples, {self._number: samples}
 
 
 def _endless(start: int, n: int, forecast: RngForecast) -> Iterator[Request]:

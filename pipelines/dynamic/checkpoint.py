@@ -1,4 +1,4 @@
-"""Checkpoint: the states of readers and random generators, as JSON."""
+"""Checkpoints of the dynamic mode: the states of readers and random generators, as JSON."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from typing import Any, NamedTuple
 from ...ops.errors import ArgumentNameError, ArgumentTypeError, ArgumentValueError
 
 _VERSION = 2
-"""Version of the JSON, and of DALI's."""
+"""Version of the JSON text, which is also DALI's."""
 _OWN = "__op_"
-"""Prefix of names that are made here."""
+"""Prefix of generated names."""
 
 
 class StateEntry(NamedTuple):
-    """State of one object: as the object gave it, or its text once it was loaded."""
+    """State of one registered object: the object's own state, or a text if it was loaded."""
 
     state: Any
     type_name: str | None = None
-    """Name of the class that the state belongs to; None for any."""
+    """Name of the class that the state belongs to; None for any class."""
 
 
 class Checkpoint:
-    """States by name. Register readers and generators, `collect` their states, `save` them; later `load` them and
-    register objects of the same kinds under the same names: each goes on from its state at once."""
+    """States of readers and generators by name. Register the objects, `collect` their states and `save` them; later
+    `load` the states and register objects of the same kinds under the same names: each continues from its state at
+    once."""
 
     def __init__(self) -> None:
         self._ops: dict[str, Any] = {}
         self._states: dict[str, StateEntry] = {}
         self._dirty: set[str] = set()
-        """Names whose state was not given to an object yet."""
+        """Names whose state was not passed to an object yet."""
         self._complete = self._loaded = False
         self._next_number: int | None = None
-        """Number of the next file; None before the first."""
+        """Number of the next file; None before the first one."""
 
     def __len__(self) -> int:
         return len(self._ops)
@@ -46,42 +47,42 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all registered objects."""
+        """Names of all registered objects."""
         return tuple(self._ops)
 
     @property
     def is_complete(self) -> bool:
-        """`collect` was the last to change the states."""
+        """Whether all states come from the last `collect`."""
         return self._complete
 
     @property
     def is_loaded(self) -> bool:
-        """The states come from `load` or `deserialize`."""
+        """Whether the states come from `load` or `deserialize`."""
         return self._loaded
 
     def clear(self) -> None:
-        """Forget all objects and states."""
+        """Remove all objects and states."""
         self.__init__()  # type: ignore[misc]
 
     def register(self, op: Any, name: str | None = None) -> str:
-        """Register ``op``, a reader or generator, under ``name`` or a generated one, and return the name. A state that
-        was loaded for the name is given to it.
+        """Register ``op``, a reader or generator, under ``name`` or a generated name, and return the name. If a state
+        was loaded for that name, ``op`` gets it.
 
-        Raises TypeError for an object without a state, or of another type than the one that it replaces; ValueError for
-        an empty name and one that begins as generated ones; RuntimeError for a second name of one object, and for a new
-        name after `collect`; KeyError for a name that a loaded checkpoint has no state for.
+        Raises TypeError for an object without a state, or of another type than the object that it replaces; ValueError
+        for an empty name and for one with the prefix of generated names; RuntimeError for a second name of one object,
+        and for a new name after `collect`; KeyError for a name without a state in a loaded checkpoint.
         """
         if not (hasattr(op, "get_state") and hasattr(op, "set_state")):
-            raise ArgumentTypeError(f"{op!r} has no state to keep: register readers and RNGs")
+            raise ArgumentTypeError(f"{op!r} has no state; register readers and RNGs")
         known = next((n for n, o in self._ops.items() if o is op), None)
         if name is not None and (not name or name.startswith(_OWN)):
-            raise ArgumentValueError(f"a name is not empty, and does not begin with {_OWN!r}, got {name!r}")
+            raise ArgumentValueError(f"a name must not be empty or begin with {_OWN!r}, got {name!r}")
         if name is None:
             name = known or f"{_OWN}{len(self._ops)}"
         elif known not in (None, name):
-            raise RuntimeError(f"the object is registered as {known!r} already, and cannot be {name!r}, too")
+            raise RuntimeError(f"the object is already registered as {known!r}, and cannot also be {name!r}")
         if name not in self._ops and self._complete:
-            raise RuntimeError(f"{name!r} is new, and the checkpoint is complete since collect(): clear() it first")
+            raise RuntimeError(f"{name!r} is new, but collect() has completed the checkpoint; call clear() first")
         if name not in self._ops and self._loaded and name not in self._states:
             listed = ", ".join(self._states)
             raise ArgumentNameError(f"the loaded checkpoint has no state for {name!r}; it has: {listed}")
@@ -98,12 +99,12 @@ class Checkpoint:
             return
         (state, kind), op = self._states[name], self._ops[name]
         if kind is not None and kind != type(op).__qualname__:
-            raise ArgumentTypeError(f"the state of {name!r} is that of a {kind}, not of a {type(op).__qualname__}")
+            raise ArgumentTypeError(f"the state of {name!r} belongs to a {kind}, not to a {type(op).__qualname__}")
         op.set_state(state)
         self._dirty.discard(name)
 
     def collect(self) -> None:
-        """Ask all registered objects for their states. Raises RuntimeError if there is a state of an object that is not
+        """Get the states of all registered objects. Raises RuntimeError if there is a state of an object that is not
         registered."""
         self._check_known()
         self._states = {n: StateEntry(op.get_state(), type(op).__qualname__) for n, op in self._ops.items()}
@@ -111,7 +112,7 @@ class Checkpoint:
         self._complete, self._loaded = True, False
 
     def restore(self) -> None:
-        """Give all states that wait to their objects. Raises RuntimeError where an object or a state is missing."""
+        """Pass all pending states to their objects. Raises RuntimeError if an object or a state is missing."""
         if not self._states:
             return
         self._check_known()
@@ -128,15 +129,15 @@ class Checkpoint:
                                f"{', '.join(sorted(unknown))}")  # fmt: skip
 
     def get_state(self, name: str) -> Any:
-        """The state under ``name``: a text, if it was loaded; None before `collect`. Raises KeyError."""
+        """Return the state under ``name``: a text if it was loaded, None before `collect`. Raises KeyError."""
         if str(name) not in self._ops:
             raise KeyError(f"nothing is registered as {name!r}")
         return self._states.get(str(name), StateEntry(None)).state
 
     def set_state(self, name: str, value: Any, op_type: Any = None) -> None:
-        """Set the state of ``name``; it is given to the object when that is registered, or by `restore`. ``op_type``,
-        a class or its name, is compared with the object's. Raises KeyError once `collect` was called and nothing is
-        registered as ``name``, TypeError for another ``op_type``."""
+        """Set the state of ``name``. The object gets it when it is registered, or by `restore`. ``op_type``, a class or
+        its name, is compared with the object's class. Raises KeyError after `collect` if nothing is registered as
+        ``name``, TypeError for another ``op_type``."""
         if op_type is not None and not isinstance(op_type, (str, type)):
             raise ArgumentTypeError(f"op_type is a class or its name, got {op_type!r}")
         if self._complete and str(name) not in self._ops:
@@ -145,25 +146,25 @@ class Checkpoint:
         self._dirty.add(str(name))
 
     def serialize(self) -> str:
-        """The states as JSON. Raises RuntimeError where there are none."""
+        """Return the states as JSON. Raises RuntimeError if there are none."""
         if not self._states:
-            raise RuntimeError("the checkpoint holds no states: collect() them first")
+            raise RuntimeError("the checkpoint has no states; call collect() first")
         states = {n: {"state": str(state), "type": kind} for n, (state, kind) in self._states.items()}
         return json.dumps({"version": _VERSION, "states": states})
 
     def deserialize(self, data: str) -> None:
-        """Take the states that `serialize` wrote. Raises ValueError for another text."""
+        """Replace the states by those of a text that `serialize` wrote. Raises ValueError for any other text."""
         try:
-            held = json.loads(data)
-            version = held["version"]
-            states = {str(n): StateEntry(str(v["state"]), v.get("type")) for n, v in held["states"].items()}
+            content = json.loads(data)
+            version = content["version"]
+            states = {str(n): StateEntry(str(v["state"]), v.get("type")) for n, v in content["states"].items()}
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise ArgumentValueError("this is not a checkpoint of the dynamic mode") from None
         if version != _VERSION:
             raise ArgumentValueError(f"the checkpoint's version is {version}, not {_VERSION}")
         odd = [n for n, entry in states.items() if not isinstance(entry.type_name, str | None)]
         if odd:
-            raise ArgumentValueError(f"the type of {odd[0]!r} in the checkpoint is not a text")
+            raise ArgumentValueError(f"the type of {odd[0]!r} in the checkpoint is not a string")
         self._states = states
         self._dirty = set(states)
         self._complete, self._loaded = False, True
@@ -171,8 +172,8 @@ class Checkpoint:
             self._apply(name)
 
     def save(self, filename: str) -> str:
-        """Write the states to a file and return its name; ``{seq}`` in ``filename`` (also ``{seq:04d}``) is the next
-        number that is free. Folders are made. Raises RuntimeError if there are no states, ValueError without
+        """Write the states to a file and return its name. ``{seq}`` in ``filename`` (also ``{seq:04d}``) becomes the
+        next free number. Missing folders are created. Raises RuntimeError if there are no states, ValueError without
         ``{seq}``."""
         files = _numbered(filename)
         number = max(files, default=-1) + 1 if self._next_number is None else self._next_number
@@ -188,19 +189,20 @@ class Checkpoint:
         return str(path)
 
     def load(self, filename: str) -> str:
-        """Take the states of the file with the highest number in the place of ``{seq}``, and return its name. Raises
-        FileNotFoundError, and ValueError for another file, or without ``{seq}``."""
-        found = _numbered(filename)
-        if not found:
+        """Load the states from the file with the highest number in place of ``{seq}``, and return its name. Raises
+        FileNotFoundError if there is none, ValueError for another kind of file, or without ``{seq}``."""
+        files = _numbered(filename)
+        if not files:
             raise FileNotFoundError(f"there is no checkpoint {filename}")
-        number = max(found)
-        self.deserialize(Path(found[number]).read_text())
+        number = max(files)
+        self.deserialize(Path(files[number]).read_text())
         self._next_number = number + 1
-        return found[number]
+        return files[number]
 
 
 def _numbered(filename: str) -> dict[int, str]:
-    """The files that a name with ``{seq}`` in it stands for, by their numbers. Raises ValueError for other fields."""
+    """Return the existing files that match a name with ``{seq}`` in it, by number. Raises ValueError for other
+    fields."""
     parts = [(text, field) for text, field, _, _ in string.Formatter().parse(filename)]
     if [field for _, field in parts if field is not None] != ["seq"]:
         raise ArgumentValueError(f"the name of a checkpoint has {{seq}} in it once, no other field, got {filename!r}")

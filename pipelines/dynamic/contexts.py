@@ -1,4 +1,5 @@
-"""EvalContext, EvalMode and ThreadPool: with what, and when, operators of the dynamic mode run."""
+"""EvalContext, EvalMode and ThreadPool: the resources with which operators of the dynamic mode run, and when they
+run."""
 
 from __future__ import annotations
 
@@ -21,17 +22,18 @@ T = TypeVar("T")
 
 
 class EvalMode(enum.Enum):
-    """When operators run. As context managers: ``with EvalMode.deferred:``."""
+    """Time at which operators run. Members are context managers: ``with EvalMode.deferred:``."""
 
     deferred = 1
-    """When a result is asked for; what nobody asks for is not computed. Inputs are checked at the call."""
+    """When a result is read for the first time; results that are never read are not computed. Inputs are checked at the
+    call."""
     eager = 2
     """At the call. On a GPU the call does not wait for the result."""
     sync_cpu = 3
-    """At the call, as eager: on the CPU a call returns when its work is done."""
+    """At the call, like eager: on the CPU a call returns when its work is done."""
     sync_full = 4
-    """At the call, and the call waits for the GPU, too."""
-    default = 2  # noqa: PIE796  # another name of eager, as DALI has it
+    """At the call, which also waits for the GPU."""
+    default = 2  # noqa: PIE796 # another name of eager, as in DALI
 
     def __enter__(self) -> EvalMode:
         _local.modes.append(self)
@@ -42,7 +44,7 @@ class EvalMode(enum.Enum):
 
     @staticmethod
     def current() -> EvalMode:
-        """The mode of this thread."""
+        """Return the mode of this thread."""
         return _local.modes[-1]
 
 
@@ -58,30 +60,33 @@ _threads: int | None = None
 
 
 def get_num_threads() -> int:
-    """Threads of pools that were not told: as set, else DALI_NUM_THREADS, else the cores that may be used."""
+    """Return the default number of threads of a pool: the value of `set_num_threads`, else DALI_NUM_THREADS, else the
+    usable cores."""
     if _threads is not None:
         return _threads
-    given = os.environ.get("DALI_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) > 0 else usable_cores()
+    value = os.environ.get("DALI_NUM_THREADS", "")
+    return int(value) if value.isdecimal() and int(value) > 0 else usable_cores()
 
 
 def set_num_threads(num_threads: int | None) -> None:
-    """Threads of pools that are not told, from now on; None for the default. Raises ValueError."""
+    """Set the default number of threads of pools created from now on; None restores the initial default. Raises
+    ValueError."""
     global _threads
     if num_threads is not None:
-        most = 100 * usable_cores()
+        limit = 100 * usable_cores()
         if num_threads <= 0:
             raise ArgumentValueError(f"the number of threads must be positive, got {num_threads}")
-        if num_threads > most:
-            raise ArgumentValueError(f"the number of threads must be at most {most}, got {num_threads}")
+        if num_threads > limit:
+            raise ArgumentValueError(f"the number of threads must be at most {limit}, got {num_threads}")
     _threads = num_threads
 
 
 class ThreadPool:
-    """Threads that share the work of one call between them."""
+    """Threads that divide the work of one call between them. Created by the program or by an `EvalContext`; they start
+    at the first use."""
 
     def __init__(self, num_threads: int | None = None, *, device_id: int | None = -1) -> None:
-        """Raises ValueError for a number below 1."""
+        """Create a pool; the default size is `get_num_threads`. Raises ValueError for a number below 1."""
         count = get_num_threads() if num_threads is None else num_threads
         if count < 1:
             raise ArgumentValueError(f"the number of threads must be positive, got {count}")
@@ -91,29 +96,30 @@ class ThreadPool:
 
     @property
     def num_threads(self) -> int:
-        """How many there are."""
+        """Number of threads."""
         return self._count
 
     @property
     def device_id(self) -> int | None:
-        """The GPU that it belongs to, None for none."""
+        """The GPU that the pool belongs to; None for none."""
         return self._device_id
 
     def submit(self, work: Callable[..., T], *args: Any) -> Any:
-        """Have ``work(*args)`` done by a thread: a Future."""
+        """Run ``work(*args)`` in a thread of the pool, and return a Future."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="dali-run dynamic")
         return self._pool.submit(work, *args)
 
     def map(self, work: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
-        """``work`` of each item; the calling thread does the first one."""
+        """Return ``work`` of each item; the calling thread processes the first one."""
         others = [self.submit(work, item) for item in items[1:]]
         first = work(items[0])
         return [first, *(f.result() for f in others)]
 
 
 def _close(lanes: dict[int, Lane]) -> None:
-    """Give streams and memory back that nobody can use any more. A GPU that has failed says so elsewhere."""
+    """Close streams and free memory that no context uses any more. Errors of a failed GPU are ignored here: its calls
+    report them."""
     for lane in lanes.values():
         with contextlib.suppress(Exception):
             lane.close()
@@ -121,7 +127,8 @@ def _close(lanes: dict[int, Lane]) -> None:
 
 
 class EvalContext:
-    """The means that operators run with: a pool of threads, a GPU and its stream. A context manager."""
+    """The resources with which operators run: a pool of threads, a GPU and its stream. A context manager, for one
+    thread at a time."""
 
     def __init__(
         self,
@@ -131,7 +138,7 @@ class EvalContext:
         cuda_stream: Any = None,
         thread_pool: ThreadPool | None = None,
     ) -> None:
-        """Raises ValueError where both a pool and a number of threads are given."""
+        """Raises ValueError if both a pool and a number of threads are given."""
         if num_threads is not None and thread_pool is not None:
             raise ArgumentValueError("thread_pool and num_threads exclude each other")
         self._device = None if device_id is None else Device("gpu", device_id)
@@ -139,25 +146,25 @@ class EvalContext:
         self._own = thread_pool if num_threads is None else ThreadPool(num_threads, device_id=device_id)
         self._shared: ThreadPool | None = None
         self._lanes: dict[int, Lane] = {}
-        weakref.finalize(self, _close, self._lanes).atexit = False  # no GPU may be asked then
+        weakref.finalize(self, _close, self._lanes).atexit = False  # at exit, CUDA can no longer be called
         self._pending: weakref.WeakSet[Any] = weakref.WeakSet()
         self._checkpoint: Checkpoint | None = None
 
     @staticmethod
     def current() -> EvalContext:
-        """The context of the innermost ``with`` of this thread, else its default."""
+        """Return the context of the innermost ``with`` of this thread, or its default context."""
         return _local.contexts[-1] if _local.contexts else EvalContext.default()
 
     @staticmethod
     def default() -> EvalContext:
-        """This thread's own context."""
+        """Return this thread's default context, created at the first call."""
         if _local.default is None:
             _local.default = EvalContext()
         return _local.default
 
     @property
     def thread_pool(self) -> ThreadPool:
-        """The threads."""
+        """The threads: the given pool, or a pool with the current default number of threads."""
         if self._own is not None:
             return self._own
         if self._shared is None or self._shared.num_threads != get_num_threads():
@@ -166,24 +173,24 @@ class EvalContext:
 
     @property
     def num_threads(self) -> int:
-        """How many threads there are."""
+        """Number of threads."""
         return self.thread_pool.num_threads
 
     @property
     def device_id(self) -> int | None:
-        """The GPU; None without one."""
+        """The GPU; None on a machine without one."""
         if self._device is not None:
             return self._device.device_id
         return Device.default_device_id("gpu") if gpu_count() else None
 
     @property
     def cuda_stream(self) -> Stream | None:
-        """The stream that GPU operators run on, as it was set; None where it is the context's own, or without a GPU."""
+        """The stream of GPU operators that the program has set; None if the context uses its own, or without a GPU."""
         return self._stream or get_current_stream()
 
     def lane(self, device_id: int | None = None) -> Lane:
-        """The engine's side of a GPU, made when it is first needed: of GPU ``device_id``, else of the context's. Raises
-        DeviceError without a GPU."""
+        """Return the lane of GPU ``device_id`` (None: the context's), opened at the first call. Raises DeviceError
+        without a GPU."""
         number = Device("gpu", self.device_id if device_id is None else device_id).device_id or 0
         if number not in self._lanes:
             self._lanes[number] = Lane(number)
@@ -191,26 +198,26 @@ class EvalContext:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint that readers and generators of this context may be registered with."""
+        """The checkpoint with which readers and generators of this context can be registered."""
         if self._checkpoint is None:
             self._checkpoint = Checkpoint()
         return self._checkpoint
 
     def wait_for(self, pending: Any) -> None:
-        """Note a call that has not run yet, for `evaluate_all`."""
+        """Remember a call that has not run yet, for `evaluate_all`."""
         self._pending.add(pending)
 
     def evaluate_all(self) -> None:
-        """Run all calls that were deferred in this context."""
-        for one in list(self._pending):
-            one.results()
+        """Run all deferred calls of this context."""
+        for call in list(self._pending):
+            call.results()
         self._pending.clear()
 
     def cached_results(self, invocation: Any) -> None:
-        """Nothing: no results are kept."""
+        """Return None: results are not cached. DALI's method."""
 
     def cache_results(self, invocation: Any, results: Any) -> None:
-        """Without effect: no results are kept."""
+        """Do nothing: results are not cached. DALI's method."""
 
     def __enter__(self) -> EvalContext:
         _local.contexts.append(self)
@@ -222,5 +229,5 @@ class EvalContext:
 
 
 def current_checkpoint() -> Checkpoint:
-    """The checkpoint of the current `EvalContext`."""
+    """Return the checkpoint of the current `EvalContext`."""
     return EvalContext.current().checkpoint

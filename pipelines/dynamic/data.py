@@ -1,4 +1,5 @@
-"""Arrays and lists of Python's as the engine's batches; batches cast, moved, cut and repeated."""
+"""Conversion of Python's arrays and lists to the engine's batches, and of batches: cast, moved, cut and repeated. Used
+by `values`."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ AT_0 = np.zeros(1, np.int64)
 
 @lru_cache(64)
 def numbered(n: int) -> Samples:
-    """Samples 0 to ``n - 1``, made once."""
+    """Return the Samples 0 to ``n - 1``, cached by ``n``."""
     return Samples.numbered(n)
 
 
 def array_of(data: Any) -> Any:
-    """``data`` as an array on the host or a GPU; of numbers and lists with DALI's types: int32, or int64 where that is
-    too narrow, and float32. Raises TypeError and ValueError."""
+    """Return ``data`` as an array on the host or a GPU. Numbers and lists get DALI's types: float32, and int32 or, if
+    that is too narrow, int64. Raises TypeError and ValueError."""
     if isinstance(data, np.ndarray):
         return as_array(data)
     if isinstance(data, ScalarConstant):
@@ -48,7 +49,7 @@ def array_of(data: Any) -> Any:
 
 
 def _is_plain(data: Any) -> bool:
-    """Python's own numbers: the first one says it for all."""
+    """Return whether ``data`` consists of Python's own numbers; the first one stands for all."""
     while isinstance(data, (list, tuple)):
         if not data:
             return True
@@ -57,20 +58,20 @@ def _is_plain(data: Any) -> bool:
 
 
 def checked_layout(layout: str | None, ndim: int) -> str:
-    """The layout, which is empty where nobody said. Raises ValueError where it does not fit."""
+    """Return the layout, or "" for None. Raises ValueError if it does not fit ``ndim`` dimensions."""
     if layout and len(layout) != ndim:
         raise ArgumentValueError(f"the layout {layout!r} names {len(layout)} dimensions, the tensor has {ndim}")
     return layout or ""
 
 
 def cast(data: Data, dtype: DALIDataType) -> Data:
-    """As operator `cast` does it."""
+    """Return the batch converted by the operator `cast`."""
     plan = calls.plan_for(Cast, 1, None, not data.on_host, (("dtype", DALIDataType, dtype),), ())
     return calls.run(plan, [data], {}, data.samples, None, EvalContext.current())[0]
 
 
 def moved_to(data: Data, place: Device) -> Data:
-    """A copy on ``place``, finished when this returns. Raises DeviceError."""
+    """Return a copy on the device ``place``, complete on return. Raises DeviceError."""
     data = _cut(data)
     if place.on_host:
         return data.replace(data=data.data.copy() if data.on_host else data.data.get())
@@ -82,13 +83,14 @@ def moved_to(data: Data, place: Device) -> Data:
 
 
 def copied(data: Data) -> Data:
-    """A copy where the data is, finished when this returns."""
+    """Return a copy on the device of the data, complete on return."""
     data = _cut(data)
     return data.replace(data=data.data.copy() if data.on_host else settled(data.data, copy=True))
 
 
 def _cut(data: Data) -> Data:
-    """The same without what lies before and after its samples: a sample of a large batch is not all of it."""
+    """Return the batch without the bytes before and after its samples, so that one sample of a large batch does not
+    copy all of it."""
     if len(data) == 0:
         return data
     low, high = int(data.offsets.min()), int((data.offsets + data.sizes).max())
@@ -96,13 +98,13 @@ def _cut(data: Data) -> Data:
 
 
 def device_of(value: Any) -> Device | None:
-    """A device of what programs give for one."""
+    """Return the Device for a program's value: a name, a Device, or None."""
     found: Device | None = device(value)
     return found
 
 
 def sample_of(data: Data, i: int) -> Data:
-    """Sample ``i`` as a batch of one, not copied."""
+    """Return sample ``i`` as a batch of one, without a copy."""
     s = data.samples
     at = slice(i, i + 1)
     own = Samples(ONE.slot, s.position[at], s.epoch[at], s.index[at], s.origins)
@@ -110,7 +112,7 @@ def sample_of(data: Data, i: int) -> Data:
 
 
 def repeated(data: Data, n: int) -> Data:
-    """One sample ``n`` times, not copied."""
+    """Return a batch with one sample ``n`` times, without a copy."""
     s = data.samples
     where = np.zeros(n, np.int64)
     own = numbered(n)
@@ -120,7 +122,7 @@ def repeated(data: Data, n: int) -> Data:
 
 
 def shares_memory(a: Any, b: Any) -> bool:
-    """Whether two arrays of one device overlap."""
+    """Return whether two arrays of one device overlap."""
     if isinstance(a, np.ndarray):
         return np.may_share_memory(a, b)
     begin = int(b.data.ptr)
@@ -128,24 +130,25 @@ def shares_memory(a: Any, b: Any) -> bool:
 
 
 def to_torch(array: Any, copy: bool) -> Any:
-    """PyTorch's tensor of an array, without a copy where it may be written to. Raises ImportError without PyTorch."""
+    """Return an array as PyTorch's tensor, without a copy if the array is writable. Raises ImportError without
+    PyTorch."""
     try:
         from ..python.torch_views import from_array
     except ImportError:
         raise ImportError("torch() gives tensors of PyTorch's, which is not installed: pip install torch") from None
-    made = from_array(array, complete=False)  # several samples may just have been packed into it
-    return made.clone() if copy else made
+    tensor = from_array(array, complete=False)  # several samples may just have been packed into it on this stream
+    return tensor.clone() if copy else tensor
 
 
 def finished(data: Data, dtype: Any, device: Any) -> Data:
-    """The data on the device and of the type that were asked for."""
+    """Return the data converted to ``dtype`` and moved to ``device``; None keeps either as it is."""
     if dtype is not None:
-        wanted = type_id(dtype)
-        if from_numpy(data.dtype) != wanted:
-            data = cast(data, wanted)
+        requested = type_id(dtype)
+        if from_numpy(data.dtype) != requested:
+            data = cast(data, requested)
     if device is not None:
         place = device_of(device)
         assert place is not None
-        here = Device.CPU if data.on_host else Device("gpu", int(data.data.device.id))
-        data = data if place == here else moved_to(data, place)
+        current = Device.CPU if data.on_host else Device("gpu", int(data.data.device.id))
+        data = data if place == current else moved_to(data, place)
     return data

@@ -1,4 +1,4 @@
-"""Device and Stream: where the dynamic mode keeps data and runs operators."""
+"""Device and Stream: where the dynamic mode stores data and runs operators."""
 
 from __future__ import annotations
 
@@ -21,54 +21,56 @@ _default_streams: dict[int, Stream] = {}
 
 
 class Device:
-    """The CPU, or one GPU. ``with device:`` makes it the one where operators without inputs run."""
+    """The CPU or one GPU. ``with device:`` makes it the current one, on which operators without inputs run."""
 
     CPU: Device
 
     def __init__(self, name: str, device_id: int | None = None) -> None:
-        """``cpu``, ``gpu``, ``gpu:1``; ``cuda`` is ``gpu``. Raises ValueError for other names and for numbers of GPUs
-        that are not there, DeviceError where a GPU is asked for and there is none."""
+        """Accept ``cpu``, ``gpu``, ``gpu:1``; ``cuda`` is ``gpu``. Raises ValueError for other names and for GPU
+        numbers that do not exist, DeviceError for a GPU on a machine without one."""
         kind, colon, number = name.partition(":")
         if colon and device_id is not None:
-            raise ArgumentValueError(f"the device {name!r} has a number already; leave device_id away")
+            raise ArgumentValueError(f"the device {name!r} already has a number; omit device_id")
         if colon:
             if not number.isdecimal():
-                raise ArgumentValueError(f"{name!r} is no device; there are 'cpu', 'gpu' and 'gpu:N'")
+                raise ArgumentValueError(f"{name!r} is not a device; use 'cpu', 'gpu' or 'gpu:N'")
             device_id = int(number)
         kind = "gpu" if kind == "cuda" else kind
         if kind not in ("cpu", "gpu"):
-            raise ArgumentValueError(f"{name!r} is no device; there are 'cpu', 'gpu' and 'gpu:N'")
+            raise ArgumentValueError(f"{name!r} is not a device; use 'cpu', 'gpu' or 'gpu:N'")
         if kind == "cpu" and device_id is not None:
             raise ArgumentValueError(f"the CPU has no number, got {device_id}")
         if kind == "gpu":
             if device_id is None:
                 device_id = self.default_device_id("gpu")
-            there = gpu_count()
-            if not there:
-                raise DeviceError(f"device {name!r} was asked for, but this machine has no usable GPU; `dali-run "
-                                  "doctor` says why")  # fmt: skip
-            if not 0 <= (device_id or 0) < there:
-                raise ArgumentValueError(f"there is no GPU {device_id}; there are {there}, numbered from 0")
+            count = gpu_count()
+            if not count:
+                raise DeviceError(f"device {name!r} was requested, but this machine has no usable GPU; `dali-run "
+                                  "doctor` shows the reason")  # fmt: skip
+            if not 0 <= (device_id or 0) < count:
+                raise ArgumentValueError(f"there is no GPU {device_id}; there are {count}, numbered from 0")
         self.device_type = kind
         self.device_id = device_id
 
     @staticmethod
     def current() -> Device:
-        """The device of the innermost ``with``; the first GPU, or the CPU where there is none, outside of any."""
+        """Return the device of the innermost ``with``; outside of any, the first GPU, or the CPU on a machine without
+        one."""
         if _local.devices:
             return _local.devices[-1]
         return Device("gpu") if gpu_count() else Device.CPU
 
     @staticmethod
     def default_device_id(device_type: str) -> int | None:
-        """The number that a device without one has: that of the innermost GPU of ``with``, or 0; None for the CPU."""
+        """Return the number for a device that was given without one: the GPU of the innermost ``with``, or 0; None for
+        the CPU."""
         if device_type == "cpu":
             return None
         return next((d.device_id for d in reversed(_local.devices) if d.device_id is not None), 0)
 
     @staticmethod
     def type_from_dlpack(dev_type: Any) -> str:
-        """``cpu`` or ``gpu``, for DLPack's number of a kind of device. Raises ValueError for other kinds."""
+        """Return ``cpu`` or ``gpu`` for DLPack's number of a device type. Raises ValueError for other types."""
         kinds = {1: "cpu", 3: "cpu", 2: "gpu", 13: "gpu"}  # host, page-locked host; CUDA, CUDA managed
         if int(dev_type) not in kinds:
             raise ArgumentValueError(f"DLPack's device type {dev_type} is neither the host nor a CUDA device")
@@ -76,7 +78,8 @@ class Device:
 
     @staticmethod
     def from_dlpack(dlpack_device: Any) -> Device:
-        """The device of an object with ``__dlpack_device__``, or of such a pair of numbers."""
+        """Return the device of an object with ``__dlpack_device__``, or of a pair (device type, number) that it
+        returned."""
         own = getattr(dlpack_device, "__dlpack_device__", None)
         kind, number = dlpack_device if own is None else own()
         name = Device.type_from_dlpack(kind)
@@ -84,7 +87,7 @@ class Device:
 
     @property
     def on_host(self) -> bool:
-        """It is the CPU."""
+        """Whether this is the CPU."""
         return self.device_type == "cpu"
 
     def __str__(self) -> str:
@@ -113,7 +116,8 @@ Device.CPU = Device("cpu")
 
 
 def device(obj: Any, id: int | None = None) -> Any:
-    """``obj`` as a Device: itself, a name, a torch.device; None stays None. Raises TypeError and ValueError."""
+    """Return ``obj`` as a Device: a Device, a name or a torch.device; None stays None. Raises TypeError and
+    ValueError."""
     if obj is None:
         return None
     if isinstance(obj, str):
@@ -131,12 +135,13 @@ _NEW = object()
 
 
 class Stream:
-    """A CUDA stream: a new one, or one of another library's (``__cuda_stream__``, PyTorch's, an address)."""
+    """A CUDA stream: a new one, or a stream of another library (an object with ``__cuda_stream__``, PyTorch's, CuPy's,
+    an address)."""
 
     create_new = _NEW
 
     def __init__(self, *, stream: Any = _NEW, device_id: int | None = None) -> None:
-        """Raises DeviceError without a GPU, TypeError for what is no stream."""
+        """Raises DeviceError without a GPU, TypeError if ``stream`` is not a stream."""
         self._device = Device("gpu", device_id)
         if stream is _NEW:
             import cupy
@@ -150,16 +155,16 @@ class Stream:
 
     @property
     def device_id(self) -> int | None:
-        """The GPU."""
+        """Number of the GPU."""
         return self._device.device_id
 
     @property
     def handle(self) -> int:
-        """The address; 0 is the default stream."""
+        """Address of the stream; 0 is the default stream."""
         return self._handle
 
     def synchronize(self) -> None:
-        """Wait until the GPU has done all that was put on this stream."""
+        """Wait until the GPU has finished all work on this stream."""
         import cupy
 
         with OnGpu(self._device.device_id or 0):
@@ -185,37 +190,37 @@ def _address(stream: Any) -> int:
         return stream
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
-    for name in ("cuda_stream", "ptr"):  # PyTorch's, CuPy's
+    for name in ("cuda_stream", "ptr"):  # attributes of PyTorch's and of CuPy's streams
         if hasattr(stream, name):
             return int(getattr(stream, name))
-    raise ArgumentTypeError(f"{stream!r} is no CUDA stream")
+    raise ArgumentTypeError(f"{stream!r} is not a CUDA stream")
 
 
 def stream(*, stream: Any = _NEW, device_id: int | None = None) -> Stream | None:
-    """A new stream, or ``stream`` wrapped; None stays None. Raises DeviceError without a GPU."""
+    """Return a new stream, or ``stream`` wrapped; None stays None. Raises DeviceError without a GPU."""
     if stream is None or isinstance(stream, Stream):
         return stream
     return Stream(stream=stream, device_id=device_id)
 
 
 def get_default_stream(device_id: int | None = None) -> Stream | None:
-    """The stream of all threads that have none of their own; None where none was set."""
+    """Return the stream of all threads that have not set their own; None if none was set."""
     return _default_streams.get(0 if device_id is None else device_id)
 
 
 def set_default_stream(cuda_stream: Any, /, device_id: int | None = None) -> None:
-    """Let all threads that have no stream of their own use ``cuda_stream``; None takes it back."""
+    """Make all threads without a stream of their own use ``cuda_stream``; None removes it."""
     _set(_default_streams, cuda_stream, device_id)
 
 
 def get_current_stream() -> Stream | None:
-    """The stream of this thread's default context; None where it makes its own."""
+    """Return the stream of this thread's default context; None if the context creates its own."""
     number = Device.default_device_id("gpu") or 0
     return _local.streams.get(number) or _default_streams.get(number)
 
 
 def set_current_stream(cuda_stream: Any, /) -> None:
-    """Let this thread's contexts use ``cuda_stream``; None takes it back."""
+    """Make this thread's contexts use ``cuda_stream``; None removes it."""
     _set(_local.streams, cuda_stream, Device.default_device_id("gpu"))
 
 

@@ -1,4 +1,4 @@
-"""DType: an element type of the dynamic mode, as DALI names them: ``uint8`` is ``u8``, ``float32`` is ``f32``."""
+"""DType: element types of the dynamic mode, with DALI's names: ``uint8`` is ``u8``, ``float32`` is ``f32``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
 
 
 class DType:
-    """An element type. Called with data it makes a tensor of that type: ``float32([1, 2])``."""
+    """An element type. Calling it with data creates a tensor of that type: ``float32([1, 2])``."""
 
     class Kind(enum.Enum):
         """Families of types."""
@@ -25,7 +25,8 @@ class DType:
         enum = 5
 
     make: ClassVar[Callable[[Any, DType, Any, str | None], Any]]
-    """Makes a tensor of data, a type, a device and a layout, and a batch of a Batch. The module of values sets it."""
+    """Function of (data, type, device, layout) that returns a tensor, or a batch if the data is a Batch. Set by
+    `values`."""
 
     def __init__(
         self,
@@ -44,33 +45,33 @@ class DType:
         self.significand_bits = significand_bits
         self.bytes = (bits + 7) // 8 if bytes is None else bytes
         self.type_id = type_id
-        """The type as pipelines and operators know it; None for types that no operator takes."""
+        """The type's number in pipelines and operators; None for types that no operator accepts."""
         self.name = name or f"{'iuf?'[kind.value - 1] if kind.value < 4 else kind.name}{bits if kind.value < 4 else ''}"
         if docs:
             self.__doc__ = docs
 
     @staticmethod
     def from_type_id(type_id: DALIDataType) -> DType:
-        """The type that pipelines call ``type_id``. Raises ValueError where there is none."""
+        """Return the type that pipelines call ``type_id``. Raises ValueError if there is none."""
         try:
             return _BY_ID[DALIDataType(type_id)]
         except (KeyError, ValueError):
-            raise ArgumentValueError(f"{type_id!r} is no type of tensors") from None
+            raise ArgumentValueError(f"{type_id!r} is not a type of tensors") from None
 
     @staticmethod
     def from_fw_type(numpy_type: Any) -> DType:
-        """The type of a NumPy dtype, or of a framework's that NumPy understands."""
+        """Return the type for a NumPy dtype, or for a framework's dtype that NumPy understands."""
         return DType.from_type_id(parse_dtype(numpy_type))
 
     @staticmethod
     def parse(name: str) -> DType:
-        """The type called ``name``: ``u8``, ``i32``, ``f16``, ``bool``, or as NumPy has it. Raises ValueError."""
+        """Return the type called ``name``: ``u8``, ``i32``, ``f16``, ``bool``, or a NumPy name. Raises ValueError."""
         if name in _BY_NAME:
             return _BY_NAME[name]
         try:
             return DType.from_type_id(parse_dtype(name))
         except ValueError:
-            raise ArgumentValueError(f"{name!r} is no data type; there are: {', '.join(_BY_NAME)}") from None
+            raise ArgumentValueError(f"{name!r} is not a data type; allowed: {', '.join(_BY_NAME)}") from None
 
     def __call__(self, data: Any, device: Any = None, layout: str | None = None) -> Any:
         return DType.make(data, self, device, layout)
@@ -120,7 +121,8 @@ _BY_NUMPY = {to_numpy(t.type_id): t for t in _PLAIN if t.type_id is not None}
 
 
 def dtype(value: Any) -> DType:
-    """``value`` as a DType: itself, DALI's enumeration, a name, or a NumPy dtype. Raises TypeError and ValueError."""
+    """Return ``value`` as a DType: a DType, a DALIDataType, a name, or a NumPy dtype. Raises TypeError and
+    ValueError."""
     if isinstance(value, DType):
         return value
     if isinstance(value, DALIDataType):
@@ -130,17 +132,18 @@ def dtype(value: Any) -> DType:
     try:
         return DType.from_type_id(from_numpy(value))
     except (TypeError, KeyError):
-        raise ArgumentTypeError(f"{value!r} is no data type") from None
+        raise ArgumentTypeError(f"{value!r} is not a data type") from None
 
 
 def type_id(value: Any) -> DALIDataType:
-    """The type that operators know ``value`` by. Raises TypeError and ValueError; for bfloat16, too."""
+    """Return the type under which operators know ``value``. Raises TypeError and ValueError; also for bfloat16, which
+    they do not."""
     found = dtype(value).type_id
     if found is None:
-        raise ArgumentValueError(f"no operator takes tensors of {value}")
+        raise ArgumentValueError(f"no operator accepts tensors of {value}")
     return found
 
 
 def of_numpy(value: np.dtype[Any]) -> DType:
-    """The type of an array."""
+    """Return the type of an array with this dtype."""
     return _BY_NUMPY[value]

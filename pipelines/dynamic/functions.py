@@ -1,4 +1,4 @@
-"""The dynamic mode's functions and reader classes, made from the registry of operators when they are asked for."""
+"""The dynamic mode's functions and reader classes, generated from the operator registry when they are first used."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .readers import reader_class
 from .values import invoke
 
 _INTERNAL = ("constant", "expr", "shapes", "tensor_subscript")
-"""Operators that tensors apply by themselves: arrays, arithmetic, shapes and indices."""
+"""Operators that tensors apply themselves: for arrays, arithmetic, shapes and indices."""
 _FORMER = ("experimental.decoders.", "experimental.peek_image_shape", "experimental.readers.")
-"""Older names that DALI's dynamic mode has, too."""
+"""Former names, by prefix, that DALI's dynamic mode also has."""
 
 
 def names() -> dict[str, str]:
-    """Every name of a function, and of a reader class, with its operator."""
+    """Return all names of functions and reader classes, each with the name of its operator."""
     load_operators()
     known: dict[str, str] = {}
-    apart = wrapped()
+    excluded = wrapped()
     for name, cls in operators().items():
         spelled = [name, *(a for a in cls.aliases if a.startswith("experimental."))]
-        if name.startswith("_") or name in _INTERNAL or name in apart:
+        if name.startswith("_") or name in _INTERNAL or name in excluded:
             continue
         for one in spelled:
             known[class_name(one) if is_reader(cls) else one] = name
@@ -40,19 +40,19 @@ def names() -> dict[str, str]:
 
 
 def is_reader(cls: type[Operator]) -> bool:
-    """It is called as a class with `next_epoch`."""
+    """Return whether ``cls`` becomes a class with `next_epoch` instead of a function."""
     return issubclass(cls, Reader)
 
 
 @cache
 def member(name: str) -> Any:
-    """The function, or the reader class, called ``name``."""
+    """Return the function or reader class called ``name``."""
     cls = find(names()[name])
     return reader_class(name, cls, describe(cls)) if is_reader(cls) else function(name, cls)
 
 
 def function(name: str, cls: type[Operator]) -> Callable[..., Any]:
-    """The function of operator ``cls``."""
+    """Return the function of operator ``cls``."""
     draws = cls.random
 
     def call(*inputs: Any, batch_size: int | None = None, device: Any = None, rng: Any = None, **arguments: Any) -> Any:
@@ -71,14 +71,14 @@ _KIND = inspect.Parameter
 
 
 def positional(cls: type[Operator]) -> list[inspect.Parameter]:
-    """The inputs of ``cls``."""
+    """Return the parameters for the inputs of ``cls``."""
     low, high = cls.inputs
-    given = [_KIND("input" if low == 1 else f"input{k}", _KIND.POSITIONAL_ONLY) for k in range(low)]
-    return [*given, _KIND("inputs", _KIND.VAR_POSITIONAL)] if high > low else given
+    inputs = [_KIND("input" if low == 1 else f"input{k}", _KIND.POSITIONAL_ONLY) for k in range(low)]
+    return [*inputs, _KIND("inputs", _KIND.VAR_POSITIONAL)] if high > low else inputs
 
 
 def keywords(cls: type[Operator]) -> list[inspect.Parameter]:
-    """The arguments of ``cls``."""
+    """Return the parameters for the arguments of ``cls``."""
     return [
         _KIND(p.name, _KIND.KEYWORD_ONLY, default=_KIND.empty if p.required else p.default)
         for p in parameters(cls).values()
@@ -86,28 +86,28 @@ def keywords(cls: type[Operator]) -> list[inspect.Parameter]:
 
 
 def extra(draws: bool) -> list[inspect.Parameter]:
-    """The arguments that every function has; those that draw take a generator, too."""
+    """Return the parameters that every function has; ``draws`` adds the random generator."""
     return [_KIND(n, _KIND.KEYWORD_ONLY, default=None) for n in ("batch_size", "device", *["rng"] * draws)]
 
 
 def describe(cls: type[Operator]) -> str:
-    """The docstring of the function of ``cls``."""
+    """Return the docstring of the function of ``cls``."""
     lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.stages)}.", "", "Args:"]
     for p in parameters(cls).values():
         if not p.arg.deprecated:
             default = "required" if p.required else f"default {p.default!r}"
             per_sample = ", or a Tensor or Batch" if p.arg.per_sample else ""
             lines.append(f"    {p.name}: {type_name(p.type)}{per_sample}; {p.arg.help} ({default})")
-    lines.append("    batch_size: samples of the result, where no input is a batch")
-    lines.append("    device: where to run; by default where the inputs are")
+    lines.append("    batch_size: number of samples of the result, if no input is a batch")
+    lines.append("    device: the device to run on; by default that of the inputs")
     if cls.random:
-        lines.append("    rng: the generator to draw from; by default the thread's")
+        lines.append("    rng: the random generator; by default the thread's")
     return "\n".join(lines)
 
 
 class Namespace(ModuleType):
-    """A part of the dynamic mode, ``decoders`` for example: its members are looked up in the registry, after those
-    that it was given."""
+    """A namespace of the dynamic mode, for example ``decoders``. A member that is not in ``own`` is looked up in the
+    registry."""
 
     def __init__(self, module: str, prefix: str, own: Mapping[str, Any] | None = None) -> None:
         super().__init__(module, "Generated from the registry of operators.")
@@ -117,16 +117,16 @@ class Namespace(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = look_up(self.__name__, self._prefix, name)
-        setattr(self, name, found)
-        return found
+        value = look_up(self.__name__, self._prefix, name)
+        setattr(self, name, value)
+        return value
 
     def __dir__(self) -> list[str]:
         return sorted({*members(self._prefix), *(n for n in self.__dict__ if not n.startswith("_"))})
 
 
 def look_up(module: str, prefix: str, name: str) -> Any:
-    """The member ``name`` of the namespace whose names begin with ``prefix``. Raises AttributeError."""
+    """Return the member ``name`` of the namespace whose names begin with ``prefix``. Raises AttributeError."""
     full = prefix + name
     for last in (False, True):
         known = names()
@@ -135,10 +135,10 @@ def look_up(module: str, prefix: str, name: str) -> Any:
         if any(k.startswith(full + ".") for k in known):
             return Namespace(f"{module}.{name}", full + ".")
         if not last:
-            load_installed_plugins()  # entry points cost time, and are asked only for names not known here
+            load_installed_plugins()  # entry points cost time, and are loaded only for names that are not known yet
     raise AttributeError(f"{module} has no {name!r}{hint(full, known)}")
 
 
 def members(prefix: str) -> list[str]:
-    """The names in a namespace."""
+    """Return the names in a namespace."""
     return sorted({n[len(prefix) :].split(".")[0] for n in names() if n.startswith(prefix)})

@@ -13,24 +13,24 @@ from .values import Value, as_batch, as_tensor, invoke
 
 
 def imread(filepaths: Any, /, *, device: Any = "cpu", **arguments: Any) -> Any:
-    """Read and decode the image at a path, a Tensor; or, of a list of paths, a Batch. Paths may be Tensors and Batches
-    of their bytes. ``arguments`` are those of `decoders.image`. Raises TypeError for what is no path, SampleError for
-    files that cannot be read or decoded."""
+    """Read and decode image files: one path gives a Tensor, a list of paths a Batch. Paths may also be Tensors and
+    Batches of their bytes. ``arguments`` are the arguments of `decoders.image`. Raises TypeError for a value that is
+    not a path, SampleError for files that cannot be read or decoded."""
     encoded = invoke(find_operator("io.file.read"), (_paths(filepaths),), {})
     return invoke(find_operator("decoders.image"), (encoded,), arguments, device=device)
 
 
-def _paths(given: Any) -> Value:
-    if isinstance(given, Value):
-        return given
-    if isinstance(given, (str, bytes, os.PathLike)):
-        return as_tensor(_bytes(given))
-    if isinstance(given, (list, tuple)):
-        return as_batch([_bytes(p) for p in given], dtype="u8")
-    raise ArgumentTypeError(f"imread takes a path, a list of paths, or a Tensor or Batch of their bytes, got {given!r}")
+def _paths(paths: Any) -> Value:
+    if isinstance(paths, Value):
+        return paths
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        return as_tensor(_bytes(paths))
+    if isinstance(paths, (list, tuple)):
+        return as_batch([_bytes(p) for p in paths], dtype="u8")
+    raise ArgumentTypeError(f"imread takes a path, a list of paths, or a Tensor or Batch of their bytes, got {paths!r}")
 
 
 def _bytes(path: Any) -> Any:
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise ArgumentTypeError(f"a path is a text or a pathlib.Path, got {path!r}")
+        raise ArgumentTypeError(f"a path is a string or a pathlib.Path, got {path!r}")
     return np.frombuffer(os.fsencode(path), np.uint8)

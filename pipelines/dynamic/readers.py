@@ -1,4 +1,4 @@
-"""Readers of the dynamic mode: objects that go over a data set, an epoch at a time."""
+"""Readers of the dynamic mode: objects that iterate over a data set, one epoch at a time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .devices import device as device_of
 from .dtypes import DType, type_id
 from .values import Value, value_of
 
-_AHEAD = 16
-"""Samples that are read at once where the loop takes them one by one."""
+_SAMPLES_PER_READ = 16
+"""Samples that are read at once if the loop takes single samples."""
 
 
 class ReaderState:
-    """The place of a reader: the next sample of its endless sequence, the epoch, and samples left of an epoch that was
-    begun. ``str`` of it can be stored and given to `Reader.set_state`."""
+    """Position of a reader: the next sample of its endless sequence, the epoch, and the samples left of an epoch that
+    has begun. ``str`` of it can be stored and passed to `Reader.set_state`."""
 
     __slots__ = ("epoch", "left", "position")
 
@@ -38,12 +38,12 @@ class ReaderState:
 
     @staticmethod
     def parse(text: str) -> ReaderState:
-        """The state that was written as ``text``. Raises ValueError."""
+        """Return the state that was written as ``text``. Raises ValueError."""
         try:
-            held = json.loads(text)
-            return ReaderState(*(int(held[k]) for k in ("position", "epoch", "left")))
+            fields = json.loads(text)
+            return ReaderState(*(int(fields[k]) for k in ("position", "epoch", "left")))
         except (ValueError, KeyError, TypeError):
-            raise ArgumentValueError(f"{text!r} is no state of a reader of the dynamic mode") from None
+            raise ArgumentValueError(f"{text!r} is not the state of a reader of the dynamic mode") from None
 
     def __str__(self) -> str:
         return json.dumps({"position": self.position, "epoch": self.epoch, "left": self.left})
@@ -59,7 +59,8 @@ class ReaderState:
 
 
 class Reader:
-    """Base of all readers. `next_epoch` gives tuples of Tensors or of Batches, or, where outputs have names, mappings.
+    """Base class of all readers. `next_epoch` yields tuples of Tensors or Batches, or mappings if the outputs have
+    names. For one thread at a time.
 
     The sequence of samples is endless, as in a pipeline: the last batch of an epoch is filled up with the first samples
     of the next one, unless ``pad_last_batch`` repeats the last sample.
@@ -78,8 +79,9 @@ class Reader:
         seed: int | None = None,
         **arguments: Any,
     ) -> None:
-        """Raises TypeError and ValueError for arguments that the reader does not take. The data set is opened when the
-        first sample is asked for. ``enable_checkpointing`` is taken for DALI's sake: there is always a state."""
+        """Raises TypeError and ValueError for arguments that the reader does not accept. The data set is opened when
+        the first sample is requested. ``enable_checkpointing`` is accepted for compatibility with DALI: every reader
+        has a state."""
         del num_inputs, enable_checkpointing
         cls = self.operator
         where = calls.line()
@@ -110,14 +112,14 @@ class Reader:
         self._resumed = False
         self._way: str | None = None
         self._where = ""
-        """The program's line that asked for data last."""
+        """The program's line that requested data last."""
         self.captured: Any = None
-        """The state that `capture` keeps from epoch to epoch, once the reader is used there."""
+        """Batch size and `capture.Loop` of captured epochs; None until the first one."""
 
     # -- the data set -------------------------------------------------------------------------------------------------
 
     def _opened(self, batch_size: int) -> None:
-        """Open the data set, and know its order for batches of ``batch_size``. Raises SpecError and JobError."""
+        """Open the data set and create its order for batches of ``batch_size``. Raises SpecError and JobError."""
         if self._source is None:
             try:
                 self._source = self._op.open()
@@ -131,36 +133,37 @@ class Reader:
             self._order = self._op.order(len(self._source), self._seed & 0xFFFFFFFF, batch_size, groups)
 
     def chosen(self, start: int, n: int) -> Samples:
-        """Which samples are [start, start + n) of the endless sequence; for the program's thread only."""
+        """Return the samples [start, start + n) of the endless sequence. Only for the program's thread."""
         samples: Samples = self._order.samples(start, n, self._source)
         return samples
 
     def read(self, samples: Samples) -> tuple[Data, ...]:
-        """The data of ``samples``; for any thread. Raises SampleError for one that cannot be read."""
+        """Return the data of ``samples``. For any thread. Raises SampleError for a sample that cannot be read."""
         ctx = Context(self._op, "cpu", samples, rng="dali", source=self._source)
         outputs = outputs_of(self._op.kernel("cpu")(ctx))
         if ctx.rejects:
-            calls.refuse(self.name, ctx.rejects, samples, self._where)
+            calls.raise_reject(self.name, ctx.rejects, samples, self._where)
         if self._device is None or self._device.on_host:
             return outputs
         return tuple(value_of(data, True).to_device(self._device).data for data in outputs)
 
     def given(self, outputs: tuple[Data, ...], batched: bool) -> Any:
-        """The value that the loop is given: a tuple, or a mapping where the outputs have names."""
+        """Return the value that the loop receives: a tuple, or a mapping if the outputs have names."""
         return self.named([value_of(data, batched) for data in outputs])
 
     def named(self, values: Sequence[Value]) -> Any:
-        """As `given`, of values."""
+        """Return the loop's value, as `given` does, for outputs that are already Tensors or Batches."""
         names = self._op.output_names
         return tuple(values) if names is None else dict(zip(names, values, strict=True))
 
     @property
     def outputs(self) -> int:
-        """How many values the loop is given."""
+        """Number of values that the loop receives per iteration."""
         return self._op.num_outputs
 
     def records(self, first: int) -> ReaderInputs:
-        """The means by which a pipeline reads the same from position ``first`` on, beside this reader."""
+        """Return a description of the data from position ``first`` on, from which a pipeline reads independently of
+        this reader."""
         order = replace(self._order, _passes={}, _states=[], _permuted=None, _list=None, _job=None)
         device = self._device
         return ReaderInputs(self._op, self._source, order, first, device is not None and not device.on_host)
@@ -170,12 +173,12 @@ class Reader:
     def _go(self, way: str) -> None:
         self._where = calls.line()
         if self._way not in (None, way):
-            raise RuntimeError(f"{self._where}: {self.name}: was used for {self._way} and cannot be used for {way}; "
-                               "make another reader")  # fmt: skip
+            raise RuntimeError(f"{self._where}: {self.name}: it was used for {self._way} and cannot also be "
+                               f"used for {way}; create another reader")  # fmt: skip
         self._way = way
 
     def size_of(self, batch_size: int | None) -> int | None:
-        """The batch size of an epoch: the one that is asked for, or the constructor's. Raises ValueError."""
+        """Return the batch size of an epoch: ``batch_size``, or the constructor's for None. Raises ValueError."""
         n = self._most if batch_size is None else batch_size
         if n is not None and n < 1:
             raise ArgumentValueError(f"{calls.line()}: {self.name}: batch_size must be at least 1, got {n}")
@@ -185,7 +188,8 @@ class Reader:
         return n
 
     def __call__(self, *, batch_size: int | None = None) -> Any:
-        """The next sample, or the next batch. Raises RuntimeError for a reader that `next_epoch` was called of."""
+        """Return the next sample, or the next batch. Raises RuntimeError for a reader on which `next_epoch` was
+        called."""
         self._go("single calls")
         n = self.size_of(batch_size) if batch_size is not None else None
         self._opened(n or 1)
@@ -197,10 +201,10 @@ class Reader:
     def next_epoch(
         self, batch_size: int | None = None, ctx: EvalContext | None = None, capture: bool = False
     ) -> Iterator[Any]:
-        """The samples of one epoch, or its batches where ``batch_size`` was given, here or to the constructor.
+        """Yield the samples of one epoch, or its batches if ``batch_size`` is given here or to the constructor.
 
-        While the loop works on one batch the next is read. ``capture`` turns the loop's body into a pipeline, see
-        `capture`. Raises ValueError and RuntimeError for uses that do not go together.
+        The next batch is read while the loop works on one. ``capture`` turns the loop's body into a pipeline, see
+        `capture`. Raises ValueError and RuntimeError for uses that exclude each other.
         """
         n = self.size_of(batch_size)
         if capture and n is None:
@@ -215,7 +219,8 @@ class Reader:
         return self._samples(context) if n is None else self.batches(n, context)
 
     def begin_epoch(self) -> int:
-        """Samples of the epoch that begins now; of one that a restored state has begun, those that are left."""
+        """Begin an epoch and return its number of samples; for an epoch that a restored state has begun, the samples
+        left."""
         if not self._resumed:
             self._left = self._order.shard_size(self._epoch)
             self._epoch += 1
@@ -223,17 +228,17 @@ class Reader:
         return self._left
 
     def took(self, n: int) -> None:
-        """The loop was given ``n`` samples."""
+        """Advance by ``n`` samples, which the loop has received."""
         self._position += n
         self._left = max(0, self._left - n)
 
     @property
     def position(self) -> int:
-        """The next sample of the endless sequence."""
+        """Position of the next sample in the endless sequence."""
         return self._position
 
     def batches(self, n: int, context: EvalContext) -> Iterator[Any]:
-        """The batches of one epoch, read one ahead."""
+        """Yield the batches of one epoch; the next one is read ahead."""
         left = self.begin_epoch()
         ahead = context.thread_pool.submit(self.read, self.chosen(self._position, n)) if left > 0 else None
         while ahead is not None:
@@ -247,7 +252,7 @@ class Reader:
     def _samples(self, context: EvalContext) -> Iterator[Any]:
         left = self.begin_epoch()
         while left > 0:
-            n = min(_AHEAD, left)
+            n = min(_SAMPLES_PER_READ, left)
             outputs = self.read(self.chosen(self._position, n))
             for i in range(n):
                 self.took(1)
@@ -258,25 +263,24 @@ class Reader:
     # -- facts and states ---------------------------------------------------------------------------------------------
 
     def get_metadata(self) -> dict[str, Any]:
-        """Sizes and sharding, as `Pipeline.reader_meta` gives them."""
+        """Return sizes and sharding of the data set, as `Pipeline.reader_meta` does."""
         self._opened(self._batch_size)
         return reader_facts(self._op, self._order)
 
     def get_state(self, cuda_stream: Any = None) -> ReaderState:
-        """Where the reader is: after the last sample that a loop was given."""
+        """Return the position after the last sample that a loop has received."""
         return ReaderState(self._position, self._epoch, self._left)
 
     def set_state(self, value: ReaderState | str) -> None:
-        """Go on from ``value``; an epoch that was begun then is finished by the next `next_epoch`. Raises
-        ValueError."""
+        """Continue from ``value``; the next `next_epoch` finishes an epoch that had begun. Raises ValueError."""
         state = value if isinstance(value, ReaderState) else ReaderState.parse(str(value))
         self._position, self._epoch, self._left = state.position, state.epoch, state.left
         self._resumed = state.left > 0
 
     def __del__(self) -> None:
         source, captured = getattr(self, "_source", None), getattr(self, "captured", None)
-        if captured is not None and captured[1].ahead is not None:
-            captured[1].ahead.abandon(lambda: source and source.close())
+        if captured is not None and captured[1].pipeline is not None:
+            captured[1].pipeline.abandon(lambda: source and source.close())
         elif source is not None:
             source.close()
 
@@ -286,7 +290,8 @@ def _plain(value: Any) -> Any:
 
 
 def reader_class(name: str, cls: type[Operator], about: str) -> type[Reader]:
-    """The class of reader ``cls``, called ``name``, with ``about`` as docstring: ``readers.File``."""
+    """Return the class called ``name`` for reader ``cls``, for example ``readers.File``, with ``about`` as its
+    docstring."""
     *folders, last = name.split(".")
     module = ".".join(("dali_run.dynamic", *folders))
     return type(last, (Reader,), {"operator": cls, "__doc__": about, "__module__": module})

@@ -1,8 +1,8 @@
-"""Random generators of the dynamic mode, with DALI's draws: Philox4x32-10, seven numbers for each call of an operator.
+"""Random generators of the dynamic mode, with DALI's numbers: Philox4x32-10, seven numbers per call of an operator.
 
-A call takes 7 x 32 bits of the generator and makes the state of the operator's own streams of them: 64 bits of key, 128
-of counter, and which of the counter's four words comes first (found by comparison with DALI 2.4). The operator's
-sample i then draws 65537 i sequences further on, as in pipelines.
+A call takes 7 x 32 bits from the generator as the state of the operator's own streams: 64 bits of key, 128 bits of
+counter, and which of the counter's four words comes first (found by comparison with DALI 2.4). Sample i of the operator
+then begins 65537 i sequences further on, as in pipelines.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ _FORMAT = re.compile(r"Philox_([0-9A-F]{16})_([0-9A-F]{16}):([0-9A-F]{16})_([0-3
 
 
 class RNGState:
-    """The state of a generator: its key, and the place of the next draw. ``str`` of it can be stored, as DALI writes
-    it, and given to `RNG`."""
+    """State of a generator: its key, and the number of the next draw. ``str`` of it is DALI's text, which can be stored
+    and passed to `RNG`."""
 
     __slots__ = ("at", "key")
 
     def __init__(self, key: int, at: int) -> None:
         self.key = key
         self.at = at
-        """Number of the next draw, below 2^130: four times the counter, and the word of it."""
+        """Number of the next draw, below 2^130: four times the counter plus the word of it."""
 
     @staticmethod
     def parse(text: str) -> RNGState:
-        """The state that was written as ``text``. Raises ValueError."""
-        found = _FORMAT.fullmatch(text)
-        if found is None:
-            raise ArgumentValueError(f"{text!r} is no state of a random generator; one looks like {RNGState(7, 0)}")
-        key, high, low, phase = (int(part, 16) for part in found.groups())
+        """Return the state that was written as ``text``. Raises ValueError."""
+        match = _FORMAT.fullmatch(text)
+        if match is None:
+            raise ArgumentValueError(
+                f"{text!r} is not the state of a random generator; one looks like {RNGState(7, 0)}"
+            )
+        key, high, low, phase = (int(part, 16) for part in match.groups())
         return RNGState(key, (high << 64 | low) << 2 | phase)
 
     def __str__(self) -> str:
@@ -57,12 +59,13 @@ class RNGState:
 
 
 class RNG:
-    """A random generator. Operators that draw take it as ``rng=``; a call gives a number of 32 bits."""
+    """A random generator. Operators that draw random numbers accept it as ``rng=``; calling it returns a number of 32
+    bits."""
 
     __slots__ = ("_at", "_key", "_words")
 
     def __init__(self, seed: int | None = None, state: RNGState | str | None = None) -> None:
-        """From a ``seed`` of 64 bits, or going on from a ``state``; from a random seed without either. Raises
+        """Start from a ``seed`` of 64 bits or continue from a ``state``; without either, from a random seed. Raises
         TypeError and ValueError."""
         if seed is not None and state is not None:
             raise ArgumentValueError("seed and state exclude each other")
@@ -80,8 +83,8 @@ class RNG:
 
     @property
     def seed(self) -> int:
-        """May only be set: it starts the generator anew."""
-        raise AttributeError("the seed of a generator can be set, not read; its state can")
+        """The seed, which can only be set: that restarts the generator."""
+        raise AttributeError("the seed of a generator can be set, but not read; read its state instead")
 
     @seed.setter
     def seed(self, value: int) -> None:
@@ -89,7 +92,7 @@ class RNG:
 
     @property
     def state(self) -> RNGState:
-        """Where the generator is."""
+        """The current state."""
         return RNGState(self._key, self._at)
 
     @state.setter
@@ -98,30 +101,30 @@ class RNG:
 
     @property
     def place(self) -> int:
-        """The number of the next draw."""
+        """Number of the next draw."""
         return self._at
 
     def get_state(self, cuda_stream: Any = None) -> RNGState:
-        """As `state`; readers have the same method."""
+        """Return `state`; readers have the same method."""
         return self.state
 
     def set_state(self, value: RNGState | str) -> None:
-        """Go on from ``value``, a state or its text. Raises ValueError."""
+        """Continue from ``value``, a state or its text. Raises ValueError."""
         state = value if isinstance(value, RNGState) else RNGState.parse(str(value))
         self._key, self._at = state.key, state.at
 
     def clone(self) -> RNG:
-        """Another generator that goes on from here."""
+        """Return a second generator with the same state."""
         return RNG(state=self.state)
 
     def advance(self, n: int) -> None:
-        """Leave out ``n`` draws. Raises ValueError for a number below 0."""
+        """Skip ``n`` draws. Raises ValueError for a negative number."""
         if n < 0:
             raise ArgumentValueError(f"a generator cannot go back, got {n}")
         self._at = (self._at + n) & ((1 << 130) - 1)
 
     def __call__(self) -> int:
-        """The next number, below 2^32."""
+        """Return the next number, below 2^32."""
         self._draw()
         self.advance(1)
         return int(self._words[0])
@@ -131,7 +134,8 @@ class RNG:
         _kernels.words_from(self._key, counter >> 64, counter & _64, self._at & 3, self._words)
 
     def seven(self) -> tuple[int, int, int, int]:
-        """The numbers for one call of an operator: key, counter (low and high half), word of the operator's streams."""
+        """Draw seven numbers and return the state of one operator call's streams: key, low and high half of the
+        counter, word."""
         self._draw()
         self.advance(7)
         a, b, c, d, e, f, g = self._words.tolist()
@@ -150,10 +154,10 @@ _local = _Local()
 
 
 def get_default_rng() -> RNG:
-    """This thread's generator, which calls without ``rng=`` draw from."""
+    """Return this thread's generator, from which calls without ``rng=`` draw."""
     return _local.rng
 
 
 def set_seed(seed: int) -> None:
-    """Start this thread's generator anew."""
+    """Restart this thread's generator from ``seed``."""
     _local.rng.seed = seed

@@ -1,4 +1,4 @@
-"""ExternalSource: data of a program's as values of the dynamic mode."""
+"""ExternalSource: a program's own data as values of the dynamic mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .values import Batch, as_batch, as_tensor
 
 
 class ExternalSource:
-    """Data of a callable without parameters, or of an iterable: each call takes the next element."""
+    """Data of a callable without parameters, or of an iterable: each call returns the next element. For one thread at a
+    time."""
 
     def __init__(
         self,
@@ -26,8 +27,8 @@ class ExternalSource:
         layout: str | Sequence[str] | None = None,
         dtype: Any = None,
     ) -> None:
-        """``cycle`` says what comes after the last element of an iterable: nothing (``no``), the first one again
-        (``quiet``), or StopIteration once, and then the first one (``raise``). Raises TypeError and ValueError."""
+        """``cycle`` sets what follows the last element of an iterable: the end (``no``), the first element again
+        (``quiet``), or StopIteration once and then the first element (``raise``). Raises TypeError and ValueError."""
         self._is_function = callable(source)
         if not callable(source) and not isinstance(source, Iterable):
             raise ArgumentTypeError(f"a source is a callable without parameters or an iterable, got {source!r}")
@@ -39,31 +40,31 @@ class ExternalSource:
         if cycle not in (None, False, True, "no", "quiet", "raise"):
             raise ArgumentValueError(f"cycle is 'no', 'quiet' or 'raise', got {cycle!r}")
         if cycle not in (None, False, "no") and inspect.isgenerator(source):
-            raise ArgumentTypeError("a generator ends for good; give the function that makes it, and it can be cycled")
+            raise ArgumentTypeError("a generator cannot be restarted; pass the generator function instead to cycle it")
         self._cycle = {None: "no", False: "no", True: "quiet"}.get(cycle, cycle)  # type: ignore[arg-type]
         self._makes = makes
         self._source: Any = source
         self._iterator: Iterator[Any] | None = None
         self.outputs = num_outputs
-        """How many values an element has."""
+        """Number of values in an element."""
         self._device = device_of(device)
         self._layouts = _each(layout, num_outputs, "layout")
         self._dtypes = _each(dtype, num_outputs, "dtype")
         self.captured_loop: Any = None
-        """The state that `capture` keeps from epoch to epoch."""
+        """Batch size and `capture.Loop` of captured loops; None until the first one."""
 
     def __call__(self, *, batch_size: int | None = None) -> Any:
-        """The next element: a Batch where the source gives one or ``batch_size`` is given, which then broadcasts a
-        sample; otherwise a Tensor. A tuple of them with several outputs.
+        """Return the next element: a Batch if the source returns one or if ``batch_size`` is given, which repeats one
+        sample; otherwise a Tensor. With several outputs, a tuple of them.
 
-        Raises StopIteration at the end, ValueError for another number of outputs or samples than was promised.
+        Raises StopIteration at the end, ValueError if the number of outputs or samples differs from the declared one.
         """
         element = self._next()
         if self.outputs == 1:
             return self._value(element, 0, batch_size)
         if not isinstance(element, (tuple, list)) or len(element) != self.outputs:
             got = len(element) if isinstance(element, (tuple, list)) else 1
-            raise ArgumentValueError(f"the source gave {got} outputs, num_outputs is {self.outputs}")
+            raise ArgumentValueError(f"the source returned {got} outputs, but num_outputs is {self.outputs}")
         return tuple(self._value(v, k, batch_size) for k, v in enumerate(element))
 
     def _next(self) -> Any:
@@ -83,34 +84,36 @@ class ExternalSource:
             return next(self._iterator)
 
     def _value(self, value: Any, k: int, batch_size: int | None) -> Any:
-        given = {"dtype": self._dtypes[k], "device": self._device, "layout": self._layouts[k]}
+        options = {"dtype": self._dtypes[k], "device": self._device, "layout": self._layouts[k]}
         if isinstance(value, (Batch, TensorList)):
-            made = as_batch(value, **given)
-            if batch_size is not None and made.batch_size != batch_size:
-                raise ArgumentValueError(f"the source gave {made.batch_size} samples, batch_size is {batch_size}")
-            return made
-        one = as_tensor(value, **given)
-        return one if batch_size is None else Batch.broadcast(one, batch_size)
+            result = as_batch(value, **options)
+            if batch_size is not None and result.batch_size != batch_size:
+                raise ArgumentValueError(
+                    f"the source returned {result.batch_size} samples, but batch_size is {batch_size}"
+                )
+            return result
+        sample = as_tensor(value, **options)
+        return sample if batch_size is None else Batch.broadcast(sample, batch_size)
 
     def __del__(self) -> None:
         captured = getattr(self, "captured_loop", None)
-        if captured is not None and captured[1].ahead is not None:
-            captured[1].ahead.abandon(lambda: None)
+        if captured is not None and captured[1].pipeline is not None:
+            captured[1].pipeline.abandon(lambda: None)
 
     def captured(self, batch_size: int, ctx: EvalContext | None = None) -> Iterator[Any]:
-        """Go over the source once, in a loop whose body becomes a pipeline; see `Reader.next_epoch`."""
+        """Iterate over the source once, in a loop whose body becomes a pipeline; see `Reader.next_epoch`."""
         from .capture import source_epoch
 
         return source_epoch(self, batch_size, EvalContext.current() if ctx is None else ctx)
 
 
 def _parameters(source: Any) -> bool:
-    """It cannot be called without arguments."""
+    """Return whether ``source`` requires arguments."""
     try:
-        given = inspect.signature(source).parameters.values()
+        parameters = inspect.signature(source).parameters.values()
     except (TypeError, ValueError):
         return False
-    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in given)
+    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 def _each(value: Any, n: int, name: str) -> list[Any]:

@@ -1,4 +1,5 @@
-"""The stub of the dynamic mode: typed signatures for type checkers and editors, generated from the registry."""
+"""The type stub of the dynamic mode: signatures for type checkers and editors, generated from the operator registry by
+`make docs`."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ _Floats = float | Sequence[float] | npt.NDArray[Any]
 '''
 _HIDDEN = {"bool": "_bool", "RNG": "_RNG", "RNGState": "_RNGState", "get_default_rng": "_get_default_rng",
            "set_seed": "_set_seed"}  # fmt: skip
-"""Members of other names first: ``bool`` is a type of tensors, and the others belong to ``random``."""
+"""Names under which members are imported first: ``bool`` is a type of tensors, and the others belong to ``random``."""
 _RANDOM = ("RNG = _RNG", "RNGState = _RNGState", "get_default_rng = staticmethod(_get_default_rng)",
            "set_seed = staticmethod(_set_seed)")  # fmt: skip
 
 
 def stub() -> str:
-    """The text of dali_run/dynamic/__init__.pyi."""
+    """Return the text of dali_run/dynamic/__init__.pyi."""
     lines = tree({name: find(operator) for name, operator in names().items()}, _member, {"random": _RANDOM})
     imported = list(_imports())
     inner = [line for line in imported if line.startswith("from . ")]
@@ -46,14 +47,15 @@ def stub() -> str:
 
 
 def _imports() -> Iterator[str]:
-    """The imports of dali_run/dynamic/__init__.py, one name each, sorted; those that it does not show left out."""
+    """Yield the imports of dali_run/dynamic/__init__.py, one name each, sorted, without the names that are not
+    public."""
     spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}.dynamic")
     assert spec is not None
     assert spec.origin is not None
     body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
     shown = next(ast.literal_eval(n.value) for n in body if isinstance(n, ast.Assign) and _is_all(n.targets[0]))
-    given = [(n, a) for n in body if isinstance(n, ast.ImportFrom) and n.level for a in n.names]
-    for n, a in sorted(given, key=lambda p: (-p[0].level, p[0].module or "", not p[1].name[0].isupper(),
+    imports = [(n, a) for n in body if isinstance(n, ast.ImportFrom) and n.level for a in n.names]
+    for n, a in sorted(imports, key=lambda p: (-p[0].level, p[0].module or "", not p[1].name[0].isupper(),
                                              not p[1].name.isupper(), p[1].name.lower())):  # fmt: skip
         name = a.asname or a.name
         if name in shown or name in _HIDDEN:
@@ -104,7 +106,7 @@ def _result(cls: type[Operator], value: str) -> str:
 
 
 def _builtin(text: str) -> str:
-    """``bool`` is a type of tensors there."""
+    """Replace ``bool`` by ``builtins.bool``: in the dynamic mode, ``bool`` is a type of tensors."""
     name, kind = text.split(": ", 1)
     return f"{name}: {kind.replace('bool', 'builtins.bool')}"
 

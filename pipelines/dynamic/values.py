@@ -1,4 +1,4 @@
-"""Tensor and Batch: the values of the dynamic mode; and calls of operators on them: results now or later."""
+"""Tensor and Batch, the values of the dynamic mode, and calls of operators on them, at once or deferred."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ from .rng import RNG, get_default_rng
 
 
 class Value(Arithmetic[Any]):
-    """The common base of tensors and batches: data of the engine's, which may not be computed yet, and arithmetic."""
+    """Base class of tensors and batches: the engine's data, which may not be computed yet, and arithmetic."""
 
     __slots__ = ("__weakref__", "_data", "_later", "invariant", "trace")
 
     _data: Data | None
     _later: tuple[calls.DeferredCall, int] | None
     trace: Any
-    """Of a value in a captured loop: the loop's `capture.Step`, and which of its values this is."""
+    """For a value of a captured loop: its `capture.Step`, its key, and whether it is the pipeline's; else None."""
     invariant: bool
-    """The program promised that it stays the same in every iteration of a captured loop."""
+    """Whether the program promised that the value stays the same in every iteration of a captured loop."""
 
     @property
     def data(self) -> Data:
-        """The engine's batch, which the program looks at; computed now if it was deferred."""
+        """The engine's batch, for the program; computed now if it was deferred."""
         if self.trace is not None:
-            self.trace[0].asked(self.trace[1])
-        return self.held()
+            self.trace[0].note_read(self.trace[1])
+        return self.computed_data()
 
-    def held(self) -> Data:
-        """The engine's batch, for the calls that take the value."""
+    def computed_data(self) -> Data:
+        """Return the engine's batch, for calls that take the value; computed now if it was deferred."""
         if self._data is None:
             assert self._later is not None
             later, k = self._later
@@ -75,13 +75,13 @@ class Value(Arithmetic[Any]):
 
     @property
     def device(self) -> Device:
-        """Where the data is, or will be."""
+        """The device of the data, also if it is not computed yet."""
         if self._data is None and self._later is not None:
             if self._later[0].on_host:
                 return Device.CPU
             if self._later[0].device is not None:
                 return self._later[0].device
-        data = self.held().data
+        data = self.computed_data().data
         return Device.CPU if isinstance(data, np.ndarray) else Device("gpu", int(data.device.id))
 
     @property
@@ -91,28 +91,28 @@ class Value(Arithmetic[Any]):
 
     @property
     def ndim(self) -> int:
-        """Dimensions of a sample."""
+        """Number of dimensions of a sample."""
         return int(self.data.shapes.shape[1])
 
     @property
     def layout(self) -> str | None:
-        """The names of the dimensions, such as HWC; None where nobody gave any."""
+        """Names of the dimensions, for example HWC; None if they have none."""
         return self.data.layout or None
 
     def evaluate(self) -> Any:
-        """Compute the value if that was deferred; the value itself."""
+        """Compute the value if it was deferred, and return it."""
         _ = self.data
         return self
 
     def to_device(self, device: Any, force_copy: bool = False) -> Any:
-        """The value on ``device``: itself where it is there, unless ``force_copy``. Raises DeviceError."""
-        wanted, here = device_of(device), self.device
-        if wanted is None or (wanted == here and not force_copy):
+        """Return the value on ``device``: itself if it is there, unless ``force_copy``. Raises DeviceError."""
+        target, current = device_of(device), self.device
+        if target is None or (target == current and not force_copy):
             return self
         steps = loops.steps
         if steps and self.trace is not None and self.trace[0] is steps[-1] and not force_copy:
-            return steps[-1].move(self, wanted)
-        return made(type(self), moved_to(self.data, wanted))
+            return steps[-1].move(self, target)
+        return made(type(self), moved_to(self.data, target))
 
     def _repr_html_(self) -> str:
         from ..show.notebook import batch_html
@@ -120,11 +120,11 @@ class Value(Arithmetic[Any]):
         return batch_html(self.cpu().data, type(self).__name__)
 
     def cpu(self) -> Any:
-        """The value on the host; itself where it is there."""
+        """Return the value on the host; itself if it is there."""
         return self.to_device(Device.CPU)
 
     def gpu(self, index: int | None = None) -> Any:
-        """The value on a GPU, the current one unless ``index`` says which. Raises DeviceError without a GPU."""
+        """Return the value on GPU ``index``, by default the current one. Raises DeviceError without a GPU."""
         return self.to_device(Device("gpu", index))
 
     def __bool__(self) -> bool:
@@ -138,7 +138,7 @@ class Value(Arithmetic[Any]):
 
 
 class Tensor(Value, ReadableArray):
-    """One sample. NumPy, CuPy, PyTorch and whatever speaks DLPack read it without a copy."""
+    """One sample. NumPy, CuPy, PyTorch and other libraries that support DLPack read it without a copy."""
 
     __slots__ = ()
 
@@ -152,31 +152,31 @@ class Tensor(Value, ReadableArray):
         index_in_batch: int | None = None,
         copy: bool = False,
     ) -> None:
-        """From an array, a (nested) list or a number; or sample ``index_in_batch`` of ``batch``. Raises TypeError and
-        ValueError."""
+        """Create a tensor from an array, a (nested) list or a number, or from sample ``index_in_batch`` of ``batch``.
+        Raises TypeError and ValueError."""
         if (data is None) == (batch is None):
             raise ArgumentValueError("a tensor is made of data, or of a batch and index_in_batch")
         if batch is not None:
-            held = sample_of(batch.data, 0 if index_in_batch is None else index_in_batch)
+            engine_batch = sample_of(batch.data, 0 if index_in_batch is None else index_in_batch)
         else:
-            held = _tensor_data(data, layout, copy)
-        self._data = finished(held, dtype, device)
+            engine_batch = _tensor_data(data, layout, copy)
+        self._data = finished(engine_batch, dtype, device)
         self._later = self.trace = None
         self.invariant = False
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents."""
+        """Lengths of the dimensions."""
         return tuple(self.data.shapes[0].tolist())
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Bytes per element."""
         return int(self.data.data.dtype.itemsize)
 
     @property
@@ -189,27 +189,28 @@ class Tensor(Value, ReadableArray):
         return self.data.sample(0)
 
     def item(self) -> Any:
-        """The only element, as Python has it. Raises ValueError where there are others."""
+        """Return the only element as a Python number. Raises ValueError if the tensor has another number of
+        elements."""
         if self.size != 1:
-            raise ArgumentValueError(f"the tensor has {self.size} elements, item() is for one")
+            raise ArgumentValueError(f"the tensor has {self.size} elements, but item() needs exactly one")
         return self._array.item()
 
     def torch(self, copy: bool = False) -> Any:
-        """The tensor as PyTorch's, without a copy unless ``copy``. Raises ImportError without PyTorch."""
+        """Return the data as a PyTorch tensor, without a copy unless ``copy``. Raises ImportError without PyTorch."""
         return to_torch(self._array, copy)
 
     def __getitem__(self, index: Any) -> Any:
         return subscript(self, index)
 
     __iter__ = None
-    """Iterating would go on without end: [] does not raise IndexError before a deferred value is computed."""
+    """None, because iteration would never end: [] does not raise IndexError before a deferred value is computed."""
 
     def __repr__(self) -> str:
         return _described("Tensor", self, np.array2string(np.asarray(self), **_SHORT), f"shape={self.shape}")
 
 
 class Batch(Value):
-    """Samples of one type and number of dimensions, and of any shapes."""
+    """Samples with the same type and number of dimensions, and any shapes."""
 
     __slots__ = ()
 
@@ -221,48 +222,48 @@ class Batch(Value):
         layout: str | None = None,
         copy: bool = False,
     ) -> None:
-        """From a list of tensors, arrays or numbers, or from one array whose first dimension counts the samples. Raises
-        TypeError and ValueError; for an empty list without ``dtype``, too."""
+        """Create a batch from a list of tensors, arrays or numbers, or from one array whose first dimension counts the
+        samples. Raises TypeError and ValueError; also for an empty list without ``dtype``."""
         self._data = finished(_batch_data(tensors, dtype, layout, copy), dtype, device)
         self._later = self.trace = None
         self.invariant = False
 
     @property
     def batch_size(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         if self._data is None and self._later is not None and self._later[0].size is not None:
             return self._later[0].size
-        return len(self.held().offsets)
+        return len(self.computed_data().offsets)
 
     @property
     def shape(self) -> list[tuple[int, ...]]:
-        """The shape of each sample."""
+        """Shape of each sample."""
         return [tuple(s) for s in self.data.shapes.tolist()]
 
     @property
     def tensors(self) -> Samplewise:
-        """The samples, as a list has them: ``tensors[0]``, ``len``, ``for``."""
+        """The samples as a sequence: ``tensors[0]``, ``len``, ``for``."""
         return Samplewise(self, range(self.batch_size))
 
     @property
     def slice(self) -> Cutter:
-        """``slice[...]`` cuts each sample; the indices may be batches with one entry a sample."""
+        """Indexing ``slice[...]`` cuts each sample; the indices may be batches with one entry per sample."""
         return Cutter(self)
 
     def select(self, sample_range: Any) -> Any:
-        """Sample ``sample_range``, a Tensor; or the samples of a slice or list, a Batch. Raises IndexError."""
+        """Return one sample, a Tensor, for an integer; the samples of a slice or list, a Batch. Raises IndexError."""
         if isinstance(sample_range, (int, np.integer)):
             return self.tensors[int(sample_range)]
         n = self.batch_size
-        chosen = range(n)[sample_range] if isinstance(sample_range, slice) else [int(k) for k in sample_range]
-        wrong = [k for k in chosen if not -n <= k < n]
-        if wrong:
-            raise IndexError(f"sample {wrong[0]} of a batch of {n}")
-        return made(Batch, calls.renumbered(self.data.take(np.array(chosen, np.int64) % max(n, 1))))
+        indices = range(n)[sample_range] if isinstance(sample_range, slice) else [int(k) for k in sample_range]
+        invalid = [k for k in indices if not -n <= k < n]
+        if invalid:
+            raise IndexError(f"sample {invalid[0]} of a batch of {n}")
+        return made(Batch, calls.renumbered(self.data.take(np.array(indices, np.int64) % max(n, 1))))
 
     @staticmethod
     def broadcast(sample: Any, batch_size: int, device: Any = None, dtype: Any = None) -> Batch:
-        """A batch whose samples all are ``sample``, which is not copied. Raises ValueError for a size below 0."""
+        """Return a batch whose samples are all ``sample``, without a copy. Raises ValueError for a negative size."""
         if batch_size < 0:
             raise ArgumentValueError(f"a batch cannot have {batch_size} samples")
         one = as_tensor(sample, dtype=dtype, device=device)
@@ -270,10 +271,10 @@ class Batch(Value):
         return batch
 
     def torch(self, copy: bool | None = None, pad: bool = False) -> Any:
-        """The batch as one tensor of PyTorch's; with ``pad`` samples are filled up with zeros to one shape.
+        """Return the batch as one PyTorch tensor; ``pad`` fills samples up with zeros to one shape.
 
-        Raises ImportError without PyTorch, ValueError for samples of several shapes, and where ``copy`` is False and
-        the data has to be copied.
+        Raises ImportError without PyTorch, ValueError for samples of different shapes, and if ``copy`` is False but the
+        data has to be copied.
         """
         data = _padded(self).data if pad and not self.data.is_uniform else self.data
         dense = data.dense()
@@ -294,11 +295,11 @@ class Batch(Value):
 
 
 class Samplewise(Sequence[Tensor]):
-    """The samples of a batch."""
+    """Sequence of a batch's samples, as `Tensor`s that share its memory."""
 
-    def __init__(self, batch: Batch, places: range) -> None:
+    def __init__(self, batch: Batch, indices: range) -> None:
         self._batch = batch
-        self._places = places
+        self._places = indices
 
     def __len__(self) -> int:
         return len(self._places)
@@ -315,7 +316,7 @@ class Samplewise(Sequence[Tensor]):
 
 
 class Cutter:
-    """`Batch.slice`: cuts each sample."""
+    """Result of `Batch.slice`: indexing it cuts each sample."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -343,7 +344,7 @@ def _described(kind: str, value: Value, text: str, *rest: str) -> str:
 
 
 def made(kind: Any, data: Data | None, later: tuple[calls.DeferredCall, int] | None = None) -> Any:
-    """A Tensor or Batch (``kind``) of data that is there, or comes later."""
+    """Return a Tensor or Batch (``kind``) of ``data``, or of output ``later[1]`` of a deferred call."""
     value = kind.__new__(kind)
     value._data = data
     value._later = later
@@ -353,18 +354,19 @@ def made(kind: Any, data: Data | None, later: tuple[calls.DeferredCall, int] | N
 
 
 def value_of(data: Data, batched: bool) -> Any:
-    """The engine's batch as a Batch, or its only sample as a Tensor."""
+    """Return the engine's batch as a Batch, or its only sample as a Tensor."""
     return made(Batch if batched else Tensor, data)
 
 
 def tensor(data: Any, dtype: Any = None, device: Any = None, layout: str | None = None, pad: bool = False) -> Tensor:
-    """A tensor with data of its own, copied from an array, a (nested) list or a number; or, of a batch, its samples
-    along a new first dimension, filled up with zeros to one shape with ``pad``. Raises TypeError and ValueError."""
+    """Return a tensor with its own data, copied from an array, a (nested) list or a number. A batch becomes one tensor
+    with a new first dimension; ``pad`` fills its samples up with zeros to one shape. Raises TypeError and ValueError.
+    """
     return _tensor(data, dtype, device, layout, pad, True)
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None, layout: str | None = None, pad: bool = False) -> Tensor:
-    """As `tensor`, of the same memory where that is possible."""
+    """Return a tensor like `tensor`, sharing memory with ``data`` if possible."""
     return _tensor(data, dtype, device, layout, pad, False)
 
 
@@ -380,21 +382,24 @@ def _tensor(data: Any, dtype: Any, device: Any, layout: str | None, pad: bool, c
 
 
 def batch(tensors: Any, dtype: Any = None, device: Any = None, layout: str | None = None) -> Batch:
-    """A batch with data of its own, see `Batch`. Raises TypeError and ValueError."""
+    """Return a batch with its own data, see `Batch`. Raises TypeError and ValueError."""
     return Batch(tensors, dtype, device, layout, copy=True)
 
 
 def as_batch(tensors: Any, dtype: Any = None, device: Any = None, layout: str | None = None) -> Batch:
-    """As `batch`, of the same memory where that is possible: an array whose first dimension counts the samples."""
+    """Return a batch like `batch`, sharing memory with ``tensors`` if they are one array whose first dimension counts
+    the samples."""
     return Batch(tensors, dtype, device, layout)
 
 
 def _tensor_data(data: Any, layout: str | None, copy: bool) -> Data:
     if isinstance(data, Tensor):
-        held = data.data
+        engine_batch = data.data
         if copy:
-            held = copied(held)
-        return held if layout is None else held.replace(layout=checked_layout(layout, held.ndim))
+            engine_batch = copied(engine_batch)
+        return (
+            engine_batch if layout is None else engine_batch.replace(layout=checked_layout(layout, engine_batch.ndim))
+        )
     if isinstance(data, PipelineTensor):
         layout = data.layout() if layout is None else layout
     if isinstance(data, (list, tuple)) and any(isinstance(v, Value) for v in data):
@@ -412,24 +417,26 @@ def _tensor_data(data: Any, layout: str | None, copy: bool) -> Data:
 
 def _batch_data(tensors: Any, dtype: Any, layout: str | None, copy: bool) -> Data:
     if tensors is None:
-        raise ArgumentValueError("a batch is made of tensors; of an empty list it has no samples")
+        raise ArgumentValueError("a batch needs tensors, got None; an empty list makes a batch without samples")
     if isinstance(tensors, (Batch, TensorList)):
-        held = tensors.data if isinstance(tensors, Batch) else calls.renumbered(tensors.batch)
+        engine_batch = tensors.data if isinstance(tensors, Batch) else calls.renumbered(tensors.batch)
         if copy:
-            held = copied(held)
-        return held if layout is None else held.replace(layout=checked_layout(layout, held.ndim))
+            engine_batch = copied(engine_batch)
+        return (
+            engine_batch if layout is None else engine_batch.replace(layout=checked_layout(layout, engine_batch.ndim))
+        )
     if hasattr(tensors, "__array__") or hasattr(tensors, "__dlpack__") or hasattr(tensors, "__cuda_array_interface__"):
-        own = tensors.layout if isinstance(tensors, Tensor) and tensors.layout else ""
+        own_layout = tensors.layout if isinstance(tensors, Tensor) and tensors.layout else ""
         array = as_array(tensors) if not isinstance(tensors, Tensor) else tensors._array
         if array.ndim == 0:
             raise ArgumentTypeError("a batch is a list of samples, or an array whose first dimension counts them; "
                                     "got one number")  # fmt: skip
-        given = own[1:] if layout is None else layout
+        source_layout = own_layout[1:] if layout is None else layout
         if isinstance(array, np.ndarray):
             array = np.array(array, order="C") if copy else np.ascontiguousarray(array)
         else:
             array = settled(array, copy=copy)
-        return Data.from_dense(array, checked_layout(given, array.ndim - 1), numbered(len(array)))
+        return Data.from_dense(array, checked_layout(source_layout, array.ndim - 1), numbered(len(array)))
     if not isinstance(tensors, Iterable) or isinstance(tensors, (str, bytes)):
         raise ArgumentTypeError(f"a batch is a list of samples, or an array whose first dimension counts them, got "
                                 f"{tensors!r}")  # fmt: skip
@@ -437,7 +444,7 @@ def _batch_data(tensors: Any, dtype: Any, layout: str | None, copy: bool) -> Dat
 
 
 def _joined(samples: list[Any], dtype: Any, layout: str | None) -> Data:
-    """A batch of a list of samples; those of other types are converted to that of the first."""
+    """Return a batch of a list of samples, all converted to the type of the first one."""
     if not samples:
         if dtype is None:
             raise ArgumentValueError("an empty batch needs a dtype")
@@ -450,17 +457,19 @@ def _joined(samples: list[Any], dtype: Any, layout: str | None) -> Data:
     first = arrays[0]
     for a in arrays:
         if a.ndim != first.ndim:
-            raise ArgumentValueError(f"the samples of a batch have one number of dimensions: {first.ndim} and {a.ndim}")
+            raise ArgumentValueError(
+                f"the samples of a batch must have the same number of dimensions, got {first.ndim} and {a.ndim}"
+            )
     if any(not isinstance(a, np.ndarray) for a in arrays):
         from ..python.arrays import as_batch as gathered
 
         return gathered(arrays, layout)
     if any(a.dtype != first.dtype for a in arrays):
-        alike = [
+        converted = [
             a if a.dtype == first.dtype else cast(_tensor_data(a, None, False), from_numpy(first.dtype)).sample(0)
             for a in arrays
         ]
-        arrays = alike
+        arrays = converted
     return Data.from_list(arrays, checked_layout(layout, first.ndim), numbered(len(arrays)))
 
 
@@ -483,7 +492,7 @@ _PLAIN = frozenset({int, float, bool, str, DALIDataType, DALIImageType, DALIInte
 class _Loops(threading.local):
     def __init__(self) -> None:
         self.steps: list[Any] = []
-        """The iterations of captured loops that this thread is in, innermost last."""
+        """Iterations of captured loops that this thread runs, innermost last."""
 
 
 loops = _Loops()
@@ -493,10 +502,10 @@ def invoke(
     cls: type[Operator], inputs: Sequence[Any], arguments: Any, batch_size: int | None = None, device: Any = None,
     rng: RNG | None = None,
 ) -> Any:  # fmt: skip
-    """The results of operator ``cls``: a Tensor or Batch, or a tuple of them. There are batches where one of the inputs
-    or arguments is a Batch, or ``batch_size`` is given; then tensors stand for all samples.
+    """Return the results of operator ``cls``: a Tensor or Batch, or a tuple of them. They are batches if an input or
+    argument is a Batch, or if ``batch_size`` is given; single tensors then apply to all samples.
 
-    Raises SpecError (also a TypeError or ValueError) for a call that cannot be, SampleError for data that cannot be
+    Raises SpecError (also a TypeError or ValueError) for an invalid call, SampleError for data that cannot be
     processed; both name the program's line.
     """
     values: list[Value] = []
@@ -544,11 +553,11 @@ def invoke(
         if v._data is None or not isinstance(v._data.data, np.ndarray):
             on_device = on_device or not v.device.on_host
     if anywhere and on_device:
-        device = None  # that of the inputs
+        device = None  # the device of the inputs
     try:
         plan = calls.plan_for(cls, len(values), device, on_device, fixed, names)
     except SpecError as e:
-        raise calls.refused(e, cls.name) from None
+        raise calls.located(e, cls.name) from None
     state = None
     if plan.random:
         if rng is None:
@@ -557,9 +566,9 @@ def invoke(
             raise ArgumentTypeError(f"{calls.line()}: {cls.name}: rng must be an RNG, got {rng!r}")
         state = rng.seven()
     elif rng is not None:
-        raise ArgumentTypeError(f"{calls.line()}: {cls.name}: draws no random numbers, and takes no rng")
+        raise ArgumentTypeError(f"{calls.line()}: {cls.name}: the operator draws no random numbers and accepts no rng")
     if traced is None and not values and named is None and loops.steps:
-        traced = (loops.steps[-1],)  # what a captured body makes of nothing is made ahead, too
+        traced = (loops.steps[-1],)  # calls without inputs in a captured body also run ahead
     if traced is not None:
         return traced[0].invoke(plan, values, named or {}, n, state, rng)
     return dispatch(plan, values, named, n, state)
@@ -568,7 +577,7 @@ def invoke(
 def dispatch(
     plan: calls.Plan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None, state: calls.State | None
 ) -> Any:
-    """Run a call whose plan is made, now or later, as the mode has it."""
+    """Run a call whose plan exists, now or deferred, depending on the current `EvalMode`."""
     now = EvalMode.current()
     if now is EvalMode.deferred:
         return _deferred(plan, values, named, n, state)
@@ -583,20 +592,20 @@ def compute(
     plan: calls.Plan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None,
     state: calls.State | None, context: EvalContext, where: str = "",
 ) -> tuple[Data, ...]:  # fmt: skip
-    """The results of a call, in the engine's form."""
+    """Run a call now and return its results as the engine's batches."""
     if n is None:
-        given = [v.held() for v in values]
+        batches = [v.computed_data() for v in values]
     else:
-        given = [v.held() if type(v) is Batch else repeated(v.held(), n) for v in values]
+        batches = [v.computed_data() if type(v) is Batch else repeated(v.computed_data(), n) for v in values]
     args = {}
     if named:
         for name, value in named.items():
-            data = value.held()
+            data = value.computed_data()
             if not isinstance(data.data, np.ndarray):
                 data = moved_to(data, Device.CPU)
             args[name] = data if n is None or type(value) is Batch else repeated(data, n)
-    samples = given[0].samples if given else ONE if n is None else numbered(n)
-    return calls.run(plan, given, args, samples, state, context, where)
+    samples = batches[0].samples if batches else ONE if n is None else numbered(n)
+    return calls.run(plan, batches, args, samples, state, context, where)
 
 
 def _deferred(
@@ -606,7 +615,7 @@ def _deferred(
     try:
         specs = plan.infer(tuple(_kind(v) for v in values))
     except SpecError as e:
-        raise calls.refused(e, plan.op.name, where) from None
+        raise calls.located(e, plan.op.name, where) from None
     later = calls.DeferredCall(
         lambda: compute(plan, values, named, n, state, context, where), specs, plan.stage == "cpu"
     )
@@ -618,17 +627,20 @@ def _deferred(
 
 def _kind(value: Value) -> tuple[Any, Any, str]:
     if value._data is not None or value._later is None or not value._later[0].specs:
-        return calls.kind_of(value.held())
+        return calls.kind_of(value.computed_data())
     spec = value._later[0].specs[value._later[1]]
     return spec.ndim, None if spec.dtype is None else to_numpy(spec.dtype), spec.layout
 
 
 def _size(cls: type[Operator], n: int | None, value: Batch, asked: int | None) -> int:
-    """The batch size with one more batch. Raises ValueError where they differ; ``batch_size`` is for tensors."""
-    own = value.batch_size
-    if n is not None and n != own and n != asked:
-        raise ArgumentValueError(f"{calls.line()}: {cls.name}: the batches of one call have one size: {n} and {own}")
-    return own
+    """Return the batch size of a call after batch ``value``. ``asked`` is the call's ``batch_size``, which applies to
+    tensors. Raises ValueError if sizes differ."""
+    size = value.batch_size
+    if n is not None and n != size and n != asked:
+        raise ArgumentValueError(
+            f"{calls.line()}: {cls.name}: the batches of one call must have the same size, got {n} and {size}"
+        )
+    return size
 
 
 def _input(cls: type[Operator], value: Any) -> Value:
@@ -649,14 +661,14 @@ def _input(cls: type[Operator], value: Any) -> Value:
 
 
 def _constant(cls: type[Operator], name: str, value: Any) -> tuple[Any, Any]:
-    """The type and the value of a constant argument, hashable where it can be: lists and arrays as tuples."""
+    """Return type and value of a constant argument, hashable if possible: lists and arrays as tuples."""
     if isinstance(value, DType):
         return DALIDataType, type_id(value)
     if isinstance(value, ScalarConstant):
         value = value.value
     elif isinstance(value, (list, tuple)) and any(isinstance(v, Value) for v in value):
-        raise ArgumentTypeError(f"{calls.line()}: {cls.name}: argument {name!r} is a list with Tensors in it; make one "
-                                "Tensor or Batch of it, with stack or batch")  # fmt: skip
+        raise ArgumentTypeError(f"{calls.line()}: {cls.name}: argument {name!r} is a list that contains Tensors; make "
+                                "one Tensor or Batch of it with stack or batch")  # fmt: skip
     if hasattr(value, "__array__") and not isinstance(value, np.generic):
         array = np.asarray(value)
         known = parameters(cls).get(name)
@@ -674,8 +686,8 @@ def _types(value: Any) -> Any:
 
 
 def calculate(template: str, *operands: Any) -> Any:
-    """An expression, elementwise: ``template`` with a ``{}`` for each operand. Numbers have DALI's types: int32 and
-    float32, or that of a NumPy number. Raises SpecError where types or shapes do not go together."""
+    """Return an elementwise expression: ``template`` with a ``{}`` per operand. Numbers have DALI's types, int32 and
+    float32, or their NumPy type. Raises SpecError if types or shapes do not fit together."""
     inputs: list[Any] = []
     names: list[str] = []
     for operand in operands:
@@ -693,13 +705,13 @@ def calculate(template: str, *operands: Any) -> Any:
 
 
 def subscript(value: Value, index: Any) -> Any:
-    """``value[index]`` of each sample: integers, slices with steps, one ``...``, ``newaxis`` and None; the numbers may
-    be Tensors and, of batches, Batches. Raises TypeError for other indices, SampleError for places that are not there.
-    """
+    """Return ``value[index]`` of each sample. Indices are integers, slices with steps, one ``...``, ``newaxis`` and
+    None; the numbers may be Tensors and, for batches, Batches. Raises TypeError for other indices, SampleError for
+    indices out of range."""
     items = indexing.items_of(index)
     at = [k for k, item in enumerate(items) if indexing.is_ellipsis(item)]
     if len(at) > 1:
-        raise IndexError("an index has one `...` at most")
+        raise IndexError("an index may contain `...` only once")
     if at:
         others = sum(not indexing.is_new_axis(item) for item in items) - 1
         items[at[0] : at[0] + 1] = [np.s_[:]] * max(value.ndim - others, 0)

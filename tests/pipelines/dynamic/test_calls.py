@@ -136,7 +136,7 @@ def test_deferred_calls_run_when_they_are_asked_for(monkeypatch: pytest.MonkeyPa
 
 
 def test_several_threads_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_WORTH_SHARING", 0.0)
+    monkeypatch.setattr(calls, "_MIN_SHARED_SECONDS", 0.0)
     images = ndd.batch([IMAGE[: 4 + k] for k in range(7)], layout="HWC")
     angles = ndd.batch([float(10 * k) for k in range(7)])
     made = []
@@ -179,7 +179,7 @@ def test_mappings_and_functions_are_arguments_too() -> None:
     """A value that cannot be hashed makes a plan of its own."""
     with pytest.raises(TypeError, match="has no argument 'features'"):
         ndd.flip(IMAGE, features={"a": 1})
-    with pytest.raises(TypeError, match="is a list with Tensors in it"):
+    with pytest.raises(TypeError, match="is a list that contains Tensors"):
         ndd.resize(IMAGE, size=[ndd.tensor(3), 4])
     with pytest.raises(TypeError, match="must be a plain value"):
         ndd.cast(IMAGE, dtype=ndd.tensor(1))
@@ -196,7 +196,7 @@ def test_types_go_by_the_names_of_the_dynamic_mode() -> None:
         assert str(ndd.cast([1.0], dtype=given).dtype) == wanted_name
         assert str(ndd.tensor([1.0], dtype=given).dtype) == wanted_name
         assert str(ndd.random.uniform(range=[0, 9], dtype=given).dtype) == wanted_name if given != "bool" else True
-    with pytest.raises(ValueError, match="'u7' is no data type; there are: i8"):
+    with pytest.raises(ValueError, match="'u7' is not a data type; allowed: i8"):
         ndd.cast([1], dtype="u7")
 
 

@@ -79,7 +79,7 @@ def test_a_state_goes_on_where_the_loop_was(root: Path, batch_size: int | None) 
     for _ in range(2):
         ours, theirs = ([labels(x) for _, x in r.next_epoch(batch_size=batch_size)] for r in (first, second))
         assert ours == theirs
-    with pytest.raises(ValueError, match="no state of a reader"):
+    with pytest.raises(ValueError, match="not the state of a reader"):
         second.set_state("nonsense")
 
 
@@ -97,7 +97,7 @@ def test_messages(root: Path, tmp_path: Path) -> None:
         reader(root).next_epoch(capture=True)
     used = reader(root)
     used()
-    with pytest.raises(RuntimeError, match="used for single calls and cannot be used for batches"):
+    with pytest.raises(RuntimeError, match="used for single calls and cannot also be used for batches"):
         used.next_epoch(batch_size=2)
     (root / "03.png").unlink()
     with pytest.raises(SampleError, match=rf"{here}:\d+: readers.file: sample 1 \(.*03.png\): cannot be"):
@@ -140,7 +140,7 @@ def test_checkpoints(root: Path, tmp_path: Path) -> None:
 
 def test_wrong_checkpoints(tmp_path: Path) -> None:
     kept = ndd.checkpoint.Checkpoint()
-    with pytest.raises(TypeError, match="no state to keep"):
+    with pytest.raises(TypeError, match="3 has no state"):
         kept.register(3)
     with pytest.raises(FileNotFoundError):
         kept.load(str(tmp_path / "x_{seq}.json"))
@@ -149,7 +149,7 @@ def test_wrong_checkpoints(tmp_path: Path) -> None:
     kept.set_state("a", str(ndd.random.RNG(seed=4).state), ndd.random.RNG)
     with pytest.raises(RuntimeError, match="not registered: a"):
         kept.collect()
-    with pytest.raises(TypeError, match="the state of 'a' is that of a RNG"):
+    with pytest.raises(TypeError, match="the state of 'a' belongs to a RNG"):
         kept.register(ndd.readers.File(file_root="x"), "a")
     generator = ndd.random.RNG(seed=1)
     kept.clear()
@@ -238,8 +238,8 @@ def test_captured_calls_are_a_pipeline(root: Path, monkeypatch: pytest.MonkeyPat
                 images = ndd.noise.gaussian(ndd.decoders.image(data), stddev=2.0)
                 (images + offset).evaluate()
     assert ran == ["decoders.image", "noise.gaussian", "expr"], "only the first body is run by the loop itself"
-    plan = r.captured[1].ahead.plan
-    assert [n.op.name for n in plan.graph.nodes if not n.inputs] == ["readers.file", "_captured.held"]
+    plan = r.captured[1].pipeline.plan
+    assert [n.op.name for n in plan.graph.nodes if not n.inputs] == ["readers.file", "_captured.constant"]
     assert len(plan.graph.outputs) == 1, "what nobody looks at stays in the pipeline"
 
 
@@ -269,7 +269,7 @@ def test_bodies_that_change_are_captured_anew(root: Path) -> None:
                 shapes.append((ndd.resize(images, size=[4, 4]) if k < 2 else ndd.flip(images)).shape[0])
     assert shapes[:8] == [(4, 4, 3)] * 8
     assert (4, 4, 3) not in shapes[8:]
-    assert "flip" in [n.op.name for n in r.captured[1].ahead.plan.graph.nodes]
+    assert "flip" in [n.op.name for n in r.captured[1].pipeline.plan.graph.nodes]
 
 
 def test_what_is_not_captured_is_named(root: Path) -> None:
@@ -330,7 +330,7 @@ def test_captured_loops_on_a_gpu(root: Path, real: bool) -> None:
                     assert str(noisy.device) == "gpu:0"
                     made[-1].append(values(noisy.cpu()))
             if capture:
-                assert "gpu" in {n.stage for n in r.captured[1].ahead.plan.graph.nodes}
+                assert "gpu" in {n.stage for n in r.captured[1].pipeline.plan.graph.nodes}
                 r.captured[1].forget()  # while there is a GPU
     assert made[0] == made[1]
 
