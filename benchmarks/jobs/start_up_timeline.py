@@ -36,9 +36,9 @@ PARTS = {
     "dali_run.pipelines.engine.engine": ["Engine.__init__", "Engine.start", "Engine.__next__", "Engine.stop"],
     "dali_run.pipelines.engine.device.open_lanes": ["OpenLanes.open"],
     "dali_run.pipelines.engine.device.executor": [
-        "DevicePart._launch_whole", "DevicePart._settled", "DevicePart._make_room",
+        "DeviceExecutor._launch_whole", "DeviceExecutor._completed", "DeviceExecutor._make_room",
     ],
-    "dali_run.pipelines.engine.host_executor": ["HostPart.whole", "HostPart.computed"],
+    "dali_run.pipelines.engine.host_executor": ["HostExecutor.whole", "HostExecutor.computed"],
     "dali_run.pipelines.engine.inputs": ["Sources.__init__"],
     "dali_run.ops.codecs.jpeg.cuda": ["LaneRuntime.__init__"],
     "dali_run.writers.shards.output": ["Output.open", "Output.finish"],

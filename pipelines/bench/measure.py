@@ -83,7 +83,7 @@ def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> d
     settings = built.spec.pipeline
     whole = built.spec.depends_on_batches  # else as `run` does it
     options = replace(options_of(built.spec, plan.target), to_host=this.to_host, whole_batches=whole,
-                      together=not whole)  # fmt: skip
+                      merge_requests=not whole)  # fmt: skip
     size = settings.batch_size
     began = time.perf_counter()
     with Sources(plan, size) as sources, Engine(plan, EndlessFeed(sources), _requests(this, sources, size),

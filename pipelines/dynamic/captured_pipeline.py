@@ -250,7 +250,7 @@ class CapturedPipeline:
         reads = isinstance(root, ReaderInputs)
         options = Options(
             num_threads=num_threads, cpu_queue=QUEUE, gpu_queue=QUEUE, lanes=lanes_for(QUEUE), to_host=False,
-            rng="dali", isolation="none", together=reads, asked=not reads, repeats=reads,
+            rng="dali", isolation="none", merge_requests=reads, on_demand=not reads, repeats=reads,
             guest=True,
         )  # fmt: skip
         self._fed = FedBatches()
@@ -265,7 +265,7 @@ class CapturedPipeline:
         start = iteration * self._n
         self._fed.put(start, outputs)
         self._requests.put(Request(start, len(outputs[0]), self._forecast.states(iteration)))
-        self._engine.ask()
+        self._engine.request_next()
 
     def take(self) -> IterationInputs | None:
         """Return the results of the next iteration; None if one of its samples failed. Raises the error that ended the

@@ -16,7 +16,7 @@ from ..compile.schedule import Step
 from ..graph.nodes import Edge
 from ..wording import size
 from .cost import runs
-from .in_flight import Iteration
+from .in_flight import InFlightBatch
 from .memory.budget import FOR_WORK, MemoryBudget
 from .memory.estimate import Facts, MemoryEstimate, estimate_memory, facts_of, inferred
 from .nodes.envs import bytes_of, cut, drop, gone, within
@@ -50,11 +50,11 @@ class BatchBudget:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        limit, beside = services.options.memory.host_bytes(), services.options.beside
+        limit, resources = services.options.memory.host_bytes(), services.options.resources
         self.host = (
             MemoryBudget(limit, FOR_WORK)
-            if beside is None
-            else beside.accounts.of(services.plan, "host", limit, FOR_WORK)
+            if resources is None
+            else resources.budgets.of(services.plan, "host", limit, FOR_WORK)
         )
         """The account of host memory."""
         self.device: MemoryBudget | None = None
@@ -86,7 +86,7 @@ class BatchBudget:
         """The accounts of memory, by name."""
         return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
 
-    def estimate(self, it: Iteration, step: Step) -> MemoryEstimate:
+    def estimate(self, it: InFlightBatch, step: Step) -> MemoryEstimate:
         """The memory that ``step`` will hold for the batch. A sample for which it cannot be estimated, whatever the
         code that looks at its header raised, is dropped."""
         with contextlib.suppress(_EstimateError):
@@ -144,7 +144,7 @@ class BatchBudget:
             return None
         return len(samples), tuple((b.dtype, b.shapes.tobytes()) for b in needed.values())
 
-    def unsplit_need(self, it: Iteration, step: Step) -> tuple[int, int] | None:
+    def unsplit_need(self, it: InFlightBatch, step: Step) -> tuple[int, int] | None:
         """Bytes that a device ``step`` will hold for the batch on the device and on the host; None where that is so
         much that the batch goes in parts, or where it cannot be told of all samples."""
         assert self.device is not None
@@ -158,7 +158,7 @@ class BatchBudget:
         on_host, on_device = self.held(it)
         return on_device + ahead.peak_total, on_host + ahead.kept_total
 
-    def parts(self, it: Iteration, step: Step) -> Iterator[tuple[Iteration, MemoryEstimate]]:
+    def parts(self, it: InFlightBatch, step: Step) -> Iterator[tuple[InFlightBatch, MemoryEstimate]]:
         """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts
         where it is too large and may come so."""
         ahead, it.next_estimate = it.next_estimate or self.estimate(it, step), None
@@ -189,7 +189,7 @@ class BatchBudget:
         for part, (a, b) in zip(parts, cuts, strict=True):
             yield part, ahead.part(a, b)
 
-    def holds(self, it: Iteration) -> int:
+    def holds(self, it: InFlightBatch) -> int:
         """Put what the batch holds on the account; bytes on the host."""
         on_host, on_device = self.held(it)
         self.host.reserve(it.order, on_host, wait=False)
@@ -198,7 +198,7 @@ class BatchBudget:
         return on_host
 
     @staticmethod
-    def held(it: Iteration) -> tuple[int, int]:
+    def held(it: InFlightBatch) -> tuple[int, int]:
         """Bytes that the batch holds on the host, with what was begun ahead, and on the device."""
         on_host, on_device = (
             bytes_of(b for b in it.env.values() if there(b.data)) for there in (in_host_memory, in_device_memory)
@@ -206,7 +206,7 @@ class BatchBudget:
         return on_host + sum(begun.nbytes for begun in it.begun.values()), on_device
 
     @staticmethod
-    def copied(it: Iteration) -> int:
+    def copied(it: InFlightBatch) -> int:
         """Bytes of the batch in arrays of the host that are its own: they go to a device as a whole."""
         return bytes_of(b for b in it.env.values() if isinstance(b.data, np.ndarray) and lease_of(b.data) is None)
 
@@ -220,7 +220,7 @@ class BatchBudget:
         for budget in self.budgets.values():
             budget.release_all(order)
 
-    def forget(self, it: Iteration, step: Step) -> None:
+    def forget(self, it: InFlightBatch, step: Step) -> None:
         """Drop the samples that failed from all batches, and the batches that no later step reads."""
         if it.dropped:
             self.drop(it)
@@ -229,7 +229,7 @@ class BatchBudget:
             del it.env[edge]
 
     @staticmethod
-    def drop(it: Iteration) -> None:
+    def drop(it: InFlightBatch) -> None:
         """Drop the samples that failed from all batches."""
         lost = gone(it.dropped)
         drop(it.env, lost)

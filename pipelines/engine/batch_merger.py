@@ -8,11 +8,11 @@ from itertools import chain, islice
 from ...readers.base import Reader
 from .batch_budget import BatchBudget
 from .credits import Credits
-from .in_flight import Iteration, Request, draws_of
+from .in_flight import InFlightBatch, Request, draws_of
 from .services import Services
 
 
-class Intake:
+class BatchMerger:
     """Batches in the order of the schedule. One thread at a time takes them: the caller's while batches are computed
     inline, then the one that reads."""
 
@@ -24,15 +24,15 @@ class Intake:
         plan, options = services.plan, services.options
         self.number = 0
         """Of the first batch that the threads make."""
-        self.together = (
-            options.together
+        self.merge_requests = (
+            options.merge_requests
             and all(isinstance(n.op, Reader) for n in plan.graph.nodes if n.op.per_batch)
             and not (options.whole_batches and len(plan.target.indices) > 1)  # which take turns, batch by batch
         )
         """Small batches may go through the steps together."""
         self._draws = options.rng != "dali" and any(n.op.random for n in plan.graph.nodes)
 
-    def one(self, most: int | None) -> Iteration | None:
+    def one(self, most: int | None) -> InFlightBatch | None:
         """The next batch, without an account; None, and it stays, where it has more than ``most`` samples. Raises
         StopIteration."""
         request = next(self._schedule)
@@ -40,11 +40,11 @@ class Intake:
             self._schedule = chain((request,), self._schedule)
             return None
         samples, per_reader = self._services.feed.samples(request)
-        it = Iteration((self.number,), request, samples, per_reader, samples, draws=draws_of((request,)))
+        it = InFlightBatch((self.number,), request, samples, per_reader, samples, draws=draws_of((request,)))
         self.number += 1
         return it
 
-    def batches(self) -> Iterator[Iteration]:
+    def batches(self) -> Iterator[InFlightBatch]:
         """Each batch with its samples, as soon as the account has room for it."""
         for number, asked in enumerate(self._requests(), self.number):
             request = Request(asked[0].start, sum(r.n for r in asked))
@@ -55,11 +55,11 @@ class Intake:
             if self._draws:
                 _ = samples.keys  # worked out here, where the caches are full of such things, not of images
             draws = draws_of(asked)
-            yield Iteration((number,), request, samples, per_reader, samples, asked=asked, draws=draws)
+            yield InFlightBatch((number,), request, samples, per_reader, samples, requests=asked, draws=draws)
 
     def _requests(self) -> Iterator[tuple[Request, ...]]:
         """The requests of the schedule, several of them together if `Credits` says so."""
         schedule = iter(self._schedule)
         for request in schedule:
-            count = self.credits.requests(request.n) if self.together else 1
+            count = self.credits.requests(request.n) if self.merge_requests else 1
             yield request, *islice(schedule, count - 1)

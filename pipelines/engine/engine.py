@@ -34,18 +34,18 @@ from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from . import hand_over
 from .batch_budget import IN_PARTS, BatchBudget
-from .batch_merger import Intake
-from .caller_thread.direct_gpu import Direct, suits
-from .caller_thread.inline_host import Inline
+from .batch_merger import BatchMerger
+from .caller_thread.direct_gpu import DirectGpu, is_applicable
+from .caller_thread.inline_host import InlineHost
 from .compile_ahead import clients_of, compile_ahead
 from .credits import Credits
-from .device.executor import DevicePart
+from .device.executor import DeviceExecutor
 from .device.null_lane import NullLane
 from .device.open_lanes import OpenLanes, open_lane
 from .errors import as_ours, if_it_works
 from .finished import finished
-from .host_executor import HostPart
-from .in_flight import Feed, Iteration, Request
+from .host_executor import HostExecutor
+from .in_flight import Feed, InFlightBatch, Request
 from .memory.budget import MemoryBudget
 from .options import Options
 from .services import FEWER, Services
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ...ops.gpu.uploads import UploadsOf
 
 __all__ = [
-    "FEWER", "IN_PARTS", "Engine", "Feed", "Iteration", "NullLane", "Options", "Request", "segments",
+    "FEWER", "IN_PARTS", "Engine", "Feed", "InFlightBatch", "NullLane", "Options", "Request", "segments",
 ]  # fmt: skip
 
 _REGISTERED = 0.5
@@ -93,29 +93,29 @@ class Engine:
         self.budget = BatchBudget(self.services)
         devices = len(plan.target.indices) if any(s.kind == "device" for s in plan.steps) else 0
         self.credits = Credits(options, self.budget, devices)
-        self.intake = Intake(self.services, self.budget, self.credits, schedule)
-        self.host_part = HostPart(self.services, self.budget, self.intake, self._staging)
+        self.merger = BatchMerger(self.services, self.budget, self.credits, schedule)
+        self.host_executor = HostExecutor(self.services, self.budget, self.merger, self._staging)
         self.lanes = OpenLanes(self.services, self.budget, self.credits, self.open_lane)
-        self.device_part = DevicePart(self.services, self.budget, self.credits, self.lanes)
+        self.device_executor = DeviceExecutor(self.services, self.budget, self.credits, self.lanes)
         self.direct = (
-            Direct(self.services, self.budget, self.intake, self.host_part, self.device_part)
-            if suits(plan, options)
+            DirectGpu(self.services, self.budget, self.merger, self.host_executor, self.device_executor)
+            if is_applicable(plan, options)
             else None
         )
         """Makes all batches in the caller's thread, where it can."""
         self.inline = (
-            Inline(self.services, self.intake, self.host_part)
+            InlineHost(self.services, self.merger, self.host_executor)
             if options.inline and all(s.kind != "device" for s in plan.steps)
             else None
         )
         """Makes them there, so far."""
-        self.host_part.on_account = self.inline is None
+        self.host_executor.charge_batches = self.inline is None
         self.channels: list[Channel[Any]] = []
         self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
         """The channels before and after every step; None where one thread goes from the step before to this one."""
-        self._before_device: list[Channel[Iteration]] = []
+        self._before_device: list[Channel[InFlightBatch]] = []
         """The channels from which batches are launched."""
-        self.delivery: Channel[Iteration] = Channel("not begun", 1)
+        self.delivery: Channel[InFlightBatch] = Channel("not begun", 1)
         """Where finished batches wait to be taken."""
         self._threads: list[threading.Thread] = []
         self._started = False
@@ -124,7 +124,7 @@ class Engine:
         """A GPU of it does not come to an end."""
         self._watch: Watch | None = None
         self._handed_out: tuple[int, ...] | None = None
-        self._apart: deque[Iteration] = deque()
+        self._undelivered: deque[InFlightBatch] = deque()
         """Batches that came together and were not handed out yet."""
         self._abandoned: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
@@ -183,7 +183,7 @@ class Engine:
             host, stats = self.budget.host, self.stats  # and not self: files stay registered from run to run
             again = self.options.uploads is None or self.options.uploads.again
             way, why = way_for(self.options.upload, self.options.num_threads, again=again)
-            self.host_part.lender = lender_for(
+            self.host_executor.lender = lender_for(
                 way,
                 self.plan.target.indices,
                 int(host.limit * _REGISTERED),
@@ -193,27 +193,27 @@ class Engine:
             )
             if self.options.upload != "copy":
                 containers = way == "pieces" or (again and self.options.upload == "auto")
-                self.host_part.uploads = self._in_pieces(containers, why if way == "copy" else "")
+                self.host_executor.uploads = self._in_pieces(containers, why if way == "copy" else "")
         if free:
             gil.lower(id(self))
-        here: Channel[Iteration] | None = None
+        here: Channel[InFlightBatch] | None = None
         for steps in segments(self.plan.steps):
             name = self.name_of(steps[-1]) if steps else "feed"
             if steps and steps[0].kind == "device":
                 assert here is not None
                 self._before_device.append(here)
                 there = self._channel(name, self.lanes.devices * self.options.gpu_queue)
-                settling: Channel[Iteration] = self._channel(
+                settling: Channel[InFlightBatch] = self._channel(
                     f"{name} in flight", self.lanes.devices * self.options.lanes
                 )
                 its = free[self.plan.steps.index(steps[0])]
-                self._thread(name, self.device_part.launch, name, steps[0], its, here, settling)
-                self._thread(f"{name} settle", self.device_part.settle, name, steps[0], its, settling, there)
+                self._thread(name, self.device_executor.launch, name, steps[0], its, here, settling)
+                self._thread(f"{name} complete", self.device_executor.complete, name, steps[0], its, settling, there)
             else:
                 # twice as many where some are finished and some in the pool
                 depth = self.options.cpu_queue * (2 if steps and steps[-1].kind == "chunk" else 1)
                 there = self._channel(name, self.lanes.devices * depth)
-                self._thread(name, self.host_part.run, steps, here, there)
+                self._thread(name, self.host_executor.run, steps, here, there)
             for step in steps:
                 self.boxes[self.name_of(step)] = here if step is steps[0] else None, there
             here = there
@@ -245,10 +245,10 @@ class Engine:
         it, and what is read is copied once more."""
         return self.page_locked(nbytes) if self.lanes.are_open else np.empty(nbytes, np.uint8)
 
-    def ask(self) -> None:
-        """The schedule has one more batch (`Options.asked`)."""
+    def request_next(self) -> None:
+        """The schedule has one more batch (`Options.on_demand`)."""
         if self.direct is not None:
-            self.direct.ask()
+            self.direct.request_next()
 
     def _channel(self, name: str, depth: int) -> Channel[Any]:
         channel: Channel[Any] = Channel(name, depth)
@@ -319,8 +319,10 @@ class Engine:
             gil.restore(id(self))
         if self.services.isolation is not None:
             self.services.isolation.close()
-        self.host_part.stopped = True  # chunks that have not begun end at once, instead of never: batches wait for them
-        self.host_part.close(wait=wait)
+        self.host_executor.stopped = (
+            True  # chunks that have not begun end at once, instead of never: batches wait for them
+        )
+        self.host_executor.close(wait=wait)
         for thread in self._threads if wait else ():
             if thread is not threading.current_thread():
                 with suppress(RuntimeError):  # it could not be started
@@ -335,21 +337,21 @@ class Engine:
             self._watch = None
         if self.hung:  # to let go of anything of it would wait, too
             return
-        if self.host_part.lender is not None:
-            if_it_works(self.host_part.lender.close)
+        if self.host_executor.lender is not None:
+            if_it_works(self.host_executor.lender.close)
         self.lanes.lift_limits()
         page_locked_blocks().leave(self.budget.host)
         if wait:
-            self.host_part.let_go()
-            self._apart.clear()
+            self.host_executor.drop_references()
+            self._undelivered.clear()
             if self.direct is not None:
-                self.direct.let_go()
+                self.direct.drop_references()
             for budget in self.budgets.values():
                 budget.close()
 
     def _close_devices(self) -> None:
-        if self.host_part.uploads is not None:
-            if_it_works(self.host_part.uploads.close)
+        if self.host_executor.uploads is not None:
+            if_it_works(self.host_executor.uploads.close)
         self.lanes.close()
 
     def _join(self, thread: threading.Thread) -> None:
@@ -365,10 +367,10 @@ class Engine:
 
     # -- what came of it ----------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Iteration]:
+    def __iter__(self) -> Iterator[InFlightBatch]:
         return self
 
-    def __next__(self) -> Iteration:
+    def __next__(self) -> InFlightBatch:
         """The next finished batch. Raises StopIteration at the end of the schedule; what made a batch fail, after which
         the next ones can be asked for; or what ended the run."""
         try:
@@ -385,21 +387,21 @@ class Engine:
         finally:
             del ours  # or it would hold this frame, which holds it
 
-    def _next(self) -> Iteration:
+    def _next(self) -> InFlightBatch:
         if self.inline is not None:
             made = self.inline.take()
             if made is not None:
                 return finished(self.services, made)
-            self.inline, self.host_part.on_account = None, True
-        if not self._apart:
+            self.inline, self.host_executor.charge_batches = None, True
+        if not self._undelivered:
             self.start()
-            self._apart.extend(self._taken())
-        iteration = self._apart.popleft()
+            self._undelivered.extend(self._taken())
+        iteration = self._undelivered.popleft()
         if iteration.problem is not None:
             raise iteration.problem
         return finished(self.services, iteration)
 
-    def _taken(self) -> Sequence[Iteration]:
+    def _taken(self) -> Sequence[InFlightBatch]:
         """The batches that came next, together; they may have failed. Raises StopIteration, and what ended the run."""
         if self._handed_out is not None:  # the caller has finished with it, or keeps its own reference
             self.budget.release(self._handed_out)
@@ -420,4 +422,6 @@ class Engine:
             self.budget.release_all(iteration.order)
         elif self.direct is None:
             self._handed_out = iteration.order
-        return iteration.apart() if self.options.whole_batches and len(iteration.asked) > 1 else (iteration,)
+        return (
+            iteration.split_by_request() if self.options.whole_batches and len(iteration.requests) > 1 else (iteration,)
+        )

@@ -10,13 +10,13 @@ from ...ops.errors import SampleFailedError, SampleValueError
 from ...readers.fetch.lost_pages import lost_files
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
-from .in_flight import Iteration
+from .in_flight import InFlightBatch
 from .nodes.envs import drop, gone
 from .nodes.node_pass import Dropped
 from .services import Services
 
 
-def finished(services: Services, iteration: Iteration) -> Iteration:
+def finished(services: Services, iteration: InFlightBatch) -> InFlightBatch:
     """The batch by `Options.policy` for samples that fail. Raises SampleFailedError if that is ``fail``."""
     plan, stats, policy = services.plan, services.stats, services.options.policy
     if files := lost_files():
@@ -40,7 +40,7 @@ def _where(plan: Plan, name: str) -> str:
     return next((f"{name} ({mark})" for mark in marks), name)
 
 
-def _lose(plan: Plan, iteration: Iteration, files: frozenset[str]) -> None:
+def _lose(plan: Plan, iteration: InFlightBatch, files: frozenset[str]) -> None:
     """Leave out the samples from ``files``: zeros may have been read instead of their bytes."""
     names = {slot: plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
     why = "the file was cut short, or could not be read, while the job ran"
@@ -51,7 +51,7 @@ def _lose(plan: Plan, iteration: Iteration, files: frozenset[str]) -> None:
     iteration.samples = iteration.samples.take(~np.isin(iteration.samples.slot, list(names)))
 
 
-def replace_dropped(iteration: Iteration, edges: Iterable[Edge]) -> None:
+def replace_dropped(iteration: InFlightBatch, edges: Iterable[Edge]) -> None:
     """Replace every dropped sample by a copy of the nearest good one, in all outputs alike."""
     good = iteration.samples.slot
     if len(good) == 0:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from .in_flight import Iteration
+from .in_flight import InFlightBatch
 from .threads.channel import Channel, Closed
 
 
-def taken(channel: Channel[Iteration]) -> Iteration:
+def taken(channel: Channel[InFlightBatch]) -> InFlightBatch:
     """The next batch, when its chunks are done, or one of them has failed. Raises Closed."""
     it = channel.get()
     if it.chunks is not None:
@@ -26,7 +26,7 @@ def taken(channel: Channel[Iteration]) -> Iteration:
     return it
 
 
-def arriving(inbox: Channel[Iteration], out: Channel[Iteration]) -> Iterator[Iteration]:
+def arriving(inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]) -> Iterator[InFlightBatch]:
     """Batches as they come. One that has failed is handed on after those before it: nothing is done with it."""
     while True:
         it = taken(inbox)
@@ -36,7 +36,7 @@ def arriving(inbox: Channel[Iteration], out: Channel[Iteration]) -> Iterator[Ite
             out.put(it)
 
 
-def hand_on_failed(it: Iteration, out: Channel[Iteration], problem: BaseException) -> None:
+def hand_on_failed(it: InFlightBatch, out: Channel[InFlightBatch], problem: BaseException) -> None:
     """The batch has failed: it is handed on after those before it, and ``problem`` is raised where it is taken."""
     it.fail(problem)
     it.chunks = None  # not all of them are in the pool

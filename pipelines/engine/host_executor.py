@@ -20,11 +20,11 @@ from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from ..graph.nodes import Edge, Node
 from .batch_budget import BatchBudget
-from .batch_merger import Intake
+from .batch_merger import BatchMerger
 from .cost import chunks, costs
 from .errors import out_of_memory
 from .hand_over import arriving, hand_on_failed
-from .in_flight import Iteration
+from .in_flight import InFlightBatch
 from .memory.budget import FOR_WORK, Reservation
 from .memory.buffer_pool import BufferPool
 from .memory.estimate import MemoryEstimate
@@ -51,18 +51,18 @@ def _ordinary(nbytes: int) -> Any:
     return np.empty(nbytes, np.uint8)
 
 
-class HostPart:
+class HostExecutor:
     """One thread takes batches through ``whole`` steps and cuts them into chunks for the workers. Where there is
     nothing to cut, workers take several batches through ``whole`` steps at once."""
 
     def __init__(
-        self, services: Services, budget: BatchBudget, intake: Intake, page_locked: Callable[[int], Any]
+        self, services: Services, budget: BatchBudget, merger: BatchMerger, page_locked: Callable[[int], Any]
     ) -> None:
         """``page_locked`` gives host memory for bytes that are bound for a device."""
         self._services = services
         self._plan, self._options = services.plan, services.options
         self._budget = budget
-        self._intake = intake
+        self._merger = merger
         self._page_locked = page_locked
         options = services.options
         self.pool = Pool(options.num_threads, "worker")
@@ -76,7 +76,7 @@ class HostPart:
         budget.host.add_cache(self._buffers, self._read_buffers, self._chunk_buffers)
         self.stopped = False
         """Chunks that have not begun end at once. Set by the thread that stops the run."""
-        self.on_account = True
+        self.charge_batches = True
         """Batches are held on the account; not while the caller's thread computes them, one at a time."""
         self.lender: RegisteredFiles | None = None
         """Lends views of containers that GPUs read by themselves. Set before the threads start."""
@@ -97,7 +97,7 @@ class HostPart:
         self._buffers.close()
         self._read_buffers.close()
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """The run is over: hold nothing that refers to the engine. In a ring everything of a job would stay until the
         collector comes, and that of several jobs pile up."""
         self.lender = self.uploads = None
@@ -116,7 +116,7 @@ class HostPart:
             self._options.cpu_queue * len(self._plan.target.indices) + 2,
         )
 
-    def run(self, steps: Sequence[Step], inbox: Channel[Iteration] | None, out: Channel[Iteration]) -> None:
+    def run(self, steps: Sequence[Step], inbox: Channel[InFlightBatch] | None, out: Channel[InFlightBatch]) -> None:
         """Take batches through ``steps``, from ``inbox`` or as the schedule has them: the body of a thread."""
         named = [(self._services.name_of(s), s, self._page_locked if self._feeds_device(s) else None) for s in steps]
         if inbox is None and steps and self.reads_at_once > 1:
@@ -124,7 +124,7 @@ class HostPart:
             return
         behind = self._plan.steps.index(steps[-1]) + 1 if steps else 0
         follows = self._plan.steps[behind : behind + 1]
-        for it in self._intake.batches() if inbox is None else arriving(inbox, out):
+        for it in self._merger.batches() if inbox is None else arriving(inbox, out):
             try:
                 parts = iter([it])
                 for name, step, staging in named:
@@ -141,7 +141,7 @@ class HostPart:
             except BaseException as e:  # raised where the batch is taken
                 hand_on_failed(it, out, e)
 
-    def _begin(self, it: Iteration, step: Step) -> None:
+    def _begin(self, it: InFlightBatch, step: Step) -> None:
         """Start what threads do of a device step's work, batches before it is its turn."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
@@ -157,21 +157,21 @@ class HostPart:
 
     # -- whole batches ------------------------------------------------------------------------------------------
 
-    def _read_ahead(self, named: Sequence[tuple[str, Step, Any]], out: Channel[Iteration]) -> None:
+    def _read_ahead(self, named: Sequence[tuple[str, Step, Any]], out: Channel[InFlightBatch]) -> None:
         """Have several batches read at once, each by a few threads, and hand them on in order before they are there.
         One batch alone, read by all threads, would make them wait for each other, and for the GIL, at its end."""
         threads, follows = self.pool.count, self._plan.steps[len(named) : len(named) + 1]
         everyone, few = self.pool.some(threads - 1), self.pool.some(threads // self.reads_at_once - 1)
-        for it in self._intake.batches():
-            first = it.number == self._intake.number
+        for it in self._merger.batches():
+            first = it.number == self._merger.number
             reading = it.chunks = Latch(1)
             self.pool.do(self._read, named, follows, it, reading, everyone if first else few)
             out.put(it)
             if first:
-                reading.settle()  # its size says how many others there is room for
+                reading.wait_done()  # its size says how many others there is room for
 
     def _read(
-        self, named: Sequence[tuple[str, Step, Any]], follows: Sequence[Step], it: Iteration, reading: Latch[Any],
+        self, named: Sequence[tuple[str, Step, Any]], follows: Sequence[Step], it: InFlightBatch, reading: Latch[Any],
         helpers: Helpers | None,
     ) -> None:  # fmt: skip
         try:
@@ -186,7 +186,7 @@ class HostPart:
         except BaseException as e:  # raised where the batch is taken
             reading.fail(kept(e))
 
-    def whole(self, it: Iteration, name: str, step: Step, staging: Any, helpers: Helpers | None) -> None:
+    def whole(self, it: InFlightBatch, name: str, step: Step, staging: Any, helpers: Helpers | None) -> None:
         """Take the batch through a ``whole`` step, in this thread with the ``helpers``."""
         began, compiling = time.perf_counter(), times.in_this_thread()
         lender = self.lender.of(it.number) if self.lender is not None and staging is not None else None
@@ -207,9 +207,9 @@ class HostPart:
         it.env |= {e: env[e] for e in step.gives}
         it.dropped += run.dropped
         self._budget.forget(it, step)
-        if self.on_account:
+        if self.charge_batches:
             count = max(1, len(it.everyone))
-            credits = self._intake.credits
+            credits = self._merger.credits
             credits.sample_bytes = max(credits.sample_bytes, self._budget.holds(it) / count)
             credits.file_bytes = self._budget.held(it)[1] / count
             credits.copied_bytes = self._budget.copied(it) / count
@@ -232,17 +232,17 @@ class HostPart:
 
     # -- chunks -------------------------------------------------------------------------------------------------
 
-    def _chunked(self, name: str, step: Step, it: Iteration) -> Iterator[Iteration]:
+    def _chunked(self, name: str, step: Step, it: InFlightBatch) -> Iterator[InFlightBatch]:
         """The batch, or its parts, with their chunks under way."""
         for part, ahead in self._budget.parts(it, step):
             held = self._budget.held(part)[0] + 2 * ahead.kept_total  # twice: chunks are put together
             self._budget.host.reserve(part.order, held)
             cost = costs(step, ahead, part.env)
-            self._intake.credits.cut(cost, held)
+            self._merger.credits.cut(cost, held)
             self._submit_chunks(name, step, part, ahead, cost)
             yield part
 
-    def with_threads(self, name: str, step: Step, it: Iteration) -> None:
+    def with_threads(self, name: str, step: Step, it: InFlightBatch) -> None:
         """Take the batch, as a whole, through a ``chunk`` step, and wait for it; it is on the account meanwhile."""
         try:
             for part in self._chunked(name, step, it):
@@ -253,13 +253,13 @@ class HostPart:
         finally:
             self._budget.release(it.order)
 
-    def alone(self, name: str, step: Step, it: Iteration, env: Env) -> None:
+    def alone(self, name: str, step: Step, it: InFlightBatch, env: Env) -> None:
         """Take the batch, as one chunk, through a ``chunk`` step in this thread."""
         with self._budget.host.task(0):
             done = self.computed(step, it, env, it.samples, 0)
         self.join_chunks(name, step, it, [done])
 
-    def _submit_chunks(self, name: str, step: Step, it: Iteration, ahead: MemoryEstimate, cost: I64) -> None:
+    def _submit_chunks(self, name: str, step: Step, it: InFlightBatch, ahead: MemoryEstimate, cost: I64) -> None:
         before = self._before.get(name)
         if before is not None and before.ended:
             self._services.stats.idle(name, time.perf_counter() - before.ended)
@@ -267,7 +267,7 @@ class HostPart:
         slots = it.samples.slot
         room = max(1, int(self._budget.host.limit * FOR_WORK) // self._options.num_threads)
         # Other batches are in the pool beside this one: as many as may wait, and the one that the consumer waits for.
-        others = 0 if self._options.asked or not self.on_account else self._options.cpu_queue
+        others = 0 if self._options.on_demand or not self.charge_batches else self._options.cpu_queue
         cuts = chunks(cost, ahead.peak, room, -(-self._options.num_threads // (1 + others)))
         it.chunks = self._before[name] = Latch(len(cuts))
         whole = whole_outputs(ahead.outputs, self._buffers.empty)
@@ -279,7 +279,7 @@ class HostPart:
             self.pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(ahead.peak[a:b].sum()), output)
 
     def _chunk(
-        self, name: str, step: Step, it: Iteration, chunks: Latch[tuple[Env, Run]], k: int, env: Env,
+        self, name: str, step: Step, it: InFlightBatch, chunks: Latch[tuple[Env, Run]], k: int, env: Env,
         samples: Samples, nbytes: int, output: OutputSlice,
     ) -> None:  # fmt: skip
         try:
@@ -306,7 +306,7 @@ class HostPart:
         return clock
 
     def computed(
-        self, step: Step, it: Iteration, env: Env, samples: Samples, nbytes: int, output: OutputSlice | None = None
+        self, step: Step, it: InFlightBatch, env: Env, samples: Samples, nbytes: int, output: OutputSlice | None = None
     ) -> tuple[Env, Run]:
         """The results of a ``chunk`` step for some samples, and what became of them."""
         reservation = Reservation(self._budget.host, nbytes, output, self._chunk_buffers.empty)
@@ -317,7 +317,7 @@ class HostPart:
         finally:
             reservation.close()
 
-    def join_chunks(self, name: str, step: Step, it: Iteration, parts: Sequence[tuple[Env, Run]]) -> None:
+    def join_chunks(self, name: str, step: Step, it: InFlightBatch, parts: Sequence[tuple[Env, Run]]) -> None:
         """The chunks' results as the batch's."""
         began = time.perf_counter()
         if len(parts) == 1:
@@ -328,7 +328,7 @@ class HostPart:
             run.notes.end()
             it.dropped += run.dropped
         self._budget.forget(it, step)
-        if self.on_account:
+        if self.charge_batches:
             self._budget.holds(it)
         self._services.stats.busy(name, time.perf_counter() - began)
 

@@ -31,14 +31,14 @@ class Request:
 
 
 @dataclass(slots=True)
-class Iteration:
+class InFlightBatch:
     """One batch on its way through the steps.
 
     A batch belongs to one thread at a time. It changes hands by a channel's ``put`` and ``get``, or by a latch's
     ``done`` and ``wait``, which order its writes before the next thread's reads. The threads that set and read it:
 
         field                     set by                            read by
-        order, request, asked,    the thread that reads the         all
+        order, request, requests,    the thread that reads the         all
           everyone, draws,          schedule (`Intake`), never
           reader_samples            changed
         samples, env, dropped     the thread that has the batch:    the next one
@@ -79,7 +79,7 @@ class Iteration:
     estimated_outputs: Outputs = ()
     """Outputs that the launch is likely to make; see `MemoryEstimate.outputs`."""
 
-    asked: tuple[Request, ...] = ()
+    requests: tuple[Request, ...] = ()
     """The requests to hand out one by one, of several batches that go through the steps together."""
     draws: Draws = ()
     """See `Run`."""
@@ -94,7 +94,7 @@ class Iteration:
         self.problem = kept(problem)
         self.env, self.begun = {}, {}
 
-    def part(self, k: int, low: int, high: int) -> Iteration:
+    def part(self, k: int, low: int, high: int) -> InFlightBatch:
         """Part ``k``: the slots [low, high), as an iteration of its own."""
         shared: dict[int, tuple[slice, Samples]] = {}
 
@@ -105,7 +105,7 @@ class Iteration:
         readers = {i: inside(s) for i, s in self.reader_samples.items()}
         dropped = [d for d in self.dropped if low <= d.slot < high]
         request = Request(self.request.start + low - int(self.everyone.slot[0]), high - low)
-        return Iteration(
+        return InFlightBatch(
             (*self.order, k),
             request,
             samples,
@@ -116,10 +116,10 @@ class Iteration:
             draws=self.draws,
         )
 
-    def apart(self) -> list[Iteration]:
+    def split_by_request(self) -> list[InFlightBatch]:
         """As it was asked for; each of them failed where it did."""
         low, found = int(self.everyone.slot[0]), []
-        for k, request in enumerate(self.asked):
+        for k, request in enumerate(self.requests):
             found.append(self.part(k, low, low + request.n))
             found[-1].problem = self.problem
             low += request.n

@@ -113,11 +113,11 @@ class LanePool:
         self._limited.clear()
 
 
-class Beside:
+class SharedResources:
     """Accounts and lanes of the runs of one job in this process, which come one after the other or overlap."""
 
     def __init__(self) -> None:
-        self.accounts = SharedBudgets()
+        self.budgets = SharedBudgets()
         self.lanes = LanePool()
 
     def close(self) -> None:

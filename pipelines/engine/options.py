@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...readers.fetch.gpu_reads import Uploads
 from ..settings import RunSettings
-from .lanes import Beside
+from .lanes import SharedResources
 
 LANES = 4
 """Batches in flight on a GPU, at the usual prefetch_queue_depth of 2. Two that are computed at once fill each other's
@@ -51,16 +51,16 @@ class Options(RunSettings):
     """For a sample that fails: ``skip`` drops it, ``fail`` ends the run, ``replace`` takes a neighbour instead."""
     whole_batches: bool = True
     """Batches are handed out as they were asked for; else one that is too large for the memory comes in parts."""
-    together: bool = False
+    merge_requests: bool = False
     """Small batches may go onto a device together: results do not depend on the rest of a batch. They are handed
     out together, too, or, as ``whole_batches``, one by one."""
     uploads: Uploads | None = None
     """How other runs of the graph in this process brought the files to the GPU, with which this one goes on; None:
     there were none, and records may be read again."""
-    beside: Beside | None = None
+    resources: SharedResources | None = None
     """Accounts and lanes that it has in common with other runs in this process, which it may overlap; if any."""
-    asked: bool = False
-    """The schedule has a batch whenever `Engine.ask` says so, before it is taken, and no sooner."""
+    on_demand: bool = False
+    """The schedule has a batch whenever `Engine.request_next` says so, before it is taken, and no sooner."""
     repeats: bool = False
     """The data set is read again and again: what is found out about its records is kept."""
     guest: bool = False

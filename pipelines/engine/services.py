@@ -12,7 +12,7 @@ from ...ops.interfaces import Remembered
 from ..compile.plan import Plan
 from ..compile.schedule import Step
 from ..graph.nodes import Node
-from .in_flight import Feed, Iteration
+from .in_flight import Feed, InFlightBatch
 from .nodes.guarded import described
 from .nodes.node_pass import Run
 from .options import Options
@@ -40,7 +40,7 @@ class Services:
         """The name of a step in statistics."""
         return self._names[id(step)]
 
-    def run(self, iteration: Iteration, **extra: Any) -> Run:
+    def run(self, iteration: InFlightBatch, **extra: Any) -> Run:
         """A pass over nodes with the samples of ``iteration``; ``extra`` are fields of `Run`."""
         return Run(
             samples=extra.pop("samples", iteration.samples),

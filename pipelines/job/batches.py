@@ -11,7 +11,7 @@ import numpy as np
 from ...ops.batch import Batch, Origin, Samples
 from ...writers.shards.rejects import RejectRow
 from ..compile.plan import Plan
-from ..engine.engine import Engine, Iteration, Options
+from ..engine.engine import Engine, InFlightBatch, Options
 from ..engine.inputs import JobFeed
 from ..engine.nodes.envs import gone
 from ..engine.nodes.node_pass import Dropped
@@ -60,7 +60,7 @@ class Batches:
     def __init__(self, plan: Plan, stretch: Stretch, options: Options) -> None:
         self.plan = plan
         self.stretch = stretch
-        options = replace(options, whole_batches=stretch.whole, together=not stretch.whole)
+        options = replace(options, whole_batches=stretch.whole, merge_requests=not stretch.whole)
         requests = stretch.feed.requests(stretch.batch_size, stretch.first, whole=stretch.whole)
         self.engine = Engine(plan, stretch.feed, requests, options, Stats(trace=stretch.trace))
 
@@ -89,7 +89,7 @@ class Batches:
         for iteration in self.engine:
             yield self._finished(iteration)
 
-    def _finished(self, it: Iteration) -> Finished:
+    def _finished(self, it: InFlightBatch) -> Finished:
         s, low = self.stretch, it.request.start
         start, stop = max(low, s.first), min(low + it.request.n, s.stop)
         samples, outputs = it.samples, it.outputs(self.plan)

@@ -12,7 +12,7 @@ from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import RejectLimit
 from ..engine.inputs import JobFeed, Sources
-from ..engine.lanes import Beside
+from ..engine.lanes import SharedResources
 from .run import CLEAN, JobResult, JobRun, Prepared, Progress, write_config
 from .schema import schema_of
 
@@ -40,12 +40,12 @@ class OpenJob:
         self._schema = schema_of(prepared, self._feed, write_config(prepared))
         # parts may be too short to find out which way is faster, and lie in the same files
         self._uploads = Uploads(again=False, keep=True)
-        self._beside = Beside()
+        self._resources = SharedResources()
         self._warm = False
 
     def close(self) -> None:
         """No part runs any more."""
-        self._beside.close()
+        self._resources.close()
 
     @property
     def positions(self) -> range:
@@ -77,7 +77,7 @@ class OpenJob:
                 result = JobResult(CLEAN, "was finished before", {}, config.url or config.path, ran=False)
             else:
                 run = JobRun(self.prepared, feed, output, config, None, progress, command, warm=self._warm,
-                             uploads=self._uploads, beside=self._beside)  # fmt: skip
+                             uploads=self._uploads, resources=self._resources)  # fmt: skip
                 self._warm = True
                 result = run.run()
         return PartResult(result, output.written, output.rejected)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ...ops.batch import I32, I64, Batch, Samples
 from ...writers.shards.rejects import RejectRow
 from ..compile.apart import Halves
-from ..engine.engine import Engine, Iteration, Options, Request
+from ..engine.engine import Engine, InFlightBatch, Options, Request
 from ..engine.first_sample import Decided, first_part, undecided
 from ..engine.nodes.envs import gone
 from ..engine.nodes.node_pass import Dropped
@@ -106,7 +106,7 @@ class PartsFeed:
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
-    def _pieces(self, iteration: Iteration) -> Iterator[Piece]:
+    def _pieces(self, iteration: InFlightBatch) -> Iterator[Piece]:
         """The parts of a batch's samples in pieces of about as many as the batch size, each with all parts of its
         samples. Samples without parts belong to the piece before them, or to the next where there is none."""
         outputs = iteration.outputs(self._halves.front)
@@ -137,7 +137,7 @@ class PartsFeed:
         found = [outputs[name] for name in self._halves.beside]
         return [b.take(np.searchsorted(b.samples.slot, slots)) for b in found]
 
-    def _chosen(self, iteration: Iteration, data: Batch, outputs: Mapping[str, Batch]) -> tuple[I64, I32]:
+    def _chosen(self, iteration: InFlightBatch, data: Batch, outputs: Mapping[str, Batch]) -> tuple[I64, I32]:
         """The parts that are wanted, in order: the place of each one's sample in ``data``, and its number there.
         Samples that have none are dropped."""
         if not len(data):  # all were dropped, and how many dimensions there would be is not known
@@ -162,7 +162,7 @@ class PartsFeed:
             self._drop(iteration, data, i, "the parts that were rejected are not there any more")
         return owner[chosen], part[chosen]
 
-    def _drop(self, iteration: Iteration, data: Batch, i: int, why: str) -> None:
+    def _drop(self, iteration: InFlightBatch, data: Batch, i: int, why: str) -> None:
         iteration.dropped.append(Dropped(int(data.samples.slot[i]), self._halves.name, "bad_shape", why))
 
     def _piece(self, stop: int, lost: list[Lost], outputs: Mapping[str, Batch], owner: I64, part: I32) -> Piece:
@@ -181,7 +181,7 @@ class PartsFeed:
         return Piece(start, stop, lost, samples, batches)
 
 
-def _lost(iteration: Iteration) -> list[Lost]:
+def _lost(iteration: InFlightBatch) -> list[Lost]:
     """The samples that were dropped, or noted, by position."""
     everyone, dropped = iteration.everyone, gone(iteration.dropped)
     found = []

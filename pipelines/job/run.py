@@ -39,7 +39,7 @@ from ..engine.engine import Options
 from ..engine.errors import as_ours
 from ..engine.first_sample import undecided
 from ..engine.inputs import JobFeed, Sources
-from ..engine.lanes import Beside
+from ..engine.lanes import SharedResources
 from ..engine.memory.trim import trim
 from ..engine.options import ahead_for, lanes_for
 from ..engine.warm_up import rehearse
@@ -332,7 +332,7 @@ class JobRun:
         trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
         amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report, *, warm: bool = False,
         wanted: frozenset[tuple[int, int]] | None = None, look: Look | None = None,
-        uploads: Uploads | None = None, beside: Beside | None = None,
+        uploads: Uploads | None = None, resources: SharedResources | None = None,
     ) -> None:  # fmt: skip
         """``command`` says how the job was started, for its report, which ``amend`` completes. ``warm``: this process
         ran a part of the job before, so everything is compiled. ``wanted``: see `Stretch`. ``look`` keeps a few
@@ -366,7 +366,7 @@ class JobRun:
             feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, wanted
         )
         options = options_of(prepared.spec, prepared.target)
-        options = replace(options, uploads=uploads or Uploads(again=False), beside=beside)
+        options = replace(options, uploads=uploads or Uploads(again=False), resources=resources)
         if any(n.op.output_after_sync and n.stage == "gpu" for n in prepared.whole.nodes):
             options = replace(options, lanes=lanes_for(options.gpu_queue, late=True))
         self.batches: Batches

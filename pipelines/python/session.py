@@ -15,7 +15,7 @@ from ...readers.base import Reader
 from ...readers.external_source import ExternalSource
 from ..compile.place import Target
 from ..compile.plan import Plan, compile_graph
-from ..engine.engine import Engine, Iteration, Options, Request
+from ..engine.engine import Engine, InFlightBatch, Options, Request
 from ..engine.inputs import EndlessFeed, Sources
 from ..engine.nodes.node_pass import Dropped
 from ..engine.options import ahead_for, lanes_for
@@ -201,8 +201,8 @@ class Session:
                 to_host=False,
                 policy=self._settings.on_error,
                 **self._settings.run.shared(),
-                together=self.self_driven and self._settings.run.rng == "philox",
-                asked=not self.self_driven or _is_launched(plan),
+                merge_requests=self.self_driven and self._settings.run.rng == "philox",
+                on_demand=not self.self_driven or _is_launched(plan),
                 repeats=True,
                 guest=True,
                 inline=True,
@@ -233,7 +233,7 @@ class Session:
         engine = self.engine()
         if self.self_driven:
             self.in_flight += 1
-            engine.ask()
+            engine.request_next()
             return
         try:
             setup = self._setup()
@@ -255,7 +255,7 @@ class Session:
         self.next += n
         self.iteration += 1
         self.in_flight += 1
-        engine.ask()
+        engine.request_next()
 
     def can_feed(self) -> bool:
         """Every input has data for one more batch."""
@@ -285,7 +285,7 @@ class Session:
         if self.in_flight == 0:
             raise StopIteration
         try:
-            iteration: Iteration = next(self.engine())
+            iteration: InFlightBatch = next(self.engine())
         except BaseException:
             self.in_flight -= 1
             raise

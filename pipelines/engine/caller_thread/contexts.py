@@ -9,7 +9,7 @@ from ....ops.base import Stage
 from ....ops.context import Context
 from ....ops.interfaces import Lane
 from ...graph.nodes import Node
-from ..in_flight import Iteration
+from ..in_flight import InFlightBatch
 from ..nodes.node_pass import Env, Run, context_of
 from ..services import Services
 
@@ -24,7 +24,7 @@ class Contexts:
         self._run: Run | None = None
         """The pass that kernels tell facts of."""
 
-    def of(self, node: Node, stage: Stage, it: Iteration, env: Env, lane: Any) -> Context:
+    def of(self, node: Node, stage: Stage, it: InFlightBatch, env: Env, lane: Any) -> Context:
         """As `context_of`, for a batch whose numbers follow from its samples."""
         key = node.id, id(lane)
         known = self._known.get(key)

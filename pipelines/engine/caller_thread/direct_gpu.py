@@ -14,23 +14,23 @@ from ....readers.base import Reader
 from ...compile.plan import Plan
 from ...graph.nodes import Node
 from ..batch_budget import BatchBudget
-from ..batch_merger import Intake
-from ..device.executor import DevicePart
+from ..batch_merger import BatchMerger
+from ..device.executor import DeviceExecutor
 from ..errors import if_it_works
-from ..host_executor import HostPart
-from ..in_flight import Iteration
+from ..host_executor import HostExecutor
+from ..in_flight import InFlightBatch
 from ..options import Options
 from ..services import Services
-from .fast_path import PlainStep
-from .replayed_step import Begun, Rehearsed
+from .fast_path import FastHostStep
+from .replayed_step import LaunchedBatch, ReplayedStep
 
 
-def suits(plan: Plan, options: Options) -> bool:
+def is_applicable(plan: Plan, options: Options) -> bool:
     """Whether the program asks for each batch, and all that there is to do is to launch kernels on one GPU, after
     arithmetic on a few numbers; and to decode, if it asks for one batch at a time: no other one is read meanwhile."""
     target, steps = plan.target, plan.steps
     return (
-        options.asked
+        options.on_demand
         and target.device == "gpu"
         and len(target.indices) == 1
         and [s.kind for s in steps] == ["whole"] * (len(steps) - 1) + ["device"]
@@ -45,40 +45,50 @@ def _is_quick(node: Node) -> bool:
     )
 
 
-class Direct:
+class DirectGpu:
     """The program's thread owns it."""
 
     def __init__(
-        self, services: Services, budget: BatchBudget, intake: Intake, host_part: HostPart, device_part: DevicePart
+        self,
+        services: Services,
+        budget: BatchBudget,
+        merger: BatchMerger,
+        host_executor: HostExecutor,
+        device_executor: DeviceExecutor,
     ) -> None:
         *before, last = services.plan.steps
-        self._before = [(services.name_of(s), s, PlainStep(services, services.name_of(s), s)) for s in before]
+        self._before = [(services.name_of(s), s, FastHostStep(services, services.name_of(s), s)) for s in before]
         self._name, self._step = services.name_of(last), last
-        self._budget, self._intake, self._host_part, self._device_part = budget, intake, host_part, device_part
-        self._rehearsed = Rehearsed(services, budget, self._name, last, device_part.wanted_on_host(last))
-        self._in_flight: deque[tuple[Iteration, Copies | None, Begun | None]] = deque()
+        self._budget, self._merger, self._host_executor, self._device_executor = (
+            budget,
+            merger,
+            host_executor,
+            device_executor,
+        )
+        self._replayed = ReplayedStep(services, budget, self._name, last, device_executor.wanted_on_host(last))
+        self._in_flight: deque[tuple[InFlightBatch, Copies | None, LaunchedBatch | None]] = deque()
         """Batches with their lanes, if they came to have one."""
         self._due = 0
         """Batches that were asked for and have not begun."""
 
     def open(self) -> None:
         """Open the lanes."""
-        (lanes,) = self._device_part.lanes.for_step()
-        self._device_part.lanes.open()
+        (lanes,) = self._device_executor.lanes.for_step()
+        self._device_executor.lanes.open()
         self._lanes = deque(lanes.get() for _ in range(lanes.fill))
-        self._host_part.on_account = False
+        self._host_executor.charge_batches = False
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """The run is over: hold no batch."""
         self._in_flight.clear()
-        self._rehearsed.let_go()
+        self._replayed.drop_references()
 
-    def ask(self) -> None:
+    def request_next(self) -> None:
         """The schedule has one more batch: launch it, or do so later where all lanes are taken."""
         self._due += 1
         self._launch()
 
-    def take(self) -> Iteration:
+    def take(self) -> InFlightBatch:
         """The oldest batch, complete, or with what made it fail."""
         if not self._in_flight:
             self._due = max(self._due, 1)
@@ -99,32 +109,32 @@ class Direct:
     def _launch(self) -> None:
         while self._due and self._lanes:
             self._due -= 1
-            it = self._intake.one(None)
+            it = self._merger.one(None)
             assert it is not None
             lane, begun = None, None
             try:
                 for name, step, plain in self._before:
-                    if not (plain.suits and plain.run(it)):
-                        self._host_part.whole(it, name, step, None, None)
+                    if not (plain.is_applicable and plain.run(it)):
+                        self._host_executor.whole(it, name, step, None, None)
                 lane = self._lanes.popleft()
                 begun = self._begun(it, lane)
             except Exception as e:  # raised in its turn
                 it.fail(e)
             self._in_flight.append((it, lane, begun))
 
-    def _finish(self, it: Iteration, begun: Begun | None) -> None:
+    def _finish(self, it: InFlightBatch, begun: LaunchedBatch | None) -> None:
         try:
             if begun is not None:
-                self._rehearsed.finish(it, begun)
+                self._replayed.finish(it, begun)
             else:
-                self._device_part.finish(it, self._step)
+                self._device_executor.finish(it, self._step)
                 self._budget.release(it.order)
         except Exception as e:  # the program may go on with the next batch
             it.fail(e)
 
-    def _begun(self, it: Iteration, lane: Copies) -> Begun | None:
+    def _begun(self, it: InFlightBatch, lane: Copies) -> LaunchedBatch | None:
         """Launch the batch; None where `DevicePart` has it."""
-        begun = self._rehearsed.begin(it, lane) if self._rehearsed.suits else None
+        begun = self._replayed.begin(it, lane) if self._replayed.is_applicable else None
         if begun is None:
-            self._device_part.begin(self._name, self._step, it, lane)
+            self._device_executor.begin(self._name, self._step, it, lane)
         return begun

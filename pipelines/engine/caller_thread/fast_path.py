@@ -22,14 +22,14 @@ from ....readers.external_source import ExternalSource, FedBatches
 from ...compile.schedule import Step
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
-from ..in_flight import Iteration
+from ..in_flight import InFlightBatch
 from ..nodes.node_pass import Env
 from ..services import Services
 from .contexts import Contexts
 
 _SMALL = 4 << 20
 """Bytes of the arrays of a batch that the host computes."""
-_IN_VAIN = 8
+_MAX_FAILURES = 8
 """Batches in a row that were left as they were."""
 
 
@@ -37,7 +37,7 @@ class TooLargeError(Exception):
     """A kernel asks for more memory than a batch of a few numbers needs."""
 
 
-def is_plain(node: Node) -> bool:
+def allows_fast_path(node: Node) -> bool:
     """Its kernel may be called for a whole batch, and called again where that fails."""
     op = node.op
     if (
@@ -55,7 +55,7 @@ AGAIN = "small batches: computed again, so that samples that fail are told apart
 """Reason for a fallback, in reports."""
 
 
-class Plain:
+class FastPath:
     """Some nodes; one thread owns it."""
 
     def __init__(self, services: Services, nodes: Sequence[Node], keep: Collection[Edge]) -> None:
@@ -65,10 +65,10 @@ class Plain:
         last = {e: n.id for n in nodes for e in n.reads}
         self._frees = {n.id: [e for e in n.reads if last[e] == n.id and e not in keep] for n in nodes}
         self._contexts = Contexts(services, _small)
-        self.suits = all(map(is_plain, nodes))
+        self.is_applicable = all(map(allows_fast_path, nodes))
         """They may be called so."""
 
-    def run(self, it: Iteration, env: Env, lane: Any = None) -> list[tuple[int, int, float]] | None:
+    def run(self, it: InFlightBatch, env: Env, lane: Any = None) -> list[tuple[int, int, float]] | None:
         """Add their outputs to ``env``. For each node the bytes that it takes and gives, and when it ended; None where
         one of them has more to say than its outputs. Raises what kernels raise."""
         found = None
@@ -81,7 +81,7 @@ class Plain:
                 self._contexts.counts()
         return found
 
-    def _run(self, it: Iteration, env: Env, lane: Any) -> list[tuple[int, int, float]] | None:
+    def _run(self, it: InFlightBatch, env: Env, lane: Any) -> list[tuple[int, int, float]] | None:
         samples, found = it.samples, list[tuple[int, int, float]]()
         for node, stage, edges in self._nodes:
             inputs = [env[e] for e in node.inputs]
@@ -113,7 +113,7 @@ class Plain:
         return found
 
 
-class PlainStep:
+class FastHostStep:
     """A step of the host, of a few numbers a batch: sources, draws, arithmetic."""
 
     def __init__(self, services: Services, name: str, step: Step) -> None:
@@ -125,19 +125,19 @@ class PlainStep:
         ]
         self._nodes, self._needs = nodes, step.needs
         self._metadata_only = all(n.op.metadata_only for n in nodes)
-        self._plain = Plain(services, nodes, step.gives)
+        self._plain = FastPath(services, nodes, step.gives)
         self._in_vain = 0
-        self.suits = (
-            self._plain.suits
+        self.is_applicable = (
+            self._plain.is_applicable
             and services.stats.spans is None
             and all(n.stage == "cpu" for n in nodes)
             and (services.plan.target.device != "null")
         )
         """Batches may be tried."""
 
-    def run(self, it: Iteration) -> bool:
+    def run(self, it: InFlightBatch) -> bool:
         """Take the batch through the step; False, and nothing is done, where it needs more."""
-        if it.draws or it.dropped or not len(it.samples.slot) or self._in_vain > _IN_VAIN:
+        if it.draws or it.dropped or not len(it.samples.slot) or self._in_vain > _MAX_FAILURES:
             return False
         self._in_vain += 1
         began, taken, env = time.perf_counter(), 0, dict[Edge, Any]()

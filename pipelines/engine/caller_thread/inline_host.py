@@ -12,12 +12,12 @@ import time
 
 from ....readers.base import Reader
 from ...compile.plan import Plan
-from ..batch_merger import Intake
-from ..host_executor import HostPart
-from ..in_flight import Iteration
+from ..batch_merger import BatchMerger
+from ..host_executor import HostExecutor
+from ..in_flight import InFlightBatch
 from ..nodes.envs import bytes_of
 from ..services import Services
-from .fast_path import PlainStep
+from .fast_path import FastHostStep
 
 _QUICK, _PROMPT = 2e-3, 8e-3
 """Seconds of CPU time, and seconds in all, that a batch may take."""
@@ -41,13 +41,13 @@ def is_light(plan: Plan) -> bool:
     return light and all(not n.op.per_batch or n.op.is_trivial for n in plan.graph.nodes)
 
 
-class Inline:
+class InlineHost:
     """The program's thread owns it. Its batches are on no account: there is one at a time."""
 
-    def __init__(self, services: Services, intake: Intake, host_part: HostPart) -> None:
+    def __init__(self, services: Services, merger: BatchMerger, host_executor: HostExecutor) -> None:
         plan = services.plan
-        self._intake, self._host_part = intake, host_part
-        self._steps = [(services.name_of(s), s, PlainStep(services, services.name_of(s), s)) for s in plan.steps]
+        self._merger, self._host_executor = merger, host_executor
+        self._steps = [(services.name_of(s), s, FastHostStep(services, services.name_of(s), s)) for s in plan.steps]
         reads = any(n.op.decodes or isinstance(n.op, Reader) for n in plan.graph.nodes)
         self._most = _FEW if reads and not is_light(plan) else None
         """Samples of a batch that may be computed so."""
@@ -56,30 +56,30 @@ class Inline:
         self._doubtful = True
         """The last batch took so long that the next one's work is timed."""
 
-    def take(self) -> Iteration | None:
+    def take(self) -> InFlightBatch | None:
         """The next batch; None where threads should make it, and all that follow. Raises what made it fail, and
         StopIteration."""
         began, at_work = time.perf_counter(), time.thread_time() if self._doubtful else None
-        it = self._intake.one(0 if self._slow > _PATIENCE else self._most)
+        it = self._merger.one(0 if self._slow > _PATIENCE else self._most)
         if it is None:
             return None
         for name, step, plain in self._steps:
-            if plain.suits and plain.run(it):
+            if plain.is_applicable and plain.run(it):
                 continue
             if step.kind == "whole":
-                self._host_part.whole(it, name, step, None, self._host_part.pool)
+                self._host_executor.whole(it, name, step, None, self._host_executor.pool)
                 continue
             env = {e: it.env[e] for e in step.needs}
             reads = not all(n.op.metadata_only for n in step.nodes)
             if reads and len(it.samples) > _FEW and bytes_of(env.values()) > _MUCH:
                 self._slow = math.inf
-                self._host_part.with_threads(name, step, it)
+                self._host_executor.with_threads(name, step, it)
                 continue
-            self._host_part.alone(name, step, it, env)
+            self._host_executor.alone(name, step, it, env)
         self._judge(it, time.perf_counter() - began, at_work)
         return it
 
-    def _judge(self, it: Iteration, took: float, at_work: float | None) -> None:
+    def _judge(self, it: InFlightBatch, took: float, at_work: float | None) -> None:
         """Whether the next batches are computed here follows from how long this one ``took``; ``at_work`` is the
         thread's time before it."""
         self._doubtful = took > _QUICK  # asking for the thread's time is a call of the system

@@ -19,23 +19,23 @@ from ....readers.external_source import ExternalSource, FedBatches
 from ...compile.schedule import Step
 from ...graph.nodes import Edge, Node
 from ..batch_budget import BatchBudget
-from ..in_flight import Iteration
+from ..in_flight import InFlightBatch
 from ..nodes.node_pass import Env
 from ..nodes.recorded_tail import repeating
 from ..services import Services
 from .contexts import Contexts
-from .fast_path import AGAIN, Plain, TooLargeError
+from .fast_path import AGAIN, FastPath, TooLargeError
 
 _KEPT = 16
 """Shapes of batches of which the memory is remembered."""
 _SEEN, _TURNS = 256, 4
 """Shapes and lanes that are counted, and batches of a shape that make a program: a lane's first is launched, the second
 recorded, the third repeated."""
-_IN_VAIN = 8
+_MAX_FAILURES = 8
 """Batches in a row that were launched as they are, and then the other way all the same."""
 
 
-class Begun(NamedTuple):
+class LaunchedBatch(NamedTuple):
     """A batch on its way."""
 
     lane: Any
@@ -52,7 +52,7 @@ class Begun(NamedTuple):
     """Held until the device is done with them."""
 
 
-class Rehearsed:
+class ReplayedStep:
     """A device step whose inputs are fed, or made on the host; the program's thread owns it."""
 
     def __init__(self, services: Services, budget: BatchBudget, name: str, step: Step, to_host: Sequence[Edge]) -> None:
@@ -66,17 +66,17 @@ class Rehearsed:
         self._repeat = list(step.nodes[repeating(step.nodes) :]) == self._nodes
         """They may become a program."""
         repeated = [n for n in self._nodes if n.op.replayable]
-        self._operators = Plain(services, self._nodes, step.gives)
-        self._plain = self._operators.suits and (len(self._nodes) == 1 or not repeated)
+        self._operators = FastPath(services, self._nodes, step.gives)
+        self._plain = self._operators.is_applicable and (len(self._nodes) == 1 or not repeated)
         """They may be launched as they are."""
-        self.suits = (
+        self.is_applicable = (
             (self._repeat or self._plain)
             and all(e in self._fed or e in step.needs for e in read)
             and all(e.node in on_host for e in to_host)
             and services.stats.spans is None  # which are of single kernels
         )
         """Its batches may be launched here."""
-        if not self.suits:
+        if not self.is_applicable:
             return
         self._sources: list[tuple[Node, FedBatches]] = [(n, services.feed.states[n.id]) for n in sources]
         self._read = [(self._fed.index(e) if e in self._fed else -1, e) for e in read]
@@ -94,7 +94,7 @@ class Rehearsed:
         self._in_vain = 0
         self._contexts = Contexts(services)
 
-    def begin(self, it: Iteration, lane: Any) -> Begun | None:
+    def begin(self, it: InFlightBatch, lane: Any) -> LaunchedBatch | None:
         """Launch the batch; None, and nothing is done, where there is no program for it."""
         samples = it.samples
         if it.draws or it.dropped or not len(samples.slot):
@@ -108,7 +108,7 @@ class Rehearsed:
             nbytes.append(outputs[0].nbytes if len(outputs) == 1 else sum(b.nbytes for b in outputs))
         if any(fed[k].on_host for k, _ in self._passed):  # before anything is launched: it would be in vain
             return None
-        begun = Begun(lane, None, (), {}, nbytes, False, ())
+        begun = LaunchedBatch(lane, None, (), {}, nbytes, False, ())
         if self._nodes:
             launched = self._launched(it, lane, fed, nbytes)
             if launched is None:
@@ -119,7 +119,9 @@ class Rehearsed:
             begun.results[edge] = batch.with_data(batch.data, samples, batch.nbytes)
         return begun
 
-    def _launched(self, it: Iteration, lane: Any, fed: Sequence[Batch], nbytes: Sequence[int]) -> Begun | None:
+    def _launched(
+        self, it: InFlightBatch, lane: Any, fed: Sequence[Batch], nbytes: Sequence[int]
+    ) -> LaunchedBatch | None:
         inputs = []
         for k, edge in self._read:
             batch = fed[k] if k >= 0 else it.env[edge]
@@ -153,12 +155,12 @@ class Rehearsed:
             self._budget.device.reserve(it.order, there, wait=False)
         if here:
             self._budget.host.reserve(it.order, here, wait=False)
-        return Begun(lane, timer, sizes, results, nbytes, bool(there or here), inputs)
+        return LaunchedBatch(lane, timer, sizes, results, nbytes, bool(there or here), inputs)
 
     def _goes_plainly(self, lane: Any, shapes: Any) -> bool:
         """Batches of ``shapes`` are launched as they are: for the first time, or where there is no program although
         they came often enough for one."""
-        if not self._plain or self._in_vain > _IN_VAIN:
+        if not self._plain or self._in_vain > _MAX_FAILURES:
             return False
         if not self._repeat:
             return True
@@ -180,11 +182,11 @@ class Rehearsed:
         self._last = inputs
         return (count_of(samples), *self._keys)
 
-    def let_go(self) -> None:
+    def drop_references(self) -> None:
         """Hold no batch any more."""
         self._last, self._keys = [], []
 
-    def _held(self, it: Iteration, shapes: Any) -> tuple[int, int] | None:
+    def _held(self, it: InFlightBatch, shapes: Any) -> tuple[int, int] | None:
         """`BatchBudget.unsplit_need` for batches of ``shapes``."""
         if shapes not in self._holds:
             if len(self._holds) >= _KEPT:
@@ -192,7 +194,7 @@ class Rehearsed:
             self._holds[shapes] = self._budget.unsplit_need(it, self._step)
         return self._holds[shapes]
 
-    def _run(self, program: Program, lane: Any, given: Sequence[Batch], it: Iteration) -> Env | None:
+    def _run(self, program: Program, lane: Any, given: Sequence[Batch], it: InFlightBatch) -> Env | None:
         samples, env, contexts = it.samples, it.env, self._contexts
         if program.is_free:
             return program.run(lane, given, samples, _no_context)
@@ -213,7 +215,7 @@ class Rehearsed:
         return found
 
     def _run_plainly(
-        self, lane: Any, fed: Sequence[Batch], it: Iteration, sizes: list[tuple[int, int]]
+        self, lane: Any, fed: Sequence[Batch], it: InFlightBatch, sizes: list[tuple[int, int]]
     ) -> Env | None:  # fmt: skip
         """The results of the operators' own launches; None where one has more to say than these."""
         samples, env = it.samples, dict(it.env)
@@ -232,7 +234,7 @@ class Rehearsed:
         sizes += [(taken, given) for taken, given, _ in found]
         return {e: env[e] for e in self._step.gives}
 
-    def finish(self, it: Iteration, begun: Begun) -> None:
+    def finish(self, it: InFlightBatch, begun: LaunchedBatch) -> None:
         """Wait for the batch."""
         milliseconds = 0.0
         if begun.timer is not None:

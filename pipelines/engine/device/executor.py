@@ -19,7 +19,7 @@ from ..batch_budget import BatchBudget
 from ..credits import Credits
 from ..errors import as_ours, if_it_works
 from ..hand_over import arriving, hand_on_failed
-from ..in_flight import Iteration
+from ..in_flight import InFlightBatch
 from ..lanes import FreeLanes
 from ..memory.estimate import MemoryEstimate
 from ..nodes.envs import drop, gone
@@ -34,8 +34,8 @@ from .out_of_memory import OnDevice
 from .timer import DeviceTimer
 
 
-class DevicePart:
-    """Launching and settling."""
+class DeviceExecutor:
+    """Launching and launched."""
 
     def __init__(self, services: Services, budget: BatchBudget, credits: Credits, lanes: OpenLanes) -> None:
         self._services = services
@@ -53,7 +53,7 @@ class DevicePart:
     # -- launching ----------------------------------------------------------------------------------------------
 
     def launch(
-        self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[Iteration], out: Channel[Iteration]
+        self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]
     ) -> None:
         """Launch batches on ``free`` lanes: the body of a thread."""
         # one launcher alone is this thread: handing a batch to another takes as long as a few launches
@@ -85,7 +85,7 @@ class DevicePart:
             for launcher in launchers:
                 launcher.shutdown()
 
-    def begin(self, name: str, step: Step, it: Iteration, lane: Copies) -> None:
+    def begin(self, name: str, step: Step, it: InFlightBatch, lane: Copies) -> None:
         """Launch a batch on a free ``lane``; it is to be `finish`ed in its turn by the same thread: so this waits for
         no other's end."""
         for _, ahead in self._budget.parts(it, step):
@@ -93,7 +93,7 @@ class DevicePart:
             it.lane, it.launched = lane, Latch(1)
             self._launch_one(name, step, it, lane, it.launched)
 
-    def _make_room(self, it: Iteration, ahead: MemoryEstimate, *, wait: bool = True) -> None:
+    def _make_room(self, it: InFlightBatch, ahead: MemoryEstimate, *, wait: bool = True) -> None:
         """Wait until the device, and the host for what comes back, have room for the batch."""
         assert self._budget.device is not None
         on_host, on_device = self._budget.held(it)
@@ -102,14 +102,14 @@ class DevicePart:
         self._budget.device.reserve(it.order, need, wait=wait)
         self._budget.host.reserve(it.order, on_host + ahead.kept_total, wait=wait)
 
-    def _launch_one(self, name: str, step: Step, it: Iteration, lane: Copies, launched: Latch[Run]) -> None:
+    def _launch_one(self, name: str, step: Step, it: InFlightBatch, lane: Copies, launched: Latch[Run]) -> None:
         try:
             launched.add(0, self._launch_whole(name, step, it, lane))
             launched.done()
         except BaseException as e:  # raised where the batch is settled
             launched.fail(kept(e))
 
-    def _launch_whole(self, name: str, step: Step, it: Iteration, lane: Copies) -> Run:
+    def _launch_whole(self, name: str, step: Step, it: InFlightBatch, lane: Copies) -> Run:
         began = time.perf_counter()
         run = self._launch_on(it, step, lane, {e: it.env[e] for e in step.needs}, it.samples, 0)
         ended = time.perf_counter()
@@ -117,7 +117,7 @@ class DevicePart:
         self._services.stats.span("launch", threading.current_thread().name, began, ended, it.number)
         return run
 
-    def _launch_on(self, it: Iteration, step: Step, lane: Copies, env: Env, samples: Samples, attempt: int) -> Run:
+    def _launch_on(self, it: InFlightBatch, step: Step, lane: Copies, env: Env, samples: Samples, attempt: int) -> Run:
         on_gpu = self._plan.target.device == "gpu"
         timer = DeviceTimer(cast("Lane", lane), self._services.stats, it.number) if on_gpu else None
         run = self._services.run(it, samples=samples, device=lane, attempt=attempt, mark_device=timer,
@@ -152,10 +152,10 @@ class DevicePart:
         ours = as_ours(problem)
         return ours if isinstance(ours, DeviceError) else self._services.raised(problem, samples)
 
-    # -- settling -----------------------------------------------------------------------------------------------
+    # -- launched -----------------------------------------------------------------------------------------------
 
-    def settle(
-        self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[Iteration], out: Channel[Iteration]
+    def complete(
+        self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]
     ) -> None:
         """Wait for launched batches, in order, and give their lanes back: the body of a thread."""
         for it in arriving(inbox, out):
@@ -174,26 +174,26 @@ class DevicePart:
             out.put(it)
             free[it.number % len(free)].put(lane)  # after it: launches that nobody takes hold a lane
 
-    def _give_up(self, it: Iteration) -> None:
+    def _give_up(self, it: InFlightBatch) -> None:
         """A launched batch has failed: its lane is free once the device has done what it was given."""
         lane, it.lane, it.launched, it.begun = it.lane, None, None, {}
         if lane is not None:
             if_it_works(lane.synchronize)
 
-    def finish(self, it: Iteration, step: Step) -> None:
+    def finish(self, it: InFlightBatch, step: Step) -> None:
         """Wait for a launched batch, whose lane is free then. Raises what was raised as it was launched."""
         assert it.launched is not None
         assert it.lane is not None
         it.launched.wait()
         run, lane = it.launched.parts[0], it.lane
         assert run is not None
-        results = self._settled(it, step, lane, run, 0)
+        results = self._completed(it, step, lane, run, 0)
         it.launched = it.lane = None
         it.env |= results
         it.dropped += run.dropped
         self._budget.forget(it, step)
 
-    def _settled(self, it: Iteration, step: Step, lane: Copies, run: Run, attempt: int) -> Env:
+    def _completed(self, it: InFlightBatch, step: Step, lane: Copies, run: Run, attempt: int) -> Env:
         """The results of a launched batch, once the device is done and every check has passed. Samples that fail a
         check run again alone, on the decoder's next lane; their results take the place of the wrong ones."""
         lane.synchronize()
@@ -212,7 +212,7 @@ class DevicePart:
         again = run.samples.take(np.isin(run.samples.slot, slots))
         env = {e: b.take(np.flatnonzero(np.isin(b.samples.slot, slots))) for e, b in it.env.items() if e in step.needs}
         redo = self._launch_on(it, step, lane, env, again, attempt + 1)
-        redone = self._settled(it, step, lane, redo, attempt + 1)
+        redone = self._completed(it, step, lane, redo, attempt + 1)
         run.dropped += redo.dropped
         drop(results, wrong)
         on = self._on(lane, step)

@@ -39,8 +39,8 @@ class OpenLanes:
         self._opened = threading.Event()
         self.stopped = False
         if any(s.kind == "device" for s in services.plan.steps):
-            beside = self._options.beside
-            budget.device = MemoryBudget(0) if beside is None else beside.accounts.of(self._plan, "device", 0)
+            resources = self._options.resources
+            budget.device = MemoryBudget(0) if resources is None else resources.budgets.of(self._plan, "device", 0)
 
     @property
     def are_open(self) -> bool:
@@ -55,8 +55,8 @@ class OpenLanes:
         """Where one step will find its free lanes, of each device; they come with `open`. With lanes in common, a step
         could take all of them and wait for the next, which waits for a lane."""
         found: list[FreeLanes] = []
-        if self._options.beside is not None:
-            found += self._options.beside.lanes.of(self._plan, len(self._free) // self.devices, self.devices)
+        if self._options.resources is not None:
+            found += self._options.resources.lanes.of(self._plan, len(self._free) // self.devices, self.devices)
         else:
             found += [OwnLanes("lanes", self._options.lanes) for _ in self._plan.target.indices]
         self._free += found
@@ -67,7 +67,7 @@ class OpenLanes:
     def open(self) -> None:
         """Open the lanes: the body of a thread. A GPU takes some tenths of a second to start, in which batches are
         read. Raises DeviceError."""
-        pool = None if self._options.beside is None else self._options.beside.lanes
+        pool = None if self._options.resources is None else self._options.resources.lanes
         if pool is None:
             self._open_all()
         else:
@@ -110,8 +110,8 @@ class OpenLanes:
         gpu = self._plan.target.device == "gpu"
         free, total = device_memory(index) if gpu else (NullLane.free_memory, NullLane.free_memory)
         budget = gpu_budget(self._options.memory, free, total, guest=self._options.guest)
-        if gpu and self._options.beside is not None:
-            self._options.beside.lanes.limit(index, budget.most)
+        if gpu and self._options.resources is not None:
+            self._options.resources.lanes.limit(index, budget.most)
         elif gpu:
             limit_pool(index, self, budget.most)
         self._limited.append(index)
@@ -128,7 +128,7 @@ class OpenLanes:
 
     def close(self) -> None:
         """Give lanes and pools back; no thread uses them any more."""
-        if self._options.beside is not None:
+        if self._options.resources is not None:
             for free in self._free:
                 assert isinstance(free, SharedLanes)
                 free.give_back(lambda lane: if_it_works(lane.synchronize))
@@ -138,7 +138,7 @@ class OpenLanes:
 
     def lift_limits(self) -> None:
         """Let others use the memory of the devices again."""
-        if self._plan.target.device == "gpu" and self._options.beside is None:
+        if self._plan.target.device == "gpu" and self._options.resources is None:
             for index in self._limited:
                 limit_pool(index, self, None)
 

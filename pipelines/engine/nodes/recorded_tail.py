@@ -14,7 +14,7 @@ from .node_pass import Env, Run, context_of
 
 
 @dataclass(slots=True)
-class Whole:
+class RecordedTail:
     """The last of some nodes, all of which repeat their launches: as one program, from the third time on."""
 
     nodes: Sequence[Node]
@@ -83,9 +83,9 @@ def repeating(nodes: Sequence[Node]) -> int:
     return first
 
 
-def whole_of(nodes: Sequence[Node], run: Run) -> Whole | None:
+def recorded_tail_of(nodes: Sequence[Node], run: Run) -> RecordedTail | None:
     """The last nodes that may become a program."""
     if run.device is None or run.emulate or run.attempt or len(run.draws) > 1 or not hasattr(run.device, "launches"):
         return None
     first = repeating(nodes)
-    return Whole(nodes, first, run, programs_of(run.device), run.samples) if first < len(nodes) else None
+    return RecordedTail(nodes, first, run, programs_of(run.device), run.samples) if first < len(nodes) else None

@@ -23,7 +23,7 @@ from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 from .envs import bytes_of, drop, empty, gone, in_order, merge, odd_kind, pieces
 from .node_pass import Dropped, Env, Run, context_of
-from .recorded_tail import whole_of
+from .recorded_tail import recorded_tail_of
 
 RAISED_BY = "_dali_run_operator"
 """On an exception: the node whose kernel raised it."""
@@ -39,7 +39,7 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Collection[Edge] 
         run.reservation.start_pass(len(run.samples))
     last = {} if keep is None else {e: node.id for node in nodes for e in node.reads}
     kept = {e.node for e in keep or ()}
-    whole = None if keep is None else whole_of(nodes, run)
+    whole = None if keep is None else recorded_tail_of(nodes, run)
     for at, node in enumerate(nodes):
         if whole is not None and at == whole.first and whole.run(env, keep or ()):
             return

@@ -47,13 +47,13 @@ class Latch(Generic[T]):
             self._error = error
         self.done()
 
-    def settle(self) -> None:
+    def wait_done(self) -> None:
         """Wait until it is done, or has failed."""
         self._busy.acquire()
         self._busy.release()
 
     def wait(self) -> None:
         """As `settle`. Raises what the first part that failed raised."""
-        self.settle()
+        self.wait_done()
         if self._error is not None:
             raise self._error

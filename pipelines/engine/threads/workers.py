@@ -34,9 +34,9 @@ class Pool:
                 self._start()
             self._tasks.put((work, args))
 
-    def some(self, count: int) -> Some | None:
+    def some(self, count: int) -> PoolSlice | None:
         """The pool, for work that is to take ``count`` of its threads at most; None for none of them."""
-        return Some(count, self.do) if count > 0 else None
+        return PoolSlice(count, self.do) if count > 0 else None
 
     def shutdown(self, *, wait: bool = True) -> None:
         """Take no more work, and wait until what was given is done."""
@@ -60,7 +60,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
+class PoolSlice:
     """A pool, and how many of its threads may be asked for help (`ops.context.Helpers`)."""
 
     count: int

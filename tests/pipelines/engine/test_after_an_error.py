@@ -16,8 +16,8 @@ from dali_run.ops.base import Operator
 from dali_run.ops.batch import Batch
 from dali_run.ops.errors import DeviceError, JobError, SpecError
 from dali_run.pipelines.engine.caller_thread import inline_host, replayed_step
-from dali_run.pipelines.engine.device.executor import DevicePart
-from dali_run.pipelines.engine.engine import Engine, Iteration, Request
+from dali_run.pipelines.engine.device.executor import DeviceExecutor
+from dali_run.pipelines.engine.engine import Engine, InFlightBatch, Request
 from dali_run.pipelines.engine.inputs import numbered
 from dali_run.pipelines.engine.memory.budget import MemoryBudget
 from dali_run.pipelines.graph.nodes import Edge
@@ -140,24 +140,24 @@ def test_a_program_goes_on(
 
 
 @pytest.mark.parametrize("way", WAYS[2:])
-@pytest.mark.parametrize("where", ["_launch_whole", "_settled"])
+@pytest.mark.parametrize("where", ["_launch_whole", "_completed"])
 def test_a_program_goes_on_after_errors_of_a_device(
     where: str, way: str, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a batch is launched, and when it is waited for."""
-    before = getattr(DevicePart, where)
+    before = getattr(DeviceExecutor, where)
 
-    def failing(self: DevicePart, *args: Any) -> Any:
+    def failing(self: DeviceExecutor, *args: Any) -> Any:
         it = args[2 if where == "_launch_whole" else 0]
         if it.number % 3 == 1:
             raise DeviceError("this batch does not fit")
         return before(self, *args)
 
-    monkeypatch.setattr(DevicePart, where, failing)
+    monkeypatch.setattr(DeviceExecutor, where, failing)
     with faked(memory=True):
         pipe = piped(way, (4, 5, 3), lambda x: fn.crop(x, crop=[2, 2]))
         if way == "direct":
-            monkeypatch.setattr(replayed_step.Rehearsed, "begin", lambda *_: None)
+            monkeypatch.setattr(replayed_step.ReplayedStep, "begin", lambda *_: None)
         check(way, pipe, engines, monkeypatch)
 
 
@@ -206,9 +206,9 @@ def test_batches_that_went_together_fail_one_by_one() -> None:
     """A program that counts its batches finds as many, wherever they were launched."""
     samples = numbered(Request(8, 6))
     asked = Request(8, 2), Request(10, 4)
-    it = Iteration((3,), Request(8, 6), samples, {}, samples, asked=asked, problem=SpecError("no"))
+    it = InFlightBatch((3,), Request(8, 6), samples, {}, samples, requests=asked, problem=SpecError("no"))
     it.env[Edge(0)] = Batch.from_list([np.zeros(2)] * 6, "", samples)  # half of an operator's work
-    parts = it.apart()
+    parts = it.split_by_request()
     assert [(p.request.start, p.request.n, p.problem) for p in parts] == [(8, 2, it.problem), (10, 4, it.problem)]
 
 

@@ -206,7 +206,7 @@ def test_where_batches_go_together_those_before_the_failed_ones_are_handed_out(w
     (x,) = b.add("testing.numbers")
     (z,) = b.add("testing.failing", [x], {"fail_from": 801, "how": how}, device="gpu")
     plan = compile_graph(b.build({"x": x, "z": z}), Target("null"))
-    options = Options(policy="fail", together=True, whole_batches=whole)
+    options = Options(policy="fail", merge_requests=True, whole_batches=whole)
     came: list[Any] = []
     with Engine(plan, CountingFeed(), requests(10**9, 4), options) as engine:
         with pytest.raises(JobError, match="failed on request"):

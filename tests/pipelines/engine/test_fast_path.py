@@ -14,7 +14,7 @@ from dali_run import Pipeline, fn, pipeline_def, types
 from dali_run.ops.arrays.cast import Cast
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.engine.caller_thread import fast_path
-from dali_run.pipelines.engine.caller_thread.fast_path import PlainStep
+from dali_run.pipelines.engine.caller_thread.fast_path import FastHostStep
 from tests.kit.fake_cupy import faked
 
 BATCH, COUNT = 4, 12
@@ -42,13 +42,13 @@ def results(pipe: Pipeline, count: int = COUNT) -> list[list[np.ndarray]]:
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each step of each batch was computed so."""
     ran: list[bool] = []
-    run = PlainStep.run
+    run = FastHostStep.run
 
-    def watched(self: PlainStep, *args: Any) -> bool:
+    def watched(self: FastHostStep, *args: Any) -> bool:
         ran.append(run(self, *args))
         return ran[-1]
 
-    monkeypatch.setattr(PlainStep, "run", watched)
+    monkeypatch.setattr(FastHostStep, "run", watched)
     return ran
 
 
@@ -72,7 +72,7 @@ def test_draws_are_those_of_the_other_way(monkeypatch: pytest.MonkeyPatch) -> No
         return x * fn.random.uniform(range=[0.0, 1.0]) + fn.random.normal() * fn.random.coin_flip()
 
     found = results(made(call, numbers()))
-    monkeypatch.setattr(PlainStep, "run", lambda self, it: False)
+    monkeypatch.setattr(FastHostStep, "run", lambda self, it: False)
     wanted = results(made(call, numbers()))
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -112,21 +112,21 @@ def test_large_arrays_go_the_other_way(tried: list[bool], monkeypatch: pytest.Mo
 
 def test_what_fails_again_and_again_is_not_tried_any_more(tried: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    run = fast_path.Plain.run
+    run = fast_path.FastPath.run
 
-    def failing(self: fast_path.Plain, *args: Any) -> Any:
+    def failing(self: fast_path.FastPath, *args: Any) -> Any:
         if self._nodes:
             calls.append(1)
             raise ValueError
         return run(self, *args)
 
-    monkeypatch.setattr(fast_path.Plain, "run", failing)
+    monkeypatch.setattr(fast_path.FastPath, "run", failing)
     pipe = made(lambda x: x + 1, numbers())
     pipe.build()
     stats = pipe._session.stats
     found = results(pipe, 40)
     assert len(found) == 40
-    assert len(calls) == fast_path._IN_VAIN + 1
+    assert len(calls) == fast_path._MAX_FAILURES + 1
     assert stats.fallbacks == {fast_path.AGAIN: BATCH * len(calls)}
 
 

@@ -26,9 +26,9 @@ from dali_run.ops.gpu import device_memory
 from dali_run.ops.gpu.lane import Lane
 from dali_run.pipelines.compile.place import Target, resolve_target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
-from dali_run.pipelines.engine.device.executor import DevicePart
+from dali_run.pipelines.engine.device.executor import DeviceExecutor
 from dali_run.pipelines.engine.engine import Engine, Options
-from dali_run.pipelines.engine.in_flight import Iteration
+from dali_run.pipelines.engine.in_flight import InFlightBatch
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.job.run import REJECTS, run_job
 from tests.kit.engine.joined import CASES, STD, graph
@@ -135,13 +135,13 @@ def test_batches_are_planned_where_they_are_read(
 ) -> None:
     """The thread that launches has nothing left to plan, unless a batch changed since: then results are the same."""
     planners: list[str] = []
-    plan_decode, make_room = jpeg_gpu.plan_decode, DevicePart._make_room
+    plan_decode, make_room = jpeg_gpu.plan_decode, DeviceExecutor._make_room
 
     def planned(*args: Any, **more: Any) -> Any:
         planners.append(threading.current_thread().name)
         return plan_decode(*args, **more)
 
-    def cut(self: DevicePart, it: Iteration, *args: Any, **more: Any) -> None:
+    def cut(self: DeviceExecutor, it: InFlightBatch, *args: Any, **more: Any) -> None:
         make_room(self, it, *args, **more)
         n = len(it.samples)
         it.cuts = [(0, n // 2), (n // 2, n)]
@@ -150,7 +150,7 @@ def test_batches_are_planned_where_they_are_read(
         raise ValueError("the batch is too large for one plan: split it")
 
     built = graph(pictures, *CASES[case])
-    changes = ((), (DevicePart, "_make_room", cut), (DecodeResize, "_begun", fails))
+    changes = ((), (DeviceExecutor, "_make_room", cut), (DecodeResize, "_begun", fails))
     found, where = [], []
     for change in changes:
         planners.clear()
@@ -169,32 +169,32 @@ def test_batches_are_planned_where_they_are_read(
             np.testing.assert_array_equal(value, other[key])
 
 
-def test_what_was_begun_ahead_is_on_the_account_until_the_batch_is_settled(
+def test_what_was_begun_ahead_is_on_the_account_until_the_batch_is_complete(
     pictures: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Plans, and pictures that threads of the host decode, are in memory as long as the device works with them."""
     missing, begun = [], 0
-    make_room, finish = DevicePart._make_room, DevicePart.finish
+    make_room, finish = DeviceExecutor._make_room, DeviceExecutor.finish
 
-    def on_account(part: DevicePart, it: Iteration) -> int:
+    def on_account(part: DeviceExecutor, it: InFlightBatch) -> int:
         account = part._budget.host._account
-        return account.held[(part._budget.host._run, *it.order)]
+        return account.reserved[(part._budget.host._run, *it.order)]
 
-    def launched(self: DevicePart, it: Iteration, ahead: Any, **how: Any) -> None:
+    def launched(self: DeviceExecutor, it: InFlightBatch, ahead: Any, **how: Any) -> None:
         nonlocal begun
         host = sum(b.nbytes for b in it.env.values())
-        needed[it.number] = host + sum(b.nbytes for b in it.begun.values()) + ahead.held
+        needed[it.number] = host + sum(b.nbytes for b in it.begun.values()) + ahead.kept_total
         begun += len(it.begun)
         make_room(self, it, ahead, **how)
 
-    def settled(self: DevicePart, it: Iteration, step: Any) -> None:
+    def completed(self: DeviceExecutor, it: InFlightBatch, step: Any) -> None:
         missing.append(needed[it.number] - on_account(self, it))
         finish(self, it, step)
 
     needed: dict[int, int] = {}
-    monkeypatch.setattr(DevicePart, "_make_room", launched)
-    monkeypatch.setattr(DevicePart, "finish", settled)
+    monkeypatch.setattr(DeviceExecutor, "_make_room", launched)
+    monkeypatch.setattr(DeviceExecutor, "finish", completed)
     with faked(memory=True):
         outputs(compile_graph(graph(pictures, *CASES["val"]), Target("gpu"), 7))
     assert begun == len(missing) > 1
@@ -234,7 +234,7 @@ def test_batches_that_are_launched_together_give_the_same_bytes(
     for together in (False, True):
         with faked(memory=True) as fake:
             plan = compile_graph(built, Target("gpu"), 7)
-            found.append(outputs(plan, 2, together=together, whole_batches=whole))
+            found.append(outputs(plan, 2, merge_requests=together, whole_batches=whole))
         launches.append([name for name, _ in fake.launched].count("jpeg_coefficients"))
     (alone, rejected), (together_, same) = found
     assert rejected == same

@@ -117,7 +117,7 @@ def test_stop_does_not_wait_for_chunks_that_nobody_has_begun() -> None:
     assert Gate.entered.acquire(timeout=60)
     stopper = threading.Thread(target=running.stop)
     stopper.start()
-    while not running.host_part.stopped:
+    while not running.host_executor.stopped:
         time.sleep(0.001)
     Gate.opened.set()  # the one that runs ends; the others never begin
     stopper.join(timeout=60)

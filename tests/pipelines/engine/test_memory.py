@@ -23,7 +23,7 @@ from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine import errors
 from dali_run.pipelines.engine.device import out_of_memory as on_device
 from dali_run.pipelines.engine.engine import FEWER, IN_PARTS, Engine, NullLane, Options
-from dali_run.pipelines.engine.host_executor import HostPart
+from dali_run.pipelines.engine.host_executor import HostExecutor
 from dali_run.pipelines.engine.inputs import Sources
 from dali_run.pipelines.engine.memory.budget import MemoryBudget, OverBudgetError, Reservation, SharedBudgets
 from dali_run.pipelines.engine.memory.buffer_pool import BufferPool
@@ -554,7 +554,7 @@ def test_want_of_memory_elsewhere_ends_the_run_in_words(spec: Path, monkeypatch:
         raise MemoryError
 
     with monkeypatch.context() as m:
-        m.setattr(HostPart, "join_chunks", no_memory)
+        m.setattr(HostExecutor, "join_chunks", no_memory)
         result = run(spec)
     assert result.exit_code == FAILED
     assert "out of memory: an allocation failed; lower pipeline.batch_size" in result.message

@@ -241,9 +241,9 @@ class Run:
                     self.dropped += [(d.slot, d.message) for d in it.dropped]
                     if look is not None:
                         look(engine)
-                assert (engine.host_part.uploads is None) == (upload == "copy")
+                assert (engine.host_executor.uploads is None) == (upload == "copy")
         self.uploads = dict(engine.stats.uploads)
-        assert engine.budget.host.used == 0 or engine.options.beside is not None
+        assert engine.budget.host.used == 0 or engine.options.resources is not None
 
     def same(self, other: Run) -> None:
         assert self.found.keys() == other.found.keys()
@@ -368,7 +368,7 @@ def test_files_that_wait_on_the_device_are_bounded_and_on_the_accounts(folder: P
     seen: list[int] = []
 
     def look(engine: Engine) -> None:
-        of = engine.host_part.uploads
+        of = engine.host_executor.uploads
         assert of is not None
         for each in of._of.values():
             assert each._there <= each._most
@@ -398,7 +398,7 @@ def test_what_is_left_behind(folder: Path) -> None:
         plan = plan_of(folder)
         closed: list[uploads.Uploads] = []
         for _ in range(3):
-            Run(plan, "pieces", look=lambda engine: closed.extend(engine.host_part.uploads._of.values()))  # type: ignore[union-attr]
+            Run(plan, "pieces", look=lambda engine: closed.extend(engine.host_executor.uploads._of.values()))  # type: ignore[union-attr]
         gc.collect()
         assert all(each._closed and not each._idle for each in closed)
         assert not any(each._gone for each in closed)

@@ -211,7 +211,7 @@ def test_a_job_reads_ahead_as_it_has_threads(threads: int, asked: int, waiting: 
         feed = JobFeed(sources)
         options = Options(num_threads=threads, cpu_queue=ahead_for(asked, threads))
         with Engine(plan, feed, feed.requests(10), options) as engine:
-            assert engine.host_part.reads_at_once == at_once
+            assert engine.host_executor.reads_at_once == at_once
 
 
 @pytest.mark.parametrize("device", ["cpu", "null"])
@@ -251,7 +251,7 @@ def test_batches_before_one_that_cannot_be_read_are_handed_out(monkeypatch: pyte
     with Sources(plan, 1) as sources:
         feed = JobFeed(sources)
         with Engine(plan, feed, feed.requests(10), Options(cpu_queue=6)) as engine:
-            assert engine.host_part.reads_at_once == 1
+            assert engine.host_executor.reads_at_once == 1
             engine.start()
             until = time.monotonic() + 60
             while engine.delivery.passed < 5:  # the failure is known before anybody asks for the first batch
@@ -337,7 +337,7 @@ def _launches(batch: int, join: int, **options: Any) -> int:
     with Sources(plan, 1) as sources:
         order = sources.readers[0][4].job().index.tolist()
         feed = JobFeed(sources)
-        options = {"num_threads": 3, "lanes": 2, "together": True, **options}
+        options = {"num_threads": 3, "lanes": 2, "merge_requests": True, **options}
         with Engine(plan, feed, feed.requests(batch), Options(**options)) as engine:
             engine.credits.join = join
             assert collect(engine) == expected(order)
@@ -353,7 +353,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("waiting")
 @pytest.mark.parametrize("whole", [False, True])
 def test_small_batches_for_a_device_are_launched_together_where_they_may(whole: bool) -> None:
-    assert _launches(4, 64, whole_batches=whole, together=False) == _RECORDS // 4
+    assert _launches(4, 64, whole_batches=whole, merge_requests=False) == _RECORDS // 4
     assert _launches(4, 1, whole_batches=whole) == _RECORDS // 4  # nobody waits
     few = _launches(4, 64, whole_batches=whole)  # the first ones come alone, until it is known what they take
     assert few < _RECORDS // 8
@@ -381,7 +381,7 @@ def test_nothing_runs_ahead_of_a_consumer_that_takes_its_time() -> None:
     plan, lanes, queue = compiled("null", random_shuffle=True), 3, 2
     with Sources(plan, 1) as sources:
         feed = JobFeed(sources)
-        options = Options(num_threads=1, lanes=lanes, gpu_queue=queue, together=False)
+        options = Options(num_threads=1, lanes=lanes, gpu_queue=queue, merge_requests=False)
         with Engine(plan, feed, feed.requests(2), options) as engine:
             for taken in range(1, 40):
                 next(engine)
@@ -400,7 +400,7 @@ def test_batches_that_went_together_are_handed_out_as_they_were_asked_for() -> N
     with Sources(plan, 1) as sources:
         for policy in ("skip", "replace"):
             feed = JobFeed(sources)
-            options = Options(num_threads=2, together=True, policy=policy)
+            options = Options(num_threads=2, merge_requests=True, policy=policy)
             with Engine(plan, feed, feed.requests(7), options) as engine:
                 engine.credits.join = 8
                 for k in range(-(-_RECORDS // 7)):

@@ -14,7 +14,7 @@ import pytest
 
 from dali_run import Pipeline, fn, math, pipeline_def, types
 from dali_run.ops.gpu.launch_program import Program
-from dali_run.pipelines.engine.caller_thread.replayed_step import Rehearsed
+from dali_run.pipelines.engine.caller_thread.replayed_step import ReplayedStep
 from tests.kit.fake_cupy import faked
 
 BATCH, LANES = 3, 4
@@ -122,14 +122,14 @@ def test_results_are_those_of_the_cpu(name: str, real: bool, monkeypatch: pytest
     call, inputs = CALLS[name]
     wanted = results(made(call, None, inputs), COUNT)
     rehearsed: list[bool] = []
-    begin = Rehearsed.begin
+    begin = ReplayedStep.begin
 
-    def watched(self: Rehearsed, *args: Any) -> Any:
+    def watched(self: ReplayedStep, *args: Any) -> Any:
         found = begin(self, *args)
         rehearsed.append(found is not None)
         return found
 
-    monkeypatch.setattr(Rehearsed, "begin", watched)
+    monkeypatch.setattr(ReplayedStep, "begin", watched)
     ran, run = [], Program.run
 
     def running(self: Program, *args: Any, **more: Any) -> Any:

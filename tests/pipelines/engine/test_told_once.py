@@ -12,7 +12,7 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.context import Context
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import compile_graph
-from dali_run.pipelines.engine.caller_thread.fast_path import PlainStep
+from dali_run.pipelines.engine.caller_thread.fast_path import FastHostStep
 from dali_run.pipelines.engine.engine import Engine, Options, Request
 from dali_run.pipelines.engine.inputs import EndlessFeed, Sources
 from dali_run.pipelines.engine.stats import Stats
@@ -88,13 +88,13 @@ CASES = [
 @pytest.mark.parametrize(("device", "how", "inline"), CASES)
 def test_facts_count_once(device: str, how: str, inline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     plain: list[bool] = []
-    run = PlainStep.run
+    run = FastHostStep.run
 
-    def watched(self: PlainStep, *args: object) -> bool:
+    def watched(self: FastHostStep, *args: object) -> bool:
         plain.append(run(self, *args))  # type: ignore[arg-type]
         return plain[-1]
 
-    monkeypatch.setattr(PlainStep, "run", watched)
+    monkeypatch.setattr(FastHostStep, "run", watched)
     stats, dropped = told(device, how, inline)
     assert dropped == (0 if how in ("memory", "device memory", "no") else len(range(3, BATCH * COUNT, 7)))
     assert stats.fallbacks["told"] == BATCH * COUNT
