@@ -17,7 +17,7 @@ from PIL import Image
 from ..ops.batch import I32, I64, Batch, Samples, concat, elements, host_empty
 from ..ops.context import Context
 from ..ops.errors import SpecError
-from ..ops.gpu.launch_recording import repeats_of
+from ..ops.gpu.launch_recording import recordings_of
 from ..ops.images.resampling.libraries import plan_of_windows
 from ..ops.images.resampling.resample import bounded, preset, preset_on_gpu
 from ..ops.images.resize import Resize
@@ -249,7 +249,7 @@ def _again(gpu: Gpu, batch: Batch, plan: _Plan) -> Batch:
         finally:
             gpu.lane = lane
 
-    return repeats_of(lane).run(_Memory(gpu), plan.key, [batch], batch.samples, launch, None)[0]
+    return recordings_of(lane).run(_Memory(gpu), plan.key, [batch], batch.samples, launch, None)[0]
 
 
 class _Memory:

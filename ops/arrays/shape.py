@@ -13,7 +13,7 @@ from ..context import Context
 from ..copies.strided import LARGEST, run, whole
 from ..copies.windows import round_half_away
 from ..errors import SampleError, SpecError
-from ..gpu.launch_recording import once
+from ..gpu.launch_recording import not_replayable
 from ..types import DALIDataType, to_numpy
 from .slice import resolve_axes
 
@@ -98,7 +98,7 @@ class Reshaping(Operator, abstract=True):
         shape: npt.NDArray[Any]
         source = self._sources(ctx, old) if self.is_set("src_dims") else old
         if inputs:
-            once(ctx.device)
+            not_replayable(ctx.device)
             rows = inputs[0].dense().reshape(n, -1)
             shape = (rows if inputs[0].on_host else rows.get()).astype(np.int64)  # shapes live on the host
         elif self.is_set("shape"):

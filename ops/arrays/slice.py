@@ -13,7 +13,7 @@ from ..context import Context
 from ..copies.strided import convert, pad, run, whole, window
 from ..copies.windows import OutOfBounds, border, bounded, fill_along, image_layout, refused, round_half_away
 from ..errors import SampleError, SpecError
-from ..gpu.launch_recording import once
+from ..gpu.launch_recording import not_replayable
 from ..kernels import Kernels
 from ..types import DALIDataType, DALIImageType, to_numpy
 
@@ -162,7 +162,7 @@ class Slice(Operator, name="slice"):
 
     def cpu(self, ctx: Context, data: Batch, *inputs: Batch) -> Batch:
         if inputs:
-            once(ctx.device)  # windows follow from their data
+            not_replayable(ctx.device)  # windows follow from their data
         anchor, shape = self.windows(ctx, data, inputs)
         channel = data.layout.index("C") if "C" in data.layout else data.ndim - 1
         plan = window(whole(data), anchor, shape)

@@ -12,7 +12,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
 from ..errors import SpecError
-from ..gpu.launch_recording import lasting, once
+from ..gpu.launch_recording import not_replayable, unchanging
 from ..kernels import Kernels
 from ..types import DALIDataType
 
@@ -99,7 +99,7 @@ def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any
     """``filters``, as int32, and ``weights`` on the device, kept by the lane under ``key``."""
     if key not in lane.cache:
         lane.cache[key] = lane.upload(filters.astype(np.int32))[0], lane.upload(weights)[0]
-    there, values = lasting(lane, *lane.cache[key])
+    there, values = unchanging(lane, *lane.cache[key])
     return there, values
 
 
@@ -197,7 +197,7 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
         """Spectra of transforms of different sizes: rare, so one at a time."""
         from ..batch import concat
 
-        once(ctx.device)  # samples are joined by copies of their own
+        not_replayable(ctx.device)  # samples are joined by copies of their own
         parts = []
         for i in range(len(spectra)):
             one = spectra.take(slice(i, i + 1))
@@ -276,7 +276,7 @@ class Mfcc(Operator, name="mfcc"):
         full = spectra.sizes > 0
         if len(np.unique(extents[full])) <= 1:
             return self._of_one_size(ctx, spectra, int(extents[full][0]) if full.any() else 1)
-        once(ctx.device)
+        not_replayable(ctx.device)
         parts = [spectra.take(slice(i, i + 1)) for i in range(len(spectra))]
         return concat(
             [self._of_one_size(ctx, p, int(p.shapes[0, self.axis])) for p in parts], spectra.samples, ctx.empty

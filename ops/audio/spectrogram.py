@@ -14,7 +14,7 @@ from ..base import Arg, Operator, Spec, Stage
 from ..batch import I64, Batch
 from ..context import Context
 from ..errors import SpecError
-from ..gpu.launch_recording import lasting
+from ..gpu.launch_recording import unchanging
 from ..kernels import Kernels
 from ..types import DALIDataType
 from .fft import FftPlan, plan
@@ -240,7 +240,7 @@ def _gpu_tables(lane: Any, op: Spectrogram, found: FftPlan) -> tuple[Any, ...]:
         lane.cache[key] = tuple(
             lane.upload(a)[0] for a in (op.window, radices, roots, found.twiddles, found.place.astype(np.int32))
         )
-    return lasting(lane, *lane.cache[key])
+    return unchanging(lane, *lane.cache[key])
 
 
 class PowerSpectrum(Operator, name="power_spectrum"):

@@ -19,7 +19,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
-from ..gpu.launch_recording import changing, fixed, shaped
+from ..gpu.launch_recording import changing, fixed, without_data
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
 from ..libraries import presets
@@ -113,7 +113,7 @@ class Scaling(Linear, abstract=True):
     names = ("brightness", "brightness_shift", "contrast", "contrast_center")
 
     def mapped(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> Batch:
-        like = shaped(images)
+        like = without_data(images)
         return scale(ctx, images, *self._factors(ctx, images, dtype), dtype, lambda c: self._factors(c, like, dtype))
 
     def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
@@ -244,7 +244,7 @@ class Twisting(Linear, abstract=True):
             for i in np.flatnonzero(wrong).tolist():
                 ctx.reject(i, "bad_shape", f"has {images.shapes[i, -1]} channels, takes pixels of 3")
             images = images.replace(shapes=np.where(wrong[:, None], 0, images.shapes).astype(np.int32))
-        like = shaped(images)
+        like = without_data(images)
         return mix(ctx, images, *self.maps(ctx, images, dtype), dtype, lambda c: self.maps(c, like, dtype))
 
     def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:

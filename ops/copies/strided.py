@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..batch import I64, Batch
 from ..context import Context
 from ..conversion import saturate
-from ..gpu.launch_recording import FIXED, changing, shaped
+from ..gpu.launch_recording import FIXED, changing, without_data
 from ..kernels import Kernels
 from . import pixels, rows
 
@@ -190,7 +190,7 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], C
         constant: Any = FIXED if again is FIXED else None
         run_into(ctx, plan, batch, target, constant)
         return out
-    same, like, make = shape.tobytes(), replace(target, batch=shaped(out)), again
+    same, like, make = shape.tobytes(), replace(target, batch=without_data(out)), again
 
     def other(ctx: Context) -> tuple[CopyPlan, Target] | None:
         found = make(ctx)

@@ -14,7 +14,7 @@ from ..codecs.jpeg.tables import ZIGZAG, quantisation
 from ..context import Context
 from ..copies.windows import image_layout, known_layout
 from ..errors import SampleError, SpecError
-from ..gpu.launch_recording import Again, both
+from ..gpu.launch_recording import Recompute, fixed_and_changing
 from ..images.frames import as_frames, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType
@@ -71,7 +71,7 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
 
     @staticmethod
     def _on_gpu(
-        ctx: Context, images: Batch, base: Any, to: Any, sizes: Any, quality: Any, out: Batch, again: Again | None
+        ctx: Context, images: Batch, base: Any, to: Any, sizes: Any, quality: Any, out: Batch, again: Recompute | None
     ) -> Batch:
         units = -(-sizes // 16)  # of 16 x 16 pixels
         count = units.prod(axis=1)
@@ -80,7 +80,7 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
         planes = 384 * count  # bytes: luma, then both chromas, whole units
         starts = planes.cumsum() - planes
         between = ctx.device.empty(int(planes.sum()) + 16, np.uint8)  # words are read that begin within
-        (begin, place, extent, steps, scratch), (which,) = both(
+        (begin, place, extent, steps, scratch), (which,) = fixed_and_changing(
             ctx.device, (base, to, np.ascontiguousarray(sizes), _tables(), starts), again, quality
         )
         pairs, cells = -(-units[:, 1] // 2) * units[:, 0], -(-sizes[:, 1] // 4) * -(-sizes[:, 0] // 2)

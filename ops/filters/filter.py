@@ -13,7 +13,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, affordable
 from ..errors import SampleError, SpecError
-from ..gpu.launch_recording import once
+from ..gpu.launch_recording import not_replayable
 from ..images.frames import Pictures, as_frames, pictures
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
@@ -108,7 +108,7 @@ class Filter(Operator, name="filter"):
         pads[:, 3 - axes : 3] = anchor
         values = np.zeros(len(own), np.float32)
         if fill:
-            once(ctx.device)
+            not_replayable(ctx.device)
             values = _fills(ctx, images, fill[0], own)
         dtype = images.dtype if self.dtype is None else np.dtype(to_numpy(self.dtype))
         sizes = results[:, 0] * results[:, 1:].prod(axis=1)

@@ -13,7 +13,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SampleError, SpecError
-from ..gpu.launch_recording import changing, fixed, shaped
+from ..gpu.launch_recording import changing, fixed, without_data
 from ..images.frames import Pictures, pictures
 from ..kernels import Kernels
 from ..libraries import presets
@@ -136,7 +136,7 @@ class Separable(Operator, abstract=True):
         threads = -(-max(-(-needed // across) * channels, 2 * reach * channels) // 32) * 32
         strips = -(-int(where[:, 2].max()) // _STRIP)
         pieces = across * strips * int((where[:, 0] * where[:, 1]).max())
-        like, axes, longest = shaped(images), spatial(images.layout, images.ndim)[1], 2 * reach + 1
+        like, axes, longest = without_data(images), spatial(images.layout, images.ndim)[1], 2 * reach + 1
 
         def again(ctx: Context) -> tuple[F32, I32, F32] | None:
             others = pictures(ctx, like, self.arguments())

@@ -12,7 +12,7 @@ from ..batch import Batch
 from ..color.linear import F32, Linear, chain
 from ..context import Context
 from ..copies.windows import known_layout
-from ..gpu.launch_recording import shaped
+from ..gpu.launch_recording import without_data
 from ..images.frames import Pictures
 from ..types import DALIDataType
 from .resize_normalize import part
@@ -61,7 +61,7 @@ class JoinedColors(Operator, name="_fused.colors"):
             if (images.shapes[:, -1] == 3).all():
                 found = self._steps(ctx, images)
                 if all(parts.sample is None for parts, _, _ in found):
-                    like = shaped(images)
+                    like = without_data(images)
                     return chain(ctx, images, *_stacked(found), lambda c: _stacked(self._steps(c, like)))
         # other inputs, or arguments per frame: one after the other
         stage = ctx.stage

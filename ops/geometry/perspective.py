@@ -13,7 +13,7 @@ from ..context import Context
 from ..copies.strided import Border, affordable
 from ..copies.windows import image_layout, known_layout, round_half_away
 from ..errors import SampleError, SpecError
-from ..gpu.launch_recording import once
+from ..gpu.launch_recording import not_replayable
 from ..libraries import presets
 from ..sequences.unfold import by_frame, of_frame, of_sequence
 from ..types import DALIDataType, DALIInterpType
@@ -108,7 +108,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
         """The images of the batch, sampled along their maps."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if inputs:
-            once(ctx.device)
+            not_replayable(ctx.device)
             rows = inputs[0].dense()
             values = rows if inputs[0].on_host else rows.get()  # matrices are checked on the host
         else:

@@ -13,7 +13,7 @@ from ..context import Context
 from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SampleError, SpecError, UnlikeSamplesError
-from ..gpu.launch_recording import both
+from ..gpu.launch_recording import fixed_and_changing
 from ..kernels import Kernels
 from ..sequences.unfold import by_frame
 from ..types import DALIDataType, to_numpy
@@ -78,7 +78,7 @@ class CoordFlip(Operator, name="coord_flip"):
             _loops.flip(points.data, points.offsets, points.sizes, factor, shift, out.data, out.offsets)
         elif out.data.size:
             constant, again = (points.offsets, points.sizes, out.offsets), lambda other: self._map(other, names)
-            (base, sizes, to), (factors, shifts) = both(ctx.device, constant, again, factor, shift)
+            (base, sizes, to), (factors, shifts) = fixed_and_changing(ctx.device, constant, again, factor, shift)
             tiles = -(-int(points.sizes.max()) // _THREADS)
             ctx.device.launch(
                 "points.cu", "coord_flip", (tiles, len(points)), _THREADS, points.data, base, sizes,
@@ -171,7 +171,7 @@ class CoordTransform(Operator, name="coord_transform"):
                 found = self._map(ctx, width)
                 return found if found[0].shape == matrix.shape else None
 
-            (base, sizes, to), (rows, offsets) = both(
+            (base, sizes, to), (rows, offsets) = fixed_and_changing(
                 ctx.device, (points.offsets, counts, out.offsets), other, matrix, shift
             )
             kernel = f"transform<{CUDA_TYPES[points.dtype]}, {CUDA_TYPES[dtype]}>"

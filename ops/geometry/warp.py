@@ -20,7 +20,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, Border, affordable
 from ..copies.windows import image_layout, known_layout, refused, round_half_away
 from ..errors import SampleError, SpecError
-from ..gpu.launch_recording import Again, both, once, shaped
+from ..gpu.launch_recording import Recompute, fixed_and_changing, not_replayable, without_data
 from ..kernels import Kernels
 from ..libraries import presets
 from ..sequences.unfold import by_frame, largest
@@ -167,7 +167,7 @@ class Warping(Operator, abstract=True):
 
     def _gpu(
         self, ctx: Context, images: Batch, shape: I64, dtype: np.dtype[Any], geometry: I64, matrices: Any, linear: bool,
-        fill: np.float32, again: Again | None,
+        fill: np.float32, again: Recompute | None,
     ) -> Batch:  # fmt: skip
         out = Batch.allocate(ctx.empty, shape.astype(np.int32), dtype, images.layout, images.samples)
         if out.data.size == 0:
@@ -176,7 +176,7 @@ class Warping(Operator, abstract=True):
         how = Filter.LINEAR if linear else Filter.NEAREST
         if axes == 2 and takes_pixels(images, dtype, geometry, how):
             fills = np.array([[fill]], np.float32)
-            (base, sizes, to, values), (maps,) = both(
+            (base, sizes, to, values), (maps,) = fixed_and_changing(
                 ctx.device, (images.offsets, geometry, out.offsets, fills),
                 None if again is None else _of_centres(again), of_centres(matrices),
             )  # fmt: skip
@@ -185,7 +185,7 @@ class Warping(Operator, abstract=True):
                 ctx, images, geometry, Kind.AFFINE, base, sizes, maps, how, border, fills.shape, values, out, to
             )
             return out
-        (base, sizes, to), (maps,) = both(
+        (base, sizes, to), (maps,) = fixed_and_changing(
             ctx.device, (images.offsets, geometry, out.offsets), None if again is None else _finite(again), matrices
         )
         pixels = int((geometry[:, 0] * geometry[:, -axes:].prod(axis=1)).max())
@@ -236,7 +236,7 @@ def _fill(value: float, dtype: np.dtype[Any]) -> np.float32:
     return np.float32(saturate(np.array([value]), dtype)[0])
 
 
-def _of_centres(again: Again) -> Again:
+def _of_centres(again: Recompute) -> Recompute:
     """``again`` for matrices, as for `of_centres`; None where one is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
@@ -249,7 +249,7 @@ def _of_centres(again: Again) -> Again:
     return other
 
 
-def _finite(again: Again) -> Again:
+def _finite(again: Recompute) -> Recompute:
     """``again``; None where a matrix is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
@@ -312,7 +312,7 @@ class Rotate(Warping, name="rotate"):
             return self.preset(ctx, images, "rotate", before, np.zeros((len(images), 0)))
         if spatial_axes(images.layout) == 3:
             return self._volumes(ctx, images)
-        like = shaped(images)
+        like = without_data(images)
         return self.warped(ctx, images, *self._maps(ctx, like), lambda c: self._maps(c, like))
 
     gpu = cpu
@@ -417,7 +417,7 @@ class WarpAffine(Warping, name="warp_affine"):
         """The images of the batch, sampled along their maps."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if inputs:
-            once(ctx.device)
+            not_replayable(ctx.device)
             rows = inputs[0].dense()
             matrices = self._matrices(rows if inputs[0].on_host else rows.get(), images)  # they are checked on the host
         else:
@@ -429,7 +429,7 @@ class WarpAffine(Warping, name="warp_affine"):
             matrices[wrong] = np.eye(2, 3)
             sizes = affordable(ctx, np.column_stack([self.given_sizes(ctx, images), images.shapes[:, -1]]))[:, :2]
             return self.preset(ctx, images, "affine", sizes.astype(np.float64), matrices.reshape(-1, 6))
-        like = shaped(images)
+        like = without_data(images)
         return self.warped(ctx, images, self.given_sizes(ctx, images), matrices,
                            lambda c: (self.given_sizes(c, like), self._given(c, like)))  # fmt: skip
 

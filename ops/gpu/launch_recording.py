@@ -1,13 +1,12 @@
-"""Repeated: launches of an operator that are taken down once, and repeated for batches of the same shapes.
+"""Record the launches of an operator once, and replay them for batches of the same shapes.
 
-For two batches of the same shapes, an operator of constant arguments (`Operator.replayable`) tells its kernels the
-same;
-to work that out again takes ten times as long as the launches. With pictures that are on the GPU already, that is what
-a batch waits for.
+For batches of equal shapes, an operator with constant arguments (`Operator.replayable`) passes the same parameters to
+its kernels. Computing them again takes ten times as long as the launches, and is what a batch waits for if its images
+are already on the GPU.
 
-Where arguments differ from batch to batch, or numbers are drawn, a kernel says which of its arrays follow from the
-shapes (`fixed`) and how those that do not are made (`changing`): these alone are made anew then. A kernel that says
-nothing of the kind is not repeated with such arguments.
+If arguments differ between batches, or random numbers are drawn, a kernel declares which arrays depend on shapes only
+(`fixed`), and how to compute the others (`changing`): only those are computed again. A kernel that declares neither is
+not replayed with such arguments.
 """
 
 from __future__ import annotations
@@ -24,131 +23,143 @@ import numpy.typing as npt
 from ..batch import Batch, Samples
 from ..context import Context
 
-_KEPT = 4
-"""Shapes of batches that are remembered for an operator and a lane."""
-_LAST = 8
-"""Shapes that may come in turns until they are remembered."""
-_OPERATORS = 256
-"""Operators that a lane remembers."""
-IN_VAIN = 3
-"""Batches in a row for whose arguments a recording is tried in vain."""
+_MAX_SHAPES = 4
+"""Maximum number of shapes with a recording per operator and lane; one more clears them."""
+_MAX_RECENT = 8
+"""Number of recent shapes remembered per operator: a shape is recorded if it returns among them."""
+_MAX_OPERATORS = 256
+"""Maximum number of operators with remembered shapes per lane; one more clears all of its recordings."""
+MAX_FAILURES = 3
+"""Consecutive batches whose arguments may need other launches than the recording before it is no longer tried."""
 _ALIGNMENT = 256
 _NOTHING = np.empty(0, np.uint8)
 KEY = "repeated"
-"""In `Lane.cache`."""
+"""Key of the lane's recordings in `Lane.cache`."""
 
 
-Again = Callable[[Context], Sequence[npt.NDArray[Any]] | None]
-"""The arrays for another call's arguments; None where it would launch something else."""
+Recompute = Callable[[Context], Sequence[npt.NDArray[Any]] | None]
+"""Function that computes the arrays for another call's arguments; it returns None if that call needs other launches."""
 
 
 FIXED: Any = object()
-"""Instead of an `Again`: what is launched follows from the inputs' shapes and from constants."""
+"""Value in place of a `Recompute` function: the launches depend on the inputs' shapes and on constants only."""
 
 
 def fixed(lane: Any, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """As ``lane.upload``, of what follows from the inputs' shapes and from constants."""
-    there: tuple[Any, ...] = (lane.fixed if isinstance(lane, Recorder) else lane.upload)(*arrays)
+    """Upload arrays that depend on the inputs' shapes and on constants only, like ``lane.upload``; a replay reuses
+    them."""
+    there: tuple[Any, ...] = (lane.fixed if isinstance(lane, LaunchRecorder) else lane.upload)(*arrays)
     return there
 
 
-def changing(lane: Any, again: Again | None, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """As ``lane.upload``, of what follows from the arguments, too. ``again`` makes arrays of the same types and shapes
-    for another call, with inputs of the same shapes; it must hold no data of a batch (see `shaped`). Without it, or
-    where it gives None or rejects a sample, the operator is launched as a whole."""
-    if again is FIXED:
+def changing(lane: Any, recompute: Recompute | None, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """Upload arrays that also depend on the operator's arguments, like ``lane.upload``.
+
+    ``recompute`` computes arrays of the same types and shapes for another call, with inputs of the same shapes; it must
+    not hold data of a batch (see `without_data`). If it is None, returns None, or rejects a sample, the operator is
+    launched without its recording."""
+    if recompute is FIXED:
         return fixed(lane, *arrays)
-    if isinstance(lane, Recorder):
-        return lane.changing(again, arrays)
+    if isinstance(lane, LaunchRecorder):
+        return lane.changing(recompute, arrays)
     there: tuple[Any, ...] = lane.upload(*arrays)
     return there
 
 
-def both(
-    lane: Any, constant: Sequence[npt.NDArray[Any]], again: Again | None, *arrays: npt.NDArray[Any]
+def fixed_and_changing(
+    lane: Any, constant: Sequence[npt.NDArray[Any]], recompute: Recompute | None, *arrays: npt.NDArray[Any]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """`fixed` for ``constant`` and `changing` for ``arrays``: one copy for all of them where nothing is taken down."""
-    if isinstance(lane, Recorder):
-        return fixed(lane, *constant), changing(lane, again, *arrays)
+    """Upload ``constant`` like `fixed` and ``arrays`` like `changing`: in one copy if nothing is being recorded."""
+    if isinstance(lane, LaunchRecorder):
+        return fixed(lane, *constant), changing(lane, recompute, *arrays)
     there: tuple[Any, ...] = lane.upload(*constant, *arrays)
     return there[: len(constant)], there[len(constant) :]
 
 
-def lasting(lane: Any, *arrays: Any) -> tuple[Any, ...]:
-    """``arrays`` of the device that stay as they are, and that whoever has them may hold."""
-    if isinstance(lane, Recorder):
-        lane.hold(arrays)
+def unchanging(lane: Any, *arrays: Any) -> tuple[Any, ...]:
+    """Return ``arrays``, device arrays whose contents never change; a recording that reads them keeps a reference to
+    them."""
+    if isinstance(lane, LaunchRecorder):
+        lane.unchanging(arrays)
     return arrays
 
 
-def once(lane: Any) -> None:
-    """Launches follow from data of the inputs, too, and must not be repeated."""
-    if isinstance(lane, Recorder):
-        lane.give_up()
+def not_replayable(lane: Any) -> None:
+    """Declare that this call's launches depend on data of the inputs: they must not be replayed."""
+    if isinstance(lane, LaunchRecorder):
+        lane.not_replayable()
 
 
-def room(lane: Any, n: int) -> int:
-    """Elements to allocate where ``n`` are needed this time, and about as many for other arguments."""
-    return n + n // 4 if isinstance(lane, Recorder) else n
+def with_margin(lane: Any, n: int) -> int:
+    """Return the number of elements to allocate if ``n`` are needed now, and about as many with other arguments."""
+    return n + n // 4 if isinstance(lane, LaunchRecorder) else n
 
 
-def shaped(batch: Batch) -> Batch:
-    """``batch`` without its data, for `changing`."""
+def without_data(batch: Batch) -> Batch:
+    """Return ``batch`` without its data, for the closures of `changing`."""
     return batch.replace(data=np.empty(0, batch.dtype))
 
 
 @dataclass(frozen=True, slots=True)
-class Changing:
-    """Arrays that are made anew for each batch."""
+class ChangingArrays:
+    """Arrays that are computed again for each replay."""
 
-    again: Again
+    recompute: Recompute
     kinds: tuple[tuple[Any, tuple[int, ...]], ...]
-    """Their types and shapes."""
+    """Dtype and shape of each array."""
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class RecordedLaunch:
+    """One kernel launch of a recording."""
+
     function: Any
     grid: tuple[int, ...]
     block: int
     arguments: tuple[Any, ...]
-    """NumPy's numbers, addresses among them; 0 for those in memory that is another one each time."""
+    """Kernel arguments as NumPy scalars, addresses included; 0 for addresses that change from batch to batch (see
+    ``places``)."""
     places: tuple[tuple[int, int, int], ...]
-    """Those: which argument, which memory (inputs first, then what is allocated), and how many bytes from its start."""
+    """For each changing address: index of the argument, index of the memory block (inputs first, then allocations),
+    byte offset in the block."""
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class RecordedOutput:
+    """One output of a recorded operator: ``size`` elements of ``dtype``, ``start`` bytes into memory block
+    ``memory``."""
+
     memory: int
     start: int
     size: int
     dtype: Any
     like: Batch
-    """The same without data."""
+    """The output batch without its data."""
     nbytes: int
 
 
 def bytes_of(dtype: Any, shape: tuple[int, ...]) -> int:
-    """Bytes of an array, with those up to where another one may begin."""
+    """Return the bytes of an array, rounded up to the alignment of the next one."""
     size: int = math.prod(shape) * np.dtype(dtype).itemsize
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-class Recorder:
-    """Stands before a lane while an operator launches for it, and takes down what it does.
+class LaunchRecorder:
+    """Wrapper of a lane while an operator runs, which records its allocations, uploads and launches.
 
-    Whatever it asks of the lane besides allocations, uploads and launches cannot be repeated.
+    Any other use of the lane makes the recording unusable. Created by `RecordingCache.run` for one call; used by the
+    launching thread.
     """
 
     def __init__(self, lane: Any, inputs: Sequence[Batch], constant: bool) -> None:
-        """``constant``: what the operator does follows from the shapes of its ``inputs``."""
+        """``constant``: everything that the operator does depends on the shapes of its ``inputs`` only."""
         self._lane = lane
         self._all_fixed = constant
         self._memory: list[Any] = [b.data for b in inputs]
         self._inputs = len(inputs)
-        self._made: list[tuple[int, Any] | Changing] = []
+        self._made: list[tuple[int, Any] | ChangingArrays] = []
         self._constant: list[Any] = []
-        self._launches: list[Launched] = []
+        self._launches: list[RecordedLaunch] = []
         self._possible = True
 
     def __getattr__(self, name: str) -> Any:
@@ -157,39 +168,40 @@ class Recorder:
 
     @property
     def index(self) -> int:
-        """Number of the device."""
+        """Return the index of the GPU."""
         found: int = self._lane.index
         return found
 
     @property
     def cache(self) -> dict[str, Any]:
-        """As `Lane.cache`."""
+        """Return the cache of the wrapped lane."""
         found: dict[str, Any] = self._lane.cache
         return found
 
-    def give_up(self) -> None:
-        """See `once`."""
+    def not_replayable(self) -> None:
+        """See `not_replayable`."""
         self._possible = False
 
-    def hold(self, arrays: Sequence[Any]) -> None:
-        """See `lasting`."""
+    def unchanging(self, arrays: Sequence[Any]) -> None:
+        """See `unchanging`."""
         self._constant += arrays
 
     def empty(self, n: int, dtype: Any) -> Any:
-        """As `Lane.empty`."""
+        """Allocate like `Lane.empty`, and record the allocation."""
         array = self._lane.empty(n, dtype)
         self._memory.append(array)
         self._made.append((n, dtype))
         return array
 
     def to_device(self, batch: Batch) -> Batch:
-        """As `Lane.to_device`; a batch that has to be copied is no place to repeat launches with."""
+        """Return the batch on the device, like `Lane.to_device`. If it has to be copied, the launches cannot be
+        replayed."""
         self._possible &= self._lane.holds(batch)
         there: Batch = self._lane.to_device(batch)
         return there
 
     def upload(self, *arrays: Any) -> tuple[Any, ...]:
-        """As `Lane.upload`."""
+        """Upload like `Lane.upload`. The launches can be replayed only if they depend on nothing but shapes."""
         self._possible &= self._all_fixed
         return self.fixed(*arrays)
 
@@ -199,28 +211,28 @@ class Recorder:
         self._constant += there
         return there
 
-    def changing(self, again: Again | None, arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
+    def changing(self, recompute: Recompute | None, arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
         """See `changing`."""
         if self._all_fixed:
             return self.fixed(*arrays)
         there: tuple[Any, ...] = self._lane.upload(*arrays)
-        self._possible &= again is not None
-        if again is not None:
+        self._possible &= recompute is not None
+        if recompute is not None:
             self._memory += there
-            self._made.append(Changing(again, tuple((a.dtype, a.shape) for a in arrays)))
+            self._made.append(ChangingArrays(recompute, tuple((a.dtype, a.shape) for a in arrays)))
         return there
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """As `Lane.launch`."""
+        """Launch like `Lane.launch`, and record the launch."""
         self._lane.launch(source, kernel, grid, block, *args)
-        self._note(lambda: self._lane.function(source, kernel), grid, block, args)
+        self._record(lambda: self._lane.function(source, kernel), grid, block, args)
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """As `Lane.launch_text`."""
+        """Launch like `Lane.launch_text`, and record the launch."""
         self._lane.launch_text(text, kernel, grid, block, *args)
-        self._note(lambda: self._lane.function_of_text(text, kernel), grid, block, args)
+        self._record(lambda: self._lane.function_of_text(text, kernel), grid, block, args)
 
-    def _note(
+    def _record(
         self, function: Callable[[], Any], grid: int | tuple[int, ...], block: int, args: tuple[Any, ...]
     ) -> None:
         grid = (grid,) if isinstance(grid, int) else grid
@@ -231,7 +243,7 @@ class Recorder:
             if not hasattr(value, "nbytes") or isinstance(value, np.generic):
                 continue
             if value.nbytes == 0 or self._within(value, self._constant) is not None:
-                self._constant.append(value)  # which holds its memory
+                self._constant.append(value)  # this keeps its memory alive
                 given[k] = np.uint64(self._lane.address(value))
                 continue
             found = self._within(value, self._memory)
@@ -240,10 +252,11 @@ class Recorder:
                 return
             given[k] = np.uint64(0)
             places.append((k, *found))
-        self._launches.append(Launched(function(), grid, block, tuple(given), tuple(places)))
+        self._launches.append(RecordedLaunch(function(), grid, block, tuple(given), tuple(places)))
 
     def _within(self, array: Any, memory: Sequence[Any]) -> tuple[int, int] | None:
-        """In which of ``memory`` an array lies, and how many bytes from its start."""
+        """Return the index of the block in ``memory`` that holds an array, and its byte offset there; None if none
+        holds it."""
         at = self._lane.address(array)
         for k, whole in enumerate(memory):
             start = self._lane.address(whole)
@@ -252,43 +265,45 @@ class Recorder:
         return None
 
     def recording(self, outputs: Sequence[Batch]) -> Recording | None:
-        """The work for another batch; None where that is not known."""
-        if not self._all_fixed and not any(isinstance(one, Changing) for one in self._made):
-            return None  # the operator does not say what its arguments change
+        """Return the recording, to replay with other batches; None if the launches cannot be replayed."""
+        if not self._all_fixed and not any(isinstance(one, ChangingArrays) for one in self._made):
+            return None  # the operator does not declare which arrays depend on its arguments
         found = []
         for out in outputs:
             place = self._within(out.data, self._memory) if out.data.nbytes else None
             if place is None or not self._possible:
                 return None
             data = out.data
-            found.append(Output(*place, data.size, data.dtype, out.replace(data=None), out.nbytes))
+            found.append(RecordedOutput(*place, data.size, data.dtype, out.replace(data=None), out.nbytes))
         return Recording(self._lane, self._inputs, self._made, self._constant, self._launches, found)
 
 
 class Recording:
-    """The launches of one operator for batches of some shapes."""
+    """The launches of one operator for batches of given shapes; owned by a `RecordingCache`, used by the launching
+    thread."""
 
     def __init__(
-        self, lane: Any, inputs: int, made: Sequence[tuple[int, Any] | Changing], constant: Sequence[Any],
-        launches: Sequence[Launched], outputs: Sequence[Output],
+        self, lane: Any, inputs: int, made: Sequence[tuple[int, Any] | ChangingArrays], constant: Sequence[Any],
+        launches: Sequence[RecordedLaunch], outputs: Sequence[RecordedOutput],
     ) -> None:  # fmt: skip
-        """``made`` is memory that is allocated, and arrays that are made anew, in their order; ``constant`` are device
-        arrays that the kernels read, and that are the same each time."""
-        self.in_vain = 0
-        """Batches in a row whose arguments asked for other launches."""
+        """``made``: allocations, and arrays that are computed again, in the order of the operator; ``constant``: device
+        arrays that the kernels read, and that are the same for each batch."""
+        self.failures = 0
+        """Consecutive batches whose arguments needed other launches."""
         self._constant, self.outputs = tuple(constant), tuple(outputs)
         self.made, self.launches = tuple(made), tuple(launches)
-        self.changing = [one for one in made if isinstance(one, Changing)]
+        self.changing = [one for one in made if isinstance(one, ChangingArrays)]
         tables = [bytes_of(*kind) for one in self.changing for kind in one.kinds]
         at = itertools.accumulate(tables, initial=0)
         self._tables = list(itertools.islice(at, len(tables)))
-        """Where the arrays that are made anew begin, in one block with memory that is no output."""
+        """Byte offsets of the recomputed arrays, in one block that also holds allocations that are not outputs."""
         self._uploaded = self._scratch = sum(tables)
         self._memory: list[int | tuple[int, Any]] = []
-        """The place of each piece of memory in that block, or what to allocate."""
+        """For each allocation or recomputed array: its byte offset in that block, or (elements, dtype) to allocate for
+        an output."""
         results, places, number = {o.memory for o in outputs}, iter(self._tables), inputs
         for one in made:
-            if isinstance(one, Changing):
+            if isinstance(one, ChangingArrays):
                 self._memory += itertools.islice(places, len(one.kinds))
                 number += len(one.kinds)
                 continue
@@ -304,11 +319,11 @@ class Recording:
         )
         self._targets = [(which, start) for one in launches for _, which, start in one.places]
 
-    def repeat(
+    def replay(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[], Context]
     ) -> tuple[Batch, ...] | None:
-        """The outputs for other ``inputs`` of these shapes; None where the arguments of ``context`` ask for other
-        launches."""
+        """Launch for other ``inputs`` of these shapes and return the outputs; None if the arguments of ``context`` need
+        other launches."""
         changed = self._changed(context)
         if changed is None:
             return None
@@ -317,7 +332,8 @@ class Recording:
             staged[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         memory: list[Any] = [b.data for b in inputs]
         starts = [lane.address(data) for data in memory]
-        # what is done on this lane from here on may have the block again
+        # The block is free again when this returns: later work on this lane may reuse it, because it runs after these
+        # launches.
         block, first = lane.allocate(self._scratch) if self._scratch else (None, 0)
         for one in self._memory:
             if isinstance(one, int):
@@ -331,21 +347,22 @@ class Recording:
         return tuple([output_of(memory[out.memory], out, samples) for out in self.outputs])
 
     def _changed(self, context: Callable[[], Context]) -> list[npt.NDArray[Any]] | None:
-        """The arrays of this call's arguments."""
+        """Return the arrays computed from this call's arguments; None if they need other launches, or a sample was
+        rejected."""
         found: list[npt.NDArray[Any]] = []
         if not self.changing:
             return found
         ctx = context()
         for one in self.changing:
-            arrays = one.again(ctx)
+            arrays = one.recompute(ctx)
             if arrays is None or ctx.rejects or tuple((a.dtype, a.shape) for a in arrays) != one.kinds:
                 return None
             found += arrays
         return found
 
 
-def output_of(data: Any, out: Output, samples: Samples) -> Batch:
-    """The batch that ``out`` tells of, in the memory ``data``."""
+def output_of(data: Any, out: RecordedOutput, samples: Samples) -> Batch:
+    """Return the batch that ``out`` describes, with its data in the array ``data``."""
     if out.start or data.size != out.size or data.dtype != out.dtype:
         itemsize = out.dtype.itemsize
         if not out.start and data.nbytes == out.size * itemsize:
@@ -359,81 +376,88 @@ _Key = tuple[int | _KeyOfOne, ...]
 
 
 def key_of(lane: Any, inputs: Sequence[Batch], samples: Samples) -> _Key:
-    """Equal for batches for which the same is launched."""
+    """Return a key that is equal for batches with the same launches: the number of samples, then `key_of_one` per
+    input."""
     return (count_of(samples), *[key_of_one(lane, b) for b in inputs])
 
 
 def count_of(samples: Samples) -> int:
-    """How many samples there are; less than 0 where some of the iteration are missing, so that places in the batch are
-    not places in the iteration."""
+    """Return the number of samples, negated if samples of the iteration are missing: indices in the batch then differ
+    from slots in the iteration."""
     return len(samples.slot) if are_all(samples) else -len(samples.slot)
 
 
 def are_all(samples: Samples) -> bool:
-    """No sample of the iteration is missing: places in the batch are places in the iteration."""
+    """Whether no sample of the iteration is missing, so that indices in the batch equal slots in the iteration."""
     slot = samples.slot
     return len(slot) == 0 or int(slot[-1]) == len(slot) - 1
 
 
 def key_of_one(lane: Any, b: Batch) -> _KeyOfOne:
-    """`key_of` one of the inputs, on the device or on the host."""
+    """Return the part of `key_of` for one input: shapes, offsets, layout, dtype, and the address modulo the alignment,
+    or -1 if the input is in host memory."""
     where = lane.address(b.data) % _ALIGNMENT if lane.holds(b) else -1
     return b.shapes.tobytes(), b.offsets.tobytes(), b.layout, b.data.dtype.str, where
 
 
-class Repeats:
-    """The recordings of a lane, by operator and shapes. One is made when the same shapes come a second time."""
+class RecordingCache:
+    """Recordings of a lane, by operator and shapes. Owned by the lane's cache; used by the thread that launches on the
+    lane.
+
+    An operator is recorded when the same shapes come a second time."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[_Key, Recording | None]] = {}
-        self._last: dict[Hashable, dict[_Key, None]] = {}
-        """The shapes that came last."""
+        self._recent: dict[Hashable, dict[_Key, None]] = {}
+        """Keys of recent shapes per operator, oldest first."""
         self.used: Recording | None = None
-        """The one that the last call of `run` repeated."""
+        """The recording that the last call of `run` replayed, or None."""
 
     def release(self) -> None:
-        """Give the memory back that recordings hold."""
+        """Drop all recordings, and the device memory that they hold."""
         self._kept.clear()
-        self._last.clear()
+        self._recent.clear()
 
     def run(
         self, lane: Any, node: Hashable, inputs: Sequence[Batch], samples: Samples,
         launch: Callable[[Any], tuple[Sequence[Batch], bool]], context: Callable[[], Context] | None,
     ) -> Sequence[Batch]:  # fmt: skip
-        """The outputs of operator ``node``: repeated, or by ``launch``, which takes a lane and tells besides the
-        outputs whether they are all that came of it. ``context`` makes a Context with this call's arguments; None where
-        all of them are constant, and nothing is drawn."""
+        """Return the outputs of operator ``node``, by replaying its recording or by calling ``launch``.
+
+        ``launch`` takes a lane, and returns the outputs and whether they are the operator's only results. ``context``
+        creates a Context with this call's arguments; None if all arguments are constant and no random numbers are
+        drawn."""
         self.used = None
         if not all(map(lane.holds, inputs)):
             return launch(lane)[0]
         key = key_of(lane, inputs, samples)
-        if len(self._last) > _OPERATORS:
+        if len(self._recent) > _MAX_OPERATORS:
             self.release()
         kept = self._kept.setdefault(node, {})
         known = kept.get(key)
         if known is not None:
-            repeated = known.repeat(lane, inputs, samples, context or _no_context)
-            if repeated is not None:
-                self.used, known.in_vain = known, 0
-                return repeated
-            known.in_vain += 1
-            if known.in_vain > IN_VAIN:  # with these arguments something else is launched each time
+            replayed = known.replay(lane, inputs, samples, context or _no_context)
+            if replayed is not None:
+                self.used, known.failures = known, 0
+                return replayed
+            known.failures += 1
+            if known.failures > MAX_FAILURES:  # each call's arguments need other launches
                 kept[key] = None
                 return launch(lane)[0]
-        elif key in kept or key not in (last := self._last.setdefault(node, {})):
+        elif key in kept or key not in (recent := self._recent.setdefault(node, {})):
             if key not in kept:
-                if len(last) >= _LAST:
-                    del last[next(iter(last))]
-                last[key] = None
+                if len(recent) >= _MAX_RECENT:
+                    del recent[next(iter(recent))]
+                recent[key] = None
             return launch(lane)[0]
-        recorder = Recorder(lane, inputs, context is None)
-        outputs, alone = launch(recorder)
-        if len(kept) >= _KEPT:
+        recorder = LaunchRecorder(lane, inputs, context is None)
+        outputs, complete = launch(recorder)
+        if len(kept) >= _MAX_SHAPES:
             kept.clear()
-        if alone or context is None:  # with other arguments none may be rejected
-            made = kept[key] = recorder.recording(outputs) if alone else None
+        if complete or context is None:  # if arguments differ, only a call without rejects can be replayed
+            made = kept[key] = recorder.recording(outputs) if complete else None
             if made is not None and known is not None:
-                made.in_vain = known.in_vain
+                made.failures = known.failures
         return outputs
 
 
@@ -441,9 +465,9 @@ def _no_context() -> Context:
     raise AssertionError("nothing changes that would need one")
 
 
-def repeats_of(lane: Any) -> Repeats:
-    """The recordings of ``lane``."""
-    found: Repeats | None = lane.cache.get(KEY)
+def recordings_of(lane: Any) -> RecordingCache:
+    """Return the recordings of ``lane``, created if it has none."""
+    found: RecordingCache | None = lane.cache.get(KEY)
     if found is None:
-        found = lane.cache[KEY] = Repeats()
+        found = lane.cache[KEY] = RecordingCache()
     return found

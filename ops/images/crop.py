@@ -14,7 +14,7 @@ from ..context import Context
 from ..copies.strided import CopyPlan, convert, pad, run, whole, window
 from ..copies.windows import IMAGE_LAYOUTS, OutOfBounds, border, bounded, fill_along, image_layout, known_layout
 from ..errors import SampleError, SpecError
-from ..gpu.launch_recording import shaped
+from ..gpu.launch_recording import without_data
 from ..kernels import Kernels
 from ..streams import F32
 from ..types import DALIDataType, DALIImageType, Library, to_numpy
@@ -196,7 +196,7 @@ class Crop(Cropping, name="crop"):
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         layout = known_layout(images, self.layouts)
         images = images.replace(layout=layout)
-        like = shaped(images)
+        like = without_data(images)
 
         def plan(ctx: Context) -> CopyPlan:
             cut = window(whole(like), *self.windows(ctx, like, layout, self.out_of_bounds_policy))

@@ -13,7 +13,7 @@ from ..context import Context
 from ..copies.strided import F32, Affine, Border, CopyPlan, convert, mirror, pad, permute, run, whole, window
 from ..copies.windows import known_layout, refused
 from ..errors import SpecError
-from ..gpu.launch_recording import shaped
+from ..gpu.launch_recording import without_data
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 from .crop import Cropping
@@ -81,7 +81,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         return [layout.index(letter) for letter in self.output_layout]
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
-        like = shaped(images)
+        like = without_data(images)
         return run(ctx, self._plan(ctx, like), images, lambda c: self._plan(c, like))
 
     def _plan(self, ctx: Context, images: Batch) -> CopyPlan:

@@ -13,7 +13,7 @@ from ..batch import I64, Batch
 from ..context import Context
 from ..copies.strided import CopyPlan, Target, filled, row_major, run, run_into, whole
 from ..errors import SampleError, SpecError
-from ..gpu.launch_recording import FIXED, shaped
+from ..gpu.launch_recording import FIXED, without_data
 from ..kernels import Kernels
 
 _kernels: Any = Kernels(".erase_cpu", __package__)
@@ -83,9 +83,9 @@ class Erase(Operator, name="erase"):
         shape, count = ctx.lists("shape", np.float32)
         if shape.shape[1] == 0 or len(data) == 0:
             return data
-        like = shaped(data)
+        like = without_data(data)
         out = run(ctx, whole(data), data, FIXED)
-        made = shaped(out)
+        made = without_data(out)
         plan, at, steps = self._filling(ctx, like, made, shape, count)
         run_into(ctx, plan, data, Target(out, at, steps), lambda c: self._again(c, like, made))
         return out

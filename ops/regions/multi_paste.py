@@ -14,7 +14,7 @@ from ..context import Context
 from ..copies.strided import Target, affordable, convert, filled, row_major, run_into, whole, window
 from ..copies.windows import integers, known_layout
 from ..errors import SampleError, SpecError
-from ..gpu.launch_recording import are_all, once
+from ..gpu.launch_recording import are_all, not_replayable
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 
@@ -151,7 +151,7 @@ class MultiPaste(Operator, name="multi_paste"):
         ids, counts = ctx.lists("in_ids", np.int64)
         slots = images[0].samples.slot
         if not are_all(images[0].samples):
-            once(ctx.device)  # parts are of other samples, some of which are missing
+            not_replayable(ctx.device)  # parts are of other samples, some of which are missing
         last = int(slots.max(initial=-1)) + 1  # stands for all that are not there
         place = np.full(last + 1, -1, np.int64)
         place[slots] = np.arange(n)

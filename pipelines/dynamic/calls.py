@@ -20,7 +20,7 @@ from ...ops.base import Operator, Parameter, Spec, Stage, outputs_of, parameters
 from ...ops.batch import Batch, Samples, concat
 from ...ops.context import Context
 from ...ops.errors import ArgumentTypeError, ArgumentValueError, Reject, SampleError, SpecError, UnlikeSamplesError
-from ...ops.gpu.launch_recording import repeats_of
+from ...ops.gpu.launch_recording import recordings_of
 from ...ops.interfaces import Lane
 from ...ops.types import DALIDataType, from_numpy
 from ..compile.infer import infer_node
@@ -303,7 +303,7 @@ def _launched(
         placed = [lane.to_device(b) for b in inputs] if plan.stage == "gpu" else inputs
         if plan.op.replayable and plan.stage == "gpu" and not attempt:
             anew = partial(_context, plan, args, samples, state) if args or plan.random else None
-            outputs = tuple(repeats_of(lane).run(lane, plan, placed, samples, launch, anew))
+            outputs = tuple(recordings_of(lane).run(lane, plan, placed, samples, launch, anew))
         else:
             outputs = tuple(launch(lane)[0])
     lane.synchronize()

@@ -11,7 +11,7 @@ import pytest
 from dali_run.ops.base import Operator, find, operators, outputs_of, parameter
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
-from dali_run.ops.gpu.launch_recording import Repeats
+from dali_run.ops.gpu.launch_recording import RecordingCache
 from dali_run.pipelines.plugins import load_operators
 from tests.kit.ops.kinds import KINDS, plain, ragged, takes
 
@@ -209,7 +209,7 @@ def repeated(cls: type[Operator], lane: Any, to_device: Any, to_host: Any) -> No
             if takes(op, given := [make() for _ in range(max(1, op.inputs[0]))])
         )
     )
-    repeats, asked = Repeats(), []
+    repeats, asked = RecordingCache(), []
     for turn in range(4):
         given = [to_device(aligned(b, turn)) for b in inputs]
 
@@ -288,7 +288,7 @@ def changing(case: tuple[Any, ...], lane: Any, to_device: Any, to_host: Any) -> 
     name, constant, ranges, always = case
     op = operator(name, list(ranges), **constant)
     inputs = [plain("float32", (7, 2), "") if name.startswith("coord") else ragged("uint8", 1)]
-    random, repeats, asked = np.random.default_rng(3), Repeats(), []
+    random, repeats, asked = np.random.default_rng(3), RecordingCache(), []
     for turn in range(8):
         given = [to_device(aligned(b, turn)) for b in inputs]
         samples = Samples.numbered(len(given[0]), 10 * turn)
@@ -328,7 +328,7 @@ def test_launches_are_repeated_with_other_arguments(case: tuple[Any, ...]) -> No
 def test_what_follows_from_data_is_not_repeated(name: str) -> None:
     """Matrices that are an input on the device, and the number that lies around pictures."""
     more = {"border": "constant", "num_inputs": 3} if name == "filter" else {"num_inputs": 2}
-    op, lane, repeats, random = find(name)(**more), EmulatedLane(), Repeats(), np.random.default_rng(3)
+    op, lane, repeats, random = find(name)(**more), EmulatedLane(), RecordingCache(), np.random.default_rng(3)
     images = ragged("uint8", 1)
     width = 2 if name == "warp_affine" else 3
     for turn in range(4):

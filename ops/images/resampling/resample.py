@@ -20,7 +20,7 @@ from ...context import Context
 from ...conversion import saturate
 from ...copies.windows import image_layout
 from ...errors import SpecError
-from ...gpu.launch_recording import changing, fixed, lasting, room, shaped
+from ...gpu.launch_recording import changing, fixed, unchanging, with_margin, without_data
 from ...interfaces import Lane
 from ...kernels import Kernels
 from ...types import DALIDataType, DALIInterpType, from_numpy, to_numpy
@@ -392,7 +392,7 @@ def _fixed_passes(
         starts, weights, table = _presets.whole_axes(*axes)
         taps, begins = lane.upload(starts, weights), np.zeros((len(batch), 2), np.int64)
     else:
-        table, taps = known[0], lasting(lane, *known[1])
+        table, taps = known[0], unchanging(lane, *known[1])
         begins = plan.domain[:, :, 0]
     place, weight, kept, bits, begin, length = np.moveaxis(table, 2, 0)
     (top, left), (rows, columns) = begin.T, length.T
@@ -504,10 +504,10 @@ def _planes_on_gpu(
     n = len(batch)
     if _of_pixels(batch, first, out, finish) and _pixels_on_gpu(ctx, plan, batch, first, out, finish, again):
         return
-    tables = partial(_plane_tables, shaped(batch), first, out.offsets)
+    tables = partial(_plane_tables, without_data(batch), first, out.offsets)
     arrays, (widest, starts, weights, between, most, most_last) = tables(plan)
     lane, source = ctx.device, batch.data
-    weights_room, room_between = room(lane, weights), room(lane, between)
+    weights_room, room_between = with_margin(lane, weights), with_margin(lane, between)
 
     def other(ctx: Context) -> Sequence[npt.NDArray[Any]] | None:
         assert again is not None
@@ -550,7 +550,7 @@ def _pixels_on_gpu(
     ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None, again: Again | None
 ) -> bool:
     """As `_planes_on_gpu`, of pictures of three bytes a pixel: all in one kernel. False where taps reach too far."""
-    n, like, offsets = len(batch), shaped(batch), out.offsets
+    n, like, offsets = len(batch), without_data(batch), out.offsets
 
     def tables(plan: ResamplePlan) -> tuple[tuple[npt.NDArray[Any], ...], tuple[int, ...]]:
         axes, regions = np.empty((n, 2, 9), np.int64), np.empty((n, 2, 3), np.float32)
@@ -565,7 +565,7 @@ def _pixels_on_gpu(
     if most == 0:
         return False
     lane = ctx.device
-    weights_room = room(lane, weights)
+    weights_room = with_margin(lane, weights)
 
     def other(ctx: Context) -> Sequence[npt.NDArray[Any]] | None:
         assert again is not None

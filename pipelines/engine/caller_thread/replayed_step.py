@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ....ops.batch import Batch, Samples
 from ....ops.context import Context
-from ....ops.gpu.launch_program import Program, programs_of
+from ....ops.gpu.launch_program import LaunchProgram, programs_of
 from ....ops.gpu.launch_recording import count_of, key_of_one
 from ....readers.external_source import ExternalSource, FedBatches
 from ...compile.schedule import Step
@@ -194,7 +194,7 @@ class ReplayedStep:
             self._holds[shapes] = self._budget.unsplit_need(it, self._step)
         return self._holds[shapes]
 
-    def _run(self, program: Program, lane: Any, given: Sequence[Batch], it: InFlightBatch) -> Env | None:
+    def _run(self, program: LaunchProgram, lane: Any, given: Sequence[Batch], it: InFlightBatch) -> Env | None:
         samples, env, contexts = it.samples, it.env, self._contexts
         if program.is_free:
             return program.run(lane, given, samples, _no_context)

@@ -15,7 +15,7 @@ from ....ops.base import Spec, Stage
 from ....ops.batch import Batch, Samples
 from ....ops.context import Context, Helpers
 from ....ops.errors import RejectCode
-from ....ops.gpu.launch_program import Part
+from ....ops.gpu.launch_program import ProgramPart
 from ....ops.interfaces import Copies, Isolation, Lane, Lender, Remembered, StartedWork, Uploads
 from ...graph.nodes import Edge, Node
 from ..memory.budget import Reservation
@@ -131,7 +131,7 @@ class Run:
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
     late: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
     """Calls that give the late outputs (of some of the samples each) once the device is done."""
-    trail: list[Part] | None = None
+    trail: list[ProgramPart] | None = None
     """Operators that repeated their launches, one after the other; None where one did not, or nobody asks."""
     results: Env = field(default_factory=dict)
     """Results of a launch on a device, until it is settled."""

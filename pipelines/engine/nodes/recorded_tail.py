@@ -8,7 +8,7 @@ from typing import cast
 
 from ....ops.batch import Batch, Samples
 from ....ops.context import Context
-from ....ops.gpu.launch_program import Programs, programs_of
+from ....ops.gpu.launch_program import ProgramCache, programs_of
 from ...graph.nodes import Edge, Node
 from .node_pass import Env, Run, context_of
 
@@ -21,7 +21,7 @@ class RecordedTail:
     first: int
     """The first of them that belongs to it."""
     run_: Run
-    programs: Programs
+    programs: ProgramCache
     samples: Samples
     inputs: dict[Edge, Batch] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class RecordedTail:
         run, trail = self.run_, self.run_.trail
         run.trail = None
         if trail is not None and len(trail) == len(self.nodes) - self.first and not run.dropped:
-            self.programs.note(run.device, self._key, self.inputs, self.samples, trail, keep)
+            self.programs.record(run.device, self._key, self.inputs, self.samples, trail, keep)
 
     @property
     def _key(self) -> tuple[int, int]:

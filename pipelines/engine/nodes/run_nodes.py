@@ -16,8 +16,8 @@ from ....ops.batch import Batch, Samples
 from ....ops.compiled.times import times
 from ....ops.context import Context, streams_of
 from ....ops.errors import RaggedError, SampleError, SpecError, UnlikeSamplesError
-from ....ops.gpu.launch_program import Part
-from ....ops.gpu.launch_recording import repeats_of
+from ....ops.gpu.launch_program import ProgramPart
+from ....ops.gpu.launch_recording import recordings_of
 from ....ops.interfaces import Copies, Lane, StartedWork
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
@@ -188,16 +188,16 @@ def _run(node: Node, env: Env, run: Run) -> None:
     try:
         if stage == "gpu" and node.op.replayable and run.attempt == 0:
             context = partial(context_of, node, stage, samples, env, run) if node.args or node.op.random else None
-            repeats = repeats_of(run.device)
+            repeats = recordings_of(run.device)
             outputs = repeats.run(run.device, node.id, inputs, samples, launch, context)
             if run.trail is not None and repeats.used is not None:
                 gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
-                run.trail.append(Part(node, repeats.used, node.inputs, gives))
+                run.trail.append(ProgramPart(node, repeats.used, node.inputs, gives))
         else:
             outputs, _ = launch(run.device)
             if run.trail is not None and node.op.shape_only:
                 gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
-                run.trail.append(Part(node, None, node.inputs, gives, outputs))
+                run.trail.append(ProgramPart(node, None, node.inputs, gives, outputs))
     except UnlikeSamplesError as e:
         if node.op.per_batch:
             _refuse(node, env, run, samples, SampleError("bad_argument", str(e)))

@@ -13,7 +13,7 @@ import pytest
 
 from dali_run import Pipeline, fn, pipeline_def, types
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.ops.gpu.launch_program import Program
+from dali_run.ops.gpu.launch_program import LaunchProgram
 from tests.kit.fake_cupy import faked
 
 BATCH, LATE = 3, 2
@@ -58,9 +58,9 @@ def moved(arrays: list[np.ndarray], device: int | None) -> list[Any]:
 def watch() -> tuple[list[bool], Callable[..., Any]]:
     """Whether each `Program.run` was a program's, and what is to stand in its place."""
     ran: list[bool] = []
-    run = Program.run
+    run = LaunchProgram.run
 
-    def watched(self: Program, *args: Any, **more: Any) -> Any:
+    def watched(self: LaunchProgram, *args: Any, **more: Any) -> Any:
         ran.append((found := run(self, *args, **more)) is not None)
         return found
 
@@ -127,7 +127,7 @@ def test_batches_of_known_shapes_are_one_program(keeps: bool, real: bool, monkey
 
     wanted = chain(None)
     with nullcontext() if real else faked(memory=True):
-        monkeypatch.setattr(Program, "run", watched)
+        monkeypatch.setattr(LaunchProgram, "run", watched)
         found = chain(0)
     assert sum(ran) >= 6, "each lane does so from the fourth batch of a shape on"
     for a, b in zip(found, wanted, strict=True):
@@ -162,7 +162,7 @@ def test_views_in_a_program_keep_the_memory_that_they_are_of(
 
     wanted = chain(None)
     with nullcontext() if real else faked(memory=True):
-        monkeypatch.setattr(Program, "run", watched)
+        monkeypatch.setattr(LaunchProgram, "run", watched)
         found = chain(0)
     assert any(ran)
     for a, b in zip(found, wanted, strict=True):

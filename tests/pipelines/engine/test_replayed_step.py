@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dali_run import Pipeline, fn, math, pipeline_def, types
-from dali_run.ops.gpu.launch_program import Program
+from dali_run.ops.gpu.launch_program import LaunchProgram
 from dali_run.pipelines.engine.caller_thread.replayed_step import ReplayedStep
 from tests.kit.fake_cupy import faked
 
@@ -130,13 +130,13 @@ def test_results_are_those_of_the_cpu(name: str, real: bool, monkeypatch: pytest
         return found
 
     monkeypatch.setattr(ReplayedStep, "begin", watched)
-    ran, run = [], Program.run
+    ran, run = [], LaunchProgram.run
 
-    def running(self: Program, *args: Any, **more: Any) -> Any:
+    def running(self: LaunchProgram, *args: Any, **more: Any) -> Any:
         ran.append(len(rehearsed))
         return run(self, *args, **more)
 
-    monkeypatch.setattr(Program, "run", running)
+    monkeypatch.setattr(LaunchProgram, "run", running)
     held: list[Any] = []
     with nullcontext() if real else faked(memory=True):
         pipe = made(call, 0, inputs)
@@ -189,13 +189,13 @@ def test_draws_of_a_gpu_are_those_of_the_host(
 ) -> None:
     """Each batch has draws of its own, also where its launches are another one's; no thread is started for them."""
     wanted = results(drawn(name, None, fed=fed), COUNT)
-    ran, run = list[bool](), Program.run
+    ran, run = list[bool](), LaunchProgram.run
 
-    def running(self: Program, *args: Any, **more: Any) -> Any:
+    def running(self: LaunchProgram, *args: Any, **more: Any) -> Any:
         ran.append((found := run(self, *args, **more)) is not None)
         return found
 
-    monkeypatch.setattr(Program, "run", running)
+    monkeypatch.setattr(LaunchProgram, "run", running)
     with nullcontext() if real else faked(memory=True):
         before = set(threading.enumerate())
         pipe = drawn(name, 0, fed=fed)
@@ -331,14 +331,14 @@ def test_what_a_program_raises(where: str, monkeypatch: pytest.MonkeyPatch) -> N
     """Before anything is launched the batch goes the other way; a device that fails ends the run."""
     wanted = results(made(lambda x: fn.flip(x), None), COUNT)
 
-    run, calls = Program.run, iter(range(1000))
+    run, calls = LaunchProgram.run, iter(range(1000))
 
-    def failing(self: Program, *args: Any, **more: Any) -> Any:
+    def failing(self: LaunchProgram, *args: Any, **more: Any) -> Any:
         if where == "begin" and next(calls) % 2:  # the other way finds that all is well
             return run(self, *args, **more)
         raise RuntimeError("no")
 
-    monkeypatch.setattr(Program, "run" if where == "begin" else "milliseconds", failing)
+    monkeypatch.setattr(LaunchProgram, "run" if where == "begin" else "milliseconds", failing)
     with faked(memory=True):
         pipe = made(lambda x: fn.flip(x), 0)
         if where == "begin":
