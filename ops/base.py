@@ -233,8 +233,8 @@ class Operator:
     @property
     def needs_header_only(self) -> bool:
         """Whether the host needs only the header bytes of the encoded files of the first input when the mixed kernel
-        runs (`readers.fetch.heads_cpu`). For files that turn out to be unsupported on the GPU, the kernel fetches the
-        remaining bytes (`gpu.readable_by_gpu.show`)."""
+        runs (`readers.fetch.header_bytes_cpu`). For files that turn out to be unsupported on the GPU, the kernel
+        fetches the remaining bytes (`gpu.readable_by_gpu.show`)."""
         return False
 
     def check(self) -> None:

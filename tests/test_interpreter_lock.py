@@ -25,7 +25,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.compiled.listed import loops
 from dali_run.ops.context import Context
 from dali_run.pipelines.plugins import find_operator, load_operators
-from dali_run.writers.bytes.sums import Sums
+from dali_run.writers.bytes.checksums import Checksums
 from tests.kit.files.videos import make_video
 from tests.kit.readers import fetch, open_reader
 
@@ -46,7 +46,7 @@ SHORT_LOOPS = {
     "ops.images.resampling.plan_cpu": "*",
     "readers.fetch.extents_cpu": "files_of lay_out",
     "readers.file_cpu": "places",
-    "readers.records.found_cpu": "numbers sift texts",
+    "readers.records.example_checks_cpu": "numbers sift texts",
     "readers.tfrecord_cpu": "sift",
     "writers.bytes.frames_cpu": "add_entries lay_out lie_within",
 }
@@ -190,7 +190,7 @@ def video(folder: Path) -> Call:
 
 def checksums(_: Path) -> Call:
     data = np.zeros(16 << 20, np.uint8)
-    return lambda: Sums().extend(data)
+    return lambda: Checksums().extend(data)
 
 
 def reading(folder: Path) -> Call:

@@ -31,9 +31,9 @@ from ..ops.batch import I64, Batch, Samples
 from ..ops.errors import JobError, RejectCode, SpecError
 from .bytes import files_io
 from .bytes.background import Workers
+from .bytes.checksums import BLOCK, STEP, Checksums
 from .bytes.files_io import Bytes, File
-from .bytes.gathered import Pieces
-from .bytes.sums import BLOCK, STEP, Sums
+from .bytes.scatter_gather import IoVector
 from .bytes.written import Problem, UnreadError, WrittenShard
 
 Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp", "flac", "wav"]
@@ -102,7 +102,7 @@ class FileInfo:
     bytes: int
     crc32c: str
     tree: str
-    """See `bytes.sums.Sums`."""
+    """See `bytes.checksums.Checksums`."""
     sha256: str = ""
     """Where the job asks for it."""
 
@@ -147,7 +147,7 @@ class ShardFile:
         """Which of the threads that write has this file, once there is work for one."""
         self._last: Future[None] | None = None
         """The last work on this file that was handed over."""
-        self._sums = Sums()
+        self._sums = Checksums()
         self._summing: list[Future[None]] = []
         self._summed = 0
         """Bytes that were summed, or given to threads for it."""
@@ -176,7 +176,7 @@ class ShardFile:
         """Write ``data`` at the end."""
         self._size += len(data)
         if self._workers is None or (self._last is None and len(data) < LARGE):
-            if isinstance(data, Pieces):
+            if isinstance(data, IoVector):
                 data = data.packed()
             self._file.write(data)
             self._sums.extend(data)

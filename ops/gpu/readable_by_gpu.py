@@ -178,7 +178,7 @@ def lease_of(array: Any) -> Lease | None:
 
 def show(batch: Batch, which: I64 | slice = slice(None)) -> None:
     """Have the host see all bytes of the samples ``which``. Of batches that went to a device while they were read, it
-    sees what it always looks at (`readers.fetch.heads_cpu`)."""
+    sees what it always looks at (`readers.fetch.header_bytes_cpu`)."""
     lease = lease_of(batch.data)
     if lease is not None:
         lease.show(_starts(lease, batch, which))

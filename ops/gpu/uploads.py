@@ -5,7 +5,7 @@ thread that reads, so that they stay in the processor's cache: what is read goes
 where a block as large as the batch would be written to it and read again; and little memory is to be page-locked, which
 takes up to 0.7 s a gigabyte, in which the driver launches nothing.
 
-Of files the host keeps what it always looks at (`readers.fetch.heads_cpu`), and fetches the rest back where it
+Of files the host keeps what it always looks at (`readers.fetch.header_bytes_cpu`), and fetches the rest back where it
 is asked for (`readable_by_gpu.show`). Records of containers it sees where they lie, in mapped files.
 """
 

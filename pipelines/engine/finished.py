@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...ops.errors import SampleFailedError, SampleValueError
-from ...readers.fetch.lost_pages import lost_files
+from ...readers.fetch.bus_errors import lost_files
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .in_flight import InFlightBatch

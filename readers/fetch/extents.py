@@ -33,7 +33,7 @@ from ...ops.interfaces import Uploads
 from ...ops.kernels import Kernels
 from ...ops.storage.inventory import InventoryEntries
 from ...ops.storage.urls import Store, is_url, plain_path
-from .lost_pages import forget, lost_files, watch
+from .bus_errors import forget, lost_files, watch
 from .parallel import spread
 from .remote import local_copies
 
@@ -219,7 +219,7 @@ class Mapped:
     def truncated(self, offsets: I64) -> npt.NDArray[np.bool_]:
         """Which of ``offsets`` lie in a file that has been cut short since it was mapped, or could not be read.
 
-        It is asked before every batch. What is lost later reads as zeros, see `lost_pages`.
+        It is asked before every batch. What is lost later reads as zeros, see `bus_errors`.
         """
         from ..file_cpu import stat_files
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...ops.gpu.pieces_cpu import is_free, send
 from ...ops.gpu.uploads import NEXT, SENT
 from ..file_cpu import NO_OPEN, OK, read_one
-from . import heads_cpu as heads
+from . import header_bytes_cpu as heads
 from .extents_cpu import copy_extent
 
 

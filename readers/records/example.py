@@ -18,7 +18,7 @@ from ...ops.kernels import Kernels
 from ...ops.types import DALIDataType
 from ..fetch.extents import MAX_RECORD, NO_RECORDS, U8, Records, payload
 
-_found: Any = Kernels(".found_cpu", __package__)
+_found: Any = Kernels(".example_checks_cpu", __package__)
 
 I64 = npt.NDArray[np.int64]
 
@@ -164,7 +164,7 @@ class RecordParser:
     names: U8
     name_starts: I64
     wanted: I64
-    """[F, 3], see `found_cpu`."""
+    """[F, 3], see `example_checks_cpu`."""
 
     @staticmethod
     def of(features: Mapping[str, Feature], wire: Wire = "example") -> RecordParser:
@@ -232,7 +232,7 @@ class RecordParser:
 
 
 def _wanted(feature: Feature) -> tuple[int, int, int]:
-    """A feature as `found_cpu.sift` is told of it; `_problems` says the same in words."""
+    """A feature as `example_checks_cpu.sift` is told of it; `_problems` says the same in words."""
     size = 1 if feature.dtype == "string" else math.prod(feature.shape)
     fixed = isinstance(feature, FixedLenFeature)
     needed = fixed and math.prod(feature.shape) > 0 and feature.default is None  # type: ignore[union-attr]

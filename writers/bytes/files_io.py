@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from ...ops.batch import I64
 from ...ops.errors import DaliRunError, JobError
-from .gathered import Pieces
-from .sums import Sums
+from .checksums import Checksums
+from .scatter_gather import IoVector
 
-Bytes = bytes | npt.NDArray[np.uint8] | Pieces
+Bytes = bytes | npt.NDArray[np.uint8] | IoVector
 Hook = Callable[[str, str], int | None]
 """Called with (operation, path) before each operation. It may raise OSError (the operation then does not happen), end
 the process, or return how many bytes a write may take at once (short writes, torn writes)."""
@@ -67,12 +67,12 @@ class File:
 
     def write(self, data: Bytes) -> None:
         """Write all of ``data`` at the end."""
-        view = data if isinstance(data, Pieces) else memoryview(data if isinstance(data, bytes) else data.data)
+        view = data if isinstance(data, IoVector) else memoryview(data if isinstance(data, bytes) else data.data)
         at = 0
         while at < len(view):
             limit = min(before("write", self.path) or _MOST, _MOST)
             with _named(self.path):
-                if isinstance(view, Pieces):
+                if isinstance(view, IoVector):
                     done = _writev(self._fd, view.part(at, limit))
                 else:
                     done = os.write(self._fd, view[at : at + limit])
@@ -94,10 +94,10 @@ class File:
                 raise OSError(errno.EIO, "the file was cut short by somebody else")
             return n
 
-    def sum(self, sums: Sums, first: int, size: int) -> None:
-        """Add the checksums of ``size`` bytes from block ``first`` on to ``sums``."""
+    def sum(self, checksums: Checksums, first: int, size: int) -> None:
+        """Add the checksums of ``size`` bytes from block ``first`` on to ``checksums``."""
         with _named(self.path):
-            sums.take(self._fd, first, size)
+            checksums.take(self._fd, first, size)
 
     def sync(self) -> None:
         """Make the content durable."""

@@ -50,10 +50,10 @@ def copy_ranges(out: Any, to: Any, source: Any, start: Any, size: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def put_pieces(table: Any, own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any, n: Any) -> Any:
-    """The first ``n`` records of a `gathered.Woven` whose bytes lie at address ``own``, as addresses and sizes of
-    pieces in ``table`` (int64[M, 2]); how many there are: at most 2 K + 1 a record, and one. Own bytes that adjoin, be
-    it over the border of records, are one piece."""
+def fill_io_vector(table: Any, own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any, n: Any) -> Any:
+    """Fill ``table`` (int64[M, 2]: addresses and sizes) with the segments of the first ``n`` records of a
+    `scatter_gather.ScatteredRecords` whose small bytes begin at address ``own``. Return the number of segments: at most
+    2 K + 1 per record, and one. Adjacent small bytes, also of two records, are one segment."""
     m = low = high = 0  # own[low:high] is still to be put
     for i in range(n):
         if starts[i] != high:
@@ -239,8 +239,8 @@ def _put_little(out: Any, at: Any, value: Any, nbytes: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def put_tfrecord_frames(own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any) -> None:
-    """Around the payload of each record of a `gathered.Woven`, which begins 12 bytes after its start and ends 4 before
-    its end: length and its masked CRC before it, the payload's CRC after it."""
+    """Frame each record of a `scatter_gather.ScatteredRecords`: write the payload's length and its masked CRC before
+    the payload, which begins 12 bytes after the record's start, and the payload's masked CRC into the last 4 bytes."""
     base = np.int64(own.ctypes.data)
     for i in range(len(starts)):
         at, end = starts[i], ends[i] - 4

@@ -16,7 +16,7 @@ from ...ops.batch import I32, I64, Batch, Samples
 from ...ops.errors import JobError, SpecError
 from ...ops.types import to_numpy
 from ..base import ENCODED, ENCODINGS, FieldConfig
-from ..bytes.gathered import LOOSE, U8, Woven
+from ..bytes.scatter_gather import LOOSE, U8, ScatteredRecords
 
 Kind = Literal["bytes", "int", "float", "raw", "npy"]
 
@@ -246,7 +246,7 @@ class Loose:
         there = [c for c, its in zip(columns, loose, strict=True) if its]
         shape = len(there), n
         self.cuts, self.addresses, self.sizes = (np.empty(shape, np.int64) for _ in range(3))
-        """[K, n], as in `Woven`; ``cuts`` are for the caller to set."""
+        """[K, n], as in `ScatteredRecords`; ``cuts`` are for the caller to set."""
         for k, column in enumerate(there):
             base, starts, self.sizes[k] = address(column)
             np.add(starts, base, out=self.addresses[k])
@@ -255,26 +255,26 @@ class Loose:
         """Each column's row of ``cuts``; empty for those that are to be copied."""
         self._held = tuple(c.data for c in there)
 
-    def woven(self, own: U8, starts: I64, ends: I64) -> Woven:
+    def records(self, own: U8, starts: I64, ends: I64) -> ScatteredRecords:
         """Records of ``own[starts[i] : ends[i]]`` and these values."""
-        return Woven(own, starts, ends, self.cuts, self.addresses, self.sizes, self._held)
+        return ScatteredRecords(own, starts, ends, self.cuts, self.addresses, self.sizes, self._held)
 
 
-def as_they_are(column: Column) -> Woven:
+def as_they_are(column: Column) -> ScatteredRecords:
     """The values alone, each of them a record."""
     base, starts, sizes = address(column)
     nothing = np.zeros((1, len(column)), np.int64)
     own = np.empty(0, np.uint8)
-    return Woven(own, nothing[0], nothing[0], nothing, (starts + base)[None], sizes[None], (column.data,))
+    return ScatteredRecords(own, nothing[0], nothing[0], nothing, (starts + base)[None], sizes[None], (column.data,))
 
 
 _NOWHERE = np.zeros(0, np.int64)
 
 
-def pack(records: Woven) -> Column:
+def pack(records: ScatteredRecords) -> Column:
     """A copy of each record in one piece."""
     sizes = records.totals
-    return Column(records.pieces(len(records)).packed(), starts_of(sizes), sizes)
+    return Column(records.io_vector(len(records)).packed(), starts_of(sizes), sizes)
 
 
 # -- Example ----------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def features(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) ->
     return out
 
 
-def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[int, int] = (0, 0)) -> Woven:
+def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[int, int] = (0, 0)) -> ScatteredRecords:
     """``n`` serialised Examples. ``around`` bytes are left free before and after each, for frames."""
     from ..bytes import frames_cpu
 
@@ -321,4 +321,4 @@ def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[i
     for (name, tag, column), cuts in zip(parts, loose.cuts_of, strict=True):
         text = np.frombuffer(bytearray(name), np.uint8)
         frames_cpu.put_feature(out, cursor, text, np.uint8(tag), *address(column), cuts)
-    return loose.woven(out, starts, ends)
+    return loose.records(out, starts, ends)

@@ -19,7 +19,7 @@ from ...ops.base import Arg, Spec
 from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Refused, Shard, ShardFiles, Writer
-from ..bytes.gathered import U8, Woven
+from ..bytes.scatter_gather import U8, ScatteredRecords
 from ..bytes.written import Problem, WrittenShard
 from .columns import (
     Column,
@@ -105,7 +105,7 @@ class LMDBFrames(Frames):
     """Keys and values."""
 
     keys: Column
-    values: Woven
+    values: ScatteredRecords
 
 
 class LMDBShard(Shard):
@@ -137,7 +137,7 @@ class LMDBShard(Shard):
         sizes = np.where(in_leaf > _NODE_MAX, pages + _NODE + keys.sizes + 8, in_leaf) + 2
         return LMDBFrames(sizes, keys, values)
 
-    def _values(self, records: Records) -> Woven:
+    def _values(self, records: Records) -> ScatteredRecords:
         fields = records.fields
         raw = self._writer.value == "raw"
         if self._writer.value == "auto" and len(fields) == 1:
@@ -171,7 +171,7 @@ class LMDBShard(Shard):
         if self._writer.key != "position":
             self._taken.add(keys)
 
-    def _put_overflow(self, values: Woven) -> I64:
+    def _put_overflow(self, values: ScatteredRecords) -> I64:
         """Write each value on pages of its own; returns the numbers of their first pages."""
         totals, small = values.totals, values.ends - values.starts
         counts = -(-(totals + _HEAD) // PAGE)
@@ -188,7 +188,7 @@ class LMDBShard(Shard):
         copy(own, starts + _HEAD, Column(values.own, values.starts, small))
         cuts = values.cuts + (starts + _HEAD - values.starts)
         pages = replace(values, own=own, starts=starts, ends=starts + here, cuts=cuts)
-        self._file.write(pages.pieces(len(pages)))
+        self._file.write(pages.io_vector(len(pages)))
         self._next_page += int(counts.sum())
         self._overflow_pages += int(counts.sum())
         return numbers

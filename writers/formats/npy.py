@@ -123,7 +123,7 @@ class NumPyShard(Shard):
                 first = int(column.starts[0])
                 file.write(column.data[first : first + int(column.sizes.sum())])
             else:
-                file.write(as_they_are(column).pieces(n))
+                file.write(as_they_are(column).io_vector(n))
         self._count += n
 
     def _header(self, name: str, count: int) -> bytes:

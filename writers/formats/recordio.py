@@ -14,7 +14,7 @@ from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import ENCODED, FieldConfig, Frames, Records, Refused, Shard, ShardFiles, Writer
 from ..bytes import sidecar
-from ..bytes.gathered import Woven
+from ..bytes.scatter_gather import ScatteredRecords
 from ..bytes.written import Problem, WrittenShard, map_file
 from .columns import (
     Column,
@@ -95,7 +95,7 @@ class RecordIO(Writer, name="recordio", suffix=".rec"):
 class RecordIOFrames(Frames):
     """Records in parts, large values apart."""
 
-    woven: Woven
+    records: ScatteredRecords
     """The parts."""
     parts: I64
     """[N + 1]: each record's first part."""
@@ -143,8 +143,10 @@ class RecordIOShard(Shard):
         copy(own, at + 8, Column(head.data, head.starts[owner] + inside, small))
         base, values, _ = address(value)
         addresses = base + values[owner] + starts - inside
-        woven = Woven(own, at, at + here, (at + 8 + small)[None], addresses[None], large[None], (value.data,))
-        return RecordIOFrames(np.add.reduceat(here + large, parts[:-1]), woven, parts)
+        scattered = ScatteredRecords(
+            own, at, at + here, (at + 8 + small)[None], addresses[None], large[None], (value.data,)
+        )
+        return RecordIOFrames(np.add.reduceat(here + large, parts[:-1]), scattered, parts)
 
     def _bodies(self, records: Records) -> tuple[Column, Column]:
         """Header with labels, and value."""
@@ -174,4 +176,4 @@ class RecordIOShard(Shard):
         numbers = np.arange(self._count, self._count + n)
         self._index.write(pairs(numbers, starts_of(frames.sizes[:n]) + self._file.size, "\t"))
         self._count += n
-        self._file.write(frames.woven.pieces(int(frames.parts[n])))
+        self._file.write(frames.records.io_vector(int(frames.parts[n])))

@@ -14,7 +14,7 @@ from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, Records, Shard, ShardFiles, Writer
 from ..bytes import sidecar
-from ..bytes.gathered import Woven
+from ..bytes.scatter_gather import ScatteredRecords
 from ..bytes.written import Problem, WrittenShard, map_file
 from .columns import check_field, examples, features, keys_of, pairs, starts_of
 
@@ -78,7 +78,7 @@ _LISTED = 32
 class TFRecordFrames(Frames):
     """The frames, large values apart."""
 
-    woven: Woven
+    records: ScatteredRecords
 
 
 class TFRecordShard(Shard):
@@ -98,15 +98,15 @@ class TFRecordShard(Shard):
         parts = features(records.fields, self._fields)
         if self._key:
             parts.append((self._key, 10, keys_of(records.samples)))
-        woven = examples(parts, len(records), around=(12, 4))
+        scattered = examples(parts, len(records), around=(12, 4))
         frames_cpu.put_tfrecord_frames(
-            woven.own, woven.starts, woven.ends, woven.cuts, woven.addresses, woven.sizes
+            scattered.own, scattered.starts, scattered.ends, scattered.cuts, scattered.addresses, scattered.sizes
         )  # fmt: skip
-        return TFRecordFrames(woven.totals, woven)
+        return TFRecordFrames(scattered.totals, scattered)
 
     def append(self, frames: Frames, n: int) -> None:
         assert isinstance(frames, TFRecordFrames)
-        self._file.write(frames.woven.pieces(n))
+        self._file.write(frames.records.io_vector(n))
         self._unlisted.append(frames.sizes[:n])
         if len(self._unlisted) == _LISTED:
             self._list()

@@ -13,7 +13,7 @@ from ...ops.batch import I64
 from ...ops.errors import SpecError
 from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
 from ..bytes import sidecar
-from ..bytes.gathered import U8, Woven
+from ..bytes.scatter_gather import U8, ScatteredRecords
 from ..bytes.written import Problem, WrittenShard, map_file
 from .columns import Column, Loose, check_field, copy, from_values, keys_of, position_names, starts_of
 from .extensions import Extensions, file_columns
@@ -106,7 +106,7 @@ class _Names:
 class TarFrames(Frames):
     """The members of all records, large contents apart."""
 
-    woven: Woven
+    records: ScatteredRecords
     names: _Names
     content: I64
     """Where each member's content begins, from the first record's start."""
@@ -148,8 +148,8 @@ class WebDatasetShard(Shard):
             else:
                 copy(own, at[k :: len(columns)], column)
         first, last = (at - heads)[:: len(columns)], ends[len(columns) - 1 :: len(columns)]
-        woven = loose.woven(own, first, last)
-        return TarFrames(members.reshape(which.shape).sum(axis=1), woven, names, starts_of(members) + heads, sizes)
+        scattered = loose.records(own, first, last)
+        return TarFrames(members.reshape(which.shape).sum(axis=1), scattered, names, starts_of(members) + heads, sizes)
 
     def _keys(self, records: Records) -> Column:
         from . import tar_cpu
@@ -181,7 +181,7 @@ class WebDatasetShard(Shard):
             self._count += n
         if not self._by_position:
             self._taken.add(Column(*named[:3]))
-        self._file.write(frames.woven.pieces(n))
+        self._file.write(frames.records.io_vector(n))
 
     def close(self) -> None:
         self._file.write(bytes(2 * BLOCK))

@@ -19,7 +19,7 @@ from ...ops.errors import JobError, SpecError
 from ...ops.storage.urls import is_url, plain_path
 from ..base import Writer, find_writer
 from ..bytes import sidecar
-from ..bytes.sums import sums_of
+from ..bytes.checksums import checksums_of
 from ..bytes.written import Problem, UnreadError, WrittenShard
 from .journal import Contents, read_journal
 from .manifest import (
@@ -297,7 +297,7 @@ class FileCheck:
         found: dict[str, str] = {}
         self.files += 1
         if "tree" in info:
-            found["crc32c"], found["tree"] = sums_of(file.fileno(), size, self._threads)
+            found["crc32c"], found["tree"] = checksums_of(file.fileno(), size, self._threads)
         if "sha256" in info and (self._deep or "tree" not in info):
             self.hashed += 1
             found["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()

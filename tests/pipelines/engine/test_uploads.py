@@ -28,8 +28,8 @@ from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.python.pipeline import Pipeline
 from dali_run.pipelines.show.terminal import plan_view, report_view
 from dali_run.pipelines.tools.preview import describe_job
+from dali_run.readers.fetch import bus_errors
 from dali_run.readers.fetch import gpu_reads as lenders
-from dali_run.readers.fetch import lost_pages
 from tests.kit.fake_cupy import Fake, faked
 from tests.kit.small_pieces import shrink
 
@@ -326,7 +326,7 @@ def test_a_file_that_is_cut_short_costs_its_samples(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Registered files stay in memory, but samples of a file that has changed since are rejected, as ever."""
-    monkeypatch.setattr(lost_pages, "_lost", set())  # and not for other tests
+    monkeypatch.setattr(bus_errors, "_lost", set())  # and not for other tests
     path = tmp_path / "images.tar"
     path.write_bytes((packed / "tar" / "images.tar").read_bytes())
     rejected: dict[str, int] = {}

@@ -29,7 +29,7 @@ from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import FAILED, run_job
 from dali_run.pipelines.show.terminal import report_view
 from dali_run.pipelines.tools.datasets import Record, open_data, read_through
-from dali_run.readers.fetch import lost_pages
+from dali_run.readers.fetch import bus_errors
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.verify import verify
 from tests.kit.writers import HAS_PYARROW
@@ -104,7 +104,7 @@ def cut_short_late(root: Path, left: int, monkeypatch: pytest.MonkeyPatch) -> No
                 os.truncate(path, left if left >= 0 else max(path.stat().st_size + left, 0))
         add(self, *args)
 
-    monkeypatch.setattr(lost_pages, "_lost", set())  # and not for other tests
+    monkeypatch.setattr(bus_errors, "_lost", set())  # and not for other tests
     monkeypatch.setattr(Output, "add", late)
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from dali_run.ops.gpu.readable_by_gpu import RegisteredLease, lease_of
+from dali_run.readers.fetch import bus_errors
 from dali_run.readers.fetch import gpu_reads as lenders
-from dali_run.readers.fetch import lost_pages
+from dali_run.readers.fetch.bus_errors import lost_files
 from dali_run.readers.fetch.extents import Mapped, mapped_of
 from dali_run.readers.fetch.gpu_reads import RegisteredFiles
-from dali_run.readers.fetch.lost_pages import lost_files
 from tests.kit.fake_cupy import Fake, faked
 
 WINDOW = 2 * mmap.PAGESIZE
@@ -179,7 +179,7 @@ def test_too_many_files_are_not_mapped_twice(fake: Fake, mapped: Mapped, monkeyp
 
 
 def test_what_was_lost_stays_lost_when_a_file_is_mapped_again(mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_pages, "_lost", set())  # and not for other tests
+    monkeypatch.setattr(bus_errors, "_lost", set())  # and not for other tests
     with Path(mapped.paths[2]).open("r+b") as file:
         file.truncate(0)
     assert not mapped.data[-4096:].any()  # zeros in the place of what is gone

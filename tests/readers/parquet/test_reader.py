@@ -18,7 +18,7 @@ from dali_run import fn
 from dali_run.ops.errors import JobError, SampleError, SpecError
 from dali_run.pipeline import pipeline_def
 from dali_run.pipelines.job.run import run_job
-from dali_run.readers.fetch import extents, lost_pages
+from dali_run.readers.fetch import bus_errors, extents
 from dali_run.readers.parquet import blocks as parquet_blocks
 from dali_run.readers.parquet.pages import walk_pages
 from dali_run.readers.parquet.reader import Parquet
@@ -441,7 +441,7 @@ def test_a_file_that_is_cut_short_while_it_is_decoded(tmp_path: Path, monkeypatc
         calls.append(group)
         return made
 
-    monkeypatch.setattr(lost_pages, "_lost", set())  # and not for other tests
+    monkeypatch.setattr(bus_errors, "_lost", set())  # and not for other tests
     monkeypatch.setattr(parquet_blocks.Blocks, "_open", open_and_cut)
 
     @pipeline_def(batch_size=N, num_threads=1, on_error="skip")

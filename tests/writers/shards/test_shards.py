@@ -23,7 +23,7 @@ from dali_run.ops.batch import Batch
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.writers import base
 from dali_run.writers.base import FieldConfig
-from dali_run.writers.bytes import files_io, sums
+from dali_run.writers.bytes import checksums, files_io
 from dali_run.writers.formats import columns
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.journal import differences, read_journal
@@ -49,7 +49,7 @@ def test_output_does_not_depend_on_batches(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_output_does_not_depend_on_who_writes_it(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checksums included: of files that other threads write from the first byte on, or after some small writes."""
-    for module in (sums, base):
+    for module in (checksums, base):
         monkeypatch.setattr(module, "BLOCK", 64)
         monkeypatch.setattr(module, "STEP", 128)
     job = replace(JOBS[name], sha256=True)

@@ -34,7 +34,7 @@ def manifest(path: Path) -> dict[str, Any]:
     return found
 
 
-def sums(path: Path) -> set[str]:
+def checksums(path: Path) -> set[str]:
     """Keys that are listed of files."""
     return {key for shard in manifest(path)["shards"] for info in shard["files"] for key in info}
 
@@ -63,7 +63,7 @@ def test_what_is_added_is_of_this_version(old: Path) -> None:
     retry(JOB, old / "finished", still_bad={17})
     assert verify(old / "finished").sound
     assert manifest(old / "finished")["version"] == 2
-    assert sums(old / "finished") == {"name", "bytes", "crc32c", "tree", "sha256"}
+    assert checksums(old / "finished") == {"name", "bytes", "crc32c", "tree", "sha256"}
     retry(JOB, old / "retried", still_bad=set())
     assert verify(old / "retried", deep=True).sound
 
@@ -77,14 +77,17 @@ def test_parts_are_joined_as_they_were(old: Path) -> None:
 
 def test_new_ones_list_a_tree_and_sha256_on_request(tmp_path: Path) -> None:
     JOB.run(tmp_path / "tree")
-    assert (manifest(tmp_path / "tree")["version"], sums(tmp_path / "tree")) == (2, {"name", "bytes", "crc32c", "tree"})
+    assert (manifest(tmp_path / "tree")["version"], checksums(tmp_path / "tree")) == (
+        2,
+        {"name", "bytes", "crc32c", "tree"},
+    )
     verdict = verify(tmp_path / "tree", deep=True)
     assert (verdict.sound, verdict.hashed) == (True, 0)
     deep = Job("tfrecord", total=40, samples=12, fields=("label",), sha256=True)
     with pytest.raises(JobError, match=r"write.sha256: is new: true"):
         deep.run(tmp_path / "tree")
     deep.run(tmp_path / "deep")
-    assert sums(tmp_path / "deep") == {"name", "bytes", "crc32c", "tree", "sha256"}
+    assert checksums(tmp_path / "deep") == {"name", "bytes", "crc32c", "tree", "sha256"}
     assert [verify(tmp_path / "deep", deep=d).hashed for d in (False, True)] == [0, 8]
 
 

@@ -17,8 +17,8 @@ import yaml
 
 from dali_run.ops.codecs import host_decode
 from dali_run.pipelines.job.run import REJECTS, run_job
+from dali_run.readers.fetch.bus_errors import lost_files
 from dali_run.readers.fetch.extents import Mapped
-from dali_run.readers.fetch.lost_pages import lost_files
 from tests.kit.files.containers import FORMATS
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

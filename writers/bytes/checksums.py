@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from .gathered import Pieces
+from .scatter_gather import IoVector
 
 STEP = 8 << 20
 """Bytes that a thread takes the checksums of in one call."""
@@ -21,7 +21,7 @@ _U8 = npt.NDArray[np.uint8]
 _own = threading.local()
 
 
-class Sums:
+class Checksums:
     """CRC-32C of a file's bytes, and its tree: SHA-256 of the XXH64 of each block, eight bytes each, little-endian.
 
     Both find damage, neither tells who did it. Bytes come in order through `extend`, or whole blocks are read from the
@@ -35,20 +35,20 @@ class Sums:
         """Blocks that came whole by `extend`."""
         self._state = np.zeros(6, np.uint64)
         self._rest = np.empty(32, np.uint8)
-        """Of the block that has begun, see `sums_cpu.extend`."""
+        """Of the block that has begun, see `checksums_cpu.extend`."""
 
-    def extend(self, data: bytes | _U8 | Pieces) -> None:
+    def extend(self, data: bytes | _U8 | IoVector) -> None:
         """These bytes come next."""
-        from . import sums_cpu
+        from . import checksums_cpu
 
-        if isinstance(data, Pieces):
+        if isinstance(data, IoVector):
             table = data.table
         else:
             array = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
             table = np.array([[array.ctypes.data, len(array)]], np.int64)
         most = len(data) // BLOCK + 1
         crcs, leaves = np.empty(most, np.uint32), np.empty(most, np.uint64)
-        n = int(sums_cpu.extend(table, BLOCK, self._state, self._rest, crcs, leaves))
+        n = int(checksums_cpu.extend(table, BLOCK, self._state, self._rest, crcs, leaves))
         if n:
             self._runs.append((self._ended, n * BLOCK, crcs, leaves))
             self._ended += n
@@ -60,13 +60,13 @@ class Sums:
     def take(self, descriptor: int, first: int, size: int) -> None:
         """Read ``size`` bytes of a file from block ``first`` on; only the last block of a file may be less than whole.
         Raises OSError."""
-        from . import sums_cpu
+        from . import checksums_cpu
 
         if not hasattr(_own, "buffer"):
             _own.buffer = np.empty(BLOCK, np.uint8)
         n, start = -(-size // BLOCK), first * BLOCK
         crcs, leaves = np.empty(n, np.uint32), np.empty(n, np.uint64)
-        done = int(sums_cpu.sum_blocks(descriptor, start, start + size, BLOCK, _own.buffer, crcs, leaves))
+        done = int(checksums_cpu.sum_blocks(descriptor, start, start + size, BLOCK, _own.buffer, crcs, leaves))
         self._runs.append((first, size, crcs, leaves))
         if done < start + size:
             os.pread(descriptor, 1, done)  # to be told why not
@@ -74,16 +74,16 @@ class Sums:
 
     def flush(self) -> None:
         """The last block has no more bytes."""
-        from . import sums_cpu
+        from . import checksums_cpu
 
         if size := int(self._state[5]):
             crcs, leaves = np.empty(1, np.uint32), np.empty(1, np.uint64)
-            sums_cpu.end(self._state, self._rest, crcs, leaves)
+            checksums_cpu.end(self._state, self._rest, crcs, leaves)
             self._runs.append((self._ended, size, crcs, leaves))
 
     def result(self) -> tuple[str, str]:
         """CRC-32C (8 hexadecimal digits) and tree (64) of everything."""
-        from . import sums_cpu
+        from . import checksums_cpu
 
         self.flush()
         size = max((first * BLOCK + size for first, size, _, _ in self._runs), default=0)
@@ -92,15 +92,15 @@ class Sums:
         for first, nbytes, its, theirs in self._runs:
             k = -(-nbytes // BLOCK)
             crcs[first : first + k], leaves[first : first + k] = its[:k], theirs[:k]
-        crc = int(sums_cpu.joined(crcs, BLOCK, size - (n - 1) * BLOCK))
+        crc = int(checksums_cpu.joined(crcs, BLOCK, size - (n - 1) * BLOCK))
         return f"{crc:08x}", hashlib.sha256(leaves.data).hexdigest()
 
 
-def sums_of(descriptor: int, size: int, threads: ThreadPoolExecutor) -> tuple[str, str]:
+def checksums_of(descriptor: int, size: int, threads: ThreadPoolExecutor) -> tuple[str, str]:
     """CRC-32C and tree of the ``size`` bytes of a file, by several threads. Raises OSError."""
-    sums = Sums()
+    checksums = Checksums()
     for step in [
-        threads.submit(sums.take, descriptor, at // BLOCK, min(STEP, size - at)) for at in range(0, size, STEP)
+        threads.submit(checksums.take, descriptor, at // BLOCK, min(STEP, size - at)) for at in range(0, size, STEP)
     ]:
         step.result()
-    return sums.result()
+    return checksums.result()

@@ -13,11 +13,11 @@ import pytest
 from dali_run.ops.errors import JobError
 from dali_run.writers import base
 from dali_run.writers.base import ShardFile
-from dali_run.writers.bytes import sums_cpu
+from dali_run.writers.bytes import checksums_cpu
 from dali_run.writers.bytes.background import Workers
+from dali_run.writers.bytes.checksums import BLOCK, STEP, Checksums, checksums_of
 from dali_run.writers.bytes.files_io import File
-from dali_run.writers.bytes.gathered import Pieces
-from dali_run.writers.bytes.sums import BLOCK, STEP, Sums, sums_of
+from dali_run.writers.bytes.scatter_gather import IoVector
 
 SIZES = (0, 1, 3, 4, 7, 8, 9, 31, 32, 33, 63, 64, 100, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 12345)
 MASK = (1 << 64) - 1
@@ -82,17 +82,17 @@ def content(size: int) -> np.ndarray:
 def test_published_values_of_xxh64() -> None:
     for text, value in ((b"", 0xEF46DB3751D8E999), (b"a", 0xD24EC4F1A98C6E5B), (b"abc", 0x44BC2CF5AD770999)):
         data = np.frombuffer(text + b"beyond", np.uint8)
-        assert int(sums_cpu._xxh64(data.ctypes.data, len(text))) == xxh64(text) == value
+        assert int(checksums_cpu._xxh64(data.ctypes.data, len(text))) == xxh64(text) == value
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_by_definition_in_pieces_and_in_files(tmp_path: Path, size: int) -> None:
     data = content(size)
     expected = defined(data.tobytes())
-    whole = Sums()
+    whole = Checksums()
     whole.extend(data)
     assert whole.result() == expected
-    rng, pieces, at = np.random.default_rng(7), Sums(), 0
+    rng, pieces, at = np.random.default_rng(7), Checksums(), 0
     while at < size:
         n = int(rng.integers(1, max(2, size // 3)))
         pieces.extend(data[at : at + n] if n % 2 else data[at : at + n].tobytes())
@@ -101,7 +101,7 @@ def test_by_definition_in_pieces_and_in_files(tmp_path: Path, size: int) -> None
     path = tmp_path / "file"
     path.write_bytes(data.tobytes())
     with path.open("rb") as file, ThreadPoolExecutor(3) as threads:
-        assert sums_of(file.fileno(), size, threads) == expected
+        assert checksums_of(file.fileno(), size, threads) == expected
 
 
 @pytest.mark.parametrize("mean", [1, 5, 40, 3000, 2 * BLOCK])
@@ -113,11 +113,11 @@ def test_pieces_that_lie_apart(mean: int) -> None:
     ends = np.unique(np.minimum(ends, len(data)))
     ends = ends[ends > 0]
     apart = [data[a:b].copy() for a, b in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
-    sums, cuts = Sums(), sorted({0, 1, len(apart) // 3, len(apart) // 2, len(apart)})
+    checksums, cuts = Checksums(), sorted({0, 1, len(apart) // 3, len(apart) // 2, len(apart)})
     for first, last in pairwise(cuts):
         table = np.array([(a.ctypes.data, len(a)) for a in apart[first:last]], np.int64).reshape(-1, 2)
-        sums.extend(Pieces(table, np.cumsum(table[:, 1]), tuple(apart)))
-    assert sums.result() == defined(data[: int(ends[-1])].tobytes())
+        checksums.extend(IoVector(table, np.cumsum(table[:, 1]), tuple(apart)))
+    assert checksums.result() == defined(data[: int(ends[-1])].tobytes())
 
 
 @pytest.mark.parametrize("calls", ["small apart apart", "large apart large", "apart small", "small large apart small"])
@@ -147,13 +147,13 @@ def test_of_a_file_whoever_writes_to_it(
 def test_blocks_in_any_order(tmp_path: Path) -> None:
     size = STEP + 2 * BLOCK + 77
     data = content(size)
-    expected = Sums()
+    expected = Checksums()
     expected.extend(data)
     file = File(tmp_path / "file")
     file.write(data)
     blocks = list(range(-(-size // BLOCK)))
     np.random.default_rng(3).shuffle(blocks)
-    taken = Sums()
+    taken = Checksums()
     for k in blocks:
         file.sum(taken, k, min(BLOCK, size - k * BLOCK))
     assert taken.result() == expected.result()
@@ -165,8 +165,8 @@ def test_a_file_that_was_cut_short_is_named(tmp_path: Path) -> None:
     file.write(content(3 * BLOCK))
     file.truncate(BLOCK + 5)
     with pytest.raises(OSError, match="cut short") as told:
-        file.sum(Sums(), 0, 3 * BLOCK)
+        file.sum(Checksums(), 0, 3 * BLOCK)
     assert told.value.filename == str(tmp_path / "file")
     file.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
-        Sums().take(-1 & 0x7FFF_0000, 0, 5)
+        Checksums().take(-1 & 0x7FFF_0000, 0, 5)

@@ -1,4 +1,4 @@
-"""Pieces: what is written from several places is what would be written from one, however the system cuts it."""
+"""Bytes written from several memory areas equal the bytes written from one, however the system cuts the writes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.errors import JobError
 from dali_run.writers import base
 from dali_run.writers.base import FieldConfig
-from dali_run.writers.bytes import files_io
-from dali_run.writers.bytes import gathered as pieces
+from dali_run.writers.bytes import files_io, scatter_gather
 from dali_run.writers.bytes.files_io import File
-from dali_run.writers.bytes.gathered import LOOSE, Pieces, Woven
+from dali_run.writers.bytes.scatter_gather import LOOSE, IoVector, ScatteredRecords
 from dali_run.writers.formats.columns import Column, Loose, address, as_they_are, pack, starts_of
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
@@ -36,7 +35,7 @@ def column(rng: np.random.Generator, sizes: Any) -> Column:
     return Column(data, starts, sizes)
 
 
-def woven(rng: np.random.Generator, own: list[int], *values: list[int]) -> tuple[Woven, list[bytes]]:
+def scattered(rng: np.random.Generator, own: list[int], *values: list[int]) -> tuple[ScatteredRecords, list[bytes]]:
     """Records of ``own`` bytes, with values of these sizes in their midst; and each record's bytes."""
     n, k = len(own), len(values)
     columns = [column(rng, v) for v in values]
@@ -46,14 +45,14 @@ def woven(rng: np.random.Generator, own: list[int], *values: list[int]) -> tuple
     cuts = np.sort(rng.integers(0, np.array(own) + 1, (k, n)), axis=0) + starts
     addresses = np.array([c.starts + c.data.ctypes.data for c in columns], np.int64).reshape(k, n)
     sizes = np.array(values, np.int64).reshape(k, n)
-    records = []
+    expected = []
     for i in range(n):
         at, out = int(starts[i]), b""
         for j in range(k):
             out += small[at : cuts[j, i]].tobytes() + columns[j].value(i)
             at = int(cuts[j, i])
-        records.append(out + small[at : ends[i]].tobytes())
-    return Woven(small, starts, ends, cuts, addresses, sizes, tuple(c.data for c in columns)), records
+        expected.append(out + small[at : ends[i]].tobytes())
+    return ScatteredRecords(small, starts, ends, cuts, addresses, sizes, tuple(c.data for c in columns)), expected
 
 
 CASES: list[tuple[list[int], ...]] = [
@@ -68,12 +67,12 @@ CASES: list[tuple[list[int], ...]] = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_woven(case: tuple[list[int], ...]) -> None:
+def test_scattered_records(case: tuple[list[int], ...]) -> None:
     rng = np.random.default_rng(1)
-    records, expected = woven(rng, *case)
+    records, expected = scattered(rng, *case)
     assert records.totals.tolist() == [len(e) for e in expected]
     for n in range(len(expected) + 1):
-        found = records.pieces(n)
+        found = records.io_vector(n)
         assert len(found) == sum(map(len, expected[:n]))
         assert found.packed().tobytes() == b"".join(expected[:n])
         assert (found.table[:, 1] > 0).all()
@@ -96,10 +95,10 @@ def test_what_is_large_stays_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 1024])
-def test_every_part_of_pieces(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_ROWS", rows)
-    records, expected = woven(np.random.default_rng(3), [3, 1, 0, 4], [10, 0, 7, 1], [0, 5, 0, 20])
-    whole, found = b"".join(expected), records.pieces(4)
+def test_every_slice_of_an_io_vector(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scatter_gather, "_ROWS", rows)
+    records, expected = scattered(np.random.default_rng(3), [3, 1, 0, 4], [10, 0, 7, 1], [0, 5, 0, 20])
+    whole, found = b"".join(expected), records.io_vector(4)
     for at in range(len(whole)):
         for limit in (1, 2, 6, 50, 1 << 30):
             part = found.part(at, limit)
@@ -111,18 +110,20 @@ def test_every_part_of_pieces(rows: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("limit", [None, 1, 777, 5000])
-@pytest.mark.parametrize("rows", [2, pieces._ROWS])
-def test_a_file_of_pieces(tmp_path: Path, limit: int | None, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_ROWS", rows)
+@pytest.mark.parametrize("rows", [2, scatter_gather._ROWS])
+def test_a_file_written_from_an_io_vector(
+    tmp_path: Path, limit: int | None, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scatter_gather, "_ROWS", rows)
     monkeypatch.setattr(files_io, "_hook", None)
     rng = np.random.default_rng(4)
     n = 40 if limit == 1 else 2500  # more than the system takes at a time
-    records, expected = woven(rng, rng.integers(0, 9, n).tolist(), rng.integers(0, 30, n).tolist())
+    records, expected = scattered(rng, rng.integers(0, 9, n).tolist(), rng.integers(0, 30, n).tolist())
     files_io.set_hook(lambda operation, path: limit)
     file = File(tmp_path / "out")
     file.write(b"head")
-    file.write(records.pieces(n))
-    file.write(records.pieces(0))
+    file.write(records.io_vector(n))
+    file.write(records.io_vector(0))
     file.write(np.frombuffer(b"tail", np.uint8))
     file.close()
     assert (tmp_path / "out").read_bytes() == b"head" + b"".join(expected) + b"tail"
@@ -130,18 +131,18 @@ def test_a_file_of_pieces(tmp_path: Path, limit: int | None, rows: int, monkeypa
 
 
 def test_failed_writes_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records, _ = woven(np.random.default_rng(5), [3], [10])
+    records, _ = scattered(np.random.default_rng(5), [3], [10])
     file = File(tmp_path / "out")
     with open("/dev/full", "wb") as full, monkeypatch.context() as patch:
         patch.setattr(file, "_fd", full.fileno())
         with pytest.raises(OSError) as caught:
-            file.write(records.pieces(1))
+            file.write(records.io_vector(1))
     file.close()
     assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(tmp_path / "out"))
 
 
 def test_a_signal_in_the_midst_of_a_write_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records, expected = woven(np.random.default_rng(6), [3, 4], [10, 2])
+    records, expected = scattered(np.random.default_rng(6), [3, 4], [10, 2])
     real, calls = files_io._libc.writev, 0
 
     class Interrupted:
@@ -155,7 +156,7 @@ def test_a_signal_in_the_midst_of_a_write_is_no_error(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(files_io, "_libc", Interrupted())
     file = File(tmp_path / "out")
-    file.write(records.pieces(2))
+    file.write(records.io_vector(2))
     file.close()
     assert calls == 2
     assert (tmp_path / "out").read_bytes() == b"".join(expected)
@@ -171,14 +172,14 @@ def test_input_that_is_cut_short_while_it_is_written(tmp_path: Path) -> None:
     file = File(tmp_path / "out")
     value = as_they_are(Column(data, np.array([100]), np.array([size - 100])))
     with pytest.raises(OSError, match="input file was cut short") as caught:
-        file.write(value.pieces(1))
+        file.write(value.io_vector(1))
     file.close()
     assert (caught.value.errno, caught.value.filename) == (errno.EFAULT, str(tmp_path / "out"))
 
 
 def test_memory_is_held_until_it_is_written() -> None:
     value = as_they_are(Column(np.arange(250, dtype=np.uint8), np.array([0]), np.array([250])))
-    found: Pieces = value.pieces(1)
+    found: IoVector = value.io_vector(1)
     del value
     trash = [np.full(250, 1, np.uint8) for _ in range(100)]
     assert found.packed().tolist() == list(range(250))

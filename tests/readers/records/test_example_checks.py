@@ -7,7 +7,7 @@ import pytest
 
 from dali_run.ops.errors import SpecError
 from dali_run.readers.fetch.extents import MAX_RECORD
-from dali_run.readers.records import example, found_cpu
+from dali_run.readers.records import example, example_checks_cpu
 from dali_run.readers.records.example import Feature, FixedLenFeature, RecordParser, VarLenFeature
 
 FEATURES: dict[str, Feature] = {
@@ -42,7 +42,7 @@ def test_what_is_sifted_out_is_what_has_a_problem_in_words() -> None:
     found = found_anything(4000, rng)
     status = rng.choice(np.array([0, 1], np.int32), len(found), p=[0.95, 0.05])
     good = np.empty(len(found), np.bool_)
-    bad = found_cpu.sift(found, status, wanted, MAX_RECORD, good)
+    bad = example_checks_cpu.sift(found, status, wanted, MAX_RECORD, good)
     expected = status == 0
     for f, (name, feature) in enumerate(FEATURES.items()):
         problems = example._problems(name, feature, found[:, f], expected)
@@ -61,12 +61,12 @@ def test_places_of_strings_and_of_numbers() -> None:
     for f in range(len(FEATURES)):
         start, stop, count = found[:, f, 0], found[:, f, 1], found[:, f, 2]
         offsets, sizes = np.empty(500, np.int64), np.empty(500, np.int64)
-        assert found_cpu.texts(found, f, offsets, sizes) == np.count_nonzero(count == 0)
+        assert example_checks_cpu.texts(found, f, offsets, sizes) == np.count_nonzero(count == 0)
         assert np.array_equal(sizes, np.where(count == 0, 0, stop - start))
         assert np.array_equal(offsets, np.where(sizes == 0, 0, start))
         for default in (0, 6):
             rows, counts, at = np.empty((500, 4), np.int64), np.empty(500, np.int64), np.empty(500, np.int64)
-            total = found_cpu.numbers(found, f, good, default, rows, counts, at)
+            total = example_checks_cpu.numbers(found, f, good, default, rows, counts, at)
             wanted = np.where(good & (count == 0), default, count)
             assert np.array_equal(rows, found[:, f])
             assert np.array_equal(counts, wanted)
@@ -78,6 +78,6 @@ def test_counts_are_divided_by_no_zero() -> None:
     with pytest.raises(SpecError, match="cannot hold 0"):
         VarLenFeature((0,), "float")
     wanted = RecordParser.of(FEATURES).wanted
-    fixed = wanted[:, found_cpu.RULES] & found_cpu.FIXED > 0
-    assert (wanted[fixed, found_cpu.SIZE] == 0).any()
-    assert (wanted[~fixed, found_cpu.SIZE] > 0).all()
+    fixed = wanted[:, example_checks_cpu.RULES] & example_checks_cpu.FIXED > 0
+    assert (wanted[fixed, example_checks_cpu.SIZE] == 0).any()
+    assert (wanted[~fixed, example_checks_cpu.SIZE] > 0).all()

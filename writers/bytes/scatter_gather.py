@@ -21,7 +21,7 @@ _ROWS = os.sysconf("SC_IOV_MAX")
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class IoVector:
     """Bytes in their order, by address."""
 
     table: I64
@@ -57,7 +57,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Woven:
+class ScatteredRecords:
     """Records of small bytes, which lie in ``own``, and of K large values each, which lie where they are. Record ``i``
     is ``own[starts[i] : ends[i]]``, and before ``own[cuts[k, i]]`` stands value k."""
 
@@ -82,12 +82,12 @@ class Woven:
         totals: I64 = self.ends - self.starts + self.sizes.sum(axis=0)
         return totals
 
-    def take(self, where: Any) -> Woven:
+    def take(self, where: Any) -> ScatteredRecords:
         """The records at ``where`` (indices, a mask, or a slice); nothing is copied."""
         arrays = (self.cuts[:, where], self.addresses[:, where], self.sizes[:, where])
-        return Woven(self.own, self.starts[where], self.ends[where], *arrays, self.held)
+        return ScatteredRecords(self.own, self.starts[where], self.ends[where], *arrays, self.held)
 
-    def pieces(self, n: int) -> Pieces:
+    def io_vector(self, n: int) -> IoVector:
         """The first ``n`` records, one after the other."""
         from . import frames_cpu
 
@@ -95,5 +95,5 @@ class Woven:
         arrays = (self.starts, self.ends, self.cuts, self.addresses, self.sizes)
         starts, ends, cuts, addresses, sizes = (np.ascontiguousarray(a) for a in arrays)
         own = np.int64(self.own.ctypes.data)
-        used = frames_cpu.put_pieces(table, own, starts, ends, cuts, addresses, sizes, n)
-        return Pieces(table[:used], np.cumsum(table[:used, 1]), (self.own, *self.held))
+        used = frames_cpu.fill_io_vector(table, own, starts, ends, cuts, addresses, sizes, n)
+        return IoVector(table[:used], np.cumsum(table[:used, 1]), (self.own, *self.held))
