@@ -63,22 +63,29 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
             rows = 0
         width, line = dims[i, ndim - 2, SHAPE], _is_line(dims, i) and _alike(factor)
         first = dims[i, ndim - 2, ANCHOR]
+        # Scalars of the two innermost dimensions: a view of ``dims`` for each row takes longer than a short row.
+        within = _is_within(dims, i)
+        k, step, out_step = dims[i, ndim - 1, SHAPE], dims[i, ndim - 2, STRIDE], dims[i, ndim - 2, OUT_STRIDE]
+        col, out_col = dims[i, ndim - 1, STRIDE], dims[i, ndim - 1, OUT_STRIDE]
+        begin = first * step + dims[i, ndim - 1, ANCHOR] * col
         for _ in range(rows):
             at, to, inside = base[i], out_base[i], rows > 0  # true; a literal would be compiled for apart
             for d in range(outer):
-                k = index[d] + dims[i, d, ANCHOR]
-                if k < 0 or k >= dims[i, d, EXTENT]:
+                place = index[d] + dims[i, d, ANCHOR]
+                if place < 0 or place >= dims[i, d, EXTENT]:
                     if border == 0:
                         inside = False
                     else:
-                        k = _reflect(k, dims[i, d, EXTENT], border)
-                at += k * dims[i, d, STRIDE]
+                        place = _reflect(place, dims[i, d, EXTENT], border)
+                at += place * dims[i, d, STRIDE]
                 to += index[d] * dims[i, d, OUT_STRIDE]
             if turned:
                 at += dims[i, outer, ANCHOR] + first * dims[i, outer + 1, STRIDE]
                 _turned(src, dst, at, to, dims[i, outer], dims[i, outer + 1], _entry(factor, 0))
             elif line and inside:
                 _line(src, dst, at + first, to, width, _entry(factor, 0))
+            elif within:
+                runs(src, dst, at + begin, to, width, k, step, col, out_step, out_col, _NONE, factor)
             else:
                 _plane(src, dst, at, to, dims[i, ndim - 2], dims[i, ndim - 1], inside, border, fills, factor)
             for d in range(outer - 1, -1, -1):
@@ -100,10 +107,20 @@ def _is_turned(dims, i):
         or dims[i, first + 2, SHAPE] != 1
     ):
         return False
+    return (
+        _is_within(dims, i)
+        and dims[i, first + 2, ANCHOR] == 0
+        and min(dims[i, first, SHAPE], dims[i, first + 1, SHAPE]) > 4
+    )
+
+
+@jit
+def _is_within(dims, i):
+    """All of the output of sample ``i`` lies in the source."""
     for d in range(dims.shape[1]):
         if dims[i, d, ANCHOR] < 0 or dims[i, d, ANCHOR] + dims[i, d, SHAPE] > dims[i, d, EXTENT]:
             return False
-    return dims[i, first + 2, ANCHOR] == 0 and min(dims[i, first, SHAPE], dims[i, first + 1, SHAPE]) > 4
+    return True
 
 
 _SIDE = 16
@@ -237,20 +254,22 @@ def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
             _run(src, dst, s + c * col, o + c * out_col, w, row, out_row, _entry(factor, c0 + c))
 
 
+_SHORT = 64
+"""Elements or pixels of a line up to which a view of it takes longer than vectors save."""
+
+
 @jit
 def _run(src, dst, s, o, w, step, out_step, f):
     like = dst.dtype.type(0)
     if out_step == 1 and step == 1:
-        a, b = src[s : s + w], dst[o : o + w]
-        for x in range(w):
-            b[x] = _convert(a[x], like, f)
-    elif out_step == 1 and step == -1:
+        _line(src, dst, s, o, w, f)
+    elif out_step == 1 and step == -1 and w > _SHORT:
         a, b = src[s - w + 1 : s + 1], dst[o : o + w]
         for x in range(w):
             b[-1 - x] = _convert(a[x], like, f)
     else:
         for x in range(w):
-            dst[o + x * out_step] = _convert(src[s + x * step], like, f)
+            dst[np.uint64(o + x * out_step)] = _convert(src[np.uint64(s + x * step)], like, f)
 
 
 @jit
@@ -277,6 +296,13 @@ def _split(src, dst, s, o, w, row, plane, factor):
 def _interleaved(src, dst, s, o, w, row, factor):
     f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
     like = dst.dtype.type(0)
+    if row == -3 and w <= _SHORT:
+        for x in range(w):
+            at, to = s - 3 * x, o + 3 * x
+            dst[np.uint64(to)] = _convert(src[np.uint64(at)], like, f0)
+            dst[np.uint64(to + 1)] = _convert(src[np.uint64(at + 1)], like, f1)
+            dst[np.uint64(to + 2)] = _convert(src[np.uint64(at + 2)], like, f2)
+        return
     b = dst[o : o + 3 * w]
     if row == 3:
         a = src[s : s + 3 * w]

@@ -28,7 +28,7 @@ from .in_flight import InFlightBatch
 from .memory.budget import FOR_WORK, Reservation
 from .memory.buffer_pool import BufferPool
 from .memory.estimate import MemoryEstimate
-from .memory.output_slices import OutputSlice, join, whole_outputs
+from .memory.output_slices import OutputSlice, join, peak_without_outputs, whole_outputs
 from .nodes.envs import cut, drop, gone
 from .nodes.guarded import guarded
 from .nodes.node_pass import Env, Run
@@ -235,7 +235,7 @@ class HostExecutor:
     def _chunked(self, name: str, step: Step, it: InFlightBatch) -> Iterator[InFlightBatch]:
         """The batch, or its parts, with their chunks under way."""
         for part, ahead in self._budget.parts(it, step):
-            held = self._budget.held(part)[0] + 2 * ahead.kept_total  # twice: chunks are put together
+            held = self._budget.held(part)[0] + ahead.kept_total + ahead.copied
             self._budget.host.reserve(part.order, held)
             cost = costs(step, ahead, part.env)
             self._merger.credits.cut(cost, held)
@@ -268,15 +268,16 @@ class HostExecutor:
         room = max(1, int(self._budget.host.limit * FOR_WORK) // self._options.num_threads)
         # Other batches are in the pool beside this one: as many as may wait, and the one that the consumer waits for.
         others = 0 if self._options.on_demand or not self.charge_batches else self._options.cpu_queue
-        cuts = chunks(cost, ahead.peak, room, -(-self._options.num_threads // (1 + others)))
-        it.chunks = self._before[name] = Latch(len(cuts))
         whole = whole_outputs(ahead.outputs, self._buffers.empty)
+        peak = peak_without_outputs(ahead.peak, whole)
+        cuts = chunks(cost, peak, room, -(-self._options.num_threads // (1 + others)))
+        it.chunks = self._before[name] = Latch(len(cuts))
         for k, (a, b) in enumerate(cuts):
             part, here, output = it.samples, env, OutputSlice(whole, a, b)
             if len(cuts) > 1:
                 part = part.take(slice(a, b))
                 here = cut(env, int(slots[a]), int(slots[b - 1]) + 1)
-            self.pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(ahead.peak[a:b].sum()), output)
+            self.pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(peak[a:b].sum()), output)
 
     def _chunk(
         self, name: str, step: Step, it: InFlightBatch, chunks: Latch[tuple[Env, Run]], k: int, env: Env,

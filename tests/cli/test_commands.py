@@ -112,7 +112,7 @@ def test_rejects_inside_the_budget_end_with_3_and_outside_with_1(
         printed, err = capsys.readouterr()
         assert printed == ""
         assert "broken.jpg" in err
-        assert len(err.splitlines()) == 1
+        assert err.count("dali-run: ") == 1  # on a slow machine, the progress is printed, too
 
 
 def test_the_page_of_a_run_shows_samples_before_and_after_and_rejects(spec: Path, sample: Path) -> None:

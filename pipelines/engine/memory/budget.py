@@ -331,6 +331,9 @@ class Reservation:
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
         """Return an uninitialised array of ``n`` elements. Raises OverBudgetError if it does not fit."""
+        placed = self._output.take(n, dtype) if self._output is not None and self.for_output else None
+        if placed is not None:  # the batch has reserved it
+            return placed
         needed = self._used + n * np.dtype(dtype).itemsize
         if needed > self._budget.limit:
             raise OverBudgetError(f"it needs {size(needed)}, the budget is {size(self._budget.limit)}")
@@ -340,8 +343,7 @@ class Reservation:
                 raise OverBudgetError(f"it needs {size(needed)}, which does not fit next to the memory of other work")
             self._grown += more
         self._used = needed
-        placed = self._output.take(n, dtype) if self._output is not None and self.for_output else None
-        return self._fresh(n, dtype) if placed is None else placed
+        return self._fresh(n, dtype)
 
     def close(self) -> None:
         """Release what the task reserved in addition; the task has ended."""

@@ -39,6 +39,12 @@ class MemoryEstimate:
     outputs: Outputs = ()
     """The outputs of the step, as they are likely to be."""
 
+    @property
+    def copied(self) -> int:
+        """Bytes of results that are in memory twice while chunks are joined. Chunks write `outputs` to their final
+        place, so these are not copied."""
+        return max(0, self.kept_total - sum(int(elements.sum()) * dtype.itemsize for dtype, elements in self.outputs))
+
     def part(self, low: int, high: int) -> MemoryEstimate:
         """For the samples [low, high)."""
         peak, kept = self.peak[low:high], self.kept[low:high]

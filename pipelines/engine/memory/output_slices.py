@@ -29,6 +29,17 @@ def whole_outputs(made: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
     return found
 
 
+def peak_without_outputs(peak: I64, whole: Sequence[tuple[Array, I64]]) -> I64:
+    """Return the ``peak`` of each sample in bytes, int64[N], without its part of the output arrays ``whole``.
+
+    At least half of the peak is left, because the peak may come before the outputs exist."""
+    if not whole:
+        return peak
+    placed = sum(np.diff(ends, prepend=0) * array.dtype.itemsize for array, ends in whole)
+    remaining: I64 = np.maximum(peak - placed, peak // 2)
+    return remaining
+
+
 class OutputSlice:
     """The part of a chunk in the outputs of its batch. Kernels that ask for memory of that size and type get it, each
     part once; should one use it for something else, that is only one copy more."""
