@@ -22,7 +22,7 @@ from dali_run.ops.images.random_window import WINDOW_SALT, random_windows
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.engine.nodes.node_pass import Run
+from dali_run.pipelines.engine.nodes.node_pass import NodePass
 from dali_run.pipelines.engine.nodes.run_nodes import run_nodes
 from dali_run.pipelines.graph.nodes import Edge
 from dali_run.pipelines.job.run import run_job
@@ -282,7 +282,7 @@ def drawn(name: str, data: Path) -> tuple[Plan, list[int], np.ndarray, np.ndarra
         feed = JobFeed(sources)
         (request,) = list(feed.requests(1 << 20))
         samples, per_reader = feed.samples(request)
-        run = Run(samples, plan.seeds, states=sources.states, reader_samples=per_reader)
+        run = NodePass(samples, plan.seeds, states=sources.states, reader_samples=per_reader)
         env: dict[Any, Any] = {}
         flip = next(n for n in plan.graph.nodes if n.op.name == "random.coin_flip")
         run_nodes([flip], env, run)
@@ -337,7 +337,9 @@ def test_ssd_train(sample: Path, tmp_path: Path) -> None:
         (request,) = list(feed.requests(1 << 20))
         samples, per_reader = feed.samples(request)
         env: dict[Any, Any] = {}
-        run_nodes(plan.graph.nodes, env, Run(samples, plan.seeds, states=sources.states, reader_samples=per_reader))
+        run_nodes(
+            plan.graph.nodes, env, NodePass(samples, plan.seeds, states=sources.states, reader_samples=per_reader)
+        )
     at = {n.op.name: n.id for n in plan.graph.nodes}
     boxes, labels = env[Edge(at["bb_flip"])], env[Edge(at["random_bbox_crop"], 3)]
     anchors = np.array(ssd300()).reshape(-1, 4)

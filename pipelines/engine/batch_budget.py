@@ -182,7 +182,7 @@ class BatchBudget:
         slots = it.samples.slot
         borders = [int(it.everyone.slot[0]), *(int(slots[a]) for a, _ in cuts[1:]), int(it.everyone.slot[-1]) + 1]
         parts = [it.part(k, borders[k], borders[k + 1]) for k in range(len(cuts))]
-        it.begun = {}  # for all of it at once
+        it.started = {}  # for all of it at once
         for part in parts:
             self.holds(part)
         self.release(it.order)
@@ -203,7 +203,7 @@ class BatchBudget:
         on_host, on_device = (
             bytes_of(b for b in it.env.values() if there(b.data)) for there in (in_host_memory, in_device_memory)
         )
-        return on_host + sum(begun.nbytes for begun in it.begun.values()), on_device
+        return on_host + sum(begun.nbytes for begun in it.started.values()), on_device
 
     @staticmethod
     def copied(it: InFlightBatch) -> int:

@@ -21,7 +21,7 @@ from ...readers.base import Reader
 from ..compile.apart import Halves, Parts
 from ..compile.plan import Plan
 from ..graph.nodes import Edge, Node
-from .nodes.node_pass import Env, Run
+from .nodes.node_pass import Env, NodePass
 from .nodes.run_nodes import run_nodes
 
 Stored = tuple[Samples, Mapping[int, Samples]]
@@ -63,14 +63,14 @@ def first_sample(
     if not edges or not plan.readers or {e.node for e in edges} - {n.id for n in nodes}:
         return found
     for samples, per_reader in records:
-        env = attempt(nodes, Run(samples, plan.seeds, states=states, reader_samples=per_reader, kinds=kinds), {})
+        env = attempt(nodes, NodePass(samples, plan.seeds, states=states, reader_samples=per_reader, kinds=kinds), {})
         found |= {e: env[e] for e in edges if e not in found and len(env.get(e, ()))}
         if len(found) == len(set(edges)):  # branches of conditionals see samples of their own
             break
     return found
 
 
-def attempt(nodes: Sequence[Node], run: Run, env: Env) -> Env:
+def attempt(nodes: Sequence[Node], run: NodePass, env: Env) -> Env:
     """``env`` with the outputs of ``nodes``, as far as the host can compute them for the one sample of ``run``."""
     run.emulate = True
     for node in nodes:
@@ -99,7 +99,7 @@ def first_part(halves: Halves, states: Mapping[int, Any], records: Iterator[Stor
         if len(found) < len(outputs) or not int(halves.split.counts(found[halves.data])[0]):
             continue
         given = halves.first_part(found)
-        run = Run(given[0].samples, halves.back.seeds)
+        run = NodePass(given[0].samples, halves.back.seeds)
         env = attempt(nodes, run, {Edge(halves.source, k): b for k, b in enumerate(given)})
         if all(len(env.get(e, ())) for e in halves.back.graph.outputs.values()):
             return env

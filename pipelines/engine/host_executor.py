@@ -31,8 +31,8 @@ from .memory.estimate import MemoryEstimate
 from .memory.output_slices import OutputSlice, join, peak_without_outputs, whole_outputs
 from .nodes.envs import cut, drop, gone
 from .nodes.guarded import guarded
-from .nodes.node_pass import Env, Run
-from .nodes.run_nodes import begin
+from .nodes.node_pass import Env, NodePass
+from .nodes.run_nodes import start_early
 from .services import Services
 from .threads.channel import Channel, Closed
 from .threads.clock import Clock
@@ -145,14 +145,14 @@ class HostExecutor:
         """Start what threads do of a device step's work, batches before it is its turn."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
-        run = self._services.run(it, allocate_staging=self._page_locked)
+        run = self._services.node_pass(it, allocate_staging=self._page_locked)
         try:
-            it.begun = begin(step.nodes, it.env, run)
-            run.notes.end()
+            it.started = start_early(step.nodes, it.env, run)
+            run.reports.finish()
         except Exception as e:
             if not isinstance(e, MemoryError) and not out_of_memory(e):  # of page-locked memory: later, then
                 raise
-        if it.begun:
+        if it.started:
             self._budget.holds(it)
 
     # -- whole batches ------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class HostExecutor:
         again = self._buffers.empty if staging is None else None  # what is not bound for a device
         of = None if self.uploads is None else self.uploads.of
         uploads = {} if of is None else {e: of(it.number, container=c) for e, c in self._sent[name].items()}
-        run = self._services.run(it, allocate_staging=staging, lender=lender, uploads=uploads, pool=helpers,
+        run = self._services.node_pass(it, allocate_staging=staging, lender=lender, uploads=uploads, pool=helpers,
                         allocate=again, observe=self._services.observer(track, it.number))  # fmt: skip
         env = {e: it.env[e] for e in step.needs}
         for nodes, gives, per_batch, reads in self._groups[name]:
@@ -203,7 +203,7 @@ class HostExecutor:
             env |= guarded(nodes, env, run, gives, on_error)
             if run.dropped:
                 drop(env, gone(run.dropped))
-        run.notes.end()
+        run.reports.finish()
         it.env |= {e: env[e] for e in step.gives}
         it.dropped += run.dropped
         self._budget.forget(it, step)
@@ -280,7 +280,7 @@ class HostExecutor:
             self.pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(peak[a:b].sum()), output)
 
     def _chunk(
-        self, name: str, step: Step, it: InFlightBatch, chunks: Latch[tuple[Env, Run]], k: int, env: Env,
+        self, name: str, step: Step, it: InFlightBatch, chunks: Latch[tuple[Env, NodePass]], k: int, env: Env,
         samples: Samples, nbytes: int, output: OutputSlice,
     ) -> None:  # fmt: skip
         try:
@@ -308,17 +308,18 @@ class HostExecutor:
 
     def computed(
         self, step: Step, it: InFlightBatch, env: Env, samples: Samples, nbytes: int, output: OutputSlice | None = None
-    ) -> tuple[Env, Run]:
+    ) -> tuple[Env, NodePass]:
         """The results of a ``chunk`` step for some samples, and what became of them."""
         reservation = Reservation(self._budget.host, nbytes, output, self._chunk_buffers.empty)
-        run = self._services.run(it, samples=samples, reservation=reservation, alone=self._budget.host.exclusive,
+        run = self._services.node_pass(it, samples=samples, reservation=reservation,
+                        exclusive=self._budget.host.exclusive,
                         observe=self._services.observer(threading.current_thread().name, it.number))  # fmt: skip
         try:
             return guarded(step.nodes, env, run, step.gives, self._services.raised), run
         finally:
             reservation.close()
 
-    def join_chunks(self, name: str, step: Step, it: InFlightBatch, parts: Sequence[tuple[Env, Run]]) -> None:
+    def join_chunks(self, name: str, step: Step, it: InFlightBatch, parts: Sequence[tuple[Env, NodePass]]) -> None:
         """The chunks' results as the batch's."""
         began = time.perf_counter()
         if len(parts) == 1:
@@ -326,7 +327,7 @@ class HostExecutor:
         else:
             it.env |= {e: join([env[e] for env, _ in parts], self._buffers.empty) for e in step.gives}
         for _, run in parts:
-            run.notes.end()
+            run.reports.finish()
             it.dropped += run.dropped
         self._budget.forget(it, step)
         if self.charge_batches:

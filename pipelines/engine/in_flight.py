@@ -16,7 +16,7 @@ from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .memory.estimate import MemoryEstimate, Outputs
 from .nodes.envs import cut, within
-from .nodes.node_pass import Draws, Dropped, Env, Run, State
+from .nodes.node_pass import Draws, Dropped, Env, NodePass, State
 from .threads.latch import Latch
 
 
@@ -63,16 +63,16 @@ class InFlightBatch:
     dropped: list[Dropped] = field(default_factory=list)
     replaced: bool = False
     """Copies of other samples stand in the places of the dropped ones."""
-    chunks: Latch[tuple[Env, Run]] | None = None
+    chunks: Latch[tuple[Env, NodePass]] | None = None
     """Work on it that is under way in the pool."""
     problem: BaseException | None = None
     """The error that made it fail: raised in its turn, once those before it are handed out."""
     next_estimate: MemoryEstimate | None = None
     """The memory that the next step will hold, where that is known."""
-    begun: dict[int, StartedWork] = field(default_factory=dict)
+    started: dict[int, StartedWork] = field(default_factory=dict)
     """Parts of the next step's work that threads of the host have started, by the node's id."""
     lane: Copies | None = None
-    launched: Latch[Run] | None = None
+    launched: Latch[NodePass] | None = None
     """The launch on a device that is under way."""
     cuts: list[tuple[int, int]] = field(default_factory=list)
     """Places [a, b) of the samples that go onto the device at a time."""
@@ -92,7 +92,7 @@ class InFlightBatch:
     def fail(self, problem: BaseException) -> None:
         """The batch has failed: what there is of it is nobody's, and nobody knows how far it came."""
         self.problem = kept(problem)
-        self.env, self.begun = {}, {}
+        self.env, self.started = {}, {}
 
     def part(self, k: int, low: int, high: int) -> InFlightBatch:
         """Part ``k``: the slots [low, high), as an iteration of its own."""

@@ -14,7 +14,7 @@ from ..compile.schedule import Step
 from ..graph.nodes import Node
 from .in_flight import Feed, InFlightBatch
 from .nodes.guarded import described
-from .nodes.node_pass import Run
+from .nodes.node_pass import NodePass
 from .options import Options
 from .stats import Stats
 
@@ -40,9 +40,9 @@ class Services:
         """The name of a step in statistics."""
         return self._names[id(step)]
 
-    def run(self, iteration: InFlightBatch, **extra: Any) -> Run:
+    def node_pass(self, iteration: InFlightBatch, **extra: Any) -> NodePass:
         """A pass over nodes with the samples of ``iteration``; ``extra`` are fields of `Run`."""
-        return Run(
+        return NodePass(
             samples=extra.pop("samples", iteration.samples),
             seeds=self.plan.seeds,
             rng=self.options.rng,

@@ -28,7 +28,7 @@ from .engine import Feed, Request
 from .memory.budget import MemoryBudget, Reservation
 from .memory.estimate import estimate_memory
 from .nodes.envs import drop
-from .nodes.node_pass import Dropped, Env, Run
+from .nodes.node_pass import Dropped, Env, NodePass
 from .nodes.run_nodes import run_nodes
 
 _SAMPLES = 2
@@ -55,7 +55,7 @@ def warm_up(
     began = time.perf_counter()
     env: Env = {}
     samples, per_reader = feed.samples(Request(first, min(_SAMPLES, left)))
-    run = Run(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader, isolation=isolation)
+    run = NodePass(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader, isolation=isolation)
     host = MemoryBudget(_MOST * _SAMPLES) if host is None else host
     for node in plan.graph.nodes:
         stateful = node.op.per_batch and not isinstance(node.op, Reader)

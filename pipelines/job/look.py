@@ -19,7 +19,7 @@ from ...writers.shards.rejects import RejectRow
 from ..compile.plan import Plan
 from ..engine.engine import Request
 from ..engine.inputs import JobFeed
-from ..engine.nodes.node_pass import Env, Run
+from ..engine.nodes.node_pass import Env, NodePass
 from ..engine.nodes.run_nodes import run_nodes
 from ..show.html import Reject, Sample, Seen
 from ..show.pictures import as_picture
@@ -82,7 +82,9 @@ class Look:
             env: Env = {}
             try:
                 samples, per_reader = feed.samples(Request(place, 1))
-                run_nodes(readers, env, Run(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader))
+                run_nodes(
+                    readers, env, NodePass(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader)
+                )
             except (DaliRunError, OSError, ValueError):
                 continue
             for batch in env.values():

@@ -19,7 +19,7 @@ from ..compile.infer import infer_node
 from ..compile.plan import Plan
 from ..engine.engine import Request
 from ..engine.inputs import numbered
-from ..engine.nodes.node_pass import Env, Run
+from ..engine.nodes.node_pass import Env, NodePass
 from ..engine.nodes.run_nodes import finish_late, run_nodes
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
@@ -101,7 +101,7 @@ class Eager(EagerBuilder):
         given = [self.nodes[e.node].specs[e.output] for e in node.inputs]
         node = replace(node, specs=infer_node(node, given), stage=self._stage(node))
         self.nodes[node.id] = node
-        run = Run(samples=self.samples, seeds={node.id: self.kept.seed(node)}, rng=self.kept.rng)
+        run = NodePass(samples=self.samples, seeds={node.id: self.kept.seed(node)}, rng=self.kept.rng)
         if isinstance(node.op, Reader):
             source, order = self.kept.source(node)
             run.states = {node.id: source}

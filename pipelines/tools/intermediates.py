@@ -21,7 +21,7 @@ from ..compile.place import Target
 from ..compile.plan import compile_graph
 from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.inputs import JobFeed, Sources
-from ..engine.nodes.node_pass import Env, Run
+from ..engine.nodes.node_pass import Env, NodePass
 from ..engine.nodes.run_nodes import run_nodes
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
@@ -94,7 +94,7 @@ def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Itera
         compile_ahead(clients_of(plan))
         feed = JobFeed(sources, n)
         samples, per_reader = feed.samples(next(feed.requests(n)))
-        run = Run(samples, plan.seeds, settings.rng, states=sources.states, reader_samples=per_reader,
+        run = NodePass(samples, plan.seeds, settings.rng, states=sources.states, reader_samples=per_reader,
                   isolation=isolation)  # fmt: skip
         run_nodes(plan.graph.nodes, env, run)
         nodes = [x for x in plan.graph.nodes if not isinstance(x.op, (Split, Merge))]

@@ -10,7 +10,7 @@ from ....ops.context import Context
 from ....ops.interfaces import Lane
 from ...graph.nodes import Node
 from ..in_flight import InFlightBatch
-from ..nodes.node_pass import Env, Run, context_of
+from ..nodes.node_pass import Env, NodePass, context_of
 from ..services import Services
 
 
@@ -21,7 +21,7 @@ class Contexts:
         """``allocate`` makes arrays of the host."""
         self._services, self._allocate = services, allocate
         self._known: dict[tuple[int, int], Context] = {}
-        self._run: Run | None = None
+        self._run: NodePass | None = None
         """The pass that kernels tell facts of."""
 
     def of(self, node: Node, stage: Stage, it: InFlightBatch, env: Env, lane: Any) -> Context:
@@ -31,7 +31,7 @@ class Contexts:
         args = {k: env[e] for k, e in node.args.items()} if node.args else {}
         if known is None:
             if self._run is None:
-                self._run = self._services.run(it)
+                self._run = self._services.node_pass(it)
             known = self._known[key] = context_of(node, stage, it.samples, env, self._run)
             known.device = cast("Lane", lane)
             known.allocate = None if lane is not None else self._allocate
@@ -42,8 +42,8 @@ class Contexts:
         """The batch counts: what kernels told of it is passed on. No batch is held."""
         for known in self._known.values():
             known.args = {}
-        if self._run is not None and self._run.notes:
-            self._run.notes.pass_on()
+        if self._run is not None and self._run.reports:
+            self._run.reports.deliver()
 
     def forget(self) -> None:
         """The batch goes another way, which tells the same again; kernels may have noted down samples, too."""

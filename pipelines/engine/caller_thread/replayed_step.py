@@ -21,7 +21,7 @@ from ...graph.nodes import Edge, Node
 from ..batch_budget import BatchBudget
 from ..in_flight import InFlightBatch
 from ..nodes.node_pass import Env
-from ..nodes.recorded_tail import repeating
+from ..nodes.recorded_tail import start_of_tail
 from ..services import Services
 from .contexts import Contexts
 from .fast_path import AGAIN, FastPath, TooLargeError
@@ -63,7 +63,7 @@ class ReplayedStep:
         made, on_host = {n.id for n in self._nodes}, {n.id for n in self._nodes if n.op.shape_only}
         self._fed = [Edge(n.id, k) for n in sources for k in range(n.op.num_outputs)]
         read = dict.fromkeys(e for n in self._nodes for e in n.inputs if e.node not in made)
-        self._repeat = list(step.nodes[repeating(step.nodes) :]) == self._nodes
+        self._repeat = list(step.nodes[start_of_tail(step.nodes) :]) == self._nodes
         """They may become a program."""
         repeated = [n for n in self._nodes if n.op.replayable]
         self._operators = FastPath(services, self._nodes, step.gives)

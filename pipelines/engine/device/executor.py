@@ -23,7 +23,7 @@ from ..in_flight import InFlightBatch
 from ..lanes import FreeLanes
 from ..memory.estimate import MemoryEstimate
 from ..nodes.envs import drop, gone
-from ..nodes.node_pass import Env, Run
+from ..nodes.node_pass import Env, NodePass
 from ..nodes.run_nodes import finish_late
 from ..services import Services
 from ..threads.channel import Channel, Closed
@@ -102,14 +102,14 @@ class DeviceExecutor:
         self._budget.device.reserve(it.order, need, wait=wait)
         self._budget.host.reserve(it.order, on_host + ahead.kept_total, wait=wait)
 
-    def _launch_one(self, name: str, step: Step, it: InFlightBatch, lane: Copies, launched: Latch[Run]) -> None:
+    def _launch_one(self, name: str, step: Step, it: InFlightBatch, lane: Copies, launched: Latch[NodePass]) -> None:
         try:
             launched.add(0, self._launch_whole(name, step, it, lane))
             launched.done()
         except BaseException as e:  # raised where the batch is settled
             launched.fail(kept(e))
 
-    def _launch_whole(self, name: str, step: Step, it: InFlightBatch, lane: Copies) -> Run:
+    def _launch_whole(self, name: str, step: Step, it: InFlightBatch, lane: Copies) -> NodePass:
         began = time.perf_counter()
         run = self._launch_on(it, step, lane, {e: it.env[e] for e in step.needs}, it.samples, 0)
         ended = time.perf_counter()
@@ -117,18 +117,20 @@ class DeviceExecutor:
         self._services.stats.span("launch", threading.current_thread().name, began, ended, it.number)
         return run
 
-    def _launch_on(self, it: InFlightBatch, step: Step, lane: Copies, env: Env, samples: Samples, attempt: int) -> Run:
+    def _launch_on(
+        self, it: InFlightBatch, step: Step, lane: Copies, env: Env, samples: Samples, attempt: int
+    ) -> NodePass:
         on_gpu = self._plan.target.device == "gpu"
         timer = DeviceTimer(cast("Lane", lane), self._services.stats, it.number) if on_gpu else None
-        run = self._services.run(it, samples=samples, device=lane, attempt=attempt, mark_device=timer,
+        run = self._services.node_pass(it, samples=samples, device=lane, attempt=attempt, mark_device=timer,
                                  mark_whole=None if timer is None else timer.whole,
-                                 begun={} if attempt else it.begun,
+                                 started={} if attempt else it.started,
                         allocate=None if timer else lane.empty,
                         observe=None if timer else self._services.observer("gpu (emulated)", it.number))  # fmt: skip
         with lane:
             run.results = self._on(lane, step).run_cut(env, run, it.cuts if attempt == 0 else [], it.estimated_outputs)
-        run.notes.end()
-        it.begun = {}
+        run.reports.finish()
+        it.started = {}
         run.timer = timer
         return run
 
@@ -176,7 +178,7 @@ class DeviceExecutor:
 
     def _give_up(self, it: InFlightBatch) -> None:
         """A launched batch has failed: its lane is free once the device has done what it was given."""
-        lane, it.lane, it.launched, it.begun = it.lane, None, None, {}
+        lane, it.lane, it.launched, it.started = it.lane, None, None, {}
         if lane is not None:
             if_it_works(lane.synchronize)
 
@@ -193,7 +195,7 @@ class DeviceExecutor:
         it.dropped += run.dropped
         self._budget.forget(it, step)
 
-    def _completed(self, it: InFlightBatch, step: Step, lane: Copies, run: Run, attempt: int) -> Env:
+    def _completed(self, it: InFlightBatch, step: Step, lane: Copies, run: NodePass, attempt: int) -> Env:
         """The results of a launched batch, once the device is done and every check has passed. Samples that fail a
         check run again alone, on the decoder's next lane; their results take the place of the wrong ones."""
         lane.synchronize()
@@ -201,7 +203,7 @@ class DeviceExecutor:
             run.timer.read()
         wrong = {int(s) for check in run.checks for s in check()} - gone(run.dropped)
         results: Env = run.results
-        if run.late:
+        if run.late_outputs:
             finish_late(run, results, self._on(lane, step).retried)
         if not wrong:
             return results

@@ -22,7 +22,7 @@ from ..memory.estimate import Outputs
 from ..memory.output_slices import OutputSlice, in_place, whole_outputs
 from ..nodes.envs import merge, middle, pieces
 from ..nodes.guarded import ErrorHook, guarded
-from ..nodes.node_pass import Env, Run
+from ..nodes.node_pass import Env, NodePass
 
 AGAIN = "out of GPU memory: tried again once it was idle"
 HALVED = "out of GPU memory: batch halved"
@@ -46,7 +46,7 @@ class OnDevice:
     count: Callable[[str, int], None]
     """Told of every fallback, and of how many samples."""
 
-    def run(self, env: Env, run: Run) -> Env:
+    def run(self, env: Env, run: NodePass) -> Env:
         """The batches of ``gives``. Raises DeviceError where the device cannot even hold the results."""
         results = self._fitted(env, run)
         for edge in self.gives:
@@ -54,7 +54,7 @@ class OnDevice:
                 results[edge] = self.retried(lambda edge=edge: self.lane.to_device(results[edge]))  # type: ignore[misc]
         return results
 
-    def run_cut(self, env: Env, run: Run, cuts: Sequence[tuple[int, int]], made: Outputs = ()) -> Env:
+    def run_cut(self, env: Env, run: NodePass, cuts: Sequence[tuple[int, int]], made: Outputs = ()) -> Env:
         """As `run`, with the samples at ``cuts`` [a, b) one after the other. Results that are as ``made`` estimates
         them are put into their places of one array each."""
         if len(cuts) <= 1:
@@ -120,7 +120,7 @@ class OnDevice:
 
     # -- the steps down ------------------------------------------------------------------------------------------
 
-    def _fitted(self, env: Env, run: Run, again: bool = True) -> Env:
+    def _fitted(self, env: Env, run: NodePass, again: bool = True) -> Env:
         results = self._tried(env, run)
         if results is None:
             self.relieve()
@@ -129,7 +129,7 @@ class OnDevice:
                 self.count(AGAIN, len(run.samples))
         return self._smaller(env, run) if results is None else results
 
-    def _smaller(self, env: Env, run: Run) -> Env:
+    def _smaller(self, env: Env, run: NodePass) -> Env:
         n = len(run.samples)
         if n > 1:
             self.count(HALVED, n)
@@ -145,7 +145,7 @@ class OnDevice:
         self.count(CPU_KERNELS, n)
         return self._on_host(env, run)
 
-    def _tried(self, env: Env, run: Run) -> Env | None:
+    def _tried(self, env: Env, run: NodePass) -> Env | None:
         """Their results; None where memory does not suffice."""
         before = run.state()
         try:
@@ -162,7 +162,7 @@ class OnDevice:
             return problem
         return self.on_error(problem, samples)
 
-    def _on_host(self, env: Env, run: Run) -> Env:
+    def _on_host(self, env: Env, run: NodePass) -> Env:
         for node in self.nodes:
             if "cpu" not in node.op.stages:
                 raise DeviceError(
@@ -170,14 +170,16 @@ class OnDevice:
                 )
         here = {e: self.retried(lambda b=b: self.lane.to_host(b)) for e, b in env.items()}  # type: ignore[misc]
         self.lane.wait()
-        host = replace(run, device=None, emulate=True, allocate=None, mark_device=None, dropped=[], checks=[], late=[],
-                       attempt=0)  # fmt: skip
+        host = replace(
+            run, device=None, emulate=True, allocate=None, mark_device=None, dropped=[], checks=[], late_outputs=[],
+            attempt=0,
+        )  # fmt: skip
         results = guarded(self.nodes, here, host, self.gives, self.on_error)
         run.dropped += host.dropped
         by_id = {n.id: n for n in self.nodes}
         for edge in self.gives:
             if is_late(by_id[edge.node]):  # as the other samples' results, which come when the device is done
-                run.late.append((edge, lambda batch=results[edge]: batch))  # type: ignore[misc]
+                run.late_outputs.append((edge, lambda batch=results[edge]: batch))  # type: ignore[misc]
                 results[edge] = stand_in(results[edge].samples)
         return results
 

@@ -18,7 +18,7 @@ from ....ops.context import kind_text
 from ....ops.errors import SpecError
 from ....ops.types import to_numpy
 from ...graph.nodes import Edge, Node
-from .node_pass import Dropped, Env, Run
+from .node_pass import Dropped, Env, NodePass
 
 
 def bytes_of(batches: Iterable[Batch]) -> int:
@@ -112,13 +112,13 @@ def cut(env: Mapping[Edge, Batch], low: int, high: int, known: dict[int, tuple[s
     return {edge: batch.take(*within(batch.samples, low, high, known)) for edge, batch in env.items()}
 
 
-def middle(run: Run) -> tuple[int, int, int]:
+def middle(run: NodePass) -> tuple[int, int, int]:
     """Slots that cut the samples of ``run`` in halves, for `pieces`."""
     slots = run.samples.slot
     return int(slots[0]), int(slots[len(slots) // 2]), int(slots[-1]) + 1
 
 
-def pieces(env: Mapping[Edge, Batch], run: Run, borders: Sequence[int]) -> Generator[Env]:
+def pieces(env: Mapping[Edge, Batch], run: NodePass, borders: Sequence[int]) -> Generator[Env]:
     """``env`` cut at the slots ``borders``, piece by piece, with ``run`` set to the samples of each meanwhile."""
     whole = run.samples, run.reader_samples
     try:

@@ -9,7 +9,7 @@ from ....ops.errors import DaliRunError, RejectCode, SampleError
 from ...graph.nodes import Edge, Node
 from ..memory.budget import OverBudgetError
 from .envs import middle, nothing, pieces
-from .node_pass import Dropped, Env, Run
+from .node_pass import Dropped, Env, NodePass
 from .run_nodes import RAISED_BY, run_nodes
 
 _RAISED_FOR = "_dali_run_sample"
@@ -20,7 +20,7 @@ ErrorHook = Callable[[Exception, int], Exception | None]
 """Told of an exception and how many samples took part; returns what to raise, or None to narrow it down."""
 
 
-def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on_error: ErrorHook) -> Env:
+def guarded(nodes: Sequence[Node], env: Env, run: NodePass, gives: Sequence[Edge], on_error: ErrorHook) -> Env:
     """Run ``nodes`` and return the batches of ``gives``. An exception that is not ours to end the run with is
     narrowed down by halving until the samples that raise it are alone; they are dropped, the rest goes on."""
     before = run.state()
@@ -34,7 +34,7 @@ def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on
         told = run.undo(before)
         if len(run.samples) == 1:
             e.__dict__.setdefault(_RAISED_FOR, run.samples.origin(0))
-        again = run.alone if _may_fit_alone(e, run) else None
+        again = run.exclusive if _may_fit_alone(e, run) else None
         fatal = None if again else on_error(e, len(run.samples))
         if fatal is e:
             raise
@@ -43,15 +43,15 @@ def guarded(nodes: Sequence[Node], env: Env, run: Run, gives: Sequence[Edge], on
         here.clear()
         problem = e.with_traceback(None)  # whose frames hold what was allocated
     if again:
-        run.alone = None
+        run.exclusive = None
         try:
             with again():
                 return guarded(nodes, env, run, gives, on_error)
         finally:
-            run.alone = again
+            run.exclusive = again
     if len(run.samples) <= 1:
         for sink, facts in told:
-            run.notes.add(sink, *facts)
+            run.reports.add(sink, *facts)
         return _refused(nodes, run, gives, problem)
     parts = [guarded(nodes, half, run, gives, on_error) for half in pieces(env, run, middle(run))]
     return {e: concat([p[e] for p in parts]) for e in gives}
@@ -66,12 +66,12 @@ def described(problem: Exception) -> str:
     return ": ".join([*before, type(problem).__name__, str(problem)])
 
 
-def _may_fit_alone(problem: Exception, run: Run) -> bool:
+def _may_fit_alone(problem: Exception, run: NodePass) -> bool:
     """It was not the budget, and others may have had the memory."""
     return isinstance(problem, MemoryError) and not isinstance(problem, OverBudgetError) and len(run.samples) <= 1
 
 
-def _refused(nodes: Sequence[Node], run: Run, gives: Sequence[Edge], problem: Exception) -> Env:
+def _refused(nodes: Sequence[Node], run: NodePass, gives: Sequence[Edge], problem: Exception) -> Env:
     """Drop the samples of ``run`` (one at most); the batches of ``gives`` without samples."""
     raised_by: Node | None = problem.__dict__.get(RAISED_BY)
     node = " > ".join(n.name for n in nodes) if raised_by is None else raised_by.name

@@ -1,4 +1,7 @@
-"""Run: all that some nodes are given for one pass over them, and what came of it."""
+"""One pass of a batch over a list of nodes: its inputs, its callbacks and its results.
+
+`Services` creates a `NodePass` for each step of a batch, and `nodes.run_nodes` works with it.
+"""
 
 from __future__ import annotations
 
@@ -21,71 +24,78 @@ from ...graph.nodes import Edge, Node
 from ..memory.budget import Reservation
 
 Env = dict[Edge, Batch]
+"""The batches that exist at some point of a pass, by the edge of the graph that they belong to."""
 State = tuple[int, int, int, int]
-"""Of a random generator: key, counter (low and high half) and word."""
+"""State of a random generator: key, counter (low and high half) and word."""
 Draws = tuple[tuple[int, int, Mapping[int, State]], ...]
-"""Batches by their slots [low, high), each with where the streams of its operators go on from, by their seeds."""
+"""For each request of a merged batch: its slots [low, high), and the states from which the random streams of its
+operators continue, by the operators' seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A sample that was dropped, and where."""
+    """A sample that a node rejected, with the reason; it becomes a line of the rejects."""
 
     slot: int
     node: str
     code: RejectCode
     message: str
     kept: bool = False
-    """It was not dropped, only noted: it is damaged."""
+    """Whether the sample stays in the batch: it is damaged, and only reported."""
 
 
-class Notes:
-    """Facts that kernels tell of one pass for the report, until it is sure that the pass counts. Contexts refer to it,
-    and not to the pass, which refers to them."""
+class DeferredReports:
+    """Calls with facts for the report that kernels of one pass have made, deferred until it is certain that the pass
+    counts.
 
-    __slots__ = ("_at_once", "_waiting")
+    Contexts of kernels refer to this object, and not to the pass, which refers to them: that would be a reference
+    cycle.
+    """
+
+    __slots__ = ("_immediate", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._at_once = False
+        self._immediate = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, told: Callable[..., None], *facts: Any) -> None:
-        """``told(*facts)`` is to be called."""
-        if self._at_once:
-            told(*facts)
+    def add(self, report: Callable[..., None], *facts: Any) -> None:
+        """Defer the call ``report(*facts)``, or make it now after `finish`."""
+        if self._immediate:
+            report(*facts)
         else:
-            self._waiting.append((told, facts))
+            self._waiting.append((report, facts))
 
-    def forget(self, first: int) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
-        """Those from number ``first`` on; they are forgotten."""
-        forgotten = self._waiting[first:]
+    def discard(self, first: int) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
+        """Remove the deferred calls from index ``first`` on, and return them."""
+        discarded = self._waiting[first:]
         del self._waiting[first:]
-        return forgotten
+        return discarded
 
-    def pass_on(self) -> None:
-        """The pass counts so far: call what waits."""
-        for told, facts in self.forget(0):
-            told(*facts)
+    def deliver(self) -> None:
+        """Make the deferred calls: the pass counts so far."""
+        for report, facts in self.discard(0):
+            report(*facts)
 
-    def end(self) -> None:
-        """The same; later facts are passed on at once."""
-        self._at_once = True
-        self.pass_on()
+    def finish(self) -> None:
+        """Make the deferred calls, and from now on every call at once: the pass counts."""
+        self._immediate = True
+        self.deliver()
 
 
 @dataclass(slots=True)
-class Run:
-    """The inputs and results of one pass over some nodes."""
+class NodePass:
+    """The inputs and results of one pass over some nodes. Created by `Services.node_pass`; used by one thread at a
+    time."""
 
     samples: Samples
-    """All samples of this part of the iteration (for nodes without inputs)."""
+    """All samples of the pass (for nodes without inputs)."""
     seeds: Mapping[int, int]
     rng: str = "philox"
     draws: Draws = ()
-    """Of operators whose streams go on from states that they are given; empty where they follow from ``rng``."""
+    """States from which the operators' random streams continue; empty if random numbers follow from ``rng`` alone."""
     device: Copies | None = None
     """The lane of device nodes; None on the host."""
     kinds: Mapping[Edge, Spec] = field(default_factory=dict)
@@ -95,61 +105,69 @@ class Run:
     states: Mapping[int, Any] = field(default_factory=dict)
     """Open data sets and other state of per_batch nodes, by id."""
     reader_samples: Mapping[int, Samples] = field(default_factory=dict)
+    """The samples of each reader, by the node's id."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
+    """Allocates host memory for bytes that will be uploaded; None if the readers' output stays on the host."""
     lender: Lender | None = None
-    """Lends views of containers to readers that feed a device."""
+    """Zero-copy source of views of containers, for readers whose output goes to a device."""
     uploads: Mapping[Edge, Uploads] = field(default_factory=dict)
-    """Takes what readers give to a device while it is read."""
+    """Uploads the output of readers to a device while it is read, by the readers' outputs."""
     pool: Helpers | None = None
+    """Worker threads that kernels may use."""
     reservation: Reservation | None = None
     """The memory that the kernels may allocate on the host; None for any amount."""
     allocate: Callable[[int, Any], Any] | None = None
-    """Where the kernels' arrays come from otherwise (the null device)."""
-    alone: Callable[[], AbstractContextManager[None]] | None = None
-    """Waits until no other work runs, for a sample that found too little memory."""
+    """Allocates the kernels' arrays if there is no `reservation` (the null device)."""
+    exclusive: Callable[[], AbstractContextManager[None]] | None = None
+    """Context manager that waits until no other task runs, for a sample that found too little memory."""
     isolation: Isolation | None = None
     count: Callable[[str, int], None] | None = None
-    """Told of samples that take a slower way."""
+    """Called with the reason and the number of samples for which a slower path was taken."""
     decoders: Callable[[str, int, float], None] | None = None
-    """Told which decoder took how many images, in how many seconds."""
+    """Called with a decoder's name, the number of images that it decoded, and its seconds."""
     waited: Callable[[str, float], None] | None = None
-    """Told which decoder a batch waited for, and how long."""
+    """Called with the name of a decoder for which a batch waited, and the seconds."""
     remembered: Remembered | None = None
-    """Facts that are kept of records from one epoch to the next."""
-    begun: Mapping[int, StartedWork] = field(default_factory=dict)
-    """Results of `begin`, by the node's id."""
+    """Facts about records that are kept from one epoch to the next."""
+    started: Mapping[int, StartedWork] = field(default_factory=dict)
+    """Work of mixed kernels that `start_early` has started, by the node's id."""
     attempt: int = 0
+    """Index of the decoder that is tried: above 0 for samples that failed on earlier ones."""
     observe: Callable[[Node, int, int, int, float, float], None] | None = None
     """Called after every kernel: node, samples, bytes in, bytes out, begin and end (perf_counter)."""
     mark_device: Callable[[Node, int, int, int, bool], None] | None = None
-    """Called around every kernel on a device: node, samples, bytes in, bytes out, after."""
+    """Called around every kernel on a device: node, samples, bytes in, bytes out, whether the kernel has been
+    launched."""
     mark_whole: Callable[[Sequence[Node], int, Sequence[tuple[int, int]]], None] | None = None
-    """Called after nodes that were launched as one: samples, and each node's bytes in and out."""
-    notes: Notes = field(default_factory=Notes)
-    """For `count`, `decoders` and `waited`."""
+    """Called after nodes that were launched as one program: nodes, samples, and each node's bytes in and out."""
+    reports: DeferredReports = field(default_factory=DeferredReports)
+    """Deferred calls of `count`, `decoders` and `waited`."""
     dropped: list[Dropped] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
-    late: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
-    """Calls that give the late outputs (of some of the samples each) once the device is done."""
-    trail: list[ProgramPart] | None = None
-    """Operators that repeated their launches, one after the other; None where one did not, or nobody asks."""
+    """Calls that return the slots of samples that failed a kernel's check on the device, once the device is done."""
+    late_outputs: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
+    """Calls that return outputs (of some of the samples each) which exist only once the device is done."""
+    recorded: list[ProgramPart] | None = None
+    """Recorded launches of the operators so far, in order; None if one could not be recorded, or no recording is
+    wanted."""
     results: Env = field(default_factory=dict)
-    """Results of a launch on a device, until it is settled."""
+    """Results of a launch on a device, until the launch is completed."""
     timer: Any = None
+    """The `DeviceTimer` of the launch, if any."""
 
     def state(self) -> tuple[int, int, int, int]:
-        """How much it has noted down so far."""
-        return len(self.dropped), len(self.checks), len(self.late), len(self.notes)
+        """Return how many results of each kind the pass has so far, for `undo`."""
+        return len(self.dropped), len(self.checks), len(self.late_outputs), len(self.reports)
 
     def undo(self, state: tuple[int, int, int, int]) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
-        """Forget what was noted down since ``state``: these samples go another way, which notes it again. The facts for
-        the report, in case they go none."""
-        del self.dropped[state[0] :], self.checks[state[1] :], self.late[state[2] :]
-        return self.notes.forget(state[3])
+        """Remove the results since ``state``, because the samples are computed again in another way. Return the removed
+        calls for the report, for samples that are not computed again after all."""
+        del self.dropped[state[0] :], self.checks[state[1] :], self.late_outputs[state[2] :]
+        return self.reports.discard(state[3])
 
 
-def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -> Context:
-    """All that the kernel of ``node`` is given besides its inputs."""
+def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: NodePass) -> Context:
+    """Return the context of the kernel of ``node``: all that it is given in addition to its inputs."""
     seed, first, state = run.seeds.get(node.id, 0), 0, None
     if run.draws and node.id in run.seeds and seed in run.draws[0][2]:
         slot = int(samples.slot[0])
@@ -173,11 +191,11 @@ def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: Run) -
         uploads={e.output: u for e, u in run.uploads.items() if e.node == node.id} if run.uploads else {},
         pool=run.pool,
         isolation=run.isolation,
-        count=None if run.count is None else partial(run.notes.add, run.count),
-        decoders=None if run.decoders is None else partial(run.notes.add, run.decoders),
-        waited=None if run.waited is None else partial(run.notes.add, run.waited),
+        count=None if run.count is None else partial(run.reports.add, run.count),
+        decoders=None if run.decoders is None else partial(run.reports.add, run.decoders),
+        waited=None if run.waited is None else partial(run.reports.add, run.waited),
         remembered=run.remembered,
-        started=run.begun.get(node.id),
+        started=run.started.get(node.id),
         attempt=run.attempt,
         allocate=run.allocate if run.reservation is None else run.reservation.empty,
     )

@@ -10,7 +10,7 @@ from ....ops.batch import Batch, Samples
 from ....ops.context import Context
 from ....ops.gpu.launch_program import ProgramCache, programs_of
 from ...graph.nodes import Edge, Node
-from .node_pass import Env, Run, context_of
+from .node_pass import Env, NodePass, context_of
 
 
 @dataclass(slots=True)
@@ -20,24 +20,24 @@ class RecordedTail:
     nodes: Sequence[Node]
     first: int
     """The first of them that belongs to it."""
-    run_: Run
+    node_pass: NodePass
     programs: ProgramCache
     samples: Samples
     inputs: dict[Edge, Batch] = field(default_factory=dict)
 
     def run(self, env: Env, keep: Collection[Edge]) -> bool:
         """Run them as a program, if there is one for these batches."""
-        run, nodes = self.run_, self.nodes[self.first :]
+        run, nodes = self.node_pass, self.nodes[self.first :]
         made = {n.id for n in nodes}
         self.inputs = {e: env[e] for n in nodes for e in n.inputs if e.node not in made}
         samples = next(iter(self.inputs.values())).samples if self.inputs else run.samples
-        run.trail = None
+        run.recorded = None
         if len(samples) == 0 or any(b.samples is not samples for b in self.inputs.values()):
             return False
         if any(not n.inputs for n in nodes) and (run.dropped or samples is not run.samples):
             return False
         self.samples = samples
-        run.trail = []
+        run.recorded = []
         if run.mark_device is not None:
             run.mark_device(nodes[0], len(samples), 0, 0, False)
 
@@ -49,26 +49,26 @@ class RecordedTail:
         if found is None:
             run.undo(before)
             return False
-        run.trail = None
+        run.recorded = None
         outputs, sizes = found
         env |= cast("Env", outputs)
         if run.mark_whole is not None:
             run.mark_whole(nodes, len(samples), sizes)
         return True
 
-    def note(self, keep: Collection[Edge]) -> None:
+    def record(self, keep: Collection[Edge]) -> None:
         """They have run one by one."""
-        run, trail = self.run_, self.run_.trail
-        run.trail = None
-        if trail is not None and len(trail) == len(self.nodes) - self.first and not run.dropped:
-            self.programs.record(run.device, self._key, self.inputs, self.samples, trail, keep)
+        run, recorded = self.node_pass, self.node_pass.recorded
+        run.recorded = None
+        if recorded is not None and len(recorded) == len(self.nodes) - self.first and not run.dropped:
+            self.programs.record(run.device, self._key, self.inputs, self.samples, recorded, keep)
 
     @property
     def _key(self) -> tuple[int, int]:
         return self.nodes[self.first].id, len(self.nodes)
 
 
-def repeating(nodes: Sequence[Node]) -> int:
+def start_of_tail(nodes: Sequence[Node]) -> int:
     """The place from which on ``nodes`` may become a program: they repeat their launches, or go by shapes alone."""
     first, read = len(nodes), set[int]()
     while first:
@@ -83,9 +83,9 @@ def repeating(nodes: Sequence[Node]) -> int:
     return first
 
 
-def recorded_tail_of(nodes: Sequence[Node], run: Run) -> RecordedTail | None:
+def recorded_tail_of(nodes: Sequence[Node], run: NodePass) -> RecordedTail | None:
     """The last nodes that may become a program."""
     if run.device is None or run.emulate or run.attempt or len(run.draws) > 1 or not hasattr(run.device, "launches"):
         return None
-    first = repeating(nodes)
+    first = start_of_tail(nodes)
     return RecordedTail(nodes, first, run, programs_of(run.device), run.samples) if first < len(nodes) else None

@@ -22,14 +22,14 @@ from ....ops.interfaces import Copies, Lane, StartedWork
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 from .envs import bytes_of, drop, empty, gone, in_order, merge, odd_kind, pieces
-from .node_pass import Dropped, Env, Run, context_of
+from .node_pass import Dropped, Env, NodePass, context_of
 from .recorded_tail import recorded_tail_of
 
 RAISED_BY = "_dali_run_operator"
 """On an exception: the node whose kernel raised it."""
 
 
-def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Collection[Edge] | None = None) -> None:
+def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[Edge] | None = None) -> None:
     """Run ``nodes`` in order; their outputs are added to ``env``, samples that fail leave it.
 
     With ``keep``, a batch leaves ``env`` after the last of ``nodes`` that reads it, unless its edge is in ``keep``:
@@ -59,10 +59,10 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: Run, keep: Collection[Edge] 
             made = {n.id for n in nodes}
             run.reservation.keep_only(bytes_of(b for e, b in env.items() if e.node in made))
     if whole is not None:
-        whole.note(keep or ())
+        whole.record(keep or ())
 
 
-def _draw(node: Node, env: Env, run: Run) -> bool:
+def _draw(node: Node, env: Env, run: NodePass) -> bool:
     """Run a node that does nothing but draw numbers (`Operator.drawn`). Of half a dozen such nodes of a batch, most
     of the time would be what a kernel is given besides."""
     samples = _samples(node, (), env, run)
@@ -78,7 +78,7 @@ def _draw(node: Node, env: Env, run: Run) -> bool:
     return True
 
 
-def _by_batch(node: Node, env: Env, run: Run) -> bool:
+def _by_batch(node: Node, env: Env, run: NodePass) -> bool:
     """Run a node whose streams go on from another state in each batch, where several go together: one by one."""
     if run.seeds.get(node.id) not in run.draws[0][2]:
         return False
@@ -96,10 +96,10 @@ def _by_batch(node: Node, env: Env, run: Run) -> bool:
     return True
 
 
-def _in_groups(node: Node, env: Env, run: Run, slots: Iterable[npt.NDArray[np.int32]]) -> None:
+def _in_groups(node: Node, env: Env, run: NodePass, slots: Iterable[npt.NDArray[np.int32]]) -> None:
     """Run one node once for the samples at each of ``slots``, which are all of its samples, and join the outputs."""
-    everything, before = (run.samples, run.reader_samples, run.begun, run.trail), len(run.dropped)
-    run.begun, run.trail = {k: v for k, v in run.begun.items() if k != node.id}, None
+    everything, before = (run.samples, run.reader_samples, run.started, run.recorded), len(run.dropped)
+    run.started, run.recorded = {k: v for k, v in run.started.items() if k != node.id}, None
     parts: list[Env] = []
     try:
         for inside in slots:
@@ -109,7 +109,7 @@ def _in_groups(node: Node, env: Env, run: Run, slots: Iterable[npt.NDArray[np.in
             _run(node, piece, run)
             parts.append({e: b for e, b in piece.items() if e.node == node.id})
     finally:
-        run.samples, run.reader_samples, run.begun, _ = everything
+        run.samples, run.reader_samples, run.started, _ = everything
     _join(node, env, run, parts, before)
 
 
@@ -117,7 +117,7 @@ def _at(samples: Samples, slots: npt.NDArray[np.int32]) -> Samples:
     return samples.take(np.isin(samples.slot, slots))
 
 
-def _join(node: Node, env: Env, run: Run, parts: Sequence[Env], dropped: int) -> None:
+def _join(node: Node, env: Env, run: NodePass, parts: Sequence[Env], dropped: int) -> None:
     """Add the outputs of ``node`` to ``env``, of which ``parts`` hold those of some samples each. ``dropped`` samples
     had left before."""
     for k in range(node.op.num_outputs):
@@ -128,7 +128,7 @@ def _join(node: Node, env: Env, run: Run, parts: Sequence[Env], dropped: int) ->
         drop(env, gone(run.dropped))
 
 
-def _merge(node: Node, env: Env, run: Run) -> None:
+def _merge(node: Node, env: Env, run: NodePass) -> None:
     """Join the branches of a conditional. Samples of a branch with another type than the data set's first sample has
     are dropped."""
     before = len(run.dropped)
@@ -141,12 +141,12 @@ def _merge(node: Node, env: Env, run: Run) -> None:
     env[Edge(node.id)] = merge([_placed(env[e], node, run) for e in node.inputs])
 
 
-def _halve(node: Node, env: Env, run: Run, samples: Samples) -> None:
+def _halve(node: Node, env: Env, run: NodePass, samples: Samples) -> None:
     half = len(samples) // 2
     _in_groups(node, env, run, (samples.slot[:half], samples.slot[half:]))
 
 
-def _refuse(node: Node, env: Env, run: Run, samples: Samples, problem: SampleError) -> None:
+def _refuse(node: Node, env: Env, run: NodePass, samples: Samples, problem: SampleError) -> None:
     """Drop the sample that a kernel raised ``problem`` about; of several, find it by halves. A kernel that must see a
     whole batch has raised it about the batch."""
     if len(samples) > 1 and not node.op.per_batch:
@@ -158,7 +158,7 @@ def _refuse(node: Node, env: Env, run: Run, samples: Samples, problem: SampleErr
     drop(env, gone(run.dropped))
 
 
-def _run(node: Node, env: Env, run: Run) -> None:
+def _run(node: Node, env: Env, run: NodePass) -> None:
     if run.draws:
         if _by_batch(node, env, run):
             return
@@ -190,14 +190,14 @@ def _run(node: Node, env: Env, run: Run) -> None:
             context = partial(context_of, node, stage, samples, env, run) if node.args or node.op.random else None
             repeats = recordings_of(run.device)
             outputs = repeats.run(run.device, node.id, inputs, samples, launch, context)
-            if run.trail is not None and repeats.used is not None:
+            if run.recorded is not None and repeats.used is not None:
                 gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
-                run.trail.append(ProgramPart(node, repeats.used, node.inputs, gives))
+                run.recorded.append(ProgramPart(node, repeats.used, node.inputs, gives))
         else:
             outputs, _ = launch(run.device)
-            if run.trail is not None and node.op.shape_only:
+            if run.recorded is not None and node.op.shape_only:
                 gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
-                run.trail.append(ProgramPart(node, None, node.inputs, gives, outputs))
+                run.recorded.append(ProgramPart(node, None, node.inputs, gives, outputs))
     except UnlikeSamplesError as e:
         if node.op.per_batch:
             _refuse(node, env, run, samples, SampleError("bad_argument", str(e)))
@@ -242,7 +242,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
     (ctx,) = made
     run.checks += ctx.checks
     if ctx.finish is not None:
-        run.late.append((Edge(node.id), ctx.finish))
+        run.late_outputs.append((Edge(node.id), ctx.finish))
     # They refer to the context, and to others that share its list: a ring would keep the batch's memory until the
     # collector comes.
     ctx.checks.clear()
@@ -254,7 +254,7 @@ def _run(node: Node, env: Env, run: Run) -> None:
         drop(env, gone(run.dropped))
 
 
-def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, StartedWork]:
+def start_early(nodes: Sequence[Node], env: Env, run: NodePass) -> dict[int, StartedWork]:
     """Have mixed kernels whose inputs are there start what the host does of their work; see `Operator.start_early`.
     What an operator raises is met again by its launch, where it is told of its place, and tried with fewer samples;
     what a reader raises, whose batches follow one another, is raised here."""
@@ -278,14 +278,16 @@ def begin(nodes: Sequence[Node], env: Env, run: Run) -> dict[int, StartedWork]:
     return begun
 
 
-def finish_late(run: Run, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()) -> None:
+def finish_late(
+    run: NodePass, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()
+) -> None:
     """Replace the stand-ins in ``env`` by the late outputs of ``run``, less the samples that were dropped
     since. The device must be done with the run's kernels. ``tried`` calls what allocates."""
-    if not run.late or run.device is None:
+    if not run.late_outputs or run.device is None:
         return
     parts: dict[Edge, list[Batch]] = {}
     with run.device as lane:
-        for edge, finish in run.late:
+        for edge, finish in run.late_outputs:
             if edge in env:
                 parts.setdefault(edge, []).append(tried(finish))
     lane.synchronize()
@@ -298,7 +300,7 @@ def finish_late(run: Run, env: Env, tried: Callable[[Callable[[], Batch]], Batch
             env[edge] = whole.take(np.searchsorted(whole.samples.slot, samples.slot), samples)
 
 
-def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: Run) -> Samples:
+def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: NodePass) -> Samples:
     if inputs:
         return inputs[0].samples
     if node.id not in run.reader_samples and node.samples_of is not None:
@@ -311,7 +313,7 @@ def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: Run) -> Samples
     return samples.take(~lost) if lost.any() else samples
 
 
-def _placed(batch: Batch, node: Node, run: Run) -> Batch:
+def _placed(batch: Batch, node: Node, run: NodePass) -> Batch:
     """The batch where the node runs: mixed operators take host input, gpu operators device input."""
     if run.device is None or run.emulate:
         return batch

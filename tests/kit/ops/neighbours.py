@@ -18,7 +18,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.errors import DaliRunError
 from dali_run.ops.types import from_numpy
 from dali_run.pipelines.engine.nodes.guarded import guarded
-from dali_run.pipelines.engine.nodes.node_pass import Env, Run
+from dali_run.pipelines.engine.nodes.node_pass import Env, NodePass
 from dali_run.pipelines.graph.nodes import Edge, Node
 from tests.kit.operators import operator
 from tests.kit.ops.kinds import KINDS, takes
@@ -220,7 +220,7 @@ def outcome(
         args[name] = Edge(k)
     object.__setattr__(case.op, "num_inputs", len(case.inputs))
     node = Node(9, case.op, tuple(node_inputs), args, case.op.name, stage=extra.pop("stage", "cpu"))
-    run = Run(samples, {9: 7}, kinds=kinds, **extra)
+    run = NodePass(samples, {9: 7}, kinds=kinds, **extra)
     gives = [Edge(9, k) for k in range(case.op.num_outputs)]
     try:
         results = guarded([node], env, run, gives, lambda problem, n: None)

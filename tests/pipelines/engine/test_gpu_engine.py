@@ -184,8 +184,8 @@ def test_what_was_begun_ahead_is_on_the_account_until_the_batch_is_complete(
     def launched(self: DeviceExecutor, it: InFlightBatch, ahead: Any, **how: Any) -> None:
         nonlocal begun
         host = sum(b.nbytes for b in it.env.values())
-        needed[it.number] = host + sum(b.nbytes for b in it.begun.values()) + ahead.kept_total
-        begun += len(it.begun)
+        needed[it.number] = host + sum(b.nbytes for b in it.started.values()) + ahead.kept_total
+        begun += len(it.started)
         make_room(self, it, ahead, **how)
 
     def completed(self: DeviceExecutor, it: InFlightBatch, step: Any) -> None:

@@ -693,7 +693,7 @@ def test_what_counts_as_out_of_memory() -> None:
 
 def test_edges_are_let_go_after_their_last_reader() -> None:
     """A chain holds two batches at a time, not all of them."""
-    from dali_run.pipelines.engine.nodes.node_pass import Run
+    from dali_run.pipelines.engine.nodes.node_pass import NodePass
     from dali_run.pipelines.engine.nodes.run_nodes import run_nodes
 
     b = GraphBuilder()
@@ -702,7 +702,7 @@ def test_edges_are_let_go_after_their_last_reader() -> None:
         (x,) = b.add("testing.work", [x])
     plan = compile_graph(b.build({"x": x}), Target("cpu"))
     env: dict[Edge, Batch] = {}
-    run_nodes(plan.graph.nodes, env, Run(Samples.numbered(3), {}), keep=[Edge(4)])
+    run_nodes(plan.graph.nodes, env, NodePass(Samples.numbered(3), {}), keep=[Edge(4)])
     assert list(env) == [Edge(4)]
 
 
