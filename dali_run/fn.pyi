@@ -402,6 +402,18 @@ def constant(
     """The same tensor for every sample."""
     ...
 
+def content_hash(
+    input: _Tensor,
+    /,
+    *,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Hash the bytes of samples of any type by XXH64 with seed 0 (uint64), as the xxhash library does."""
+    ...
+
 def contrast(
     input: _Tensor,
     /,
@@ -1071,6 +1083,20 @@ def image_decoder_slice(
     """Decode a part of each image, the one that slice would cut out."""
     ...
 
+def image_scores(
+    input: _Tensor,
+    /,
+    *,
+    scores: Literal['phash', 'dhash', 'sharpness', 'entropy', 'brightness', 'saturation', 'border'] | Sequence[Literal['phash', 'dhash', 'sharpness', 'entropy', 'brightness', 'saturation', 'border']],
+    tolerance: int = ...,
+    device: Literal['cpu', 'gpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> Any:
+    """Score uint8 images of 1 or 3 channels (RGB) for curation: an output per entry of ``scores``, one number each."""
+    ...
+
 def jitter(
     input: _Tensor,
     /,
@@ -1099,6 +1125,18 @@ def jpeg_compression_distortion(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's exact DCT, chroma of half the size."""
+    ...
+
+def jpeg_quality(
+    input: _Tensor,
+    /,
+    *,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Estimate the quality (1 to 100) that JPEG files were saved with, from their quantisation tables (int32)."""
     ...
 
 def laplacian(
@@ -2036,6 +2074,19 @@ def tensor_subscript(
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
     """Index each sample as Python indexes a NumPy array: integers, slices, negative values and steps."""
+    ...
+
+def text_length(
+    input: _Tensor,
+    /,
+    *,
+    unit: Literal['words', 'characters', 'bytes'] = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Count the words, characters or bytes of texts in UTF-8 (int32)."""
     ...
 
 def tfrecord_reader(

@@ -456,6 +456,20 @@ class Constant:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class ContentHash:
+    """Hash the bytes of samples of any type by XXH64 with seed 0 (uint64), as the xxhash library does."""
+
+    def __init__(
+        self,
+        *,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Contrast:
     """Stretch values away from a center: out = center + contrast * (in - center)."""
 
@@ -1202,6 +1216,22 @@ class ImageDecoderSlice:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class ImageScores:
+    """Score uint8 images of 1 or 3 channels (RGB) for curation: an output per entry of ``scores``, one number each."""
+
+    def __init__(
+        self,
+        *,
+        scores: Literal['phash', 'dhash', 'sharpness', 'entropy', 'brightness', 'saturation', 'border'] | Sequence[Literal['phash', 'dhash', 'sharpness', 'entropy', 'brightness', 'saturation', 'border']] = ...,
+        tolerance: int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
 class Jitter:
     """Move every value of an image by a random number of pixels, across and down: nDegree whole numbers around 0."""
 
@@ -1227,6 +1257,20 @@ class JpegCompressionDistortion:
         self,
         *,
         quality: DataNode | int = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class JpegQuality:
+    """Estimate the quality (1 to 100) that JPEG files were saved with, from their quantisation tables (int32)."""
+
+    def __init__(
+        self,
+        *,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -2303,6 +2347,21 @@ class TensorSubscript:
         start: DataNode | _Ints = ...,
         stop: DataNode | _Ints = ...,
         step: DataNode | _Ints | None = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
+class TextLength:
+    """Count the words, characters or bytes of texts in UTF-8 (int32)."""
+
+    def __init__(
+        self,
+        *,
+        unit: Literal['words', 'characters', 'bytes'] = ...,
         device: str | None = ...,
         name: str | None = ...,
         seed: int | None = ...,

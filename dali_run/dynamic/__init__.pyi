@@ -308,6 +308,20 @@ def color_twist(
 def color_twist(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
 @overload
+def content_hash(
+    input: _V,
+    /,
+    *,
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> _V:
+    """Hash the bytes of samples of any type by XXH64 with seed 0 (uint64), as the xxhash library does."""
+    ...
+
+@overload
+def content_hash(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+
+@overload
 def contrast(
     input: _V,
     /,
@@ -765,6 +779,22 @@ def hue(
 def hue(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
 @overload
+def image_scores(
+    input: _V,
+    /,
+    *,
+    scores: Literal['phash', 'dhash', 'sharpness', 'entropy', 'brightness', 'saturation', 'border'] | Sequence[Literal['phash', 'dhash', 'sharpness', 'entropy', 'brightness', 'saturation', 'border']],
+    tolerance: int = ...,
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> Any:
+    """Score uint8 images of 1 or 3 channels (RGB) for curation: an output per entry of ``scores``, one number each."""
+    ...
+
+@overload
+def image_scores(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+
+@overload
 def jitter(
     input: _V,
     /,
@@ -797,6 +827,20 @@ def jpeg_compression_distortion(
 
 @overload
 def jpeg_compression_distortion(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+
+@overload
+def jpeg_quality(
+    input: _V,
+    /,
+    *,
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> _V:
+    """Estimate the quality (1 to 100) that JPEG files were saved with, from their quantisation tables (int32)."""
+    ...
+
+@overload
+def jpeg_quality(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
 @overload
 def laplacian(
@@ -1575,6 +1619,21 @@ def tensor_resize(
 
 @overload
 def tensor_resize(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+
+@overload
+def text_length(
+    input: _V,
+    /,
+    *,
+    unit: Literal['words', 'characters', 'bytes'] = ...,
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> _V:
+    """Count the words, characters or bytes of texts in UTF-8 (int32)."""
+    ...
+
+@overload
+def text_length(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
 @overload
 def tiles(

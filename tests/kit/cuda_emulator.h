@@ -185,6 +185,7 @@ template <class T> T atomicAdd(T *at, T x) { T old = *at; *at += x; return old; 
 template <class T> T atomicOr(T *at, T x) { T old = *at; *at |= x; return old; }
 inline int atomicOr(int *at, int x) { int old = *at; *at |= x; return old; }
 template <class T> T atomicMin(T *at, T x) { T old = *at; *at = std::min(old, x); return old; }
+template <class T> T atomicMax(T *at, T x) { T old = *at; *at = std::max(old, x); return old; }
 
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
     shift &= 31;
