@@ -1,1 +1,1 @@
-"""A spec or a Python function becomes a running job: one file a pass."""
+"""From a spec or a Python program to a running job: specs, graphs, compiler, engine, jobs, servers and tools."""

@@ -1,4 +1,4 @@
-"""Limits of memory: how they are written, and the bytes that they come to on this machine."""
+"""Memory limits: their notation in specs and programs, and the bytes that they amount to on this machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from .cores import control_groups, local_ranks
 
 HOST_SHARE, GPU_SHARE = 0.5, 0.8
-"""Parts of the host's memory and of the GPU's free memory that a run may hold by default."""
+"""Default shares of the host memory and of the GPU's free memory that a run may use."""
 
 Limit = int | float | None
-"""Bytes; or a share (a float) of what there is; None for the default share."""
+"""Bytes (int), a share of the memory (float), or None for the default share."""
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?B|B|%)?")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -26,57 +26,58 @@ ALLOWED = "auto, a number of bytes such as 512MiB or 4GiB, or a share such as 50
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory that a run may hold."""
+    """Memory limits of a run, from a spec or a program."""
 
     host: Limit = None
-    """Of the memory that this process may use."""
+    """Limit of host memory; a share counts from the memory that this process may use."""
     gpu: Limit = None
-    """Of the memory that is free on the GPU when the run starts."""
+    """Limit of GPU memory; a share counts from the memory that is free when the run starts."""
 
     def host_bytes(self) -> int:
-        """The budget on this machine; where torchrun started several processes on it, an equal part of the default."""
+        """Return the host budget on this machine in bytes. If torchrun started several processes here, each gets an
+        equal part of the default."""
         return _resolve(self.host, HOST_SHARE / local_ranks(), host_memory())
 
     def gpu_bytes(self, free: int) -> int:
-        """The budget on a GPU with ``free`` bytes."""
+        """Return the budget in bytes on a GPU with ``free`` bytes of free memory."""
         return _resolve(self.gpu, GPU_SHARE, free)
 
     def to_dict(self) -> dict[str, int | str]:
-        """The limits that were given, as a spec or a Pipeline takes them."""
-        given = {"host": self.host, "gpu": self.gpu}
-        return {k: f"{v * 100:g}%" if isinstance(v, float) else v for k, v in given.items() if v is not None}
+        """Return the limits that the user set, in the notation of specs and of Pipeline."""
+        limits = {"host": self.host, "gpu": self.gpu}
+        return {k: f"{v * 100:g}%" if isinstance(v, float) else v for k, v in limits.items() if v is not None}
 
     def describe(self, device: str, default: str) -> dict[str, Any]:
-        """For plans: the host's budget in bytes, the GPU's as it was given (what is free is known when it runs), or its
-        ``default`` in words."""
-        found: dict[str, Any] = {"host": self.host_bytes()}
+        """Return the limits for display in plans: the host budget in bytes, and the GPU's limit as the user wrote it
+        (free memory is known only at run time) or the text ``default``."""
+        limits: dict[str, Any] = {"host": self.host_bytes()}
         if device != "cpu":
-            given = f"{self.gpu:.0%} of what is free" if isinstance(self.gpu, float) else self.gpu
-            found["gpu"] = default if given is None else given
-        return found
+            gpu = f"{self.gpu:.0%} of what is free" if isinstance(self.gpu, float) else self.gpu
+            limits["gpu"] = default if gpu is None else gpu
+        return limits
 
 
-def _resolve(limit: Limit, default: float, whole: int) -> int:
+def _resolve(limit: Limit, default: float, total: int) -> int:
     limit = default if limit is None else limit
-    return max(1, int(limit * whole) if isinstance(limit, float) else limit)
+    return max(1, int(limit * total) if isinstance(limit, float) else limit)
 
 
 def parse_limit(value: Any) -> Limit:
-    """``auto``, ``4GiB``, ``50%`` or a number of bytes. Raises ValueError for anything else."""
+    """Parse ``auto``, ``4GiB``, ``50%`` or a number of bytes. Raises ValueError for anything else."""
     if value == "auto" or value is None:
         return None
     if isinstance(value, (int, str)) and not isinstance(value, bool):
-        found = _SIZE.fullmatch(str(value))
-        if found and found[2] == "%" and 0 < float(found[1]) <= 100:
-            return float(found[1]) / 100
-        number = int(float(found[1]) * _UNITS[found[2] or "B"]) if found and found[2] != "%" else 0
+        match = _SIZE.fullmatch(str(value))
+        if match and match[2] == "%" and 0 < float(match[1]) <= 100:
+            return float(match[1]) / 100
+        number = int(float(match[1]) * _UNITS[match[2] or "B"]) if match and match[2] != "%" else 0
         if 0 < number < 1 << 63:
             return number
     raise ValueError(f"must be {ALLOWED}, got {value!r}")
 
 
 def memory_of(given: Mapping[str, Any] | None) -> Memory:
-    """``{"host": "4GiB", "gpu": "50%"}`` as the Python API takes it. Raises ValueError."""
+    """Parse ``{"host": "4GiB", "gpu": "50%"}``, an argument of the Python API. Raises ValueError."""
     if given is not None and not isinstance(given, Mapping):
         raise ValueError(f"memory must be like {{'host': '4GiB', 'gpu': '50%'}}, got {given!r}")
     unknown = set(given or {}) - {"host", "gpu"}
@@ -92,12 +93,13 @@ def memory_of(given: Mapping[str, Any] | None) -> Memory:
 
 
 def host_memory() -> int:
-    """Bytes that this process may use: the machine's, or the smallest limit of its control groups and ``ulimit -v``."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    """Return the bytes that this process may use: the machine's memory, or the smallest limit of its control groups and
+    of ``ulimit -v``."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
-        found.append(address_space)
+        limits.append(address_space)
     for folder, version in control_groups("memory"):
-        with suppress(OSError, ValueError):  # "max", or a group that cannot be seen from inside a container
-            found.append(int((folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")).read_text()))
-    return min(found)
+        with suppress(OSError, ValueError):  # "max", or a group that is not visible inside a container
+            limits.append(int((folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")).read_text()))
+    return min(limits)

@@ -1,6 +1,7 @@
-"""The registries of operators, readers and writers are filled by importing the modules that declare them: ours, entry
-points of the group ``dali_run.plugins`` (once something is named that ours do not have), and the Python files that a
-spec names.
+"""Imports that fill the registries of operators, readers and writers.
+
+Registered are dali-run's own modules, the entry points of the group ``dali_run.plugins`` (loaded when a name is not
+among dali-run's own), and the Python files that a spec names.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ _plugins: dict[Path, ModuleType] = {}
 
 @cache
 def load_operators() -> None:
-    """Import every module that declares an operator, found by its class statement; the others may import compilers."""
+    """Import every module that declares an operator, found by its class statement; other modules may import
+    compilers."""
     for module in _declaring():
         importlib.import_module(module)
 
 
 def find_operator(name: str) -> type[Operator]:
-    """The operator ``name`` (or an alias of it), whatever was imported before. Only modules that say the name are
-    imported; all of them where it is not found in those, so that the nearest names are known.
+    """Return the operator ``name``, which may be an alias, whatever is imported already. Only modules that contain the
+    name are imported; all of them if none declares it, so that the error can suggest similar names.
 
     Raises SpecError with the nearest names.
     """
@@ -53,8 +55,8 @@ def find_operator(name: str) -> type[Operator]:
 
 
 def known_writer(name: str) -> type[Writer]:
-    """The writer ``name``, of ours or of an installed package. Raises SpecError with the nearest names, and with what
-    is wrong with packages that cannot be imported."""
+    """Return the writer ``name`` of dali-run or of an installed package. Raises SpecError with the nearest names and
+    with the errors of packages that cannot be imported."""
     from ..writers.base import find_writer
 
     try:
@@ -69,8 +71,8 @@ def known_writer(name: str) -> type[Writer]:
 
 @cache
 def _declaring() -> dict[str, str]:
-    """The text of every module of ours that declares an operator, by the module's name, sorted."""
-    found = {}
+    """Return the source of every module of dali-run that declares an operator, by module name, sorted."""
+    sources = {}
     root = __package__.rpartition(".")[0]
     for name in FOLDERS:
         package = importlib.import_module(f"{root}.{name}")
@@ -80,17 +82,17 @@ def _declaring() -> dict[str, str]:
                 continue
             text = path.read_text(encoding="utf-8")
             if _DECLARES.search(text):
-                found[".".join([package.__name__, *path.relative_to(folder).with_suffix("").parts])] = text
-    return found
+                sources[".".join([package.__name__, *path.relative_to(folder).with_suffix("").parts])] = text
+    return sources
 
 
 @cache
 def load_installed_plugins() -> tuple[str, ...]:
-    """Import what installed packages announce, once a process. Returns messages about those that cannot be imported:
-    a broken package that no spec needs must not stop the work.
+    """Import the entry points of installed packages, once per process. Return messages about entry points that fail to
+    import: a broken package that no spec needs must not stop the work.
 
-    This is also done while specs are only looked at (``running_code(False)``): a spec says which names it needs, never
-    what is imported for them. That was decided by whoever installed the packages, as with any other import.
+    Entry points are imported even while specs are only inspected (``running_code(False)``): a spec cannot choose them.
+    They were chosen by the person who installed the packages, like any other import.
     """
     from importlib.metadata import entry_points
 
@@ -98,13 +100,13 @@ def load_installed_plugins() -> tuple[str, ...]:
     for point in entry_points(group=ENTRY_POINTS):
         try:
             point.load()
-        except Exception as e:  # whatever a third party raises while it is imported
+        except Exception as e:  # third-party code may raise any exception on import
             problems.append(f"plugin {point.name} ({point.value}) cannot be imported: {_reason(e)}")
     return tuple(problems)
 
 
 class NotRunError(SpecError):
-    """Code that a spec brings along was not run, because nobody asked for it."""
+    """Code that a spec names was not run, because the user did not allow it."""
 
 
 _allowed: ContextVar[bool] = ContextVar("allowed", default=True)
@@ -112,7 +114,8 @@ _allowed: ContextVar[bool] = ContextVar("allowed", default=True)
 
 @contextlib.contextmanager
 def running_code(allowed: bool) -> Iterator[None]:
-    """Whether Python files that specs name may be run inside: only looking at a spec must not execute it."""
+    """Context manager that allows or forbids to run the Python files that specs name: inspecting a spec must not
+    execute it."""
     token = _allowed.set(allowed)
     try:
         yield
@@ -121,15 +124,15 @@ def running_code(allowed: bool) -> Iterator[None]:
 
 
 def check_allowed(path: str | os.PathLike[str]) -> None:
-    """To be called before a file that a spec names is run. Raises NotRunError inside of ``running_code(False)``."""
+    """Raise NotRunError inside ``running_code(False)``. Called before a file that a spec names is run."""
     if not _allowed.get():
-        raise NotRunError(f"{os.fspath(path)} is code, and was not run; read it, then give --plugins to run it")
+        raise NotRunError(f"{os.fspath(path)} is code and was not run; read it, then pass --plugins to run it")
 
 
 def load_plugin(path: str) -> None:
-    """Run the Python file ``path``, once a process, so that the operators in it are declared.
+    """Run the Python file ``path``, once per process, so that its operators are registered.
 
-    Raises SpecError where there is no such file, or with what it raised; NotRunError.
+    Raises SpecError if the file does not exist or raises an exception; NotRunError if running code is not allowed.
     """
     file = Path(path).resolve()
     if file in _plugins:
@@ -138,14 +141,14 @@ def load_plugin(path: str) -> None:
         raise SpecError(f"there is no plugin {path}; plugins are found relative to the spec")
     check_allowed(path)
     name = "dali_run_plugin_" + re.sub(r"\W", "_", str(file))
-    found = importlib.util.spec_from_file_location(name, file)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location(name, file)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
-    except Exception as e:  # whatever the user's file raises
+        module_spec.loader.exec_module(module)
+    except Exception as e:  # the user's file may raise any exception
         del sys.modules[name]
         raise SpecError(f"plugin {path} cannot be imported: {_reason(e)}") from e
     _plugins[file] = module

@@ -9,20 +9,21 @@ from typing import Any
 from ..ops.errors import SpecError
 
 MOST_FOUND = 100
-"""Where looking for more ends: the rest of such a file is no better."""
+"""Number of problems after which checking stops: the rest of such a file is no better."""
 MOST_SHOWN = 50
 MOST_CHARACTERS = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where something stands in the user's text (1-based); column 0 is the whole line, line 0 all of ``file``."""
+    """A position in the user's text (line and column count from 1). Column 0 stands for the whole line, line 0 for the
+    whole ``file``."""
 
     file: str
     line: int
     column: int
     label: str = ""
-    """The place in words: ``step 3 (resize)``."""
+    """The position in words, for example ``step 3 (resize)``."""
 
     def __str__(self) -> str:
         return ":".join([self.file, *(str(n) for n in (self.line, self.column) if n)])
@@ -30,7 +31,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, and where."""
+    """One mistake in a spec, with its position."""
 
     mark: Mark | None
     text: str
@@ -40,7 +41,7 @@ class Problem:
 
 
 class SpecErrors(SpecError):  # noqa: N818 - several errors in one
-    """Everything that is wrong with a spec, in the order of its text; one line each."""
+    """All problems of a spec, in the order of the text, one line each."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems: tuple[Problem, ...] = tuple(problems)
@@ -53,14 +54,15 @@ class SpecErrors(SpecError):  # noqa: N818 - several errors in one
 
 @dataclass(slots=True)
 class Problems:
-    """A list that knows no duplicates."""
+    """Problems found so far, without duplicates, in the order of their discovery."""
 
     found: dict[Problem, None] = field(default_factory=dict)
 
     def add(self, mark: Mark | None, text: object) -> None:
-        """Note ``text`` at ``mark``. Texts are kept to one line of bounded length, whatever the spec quotes into it.
+        """Add the problem ``text`` at ``mark``. Line breaks are replaced, and long texts shortened, whatever the spec
+        quotes in them.
 
-        Raises SpecErrors when there are `MOST_FOUND`.
+        Raises SpecErrors when `MOST_FOUND` problems are found.
         """
         line = " ".join(str(text).split())
         if len(line) > MOST_CHARACTERS:
@@ -76,13 +78,13 @@ class Problems:
         return iter(self.found)
 
     def raise_any(self) -> None:
-        """Raise SpecErrors if there are problems."""
+        """Raise SpecErrors with all problems, if there are any."""
         if self.found:
-            place = {p: (p.mark.line, p.mark.column) if p.mark else (0, 0) for p in self.found}
-            raise SpecErrors(sorted(self.found, key=lambda p: place[p]))
+            position = {p: (p.mark.line, p.mark.column) if p.mark else (0, 0) for p in self.found}
+            raise SpecErrors(sorted(self.found, key=lambda p: position[p]))
 
 
 def show(value: Any) -> str:
-    """``value`` quoted for a message, shortened."""
+    """Return ``value`` in quotes for a message, shortened to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:56] + " ..."

@@ -1,7 +1,8 @@
 """Settings of a run that YAML and Python share, each declared once.
 
-A setting is a field of `RunSettings`: its type, bounds, default and help. The ``pipeline:`` section of a spec, its JSON
-Schema, ``--set``, the keywords of `Pipeline`, previews, the table in docs/spec.md and the engine's options follow.
+A setting is a field of `RunSettings` with its type, bounds, default and help. The ``pipeline:`` section of a spec, its
+JSON Schema, ``--set``, the keywords of `Pipeline`, previews, the table in docs/spec.md and the engine's options are
+derived from it.
 """
 
 from __future__ import annotations
@@ -21,34 +22,37 @@ Rng = Literal["philox", "dali"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How a graph is run, on whatever data."""
+    """Settings with which a graph is run, independent of its data."""
 
     rng: Annotated[
         Rng,
-        Arg("`philox`: a sample's random numbers depend on it alone; `dali`: DALI's own, which depend on batch_size"),
+        Arg(
+            "`philox`: a sample's random numbers depend on the sample alone; `dali`: DALI's numbers, which depend "
+            "on batch_size"
+        ),
     ] = "philox"
     parity: Annotated[
         Library,
         Arg(
-            "`torchvision`, `opencv` or `pillow`: the library whose pixels resizing, cropping, colour operators, blurs "
-            "and warps give, where they know it; a step's own `parity` comes first"
+            "`torchvision`, `opencv` or `pillow`: the library whose pixels resizing, cropping, color operators, blurs "
+            "and warps reproduce, if they support it; a step's own `parity` takes precedence"
         ),
     ] = "dali"
     isolation: Annotated[
         Mode,
         Arg(
-            "image decoders on the CPU that run in processes of their own, so that a file that crashes one costs that "
-            "file: `auto`, all but those of JPEG; `all`; `none`"
+            "CPU image decoders that run in separate processes, so that a file that crashes one costs only that "
+            "file: `auto`, all but the JPEG decoders; `all`; `none`"
         ),
     ] = "auto"
     decode_timeout: Annotated[
-        float, Arg("seconds of CPU time that such a decoder may take for an image", ge=0.01, le=86400)
+        float, Arg("seconds of CPU time that a decoder in a separate process may take for an image", ge=0.01, le=86400)
     ] = TIMEOUT
     gpu_timeout: Annotated[
         float,
         Arg(
-            "seconds that a GPU may take to end a batch that it was given; if a kernel or copy takes longer, the GPU "
-            "counts as hung, and what is open is done by another process, or by the next run",
+            "seconds in which a GPU must finish a batch; if a kernel or copy takes longer, the GPU "
+            "counts as hung, and another process or the next run does the remaining work",
             ge=1,
             le=86400 * 7,
         ),
@@ -56,44 +60,44 @@ class RunSettings:
     memory: Annotated[
         Memory,
         Arg(
-            "the most that a run may hold: `{host: 4GiB, gpu: 20GiB}`, bytes or shares (`50%` of the memory of the "
-            "machine or its container, of what is free on the GPU); auto: 50 %, and on the GPU 14 GiB in jobs and "
+            "memory limits of a run: `{host: 4GiB, gpu: 20GiB}`, bytes or shares (`50%` of the memory of the "
+            "machine or its container, of the free GPU memory); auto: 50 %, and on the GPU 14 GiB in jobs and "
             "2 GiB in programs, more if two batches need it or the program only waits (at most 80 %, and in programs "
-            "10 % of the GPU and half of what is free)"
+            "10 % of the GPU and half of its free memory)"
         ),
     ] = field(default_factory=Memory)
     upload: Annotated[
         Upload,
         Arg(
-            "how files come to a GPU. Single files that it decodes go up piece by piece while the rest of the batch is "
-            "read; `copy`: a batch at a time, through page-locked memory. Records of containers (TFRecord, tar, LMDB, "
-            "RecordIO): `copy`; `pieces`: piece by piece while the rest is copied; `registered`: the GPU gathers them "
-            "out of the page cache; `auto`: pieces with 12 threads and more, else registered (if that is possible); "
+            "how files are uploaded to a GPU. Single files that it decodes go piece by piece while the rest is "
+            "read; `copy`: one batch at a time, via page-locked memory. Records of containers (TFRecord, tar, LMDB, "
+            "RecordIO): `copy`; `pieces`: piece by piece while the rest is copied; `registered`: the GPU reads them "
+            "from the page cache; `auto`: pieces with 12 threads and more, else registered (if possible); "
             "jobs, which read each record once, copy them with 4 threads and more. `dali-run plan` prints the choice"
         ),
     ] = "auto"
     remember: Annotated[
         bool,
         Arg(
-            "programs that loop over a data set keep what decoding finds out about its JPEGs, so that the next epoch "
-            "is faster: on a GPU about 0.8 % of their size, on the CPU, where crops follow, 2.6 %, and at most a 32nd "
+            "programs that loop over a data set cache decoding tables of its JPEGs, so that the next epoch "
+            "is faster: about 0.8 % of their size on a GPU, 2.6 % on the CPU if crops follow, and at most 1/32 "
             "of `memory.host`"
         ),
     ] = True
 
     def shared(self) -> dict[str, Any]:
-        """The fields of `RunSettings` alone, as keywords for another class that has them."""
+        """Return the fields of `RunSettings` alone, as keyword arguments for another class that has them."""
         return {name: getattr(self, name) for name in parameters(RunSettings)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Those that differ from their defaults, as a spec or a Pipeline takes them."""
-        found = {n: getattr(self, n) for n, p in parameters(RunSettings).items() if getattr(self, n) != p.default}
-        return {n: v.to_dict() if isinstance(v, Memory) else v for n, v in found.items()}
+        """Return the settings that differ from their defaults, in the notation of specs and of Pipeline."""
+        changed = {n: getattr(self, n) for n, p in parameters(RunSettings).items() if getattr(self, n) != p.default}
+        return {n: v.to_dict() if isinstance(v, Memory) else v for n, v in changed.items()}
 
 
 def checked(given: Mapping[str, Any], others: Iterable[str] = ()) -> RunSettings:
-    """The settings that keywords of a program give. Raises TypeError for one that does not exist, and is none of the
-    ``others`` of Pipeline's arguments; ValueError for a value that is not allowed."""
+    """Return the settings for a program's keyword arguments. Raises TypeError for a keyword that is neither a setting
+    nor in ``others``, the other arguments of Pipeline; ValueError for a value that is not allowed."""
     known = parameters(RunSettings)
     values = {}
     for name, value in given.items():
@@ -115,7 +119,7 @@ def _coerced(p: Parameter, value: Any) -> Any:
 
 
 def table() -> str:
-    """Name, default and help of every setting, as the rows of a table in Markdown."""
+    """Return name, default and help of every setting, as the rows of a Markdown table."""
     return "".join(f"| `{n}` | {_shown(p.default)} | {p.arg.help} |\n" for n, p in parameters(RunSettings).items())
 
 

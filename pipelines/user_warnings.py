@@ -1,4 +1,4 @@
-"""Warnings that point at the program's line, however deep in here they arise."""
+"""Warnings that point at the user's line, however deep in this package they arise."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ _PACKAGE = __name__.partition(".")[0] + "."
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """As `warnings.warn`, at the line outside of this package that led here."""
+    """Warn like `warnings.warn`, at the innermost line outside this package that led here."""
     _, level = _user_frame()
     warnings.warn(message, category, stacklevel=level)
 
 
 def user_line() -> tuple[str, int]:
-    """File and line of the program that led here."""
+    """Return file and line of the user's code that led here."""
     frame, _ = _user_frame()
     return frame.f_code.co_filename, frame.f_lineno
 
 
 def is_ours(frame: types.FrameType) -> bool:
-    """The frame is one of this package's."""
+    """Return whether the frame belongs to this package."""
     return f"{frame.f_globals.get('__name__')}.".startswith(_PACKAGE)
 
 
 def _user_frame() -> tuple[types.FrameType, int]:
-    """The frame outside of this package that led here, and how many the caller of this is below it, plus 1."""
+    """Return the innermost frame outside this package, and the ``stacklevel`` with which the caller's `warnings.warn`
+    points at it."""
     frame, level = sys._getframe(2), 2
     while frame.f_back is not None and is_ours(frame):
         frame, level = frame.f_back, level + 1

@@ -1,7 +1,7 @@
-"""Build: a spec becomes a graph. Everything that is wrong with it is found before anything is raised.
+"""Building a graph from a spec. All mistakes of the spec are found before an error is raised.
 
-After an error the names that a step would have made stand for unknown batches, so that the steps after it are still
-checked, and nothing is reported twice.
+After a mistake in a step, the names of its outputs stand for unknown batches, so that later steps are still checked,
+and no mistake is reported twice.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from .text import Value
 
 ENCODERS = {"jpeg": "encoders.image", "png": "encoders.image", "webp": "encoders.image", "flac": "encoders.audio",
             "wav": "encoders.audio"}  # fmt: skip
-"""Operators that encode fields."""
+"""Operators that encode fields, by the field's encoding."""
 _REF = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltSpec:
-    """A spec and the graph that it stands for."""
+    """A spec with the graph that was built from it."""
 
     spec: Spec
     graph: Graph
-    """Its outputs are the fields that are written (encoded as they ask), or the spec's outputs without `write:`."""
+    """The graph. Its outputs are the fields to write (with their encoders), or the spec's outputs without `write:`."""
     writer: Writer | None = None
     fields: Mapping[str, FieldConfig] | None = None
-    """How each output of the graph is stored; None without `write:`."""
+    """Storage of each output of the graph; None without `write:`."""
     notes: tuple[Problem, ...] = ()
-    """Notes for the user where nothing is wrong: arguments that are deprecated or without effect."""
+    """Remarks for the user that are not mistakes: arguments that are deprecated or have no effect."""
 
 
 def load_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> BuiltSpec:
-    """The spec in the file ``path`` (YAML or JSON), checked and built.
+    """Read, check and build the spec in the file ``path`` (YAML or JSON).
 
-    ``overrides`` set variables and values (``{"data": "/mnt", "pipeline.batch_size": 32}``). Raises SpecErrors with
-    everything that is wrong, each at its place in the text.
+    ``overrides`` set variables and values (``{"data": "/mnt", "pipeline.batch_size": 32}``). Raises SpecErrors with all
+    mistakes, each with its position in the text.
     """
     problems = Problems()
     spec = parse_spec(path, overrides or {}, problems)
@@ -70,7 +70,7 @@ def load_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None 
 
 
 def build(spec: Spec, problems: Problems | None = None) -> BuiltSpec:
-    """The graph of ``spec``. Raises SpecErrors; ``problems`` are those known already."""
+    """Build the graph of ``spec``. ``problems`` are mistakes found earlier. Raises SpecErrors."""
     problems = Problems() if problems is None else problems
     not_run: list[NotRunError] = []
     plugins_ran = _load_plugins(spec, problems, not_run)
@@ -85,8 +85,8 @@ def build(spec: Spec, problems: Problems | None = None) -> BuiltSpec:
 
 
 def _load_plugins(spec: Spec, problems: Problems, not_run: list[NotRunError]) -> bool:
-    """Run the plugins, unless the spec is wrong anyway. False if operators may be missing for that reason, or because
-    nobody asked to run them (``not_run``)."""
+    """Run the plugins, unless the spec already has mistakes. Return False if operators may be missing for that reason,
+    or because running code was not allowed (``not_run``)."""
     if spec.plugins and problems:
         return False
     for plugin in spec.plugins:
@@ -100,14 +100,16 @@ def _load_plugins(spec: Spec, problems: Problems, not_run: list[NotRunError]) ->
 
 
 def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
-    """Report operators that cannot be where the spec wants them. A spec for any device must work on a GPU."""
+    """Report operators that have no kernel on the stage that the spec requests. A spec for any device must work on a
+    GPU."""
     target = Target("cpu") if spec.pipeline.device == "cpu" else Target("null")
     for node, text in impossible(prune(graph), target):
         problems.add(node.mark, f"{node.mark.label if node.mark else node.name}: {text}")
 
 
 def _find(name: str) -> tuple[type[Operator] | None, str]:
-    """The operator ``name``, or why there is none. Those of the engine itself (``_...``) are for it alone."""
+    """Return the operator ``name``, or the reason for which there is none. Specs cannot use the engine's own operators
+    (``_...``)."""
     if name.startswith("_"):
         return None, f"there is no operator {name!r}"
     try:
@@ -120,7 +122,7 @@ def _find(name: str) -> tuple[type[Operator] | None, str]:
 
 
 def _takes(cls: type[Operator], argument: str, value: Any) -> bool:
-    """``value`` is right for the argument."""
+    """Return whether ``value`` is valid for the argument."""
     try:
         check_argument(cls, argument, value)
     except SpecError:
@@ -137,7 +139,7 @@ class _Partial:
 
 
 Known = Edge | _Partial | None
-"""The batch of each name; None for a batch of a step that is wrong."""
+"""The batch of a name; None for an output of a step with a mistake."""
 
 
 class _Build:
@@ -145,17 +147,16 @@ class _Build:
         self.spec = spec
         self.problems = problems
         self.all_known = all_known
-        """All operators are known: what is unknown is a mistake."""
+        """Whether all operators are registered, so that an unknown name is a mistake."""
         self.graph = GraphBuilder(defaults=parity_defaults(spec.pipeline.parity))
         self.inferred = 0
-        """Nodes of the graph whose specs are known."""
-        """The outputs of every node so far."""
+        """Number of the graph's first nodes whose output specs are inferred."""
         self.names: dict[str, Known] = {}
         self.notes = Problems()
         self.missing: set[str] = set()
-        """Names that were used, but that nothing makes; reported already."""
+        """Names that were used without being defined; each is reported once."""
         self.unknown: list[str] = []
-        """Operators that may be those of plugins that did not run."""
+        """Unknown operators that a plugin that did not run may define."""
 
     def run(self) -> BuiltSpec:
         self.steps(self.spec.graph)
@@ -178,11 +179,11 @@ class _Build:
         return BuiltSpec(self.spec, graph, writer, configs, tuple(self.notes))
 
     def look_up(self, ref: Ref, label: str) -> Edge | None:
-        """The batch that ``ref`` names, None where there is none; reported once a name."""
+        """Return the batch that ``ref`` names; None if there is none, which is reported once per name."""
         if ref.name in self.missing and ref.name not in self.names:
             return None
         if not self.spec.graph:
-            return None  # there are no steps, and that is what was reported
+            return None  # the missing steps were reported
         if ref.name not in self.names:
             hint = nearest(ref.name, self.names) or slips.dollar(f"${ref.name}", self.spec.vars)
             if not hint:
@@ -190,17 +191,17 @@ class _Build:
             self.problems.add(ref.mark, f"{label}: there is no batch {ref.name!r}{hint}")
             self.missing.add(ref.name)
             return None
-        found = self.names[ref.name]
-        if isinstance(found, _Partial):
-            other = "else" if found.branch == "then" else "then"
+        edge = self.names[ref.name]
+        if isinstance(edge, _Partial):
+            other = "else" if edge.branch == "then" else "then"
             self.problems.add(
                 ref.mark,
-                f"{label}: {ref.name!r} is made only in the `{found.branch}` branch of {found.label}; "
-                f"make it in `{other}` too, or before the conditional",
+                f"{label}: {ref.name!r} is defined only in the `{edge.branch}` branch of {edge.label}; "
+                f"define it also in `{other}`, or before the conditional",
             )
             self.names[ref.name] = None
             return None
-        return found
+        return edge
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -215,17 +216,17 @@ class _Build:
                         self.names[ref.name] = edges[i] if i < len(edges) else None
 
     def latest(self) -> list[str]:
-        """The batches of the last step that made some, unless it only draws numbers for arguments."""
-        made = [(edge, name) for name, edge in self.names.items() if isinstance(edge, Edge)]
-        last = max((edge.node for edge, _ in made if not self.draws(edge.node)), default=-1)
-        return [name for edge, name in sorted(made) if edge.node == last]
+        """Return the names of the outputs of the last step, ignoring steps that only draw random numbers."""
+        named_edges = [(edge, name) for name, edge in self.names.items() if isinstance(edge, Edge)]
+        last = max((edge.node for edge, _ in named_edges if not self.draws(edge.node)), default=-1)
+        return [name for edge, name in sorted(named_edges) if edge.node == last]
 
     def draws(self, node: int) -> bool:
-        """The node gives random numbers."""
+        """Return whether the node draws random numbers."""
         return self.graph.nodes[node].op.name.startswith("random.")
 
     def step(self, step: Step) -> tuple[Edge, ...]:
-        """Add one step. Its outputs, or nothing where something is wrong."""
+        """Add one step to the graph. Return its outputs, or nothing if it has a mistake."""
         cls = self.operator(step)
         inputs = [self.look_up(ref, step.label) for ref in step.inputs]
         if step.op == "expr":
@@ -261,7 +262,8 @@ class _Build:
         return edges if self.infer(step.mark, step.label) else ()
 
     def infer(self, mark: Mark, label: str) -> bool:
-        """Find out what comes out of the nodes added since; report what cannot take its input."""
+        """Infer the output specs of the nodes added since the last call; report inputs that an operator does not
+        accept."""
         fine = True
         nodes = self.graph.nodes
         for node in nodes[self.inferred :]:
@@ -283,25 +285,27 @@ class _Build:
     def operator(self, step: Step) -> type[Operator] | None:
         if not step.op:
             return None
-        found, problem = _find(step.op)
-        if found is None:
-            broken = load_installed_plugins()  # entry points cost time, and are asked only for names not known here
-            found, problem = _find(step.op)
-            if found is None and not self.all_known:
+        cls, problem = _find(step.op)
+        if cls is None:
+            # entry points cost time, and are loaded only for names that are not known yet
+            broken = load_installed_plugins()
+            cls, problem = _find(step.op)
+            if cls is None and not self.all_known:
                 self.unknown.append(step.op)
-            elif found is None:
+            elif cls is None:
                 problem = (
                     f"there is no operator {step.op!r}{hint}"
                     if (hint := slips.operator(step.op, {k: v.to_python() for k, v in step.args.items()}))
                     else problem
                 )
                 self.problems.add(step.op_mark, f"{step.label}: {'; '.join([problem, *broken])}")
-        return found
+        return cls
 
     def arguments(
         self, cls: type[Operator] | None, given: Mapping[str, Value], marks: Mapping[str, Mark], label: str, mark: Mark
     ) -> tuple[dict[str, Any], bool]:
-        """Arguments for the graph, and whether all are right. Of an unknown operator only `$names` are checked."""
+        """Return the arguments for the graph, and whether all are valid. For an unknown operator, only `$names` are
+        checked."""
         args: dict[str, Any] = {}
         fine = True
         for key, value in given.items():
@@ -336,26 +340,26 @@ class _Build:
             self.notes.add(mark, f"{label}: argument {key!r} has no effect: {arg.ignored}")
 
     def argument(self, value: Value, label: str) -> Any:
-        """A constant, or the Edge of a `$name`; None for what was reported."""
+        """Return a constant, or the Edge of a `$name`; None if a mistake was reported."""
         if not value.sound:
             return None
         data = value.data
         if isinstance(data, str) and data.startswith("$"):
             if data.startswith("$$"):
                 return data[1:]
-            if data.startswith("${"):  # written as $${: a reference would be gone by now
+            if data.startswith("${"):  # written as $${; `substitute` has already replaced references
                 return data
-            found = _REF.fullmatch(data)
-            if found is None:
+            match = _REF.fullmatch(data)
+            if match is None:
                 hint = slips.dollar(data, self.spec.vars) or "; write $$ for a plain $"
-                self.problems.add(value.mark, f"{label}: {show(data)} is no name of a batch{hint}")
+                self.problems.add(value.mark, f"{label}: {show(data)} is not the name of a batch{hint}")
                 return None
-            return self.look_up(Ref(found[1], value.mark), label)
+            return self.look_up(Ref(match[1], value.mark), label)
         inner = data.values() if isinstance(data, dict) else data if isinstance(data, tuple) else ()
         for item in inner:
             if isinstance(item.data, str) and _REF.fullmatch(item.data):
-                self.problems.add(item.mark, f"{label}: {item.data} stands inside of a list or mapping; an argument is "
-                                  "one batch as a whole (stack them first) or a constant")  # fmt: skip
+                self.problems.add(item.mark, f"{label}: {item.data} is inside a list or mapping; an argument is "
+                                  "either one whole batch (stack them first) or a constant")  # fmt: skip
                 return None
         return value.to_python()
 
@@ -384,7 +388,7 @@ class _Build:
         return self.add(step, find_operator("expr"), list(inputs.values()), args)
 
     def expression_inputs(self, text: str, mark: Mark, label: str) -> dict[str, Edge] | None:
-        """The batches that an expression names; None where something is wrong."""
+        """Return the batches that an expression names; None if it has a mistake."""
         try:
             names = expression.names(expression.parse(text))
         except SpecError as e:
@@ -395,8 +399,8 @@ class _Build:
                 mark, f"{label}: {show(text)} names no batch; write a constant as an argument, or use `constant`"
             )
             return None
-        found = {n: self.look_up(Ref(n, mark), label) for n in names}
-        edges = {n: e for n, e in found.items() if e is not None}
+        edges_or_none = {n: self.look_up(Ref(n, mark), label) for n in names}
+        edges = {n: e for n, e in edges_or_none.items() if e is not None}
         return edges if len(edges) == len(names) else None
 
     def condition(self, step: Condition) -> None:
@@ -439,7 +443,7 @@ class _Build:
         then: Mapping[str, Known],
         otherwise: Mapping[str, Known],
     ) -> Known:
-        """The meaning of ``name`` after the conditional."""
+        """Return what ``name`` stands for after the conditional."""
         if name not in then or name not in otherwise:
             return _Partial("then" if name in then else "else", step.label)
         a, b = then[name], otherwise[name]
@@ -490,37 +494,37 @@ class _Build:
             return None
 
     def fields(self, outputs: Mapping[str, Edge | None]) -> tuple[dict[str, Edge | None], dict[str, FieldConfig]]:
-        """The edges that are written, with the encoders that they ask for."""
+        """Return the edges to write, with encoders added, and the storage of each field."""
         write = self.spec.write
         assert write is not None
         fields = write.fields
         if fields is None:
             fields = tuple(WriteField(name, write.mark) for name in outputs)
         edges: dict[str, Edge | None] = {}
-        for one in fields:
-            label = f"write.fields.{one.name}"
-            if one.name not in outputs:
+        for field in fields:
+            label = f"write.fields.{field.name}"
+            if field.name not in outputs:
                 if not self.spec.outputs:
-                    continue  # all of them are missing, and that is what was reported
+                    continue  # all outputs are missing, which was reported
                 known = f"; outputs: {', '.join(outputs)}" if outputs else ""
-                hint = nearest(one.name, outputs) or known
-                self.problems.add(one.mark, f"{label}: there is no output {one.name!r}{hint}")
+                hint = nearest(field.name, outputs) or known
+                self.problems.add(field.mark, f"{label}: there is no output {field.name!r}{hint}")
                 continue
-            edge = outputs[one.name]
-            if one.config.encode == "keep" and edge is not None and not self.comes_from_reader(edge):
-                self.problems.add(one.mark, f"{label}: keep writes the bytes that were read, so it needs "
+            edge = outputs[field.name]
+            if field.config.encode == "keep" and edge is not None and not self.comes_from_reader(edge):
+                self.problems.add(field.mark, f"{label}: keep writes the bytes that were read, so it needs "
                                   "the output of a reader, of a step that makes files, or parts of them; use raw, npy, "
                                   "jpeg, png, webp, flac or wav. Bytes that another step made are written as they are "
                                   "by encode: auto, with extension: and the name that they get")  # fmt: skip
                 edge = None
-            elif one.config.encode in ENCODED and one.config.encode != "keep":
-                edge = self.encoder(one, edge, label)
-            edges[one.name] = edge
-        return edges, {one.name: one.config for one in fields}
+            elif field.config.encode in ENCODED and field.config.encode != "keep":
+                edge = self.encoder(field, edge, label)
+            edges[field.name] = edge
+        return edges, {field.name: field.config for field in fields}
 
     def comes_from_reader(self, edge: Edge) -> bool:
-        """Its samples may be bytes of files as they were read: a reader's, or handed on by `split_samples`, branches of
-        a conditional, or a plugin, whose output the writer checks."""
+        """Return whether samples of ``edge`` may be unchanged bytes of files: from a reader, directly or through
+        `split_samples` or conditionals, or from a plugin, whose output the writer checks."""
         node = self.graph.nodes[edge.node]
         if isinstance(node.op, SplitSamples):
             return edge.output < len(node.inputs) and self.comes_from_reader(node.inputs[edge.output])
@@ -530,21 +534,21 @@ class _Build:
         handed_on = plugin and is_encoded(node.specs[edge.output])
         return isinstance(node.op, Reader) or node.op.makes_files or handed_on
 
-    def encoder(self, one: WriteField, edge: Edge | None, label: str) -> Edge | None:
-        """The node that encodes a field."""
-        cls = find_operator(ENCODERS[one.config.encode])
-        args, fine = self.arguments(cls, one.encoder_args, one.arg_marks, label, one.mark)
+    def encoder(self, field: WriteField, edge: Edge | None, label: str) -> Edge | None:
+        """Add and return the node that encodes a field."""
+        cls = find_operator(ENCODERS[field.config.encode])
+        args, fine = self.arguments(cls, field.encoder_args, field.arg_marks, label, field.mark)
         if edge is None or not fine:
             return None
-        args["format"] = one.config.encode
-        if one.config.quality is not None:
-            args["quality"] = one.config.quality
+        args["format"] = field.config.encode
+        if field.config.quality is not None:
+            args["quality"] = field.config.quality
         try:
-            made = self.graph.add(cls, [edge], args, name=f"encode {one.name}", mark=replace(one.mark, label=label))
+            made = self.graph.add(cls, [edge], args, name=f"encode {field.name}", mark=replace(field.mark, label=label))
         except SpecError as e:
-            self.problems.add(one.mark, f"{label}: {e}")
+            self.problems.add(field.mark, f"{label}: {e}")
             return None
-        return made[0] if self.infer(one.mark, label) else None
+        return made[0] if self.infer(field.mark, label) else None
 
     def check_writer(
         self, writer: Writer | None, outputs: Mapping[str, Edge | None], configs: Mapping[str, FieldConfig]

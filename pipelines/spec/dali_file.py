@@ -1,4 +1,4 @@
-"""DALI's serialized pipelines as specs: ``pipeline.dali`` wherever the path of a spec is taken."""
+"""DALI's serialized pipelines as specs: ``pipeline.dali`` is accepted wherever a spec's path is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .to_yaml import to_yaml
 
 
 def read_dali_file(path: str | os.PathLike[str], problems: Problems) -> Value | None:
-    """The document of the spec that the file at ``path`` is; None where ``problems`` say why there is none."""
+    """Return the document of the spec for the file at ``path``; None if it has problems, which are added to
+    ``problems``."""
     name = os.fspath(path)
     try:
         return parse_yaml(spec_text(read_bytes(path)), name, problems)
@@ -31,7 +32,7 @@ def read_dali_file(path: str | os.PathLike[str], problems: Problems) -> Value | 
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The contents of a file, or one byte more than may be there. Raises SpecError where it cannot be read."""
+    """Return the contents of a file, at most one byte more than allowed. Raises SpecError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(LARGEST + 1)
@@ -40,9 +41,9 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def spec_text(data: bytes) -> str:
-    """A serialized pipeline of DALI's as the text of a spec; outputs are ``output0``, ``output1``, ...
+    """Convert a serialized pipeline of DALI to the text of a spec; outputs are ``output0``, ``output1``, ...
 
-    Raises SpecError that names the operator which cannot be converted.
+    Raises SpecError, which names the operator that cannot be converted.
     """
     saved = parse(data)
     builder, outputs = convert(saved)
@@ -51,8 +52,8 @@ def spec_text(data: bytes) -> str:
 
 
 def _sources_first(graph: Graph, seed: int | None) -> Graph:
-    """With conditionals, operators without inputs before all others: DALI writes them down inside of the branch that
-    they were called in, although they run for the whole batch. Seeds are dealt out in DALI's order before that."""
+    """If there are conditionals, move operators without inputs before all others: DALI stores them in the branch in
+    which they were called, although they run for the whole batch. Seeds are assigned in DALI's order first."""
     if not any(isinstance(n.op, Split) for n in graph.nodes):
         return graph
     if seed is not None:
@@ -62,7 +63,7 @@ def _sources_first(graph: Graph, seed: int | None) -> Graph:
 
 
 def graph_of(data: bytes) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]]:
-    """The graph of a serialized pipeline in a builder, its outputs by number, and the arguments of its Pipeline.
+    """Return the graph of a serialized pipeline in a builder, its outputs by number, and the arguments of its Pipeline.
 
     Raises SpecError.
     """
@@ -78,16 +79,16 @@ def graph_of(data: bytes) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]
 
 
 def _section(saved: SavedPipeline) -> dict[str, Any]:
-    """``pipeline:``."""
-    made: dict[str, Any] = {}
+    """Return the ``pipeline:`` section."""
+    section: dict[str, Any] = {}
     if saved.batch_size > 0:
-        made["batch_size"] = saved.batch_size
+        section["batch_size"] = saved.batch_size
     if saved.num_threads > 0:
-        made["num_threads"] = saved.num_threads
-    made["device"] = f"gpu:{saved.device_id}" if saved.device_id >= 0 else "cpu"
+        section["num_threads"] = saved.num_threads
+    section["device"] = f"gpu:{saved.device_id}" if saved.device_id >= 0 else "cpu"
     if saved.seed is not None and saved.seed >= 0:
-        made["seed"] = saved.seed
+        section["seed"] = saved.seed
     cpu, gpu = max(saved.cpu_queue, 1), max(saved.gpu_queue, 1)
     if (cpu, gpu) != (2, 2):
-        made["prefetch_queue_depth"] = cpu if cpu == gpu else {"cpu_size": cpu, "gpu_size": gpu}
-    return made
+        section["prefetch_queue_depth"] = cpu if cpu == gpu else {"cpu_size": cpu, "gpu_size": gpu}
+    return section

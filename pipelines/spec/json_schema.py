@@ -1,7 +1,7 @@
 """JSON Schema of specs, for editors: names, types, ranges and help of everything that the operators declare.
 
-What needs more than the text (names of batches, variables, shapes) is left to `build`, so a spec that builds validates,
-and most that do not are underlined while they are written.
+Checks that need more than the text (names of batches, variables, shapes) are left to `build`. So a spec that builds is
+valid, and most mistakes are underlined while the user types.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _DEFS: dict[str, Schema] = {
     "steps": {"type": "array", "items": {"$ref": "#/$defs/step"}},
     "condition": {
         "title": "if",
-        "description": "steps of the branch that holds for a sample",
+        "description": "steps of the branch that applies to a sample",
         "type": "object",
         "properties": {
-            "if": {"type": "string", "description": "$name, or an expression; decided for every sample"},
+            "if": {"type": "string", "description": "$name, or an expression; evaluated for every sample"},
             "then": {"$ref": "#/$defs/steps"},
             "else": {"$ref": "#/$defs/steps"},
         },
@@ -51,7 +51,8 @@ _DEFS: dict[str, Schema] = {
 
 
 def spec_schema(installed: bool = True) -> Schema:
-    """The schema of a whole spec, with every operator and writer known now, of installed packages too or not."""
+    """Return the schema of a whole spec with every registered operator and writer. ``installed``: also load the plugins
+    of installed packages."""
     load_operators()
     if installed:
         load_installed_plugins()
@@ -78,10 +79,10 @@ def spec_schema(installed: bool = True) -> Schema:
 
 
 def schema_text(schema: Schema) -> str:
-    """``schema`` as JSON with a line for each definition, so that files of it can be compared."""
-    rest = {**schema, "$defs": {}}
+    """Return ``schema`` as JSON with one line per definition, so that schema files can be compared line by line."""
+    head = {**schema, "$defs": {}}
     lines = [f"{json.dumps(name)}: {_line(value)}" for name, value in schema["$defs"].items()]
-    return _line(rest).replace('"$defs":{}', '"$defs":{\n' + ",\n".join(lines) + "\n}") + "\n"
+    return _line(head).replace('"$defs":{}', '"$defs":{\n' + ",\n".join(lines) + "\n}") + "\n"
 
 
 def _line(value: Any) -> str:
@@ -89,10 +90,10 @@ def _line(value: Any) -> str:
 
 
 def _choice(key: str, options: Mapping[str, tuple[list[str], str]], defs: Mapping[str, Schema]) -> Schema:
-    """An object whose ``key`` decides which definition holds for the rest of it.
+    """Return the schema of an object whose ``key`` selects the definition of its other keys.
 
-    It is written for the YAML language server, too: names are constants with texts of their own, so that pointing at
-    one shows its text and not a list of all of them; and conditions are false for a missing key, so that an empty step
+    It is also written for the YAML language server: names are constants with their own descriptions, so that hovering
+    over one shows its text instead of a list of all; and conditions are false for a missing key, so that an empty step
     is not offered the arguments of all operators.
     """
     texts = {n: defs[definition].get("description", "") for names, definition in options.values() for n in names}
@@ -119,7 +120,7 @@ def _top() -> dict[str, Schema]:
     count = _or_variable({"type": "integer", "minimum": 1})
     return {
         "version": {"const": 1},
-        "name": {"type": "string", "description": "of the job; what its files start with"},
+        "name": {"type": "string", "description": "name of the job; the prefix of its files"},
         "vars": {"type": ["object", "null"], "description": "variables: ${name}; --set name=value"},
         "plugins": {
             "type": ["array", "null"],
@@ -143,7 +144,7 @@ def _top() -> dict[str, Schema]:
                 {"type": "object", "additionalProperties": {"$ref": "#/$defs/name"}, "minProperties": 1},
                 {"type": "array", "items": {"$ref": "#/$defs/name"}, "minItems": 1},
             ],
-            "description": "what leaves the graph: name: batch",
+            "description": "outputs of the graph, as name: batch",
         },
         "write": {"anyOf": [{"$ref": "#/$defs/write"}, {"type": "null"}]},
         "on_error": _section(
@@ -162,12 +163,12 @@ def _top() -> dict[str, Schema]:
 
 
 def _setting(p: Parameter) -> Schema:
-    if p.type is float:  # an operator takes true as 1, a setting does not
+    if p.type is float:  # operators accept true as 1, settings do not
         bounds = {k: v for k, v in (("minimum", p.arg.ge), ("maximum", p.arg.le)) if v is not None}
         return {**_argument(p), **_or_variable({"type": "number", **bounds})}
     if p.type is not Memory:
         return _argument(p)
-    limits = _section({"host": _budget("of the machine"), "gpu": _budget("of what is free on the GPU")})
+    limits = _section({"host": _budget("of the machine's memory"), "gpu": _budget("of the GPU's free memory")})
     return {**limits, "description": p.arg.help}
 
 
@@ -204,13 +205,13 @@ def _write(writer: type[Writer]) -> Schema:
         "description": _summary(writer),
         "properties": {
             "writer": {},
-            "path": {"type": "string", "description": "where the shards go"},
+            "path": {"type": "string", "description": "folder of the shards"},
             "shard": _section({"samples": _or_variable({"type": "integer", "minimum": 1}), "bytes": _size()}),
             "fields": {"type": ["object", "null"], "additionalProperties": _section(field)},
             "checksums": {
                 **_or_variable({"enum": list(CHECKSUMS)}),
                 "default": "tree",
-                "description": "of every file: CRC-32C and a tree; sha256: SHA-256, too",
+                "description": "checksums of every file: CRC-32C and a hash tree; sha256: also SHA-256",
             },
             **{n: _argument(p) for n, p in options_of(writer).items()},
         },
@@ -228,18 +229,18 @@ def _step(op: type[Operator]) -> Schema:
     properties: dict[str, Schema] = {
         "op": {},
         "out": _NAMES,
-        "name": {"type": "string", "description": "for reports; the first reader names the samples"},
+        "name": {"type": "string", "description": "name in reports; the first reader's samples name the records"},
         "device": _or_variable({"enum": ["auto", *op.stages]}),
         "seed": _or_variable({"type": "integer", "minimum": -1}),
     }
     required = ["op", "out", *(n for n, p in known.items() if p.required and n not in replaced)]
-    if op.name == "expr":  # its inputs are the names in the expression
+    if op.name == "expr":  # the names in the expression are its inputs
         known = {n: p for n, p in known.items() if n != "names"}
     else:
         properties["in"] = _NAMES
         required += ["in"] if op.inputs[0] else []
     effective = {n: _argument(p) for n, p in known.items() if not p.arg.ignored}
-    idle = {f"^{n}$": _argument(p) for n, p in known.items() if p.arg.ignored}  # taken, but not offered by editors
+    idle = {f"^{n}$": _argument(p) for n, p in known.items() if p.arg.ignored}  # accepted, but not suggested by editors
     return {
         "title": op.name,
         "description": _summary(op),
@@ -266,7 +267,7 @@ def _argument(p: Parameter) -> Schema:
             options.append({"type": "null"})
     if p.arg.deprecated:
         schema |= {"deprecated": True, "description": f"{p.arg.help} (use {p.arg.deprecated})"}
-    if p.arg.ignored or p.arg.deprecated:  # valid, but nothing to begin with
+    if p.arg.ignored or p.arg.deprecated:  # valid, but not for new specs
         schema["doNotSuggest"] = True
     if p.arg.ignored:
         schema["description"] = f"{p.arg.help} (accepted, without effect: {p.arg.ignored})"
@@ -278,7 +279,7 @@ def _or_variable(schema: Schema) -> Schema:
 
 
 def _type(tp: Any, low: float | None, high: float | None) -> Schema:
-    """The schema of the values that `ops.base.coerce` takes for an argument of type ``tp``."""
+    """Return the schema of the values that `ops.base.coerce` accepts for an argument of type ``tp``."""
     origin = get_origin(tp)
     if origin is Literal:
         return {"enum": list(get_args(tp))}
@@ -310,7 +311,7 @@ def _type(tp: Any, low: float | None, high: float | None) -> Schema:
 
 
 def _names(tp: type[enum.Enum]) -> Iterable[str]:
-    """How the members of an enumeration may be written."""
+    """Return the accepted spellings of an enumeration's members."""
     full = list(tp.__members__)
     short = [n.removeprefix("INTERP_") for n in full]
     names = [*short, *full, *(n.lower() for n in (*short, *full))]

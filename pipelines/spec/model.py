@@ -1,7 +1,7 @@
-"""The spec: what a YAML file says, as frozen dataclasses that know where everything stands.
+"""The model of a spec: the contents of a YAML file as frozen dataclasses with the positions of all parts.
 
-`parse_spec` checks everything that can be checked without operators and goes on after errors; `build.load_spec` adds
-the rest and raises them all at once.
+`parse_spec` makes every check that needs no operators, and continues after mistakes; `build.load_spec` makes the other
+checks and raises all problems at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """The name of a batch, where it is given or used."""
+    """The name of a batch at the place of its definition or use."""
 
     name: str
     mark: Mark
@@ -48,10 +48,10 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operator of the graph."""
+    """One step of the graph: an operator with its inputs, arguments and outputs."""
 
     label: str
-    """``step 3 (resize)``, for messages."""
+    """The step's position for messages: ``step 3 (resize)``."""
     mark: Mark
     op: str
     op_mark: Mark
@@ -59,22 +59,22 @@ class Step:
     outputs: tuple[Ref, ...]
     args: Mapping[str, Value]
     arg_marks: Mapping[str, Mark]
-    """Where the arguments' names stand."""
+    """Positions of the arguments' names."""
     name: str | None = None
     device: DeviceRequest = "auto"
     seed: int | None = None
     broken: bool = False
-    """Problems were reported: its outputs are unknown, and the step is only checked, not built."""
+    """Whether the step has mistakes: its outputs are then unknown, and it is checked, but not built."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``if:`` with the steps of its branches."""
+    """A conditional: ``if:`` with the steps of both branches."""
 
     label: str
     mark: Mark
     predicate: Ref
-    """``$name``, or an expression."""
+    """The condition: ``$name`` or an expression."""
     then: tuple[Step | Condition, ...]
     otherwise: tuple[Step | Condition, ...]
     broken: bool = False
@@ -82,34 +82,35 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(RunSettings):
-    """``pipeline:``."""
+    """The ``pipeline:`` section."""
 
     batch_size: int = 64
     num_threads: int | Literal["auto"] = "auto"
     device: str = "auto"
-    """``auto``, ``cpu``, ``gpu``, ``gpu:1``, ``gpu:0,2``, ``gpu:all``, or ``null``: as for a GPU, run without one."""
+    """``auto``, ``cpu``, ``gpu``, ``gpu:1``, ``gpu:0,2``, ``gpu:all``, or ``null``: compiled as for a GPU, but run
+    without one."""
     seed: int = 0
     prefetch_cpu: int = 2
     prefetch_gpu: int = 2
     prefetch_asked: bool = False
-    """``prefetch_cpu`` stands in the spec, and is kept to; a job may read further ahead than the default says."""
+    """Whether the spec sets ``prefetch_cpu``. If so, it is binding; otherwise a job may read further ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteField:
-    """One field of the records that are written."""
+    """One field of the records to write."""
 
     name: str
     mark: Mark
     config: FieldConfig = field(default_factory=FieldConfig)
     encoder_args: Mapping[str, Value] = field(default_factory=dict)
-    """Further arguments of the encoder."""
+    """Additional arguments of the encoder."""
     arg_marks: Mapping[str, Mark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """``write:``."""
+    """The ``write:`` section."""
 
     mark: Mark
     writer: str
@@ -119,15 +120,16 @@ class Write:
     shard_bytes: int | None = None
     sha256: bool = False
     fields: tuple[WriteField, ...] | None = None
-    """None writes every output."""
+    """The fields; None to write every output."""
     options: Mapping[str, Value] = field(default_factory=dict)
-    """The writer's own."""
+    """Options of the writer."""
     option_marks: Mapping[str, Mark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class OnError:
-    """``on_error:``. The budget is a count, or a fraction of the samples; neither set means no limit."""
+    """The ``on_error:`` section. Rejects are limited by a count or by a fraction of the samples; None for both means no
+    limit."""
 
     policy: Policy = "skip"
     max_errors: int | None = None
@@ -141,9 +143,9 @@ class Spec:
     file: str
     name: str
     vars: Mapping[str, Any]
-    """Plain values, after overrides."""
+    """Variables with their values after overrides."""
     plugins: tuple[Ref, ...]
-    """Python files, as paths that can be opened."""
+    """Plugins: Python files, as paths that can be opened."""
     pipeline: Settings
     graph: tuple[Step | Condition, ...]
     outputs: tuple[tuple[str, Ref], ...]
@@ -153,15 +155,16 @@ class Spec:
 
     @property
     def depends_on_batches(self) -> bool:
-        """Whether a sample's result depends on the rest of its batch."""
+        """Whether a sample's result depends on the other samples of its batch."""
         return self.pipeline.rng == "dali" or self.on_error.policy == "replace"
 
 
 def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], problems: Problems) -> Spec | None:
-    """The spec in the file at ``path``. ``problems`` get everything that is wrong; None where nothing is left.
+    """Return the spec in the file at ``path``. Mistakes are added to ``problems``; None if nothing of the spec can be
+    used.
 
-    ``overrides`` are variables or dotted paths (``pipeline.batch_size``) with new values; texts mean what they would
-    mean unquoted in YAML.
+    ``overrides`` are variables or dotted paths (``pipeline.batch_size``) with new values; a text means what it would
+    mean without quotes in YAML.
     """
     if is_python(path):
         root, overrides = read_python(path, overrides, problems)
@@ -177,7 +180,7 @@ def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], probl
 
 
 def spec_of(root: Value, overrides: Mapping[str, Any], problems: Problems) -> Spec | None:
-    """As `parse_spec`, of a document that was read already."""
+    """Return the spec of a document that is read already; see `parse_spec`."""
     if not isinstance(root.data, dict):
         problems.add(root.mark, f"is not a spec: a spec is a mapping that starts with `version: 1`, got {root.kind}")
         return None
@@ -212,11 +215,13 @@ def spec_of(root: Value, overrides: Mapping[str, Any], problems: Problems) -> Sp
 
 
 def _zero_characters(value: Value, problems: Problems) -> bool:
-    """Whether a text in ``value`` holds a zero character; each is reported. Systems refuse them in names of files, and
-    nothing else in a spec has any."""
+    """Report every text in ``value`` that contains a zero character, and return whether there is one. Operating systems
+    reject them in file names, and no other text in a spec needs them."""
     if isinstance(value.data, str):
         if "\0" in value.data:
-            problems.add(value.mark, f"{show(value.data)} holds a zero character (\\0), which no name of a file can")
+            problems.add(
+                value.mark, f"{show(value.data)} contains a zero character (\\0), which is not allowed in file names"
+            )
             return True
         return False
     inner = value.data.values() if isinstance(value.data, dict) else value.data if isinstance(value.data, tuple) else ()
@@ -252,7 +257,8 @@ def _default_name(file: str) -> str:
 
 
 class _Section:
-    """A mapping being read: every key is taken once, `finish` reports the rest. Wrong values read as the default."""
+    """A mapping while it is read: each key is taken once, and `finish` reports the remaining ones. Wrong values are
+    reported and read as the default."""
 
     def __init__(self, value: Value, title: str, problems: Problems) -> None:
         self.value = value
@@ -265,7 +271,7 @@ class _Section:
         self.problems.add(mark, f"{self.title}: {text}" if self.title else text)
 
     def take(self, key: str) -> Value | None:
-        """The value of ``key``, None where it is missing or reported as broken already."""
+        """Return the value of ``key``; None if it is missing or its mistake is already reported."""
         self.known.append(key)
         value = self.entries.pop(key, None)
         return None if value is None or value.broken else value
@@ -274,7 +280,7 @@ class _Section:
         return isinstance(self.value.data, dict) and key in self.value.data
 
     def need(self, key: str, what: str) -> Value | None:
-        """As `take`; missing is a problem."""
+        """Return the value of ``key`` as `take` does; report it if it is missing."""
         if not self.has(key):
             self.say(self.value.mark, f"needs {what}")
         return self.take(key)
@@ -299,7 +305,7 @@ class _Section:
         return default
 
     def number(self, p: Parameter) -> Any:
-        """The value of a setting that is a number, or its default."""
+        """Return the value of a setting that is a number, or its default."""
         value = self.take(p.name)
         if value is None:
             return p.default
@@ -338,19 +344,19 @@ class _Section:
         return default
 
     def size(self, key: str) -> int | None:
-        """A number of bytes: an integer, or text with a unit."""
+        """Return a number of bytes: an integer, or text with a unit."""
         value = self.take(key)
         if value is None:
             return None
-        found = _SIZE.fullmatch(str(value.data)) if isinstance(value.data, (int, str)) else None
-        number = int(float(found[1]) * _UNITS[found[2] or "B"]) if found and not isinstance(value.data, bool) else 0
+        match = _SIZE.fullmatch(str(value.data)) if isinstance(value.data, (int, str)) else None
+        number = int(float(match[1]) * _UNITS[match[2] or "B"]) if match and not isinstance(value.data, bool) else 0
         if 0 < number < 1 << 63:
             return number
         self.say(value.mark, f"{key} must be a number of bytes such as 1000000, 512MB or 1GiB, got {value.kind}")
         return None
 
     def finish(self, kind: str | None = None) -> None:
-        """Report keys that nothing took; ``kind`` is that of the section in the table of slips."""
+        """Report keys that were not taken; ``kind`` is the section's name in the table of slips."""
         assert isinstance(self.value.data, dict) or not self.entries
         kind = self.title if kind is None else kind
         for key in self.entries:
@@ -360,7 +366,7 @@ class _Section:
 
 
 def within(p: Parameter) -> str:
-    """The bounds of a number, in words."""
+    """Return the bounds of a number in words."""
     low, high = p.arg.ge, p.arg.le
     if low is not None and high is not None:
         return f" from {low:g} to {high:g}"
@@ -430,11 +436,11 @@ def _memory(section: _Section | None) -> Memory:
 
 
 def _prefetch(section: _Section) -> tuple[int | None, int]:
-    """The depths of the queue before a device (None where nobody asks for one) and after it."""
-    given = _entry(section, "prefetch_queue_depth")
-    if not isinstance(given, dict):
+    """Return the queue depths before a device (None if the spec sets none) and after it."""
+    depths = _entry(section, "prefetch_queue_depth")
+    if not isinstance(depths, dict):
         depth = section.integer("prefetch_queue_depth", 2, 1, 1024)
-        return None if given is None else depth, depth
+        return None if depths is None else depth, depth
     inner = section.section("prefetch_queue_depth")
     if inner is None:
         return None, 2
@@ -445,15 +451,15 @@ def _prefetch(section: _Section) -> tuple[int | None, int]:
 
 
 def _entry(section: _Section, key: str) -> Any:
-    """The entry of the section under ``key``; None where there is none."""
+    """Return the entry of the section under ``key``; None if there is none."""
     entries = section.value.data
     value = entries.get(key) if isinstance(entries, dict) else None
     return None if value is None else value.data
 
 
 def _vars(value: Value | None) -> Mapping[str, Any]:
-    plain = value.to_python() if value is not None else None
-    return plain if isinstance(plain, dict) else {}
+    variables = value.to_python() if value is not None else None
+    return variables if isinstance(variables, dict) else {}
 
 
 def _plugins(value: Value | None, file: str, problems: Problems) -> tuple[Ref, ...]:
@@ -462,14 +468,14 @@ def _plugins(value: Value | None, file: str, problems: Problems) -> tuple[Ref, .
     if not isinstance(value.data, tuple):
         problems.add(value.mark, f"plugins must be a list of Python files, got {value.kind}")
         return ()
-    found = []
+    plugins = []
     for item in value.data:
         if isinstance(item.data, str) and item.data.endswith(".py"):
             # relative to the spec, so that both can be moved together
-            found.append(Ref(os.path.join(os.path.dirname(file), item.data), item.mark))
+            plugins.append(Ref(os.path.join(os.path.dirname(file), item.data), item.mark))
         elif not item.broken:
             problems.add(item.mark, f"a plugin is a Python file (my_ops.py), got {item.kind}")
-    return tuple(found)
+    return tuple(plugins)
 
 
 def _on_error(section: _Section | None) -> OnError:
@@ -573,7 +579,7 @@ def _step(value: Value, label: str, problems: Problems) -> Step | Condition | No
 
 
 def _names(section: _Section, key: str) -> tuple[Ref, ...]:
-    """The batches that ``in`` or ``out`` name: one name or a list."""
+    """Return the batches that ``in`` or ``out`` name: one name or a list."""
     value = section.take(key)
     if value is None:
         return ()
@@ -585,10 +591,10 @@ def _names(section: _Section, key: str) -> tuple[Ref, ...]:
 def _ref(section: _Section, key: str, item: Value) -> Ref | None:
     name = item.data
     if isinstance(name, str) and name.startswith("$") and _IDENTIFIER.fullmatch(name[1:]):
-        section.say(item.mark, f"`{key}` takes plain names: write {name[1:]} without the $")
+        section.say(item.mark, f"`{key}` takes names without $: write {name[1:]}")
         return None
     if isinstance(name, str) and keyword.iskeyword(name):
-        section.say(item.mark, f"{name!r} is a word of Python's and cannot name a batch")
+        section.say(item.mark, f"{name!r} is a Python keyword and cannot name a batch")
         return None
     if isinstance(name, str) and _IDENTIFIER.fullmatch(name):
         return Ref(name, item.mark)
@@ -636,7 +642,9 @@ def _outputs(top: _Section, problems: Problems) -> tuple[tuple[str, Ref], ...]:
     outputs: dict[str, Ref] = {}
     for name, item, mark in named:
         if isinstance(value.data, dict) and not is_field_name(name):
-            section.say(mark, f"{show(name)} is no name of an output: use letters, digits, '_', '.', '-' and '/'")
+            section.say(
+                mark, f"{show(name)} is not a valid name for an output: use letters, digits, '_', '.', '-' and '/'"
+            )
         ref = None if item.broken else _ref(section, "outputs", item)
         if ref is None:
             continue
@@ -652,9 +660,9 @@ def _outputs(top: _Section, problems: Problems) -> tuple[tuple[str, Ref], ...]:
 def _write(section: _Section | None) -> Write | None:
     if section is None:
         return None
-    wrong = [k for k in section.entries if not section.has("writer") and slips.key("write", k).endswith(" writer:")]
-    writer = section.need("writer", f"`writer:`, the format{f' (not `{wrong[0]}:`)' if wrong else ''}")
-    for key in wrong:
+    misnamed = [k for k in section.entries if not section.has("writer") and slips.key("write", k).endswith(" writer:")]
+    writer = section.need("writer", f"`writer:`, the format{f' (not `{misnamed[0]}:`)' if misnamed else ''}")
+    for key in misnamed:
         del section.entries[key]
     if writer is not None and not isinstance(writer.data, str):
         section.say(writer.mark, f"writer must be the name of a format, got {writer.kind}")
@@ -688,16 +696,16 @@ def _fields(section: _Section) -> tuple[WriteField, ...]:
     fields = []
     for name in list(section.entries):
         mark = section.value.key_marks[name]
-        one = section.section(name)
-        if one is None:
+        field = section.section(name)
+        if field is None:
             continue
-        encode = one.choice("encode", ENCODINGS, "auto")
-        quality = one.integer("quality", -1, 1, 100)
-        extension = one.match("extension", re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}"), "letters and digits", "")
+        encode = field.choice("encode", ENCODINGS, "auto")
+        quality = field.integer("quality", -1, 1, 100)
+        extension = field.match("extension", re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}"), "letters and digits", "")
         if quality >= 0 and encode not in ("jpeg", "webp"):
-            one.say(one.value.key_marks["quality"], f"quality means nothing for encode: {encode}; use jpeg or webp")
+            field.say(field.value.key_marks["quality"], f"quality has no effect for encode: {encode}; use jpeg or webp")
         if encode not in ("jpeg", "png", "webp", "flac", "wav"):
-            one.finish()
+            field.finish()
         config = FieldConfig(encode, quality if quality >= 0 else None, extension)
-        fields.append(WriteField(name, mark, config, one.entries, one.value.key_marks))
+        fields.append(WriteField(name, mark, config, field.entries, field.value.key_marks))
     return tuple(fields)

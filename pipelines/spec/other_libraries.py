@@ -1,4 +1,5 @@
-"""Names of transforms in other libraries, and the steps that do the same: like.json, and how people write the names."""
+"""Transforms of other libraries and the equivalent steps of specs, from like.json; names are matched as people write
+them. Used for hints and by `dali-run ops --like`."""
 
 from __future__ import annotations
 
@@ -14,24 +15,24 @@ LIBRARIES = {
     "albumentations": ("albumentations", "a", "alb"),
     "imgaug": ("imgaug.augmenters", "imgaug", "iaa"),
 }
-"""How their names begin, in imports as people write them."""
+"""Prefixes of the libraries' names, as imports spell them."""
 
 
 @cache
 def table() -> dict[str, dict[str, Any]]:
-    """For every transform, as ``library.Name``: ``steps`` (lines of a spec's graph, on ``images``, ``masks``, ``boxes``
-    and ``labels``) and, where there is something to say, a ``note``."""
-    found: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("like.json").read_text(encoding="utf-8"))
-    return found
+    """Return, for every transform as ``library.Name``: ``steps`` (lines of a spec's graph, on ``images``, ``masks``,
+    ``boxes`` and ``labels``) and, if needed, a ``note``."""
+    entries: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("like.json").read_text(encoding="utf-8"))
+    return entries
 
 
 def bare(name: str) -> str:
-    """``name`` without what spellings differ in."""
+    """Return ``name`` in lower case without underscores, hyphens and spaces."""
     return re.sub(r"[_\-\s]", "", name).lower()
 
 
 def split(name: str) -> tuple[str | None, str]:
-    """The library that ``name`` begins with, or None, and the rest."""
+    """Return the library with which ``name`` begins (or None), and the remaining name."""
     low = name.lower()
     starts = [(prefix, library) for library, prefixes in LIBRARIES.items() for prefix in prefixes]
     for prefix, library in sorted(starts, key=lambda s: -len(s[0])):
@@ -41,17 +42,18 @@ def split(name: str) -> tuple[str | None, str]:
 
 
 def matches(name: str) -> Iterator[str]:
-    """The transforms of `table` that ``name`` can mean: those of the library that it says, or of all."""
-    library, rest = split(name)
+    """Yield the transforms of `table` that ``name`` can stand for: of its library, or of all libraries if it names
+    none."""
+    library, transform_name = split(name)
     for known in table():
-        of, _, transform = known.partition(".")
-        if bare(transform) == bare(rest.rpartition(".")[2]) and library in (None, of):
+        known_library, _, transform = known.partition(".")
+        if bare(transform) == bare(transform_name.rpartition(".")[2]) and library in (None, known_library):
             yield known
 
 
 def with_values(name: str, steps: Sequence[str], given: Mapping[str, Any]) -> list[str]:
-    """The ``steps`` for the transform ``name`` of `table` with the values that the user gave it, as they are meant
-    there: torchvision's Resize of one number is the shorter side, means and deviations are of 0 to 1."""
+    """Return the ``steps`` for the transform ``name`` of `table` with the user's arguments, converted to dali-run's
+    conventions: one number for torchvision's Resize is the shorter side, means and deviations refer to 0 to 1."""
     texts = list(steps)
     for key, value in given.items():
         for pattern, text in _written(name, key, value):
@@ -62,18 +64,18 @@ def with_values(name: str, steps: Sequence[str], given: Mapping[str, Any]) -> li
 
 
 def _written(name: str, key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """A pattern in the steps, and the text that takes its place."""
+    """Yield (pattern in the steps, text that replaces it)."""
     pair = isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value))
-    one = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+    number = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
     if key == "size" and name == "torchvision.Resize":
         if pair:
             yield r"resize_shorter: \d+", f"size: {list(value)}"
-        elif _is_number(one):
-            yield r"resize_shorter: \d+", f"resize_shorter: {one}"
-    elif key == "size" and (pair or _is_number(one)):
-        yield r"(size|crop): \[\d+, \d+\]", rf"\1: {list(value) if pair else [one, one]}"
-    elif key == "max_size" and _is_number(one):
-        yield r"(resize_(?:shorter|longer)): \d+", rf"\1: {one}"
+        elif _is_number(number):
+            yield r"resize_shorter: \d+", f"resize_shorter: {number}"
+    elif key == "size" and (pair or _is_number(number)):
+        yield r"(size|crop): \[\d+, \d+\]", rf"\1: {list(value) if pair else [number, number]}"
+    elif key == "max_size" and _is_number(number):
+        yield r"(resize_(?:shorter|longer)): \d+", rf"\1: {number}"
     elif key in ("mean", "std") and isinstance(value, (list, tuple)) and value and all(map(_is_number, value)):
         factor = 255 if max(value) <= 1 else 1
         yield rf"{key}: \[[^]]*\]", f"{key}: {[round(v * factor, 4) for v in value]}"

@@ -1,6 +1,6 @@
-"""Slips of people who write specs, and what to write instead: hints that messages end with.
+"""Common mistakes in specs, and what to write instead: hints that are appended to error messages.
 
-Each hint starts with ``; ``, or is empty where nothing better is known than what is wrong.
+Each hint starts with ``; ``, or is empty if there is nothing to suggest.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from .other_libraries import LIBRARIES, bare, matches, split, table, with_values
 # -- text that is no YAML ---------------------------------------------------------------------------------------------
 
 _BARE = re.compile(r"[\s:,\[](\$\{[^{}]*\})")
-"""A variable without quotes: between braces, YAML reads its brace as another mapping."""
+"""A variable without quotes: between braces, YAML reads its opening brace as a nested mapping."""
 _SECTION = re.compile(r"(\s+)(version|name|vars|plugins|pipeline|graph|outputs|write|on_error)\s*:(\s|$)")
 _INDENT = ("did not find expected key", "did not find expected '-' indicator", "mapping values are not allowed")
 _IN_BRACES = ("did not find expected ',' or '}'", "did not find expected ',' or ']'")
 
 
 def syntax(e: yaml.YAMLError, name: str, text: str) -> tuple[Mark, str]:
-    """Where ``text``, the file ``name``, is no YAML, and what to write there instead."""
+    """Return where ``text``, from the file ``name``, is not valid YAML, and a message with what to write instead."""
     at = getattr(e, "problem_mark", None) or getattr(e, "context_mark", None)
     if at is None:
         return Mark(name, 1, 1), f"is not valid YAML: {e}"
     reason = ", ".join(p for p in (getattr(e, "context", None), getattr(e, "problem", None)) if p)
     lines = text.split("\n")
     line = lines[at.line] if at.line < len(lines) else ""
-    here = line[at.column : at.column + 1]
-    if here == "\t" or " tab " in reason:
+    character = line[at.column : at.column + 1]
+    if character == "\t" or " tab " in reason:
         reason += "; indent with spaces, not with tabs"
-    elif here in ("@", "`", "%"):
-        reason += f"; quote text that starts with {here}"
+    elif character in ("@", "`", "%"):
+        reason += f"; quote text that starts with {character}"
     elif variable := _BARE.search(line):
         reason += f'; quote variables between braces: "{variable[1]}"'
     elif "unknown escape character" in reason:
@@ -51,7 +51,7 @@ def syntax(e: yaml.YAMLError, name: str, text: str) -> tuple[Mark, str]:
 
 
 def _unclosed(e: yaml.YAMLError, lines: list[str], number: int, column: int) -> str:
-    """Between braces: a comma, a colon or the closing brace is missing."""
+    """Return a hint for a syntax error between braces: a comma, a colon or the closing brace is missing."""
     opened = getattr(e, "context_mark", None)
     if opened is not None and opened.line < number:
         brace = lines[opened.line][opened.column : opened.column + 1] or "{"
@@ -73,9 +73,10 @@ def _indent(line: str, column: int) -> str:
     if section:
         return f"; {section[2]}: is a section of the spec: begin it in the first column"
     if line[column : column + 1] == ":" and re.match(r"[\s-]*\w+:\s", line[:column]):
-        return "; quote a text that holds a colon and a space"
+        return "; quote a text that contains a colon and a space"
     spaces = len(line) - len(line.lstrip())
-    return (f"; this line is indented by {spaces} {'space' if spaces == 1 else 'spaces'}, which fits none of the lines "
+    return (f"; this line is indented by {spaces} {'space' if spaces == 1 else 'spaces'}, which matches none of the "
+            "lines "
             "above: keys of one mapping, and the - of one list, begin in the same column")  # fmt: skip
 
 
@@ -112,8 +113,8 @@ _KEYS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def key(section: str, given: str, missing: bool = True) -> str:
-    """A hint for the unknown key ``given`` of ``section`` ("" for the top, ``step``), unless what is meant is there
-    already (not ``missing``)."""
+    """Return a hint for the unknown key ``given`` of ``section`` ("" for the top level, ``step``), unless the intended
+    key is already present (not ``missing``)."""
     low = given.lower().replace("-", "_")
     for meant, names in _KEYS.get(section, {}).items():
         if missing and (low in names or low == meant):
@@ -125,23 +126,23 @@ def key(section: str, given: str, missing: bool = True) -> str:
 
 
 def colon(given: str) -> str:
-    """A hint for a key that holds the colon or the = which should end it."""
+    """Return a hint for a key that contains the colon or = that should end it."""
     if glued := re.match(r"([A-Za-z_]+)\s*([:=])\s*(.*)", given, re.DOTALL):
-        name, sign, rest = glued.groups()
-        return f"; write {name}: {rest}" + (
+        name, sign, remainder = glued.groups()
+        return f"; write {name}: {remainder}" + (
             ", with a space after the colon" if sign == ":" else ", with a colon, not ="
         )
     return ""
 
 
 def not_a_list(what: str) -> str:
-    """A hint for a graph that is a mapping: ``what`` is the list's key."""
+    """Return a hint for a graph that is a mapping: ``what`` is the key of the list."""
     return f"; begin each step of `{what}:` with a dash: - {{op: ..., in: ..., out: ...}}"
 
 
 def not_a_step(given: Any, keys: Collection[str]) -> str:
-    """A hint for a step without ``op:``: a plain name, a mapping whose only key names the operator, or a colon without
-    a space after it, which YAML takes for a part of the key."""
+    """Return a hint for a step without ``op:``: a bare name, a mapping whose only key is the operator's name, or a
+    colon without a space after it, which YAML reads as part of the key."""
     if glued := next((key for key in keys if key.startswith("op:")), ""):
         return colon(glued)
     name = given if isinstance(given, str) else next(iter(keys)) if len(keys) == 1 else ""
@@ -167,14 +168,15 @@ _VALUES = {
 
 
 def value(given: Any, of: str = "", takes: Callable[[Any], bool] = lambda _: True) -> str:
-    """A hint for the wrong value ``given`` (of the setting ``of``, which ``takes`` another one or not)."""
+    """Return a hint for the wrong value ``given`` of the setting ``of``. ``takes`` returns whether another value would
+    be valid."""
     if not isinstance(given, str):
         return ""
     low = given.strip().lower()
     if low in _VALUES.get(of, {}):
         return f"; write {_VALUES[of][low]}"
     if low in _WORDS:
-        return f"; YAML's word for nothing is {_WORDS[low]}"
+        return f"; in YAML, write {_WORDS[low]}"
     if pair := re.fullmatch(r"\(?\s*(\d+)\s*[x×,]\s*(\d+)\s*\)?", low):
         return f"; a list is written [{pair[1]}, {pair[2]}]"
     if re.match(r"\(\s*[-\d.]", low):
@@ -185,7 +187,7 @@ def value(given: Any, of: str = "", takes: Callable[[Any], bool] = lambda _: Tru
 
 
 def dollar(text: str, variables: Iterable[str] = ()) -> str:
-    """A hint for ``text`` that starts with $ and names no batch."""
+    """Return a hint for ``text`` that starts with $ and names no batch."""
     name = re.match(r"\$([A-Za-z_]\w*)", text)
     if name and name[1] in variables:
         return f'; a variable is written "${{{name[1]}}}"'
@@ -207,30 +209,30 @@ _CALLED = {
 
 
 def operator(given: str, arguments: Mapping[str, Any] | None = None) -> str:
-    """A hint for an operator that is not there: how another library's transform is written here, with the values of its
-    ``arguments`` where they are plain, or the same name without the prefix that it has in Python."""
-    ours = operators()
+    """Return a hint for an unknown operator: the steps for another library's transform, with the values of its
+    ``arguments`` if they are constants; or the same name without its prefix in Python."""
+    registered = operators()
     for prefix in _PYTHON:
-        if given.startswith(prefix) and (rest := given.removeprefix(prefix)) in ours:
+        if given.startswith(prefix) and (rest := given.removeprefix(prefix)) in registered:
             return f"; write {rest}"
     order = list(LIBRARIES)
-    found = sorted(matches(given), key=lambda known: order.index(known.partition(".")[0]))
+    transforms = sorted(matches(given), key=lambda known: order.index(known.partition(".")[0]))
     named = _CALLED.get(bare(given.rpartition(".")[2]))
-    if found and named != "" and (split(given)[0] or given.lower() != given):
-        entry = table()[found[0]]
+    if transforms and named != "" and (split(given)[0] or given.lower() != given):
+        entry = table()[transforms[0]]
         if not entry["steps"]:
-            return f"; {found[0]}: {entry['note']}"
-        more = f" (more: dali-run ops --like {found[0]})" if "note" in entry else ""
-        steps = with_values(found[0], entry["steps"], arguments or {})
-        return f"; {found[0]} is written {' and '.join(steps)}{more}"
+            return f"; {transforms[0]}: {entry['note']}"
+        more = f" (more: dali-run ops --like {transforms[0]})" if "note" in entry else ""
+        steps = with_values(transforms[0], entry["steps"], arguments or {})
+        return f"; {transforms[0]} is written {' and '.join(steps)}{more}"
     if named == "":
         return "; steps are simply listed under `graph:`"
-    return f"; did you mean {named}?" if named in ours else ""
+    return f"; did you mean {named}?" if named in registered else ""
 
 
 def no_input(op: type[Operator], known: Sequence[str]) -> str:
-    """A hint for a step without inputs; ``known`` are the batches that it may mean, the likeliest first."""
+    """Return a hint for a step without inputs; ``known`` are the batches that may be meant, the most likely first."""
     if not op.inputs[0]:
         return ""
     example, *others = known or ("images",)
-    return f"; name what it works on: in: {example}" + (f" (or {', '.join(others)})" if others else "")
+    return f"; name its input: in: {example}" + (f" (or {', '.join(others)})" if others else "")

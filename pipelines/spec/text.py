@@ -1,7 +1,8 @@
-"""YAML (and JSON) text as plain values that know where they stand. No tags are executed, and nothing is guessed.
+"""YAML (and JSON) text as values with their positions. Tags are not executed, and ambiguous text is not interpreted.
 
-Scalars mean what YAML 1.1 and YAML 1.2 agree on; where they differ (``yes``, ``012``, ``1:30``, ``1e3``) the text is
-refused with the remedy. Input is bounded in bytes, depth and expanded size, so that hostile files end in an error.
+Scalars have the meaning on which YAML 1.1 and YAML 1.2 agree. If the versions differ (``yes``, ``012``, ``1:30``,
+``1e3``), the text is rejected with a remedy. Input is limited in bytes, depth and expanded size, so that hostile files
+cause an error.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ Data = None | bool | int | float | str | tuple["Value", ...] | dict[str, "Value"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A scalar, a list (tuple of values) or a mapping (dict of values), and where it stands."""
+    """A scalar, a list (tuple of values) or a mapping (dict of values), with its position."""
 
     data: Data
     mark: Mark
     key_marks: Mapping[str, Mark] = field(default_factory=dict)
-    """Where the keys of a mapping stand."""
+    """Positions of a mapping's keys."""
     depth: int = 1
-    """Levels of lists and mappings in it, itself included."""
+    """Nesting depth of lists and mappings, including this value."""
     broken: bool = False
-    """A problem was reported for this value already; what depends on it is not worth another."""
+    """Whether a problem was reported for this value; parts that depend on it are then not reported again."""
 
     @property
     def sound(self) -> bool:
-        """Neither this value nor one in it is broken."""
+        """Whether neither this value nor any value in it is broken."""
         inner = self.data.values() if isinstance(self.data, dict) else self.data if isinstance(self.data, tuple) else ()
         return not self.broken and all(v.sound for v in inner)
 
     def to_python(self) -> Any:
-        """The value without marks: lists and dicts of Python scalars."""
+        """Return the value without marks: lists and dicts of Python scalars."""
         if isinstance(self.data, tuple):
             return [v.to_python() for v in self.data]
         if isinstance(self.data, dict):
@@ -57,7 +58,7 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """Its kind, in words."""
+        """Description of the value's kind for messages."""
         if self.data is None:
             return "nothing"
         if isinstance(self.data, dict):
@@ -68,12 +69,12 @@ class Value:
 
 
 def depth_of(inner: Iterable[Value]) -> int:
-    """The depth of a list or mapping of ``inner``."""
+    """Return the depth of a list or mapping that contains ``inner``."""
     return 1 + max((v.depth for v in inner), default=0)
 
 
 def from_python(data: Any, mark: Mark) -> Value:
-    """Plain Python data as a Value that stands at ``mark``."""
+    """Convert Python data to a Value at the position ``mark``."""
     if isinstance(data, Mapping):
         return Value({str(k): from_python(v, mark) for k, v in data.items()}, mark, {str(k): mark for k in data})
     if isinstance(data, (list, tuple)):
@@ -87,7 +88,7 @@ def from_python(data: Any, mark: Mark) -> Value:
 
 
 def read(path: str | os.PathLike[str], problems: Problems) -> Value | None:
-    """The document in the file ``path``, or None where ``problems`` say why there is none."""
+    """Return the document in the file ``path``; None if it cannot be read, with the reason in ``problems``."""
     name = os.fsencode(path).decode("utf-8", "replace")
     try:
         content = _content(Path(path))
@@ -110,7 +111,8 @@ def _content(path: Path) -> bytes:
 
 
 def parse(content: bytes | str, name: str, problems: Problems, *, json: bool = False) -> Value | None:
-    """The document in ``content``; ``name`` stands for the file in marks. ``json`` reads numbers by JSON's rules."""
+    """Return the document in ``content``; ``name`` is the file's name in marks. ``json`` reads numbers by JSON's
+    rules."""
     text = _decode(content, name, problems)
     if text is None:
         return None
@@ -121,7 +123,7 @@ def parse(content: bytes | str, name: str, problems: Problems, *, json: bool = F
         problems.add(e.mark, e.text)
     except yaml.YAMLError as e:
         problems.add(*slips.syntax(e, name, text))
-    except (ValueError, OverflowError) as e:  # PyYAML's own parsing of directives and escapes
+    except (ValueError, OverflowError) as e:  # from PyYAML's own parsing of directives and escapes
         problems.add(Mark(name, 1, 1), f"is not YAML: {e}")
     return None
 
@@ -134,25 +136,25 @@ _OTHERS = (
     (0, b"\x93NUMPY", "a NumPy array"),
     (0, b"\xff\xd8\xff", "a JPEG"),
     (0, b"\x89PNG\r\n", "a PNG"),
-    (0, b"RIFF", "a sound, a video or a WebP"),
+    (0, b"RIFF", "an audio file, a video or a WebP"),
     (0, b"\x1f\x8b", "a gzip'ed file"),
     (0, b"PK\x03\x04", "a zip archive"),
 )
-"""Kinds of files that people give for a spec by mistake: where the signature stands."""
+"""Kinds of files that users pass as a spec by mistake: position and bytes of the signature, and name."""
 
 
 def _other_kind(content: bytes) -> str:
     for at, signature, kind in _OTHERS:
         if content[at : at + len(signature)] == signature:
             return kind
-    length = int.from_bytes(content[:8], "little")  # of the first record; its checksum and its bytes follow
+    length = int.from_bytes(content[:8], "little")  # length of the first record, which its checksum and data follow
     if 0 < length < 1 << 32 and len(content) >= 12 and (len(content) > MOST_BYTES or length + 16 <= len(content)):
         return "a TFRecord file"
     return ""
 
 
 _BOMS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"), (b"\x00\x00\xfe\xff", "UTF-32"))
-# What YAML 1.2 calls c-printable, less the byte order mark.
+# The c-printable characters of YAML 1.2, except the byte order mark.
 UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -181,14 +183,14 @@ def _decode(content: bytes | str, name: str, problems: Problems) -> str | None:
             return None
     else:
         text = content
-    text = text.removeprefix("\ufeff")  # what Windows editors put before UTF-8
+    text = text.removeprefix("\ufeff")  # Windows editors write a byte order mark before UTF-8
     if len(text) > MOST_BYTES:
-        problems.add(Mark(name, 1, 1), f"is larger than {MOST_BYTES >> 20} MiB, which no spec is")
+        problems.add(Mark(name, 1, 1), f"is larger than {MOST_BYTES >> 20} MiB, the limit for specs")
         return None
     bad = UNPRINTABLE.search(text)
     if bad:
         what = "a NUL byte" if bad[0] == "\0" else f"the unprintable character U+{ord(bad[0]):04X}"
-        problems.add(_mark_at(text, bad.start(), name), f"holds {what}; is this a text file?")
+        problems.add(_mark_at(text, bad.start(), name), f"contains {what}; is this a text file?")
         return None
     return text
 
@@ -210,7 +212,7 @@ class _TextError(Exception):
 
 
 class _Composer:
-    """Events to values. Composing is done here, not by PyYAML, to bound depth and aliases and to keep marks."""
+    """Builder of values from YAML events, instead of PyYAML's: it limits depth and aliases and records positions."""
 
     def __init__(self, text: str, name: str, problems: Problems, json: bool) -> None:
         loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -244,7 +246,8 @@ class _Composer:
         self.count(1, mark)
         before = self.values
         if event.anchor is not None:
-            self.anchors[event.anchor] = None  # being made: an alias to it now would make it contain itself
+            # not complete yet: an alias to it inside of it would make it contain itself
+            self.anchors[event.anchor] = None
         reported = len(self.problems.found)
         if event.tag is not None:
             self.problems.add(
@@ -252,15 +255,15 @@ class _Composer:
             )
         if isinstance(event, yaml.ScalarEvent):
             data = self.scalar(event, mark)
-            made = Value(data, mark, broken=len(self.problems.found) > reported)
+            value = Value(data, mark, broken=len(self.problems.found) > reported)
         elif isinstance(event, yaml.SequenceStartEvent):
             items = tuple(self.items(depth))
-            made = Value(items, mark, depth=depth_of(items))
+            value = Value(items, mark, depth=depth_of(items))
         else:
-            made = self.mapping(mark, depth)
+            value = self.mapping(mark, depth)
         if event.anchor is not None:
-            self.anchors[event.anchor] = (made, self.values - before + 1)
-        return made
+            self.anchors[event.anchor] = (value, self.values - before + 1)
+        return value
 
     def count(self, more: int, mark: Mark) -> None:
         self.values += more
@@ -270,13 +273,13 @@ class _Composer:
     def alias(self, anchor: str | None, mark: Mark, depth: int) -> Value:
         if anchor is None or anchor not in self.anchors:
             raise _TextError(mark, f"alias *{anchor} has no anchor &{anchor} before it")
-        found = self.anchors[anchor]
-        if found is None:
-            raise _TextError(mark, f"alias *{anchor} stands inside of its own anchor: it would contain itself")
-        self.count(found[1], mark)
-        if depth + found[0].depth > MOST_DEPTH:
+        entry = self.anchors[anchor]
+        if entry is None:
+            raise _TextError(mark, f"alias *{anchor} is inside its own anchor: it would contain itself")
+        self.count(entry[1], mark)
+        if depth + entry[0].depth > MOST_DEPTH:
             raise _TextError(mark, f"is nested deeper than {MOST_DEPTH} levels by its aliases")
-        return found[0]
+        return entry[0]
 
     def items(self, depth: int) -> Iterator[Value]:
         for event in self.events:
@@ -333,7 +336,7 @@ class _Composer:
     def scalar(self, event: Any, mark: Mark) -> Data:
         text: str = event.value
         if any("\ud800" <= c <= "\udfff" for c in text):
-            self.problems.add(mark, "holds half of a surrogate pair, which is not text")
+            self.problems.add(mark, "contains half of a surrogate pair, which is not text")
             return ""
         if not event.implicit[0] or event.tag is not None:
             return text
@@ -343,7 +346,7 @@ class _Composer:
 # -- scalars ----------------------------------------------------------------------------------------------------------
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?")  # what YAML 1.1 and 1.2 both call a float
+_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?")  # accepted as a float by both YAML 1.1 and 1.2
 _JSON_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _HEX = re.compile(r"[-+]?0x[0-9a-fA-F]+")
 _LIKE_FLOAT = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
@@ -357,7 +360,8 @@ _NOT_FINITE = {".nan", ".inf", "+.inf", "-.inf", "nan", "infinity", "-infinity"}
 
 
 def resolve(text: str, mark: Mark, problems: Problems, *, json: bool = False) -> Data:
-    """The meaning of the unquoted ``text``. Where readers of YAML disagree, that is a problem, with the remedy."""
+    """Return the value of the unquoted ``text``. Text that YAML readers interpret differently is a problem, reported
+    with a remedy."""
     lower = text.lower()
     if text in ("", "~", "null", "Null", "NULL"):
         return None
@@ -381,20 +385,20 @@ def resolve(text: str, mark: Mark, problems: Problems, *, json: bool = False) ->
 
 
 def _surprise(text: str, lower: str) -> str:
-    """Why ``text`` must be written in another way; empty where it is plain text to everybody."""
+    """Return the reason for which ``text`` must be written differently; empty if all readers take it as text."""
     quoted = f'quote it ("{text[:40]}") if text is meant'
     if lower in _SWITCHES:
         return (
             f"{text} is a switch in YAML 1.1 and text in YAML 1.2; write {str(_SWITCHES[lower]).lower()}, or {quoted}"
         )
     if lower in _NOT_FINITE:
-        return f"{text} is no usable number; {quoted}"
+        return f"{text} is not a usable number; {quoted}"
     if _SEXAGESIMAL.fullmatch(text):
         return f"{text[:40]} is a number to base 60 in YAML 1.1; write the number itself, or {quoted}"
     if _OCTAL_LIKE.fullmatch(text):
         return f"{text[:40]} is an octal number in YAML 1.1; write it without leading zeros, or {quoted}"
     if _BINARY.fullmatch(text):
-        return f"{text[:40]} is a number to some readers of YAML only; write it as a decimal, or {quoted}"
+        return f"{text[:40]} is a number only for some YAML readers; write it as a decimal, or {quoted}"
     if _UNDERSCORED.fullmatch(text):
         return f"{text[:40]} is a number in YAML 1.1 and text in YAML 1.2; write it without underscores, or {quoted}"
     if _LIKE_FLOAT.fullmatch(text):
@@ -405,7 +409,7 @@ def _surprise(text: str, lower: str) -> str:
 
 
 def both_float(text: str) -> str:
-    """The number ``text`` as both versions of YAML read it: 1e3 as 1.0e+3."""
+    """Return the number ``text`` in the notation of both versions of YAML: 1e3 as 1.0e+3."""
     mantissa, exponent = re.split("[eE]", text[:40], maxsplit=1)
     mantissa = mantissa if "." in mantissa else mantissa + ".0"
     return f"{mantissa}e{exponent if exponent[:1] in '+-' else '+' + exponent}"
@@ -415,5 +419,5 @@ _FIELD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")
 
 
 def is_field_name(name: str) -> bool:
-    """``name`` may name an output: it becomes a feature, a file name extension, a column."""
+    """Return whether ``name`` may name an output, which becomes a feature, a file name extension or a column."""
     return bool(_FIELD_NAME.fullmatch(name)) and not any(p in ("", ".", "..") for p in name.split("/"))

@@ -1,4 +1,4 @@
-"""A graph as the text of a spec, the way back from `build`. Reading the text gives the graph again."""
+"""A graph as the text of a spec, the inverse of `build`: reading the text gives the same graph."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./%-]*|\$[A-Za-z_][A-Za-z0-9_]*")
 
 
 def to_yaml(graph: Graph, *, name: str = "", sections: Mapping[str, Any] | None = None) -> str:
-    """The text of a spec whose graph is ``graph``, as it was built (before any pass).
+    """Return the text of a spec whose graph is ``graph``, as it was built (before any pass).
 
-    ``sections`` (`pipeline`, `write`, `on_error`) are put in as they are. Where the branches of a conditional give back
-    one and the same batch, or one that is needed later, `copy` steps are added. Raises SpecError for arguments that
-    are no plain data (Python functions, arrays).
+    ``sections`` (`pipeline`, `write`, `on_error`) are inserted as they are. `copy` steps are added if both branches of
+    a conditional return the same batch, or one that is needed later. Raises SpecError for arguments that YAML cannot
+    represent (Python functions, arrays).
     """
     steps = _Dump(graph)
     lines = ["version: 1"]
@@ -43,7 +43,7 @@ def to_yaml(graph: Graph, *, name: str = "", sections: Mapping[str, Any] | None 
     extra = dict(sections or {})
     lines += [f"{key}: {flow(extra.pop(key))}" for key in ("pipeline",) if key in extra]
     lines.append("graph:")
-    # a reader reads for whole batches even where it was called in a branch: it comes before the conditional
+    # a reader reads for whole batches even if it was called in a branch: it goes before the conditional
     nodes = sorted(graph.nodes, key=lambda n: not (isinstance(n.op, Reader) and not n.scope))
     lines += _block(steps.block(nodes, ()), 1)
     lines.append(f"outputs: {flow({k: steps.name(e) for k, e in graph.outputs.items()})}")
@@ -55,7 +55,7 @@ def to_yaml(graph: Graph, *, name: str = "", sections: Mapping[str, Any] | None 
 
 
 def _block(steps: Sequence[Step], depth: int) -> list[str]:
-    """Steps as lines; only conditionals take more than one."""
+    """Return the lines of steps; only conditionals take more than one line."""
     indent = "  " * depth
     lines = []
     for step in steps:
@@ -74,12 +74,12 @@ class _Dump:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.names: dict[Edge, str] = {}
-        """Of every edge that is no split."""
+        """Name of every edge that is not an output of a Split."""
         self.taken: set[str] = set()
         self.node_names: set[str] = set()
-        """As the builder would give them to the nodes so far."""
+        """Names that the builder would give to the nodes so far."""
         self.copies: dict[tuple[int, bool], list[Step]] = {}
-        """Copies at the end of a branch of the conditional that ends in a Merge, by the merge's id."""
+        """Copies at the end of a branch, by (id of the conditional's Merge, branch)."""
         self.readers = self._readers()
         for output, edge in graph.outputs.items():
             self._call(self._base(edge), output)
@@ -90,7 +90,7 @@ class _Dump:
     # -- edges and their names ------------------------------------------------------------------------------------
 
     def _base(self, edge: Edge) -> Edge:
-        """The edge that ``edge`` was split from."""
+        """Return the edge from which ``edge`` was split."""
         while isinstance(self.graph.node(edge).op, Split):
             edge = self.graph.node(edge).inputs[0]
         return edge
@@ -106,7 +106,7 @@ class _Dump:
         return readers
 
     def name(self, edge: Edge) -> str:
-        """The batch's name in the spec."""
+        """Return the name of a batch in the spec."""
         edge = self._base(edge)
         if edge not in self.names:
             node = self.graph.node(edge)
@@ -120,16 +120,16 @@ class _Dump:
         wish = re.sub(r"\W+", "_", wish, flags=re.ASCII)
         if not _IDENTIFIER.fullmatch(wish) or keyword.iskeyword(wish) or wish == "_":
             wish = f"batch_{wish}"
-        found, n = wish, 1
-        while found in self.taken:
+        name, n = wish, 1
+        while name in self.taken:
             n += 1
-            found = f"{wish}_{n}"
-        self.taken.add(found)
-        self.names[edge] = found
-        return found
+            name = f"{wish}_{n}"
+        self.taken.add(name)
+        self.names[edge] = name
+        return name
 
     def _name_merge(self, merge: Node) -> None:
-        """Give both ends of a conditional the name of its result, or note the copies that do so."""
+        """Give both ends of a conditional the name of its result, or record the copies that do so."""
         result = Edge(merge.id)
         ends = [(branch, end, self._base(end)) for branch, end in zip((True, False), merge.inputs, strict=True)]
         passed = [base for _, end, base in ends if base != end]
@@ -150,7 +150,7 @@ class _Dump:
                 self.copies.setdefault((merge.id, branch), []).append(step)
 
     def _may_rebind(self, outer: Edge, made: Edge, merge: Node) -> bool:
-        """Nothing reads ``outer`` after ``made`` took its name."""
+        """Return whether ``made`` may take the name of ``outer``: nothing reads ``outer`` afterwards."""
         later = [n for n in self.readers.get(outer, []) if n > made.node and n != merge.id]
         return (
             outer.node < made.node and not later and outer not in [self._base(e) for e in self.graph.outputs.values()]
@@ -159,12 +159,12 @@ class _Dump:
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def block(self, nodes: Sequence[Node], scope: Scope) -> list[Step]:
-        """The steps of ``nodes``, which stand in ``scope`` or deeper."""
+        """Return the steps of ``nodes``, which belong to ``scope`` or to a scope inside it."""
         steps: list[Step] = []
-        rest = [n for n in nodes if not isinstance(n.op, Split)]
+        pending = [n for n in nodes if not isinstance(n.op, Split)]
         at = 0
-        while at < len(rest):
-            node = rest[at]
+        while at < len(pending):
+            node = pending[at]
             if node.scope == scope and not isinstance(node.op, Merge):
                 steps.append(self.step(node))
                 at += 1
@@ -172,16 +172,21 @@ class _Dump:
             predicate = self._predicate(node, scope)
             inner: list[Node] = []
             merges: list[Node] = []
-            while at < len(rest):
-                if not merges and self._is_plain(rest[at], scope) and self._merged_later(rest[at:], scope, predicate):
-                    steps.append(self.step(rest[at]))  # made between the branches and their end: it needs neither
+            while at < len(pending):
+                if (
+                    not merges
+                    and self._is_plain(pending[at], scope)
+                    and self._merged_later(pending[at:], scope, predicate)
+                ):
+                    # computed between the branches and their merge; it depends on neither
+                    steps.append(self.step(pending[at]))
                     at += 1
                     continue
-                if self._predicate(rest[at], scope) != predicate:
+                if self._predicate(pending[at], scope) != predicate:
                     break
-                if rest[at].scope != scope and merges:
-                    break  # another conditional with the same predicate, after the first was merged
-                (merges if rest[at].scope == scope else inner).append(rest[at])
+                if pending[at].scope != scope and merges:
+                    break  # another conditional with the same predicate, after the first one was merged
+                (merges if pending[at].scope == scope else inner).append(pending[at])
                 at += 1
             steps.append(self._conditional(predicate, inner, merges, scope))
         return steps
@@ -190,12 +195,13 @@ class _Dump:
         return node.scope == scope and not isinstance(node.op, Merge)
 
     def _merged_later(self, nodes: Sequence[Node], scope: Scope, predicate: Edge | None) -> bool:
-        """Whether this conditional ends before the next one begins."""
+        """Return whether this conditional is merged before the next one begins."""
         after = next((n for n in nodes if not self._is_plain(n, scope)), None)
         return after is not None and after.scope == scope and self._predicate(after, scope) == predicate
 
     def _predicate(self, node: Node, scope: Scope) -> Edge | None:
-        """The condition of the conditional below ``scope`` that ``node`` belongs to; None for a plain node."""
+        """Return the condition of the conditional inside ``scope`` to which ``node`` belongs; None if it belongs to
+        none."""
         if len(node.scope) > len(scope):
             return node.scope[len(scope)][0]
         if isinstance(node.op, Merge):
@@ -238,16 +244,16 @@ class _Dump:
         return step
 
     def _builder_name(self, node: Node) -> str:
-        """The name that the builder gives to this node when none is asked for."""
-        found, n = node.op.name, 1
-        while found in self.node_names:
+        """Return the name that the builder generates for this node."""
+        name, n = node.op.name, 1
+        while name in self.node_names:
             n += 1
-            found = f"{node.op.name}_{n}"
+            name = f"{node.op.name}_{n}"
         self.node_names.add(node.name)
-        return found
+        return name
 
     def _argument(self, node: Node, p: Parameter) -> tuple[Any] | None:
-        """The value of an argument; None where it is the default."""
+        """Return the value of an argument, in a tuple; None if it is the default."""
         if p.name in node.args:
             return (_Reference(self.name(node.args[p.name])),)
         value = getattr(node.op, p.name)
@@ -259,10 +265,10 @@ class _Dump:
             raise SpecError(f"{node.where}: argument {p.name!r} cannot be written as YAML: {e}") from None
 
     def _expression(self, node: Node) -> str:
-        """The expression with the names that its inputs have in the spec."""
+        """Return the expression with the names of its inputs in the spec."""
         text = str(getattr(node.op, "expr"))  # noqa: B009 - a field of one operator, not of all
-        given = getattr(node.op, "names", ()) or tuple("abcdefghijklmnopqrstuvwxyz")
-        names = {n: self.name(e) for n, e in zip(given, node.inputs, strict=False)}
+        input_names = getattr(node.op, "names", ()) or tuple("abcdefghijklmnopqrstuvwxyz")
+        names = {n: self.name(e) for n, e in zip(input_names, node.inputs, strict=False)}
         used = expression.names(expression.parse(text))
         if all(names[n] == n for n in used):
             return text
@@ -278,7 +284,7 @@ class _Dump:
 
 
 class _Reference(str):
-    """The name of a batch as an argument."""
+    """The name of a batch as the value of an argument."""
 
     __slots__ = ()
 
@@ -288,13 +294,13 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as what YAML can hold. Raises TypeError that says what it cannot."""
+    """Return ``value`` as a value that YAML can represent. Raises TypeError with the reason if there is none."""
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, np.generic):
         return _plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
-        raise TypeError(f"{value} is no number there")
+        raise TypeError(f"{value} is not a number in YAML")
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
@@ -304,11 +310,11 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
-    raise TypeError(f"{type(value).__name__} is no plain data")
+    raise TypeError(f"{type(value).__name__} cannot be represented")
 
 
 def flow(value: Any) -> str:
-    """``value`` on one line."""
+    """Return ``value`` as YAML on one line."""
     if isinstance(value, _Reference):
         return f"${value}"
     if isinstance(value, Mapping):
@@ -324,7 +330,7 @@ def flow(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Text, quoted where a reader of YAML might take it for something else."""
+    """Return a text, quoted if a YAML reader might interpret it differently."""
     problems = Problems()
     if _PLAIN.fullmatch(text) and isinstance(resolve(text, _NOWHERE, problems), str) and not problems:
         return text

@@ -1,4 +1,4 @@
-"""``${name}`` and ``${env:NAME}`` in a spec, and the values that ``--set`` puts into it."""
+"""Replacement of ``${name}`` and ``${env:NAME}`` in a spec, and of values by ``--set``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _REFERENCE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
 
 
 def substitute(root: Value, problems: Problems) -> Value:
-    """The document with every ``${...}`` replaced. ``$${`` stands for ``${`` itself.
+    """Return the document with every ``${...}`` replaced. ``$${`` stands for the characters ``${``.
 
-    A value that is nothing but one reference takes the variable's type; in longer text, the variable's text is put in.
+    A value that consists of one reference gets the variable's type; in longer text, the variable's text is inserted.
     """
     assert isinstance(root.data, dict)
-    given = root.data.get("vars")
-    variables = _Variables(given if given is not None else Value({}, root.mark), problems)
+    section = root.data.get("vars")
+    variables = _Variables(section if section is not None else Value({}, root.mark), problems)
     entries = {k: variables.in_value(v) for k, v in root.data.items() if k != "vars"}
-    if given is not None:
+    if section is not None:
         entries["vars"] = variables.all()
     return replace(root, data=entries)
 
@@ -42,19 +42,21 @@ class _Variables:
             problems.add(given.mark, f"vars must be a mapping (name: value), got {given.kind}")
         for name in self.raw:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", name):
-                problems.add(given.key_marks[name], f"{show(name)} is no name of a variable: use letters, digits and _")
+                problems.add(
+                    given.key_marks[name], f"{show(name)} is not a valid name for a variable: use letters, digits and _"
+                )
         self.done: dict[str, Value] = {}
         self.open: list[str] = []
         self.sizes: dict[int, int] = {}
-        """How many values are in a list or mapping, by its identity."""
+        """Number of values in each list or mapping, by its id."""
         self.expanded = 0
 
     def all(self) -> Value:
-        """``vars`` itself with the references in it resolved."""
+        """Return ``vars`` itself with its references resolved."""
         return replace(self.given, data={name: self.value(name) for name in self.raw})
 
     def value(self, name: str) -> Value:
-        """Variable ``name``, which exists."""
+        """Return the value of the variable ``name``, which must exist."""
         if name not in self.done:
             if name in self.open:
                 chain = " -> ".join([*self.open[self.open.index(name) :], name])
@@ -82,12 +84,12 @@ class _Variables:
         return value
 
     def in_text(self, value: Value, text: str) -> Value:
-        whole = _REFERENCE.fullmatch(text)
-        if whole and whole[2] is not None:
-            found = self.lookup(whole[2], value.mark)
-            if found is None or not self.fits(found, value.mark):
+        only_reference = _REFERENCE.fullmatch(text)
+        if only_reference and only_reference[2] is not None:
+            value_found = self.lookup(only_reference[2], value.mark)
+            if value_found is None or not self.fits(value_found, value.mark):
                 return Value(None, value.mark, broken=True)
-            return replace(found, mark=value.mark)
+            return replace(value_found, mark=value.mark)
         parts: list[str] = []
         at = 0
         for match in _REFERENCE.finditer(text):
@@ -107,7 +109,8 @@ class _Variables:
         return replace(value, data=result)
 
     def fits(self, found: Value, mark: Mark) -> bool:
-        """The variable's value may be put in here; lists of lists of variables must not explode."""
+        """Return whether the variable's value may be inserted here: lists of lists of variables must not grow without
+        limit."""
         self.expanded += self.size(found)
         if self.expanded <= MOST_VALUES and found.depth <= MOST_DEPTH:
             return True
@@ -115,7 +118,7 @@ class _Variables:
         return False
 
     def size(self, value: Value) -> int:
-        """How many values there are in ``value``; each object is counted once only, so that this costs little."""
+        """Return the number of values in ``value``; each object is counted only once, which is cheap."""
         if not isinstance(value.data, (dict, tuple)):
             return 1
         inner = value.data.values() if isinstance(value.data, dict) else value.data
@@ -125,14 +128,14 @@ class _Variables:
         return self.sizes[key]
 
     def text(self, name: str, mark: Mark) -> str | None:
-        """A variable as text, for use inside of longer text."""
+        """Return a variable as text, for insertion into longer text."""
         found = self.lookup(name, mark)
         if found is None or found.broken:
             return None
         if isinstance(found.data, bool):
             return str(found.data).lower()
         if found.data is None or isinstance(found.data, (tuple, dict)):
-            self.problems.add(mark, f"variable {name!r} is {found.kind} and cannot stand inside of text")
+            self.problems.add(mark, f"variable {name!r} is {found.kind} and cannot be inserted into text")
             return None
         return str(found.data)
 
@@ -162,8 +165,8 @@ class _Variables:
 
 
 class FromProgram(dict[str, Any]):
-    """Overrides that a program gave to ``function``: problems speak of them in Python's words. ``keywords`` were
-    arguments of their own, beside those that the function has by itself (``known``)."""
+    """Overrides that a program passed to ``function``, so that problems are reported in Python's terms. ``keywords``
+    were separate keyword arguments, in addition to the function's own ones (``known``)."""
 
     def __init__(
         self, function: str, overrides: Mapping[str, Any], keywords: Mapping[str, Any] | None = None,
@@ -175,14 +178,14 @@ class FromProgram(dict[str, Any]):
         self.known = tuple(known)
 
     def without(self, keys: Collection[str]) -> FromProgram:
-        """The rest of them."""
-        rest = FromProgram(self.function, {k: v for k, v in self.items() if k not in keys}, None, self.known)
-        rest.keywords = self.keywords
-        return rest
+        """Return the overrides without ``keys``."""
+        remaining = FromProgram(self.function, {k: v for k, v in self.items() if k not in keys}, None, self.known)
+        remaining.keywords = self.keywords
+        return remaining
 
 
 def mark_of(overrides: Mapping[str, Any], key: str) -> Mark:
-    """The place of an override, as the user wrote it."""
+    """Return the position of an override, as the user wrote it."""
     if not isinstance(overrides, FromProgram):
         return Mark(f"--set {key}", 1, 1)
     written = f"{key}=..." if key in overrides.keywords else f"overrides={{{key!r}: ...}}"
@@ -192,11 +195,15 @@ def mark_of(overrides: Mapping[str, Any], key: str) -> Mark:
 def override(
     root: Value, overrides: Mapping[str, Any], sections: Mapping[str, Sequence[str]], problems: Problems
 ) -> Value:
-    """The document with ``overrides`` put in: names of variables, dotted paths into it, or ``graph.STEP.ARGUMENT``,
-    where the step goes by its name or its operator."""
-    for key, given in overrides.items():
+    """Return the document with ``overrides`` applied: names of variables, dotted paths, or ``graph.STEP.ARGUMENT`` with
+    the step's name or operator."""
+    for key, user_value in overrides.items():
         mark = mark_of(overrides, key)
-        value = _from_command_line(given, mark, problems) if isinstance(given, str) else from_python(given, mark)
+        value = (
+            _from_command_line(user_value, mark, problems)
+            if isinstance(user_value, str)
+            else from_python(user_value, mark)
+        )
         before = len(problems.found)
         path = _in_step(root, key, mark, problems) or _path(root, key, sections)
         if len(problems.found) > before:
@@ -216,7 +223,7 @@ def override(
 
 
 def setting(text: str, name: str) -> Any:
-    """The value of ``text``, given for ``name`` on the command line. Raises SpecErrors where it means nothing."""
+    """Return the value of ``text``, given for ``name`` on the command line. Raises SpecErrors if it is invalid."""
     problems = Problems()
     value = _from_command_line(text, Mark(name, 1, 1), problems)
     problems.raise_any()
@@ -224,7 +231,7 @@ def setting(text: str, name: str) -> Any:
 
 
 def _from_command_line(text: str, mark: Mark, problems: Problems) -> Value:
-    """Lists, mappings and quoted text as YAML; anything else is one plain scalar, whatever characters it holds."""
+    """Parse lists, mappings and quoted text as YAML; any other text is one scalar, whatever characters it contains."""
     if text[:1] in ("[", "{", '"', "'"):
         found = parse(text, mark.file, problems)
         return found if found is not None else Value(None, mark, broken=True)
@@ -240,11 +247,12 @@ def _variables(root: Value) -> list[str]:
 
 
 _Path = list[str | int]
-"""Keys and places in lists, from the document down to a value."""
+"""Keys and list indices that lead from the document to a value."""
 
 
 def _in_step(root: Value, key: str, mark: Mark, problems: Problems) -> _Path | None:
-    """Where ``graph.STEP.ARGUMENT`` points to; None for a key of another kind, or where no one step is meant."""
+    """Return the path that ``graph.STEP.ARGUMENT`` denotes; None for a key of another form, or if not exactly one step
+    matches."""
     assert isinstance(root.data, dict)
     section, _, rest = key.partition(".")
     step, _, argument = rest.rpartition(".")
@@ -253,11 +261,11 @@ def _in_step(root: Value, key: str, mark: Mark, problems: Problems) -> _Path | N
         return None
     steps = list(_steps(graph, ["graph"]))
     for names in ([name for _, name, _ in steps], [op for _, _, op in steps]):
-        found = [path for (path, _, _), name in zip(steps, names, strict=True) if name == step]
-        if len(found) == 1:
-            return [*found[0], argument]
-        if found:
-            problems.add(mark, f"{len(found)} steps are {show(step)}: give the one that is meant a `name:` of its own")
+        paths = [path for (path, _, _), name in zip(steps, names, strict=True) if name == step]
+        if len(paths) == 1:
+            return [*paths[0], argument]
+        if paths:
+            problems.add(mark, f"{len(paths)} steps match {show(step)}: give the intended one a unique `name:`")
             return None
     known = dict.fromkeys(name or op for _, name, op in steps)
     hint = nearest(step, known) or f"; steps: {', '.join(known) or 'none'}"
@@ -266,7 +274,7 @@ def _in_step(root: Value, key: str, mark: Mark, problems: Problems) -> _Path | N
 
 
 def _steps(value: Value, path: _Path) -> Iterator[tuple[_Path, str, str]]:
-    """All steps of a graph and of the branches in it: where they are, their names ("" without one) and operators."""
+    """Yield all steps of a graph, also in branches: their path, name ("" without one) and operator."""
     for i, step in enumerate(value.data if isinstance(value.data, tuple) else ()):
         if not isinstance(step.data, dict):
             continue
@@ -279,7 +287,7 @@ def _steps(value: Value, path: _Path) -> Iterator[tuple[_Path, str, str]]:
 
 
 def _path(root: Value, key: str, sections: Mapping[str, Sequence[str]]) -> _Path | None:
-    """Where ``key`` points to; None where that is nowhere."""
+    """Return the path that ``key`` denotes; None if there is none."""
     assert isinstance(root.data, dict)
     if key in _variables(root):
         return ["vars", key]
@@ -288,10 +296,10 @@ def _path(root: Value, key: str, sections: Mapping[str, Sequence[str]]) -> _Path
         return [*parts] if parts[1] in _variables(root) else None
     if parts[0] not in sections or parts[0] in ("vars", "graph") or "" in parts:
         return None
-    here: Value | None = root
+    value: Value | None = root
     for part in parts[:-1]:
-        here = here.data.get(part) if here is not None and isinstance(here.data, dict) else None
-        if here is not None and not isinstance(here.data, dict) and here.data is not None:
+        value = value.data.get(part) if value is not None and isinstance(value.data, dict) else None
+        if value is not None and not isinstance(value.data, dict) and value.data is not None:
             return None
     if len(parts) == 2 and sections[parts[0]] and parts[1] not in sections[parts[0]] and parts[0] != "write":
         return None

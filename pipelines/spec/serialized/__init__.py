@@ -1,1 +1,1 @@
-"""DALI's serialized pipelines: the wire format, what a file says, and the graph that comes of it."""
+"""DALI's serialized pipelines: their wire format, their contents, and conversion to a graph."""

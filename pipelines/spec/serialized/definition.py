@@ -1,6 +1,6 @@
-"""The contents of a serialized pipeline of DALI's: operators, tensors by name, arguments, settings.
+"""The contents of a serialized pipeline of DALI: operators, tensors by name, arguments, settings.
 
-The numbers of the fields were found by looking at files that DALI 2.4 wrote.
+Field numbers were determined from files that DALI 2.4 wrote.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ....readers.records.message import message_fields
 from . import wire
 
 LARGEST = 16 << 20
-"""Bytes of a file."""
+"""Largest accepted file, in bytes."""
 _MOST_OPERATORS = 10_000
 _DEEPEST = 4
-"""Levels of arguments in arguments; features of readers.tfrecord have three."""
+"""Largest nesting depth of arguments; features of readers.tfrecord have three levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class TensorName:
     name: str
     device: str
     argument: str = ""
-    """The argument that it is the value of; empty for a plain input."""
+    """Name of the argument whose value the tensor is; empty for a regular input."""
     dtype: int = -1
     ndim: int = -1
     layout: str | None = None
@@ -34,10 +34,10 @@ class TensorName:
 
 @dataclass(slots=True)
 class SavedOperator:
-    """One operator as the file has it."""
+    """One operator as stored in the file."""
 
     schema: str = ""
-    """DALI's name: ``decoders__Image``."""
+    """DALI's name of the operator: ``decoders__Image``."""
     name: str = ""
     inputs: list[TensorName] = field(default_factory=list)
     outputs: list[TensorName] = field(default_factory=list)
@@ -45,13 +45,13 @@ class SavedOperator:
 
     @property
     def shown(self) -> str:
-        """For messages."""
+        """Name of the operator for messages."""
         return f"{self.schema} ({self.name})" if self.name else self.schema
 
 
 @dataclass(slots=True)
 class SavedPipeline:
-    """The file."""
+    """The contents of a serialized pipeline."""
 
     num_threads: int = 0
     batch_size: int = 0
@@ -64,79 +64,79 @@ class SavedPipeline:
 
 
 def parse(data: bytes) -> SavedPipeline:
-    """The pipeline in ``data``. Raises SpecError that says why it is none."""
+    """Parse ``data`` into a pipeline. Raises SpecError with the reason if it is not one."""
     if len(data) > LARGEST:
-        raise SpecError(f"the file has more than {LARGEST:,} bytes; serialized pipelines of up to that size are read")
+        raise SpecError(f"the file has more than {LARGEST:,} bytes, the limit for serialized pipelines")
     try:
         return _pipeline(data)
     except ValueError as e:
-        raise SpecError(f"this is no serialized pipeline of DALI's, or it is damaged: {e}") from None
+        raise SpecError(f"this is not a serialized pipeline of DALI, or it is damaged: {e}") from None
 
 
 def _pipeline(data: bytes) -> SavedPipeline:
-    made = SavedPipeline()
+    pipeline = SavedPipeline()
     numbers = {1: "num_threads", 2: "batch_size", 8: "device_id", 9: "seed", 13: "cpu_queue", 14: "gpu_queue"}
     for number, value in message_fields(data):
         if number in numbers:
-            setattr(made, numbers[number], _integer(value))
+            setattr(pipeline, numbers[number], _integer(value))
         elif number == 5:
-            made.operators.append(_operator(wire.message(value)))
-            if len(made.operators) > _MOST_OPERATORS:
+            pipeline.operators.append(_operator(wire.message(value)))
+            if len(pipeline.operators) > _MOST_OPERATORS:
                 raise ValueError(f"it has more than {_MOST_OPERATORS:,} operators")
         elif number == 7:
-            made.outputs.append(_tensor(wire.message(value), output=True))
-    if not made.operators or not made.outputs:
+            pipeline.outputs.append(_tensor(wire.message(value), output=True))
+    if not pipeline.operators or not pipeline.outputs:
         raise ValueError("it has no operators, or no outputs")
-    return made
+    return pipeline
 
 
 def _integer(value: wire.Field) -> int:
-    found = wire.integers(value)
-    if len(found) != 1:
-        raise ValueError("a row of numbers is where one must be")
-    return found[0]
+    numbers = wire.integers(value)
+    if len(numbers) != 1:
+        raise ValueError("found a list of numbers instead of one")
+    return numbers[0]
 
 
 def _operator(data: bytes) -> SavedOperator:
-    made = SavedOperator()
+    operator = SavedOperator()
     for number, value in message_fields(data):
         if number == 1:
-            made.schema = wire.text(value)
+            operator.schema = wire.text(value)
         elif number == 2:
-            made.inputs.append(_tensor(wire.message(value)))
+            operator.inputs.append(_tensor(wire.message(value)))
         elif number == 3:
-            made.outputs.append(_tensor(wire.message(value)))
+            operator.outputs.append(_tensor(wire.message(value)))
         elif number == 4:
             name, argument = _argument(wire.message(value), 0)
-            made.arguments[name] = argument
+            operator.arguments[name] = argument
         elif number == 5:
-            made.name = wire.text(value)
-    if not made.schema:
+            operator.name = wire.text(value)
+    if not operator.schema:
         raise ValueError("an operator has no name")
-    return made
+    return operator
 
 
 def _tensor(data: bytes, output: bool = False) -> TensorName:
-    """``output``: of the pipeline; there field 4 is a layout."""
-    found: dict[int, wire.Field] = dict(message_fields(data))
-    if not {1, 2} <= found.keys():
+    """Parse a tensor. ``output``: it is an output of the pipeline, whose field 4 is a layout."""
+    fields: dict[int, wire.Field] = dict(message_fields(data))
+    if not {1, 2} <= fields.keys():
         raise ValueError("an input or output has no name, or no device")
-    device = wire.text(found[2])
+    device = wire.text(fields[2])
     if device not in ("cpu", "gpu"):
         raise ValueError(f"a tensor is on {device!r}; there are cpu and gpu")
-    fourth = wire.text(found[4]) if 4 in found else None
+    fourth = wire.text(fields[4]) if 4 in fields else None
     return TensorName(
-        name=wire.text(found[1]),
+        name=wire.text(fields[1]),
         device=device,
-        argument=(fourth or "") if not output and _integer(found.get(3, 0)) else "",
-        dtype=_integer(found.get(5, 2**64 - 1)),
-        ndim=_integer(found.get(6, 2**64 - 1)),
+        argument=(fourth or "") if not output and _integer(fields.get(3, 0)) else "",
+        dtype=_integer(fields.get(5, 2**64 - 1)),
+        ndim=_integer(fields.get(6, 2**64 - 1)),
         layout=fourth if output else None,
     )
 
 
 def _argument(data: bytes, depth: int) -> tuple[str, Any]:
-    """Name and value: a number, a text, a list of these, or a dict of arguments."""
+    """Return name and value of an argument: a number, a text, a list of these, or a dict of arguments."""
     if depth > _DEEPEST:
         raise ValueError("arguments are nested too deeply")
     name, vector = "", False

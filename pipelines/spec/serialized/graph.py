@@ -1,4 +1,5 @@
-"""The graph of a serialized pipeline: DALI's operators as ours, its splits and merges as conditionals."""
+"""Conversion of a serialized pipeline to a graph: DALI's operators become dali-run's, its splits and merges
+conditionals."""
 
 from __future__ import annotations
 
@@ -21,20 +22,20 @@ from ...plugins import find_operator, load_operators
 from .definition import SavedOperator, SavedPipeline, TensorName
 
 _SILENT = frozenset({"device", "preserve", "preserve_name", "bytes_per_sample_hint", "seed", "name"})
-"""Arguments that are no operator's own; so are those that begin with an underscore."""
+"""Arguments that do not belong to the operators themselves; arguments that begin with an underscore do not either."""
 _SYMBOLS = {
     "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "fdiv": "{} / {}", "div": "{} // {}", "mod": "{} % {}",
     "eq": "{} == {}", "neq": "{} != {}", "lt": "{} < {}", "leq": "{} <= {}", "gt": "{} > {}", "geq": "{} >= {}",
     "bitand": "{} & {}", "bitor": "{} | {}", "bitxor": "{} ^ {}", "lshift": "{} << {}", "rshift": "{} >> {}",
     "minus": "-{}", "plus": "+{}", "bitnot": "~{}",
 }  # fmt: skip
-"""DALI's names of arithmetic operators that are symbols here; all others are functions of the same name."""
+"""DALI's names for the arithmetic operators that are symbols here; all others are functions with the same name."""
 _CALL = re.compile(r"([a-z][a-z0-9_]*)\(([^()]*)\)")
 _OPERAND = re.compile(r"&(\d{1,6})|\$(\d{1,6}):([a-z0-9]+)")
 _FEATURE_TYPES = {0: "int64", 1: "string", 2: "float"}
 _REFUSED = re.compile(r"(?i).*python_?function.*|numba_?func.*|.*python_?function_?impl")
 Path = tuple[tuple[Edge, bool], ...]
-"""The branches of DALI's splits that a tensor stands in: condition and which branch, outermost first."""
+"""Branches of DALI's splits in which a tensor was computed: (condition, branch), outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +47,28 @@ class _Tensor:
 
 @cache
 def _names_of_schemas() -> dict[str, str]:
-    """Every name that DALI's files use for an operator, with the operator's own."""
+    """Return every name of an operator in DALI's files, with the operator's name here."""
     load_operators()
-    own = operators()
-    known = callable_names(own, (alias for op in own.values() for alias in op.aliases))
-    found = {class_name(n).replace(".", "__"): n for n in known.values()}
-    found |= {class_name(old).replace(".", "__"): new for old, new in known.items()}
-    return {**found, "readers___TFRecord": "readers.tfrecord", "_TFRecordReader": "readers.tfrecord",
+    registered = operators()
+    known = callable_names(registered, (alias for op in registered.values() for alias in op.aliases))
+    schemas = {class_name(n).replace(".", "__"): n for n in known.values()}
+    schemas |= {class_name(old).replace(".", "__"): new for old, new in known.items()}
+    return {**schemas, "readers___TFRecord": "readers.tfrecord", "_TFRecordReader": "readers.tfrecord",
             "TFRecordReader": "readers.tfrecord", "_Shape": "shapes", "Copy": "copy"}  # fmt: skip
 
 
 def convert(saved: SavedPipeline) -> tuple[GraphBuilder, dict[str, Edge]]:
-    """The graph in a builder, with its outputs by their numbers. Raises SpecError that names the operator at fault."""
-    made = _Conversion(on_gpu=_uses_gpu(saved))
+    """Convert the pipeline to a graph in a builder, and its outputs by number. Raises SpecError, which names the
+    operator that cannot be converted."""
+    conversion = _Conversion(on_gpu=_uses_gpu(saved))
     for op in saved.operators:
         try:
-            made.add(op)
+            conversion.add(op)
         except SpecError as e:
             raise e.at(op.shown) from None
-        except (TypeError, ValueError, OverflowError) as e:  # a value of another kind than DALI writes there
+        except (TypeError, ValueError, OverflowError) as e:  # the value is of another kind than DALI writes there
             raise SpecError(f"{op.shown}: an argument is wrong: {e}") from None
-    return made.builder, {str(k): made.read(t).edge for k, t in enumerate(saved.outputs)}
+    return conversion.builder, {str(k): conversion.read(t).edge for k, t in enumerate(saved.outputs)}
 
 
 def _uses_gpu(saved: SavedPipeline) -> bool:
@@ -78,7 +80,7 @@ class _Conversion:
     def __init__(self, on_gpu: bool) -> None:
         self.builder = GraphBuilder()
         self._on_gpu = on_gpu
-        """Something of the pipeline is on a GPU, so that it is said of each operator where it runs."""
+        """Whether some tensor is on a GPU, so that each operator gets an explicit device."""
         self._tensors: dict[str, _Tensor] = {}
         self._conditions: dict[tuple[Edge, Path], Edge] = {}
         self._copies: dict[tuple[Edge, str, Path], _Tensor] = {}
@@ -86,26 +88,26 @@ class _Conversion:
     # -- tensors ------------------------------------------------------------------------------------------------
 
     def read(self, name: TensorName) -> _Tensor:
-        """The tensor ``name``, on the device on which it is wanted. Raises SpecError."""
-        found = self._tensors.get(name.name)
-        if found is None:
-            raise SpecError(f"the file uses {name.name!r} before anything makes it")
-        if found.device == name.device:
-            return found
-        key = (found.edge, name.device, found.path)
+        """Return the tensor ``name`` on its device, copied there if needed. Raises SpecError."""
+        tensor = self._tensors.get(name.name)
+        if tensor is None:
+            raise SpecError(f"the file uses {name.name!r} before it is defined")
+        if tensor.device == name.device:
+            return tensor
+        key = (tensor.edge, name.device, tensor.path)
         if key not in self._copies:
             device: DeviceRequest = "gpu" if name.device == "gpu" else "cpu"
-            with self._inside(found.path):
-                (edge,) = self.builder.add("copy", [found.edge], device=device)
-            self._copies[key] = _Tensor(edge, name.device, found.path)
+            with self._inside(tensor.path):
+                (edge,) = self.builder.add("copy", [tensor.edge], device=device)
+            self._copies[key] = _Tensor(edge, name.device, tensor.path)
         return self._copies[key]
 
     def _write(self, op: SavedOperator, tensors: Sequence[_Tensor]) -> None:
         if len(tensors) != len(op.outputs):
-            raise SpecError(f"has {len(op.outputs)} outputs in the file, {len(tensors)} here")
+            raise SpecError(f"has {len(op.outputs)} outputs in the file, but {len(tensors)} in dali-run")
         for name, tensor in zip(op.outputs, tensors, strict=True):
             if name.name in self._tensors:
-                raise SpecError(f"the file makes {name.name!r} twice")
+                raise SpecError(f"the file defines {name.name!r} twice")
             self._tensors[name.name] = tensor
 
     @contextmanager
@@ -120,7 +122,7 @@ class _Conversion:
 
     @staticmethod
     def _path(tensors: Sequence[_Tensor]) -> Path:
-        """The branch in which an operator with these inputs stands: the innermost of theirs."""
+        """Return the branch in which an operator with these inputs runs: the innermost branch of its inputs."""
         deepest = max((t.path for t in tensors), key=len, default=())
         if any(deepest[: len(t.path)] != t.path for t in tensors):
             raise SpecError("its inputs are from different branches of conditionals")
@@ -129,9 +131,9 @@ class _Conversion:
     # -- operators ----------------------------------------------------------------------------------------------
 
     def add(self, op: SavedOperator) -> None:
-        """Add one operator of the file. Raises SpecError."""
+        """Convert one operator of the file. Raises SpecError."""
         if _REFUSED.fullmatch(op.schema):
-            raise SpecError("calls a Python function, which a serialized pipeline does not hold; leave it out of the "
+            raise SpecError("calls a Python function, which serialized pipelines do not contain; remove it from the "
                             "pipeline, or write the pipeline in Python")  # fmt: skip
         inputs = [self.read(t) for t in op.inputs if not t.argument]
         named = {t.argument: self.read(t) for t in op.inputs if t.argument}
@@ -147,8 +149,8 @@ class _Conversion:
             return
         name = _names_of_schemas().get(op.schema)
         if name is None:
-            raise SpecError("DALI has this operator, dali-run has not" if op.schema[:1].isupper() or "__" in op.schema
-                            else "is no operator that dali-run knows")  # fmt: skip
+            raise SpecError("DALI has this operator, dali-run does not" if op.schema[:1].isupper() or "__" in op.schema
+                            else "is not an operator that dali-run knows")  # fmt: skip
         constants = {k: v for k, v in op.arguments.items() if k not in _SILENT and not k.startswith("_")}
         if name == "readers.tfrecord":
             constants = _with_features(constants)
@@ -162,17 +164,17 @@ class _Conversion:
         self, op: SavedOperator, name: str, inputs: Sequence[_Tensor], constants: Mapping[str, Any],
         named: Mapping[str, _Tensor],
     ) -> tuple[Edge, ...]:  # fmt: skip
-        """Add the operator ``name`` and its outputs."""
+        """Add the operator ``name``, and register its outputs."""
         cls = find_operator(name)
         known = parameters(cls)
-        given = {k: _fitting(v, known[k].is_vector) if k in known else v for k, v in constants.items()}
+        values = {k: _fitting(v, known[k].is_vector) if k in known else v for k, v in constants.items()}
         path = self._path([*inputs, *named.values()])
         seed = op.arguments.get("seed")
         with self._inside(path):
             edges = self.builder.add(
                 cls,
                 [t.edge for t in inputs],
-                {**given, **{k: t.edge for k, t in named.items()}},
+                {**values, **{k: t.edge for k, t in named.items()}},
                 name=self._own_name(op),
                 device=self._device(op),
                 seed=seed if isinstance(seed, int) and seed >= 0 else None,
@@ -181,7 +183,7 @@ class _Conversion:
         return edges
 
     def _own_name(self, op: SavedOperator) -> str | None:
-        """The name that the program gave; DALI makes one up otherwise."""
+        """Return the name that the program gave to the operator; None if DALI generated it."""
         kept = op.arguments.get("preserve_name", not op.name.startswith("__"))
         return op.name if kept is True and op.name else None
 
@@ -189,8 +191,8 @@ class _Conversion:
         device = op.arguments.get("device", "cpu")
         if device not in ("cpu", "mixed", "gpu"):
             raise SpecError(f"device is {device!r}; there are cpu, mixed and gpu")
-        found: DeviceRequest = device if self._on_gpu else "auto"
-        return found
+        device_request: DeviceRequest = device if self._on_gpu else "auto"
+        return device_request
 
     def _pass_on(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
         self._write(op, _exactly(inputs, 1))
@@ -241,25 +243,25 @@ class _Conversion:
         integers, reals = (_list(op.arguments.get(k, [])) for k in ("integer_constants", "real_constants"))
         used: list[_Tensor] = []
 
-        def operand(found: re.Match[str]) -> str:
-            if found[1]:
-                if int(found[1]) >= len(inputs):
-                    raise SpecError(f"{text!r} uses an input that the operator has not")
-                used.append(inputs[int(found[1])])
+        def operand(match: re.Match[str]) -> str:
+            if match[1]:
+                if int(match[1]) >= len(inputs):
+                    raise SpecError(f"{text!r} uses an input that the operator does not have")
+                used.append(inputs[int(match[1])])
                 return _letter(len(used) - 1)
-            return _constant(int(found[2]), found[3], integers, reals)
+            return _constant(int(match[2]), match[3], integers, reals)
 
         self._call(op, "expr", used, {"expr": _expression(text, operand)}, {})
 
     def _subscript(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
-        given = {**op.arguments, **named}
-        dims = given.get("num_subscripts")
+        all_arguments = {**op.arguments, **named}
+        dims = all_arguments.get("num_subscripts")
         if not isinstance(dims, int) or not 0 < dims <= 32:
             raise SpecError(f"num_subscripts is {dims!r}")
         kinds, parts = "", {"start": [0] * dims, "stop": [0] * dims, "step": [1] * dims}
         where = (("at", "start"), ("lo", "start"), ("hi", "stop"), ("step", "step"))
         for k in range(dims):
-            has = {n: given[f"{n}_{k}"] for n in ("at", "lo", "hi", "step") if f"{n}_{k}" in given}
+            has = {n: all_arguments[f"{n}_{k}"] for n in ("at", "lo", "hi", "step") if f"{n}_{k}" in all_arguments}
             kinds += "i" if "at" in has else {(0, 0): ":", (1, 0): "[", (0, 1): "]", (1, 1): "s"}[
                 ("lo" in has, "hi" in has)
             ]  # fmt: skip
@@ -277,7 +279,7 @@ class _Conversion:
         self._call(op, "tensor_subscript", inputs, constants, vectors)
 
     def _stacked(self, values: Sequence[Any], path: Path) -> Edge:
-        """Numbers, and tensors with a number a sample, as one vector a sample."""
+        """Combine numbers, and tensors with one number per sample, into one vector per sample."""
         with self._inside(path):
             rows = []
             for v in values:
@@ -307,7 +309,8 @@ def _list(value: Any) -> list[Any]:
 
 
 def _fitting(value: Any, vector: bool) -> Any:
-    """DALI writes ``[8.0]`` where a single number was given to an argument that may be a list."""
+    """Return the only element of a list, unless the argument needs a list: DALI writes ``[8.0]`` for a single
+    number."""
     return value[0] if isinstance(value, list) and len(value) == 1 and not vector else value
 
 
@@ -318,7 +321,7 @@ def _letter(k: int) -> str:
 
 
 def _constant(index: int, kind: str, integers: Sequence[Any], reals: Sequence[Any]) -> str:
-    """``$0:int32`` as a part of an expression."""
+    """Return ``$0:int32`` as a constant of an expression."""
     values = reals if kind.startswith("float") else integers
     if index >= len(values):
         raise SpecError(f"the expression uses constant {index}, of {len(values)}")
@@ -332,26 +335,26 @@ def _constant(index: int, kind: str, integers: Sequence[Any], reals: Sequence[An
 
 
 def _expression(text: str, operand: Callable[[re.Match[str]], str]) -> str:
-    """``add(&0 $0:int32)`` as an expression of ours; calls may stand inside calls."""
+    """Convert ``add(&0 $0:int32)`` to an expression of dali-run; calls may be nested."""
     if len(text) > 10_000:
         raise SpecError("an expression is longer than 10,000 characters")
-    done: list[str] = []
+    subexpressions: list[str] = []
 
     def part(word: str) -> str:
-        found = _OPERAND.fullmatch(word)
-        if found:
-            return operand(found)
-        if word.startswith("#") and word[1:].isdigit() and int(word[1:]) < len(done):
-            return done[int(word[1:])]
-        raise SpecError(f"{text[:80]!r} is no expression: {word[:40]!r} is no operand")
+        match = _OPERAND.fullmatch(word)
+        if match:
+            return operand(match)
+        if word.startswith("#") and word[1:].isdigit() and int(word[1:]) < len(subexpressions):
+            return subexpressions[int(word[1:])]
+        raise SpecError(f"{text[:80]!r} is not an expression: {word[:40]!r} is not an operand")
 
-    def call(found: re.Match[str]) -> str:
-        words = [part(w) for w in found[2].split()]
-        template = _SYMBOLS.get(found[1])
+    def call(match: re.Match[str]) -> str:
+        words = [part(w) for w in match[2].split()]
+        template = _SYMBOLS.get(match[1])
         if template is not None and template.count("{}") != len(words):
-            raise SpecError(f"{found[1]} takes {template.count('{}')} operands, got {len(words)}")
-        done.append(f"({template.format(*words)})" if template else f"{found[1]}({', '.join(words)})")
-        return f" #{len(done) - 1} "
+            raise SpecError(f"{match[1]} takes {template.count('{}')} operands, got {len(words)}")
+        subexpressions.append(f"({template.format(*words)})" if template else f"{match[1]}({', '.join(words)})")
+        return f" #{len(subexpressions) - 1} "
 
     while (after := _CALL.sub(call, text)) != text:
         text = after
@@ -360,28 +363,28 @@ def _expression(text: str, operand: Callable[[re.Match[str]], str]) -> str:
 
 
 def _with_promises(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of external_source with its type by name; an empty layout says nothing."""
-    made = {k: v for k, v in constants.items() if not (k == "layout" and v == "")}
-    if "dtype" in made:
-        made["dtype"] = parse_dtype(made["dtype"]).name
-    return made
+    """Return the arguments of external_source with the type by name, and without an empty layout."""
+    arguments = {k: v for k, v in constants.items() if not (k == "layout" and v == "")}
+    if "dtype" in arguments:
+        arguments["dtype"] = parse_dtype(arguments["dtype"]).name
+    return arguments
 
 
 def _with_features(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of readers.tfrecord with features by name, as they are declared here."""
-    rest = {k: v for k, v in constants.items() if k not in ("features", "feature_names")}
+    """Return the arguments of readers.tfrecord with features by name, as the reader here declares them."""
+    remaining = {k: v for k, v in constants.items() if k not in ("features", "feature_names")}
     names, features = (_list(constants.get(k, [])) for k in ("feature_names", "features"))
     if len(names) != len(features):
         raise SpecError(f"has {len(names)} names for {len(features)} features")
-    return {**rest, "features": {str(n): _feature(f) for n, f in zip(names, features, strict=True)}}
+    return {**remaining, "features": {str(n): _feature(f) for n, f in zip(names, features, strict=True)}}
 
 
 def _feature(saved: Any) -> dict[str, Any]:
     if not isinstance(saved, Mapping) or saved.get("type") not in _FEATURE_TYPES:
-        raise SpecError(f"a feature is no feature: {str(saved)[:80]}")
-    made: dict[str, Any] = {"dtype": _FEATURE_TYPES[saved["type"]]}
+        raise SpecError(f"a feature cannot be read: {str(saved)[:80]}")
+    feature: dict[str, Any] = {"dtype": _FEATURE_TYPES[saved["type"]]}
     if not saved.get("has_shape"):
-        return {**made, "shape": _list(saved.get("partial_shape", [])), "var_len": True}
-    made["shape"] = _list(saved.get("shape", []))
+        return {**feature, "shape": _list(saved.get("partial_shape", [])), "var_len": True}
+    feature["shape"] = _list(saved.get("shape", []))
     default = saved.get("default_value")
-    return made if default is None else {**made, "default": default}
+    return feature if default is None else {**feature, "default": default}

@@ -1,6 +1,6 @@
-"""Fields of DALI's protobuf files as the values that they stand for. Nothing is trusted.
+"""Fields of DALI's protobuf files as values. The input is not trusted.
 
-All raise ValueError where a field is of another kind.
+All functions raise ValueError for a field of another kind.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import struct
 from ....readers.records.varint import varint
 
 Field = int | bytes
-"""A varint as its unsigned number; anything else as bytes (fixed numbers as 4 or 8 of them)."""
+"""A field: a varint as its unsigned number; any other kind as bytes (fixed-size numbers as 4 or 8 bytes)."""
 
 
 def integers(field: Field) -> list[int]:
-    """An int64 field, or a packed row of them."""
+    """Decode an int64 field, or a packed list of them."""
     if isinstance(field, int):
         return [_signed(field)]
-    found, at = [], 0
-    while at < len(field):
-        value, at = varint(field, at)
-        found.append(_signed(value))
-    return found
+    values, position = [], 0
+    while position < len(field):
+        value, position = varint(field, position)
+        values.append(_signed(value))
+    return values
 
 
 def floats(field: Field) -> list[float]:
-    """A float field, or a packed row of them: the shortest decimal numbers that are these floats."""
+    """Decode a float field, or a packed list of them, as the shortest decimal numbers for these floats."""
     if isinstance(field, int) or len(field) % 4:
-        raise ValueError("a number is no float32")
+        raise ValueError("a number is not a float32")
     return [shortest(v) for (v,) in struct.iter_unpack("<f", field)]
 
 
 def shortest(value: float) -> float:
-    """The number with the fewest digits whose float32 is ``value``: 0.3, not 0.30000001192092896."""
+    """Return the number with the fewest digits whose float32 is ``value``: 0.3, not 0.30000001192092896."""
     if value != value or value in (float("inf"), float("-inf")):
         return value
     for digits in range(6, 9):
@@ -43,9 +43,9 @@ def shortest(value: float) -> float:
 
 
 def text(field: Field) -> str:
-    """A string field."""
+    """Decode a string field."""
     if isinstance(field, int):
-        raise ValueError("a number is where a text must be")
+        raise ValueError("found a number instead of a text")
     try:
         return field.decode()
     except UnicodeDecodeError:
@@ -53,9 +53,9 @@ def text(field: Field) -> str:
 
 
 def message(field: Field) -> bytes:
-    """A nested message."""
+    """Return the bytes of a nested message."""
     if isinstance(field, int):
-        raise ValueError("a number is where a message must be")
+        raise ValueError("found a number instead of a message")
     return field
 
 

@@ -176,7 +176,7 @@ PATHS = [
 @pytest.mark.parametrize("text", PATHS)
 def test_zero_characters_in_paths_are_problems_of_the_spec(text: str, tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(f"version: 1\n{text}\noutputs: {{x: x}}\n")
-    with pytest.raises(SpecError, match=r"t\.yaml:2:\d+: 'd\\x00(\.py)?' holds a zero character"):
+    with pytest.raises(SpecError, match=r"t\.yaml:2:\d+: 'd\\x00(\.py)?' contains a zero character"):
         load_spec(tmp_path / "t.yaml")
 
 
@@ -235,8 +235,8 @@ def test_what_one_branch_defines_is_unusable_after(tmp_path: Path) -> None:
 """
     (line,) = graph_errors(steps, tmp_path)
     assert line == (
-        "6:28: step 3 (example.turn): 'extra' is made only in the `then` branch of step 2 (if); "
-        "make it in `else` too, or before the conditional"
+        "6:28: step 3 (example.turn): 'extra' is defined only in the `then` branch of step 2 (if); "
+        "define it also in `else`, or before the conditional"
     )
 
 
@@ -332,16 +332,16 @@ extra: 1
         ("{op: example.turn, in: images, count: 1, out: [a, b]}", "has 1 output, but `out` names 2"),
         ("{op: example.make, out: a}", "has 2 outputs, but `out` names 1 (write _ for"),
         ("{op: example.turn, out: a, count: 1}", "takes 1 input, got 0"),
-        ("{op: example.turn, in: $images, count: 1, out: a}", "write images without the $"),
-        ("{op: example.turn, in: images, count: 1, out: lambda}", "a word of Python's"),
+        ("{op: example.turn, in: $images, count: 1, out: a}", "takes names without $: write images"),
+        ("{op: example.turn, in: images, count: 1, out: lambda}", "is a Python keyword"),
         ("{op: example.turn, in: images, count: 1, out: a b}", "must be a name"),
         ("{op: example.turn, in: images, count: 1, out: {a: b}}", "`out` must be a name"),
         ("{op: example.turn, in: images, count: 1, name: [x], out: a}", "name must be text, got a list"),
         ("{op: example.turn, in: images, count: 1, seed: -2, out: a}", "seed must be an integer"),
         ("{op: example.turn, in: images, count: 1, device: gpu:1, out: a}", "device must be auto, cpu, mixed or gpu"),
         ("{op: example.turn, in: images, count: $flag, out: a}", "'count' must be a constant"),
-        ("{op: example.turn, in: images, count: 1, size: [$flag, 3], out: a}", "$flag stands inside of a list"),
-        ("{op: example.turn, in: images, count: 1, title: $1, out: a}", "'$1' is no name of a batch; write $$"),
+        ("{op: example.turn, in: images, count: 1, size: [$flag, 3], out: a}", "$flag is inside a list"),
+        ("{op: example.turn, in: images, count: 1, title: $1, out: a}", "'$1' is not the name of a batch; write $$"),
         ("{op: example.turn, in: images, count: 1, angle: 500, out: a}", "'angle': must be at most 360, got 500"),
         ("{op: example.turn, in: images, count: 1, size: [1, 2, 3], out: a}", "'size': needs 2 values, got 3"),
         ("{op: example.turn, in: images, count: 1, dtype: FLOAT99, out: a}", "'dtype': 'FLOAT99' is not a data type"),
@@ -385,11 +385,11 @@ def test_a_wrong_name_is_told_beside_its_wrong_value(tmp_path: Path) -> None:
         (f"{{version: true, graph: [{MAKE}], outputs: [images]}}", "version must be 1, got True"),
         (f"{{version: 1, graph: [{MAKE}], outputs: []}}", "outputs: must be a mapping"),
         (f"{{version: 1, graph: [{MAKE}], outputs: [images, images]}}", "'images' is listed twice"),
-        (f"{{version: 1, graph: [{MAKE}], outputs: {{../x: images}}}}", "'../x' is no name of an output"),
-        (f"{{version: 1, graph: [{MAKE}], outputs: {{x: $images}}}}", "write images without the $"),
+        (f"{{version: 1, graph: [{MAKE}], outputs: {{../x: images}}}}", "'../x' is not a valid name for an output"),
+        (f"{{version: 1, graph: [{MAKE}], outputs: {{x: $images}}}}", "takes names without $: write images"),
         (f"{{version: 1, graph: [{MAKE}], outputs: [images], pipeline: 3}}", "pipeline must be a mapping, got 3"),
         (f"{{version: 1, graph: [{MAKE}], outputs: [images], vars: [3]}}", "vars must be a mapping"),
-        (f"{{version: 1, graph: [{MAKE}], outputs: [images], vars: {{a b: 3}}}}", "no name of a variable"),
+        (f"{{version: 1, graph: [{MAKE}], outputs: [images], vars: {{a b: 3}}}}", "is not a valid name for a variable"),
         (f"{{version: 1, graph: [{MAKE}], outputs: [images], plugins: my.py}}", "plugins must be a list"),
         (f"{{version: 1, graph: [{MAKE}], outputs: [images], plugins: [os]}}", "a plugin is a Python file"),
         (f"{{version: 1, graph: [{MAKE}], outputs: [images], plugins: [no.py]}}", "there is no plugin"),
@@ -440,7 +440,7 @@ def test_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("{data: x}", '"${dta}"', "there is no variable 'dta'; did you mean data?"),
         ("{}", '"${dta}"', "`vars:` defines none"),
         ('{a: "${b}", b: "${a}"}', "x", "in a circle: a -> b -> a"),
-        ("{a: [1]}", '"x${a}"', "is a list and cannot stand inside of text"),
+        ("{a: [1]}", '"x${a}"', "is a list and cannot be inserted into text"),
         ("{}", '"${env:DALI_RUN_NOT_SET}"', "is not set"),
         ("{a: x}", '"${a"', "without closing it"),
         ("{a: yes}", '"${a}"', "is a switch"),
@@ -503,7 +503,7 @@ def test_overrides_of_steps(tmp_path: Path) -> None:
         ("pipeline.batch_size.x", "3", "the spec has no variable"),
         ("graph.1", "3", "the spec has no variable"),
         ("vars.new", "3", "the spec has no variable"),
-        ("graph.example.turn.count", "3", "2 steps are 'example.turn': give the one that is meant a `name:`"),
+        ("graph.example.turn.count", "3", "2 steps match 'example.turn': give the intended one a unique `name:`"),
         ("graph.example.tur.count", "3", "there is no step 'example.tur' in the graph; did you mean example.turn?"),
         ("graph.Source.counts", "3", "--set graph.Source.counts:1:1: step 1 (example.make)"),
         ("times", "yes", "--set times:1:1: yes is a switch"),
@@ -561,7 +561,7 @@ def test_bytes_that_are_handed_on_may_be_kept(tmp_path: Path) -> None:
         ("{writer: tfrecord, path: 3}", "path must be text, got 3"),
         ("{writer: tfrecord, path: x, indx: 3}", "writer tfrecord has no option 'indx'"),
         ("{writer: tfrecord, path: x, fields: {i: {encode: keep}}}", "keep writes the bytes that were read"),
-        ("{writer: tfrecord, path: x, fields: {i: {encode: raw, quality: 3}}}", "quality means nothing"),
+        ("{writer: tfrecord, path: x, fields: {i: {encode: raw, quality: 3}}}", "quality has no effect"),
         ("{writer: tfrecord, path: x, fields: {i: {encode: raw, speed: 3}}}", "there is no key 'speed'"),
         ("{writer: tfrecord, path: x, fields: {i: 3}}", "i must be a mapping, got 3"),
         ("{writer: tfrecord, path: x, shard: {bytes: 1 parsec}}", "must be a number of bytes such as"),

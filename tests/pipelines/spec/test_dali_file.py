@@ -139,21 +139,21 @@ WRONG = {
                           r"PythonFunctionImpl .*calls a Python function"),
     "torch's": (one(op("TorchPythonFunction", [tensor("x")], [tensor("y")])), "calls a Python function"),
     "numba's": (one(op("NumbaFuncImpl", [tensor("x")], [tensor("y")])), "calls a Python function"),
-    "an unknown operator": (one(op("my__Plugin", [tensor("x")], [tensor("y")])), r"my__Plugin .*dali-run has not"),
+    "an unknown operator": (one(op("my__Plugin", [tensor("x")], [tensor("y")])), r"my__Plugin .*dali-run does not"),
     "an unknown argument": (one(op("Resize", [tensor("x")], [tensor("y")], no_such=1)), "has no argument 'no_such'"),
     "a wrong value": (one(op("Resize", [tensor("x")], [tensor("y")], size=[-1.0, 3.0], interp_type=99)), "interp_type"),
-    "an input from nowhere": (one(op("Resize", [tensor("z")], [tensor("y")])), "'z' before anything makes it"),
-    "an output from nowhere": (one(), "'y' before anything makes it"),
-    "an output twice": (one(op("Copy", [tensor("x")], [tensor("x")])), "makes 'x' twice"),
+    "an input from nowhere": (one(op("Resize", [tensor("z")], [tensor("y")])), "'z' before it is defined"),
+    "an output from nowhere": (one(), "'y' before it is defined"),
+    "an output twice": (one(op("Copy", [tensor("x")], [tensor("x")])), "defines 'x' twice"),
     "too many outputs": (one(op("Copy", [tensor("x")], [tensor("y"), tensor("z")])), "has 2 outputs in the file"),
     "too many inputs": (one(op("Copy", [tensor("x"), tensor("x")], [tensor("y")])), "input"),
     "a constant argument as an input": (
         one(op("Resize", [tensor("x"), tensor("x", argument="antialias")], [tensor("y")])), "must be a constant"),
     "a device": (one(op("Copy", [tensor("x")], [tensor("y", "tpu")])), "'tpu'"),
     "no expression": (one(op("ArithmeticGenericOp", [tensor("x")], [tensor("y")], expression_desc="add(&0 &1")),
-                      "no operand|no expression"),
+                      "not an operand|not an expression"),
     "an input that is not there": (
-        one(op("ArithmeticGenericOp", [tensor("x")], [tensor("y")], expression_desc="add(&0 &7)")), "has not"),
+        one(op("ArithmeticGenericOp", [tensor("x")], [tensor("y")], expression_desc="add(&0 &7)")), "does not have"),
     "a function that is not there": (
         one(op("ArithmeticGenericOp", [tensor("x")], [tensor("y")], expression_desc="exec(&0)")), "exec"),
     "a constant that is not there": (
@@ -163,8 +163,8 @@ WRONG = {
         one(op("_conditional__Merge", [tensor("x"), tensor("x"), tensor("x", argument="predicate")], [tensor("y")])),
         "not the two branches"),
     "nothing": (b"", "no operators"),
-    "text": (b"version: 1\ngraph: []\n", "no serialized pipeline"),
-    "a picture": (b"\xff\xd8\xff\xe0" * 10, "no serialized pipeline"),
+    "text": (b"version: 1\ngraph: []\n", "not a serialized pipeline"),
+    "a picture": (b"\xff\xd8\xff\xe0" * 10, "not a serialized pipeline"),
     "more than is read": (b"\x08\x01" * (LARGEST // 2 + 1), "more than"),
     "many operators": (b"\x2a\x03\x0a\x01a" * 10_001, "more than 10,000 operators"),
 }  # fmt: skip

@@ -60,7 +60,7 @@ def test_arguments(module: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("nothing", "there are: pictures, fails, function"), ("fails", "raised ValueError: of its own"),
+    ("nothing", "available: pictures, fails, function"), ("fails", "raised ValueError: of its own"),
     ("function", "function"), ("pictures", "missing 1 required positional argument: 'root'"),
 ])  # fmt: skip
 def test_refusals(name: str, message: str, module: Path) -> None:

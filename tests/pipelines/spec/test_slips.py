@@ -46,7 +46,7 @@ def test_the_spec_without_slips(tmp_path: Path) -> None:
         ('"${data}"', '"$HOME/x"', "6:49", 'an environment variable is written "${env:HOME}"'),
         ('"${data}"', '"${dat}"', "6:49", "did you mean data?"),
         # indents
-        ("  - {op: decoders", " - {op: decoders", "7:2", "indented by 1 space, which fits none of the lines above"),
+        ("  - {op: decoders", " - {op: decoders", "7:2", "indented by 1 space, which matches none of the lines above"),
         ("  - {op: decoders", "    - {op: decoders", "7:5", "the - of one list, begin in the same column"),
         ("{batch_size: 64, device: cpu}", "\n  batch_size: 64\n   device: cpu", "6:10", "keys of one mapping"),
         ("outputs:", "  outputs:", "9:3", "outputs: is a section of the spec: begin it in the first column"),
@@ -63,9 +63,9 @@ def test_the_spec_without_slips(tmp_path: Path) -> None:
         ("out: images}\noutputs", "out:images}\noutputs", "8:48", "write out: images, with a space after the colon"),
         ("size: [224, 224]", "mode= stretch", "8:30", "write mode: stretch, with a colon, not ="),
         ('"${data}"', '"C:\\data"', "6:52", "write it twice, or use single quotes"),
-        ("imagenet", "for: all", "2:10", "quote a text that holds a colon and a space"),
+        ("imagenet", "for: all", "2:10", "quote a text that contains a colon and a space"),
         # steps
-        ("in: images, size", "size", "8:5", "takes 1 input, got 0; name what it works on: in: images"),
+        ("in: images, size", "size", "8:5", "takes 1 input, got 0; name its input: in: images"),
         (RESIZE, "resize: {in: images, size: 2, out: images}", "8:5", "write {op: resize, in: ..., out: ...}"),
         ("{op: decoders.image, in: jpegs, ", "{op: decoders.image, ", "7:5", "in: jpegs (or labels)"),
         ("  - {op: resize", "  - {op: random.coin_flip, out: m}\n  - {op: flip, out: n}\n  - {op: resize",
@@ -96,7 +96,7 @@ def test_the_spec_without_slips(tmp_path: Path) -> None:
         ("size: [224, 224]", "size: 2, size: 4", "8:39", "given twice, first in line 8; remove one of them"),
         # values
         ("[224, 224]", "224x224", "8:36", "a list is written [224, 224]"),
-        ("[224, 224]", "None", "8:36", "YAML's word for nothing is null"),
+        ("[224, 224]", "None", "8:36", "in YAML, write null"),
         ("size: [224, 224]", "mode: big", "8:36", "'big'"),
         ("size: [224, 224]", "size: 4, dtype: -7", "8:46", "-7 is not a data type; allowed: UINT8"),
         ("64", '"64"', "4:24", "leave out the quotes: 64"),
