@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .base import Operator, Spec, Stage, parameter
 from .batch import I64, Batch, Samples, host_empty
 from .errors import Reject, RejectCode, SampleError, SpecError, UnlikeSamplesError
-from .interfaces import Isolation, Kept, Lane, Lender, Remembered, Uploads
+from .interfaces import Isolation, Kept, Lane, Lender, Remembered, Uploader
 from .streams import Streams
 from .types import to_numpy
 
@@ -70,7 +70,7 @@ class Context:
     """Where fetched bytes go: page-locked memory when they are bound for a GPU."""
     lender: Lender | None = None
     """Lends views of mapped files that a device fetches by itself; None: bytes are copied to staging memory."""
-    uploads: Mapping[int, Uploads] = field(default_factory=dict)
+    uploads: Mapping[int, Uploader] = field(default_factory=dict)
     """Take what is read to the batch's device meanwhile, by the number of the output; others are read as a whole."""
     pool: Helpers | None = None
     """Worker threads, for the few kernels that cut up their own work (readers); None where it is to be done alone."""

@@ -186,46 +186,48 @@ class Lender(Protocol):
 
 
 class Upload(Protocol):
-    """A batch on its way to a device while it is read; see `gpu.uploads`."""
+    """Upload of a batch to a device while it is being read; see `gpu.uploads`."""
 
     address: int
-    """Where it will lie there."""
+    """Address of the batch on the device."""
     calls: npt.NDArray[np.int64]
-    """The driver's functions and the stream of its copies, for compiled loops."""
+    """Addresses of driver functions, and the stream, for compiled loops; see `gpu.uploads.COPY`."""
 
     def wait(self, pieces: Any) -> None:
-        """Wait for memory to read into."""
+        """Wait until the next of the thread's ``pieces`` can be filled."""
         ...
 
-    def ended(
+    def finish_files(
         self, shown: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         kept: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint8]:  # fmt: skip
-        """The host's array of all of it, where it is files."""
+        """All copies are enqueued. Return the host array of the files: file i is ``sizes[i]`` bytes long and begins at
+        ``at[i]``; ``shown`` holds its first ``kept[i]`` bytes, the others are on the device only."""
         ...
 
-    def ended_of(
+    def finish_extents(
         self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         at: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint8]:  # fmt: skip
-        """The same, where it is extents of ``data``."""
+        """All copies are enqueued. Return an array over the mapped file ``data``; its extent at ``offsets[i]`` was
+        copied to ``at[i]`` on the device."""
         ...
 
 
-class Uploads(Protocol):
-    """Takes batches to a device while they are read; see `gpu.uploads`."""
+class Uploader(Protocol):
+    """Provider of uploads to a device while batches are read; see `gpu.uploads`."""
 
-    def begin(self, nbytes: int, sizes: npt.NDArray[np.int64] | None = None, why: str = "") -> Upload | None:
-        """Room for a batch there; None where it is to be read as a whole. ``sizes``: of files; ``why``: the host reads
-        it, where others might."""
+    def begin(self, nbytes: int, sizes: npt.NDArray[np.int64] | None = None, reason: str = "") -> Upload | None:
+        """Return an upload with device memory for a batch, or None if the batch is to be read as a whole. ``sizes``:
+        sizes of its files. ``reason``: why the host reads the batch although the GPU could; shown in the report."""
         ...
 
     def pieces(self) -> AbstractContextManager[Any]:
-        """Memory for a thread to read into."""
+        """Context manager: provide page-locked pieces that the calling thread fills."""
         ...
 
     def failed(self, problem: Exception, nbytes: int) -> None:
-        """A batch could not be uploaded so."""
+        """Report that a batch of ``nbytes`` could not be uploaded."""
         ...
 
 

@@ -22,7 +22,7 @@ from ..ops.codecs import libdeflate
 from ..ops.codecs.formats import LISTED_SUFFIXES
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
-from ..ops.interfaces import Uploads
+from ..ops.interfaces import Uploader
 from ..ops.kernels import Kernels
 from ..ops.storage.descriptors import Descriptor
 from ..ops.storage.inventory import InventoryEntries
@@ -192,7 +192,7 @@ class FileSet:
         return out
 
     def _sent(
-        self, ctx: Context, uploads: Uploads, which: I64, nbytes: int, at: I64, sizes: I64, status: I32
+        self, ctx: Context, uploads: Uploader, which: I64, nbytes: int, at: I64, sizes: I64, status: I32
     ) -> U8 | None:  # fmt: skip
         """The same, on their way to a device piece by piece; None where they are to be read as a whole."""
         files = self._directory, _FLAGS, self._names, self._starts, which
@@ -211,7 +211,7 @@ class FileSet:
                         upload.wait(p)
 
             spread(ctx, len(which), nbytes + len(which) * _OPENING, send)
-            return upload.ended(shown, at, sizes, kept)
+            return upload.finish_files(shown, at, sizes, kept)
         except Exception as e:  # of the GPU, of memory; to read them as a whole does without
             uploads.failed(e, nbytes)
             return None

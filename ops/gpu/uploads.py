@@ -1,12 +1,13 @@
-"""Uploads: bytes of a batch go to a GPU piece by piece, while the rest of it is read or copied.
+"""Upload a batch to a GPU in pieces, while the rest of it is being read or copied.
 
-A piece is page-locked memory that is used again as soon as the device has what was in it. There are a few for each
-thread that reads, so that they stay in the processor's cache: what is read goes through the machine's memory once,
-where a block as large as the batch would be written to it and read again; and little memory is to be page-locked, which
-takes up to 0.7 s a gigabyte, in which the driver launches nothing.
+A piece is a page-locked block that is reused as soon as the device has copied it. Each reading thread has a few, so
+that they stay in the processor's cache: the data crosses main memory once, whereas a block as large as the batch is
+written to main memory and read back. It also keeps little memory page-locked: page-locking takes up to 0.7 s per
+gigabyte, during which the driver launches nothing.
 
-Of files the host keeps what it always looks at (`readers.fetch.header_bytes_cpu`), and fetches the rest back where it
-is asked for (`readable_by_gpu.show`). Records of containers it sees where they lie, in mapped files.
+Of each file, the host keeps the bytes that it always inspects (`readers.fetch.header_bytes_cpu`) and fetches the others
+from the device on demand (`readable_by_gpu.show`). Records of containers stay visible to the host in their mapped
+files.
 """
 
 from __future__ import annotations
@@ -33,29 +34,31 @@ from .watchdog import waiting
 U8 = npt.NDArray[np.uint8]
 
 PIECE = 4 << 20
-"""Bytes of a piece. A copy of so much takes 80 us, a thread about 1 ms to fill it. Of smaller ones there are more, and
-each takes some microseconds besides (one H200, 16 threads: 320,600 images/s; 290,800 of 2 MB, four for each thread)."""
+"""Bytes of a piece. Copying one takes 80 us; a thread takes about 1 ms to fill it. Smaller pieces are more in number,
+and each costs some microseconds (one H200, 16 threads: 320,600 images/s; 290,800 with four pieces of 2 MB per
+thread)."""
 PIECES = 2
-"""Of each thread that reads: one is filled while the other is copied. More are more than the processor's cache likes
-(on that machine with four: 283,200; on another, with three and two streams, 328,400 instead of 377,200)."""
+"""Pieces per reading thread: one is filled while the other is copied. More overflow the processor's cache (same
+machine, four: 283,200 images/s; another machine, three pieces and two streams: 328,400 instead of 377,200)."""
 STREAMS = 3
-"""Of a GPU, which batches take in turns: while the copies of one are begun, those of others are under way (one H200, 16
-threads, in turns: 365,400 and 369,700 images/s with one, 377,200 and 373,100 with two, 410,000 and 417,800)."""
-LITTLE = PIECE // 8
-"""Bytes of a batch below which it is read as a whole: labels, and the like."""
-_PART = 1 / 3
+"""Copy streams per GPU, assigned to batches in turn: while the copies of one batch are being enqueued, those of others
+run (one H200, 16 threads, alternately: 365,400 and 369,700 images/s with one stream, 377,200 and 373,100 with two,
+410,000 and 417,800 with three)."""
+MIN_BYTES = PIECE // 8
+"""Batches of fewer bytes, such as labels, are read as a whole."""
+_MAX_WAITING_SHARE = 1 / 3
 """Share of a device's budget for uploaded files that wait for a lane. Batches beyond it are read as a whole."""
-_RING = 1 / 16
-"""Part of the host's budget that pieces may take."""
-_REFUSALS = 3
-"""Failures in a row after which nothing more is tried."""
+_MAX_PIECES_SHARE = 1 / 16
+"""Share of the host's memory budget that pieces may take."""
+_MAX_FAILURES = 3
+"""Consecutive failed uploads after which batches are read as a whole."""
 NEXT, STATUS, SENT = range(3)
-"""Places of `Pieces.state`: the piece to fill next, the driver's status, bytes of a file that are on their way where
-the rest of it is not."""
+"""Indices in `StagingPieces.state`: number of the piece to fill next; status that the driver returned; bytes already
+copied of a file that is larger than the remaining piece."""
 
 
-class Pieces:
-    """The pieces of one thread that reads."""
+class StagingPieces:
+    """The page-locked pieces of one reading thread; created and cached by `Uploader.pieces`."""
 
     def __init__(self) -> None:
         import cupy
@@ -63,116 +66,124 @@ class Pieces:
         self.memory: U8 = pinned_empty(PIECES * PIECE)
         self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(PIECES)]
         self.events: I64 = np.array([event.ptr for event in self._events], np.int64)
-        """Each tells when the copy of its piece is over."""
+        """Handle of one CUDA event per piece, recorded after the piece's copy."""
         self.busy = np.zeros(PIECES, np.uint8)
-        """The piece may be being copied."""
+        """Per piece: 1 if its copy may still be running."""
         self.state = np.zeros(3, np.int64)
+        """Values at the indices `NEXT`, `STATUS` and `SENT`."""
 
     def wait(self) -> None:
         """Wait until the next piece is free. Raises CUDARuntimeError."""
         self._events[int(self.state[NEXT])].synchronize()
 
 
-class Uploads:
-    """The uploads to one GPU. May be used by several threads."""
+class Uploader:
+    """Uploads to one GPU, over a few copy streams. Created and closed by `UploaderByGpu`; any thread may use it."""
 
-    def __init__(self, index: int, most: int, told: Callable[[str, int], None]) -> None:
-        """Not more than ``most`` bytes wait there for lanes, or are on one; ``told(way, nbytes)`` gets how the bytes of
-        a batch travel. Raises what CuPy raises where the GPU cannot be used."""
+    def __init__(self, index: int, max_bytes: int, report_route: Callable[[str, int], None]) -> None:
+        """``max_bytes``: bytes of uploaded batches that may be on the device without a lane having taken them.
+        ``report_route(route, nbytes)`` is called per batch with the way in which its bytes travel. Raises CuPy's
+        exception if the GPU cannot be used."""
         self.index = index
-        self._most = most
-        self._told = told
+        self._max_bytes = max_bytes
+        self._report_route = report_route
         self.gpu = OnGpu(index)
         known, names = driver_calls.load(), (driver_calls.COPY_IN, driver_calls.RECORD, driver_calls.ASK)
         self.functions = [known[name] for name in names]
-        """The driver's that copies take."""
+        """Addresses of the driver functions that compiled loops call: copy, record event, query event."""
         self._streams = [borrow_stream(index) for _ in range(STREAMS)]
-        self._turns = cycle(self._streams)
-        self._idle: deque[Pieces] = deque()
+        self._next_stream = cycle(self._streams)
+        self._cached: deque[StagingPieces] = deque()
         self._lock = threading.Lock()
-        self._there = 0
-        self._gone: deque[tuple[int, Any, Any]] = deque()  # without the lock: a collection may append
-        self._refusals = 0
+        self._waiting_bytes = 0
+        # appended to without the lock: a destructor may do it during garbage collection
+        self._finished: deque[tuple[int, Any, Any]] = deque()
+        self._failures = 0
         self._closed = False
 
-    def begin(self, nbytes: int, sizes: I64 | None = None, why: str = "") -> Upload | None:
-        """Memory on the device for a batch of ``nbytes``; None where it is to be read as a whole. ``sizes``: of files,
-        which are read into pieces; ``why``: the host reads it, where others might."""
+    def begin(self, nbytes: int, sizes: I64 | None = None, reason: str = "") -> Upload | None:
+        """Return an upload with device memory for a batch of ``nbytes``, or None if the batch is to be read as a whole.
+
+        ``sizes``: sizes of the batch's files, which are read into pieces. ``reason``: why the host reads the batch
+        although the GPU could; shown in the report."""
         obstacle = self._obstacle(nbytes, sizes)
         if not obstacle:
-            return Upload(self, nbytes, why)
-        self._told(_copied(why, obstacle), nbytes)
+            return Upload(self, nbytes, reason)
+        self._report_route(_copied(reason, obstacle), nbytes)
         return None
 
     def _obstacle(self, nbytes: int, sizes: I64 | None) -> str:
-        """Why the batch is to be read as a whole; where it is not, its bytes count as there from now on."""
-        if nbytes < LITTLE:
+        """Return why the batch is to be read as a whole; if empty, its bytes now count as waiting on the device."""
+        if nbytes < MIN_BYTES:
             return "a batch of few bytes"
-        if sizes is not None and 2 * int(sizes[sizes >= PIECE].sum()) >= nbytes:  # the host would read and copy those
+        # files above the size of a piece are read and copied as a whole anyway
+        if sizes is not None and 2 * int(sizes[sizes >= PIECE].sum()) >= nbytes:
             return "most of it is files larger than a piece"
         with self._lock:
             self._release()
-            if self._closed or self._refusals >= _REFUSALS:
+            if self._closed or self._failures >= _MAX_FAILURES:
                 return "it failed before"
-            if self._there + nbytes > self._most:
+            if self._waiting_bytes + nbytes > self._max_bytes:
                 return "no more files may wait on the GPU"
-            self._there += nbytes
+            self._waiting_bytes += nbytes
         return ""
 
-    def ended(self, nbytes: int, why: str) -> None:
-        """A batch of ``nbytes`` is on its way; ``why``: as of `begin`."""
-        self._refusals = 0
-        self._told(f"in pieces: {why}" if why else "in pieces", nbytes)
+    def finish_files(self, nbytes: int, reason: str) -> None:
+        """Report that all copies of a batch of ``nbytes`` are enqueued; ``reason``: see `begin`."""
+        self._failures = 0
+        self._report_route(f"in pieces: {reason}" if reason else "in pieces", nbytes)
 
     def failed(self, problem: Exception, nbytes: int) -> None:
-        """A batch could not be uploaded so."""
-        self._refusals += 1
-        self._told(f"copied: {problem}", nbytes)
+        """Count and report a failed upload of a batch of ``nbytes``."""
+        self._failures += 1
+        self._report_route(f"copied: {problem}", nbytes)
 
-    def gone(self, nbytes: int, block: Any, event: Any) -> None:
-        """A batch of ``nbytes`` in ``block`` is needed no more once ``event`` says that its copies are over; None: it
-        failed, and copies of it may be under way on any stream."""
-        if not self._closed:  # after that there are no copies
-            self._gone.append((nbytes, block, event))
+    def release(self, nbytes: int, block: Any, event: Any) -> None:
+        """Take back the device memory ``block`` of a batch of ``nbytes``, once ``event`` shows that its copies are
+        complete.
+
+        An ``event`` of None means that the upload failed: its copies may still run on any of the streams."""
+        if not self._closed:  # closing waits for all copies
+            self._finished.append((nbytes, block, event))
 
     def _release(self) -> None:
-        """Release batches whose copies are over. The lock is held."""
-        for _ in range(len(self._gone)):
-            nbytes, block, event = self._gone.popleft()
+        """Subtract batches whose copies are complete from the waiting bytes. The caller holds the lock."""
+        for _ in range(len(self._finished)):
+            nbytes, block, event = self._finished.popleft()
             if event is None:
                 for stream in self._streams:
                     self.wait(stream.synchronize)
             elif not event.done:
-                self._gone.append((nbytes, block, event))
+                self._finished.append((nbytes, block, event))
                 continue
-            self._there -= nbytes
+            self._waiting_bytes -= nbytes
 
     @contextmanager
-    def pieces(self) -> Iterator[Pieces]:
-        """Pieces for one thread, in which the GPU is current meanwhile."""
+    def pieces(self) -> Iterator[StagingPieces]:
+        """Context manager: provide pieces for the calling thread, and make the GPU current in it."""
         with self.gpu:
             try:
-                found = self._idle.pop()
+                found = self._cached.pop()
             except IndexError:
-                found = Pieces()
+                found = StagingPieces()
             found.state[STATUS] = found.state[SENT] = 0
             try:
                 yield found
             finally:
                 if not self._closed:
-                    self._idle.append(found)
+                    self._cached.append(found)
 
     def stream(self) -> Any:
-        """The one that the next batch takes."""
-        return next(self._turns)  # which several threads may ask for, while another one closes
+        """Return the copy stream for the next batch."""
+        return next(self._next_stream)  # safe in several threads, and while another one closes
 
     def wait(self, wait: Callable[[], None]) -> None:
-        """Wait for something on the device, by ``wait``."""
+        """Call ``wait``, which waits for the device, with the GPU current and watched for hangs."""
         with self.gpu, waiting(self.index):
             wait()
 
     def close(self) -> None:
-        """Begin nothing more, and let go of the pieces once the device has them."""
+        """Refuse further uploads; free the pieces once the device has copied them."""
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
@@ -180,33 +191,34 @@ class Uploads:
                 self.wait(stream.synchronize)
                 pool_of(self.index).settle(stream.ptr)
                 return_stream(self.index, stream)
-            self._idle.clear()
-            self._gone.clear()
+            self._cached.clear()
+            self._finished.clear()
 
 
 COPY, RECORD, ASK, STREAM = range(4)
-"""Places of `Upload.calls`."""
+"""Indices in `Upload.calls`."""
 
 
 class Upload:
-    """A batch on its way."""
+    """The upload of one batch, and the owner of its device memory. Created by `Uploader.begin`; reading threads share
+    it."""
 
-    def __init__(self, uploads: Uploads, nbytes: int, why: str) -> None:
-        self._nbytes, self._why = nbytes, why
+    def __init__(self, uploads: Uploader, nbytes: int, reason: str) -> None:
+        self._nbytes, self._reason = nbytes, reason
         self.uploads = uploads
         self._event: Any = None
         self._block: Any = None
         self._stream = uploads.stream()
         self.calls: I64 = np.array([*uploads.functions, self._stream.ptr], np.int64)
-        """The driver's functions and the stream, for compiled loops (`COPY` and so on)."""
+        """Addresses of driver functions, and the stream, for compiled loops; see `COPY`, `RECORD`, `ASK`, `STREAM`."""
         self._block = self._empty(nbytes)
         self.address = int(self._block.data.ptr)
 
     def __del__(self) -> None:
-        self.uploads.gone(self._nbytes, self._block, self._event)
+        self.uploads.release(self._nbytes, self._block, self._event)
 
     def _empty(self, nbytes: int) -> Any:
-        """Memory on the device."""
+        """Return uninitialised device memory that is private to this upload."""
         import cupy
 
         with self.uploads.gpu, self._stream:
@@ -214,7 +226,7 @@ class Upload:
             return cupy.ndarray((nbytes,), np.uint8, memory)
 
     def _mark(self) -> Any:
-        """An event after all copies so far."""
+        """Return an event that completes after all copies so far."""
         import cupy
 
         with self.uploads.gpu:
@@ -223,36 +235,37 @@ class Upload:
         self._event = event
         return event
 
-    def wait(self, pieces: Pieces) -> None:
-        """Wait until the next of the pieces is free, or raise what the driver says against it."""
+    def wait(self, pieces: StagingPieces) -> None:
+        """Wait until the next piece is free. Raises CUDADriverError if the driver rejected a copy."""
         if status := int(pieces.state[STATUS]):
             pieces.state[STATUS] = 0
             driver_calls.refused(status)
         self.uploads.wait(pieces.wait)
 
-    def ended(self, shown: U8, at: I64, sizes: I64, kept: I64) -> U8:
-        """All is on its way: the host's array of files, of which ``shown`` lacks bytes from the ``kept`` one on of
-        each, of ``sizes``; they begin ``at`` these places."""
-        return self._lent(SentFiles(self, self._mark(), self._block, shown, at, sizes, kept))
+    def finish_files(self, shown: U8, at: I64, sizes: I64, kept: I64) -> U8:
+        """All copies are enqueued. Return the host array of the files: file i is ``sizes[i]`` bytes long and begins at
+        ``at[i]``; ``shown`` holds its first ``kept[i]`` bytes, the others are on the device only."""
+        return self._finish_lease(UploadedFiles(self, self._mark(), self._block, shown, at, sizes, kept))
 
-    def ended_of(self, data: U8, offsets: I64, sizes: I64, at: I64) -> U8:
-        """All is on its way: ``data``, of which what begins at ``offsets`` begins ``at`` these places there."""
-        order = np.lexsort((sizes, offsets))  # of what begins at one place the last one is not empty
-        there = SentExtents(self, self._mark(), self._block, data, offsets[order], at[order])
-        return self._lent(there)
+    def finish_extents(self, data: U8, offsets: I64, sizes: I64, at: I64) -> U8:
+        """All copies are enqueued. Return an array over the mapped file ``data``; its extent at ``offsets[i]`` was
+        copied to ``at[i]`` on the device."""
+        order = np.lexsort((sizes, offsets))  # of extents with equal offsets, at most the last one is not empty
+        there = UploadedExtents(self, self._mark(), self._block, data, offsets[order], at[order])
+        return self._finish_lease(there)
 
-    def _lent(self, lease: Lease) -> U8:
-        self.uploads.ended(self._nbytes, self._why)
+    def _finish_lease(self, lease: Lease) -> U8:
+        self.uploads.finish_files(self._nbytes, self._reason)
         return lease.array()
 
 
-class Sent(Lease):
-    """Of a batch that went to a device while it was read."""
+class UploadedLease(Lease):
+    """Lease of a batch that was uploaded while it was read."""
 
     on_device = True
 
     def __init__(self, upload: Upload, event: Any, block: Any, shown: U8) -> None:
-        """``event``: all is there. ``shown``: what the host sees."""
+        """``event``: completes when the device has all bytes. ``shown``: the bytes that the host sees."""
         super().__init__(shown)
         self._upload, self._event, self._block = upload, event, block
 
@@ -268,13 +281,13 @@ class Sent(Lease):
         return self._block[: len(self._block) // item * item].view(batch.dtype)
 
 
-class SentFiles(Sent):
-    """Of files; the host sees beginnings of them, at the same places."""
+class UploadedFiles(UploadedLease):
+    """Lease of uploaded files, of which the host has the first bytes, at the same offsets."""
 
     on_host = True
 
     def __init__(self, upload: Upload, event: Any, block: Any, shown: U8, at: I64, sizes: I64, kept: I64) -> None:
-        """As of `Upload.ended`."""
+        """See `Upload.finish_files` for the arguments."""
         super().__init__(upload, event, block, shown)
         self._at, self._sizes, self._kept = at, sizes, kept
         self._showing = threading.Lock()
@@ -302,15 +315,15 @@ class SentFiles(Sent):
         return found
 
     def _samples(self, starts: I64) -> I64:
-        # of samples that begin at one place all but the last one could not be read
+        # of samples with equal offsets, all but the last one could not be read and are empty
         return np.searchsorted(self._at, starts, side="right") - 1
 
 
-class SentExtents(Sent):
-    """Of extents of mapped files, which the host sees as they are."""
+class UploadedExtents(UploadedLease):
+    """Lease of uploaded extents of a mapped file, which the host sees as a whole."""
 
     def __init__(self, upload: Upload, event: Any, block: Any, data: U8, offsets: I64, at: I64) -> None:
-        """The bytes that begin at ``offsets`` of ``data``, which grow, begin ``at`` these places of ``block``."""
+        """``offsets`` in ``data``, ascending; the bytes from offsets[i] on begin at ``at[i]`` of ``block``."""
         super().__init__(upload, event, block, data)
         self._offsets, self._shifts = offsets, at - offsets + upload.address
 
@@ -318,65 +331,70 @@ class SentExtents(Sent):
         return starts + self._shifts[np.searchsorted(self._offsets, starts, side="right") - 1]
 
 
-def _copied(*why: str) -> str:
-    return f"copied: {'; '.join(filter(None, why))}"
+def _copied(*reason: str) -> str:
+    return f"copied: {'; '.join(filter(None, reason))}"
 
 
-class AsAWhole:
-    """Takes nothing to a device, and says why."""
+class DisabledUploader:
+    """Stand-in for an `Uploader` that uploads nothing, and reports why."""
 
-    def __init__(self, why: str, told: Callable[[str, int], None]) -> None:
-        self._why, self._told = why, told
+    def __init__(self, reason: str, report_route: Callable[[str, int], None]) -> None:
+        self._reason, self._report_route = reason, report_route
 
-    def begin(self, nbytes: int, sizes: I64 | None = None, why: str = "") -> None:
-        """As of `Uploads`."""
-        self._told(_copied(why, self._why), nbytes)
+    def begin(self, nbytes: int, sizes: I64 | None = None, reason: str = "") -> None:
+        """Report that the batch is read as a whole; see `Uploader.begin`."""
+        self._report_route(_copied(reason, self._reason), nbytes)
 
 
-class UploadsOf:
-    """The uploads of a run: to the GPU of each batch, once it is open."""
+class UploaderByGpu:
+    """Uploaders of a run, one per GPU, created when the GPU is open. Owned by the engine; any thread may use it."""
 
     def __init__(
-        self, indices: Sequence[int], threads: int, host: int, account: Callable[[int], None],
-        device: Callable[[], int | None], told: Callable[[str, int], None], *, containers: bool = False,
-        why: str = "",
+        self, indices: Sequence[int], threads: int, host: int, report_pieces: Callable[[int], None],
+        device: Callable[[], int | None], report_route: Callable[[str, int], None], *, containers: bool = False,
+        disabled_reason: str = "",
     ) -> None:  # fmt: skip
-        """``host``: bytes of the host's budget; ``account(nbytes)`` gets how many pieces take, for so many ``threads``
-        that read; ``device()``: bytes of the devices' budget, None until they are open; ``told``: as of `Uploads`.
-        ``containers``: records of containers also go in pieces; else ``why`` they do not."""
+        """``host``: bytes of the host's memory budget. ``threads``: number of threads that read.
+        ``report_pieces(nbytes)`` is called with the bytes that all pieces take. ``device()`` returns the bytes of the
+        devices' memory budget, or None until the devices are open. ``report_route``: see `Uploader`. ``containers``:
+        whether records of containers are also uploaded in pieces; if not, ``disabled_reason`` says why."""
         self._indices = indices
         self._ring = threads * PIECES * PIECE
-        self._why_not = ""
-        most = self._ring * len(indices)
-        if most > host * _RING:
-            self._why_not = f"pipeline.memory.host leaves less than the {most >> 20} MiB that pieces take"
-        self._account, self._device, self._told = account, device, told
-        self._containers, self._why_copied = containers, why
-        self._of: dict[int, Uploads] = {}
+        self._unavailable_reason = ""
+        max_bytes = self._ring * len(indices)
+        if max_bytes > host * _MAX_PIECES_SHARE:
+            self._unavailable_reason = (
+                f"pipeline.memory.host leaves less than the {max_bytes >> 20} MiB that pieces take"
+            )
+        self._report_pieces, self._device, self._report_route = report_pieces, device, report_route
+        self._containers, self._disabled_reason = containers, disabled_reason
+        self._of: dict[int, Uploader] = {}
         self._lock = threading.Lock()
         self._closed = False
 
-    def of(self, number: int, *, container: bool = False) -> Uploads | AsAWhole:
-        """For what batch ``number`` has of files, or of a ``container``."""
+    def of(self, number: int, *, container: bool = False) -> Uploader | DisabledUploader:
+        """Return the uploader for the files, or the records of a ``container``, of batch ``number``."""
         if container and not self._containers:
-            return AsAWhole(self._why_copied, self._told)
-        most = self._device()
-        if self._why_not or most is None:
-            return AsAWhole(self._why_not or "the GPU was not open yet", self._told)
+            return DisabledUploader(self._disabled_reason, self._report_route)
+        max_bytes = self._device()
+        if self._unavailable_reason or max_bytes is None:
+            return DisabledUploader(self._unavailable_reason or "the GPU was not open yet", self._report_route)
         index = self._indices[number % len(self._indices)]
         with self._lock:
             if index not in self._of and not self._closed:
                 try:
-                    self._of[index] = Uploads(index, int(most * _PART) // len(self._indices), self._told)
-                except Exception as e:  # whatever it is, reading does without
-                    self._why_not = str(e)
+                    self._of[index] = Uploader(
+                        index, int(max_bytes * _MAX_WAITING_SHARE) // len(self._indices), self._report_route
+                    )
+                except Exception as e:  # whatever fails, batches can be read as a whole
+                    self._unavailable_reason = str(e)
                 else:
-                    self._account(self._ring * len(self._of))
+                    self._report_pieces(self._ring * len(self._of))
             found = self._of.get(index)
-        return found or AsAWhole(self._why_not or "the run is over", self._told)
+        return found or DisabledUploader(self._unavailable_reason or "the run is over", self._report_route)
 
     def close(self) -> None:
-        """Begin nothing more; wait for what was begun."""
+        """Refuse further uploads, and wait for those that were started."""
         with self._lock:
             self._closed = True
             uploads, self._of = list(self._of.values()), {}

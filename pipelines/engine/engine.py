@@ -54,7 +54,7 @@ from .threads import gil
 from .threads.channel import Channel, Closed
 
 if TYPE_CHECKING:
-    from ...ops.gpu.uploads import UploadsOf
+    from ...ops.gpu.uploads import UploaderByGpu
 
 __all__ = [
     "FEWER", "IN_PARTS", "Engine", "Feed", "InFlightBatch", "NullLane", "Options", "Request", "segments",
@@ -225,11 +225,11 @@ class Engine:
             self._watch = Watch(self.plan.target.indices, self.options.gpu_timeout, self._hang)
             watch(self._watch)
 
-    def _in_pieces(self, containers: bool, why: str) -> UploadsOf:
-        from ...ops.gpu.uploads import UploadsOf
+    def _in_pieces(self, containers: bool, why: str) -> UploaderByGpu:
+        from ...ops.gpu.uploads import UploaderByGpu
 
         host, device, lanes, stats = self.budget.host, self.budget.device, self.lanes, self.stats
-        return UploadsOf(
+        return UploaderByGpu(
             self.plan.target.indices,
             self.options.num_threads,
             host.limit,
@@ -237,7 +237,7 @@ class Engine:
             lambda: device.limit if lanes.are_open and device is not None else None,
             lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
             containers=containers,
-            why=why,
+            disabled_reason=why,
         )
 
     def _staging(self, nbytes: int) -> Any:

@@ -40,7 +40,7 @@ from .threads.latch import Latch
 from .threads.workers import Pool
 
 if TYPE_CHECKING:
-    from ...ops.gpu.uploads import UploadsOf
+    from ...ops.gpu.uploads import UploaderByGpu
 
 _SPARE = 0.125
 """Part of the host's budget that arrays of batches may take which wait to be used again; those of readers half of it,
@@ -80,7 +80,7 @@ class HostExecutor:
         """Batches are held on the account; not while the caller's thread computes them, one at a time."""
         self.lender: RegisteredFiles | None = None
         """Lends views of containers that GPUs read by themselves. Set before the threads start."""
-        self.uploads: UploadsOf | None = None
+        self.uploads: UploaderByGpu | None = None
         """Takes files to GPUs while they are read. Set before the threads start."""
         self._sent = {services.name_of(s): sent(services.plan, s) for s in services.plan.steps}
         """Outputs of the readers of each step that may go to a device while they are read."""

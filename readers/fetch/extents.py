@@ -29,7 +29,7 @@ from ...ops.batch import Batch
 from ...ops.context import Context
 from ...ops.errors import JobError
 from ...ops.gpu.readable_by_gpu import lease_of
-from ...ops.interfaces import Uploads
+from ...ops.interfaces import Uploader
 from ...ops.kernels import Kernels
 from ...ops.storage.inventory import InventoryEntries
 from ...ops.storage.urls import Store, is_url, plain_path
@@ -451,13 +451,13 @@ def payload(
 
 
 def _sent(
-    ctx: Context, uploads: Uploads, data: U8, offsets: I64, sizes: I64, at: I64, nbytes: int, why: str,
+    ctx: Context, uploads: Uploader, data: U8, offsets: I64, sizes: I64, at: I64, nbytes: int, why: str,
     records: Records,
 ) -> U8 | None:  # fmt: skip
     """``data``, of which these extents are on their way to a device; None where they are to be copied as a whole.
     ``why``: the host copies them."""
     try:
-        upload = uploads.begin(nbytes, why=why)
+        upload = uploads.begin(nbytes, reason=why)
         if upload is None:
             return None
 
@@ -473,7 +473,7 @@ def _sent(
 
         spread(ctx, len(sizes), nbytes, send)
         records.checked = True
-        return upload.ended_of(data, offsets, sizes, at)
+        return upload.finish_extents(data, offsets, sizes, at)
     except Exception as e:  # of the GPU, of memory; to copy them as a whole does without
         uploads.failed(e, nbytes)
         return None

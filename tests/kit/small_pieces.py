@@ -15,12 +15,12 @@ def shrink(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     so that they go in pieces, too."""
     monkeypatch.setattr(uploads, "PIECE", nbytes)
     monkeypatch.setattr(uploads, "PIECES", 2)
-    monkeypatch.setattr(uploads, "LITTLE", 1)
-    of = uploads.UploadsOf.of
+    monkeypatch.setattr(uploads, "MIN_BYTES", 1)
+    of = uploads.UploaderByGpu.of
 
-    def when_open(self: uploads.UploadsOf, number: int, **named: bool) -> Any:
+    def when_open(self: uploads.UploaderByGpu, number: int, **named: bool) -> Any:
         while self._device() is None:
             time.sleep(0.001)
         return of(self, number, **named)
 
-    monkeypatch.setattr(uploads.UploadsOf, "of", when_open)
+    monkeypatch.setattr(uploads.UploaderByGpu, "of", when_open)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.ops.gpu.lane import Lane
-from dali_run.ops.gpu.uploads import Uploads
+from dali_run.ops.gpu.uploads import Uploader
 from dali_run.ops.storage.crc32c_cpu import masked_crc32c
 from dali_run.readers import tfrecord_cpu
 from dali_run.readers.fetch import index_cache
@@ -275,7 +275,7 @@ def test_damage_is_the_same_however_records_are_copied(
     assert [[b.sample(i).tobytes() for i in kept] for b in copied] == want
     told: list[str] = []
     with faked(memory=True, late=True):
-        up, lane = Uploads(0, 1 << 30, lambda way, _: told.append(way)), Lane()
+        up, lane = Uploader(0, 1 << 30, lambda way, _: told.append(way)), Lane()
         sent, rejects = fetch(reader, source, index, staging=True, uploads=dict.fromkeys(range(3), up))
         assert [(r.slot, r.code, r.message) for r in rejects] == said
         assert [[b.sample(i).tobytes() for i in kept] for b in sent] == want

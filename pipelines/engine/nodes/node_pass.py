@@ -19,7 +19,7 @@ from ....ops.batch import Batch, Samples
 from ....ops.context import Context, Helpers
 from ....ops.errors import RejectCode
 from ....ops.gpu.launch_program import ProgramPart
-from ....ops.interfaces import Copies, Isolation, Lane, Lender, Remembered, StartedWork, Uploads
+from ....ops.interfaces import Copies, Isolation, Lane, Lender, Remembered, StartedWork, Uploader
 from ...graph.nodes import Edge, Node
 from ..memory.budget import Reservation
 
@@ -110,8 +110,8 @@ class NodePass:
     """Allocates host memory for bytes that will be uploaded; None if the readers' output stays on the host."""
     lender: Lender | None = None
     """Zero-copy source of views of containers, for readers whose output goes to a device."""
-    uploads: Mapping[Edge, Uploads] = field(default_factory=dict)
-    """Uploads the output of readers to a device while it is read, by the readers' outputs."""
+    uploads: Mapping[Edge, Uploader] = field(default_factory=dict)
+    """Uploader the output of readers to a device while it is read, by the readers' outputs."""
     pool: Helpers | None = None
     """Worker threads that kernels may use."""
     reservation: Reservation | None = None

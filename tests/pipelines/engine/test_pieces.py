@@ -371,8 +371,8 @@ def test_files_that_wait_on_the_device_are_bounded_and_on_the_accounts(folder: P
         of = engine.host_executor.uploads
         assert of is not None
         for each in of._of.values():
-            assert each._there <= each._most
-            seen.append(each._there)
+            assert each._waiting_bytes <= each._max_bytes
+            seen.append(each._waiting_bytes)
 
     with faked(memory=True, late=True):
         plan = plan_of(folder)
@@ -380,12 +380,12 @@ def test_files_that_wait_on_the_device_are_bounded_and_on_the_accounts(folder: P
         Run(plan, "pieces", look=look).same(want)
         assert max(seen) > 0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(uploads, "_PART", 1e-6)
+            patch.setattr(uploads, "_MAX_WAITING_SHARE", 1e-6)
             run = Run(plan, "pieces", look=look)
         run.same(want)
         assert set(run.uploads) >= {"copied: no more files may wait on the GPU"}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(uploads, "_RING", 1e-9)
+            patch.setattr(uploads, "_MAX_PIECES_SHARE", 1e-9)
             few = Run(plan, "pieces")
         few.same(want)
         (way,) = few.uploads
@@ -396,12 +396,12 @@ def test_what_is_left_behind(folder: Path) -> None:
     """Nothing: streams are there for the next run, pieces wait to be used again, and nothing is held of batches."""
     with faked(memory=True, late=True) as fake:
         plan = plan_of(folder)
-        closed: list[uploads.Uploads] = []
+        closed: list[uploads.Uploader] = []
         for _ in range(3):
             Run(plan, "pieces", look=lambda engine: closed.extend(engine.host_executor.uploads._of.values()))  # type: ignore[union-attr]
         gc.collect()
-        assert all(each._closed and not each._idle for each in closed)
-        assert not any(each._gone for each in closed)
+        assert all(each._closed and not each._cached for each in closed)
+        assert not any(each._finished for each in closed)
         assert fake.pinned_in_use() == 0
         import cupy
 
@@ -416,7 +416,7 @@ def test_what_is_left_behind(folder: Path) -> None:
 def test_streams_are_given_back_while_others_still_ask(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that ends waits for no thread where a destructor ends it."""
     with faked(memory=True, late=True):
-        up = uploads.Uploads(0, 1 << 30, lambda way, nbytes: None)
+        up = uploads.Uploader(0, 1 << 30, lambda way, nbytes: None)
         streams, given_back = {up.stream().ptr for _ in range(uploads.STREAMS)}, list[int]()
         assert len(streams) == uploads.STREAMS
 
@@ -444,12 +444,12 @@ def test_an_interrupted_run_leaves_nothing(folder: Path) -> None:
 
 
 @pytest.fixture
-def sent(folder: Path) -> Iterator[tuple[uploads.Uploads, Batch]]:
+def sent(folder: Path) -> Iterator[tuple[uploads.Uploader, Batch]]:
     """All files as a batch, on its way; nothing has been waited for but what had to be."""
     load_operators()
     names = sorted(path.name.encode() for path in (folder / "a").iterdir())
     with faked(memory=True, late=True):
-        up = uploads.Uploads(0, 1 << 30, lambda way, nbytes: None)
+        up = uploads.Uploader(0, 1 << 30, lambda way, nbytes: None)
         ctx = Context(File(files=("a",)), "cpu", Samples.numbered(len(names)), uploads={0: up})
         batch = FileSet(str(folder / "a"), names).read(ctx, np.arange(len(names)))
         assert not ctx.rejects
@@ -457,7 +457,7 @@ def sent(folder: Path) -> Iterator[tuple[uploads.Uploads, Batch]]:
         up.close()
 
 
-def test_a_lane_waits_until_all_is_there(sent: tuple[uploads.Uploads, Batch]) -> None:
+def test_a_lane_waits_until_all_is_there(sent: tuple[uploads.Uploader, Batch]) -> None:
     _, batch = sent
     known, lane = files(), Lane()
     for part in (np.array([30, 38, 26]), np.arange(len(batch))):
@@ -467,7 +467,7 @@ def test_a_lane_waits_until_all_is_there(sent: tuple[uploads.Uploads, Batch]) ->
             assert back.sample(k).tobytes() == known[i]
 
 
-def test_a_batch_is_in_both_memories_and_shows_what_is_asked_for(sent: tuple[uploads.Uploads, Batch]) -> None:
+def test_a_batch_is_in_both_memories_and_shows_what_is_asked_for(sent: tuple[uploads.Uploader, Batch]) -> None:
     """Of plain files the host sees the beginnings; the rest comes back from the device."""
     up, batch = sent
     known, lane = files(), Lane()
@@ -494,7 +494,7 @@ def test_a_batch_is_in_both_memories_and_shows_what_is_asked_for(sent: tuple[upl
     assert up.begin(100, np.array([100])) is None
 
 
-def test_what_a_device_could_not_decode_is_decoded_by_the_host(sent: tuple[uploads.Uploads, Batch]) -> None:
+def test_what_a_device_could_not_decode_is_decoded_by_the_host(sent: tuple[uploads.Uploader, Batch]) -> None:
     _, batch = sent
     known = Batch.from_list([np.frombuffer(data, np.uint8) for data in files()], "", batch.samples)
     which = np.array([i for i in range(len(batch)) if files()[i][:2] in (b"BM", b"P6", b"P5", b"\xff\xd8")])
