@@ -46,7 +46,7 @@ def command(
     measuring = measure or nodes is not None or gpus is not None
     plan["forecast"] = forecast(spec, overrides(changes), device, plugins, seconds if measuring else 0.0)
     if nodes is not None or gpus is not None:
-        from ..pipelines.fleet.model import on_machines
+        from ..pipelines.fleet.cost_model import on_machines
 
         plan["on_machines"] = on_machines(plan["forecast"], nodes or 1, gpus or 0, plan["device"])
     if json:

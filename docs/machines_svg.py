@@ -22,7 +22,7 @@ def draw() -> str:
         parts.append(f'<text x="{x + width / 2:g}" y="110">{name}</text>')
         parts.append(f'<path class="arrow" d="M480 72 L{x + width / 2:g} 90"{DASHED * lost}/>')
         if i == 0:
-            parts.append(box(x + 10, 120, width - 20, 26, "nursery: one index, forks", "room"))
+            parts.append(box(x + 10, 120, width - 20, 26, "fork server: one index, forks", "room"))
         else:
             parts.append(box(x + 10, 120, width - 20, 26, "Ray actor: carries words", "room"))
         for k in range(2):

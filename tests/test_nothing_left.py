@@ -20,7 +20,7 @@ from dali_run.ops.compiled import ahead
 from dali_run.ops.compiled.listed import Loop
 from dali_run.ops.errors import DaliRunError, JobError
 from dali_run.pipeline import pipeline_def
-from dali_run.pipelines.fleet.job_text import JobText, Seat
+from dali_run.pipelines.fleet.job_message import JobMessage, WorkerResources
 from dali_run.pipelines.fleet.processes import Processes
 from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.tools.sample_data import make_sample_data
@@ -113,10 +113,10 @@ def _header(encoded: Any) -> Header:
 def test_processes_of_a_job(error: Any, tmp_path: Path, data: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(small_spec(data / "train", tmp_path / "out"))
-    job = JobText(str(spec), spec.read_text(), {}, "cpu", None, str(tmp_path))
+    job = JobMessage(str(spec), spec.read_text(), {}, "cpu", None, str(tmp_path))
 
     def work() -> None:
-        with Processes(job, [Seat("one", 1, 1.0, (), None)]):
+        with Processes(job, [WorkerResources("one", 1, 1.0, (), None)]):
             pass
 
     assert checked(work, tmp_path, error) >= 4

@@ -33,8 +33,8 @@ import numpy as np
 
 from dali_run.ops.batch import NoOrigins
 from dali_run.pipelines.fleet import driver as fleet
-from dali_run.pipelines.fleet.model import forecast
-from dali_run.pipelines.fleet.whole import Part, parts_for, tapered
+from dali_run.pipelines.fleet.cost_model import forecast
+from dali_run.pipelines.fleet.job_output import Part, parts_for, tapered
 from dali_run.readers.order import Order
 from dali_run.writers.shards.journal import VERSION, encode_journal
 from dali_run.writers.shards.manifest import OutputFiles
@@ -209,7 +209,8 @@ class Cluster:
     """The crew of a simulated cluster. Nodes differ in speed; some are lost, and come back after a while."""
 
     def __init__(
-        self, clock: Clock, nodes: int, each: int, rate: float, whole: Whole, *, spread: float, hours_to_loss: float,
+        self, clock: Clock, nodes: int, each: int, rate: float, whole: JobOutput, *, spread: float,
+        hours_to_loss: float,
         away: float, seed: int,
     ) -> None:  # fmt: skip
         self.clock, self.whole, self.each, self.rate, self.away = clock, whole, each, rate, away
@@ -306,7 +307,7 @@ class Cluster:
         return []
 
 
-class Whole:
+class JobOutput:
     """The output of a simulated job: nothing but how much of each part is left."""
 
     def __init__(self, samples: int, shard: int) -> None:
@@ -335,7 +336,7 @@ def driven(
     """A job on a simulated cluster, by the real driver."""
     clock = Clock()
     fleet.time = clock  # type: ignore[assignment]
-    whole = Whole(samples, shard)
+    whole = JobOutput(samples, shard)
     cluster = Cluster(clock, nodes, each, rate, whole, spread=spread, hours_to_loss=hours, away=300, seed=1)
     run = fleet.Driver(whole, cluster, RejectLimit(), device, lambda _: None, lambda _: None)  # type: ignore[arg-type]
     began = time.process_time()

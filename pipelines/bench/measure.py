@@ -20,8 +20,8 @@ from ..cores import threads_of
 from ..engine.engine import Engine, Request
 from ..engine.inputs import EndlessFeed, Sources
 from ..engine.stats import Stats
-from ..fleet.job_text import Seat
-from ..fleet.member import fitted_spec, take_seat
+from ..fleet.job_message import WorkerResources
+from ..fleet.worker import bind_to, fitted_spec
 from ..job.live import Counts, Recorder
 from ..job.report import build_report
 from ..job.run import options_of
@@ -54,16 +54,17 @@ class Measurement:
     """Of the data set's files only these; see `bench.strata`."""
     on: str = ""
     """``processes:N``: by so many processes together. Several GPUs have one each; see `bench.several`."""
-    seat: Mapping[str, Any] | None = None
-    """The `Seat` of one of several processes, as plain data; it then waits for the others before it measures."""
+    resources: Mapping[str, Any] | None = None
+    """The `WorkerResources` of one of several processes, as plain data; it then waits for the others before it
+    measures."""
     turn: tuple[int, int] = (0, 1)
     """Which of how many it is: it begins at its part of the data set."""
 
     def compiled(self) -> tuple[BuiltSpec, Plan]:
         """The spec as it is measured, and its plan. Raises SpecError, DeviceError."""
         built = load_spec(self.spec, self.overrides)
-        if self.seat is not None:
-            built = replace(built, spec=fitted_spec(built.spec, Seat.of(self.seat)))
+        if self.resources is not None:
+            built = replace(built, spec=fitted_spec(built.spec, WorkerResources.of(self.resources)))
         if not self.encode:
             built = build(replace(built.spec, write=None))
         if self.stratum:
@@ -93,7 +94,7 @@ def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> d
         for _ in range(this.warm_up):
             next(engine)
         together()
-        for _ in range(this.warm_up if this.seat is not None else 0):  # what came meanwhile is no rate
+        for _ in range(this.warm_up if this.resources is not None else 0):  # what came meanwhile is no rate
             next(engine)
         _forget(engine)
         samples = read = batches = 0
@@ -152,8 +153,8 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     work = {"measure": measure, "limits": measure_limits}[asked.pop("what")]
     this = Measurement(**{**asked, "turn": tuple(asked["turn"])})
-    if this.seat is not None:
-        take_seat(Seat.of(this.seat))
+    if this.resources is not None:
+        bind_to(WorkerResources.of(this.resources))
         work = partial(measure, together=_meet)
     try:
         result: dict[str, Any] = work(this)

@@ -27,7 +27,7 @@ from .measure import FEWEST_BATCHES, Measurement
 from .peers.dali import dali_script
 from .peers.media_recipe import media_recipe_of
 from .peers.recipe import recipe_of
-from .several import check, measure_together, seats_of
+from .several import check, measure_together, resources_of
 from .strata import strata_of
 
 SCHEMA_VERSION = 2
@@ -217,9 +217,9 @@ def run_apart(this: Measurement, what: str) -> dict[str, Any]:
     with suppress(DaliRunError):  # which that process says
         plan = this.compiled()[1]
         compile_ahead(clients_of(plan), check=lambda: opened_once(plan), background=False)
-        seats = seats_of(this.on, plan.target)
-        if seats and what == "measure":
-            return measure_together(this, seats, this.seconds + _PATIENCE)
+        resources = resources_of(this.on, plan.target)
+        if resources and what == "measure":
+            return measure_together(this, resources, this.seconds + _PATIENCE)
     return _run([sys.executable, "-m", "dali_run.pipelines.bench.measure", this.as_json(what)], this.seconds)
 
 

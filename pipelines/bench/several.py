@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from ...ops.errors import SpecError
 from ..compile.place import Target
-from ..fleet.job_text import Seat
-from ..fleet.machine import cpu_seats, gpu_seats
+from ..fleet.job_message import WorkerResources
+from ..fleet.machine import share_cpu, share_gpus
 from ..fleet.reports import Worked, merged
 from .measure import READY, Measurement
 
@@ -26,51 +26,53 @@ _PROCESSES = re.compile(r"processes:([1-9][0-9]{0,3})|")
 
 
 def check(on: str) -> None:
-    """Raises SpecError where ``on`` is nothing that `seats_of` knows."""
+    """Raises SpecError where ``on`` is nothing that `resources_of` knows."""
     if not _PROCESSES.fullmatch(on):
         raise SpecError(f"--on must be processes:N, got {on!r}")
 
 
-def seats_of(on: str, target: Target) -> list[Seat]:
+def resources_of(on: str, target: Target) -> list[WorkerResources]:
     """The places of the processes that measure together; none where one process measures alone."""
     found = _PROCESSES.fullmatch(on)
     n = int(found[1]) if found and found[1] else 0
     if not n and (target.device != "gpu" or len(target.indices) < 2):
         return []
-    return gpu_seats(target.indices, n or None) if target.device == "gpu" else cpu_seats(n)
+    return share_gpus(target.indices, n or None) if target.device == "gpu" else share_cpu(n)
 
 
-def measure_together(this: Measurement, seats: Sequence[Seat], patience: float) -> dict[str, Any]:
-    """The result of a process for each seat: their rates summed, one report. They begin to count at the same moment,
-    when all are warm; no result within ``patience`` seconds is an ``error``, and so is one process without any."""
-    crew: list[_Process] = []
-    late = threading.Timer(patience, _kill, (crew,))
+def measure_together(this: Measurement, resources: Sequence[WorkerResources], patience: float) -> dict[str, Any]:
+    """Measure with one process for each of ``resources`` and return one result: the sum of their rates, one report.
+
+    They start to count at the same moment, when all are warm. If a process returns no result within ``patience``
+    seconds, the result has an ``error``."""
+    processes: list[_Process] = []
+    late = threading.Timer(patience, _kill, (processes,))
     try:
-        for k, seat in enumerate(seats):
-            crew.append(_Process(this, seat, (k, len(seats))))
+        for k, each in enumerate(resources):
+            processes.append(_Process(this, each, (k, len(resources))))
         late.start()
-        for process in crew:
+        for process in processes:
             if not process.ready():
-                return {"error": f"{process.seat.name}: {process.problem()}"}
-        for process in crew:
+                return {"error": f"{process.resources.name}: {process.problem()}"}
+        for process in processes:
             process.go()
-        found = [process.result() for process in crew]
+        found = [process.result() for process in processes]
     finally:
         late.cancel()
-        _kill(crew)
-    for process, result in zip(crew, found, strict=True):
+        _kill(processes)
+    for process, result in zip(processes, found, strict=True):
         if "error" in result:
-            return {"error": f"{process.seat.name}: {result['error']}"}
-    return _joined(Path(this.spec).stem, seats, found)
+            return {"error": f"{process.resources.name}: {result['error']}"}
+    return _joined(Path(this.spec).stem, resources, found)
 
 
-def _joined(name: str, seats: Sequence[Seat], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _joined(name: str, resources: Sequence[WorkerResources], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     reports = [r["report"] for r in found]
     rate = sum(r["samples_per_second"] for r in found)
     seconds = max(float(r["seconds"]) for r in reports)
     read = sum(int(r["samples"]["read"]) for r in reports)
     node = socket.gethostname()
-    workers = [Worked(seat.name, node, [report]) for seat, report in zip(seats, reports, strict=True)]
+    workers = [Worked(resources.name, node, [report]) for resources, report in zip(resources, reports, strict=True)]
     report = merged(name, workers, seconds, {"read": read}, {})
     report["samples_per_second"] = round(rate, 1)
     return {
@@ -81,18 +83,18 @@ def _joined(name: str, seats: Sequence[Seat], found: Sequence[Mapping[str, Any]]
     }
 
 
-def _kill(crew: Sequence[_Process]) -> None:
-    for process in crew:
+def _kill(processes: Sequence[_Process]) -> None:
+    for process in processes:
         process.kill()
 
 
 class _Process:
     """One of them."""
 
-    def __init__(self, this: Measurement, seat: Seat, turn: tuple[int, int]) -> None:
-        self.seat = seat
-        changes = {"pipeline.device": "gpu"} if seat.visible is not None else {}
-        mine = replace(this, overrides={**this.overrides, **changes}, seat=seat.plain(), turn=turn)
+    def __init__(self, this: Measurement, resources: WorkerResources, turn: tuple[int, int]) -> None:
+        self.resources = resources
+        changes = {"pipeline.device": "gpu"} if resources.visible is not None else {}
+        mine = replace(this, overrides={**this.overrides, **changes}, resources=resources.to_dict(), turn=turn)
         command = [sys.executable, "-m", "dali_run.pipelines.bench.measure", mine.as_json("measure")]
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `kill`
         try:

@@ -18,8 +18,8 @@ from ...ops.batch import Batch, Samples
 from ...ops.compiled.warm_up_client import on_behalf
 from ...ops.types import from_numpy
 from ...readers.base import Reader
-from ..compile.apart import Halves, Parts
 from ..compile.plan import Plan
+from ..compile.split_job import Parts, SplitPlans
 from ..graph.nodes import Edge, Node
 from .nodes.node_pass import Env, NodePass
 from .nodes.run_nodes import run_nodes
@@ -89,19 +89,19 @@ def _ancestors(nodes: Sequence[Node], edges: Collection[Edge]) -> list[Node]:
     return [n for n in nodes if n.id in needed]
 
 
-def first_part(halves: Halves, states: Mapping[int, Any], records: Iterator[Stored]) -> Env:
+def first_part(split_plans: SplitPlans, states: Mapping[int, Any], records: Iterator[Stored]) -> Env:
     """As `first_sample`, for all outputs of the graph after samples were split: the first part of the first record."""
-    outputs = halves.front.graph.outputs
-    nodes = [n for n in _by_records(halves.back) if n.id != halves.source]
+    outputs = split_plans.front.graph.outputs
+    nodes = [n for n in _by_records(split_plans.back) if n.id != split_plans.source]
     for stored in records:
-        env = first_sample(halves.front, states, iter([stored]), list(outputs.values()))
+        env = first_sample(split_plans.front, states, iter([stored]), list(outputs.values()))
         found = {name: env[e] for name, e in outputs.items() if e in env}
-        if len(found) < len(outputs) or not int(halves.split.counts(found[halves.data])[0]):
+        if len(found) < len(outputs) or not int(split_plans.split.counts(found[split_plans.data])[0]):
             continue
-        given = halves.first_part(found)
-        run = NodePass(given[0].samples, halves.back.seeds)
-        env = attempt(nodes, run, {Edge(halves.source, k): b for k, b in enumerate(given)})
-        if all(len(env.get(e, ())) for e in halves.back.graph.outputs.values()):
+        given = split_plans.first_part(found)
+        run = NodePass(given[0].samples, split_plans.back.seeds)
+        env = attempt(nodes, run, {Edge(split_plans.source, k): b for k, b in enumerate(given)})
+        if all(len(env.get(e, ())) for e in split_plans.back.graph.outputs.values()):
             return env
     return {}
 

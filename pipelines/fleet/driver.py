@@ -13,10 +13,10 @@ from ...ops.errors import JobError, SpecError
 from ...writers.shards.rejects import RejectCounter, RejectLimit
 from ..job.run import FAILED, INTERRUPTED, Progress
 from ..wording import count
+from .job_output import JobOutput, Part
+from .messages import PATIENCE, Message
 from .reports import Worked
 from .watch import Standing, Watch
-from .whole import Part, Whole
-from .wire import PATIENCE, Message
 
 _TRIES = 3
 """Times that a part may fail before it is left alone."""
@@ -51,7 +51,7 @@ class Worker(Protocol):
 W = TypeVar("W", bound=Worker)
 
 
-class Crew(Protocol[W]):
+class WorkerGroup(Protocol[W]):
     """Where workers come from: this machine's processes, a cluster's actors."""
 
     def room(self) -> int:
@@ -70,7 +70,7 @@ class Crew(Protocol[W]):
         """Ask all workers to publish what is complete, and to end."""
 
 
-class _Hand:
+class WorkerState:
     """The driver's record of a worker."""
 
     def __init__(self, worker: Worker) -> None:
@@ -91,15 +91,15 @@ class _Hand:
 
 
 class Driver:
-    """One run of a job by a crew."""
+    """One run of a job by a group."""
 
     def __init__(
-        self, whole: Whole, crew: Crew[Any], reject_limit: RejectLimit, device: str,
+        self, whole: JobOutput, group: WorkerGroup[Any], reject_limit: RejectLimit, device: str,
         progress: Callable[[Progress], None], note: Callable[[str], None], facts: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """``facts`` are said of the job where it is watched: name, output."""
         self.whole = whole
-        self.crew = crew
+        self.group = group
         self.parts: list[Part] = []
         self._left = 0
         """Samples to do in this run."""
@@ -109,17 +109,17 @@ class Driver:
         self._device = device
         self._progress = progress
         self._note = note
-        self._hands: dict[int, _Hand] = {}
+        self._states: dict[int, WorkerState] = {}
         self._everyone: list[Worked] = []
         self._todo: deque[Part] = deque()
         self._later: list[tuple[float, Part]] = []
         """Parts that somebody else holds: when to ask again."""
         self._busy_since: dict[int, float] = {}
-        self._idle: dict[_Hand, None] = {}
+        self._idle: dict[WorkerState, None] = {}
         """Workers without a part."""
-        self._soon: dict[_Hand, None] = {}
+        self._soon: dict[WorkerState, None] = {}
         """Those of them that are nearly done with it, and could begin another."""
-        self._with_one: dict[_Hand, None] = {}
+        self._with_one: dict[WorkerState, None] = {}
         """Workers that run their only part."""
         self._dead: list[Mapping[str, Any]] = []
         self._who: Mapping[str, Any] | None = None
@@ -162,12 +162,12 @@ class Driver:
         try:
             checked = time.monotonic()
             while self._who is None or self._unfinished():
-                room = self.crew.room()
-                if not room and not self._hands:
+                room = self.group.room()
+                if not room and not self._states:
                     return FAILED, self._nobody_left()
-                self.crew.fill(room if self._who is None else min(room, self._wanted()))
-                for worker, told in self.crew.poll(_POLL):
-                    self._hear(self._hand(worker), told)
+                self.group.fill(room if self._who is None else min(room, self._wanted()))
+                for worker, told in self.group.poll(_POLL):
+                    self._hear(self._state_of(worker), told)
                 self._hand_out()
                 self._show()
                 if time.monotonic() - checked > _CHECK:
@@ -186,8 +186,8 @@ class Driver:
             if self._who is None:
                 raise  # nothing was begun
             return FAILED, str(e)
-        for hand in self._idle:
-            hand.worked.idle += time.monotonic() - hand.idle_since
+        for state in self._idle:
+            state.worked.idle += time.monotonic() - state.idle_since
         failed = [p for p in self.parts if not p.done]
         if failed:
             first = failed[0]
@@ -198,11 +198,11 @@ class Driver:
         return 0, ""
 
     def _unfinished(self) -> bool:
-        return bool(self._todo or self._later or any(h.parts for h in self._hands.values()))
+        return bool(self._todo or self._later or any(h.parts for h in self._states.values()))
 
     def _wanted(self) -> int:
         """Workers that can have something to do."""
-        return len(self._todo) + len(self._later) + len(self._hands)
+        return len(self._todo) + len(self._later) + len(self._states)
 
     def _nobody_left(self) -> str:
         why = f" The last failure: {self._failure}." if self._failure else ""
@@ -223,65 +223,65 @@ class Driver:
 
     def _wind_up(self) -> None:
         """Let workers publish what is complete; their parts are the next run's."""
-        self.crew.stop()
+        self.group.stop()
         deadline = time.monotonic() + PATIENCE
-        while any(h.parts for h in self._hands.values()) and time.monotonic() < deadline:
-            for worker, told in self.crew.poll(_POLL):
-                hand = self._hands.get(id(worker))
-                if hand is not None and "gone" in told:
-                    del self._hands[id(worker)]
-                elif hand is not None and "ended" in told:
+        while any(h.parts for h in self._states.values()) and time.monotonic() < deadline:
+            for worker, told in self.group.poll(_POLL):
+                state = self._states.get(id(worker))
+                if state is not None and "gone" in told:
+                    del self._states[id(worker)]
+                elif state is not None and "ended" in told:
                     with contextlib.suppress(JobError):
-                        self._ended(hand, told)
+                        self._ended(state, told)
 
     # -- hearing ------------------------------------------------------------------------------------------------------
 
-    def _hand(self, worker: Worker) -> _Hand:
-        if id(worker) not in self._hands:
-            hand = self._hands[id(worker)] = _Hand(worker)
-            self._everyone.append(hand.worked)
-            self._most = max(self._most, len(self._hands))
-        return self._hands[id(worker)]
+    def _state_of(self, worker: Worker) -> WorkerState:
+        if id(worker) not in self._states:
+            state = self._states[id(worker)] = WorkerState(worker)
+            self._everyone.append(state.worked)
+            self._most = max(self._most, len(self._states))
+        return self._states[id(worker)]
 
-    def _hear(self, hand: _Hand, told: Message) -> None:
+    def _hear(self, state: WorkerState, told: Message) -> None:
         """Take a message."""
         if "opened" in told:
-            self._welcome(hand, told)
+            self._welcome(state, told)
         elif "at" in told:
-            if hand.parts and told["at"] == hand.parts[0].number:  # else the next one has begun, too
-                hand.left, hand.rejected = told["left"], told["rejected"]
-                self._rejecting |= hand.rejected > 0
+            if state.parts and told["at"] == state.parts[0].number:  # else the next one has begun, too
+                state.left, state.rejected = told["left"], told["rejected"]
+                self._rejecting |= state.rejected > 0
         elif "soon" in told:
-            if len(hand.parts) == 1 and told["soon"] == hand.parts[0].number:
-                self._soon[hand] = None
+            if len(state.parts) == 1 and told["soon"] == state.parts[0].number:
+                self._soon[state] = None
         elif "busy" in told:
-            self._busy(hand, told)
+            self._busy(state, told)
         elif "ended" in told:
-            self._ended(hand, told)
+            self._ended(state, told)
         elif "problem" in told:
-            self._problem(hand, told)
+            self._problem(state, told)
         elif "gone" in told:
-            self._gone(hand, told["gone"])
+            self._gone(state, told["gone"])
 
-    def _welcome(self, hand: _Hand, told: Message) -> None:
+    def _welcome(self, state: WorkerState, told: Message) -> None:
         """A worker has opened the job. Raises JobError where it sees other data than those before."""
-        hand.process = told["process"]
-        hand.worked.node = hand.worker.node
+        state.process = told["process"]
+        state.worked.node = state.worker.node
         span = range(*told["opened"])
         if self._who is None:
             self._begin(span, told["who"])
         elif told["who"] != self._who or span != self._span:
-            self.crew.give(hand.worker, {"stop": True})
+            self.group.give(state.worker, {"stop": True})
             raise JobError(
-                f"{hand.worker.name} on {hand.worker.node} sees other inputs, or has other versions, than the workers "
-                "before it: all need the same data at the same place, and the same software"
+                f"{state.worker.name} on {state.worker.node} sees other inputs, or has other versions, than the "
+                "workers before it: all need the same data at the same place, and the same software"
             )
-        hand.ready = True
-        self._feed(hand)
+        state.ready = True
+        self._feed(state)
 
     def _begin(self, span: range, who: Mapping[str, Any]) -> None:
         self._span, self._who = span, who
-        self.parts = self.whole.parts(span, who, max(1, self.crew.room()), self._device)
+        self.parts = self.whole.parts(span, who, max(1, self.group.room()), self._device)
         self._before = (sum(p.written for p in self.parts), sum(p.rejected for p in self.parts))
         self.totals = list(self._before)
         self._todo.extend(p for p in self.parts if not p.done)
@@ -289,13 +289,13 @@ class Driver:
         self._reject_counter = RejectCounter(self._reject_limit, len(span), f"{self.whole.config.where}/rejects.jsonl")
         self.began = time.perf_counter()
 
-    def _ended(self, hand: _Hand, told: Message) -> None:
-        part = hand.parts.popleft()
-        hand.ends |= told["code"] == FAILED
-        self._feed(hand)
-        hand.left = hand.rejected = 0
+    def _ended(self, state: WorkerState, told: Message) -> None:
+        part = state.parts.popleft()
+        state.ends |= told["code"] == FAILED
+        self._feed(state)
+        state.left = state.rejected = 0
         if told["report"]:
-            hand.worked.reports.append(told["report"])
+            state.worked.reports.append(told["report"])
         self.totals[0] += told["written"] - part.written
         self.totals[1] += told["rejected"] - part.rejected
         before = part.rejected
@@ -310,31 +310,31 @@ class Driver:
                 self._todo.appendleft(part)
             return
         self._fails_in_a_row = 0
-        hand.done += part.left
-        hand.refused += told["rejected"] - before
-        hand.finished += 1
+        state.done += part.left
+        state.refused += told["rejected"] - before
+        state.finished += 1
         self.read += part.left
         part.left, part.done = 0, True
         self._count_rejects()
 
     def _count_rejects(self) -> None:
         """Raises _TooManyRejectsError if all workers together have rejected too many."""
-        running = sum(h.rejected for h in self._hands.values()) if self.totals[1] or self._rejecting else 0
+        running = sum(h.rejected for h in self._states.values()) if self.totals[1] or self._rejecting else 0
         if self._reject_counter is not None and self._reject_counter.exceeded_by(self.totals[1] + running):
             raise _TooManyRejectsError(self.totals[1] + running)
 
-    def _problem(self, hand: _Hand, told: Message) -> None:
+    def _problem(self, state: WorkerState, told: Message) -> None:
         """A worker cannot open the job, or a part. Raises SpecError for what no worker could open."""
-        text = f"{hand.worker.name} on {hand.worker.node}: {told['problem']}"
+        text = f"{state.worker.name} on {state.worker.node}: {told['problem']}"
         if "part" in told:
-            part = hand.parts.popleft()
-            hand.ends |= told["kind"] == "device"
-            self._feed(hand)
+            part = state.parts.popleft()
+            state.ends |= told["kind"] == "device"
+            self._feed(state)
             self._failed(part, text)
             return
         if told["kind"] == "spec":
             raise SpecError(told["problem"])
-        room = self.crew.room()
+        room = self.group.room()
         if told["kind"] == "device" and room > 1 and self._no_device < 2 * room:
             self._no_device += 1  # a GPU that is gone says nothing about the others
             self._note(f"{text}; the others go on without it")
@@ -355,14 +355,14 @@ class Driver:
     def _give_up_on(self, why: str) -> None:
         """Raises JobError where everything fails, one after the other: it is not the workers' fault. A machine that is
         lost with all of its workers is not everything."""
-        most = min(_TRIES, self.crew.room()) - 1 if self._who is None else max(_TRIES, 2 * self._most)
+        most = min(_TRIES, self.group.room()) - 1 if self._who is None else max(_TRIES, 2 * self._most)
         if self._fails_in_a_row > most:
             raise JobError(why)
 
-    def _busy(self, hand: _Hand, told: Message) -> None:
+    def _busy(self, state: WorkerState, told: Message) -> None:
         """Somebody else holds the part: a worker that is gone, and whose machine is, or another job."""
-        part = hand.parts.popleft()
-        self._feed(hand)
+        part = state.parts.popleft()
+        self._feed(state)
         owner = told["owner"]
         if owner in self._dead:
             self.whole.break_lock((part.number, len(self.parts)), owner)
@@ -371,27 +371,27 @@ class Driver:
             raise JobError(told["text"])
         self._later.append((time.monotonic() + _BUSY_WAIT, part))
 
-    def _gone(self, hand: _Hand, why: str) -> None:
+    def _gone(self, state: WorkerState, why: str) -> None:
         """A worker has ended; what it had is to be done again, from its journals on. The failure that it told of before
         stays the reason."""
-        del self._hands[id(hand.worker)]
-        if hand.finished:
-            left = self._left_behind.setdefault((hand.worker.name, hand.worker.node), [0, 0, 0])
-            left[:] = [a + b for a, b in zip(left, (hand.done, hand.refused, hand.finished), strict=True)]
-        self._idle.pop(hand, None)
-        self._with_one.pop(hand, None)
-        self._soon.pop(hand, None)
-        if hand.process:
-            self._dead.append(hand.process)
-        text = f"{hand.worker.name} on {hand.worker.node} {why}"
-        if why == "ended" and not hand.parts:
+        del self._states[id(state.worker)]
+        if state.finished:
+            left = self._left_behind.setdefault((state.worker.name, state.worker.node), [0, 0, 0])
+            left[:] = [a + b for a, b in zip(left, (state.done, state.refused, state.finished), strict=True)]
+        self._idle.pop(state, None)
+        self._with_one.pop(state, None)
+        self._soon.pop(state, None)
+        if state.process:
+            self._dead.append(state.process)
+        text = f"{state.worker.name} on {state.worker.node} {why}"
+        if why == "ended" and not state.parts:
             return
-        hand.worked.ended = why
-        running = hand.parts[0] if hand.parts else None
-        for part in reversed(hand.parts):
+        state.worked.ended = why
+        running = state.parts[0] if state.parts else None
+        for part in reversed(state.parts):
             if part is not running:
                 self._todo.appendleft(part)
-        if hand.ends:  # it has not begun this one: the failure was counted when it told of it
+        if state.ends:  # it has not begun this one: the failure was counted when it told of it
             if running is not None:
                 self._todo.appendleft(running)
             return
@@ -407,17 +407,17 @@ class Driver:
 
     # -- giving -------------------------------------------------------------------------------------------------------
 
-    def _feed(self, hand: _Hand) -> None:
+    def _feed(self, state: WorkerState) -> None:
         """A worker can take another part, unless it ends."""
-        self._soon.pop(hand, None)
-        if hand.ends:
-            self._with_one.pop(hand, None)
-        elif hand.parts:
-            self._with_one[hand] = None
+        self._soon.pop(state, None)
+        if state.ends:
+            self._with_one.pop(state, None)
+        elif state.parts:
+            self._with_one[state] = None
         else:
-            self._with_one.pop(hand, None)
-            self._idle[hand] = None
-            hand.idle_since = time.monotonic()
+            self._with_one.pop(state, None)
+            self._idle[state] = None
+            state.idle_since = time.monotonic()
 
     def _hand_out(self) -> None:
         now = time.monotonic()
@@ -427,24 +427,24 @@ class Driver:
         while self._todo and self._idle:
             self._give(self._idle.popitem()[0], self._todo.popleft())
         while self._todo and self._soon:
-            hand = self._soon.popitem()[0]
-            self._with_one.pop(hand, None)
-            self._give(hand, self._todo.popleft())
+            state = self._soon.popitem()[0]
+            self._with_one.pop(state, None)
+            self._give(state, self._todo.popleft())
         # a second part waits with its worker, where there is plenty: nobody then waits for the driver
-        most = (self._left - self.read) / _AHEAD / max(1, self.crew.room())  # those that have not come yet, too
-        while self._with_one and len(self._todo) > 2 * len(self._hands) and self._todo[0].left <= most:
-            hand = self._with_one.popitem()[0]
-            self._soon.pop(hand, None)
-            self._give(hand, self._todo.popleft())
+        most = (self._left - self.read) / _AHEAD / max(1, self.group.room())  # those that have not come yet, too
+        while self._with_one and len(self._todo) > 2 * len(self._states) and self._todo[0].left <= most:
+            state = self._with_one.popitem()[0]
+            self._soon.pop(state, None)
+            self._give(state, self._todo.popleft())
 
-    def _give(self, hand: _Hand, part: Part) -> None:
-        if not hand.parts:
-            hand.left, hand.rejected = part.left, 0
-            hand.worked.idle += time.monotonic() - hand.idle_since
-        hand.parts.append(part)
-        if len(hand.parts) == 1:
-            self._with_one[hand] = None
-        self.crew.give(hand.worker, {"part": [part.number, len(self.parts)], "range": [part.start, part.stop]})
+    def _give(self, state: WorkerState, part: Part) -> None:
+        if not state.parts:
+            state.left, state.rejected = part.left, 0
+            state.worked.idle += time.monotonic() - state.idle_since
+        state.parts.append(part)
+        if len(state.parts) == 1:
+            self._with_one[state] = None
+        self.group.give(state.worker, {"part": [part.number, len(self.parts)], "range": [part.start, part.stop]})
 
     def _show(self) -> None:
         now = time.monotonic()
@@ -454,11 +454,11 @@ class Driver:
         if now - self._shown < _SHOW and self._unfinished():
             return
         self._shown = now
-        running = [(h.parts[0], h) for h in self._hands.values() if h.parts]
-        read = self.read + sum(max(0, part.left - hand.left) for part, hand in running if hand.left)
+        running = [(h.parts[0], h) for h in self._states.values() if h.parts]
+        read = self.read + sum(max(0, part.left - state.left) for part, state in running if state.left)
         rejected = self.totals[1] - self._before[1] + sum(h.rejected for _, h in running)
         at = time.perf_counter() - self.began
-        if self.watch.due(at, len(self._hands)) or not self._unfinished():
+        if self.watch.due(at, len(self._states)) or not self._unfinished():
             self.watch.look(at, read, rejected, self._standings())
         self._progress(Progress(read, self._left, rejected, self.began, self._status))
 
@@ -466,14 +466,14 @@ class Driver:
         """Every worker that there was, those of one name and machine together."""
         left = dict(self._left_behind)
         found = []
-        for hand in self._hands.values():
-            done, rejected, parts = hand.done, hand.refused, hand.finished
-            running = hand.parts[0] if hand.parts else None
+        for state in self._states.values():
+            done, rejected, parts = state.done, state.refused, state.finished
+            running = state.parts[0] if state.parts else None
             if running is not None:
-                done += max(0, running.left - hand.left) if hand.left else 0
-                rejected += hand.rejected
-            before = left.pop((hand.worker.name, hand.worker.node), [0, 0, 0])
-            found.append(Standing(hand.worker.name, hand.worker.node, done + before[0], rejected + before[1],
+                done += max(0, running.left - state.left) if state.left else 0
+                rejected += state.rejected
+            before = left.pop((state.worker.name, state.worker.node), [0, 0, 0])
+            found.append(Standing(state.worker.name, state.worker.node, done + before[0], rejected + before[1],
                                   None if running is None else running.number, parts + before[2]))  # fmt: skip
         gone = [Standing(name, node, done, rejected, None, parts)
                 for (name, node), (done, rejected, parts) in left.items()]  # fmt: skip

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..cores import usable_cores
-from .job_text import Seat
+from .job_message import WorkerResources
 
 _DEVICES = Path("/sys/bus/pci/devices")
 
 
-def cpu_seats(n: int) -> list[Seat]:
+def share_cpu(n: int) -> list[WorkerResources]:
     """``n`` workers that share the cores of this machine. They are not bound: the system moves them where there is
     room."""
     threads = max(1, usable_cores() // n)
-    return [Seat(f"process {i}", threads, 1 / n) for i in range(n)]
+    return [WorkerResources(f"process {i}", threads, 1 / n) for i in range(n)]
 
 
-def gpu_seats(indices: Sequence[int], n: int | None = None) -> list[Seat]:
+def share_gpus(indices: Sequence[int], n: int | None = None) -> list[WorkerResources]:
     """A worker for each of the GPUs, or ``n`` that share them, each bound to cores near its GPU."""
     n = n or len(indices)
     gpus = [indices[i % len(indices)] for i in range(n)]
@@ -29,7 +29,7 @@ def gpu_seats(indices: Sequence[int], n: int | None = None) -> list[Seat]:
     fair = max(1, usable_cores() // n)  # the quota of a container may be less than its cores
     twice = Counter(gpus)
     return [
-        Seat(f"GPU {gpu}" + f" ({i})" * (twice[gpu] > 1), max(1, min(fair, len(cpus) or fair)), 1 / n, cpus,
+        WorkerResources(f"GPU {gpu}" + f" ({i})" * (twice[gpu] > 1), max(1, min(fair, len(cpus) or fair)), 1 / n, cpus,
              visible(gpu), 1 / twice[gpu])
         for i, (gpu, cpus) in enumerate(zip(gpus, sides, strict=True))
     ]  # fmt: skip

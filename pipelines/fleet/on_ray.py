@@ -18,8 +18,8 @@ from typing import Any
 from ...ops.errors import DeviceError, JobError, SpecError
 from ..cores import usable_cores
 from ..wording import duration
-from .job_text import JobText, Seat
-from .wire import Message
+from .job_message import JobMessage, WorkerResources
+from .messages import Message
 
 _CORES = 16
 """Of a worker without a GPU, where nobody says: as many as one process uses well, or all of the smallest node."""
@@ -43,9 +43,9 @@ class Carrier:
         near = cpus_near(pci_address(0)) if gpu else frozenset()
         usable = os.sched_getaffinity(0)
         bound = tuple(sorted(near & usable)) if near and len(near & usable) < len(usable) else ()
-        seat = Seat("GPU" if gpu else "worker", cores, min(1.0, cores / usable_cores()), bound)
-        self._crew = Processes(JobText(**job), [seat])
-        self._crew.__enter__()
+        resources = WorkerResources("GPU" if gpu else "worker", cores, min(1.0, cores / usable_cores()), bound)
+        self._group = Processes(JobMessage(**job), [resources])
+        self._group.__enter__()
         self._worker: Any = None
         import ray
 
@@ -55,18 +55,18 @@ class Carrier:
         """The worker's messages within ``seconds``, or at once where there are any."""
         if self._worker is None:
             try:
-                self._crew.fill(1)
+                self._group.fill(1)
             except (JobError, SpecError, DeviceError) as e:
                 kind = "spec" if isinstance(e, SpecError) else "device" if isinstance(e, DeviceError) else "job"
                 return [{"problem": str(e), "kind": kind}, {"gone": "could not begin"}]
-            (self._worker,) = self._crew.workers
-        said = [told for _, told in self._crew.poll(seconds)]
+            (self._worker,) = self._group.workers
+        said = [told for _, told in self._group.poll(seconds)]
         return [{**told, "node_id": self._node_id} if "opened" in told else told for told in said]
 
     def give(self, order: Message) -> None:
         """Pass an order on, while `turn` waits."""
         if self._worker is not None:
-            self._crew.give(self._worker, order)
+            self._group.give(self._worker, order)
 
 
 @dataclass(eq=False)
@@ -84,7 +84,7 @@ class Actors:
     """The workers of one job on a cluster. A context manager; leaving it ends them all, and the connection."""
 
     def __init__(
-        self, job: JobText, address: str, workers: int | None, cores: int | None, note: Callable[[str], None]
+        self, job: JobMessage, address: str, workers: int | None, cores: int | None, note: Callable[[str], None]
     ) -> None:
         """``address`` is ``ray`` (the cluster that this process belongs to, or one of this machine alone) or a URL."""
         try:
@@ -125,9 +125,9 @@ class Actors:
                 raise JobError(f"--on {self._address}: {' '.join(str(e).split())}") from None
         self._gpu = self._job.device != "cpu" and any(self._gpus(n) for n in self._nodes())
         if self._gpu:
-            self._job = JobText(**{**self._job.plain(), "device": "gpu"})
+            self._job = JobMessage(**{**self._job.to_dict(), "device": "gpu"})
         elif self._job.device == "null":
-            self._job = JobText(**{**self._job.plain(), "device": "cpu"})
+            self._job = JobMessage(**{**self._job.to_dict(), "device": "cpu"})
         self._cores = self._cores_asked or self._cores_of_one()
         needs: dict[str, Any] = {
             "num_cpus": self._cores,
@@ -206,7 +206,7 @@ class Actors:
     def fill(self, wanted: int) -> None:
         """Ask for actors until there are ``wanted``; Ray places them when there is room."""
         while len(self._actors) < wanted and not self._stopping:
-            handle = self._make.remote(self._job.plain(), self._cores, self._gpu)
+            handle = self._make.remote(self._job.to_dict(), self._cores, self._gpu)
             actor = Actor(f"worker {self._number}", handle)
             self._number += 1
             self._actors.append(actor)

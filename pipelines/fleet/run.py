@@ -27,12 +27,12 @@ from ..job.run import CLEAN, REJECTS, JobResult, Prepared, Progress, prepare, ru
 from ..spec.shipped import known_spec
 from ..tools.machine import facts
 from ..wording import count
-from .driver import Crew, Driver
-from .job_text import JobText
-from .machine import cpu_seats, gpu_seats
+from .driver import Driver, WorkerGroup
+from .job_message import JobMessage
+from .job_output import JobOutput
+from .machine import share_cpu, share_gpus
 from .processes import Processes
 from .reports import merged
-from .whole import Whole
 
 _PROCESSES = re.compile(r"processes(:[1-9][0-9]{0,3})?")
 _RAY = re.compile(r"ray(://.+)?")
@@ -100,25 +100,25 @@ def run(
     }
     if fresh and local:
         opened_once(prepared.plan)  # before the output that there is goes
-    with Whole(config, fresh=fresh) as whole:
+    with JobOutput(config, fresh=fresh) as whole:
         if whole.was_joined:
             return _joined_before(whole)
         remember(config.url or config.path, command)
-        crew: AbstractContextManager[Crew[Any]]
+        group: AbstractContextManager[WorkerGroup[Any]]
         if local:
             compile_ahead(  # once, not in every worker
                 clients_of(prepared.plan, config.writer), check=lambda: opened_once(prepared.plan), background=False
             )
             n = int(on.partition(":")[2] or 0) if on else 0
             gpus = target.device == "gpu"
-            seats = gpu_seats(target.indices, n or workers) if gpus else cpu_seats(n or workers or 2)
-            crew = Processes(job, seats)
+            resources = share_gpus(target.indices, n or workers) if gpus else share_cpu(n or workers or 2)
+            group = Processes(job, resources)
         else:
             from .on_ray import Actors
 
             assert on is not None
-            crew = Actors(job, on, workers, cores, note)
-        return _led(whole, crew, prepared, command, progress, note, amend)
+            group = Actors(job, on, workers, cores, note)
+        return _led(whole, group, prepared, command, progress, note, amend)
 
 
 def _why_together(prepared: Prepared, append: bool, trace: object) -> str:
@@ -138,15 +138,15 @@ def check(on: str, append: bool, trace: object) -> None:
 
 
 def _led(
-    whole: Whole, workers: AbstractContextManager[Crew[Any]], prepared: Prepared, command: Mapping[str, Any],
+    whole: JobOutput, workers: AbstractContextManager[WorkerGroup[Any]], prepared: Prepared, command: Mapping[str, Any],
     progress: Callable[[Progress], None], note: Callable[[str], None],
     amend: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> JobResult:  # fmt: skip
     on_error = prepared.spec.on_error
     config = whole.config
     began, started = time.perf_counter(), datetime.now(UTC)
-    with workers as crew:
-        driver = Driver(whole, crew, RejectLimit(on_error.max_errors, on_error.max_error_rate),
+    with workers as group:
+        driver = Driver(whole, group, RejectLimit(on_error.max_errors, on_error.max_error_rate),
                         prepared.plan.target.device, progress, note,
                         {"name": prepared.spec.name, "output": config.where})  # fmt: skip
         code, message = driver.run()
@@ -173,7 +173,7 @@ def _in_one_piece(config: WriteConfig) -> bool:
         return bool(found) and found[0].part is None and not part_files_of(root)
 
 
-def _joined_before(whole: Whole) -> JobResult:
+def _joined_before(whole: JobOutput) -> JobResult:
     """Finish what was interrupted while the parts became one output."""
     root, config = whole.config.path, whole.config
     report = sidecar.read_json(whole.files.report, sidecar.REPORT)
@@ -184,7 +184,7 @@ def _joined_before(whole: Whole) -> JobResult:
                      config.url or config.path)  # fmt: skip
 
 
-def _text(path: str | Path, overrides: Mapping[str, Any], target: Target, limit: int | None) -> JobText:
+def _text(path: str | Path, overrides: Mapping[str, Any], target: Target, limit: int | None) -> JobMessage:
     spec = Path(path).absolute()
     text = spec.read_bytes().decode("latin-1")
-    return JobText(str(spec), text, dict(overrides), target.device, limit, os.getcwd())
+    return JobMessage(str(spec), text, dict(overrides), target.device, limit, os.getcwd())

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ...ops.batch import I32, I64, Batch, Samples
 from ...writers.shards.rejects import RejectRow
-from ..compile.apart import Halves
+from ..compile.split_job import SplitPlans
 from ..engine.engine import Engine, InFlightBatch, Options, Request
 from ..engine.first_sample import Decided, first_part, undecided
 from ..engine.nodes.envs import gone
@@ -53,8 +53,8 @@ class Piece:
 class PartsFeed:
     """The feed of the second engine. ``requests`` takes batches from the first one, in the thread that asks."""
 
-    def __init__(self, halves: Halves, stretch: Stretch, front: Engine) -> None:
-        self._halves = halves
+    def __init__(self, split_plans: SplitPlans, stretch: Stretch, front: Engine) -> None:
+        self._split_plans = split_plans
         self._stretch = stretch
         self._front = front
         self.at = stretch.first
@@ -62,9 +62,9 @@ class PartsFeed:
         self.lost: list[Lost] = []
         """Samples from there on that were dropped. Of this and `at` the thread that asks for batches is the owner; the
         caller's reads them when the run is over."""
-        self.states: Mapping[int, Any] = {halves.source: self}
-        edges = undecided(halves.back)
-        env = first_part(halves, stretch.feed.states, stretch.feed.stored()) if edges else {}
+        self.states: Mapping[int, Any] = {split_plans.source: self}
+        edges = undecided(split_plans.back)
+        env = first_part(split_plans, stretch.feed.states, stretch.feed.stored()) if edges else {}
         self.kinds = Decided.by(env, edges).kinds
         self._under_way: deque[Piece] = deque()
         """Pieces that were asked for, and whose batch has not been delivered. Appended to by the thread that asks,
@@ -85,7 +85,7 @@ class PartsFeed:
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         """The parts of a piece."""
         piece = next(p for p in reversed(self._under_way) if p.first == request.start)
-        return piece.samples, {self._halves.source: piece.samples}
+        return piece.samples, {self._split_plans.source: piece.samples}
 
     def take(self, samples: Samples) -> tuple[Batch, ...]:
         """The data of those samples of a piece that are left."""
@@ -109,8 +109,8 @@ class PartsFeed:
     def _pieces(self, iteration: InFlightBatch) -> Iterator[Piece]:
         """The parts of a batch's samples in pieces of about as many as the batch size, each with all parts of its
         samples. Samples without parts belong to the piece before them, or to the next where there is none."""
-        outputs = iteration.outputs(self._halves.front)
-        data = outputs[self._halves.data]
+        outputs = iteration.outputs(self._split_plans.front)
+        data = outputs[self._split_plans.data]
         owner, part = self._chosen(iteration, data, outputs)
         counts = np.bincount(owner, minlength=len(data)).astype(np.int64)
         lost = [*self.lost, *_lost(iteration)]
@@ -133,8 +133,8 @@ class PartsFeed:
 
     def _beside(self, outputs: Mapping[str, Batch]) -> list[Batch]:
         """The further inputs of the split, for the samples of the first."""
-        slots = outputs[self._halves.data].samples.slot
-        found = [outputs[name] for name in self._halves.beside]
+        slots = outputs[self._split_plans.data].samples.slot
+        found = [outputs[name] for name in self._split_plans.beside]
         return [b.take(np.searchsorted(b.samples.slot, slots)) for b in found]
 
     def _chosen(self, iteration: InFlightBatch, data: Batch, outputs: Mapping[str, Batch]) -> tuple[I64, I32]:
@@ -142,9 +142,9 @@ class PartsFeed:
         Samples that have none are dropped."""
         if not len(data):  # all were dropped, and how many dimensions there would be is not known
             return np.zeros(0, np.int64), np.zeros(0, np.int32)
-        counts = self._halves.split.counts(data)
+        counts = self._split_plans.split.counts(data)
         for i in np.flatnonzero(counts == 0).tolist():
-            shape, size = " x ".join(map(str, data.shapes[i].tolist())), self._halves.split.size
+            shape, size = " x ".join(map(str, data.shapes[i].tolist())), self._split_plans.split.size
             self._drop(iteration, data, i, f"it has no part: it is {shape}" + f", a part has {size} items" * bool(size))
         for other in self._beside(outputs):
             theirs = other.shapes[:, 0]
@@ -163,18 +163,18 @@ class PartsFeed:
         return owner[chosen], part[chosen]
 
     def _drop(self, iteration: InFlightBatch, data: Batch, i: int, why: str) -> None:
-        iteration.dropped.append(Dropped(int(data.samples.slot[i]), self._halves.name, "bad_shape", why))
+        iteration.dropped.append(Dropped(int(data.samples.slot[i]), self._split_plans.name, "bad_shape", why))
 
     def _piece(self, stop: int, lost: list[Lost], outputs: Mapping[str, Batch], owner: I64, part: I32) -> Piece:
-        whole = outputs[self._halves.data].samples
-        cut = [outputs[self._halves.data], *self._beside(outputs)]
+        whole = outputs[self._split_plans.data].samples
+        cut = [outputs[self._split_plans.data], *self._beside(outputs)]
         samples = Samples(
             np.arange(len(owner), dtype=np.int32), whole.position[owner], whole.epoch[owner], whole.index[owner],
             whole.origins, part,
         )  # fmt: skip
-        repeated = [outputs[name] for name in self._halves.repeated]
+        repeated = [outputs[name] for name in self._split_plans.repeated]
         batches = (
-            *self._halves.split.parts(cut, owner, part, samples),
+            *self._split_plans.split.parts(cut, owner, part, samples),
             *(b.take(np.searchsorted(b.samples.slot, whole.slot[owner]), samples) for b in repeated),
         )
         start, self.at = self.at, stop
@@ -209,18 +209,18 @@ def _counted(counts: I64) -> npt.NDArray[np.int32]:
 class PartsBatches(Batches):
     """The batches of a job that splits its samples."""
 
-    def __init__(self, halves: Halves, stretch: Stretch, options: Options) -> None:
-        self.plan = halves.back
+    def __init__(self, split_plans: SplitPlans, stretch: Stretch, options: Options) -> None:
+        self.plan = split_plans.back
         self.stretch = stretch
         # Both engines are at work at once, each with half of the memory.
         options = replace(options, memory=replace(options.memory, host=max(1, options.memory.host_bytes() // 2)))
         self.front = Engine(
-            halves.front, stretch.feed, stretch.feed.requests(stretch.batch_size, stretch.first),
+            split_plans.front, stretch.feed, stretch.feed.requests(stretch.batch_size, stretch.first),
             replace(options, whole_batches=False, lanes=1), Stats(),
         )  # fmt: skip
-        self.parts = PartsFeed(halves, stretch, self.front)
+        self.parts = PartsFeed(split_plans, stretch, self.front)
         self.engine = Engine(
-            halves.back, self.parts, self.parts.requests(), replace(options, whole_batches=True),
+            split_plans.back, self.parts, self.parts.requests(), replace(options, whole_batches=True),
             Stats(trace=stretch.trace),
         )  # fmt: skip
 

@@ -30,9 +30,9 @@ from ...writers.shards.manifest import OutputFiles
 from ...writers.shards.mirror import staging_folder, state_of
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import RejectLimit
-from ..compile.apart import Halves, compile_job
 from ..compile.place import Target, resolve_target
 from ..compile.plan import Plan
+from ..compile.split_job import SplitPlans, compile_job
 from ..cores import threads_of
 from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.engine import Options
@@ -102,18 +102,18 @@ class Prepared:
     built: BuiltSpec
     plan: Plan
     """All of it, or what comes before samples are split."""
-    halves: Halves | None = None
+    split_plans: SplitPlans | None = None
     """Where samples are split: both plans."""
 
     @property
     def whole(self) -> Graph:
         """The graph, with what is known of its outputs."""
-        return self.plan.graph if self.halves is None else self.halves.whole
+        return self.plan.graph if self.split_plans is None else self.split_plans.whole
 
     @property
     def target(self) -> Target:
         """Where it runs."""
-        return (self.plan if self.halves is None else self.halves.back).target
+        return (self.plan if self.split_plans is None else self.split_plans.back).target
 
     @property
     def spec(self) -> Spec:
@@ -142,7 +142,7 @@ def prepare(
     if part is not None:
         check_parts(built.graph, part)
     plan = compile_job(built.graph, target, settings.seed, by_batches=built.spec.depends_on_batches)
-    return Prepared(built, plan.front, plan) if isinstance(plan, Halves) else Prepared(built, plan)
+    return Prepared(built, plan.front, plan) if isinstance(plan, SplitPlans) else Prepared(built, plan)
 
 
 def check_parts(graph: Graph, part: tuple[int, int]) -> None:
@@ -280,7 +280,7 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
         sha256=spec.write.sha256,
         fields=fields,
         url=place.rstrip("/") if is_url(place) else "",
-        split=prepared.halves is not None,
+        split=prepared.split_plans is not None,
     )
 
 
@@ -370,10 +370,10 @@ class JobRun:
         if any(n.op.output_after_sync and n.stage == "gpu" for n in prepared.whole.nodes):
             options = replace(options, lanes=lanes_for(options.gpu_queue, late=True))
         self.batches: Batches
-        if prepared.halves is None:
+        if prepared.split_plans is None:
             self.batches = Batches(prepared.plan, stretch, options)
         else:
-            self.batches = PartsBatches(prepared.halves, stretch, options)
+            self.batches = PartsBatches(prepared.split_plans, stretch, options)
         try:
             self.warm_up = 0.0 if warm else self.batches.warm_up(lambda given: rehearse(config, given))
         except BaseException as e:  # Ctrl-C: decoders' processes may run already
@@ -465,8 +465,8 @@ class JobRun:
         if self.trace is not None:
             Path(self.trace).write_text(json.dumps(self.batches.engine.stats.chrome_trace()))
         if self.look is not None and code != INTERRUPTED:
-            halves = self.prepared.halves
-            self.look.read_inputs(halves.front if halves is not None else self.prepared.plan, self.feed,
+            split_plans = self.prepared.split_plans
+            self.look.read_inputs(split_plans.front if split_plans is not None else self.prepared.plan, self.feed,
                                   self.prepared.spec.pipeline.rng)  # fmt: skip
         self.live.end({FAILED: "failed", INTERRUPTED: "interrupted"}.get(code, "finished"), message)
         return JobResult(code, message, report, self.config.url or self.config.path)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def schema_of(prepared: Prepared, feed: JobFeed, config: WriteConfig) -> dict[str, Any]:
     """The schema of the job that writes as ``config`` says, as JSON: ``steps`` for outputs of operators, ``fields`` for
     the writer, and the key of the ``first_sample`` that decided. Empty if the spec says everything."""
-    graph = (prepared.plan if prepared.halves is None else prepared.halves.back).graph
+    graph = (prepared.plan if prepared.split_plans is None else prepared.split_plans.back).graph
     writer, key = config.check(), feed.decided.key
     fields = writer.schema(config.fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
     if fields is None:
@@ -34,9 +34,9 @@ def schema_of(prepared: Prepared, feed: JobFeed, config: WriteConfig) -> dict[st
 
 def _first(prepared: Prepared, feed: JobFeed) -> tuple[dict[str, Spec], str]:
     """The job's outputs for the data set's first sample, and its key."""
-    if prepared.halves is not None:
-        graph = prepared.halves.back.graph
-        env = first_part(prepared.halves, feed.states, feed.stored())
+    if prepared.split_plans is not None:
+        graph = prepared.split_plans.back.graph
+        env = first_part(prepared.split_plans, feed.states, feed.stored())
     else:
         graph = prepared.plan.graph
         edges = list(graph.outputs.values())

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...ops.errors import DeviceError, SpecError
 from ...readers.fetch.gpu_reads import describe
-from ..compile.apart import compile_job
 from ..compile.place import Target, resolve_target
+from ..compile.split_job import compile_job
 from ..cores import threads_of
 from ..engine.credits import described
 from ..engine.options import lanes_for

@@ -62,13 +62,13 @@ def shards(name: str) -> Iterator[tuple[list[bytes], dict[str, list[bytes]]]]:
     with tempfile.TemporaryDirectory() as there:
         folder = Path(there)
         pictures = [IMAGES["png"](rng) for _ in range(2 * EACH)]
-        halves = pictures[:EACH], pictures[EACH:]
+        split_plans = pictures[:EACH], pictures[EACH:]
         if name in ("pax", "gnu"):
             format = tarfile.PAX_FORMAT if name == "pax" else tarfile.GNU_FORMAT
-            yield pictures, {".tar": [_tar(half, format) for half in halves]}
+            yield pictures, {".tar": [_tar(half, format) for half in split_plans]}
             return
         files: dict[str, list[bytes]] = {end: [] for end in CONTAINERS[name]}
-        for k, half in enumerate(halves):
+        for k, half in enumerate(split_plans):
             (folder / f"in{k}/class").mkdir(parents=True)
             for i, data in enumerate(half):
                 (folder / f"in{k}/class/{k}{i:02d}.png").write_bytes(data)

@@ -34,8 +34,8 @@ def _by_hand(values, out):  # type: ignore[no-untyped-def]
 
 def values() -> np.ndarray:
     """Every float16, the numbers between each and the next, their neighbours, and every 4,099th float32 at all."""
-    halves = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
-    near = [halves + np.uint32(d) for d in (0, 1, 0xFFF, 0x1000, 0x1001, 0xFFFFFFFF)]
+    split_plans = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+    near = [split_plans + np.uint32(d) for d in (0, 1, 0xFFF, 0x1000, 0x1001, 0xFFFFFFFF)]
     return np.concatenate([*near, np.arange(0, 1 << 32, 4099, dtype=np.uint64).astype(np.uint32)]).view(np.float32)
 
 

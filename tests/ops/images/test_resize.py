@@ -123,9 +123,9 @@ def test_images_without_pixels_stay_so() -> None:
 
 
 def test_integers_are_rounded_half_away_from_zero_and_saturate() -> None:
-    halves = np.array([[[0], [1]], [[1], [2]], [[2], [3]]], np.int16)
+    split_plans = np.array([[[0], [1]], [[1], [2]], [[2], [3]]], np.int16)
     for sign in (1, -1):
-        out, _ = run(operator("resize", size=[3, 1]), [halves * np.int16(sign)])
+        out, _ = run(operator("resize", size=[3, 1]), [split_plans * np.int16(sign)])
         assert out.sample(0).reshape(-1).tolist() == [sign, 2 * sign, 3 * sign]
     steps = np.repeat(np.array([0, 255], np.uint8), 2).reshape(1, 4, 1)
     out, _ = run(operator("resize", size=[1, 8], interp_type="CUBIC"), [steps])
@@ -185,9 +185,9 @@ def test_resize_crop_mirror_is_resize_crop_flip() -> None:
     whole, _ = run(operator("resize", resize_shorter=40), [image])
     fused, _ = run(operator("resize_crop_mirror", resize_shorter=40, crop=[22, 30], mirror=1, crop_pos_x=0.3), [image])
     left = int(np.floor(np.float32(0.3) * (whole.shapes[0, 1] - 30) + 0.5))
-    apart = whole.sample(0)[9:31, left : left + 30][:, ::-1].astype(int)
-    assert np.abs(fused.sample(0) - apart).max() <= 1
-    assert np.count_nonzero(fused.sample(0) - apart) < 0.01 * apart.size
+    split_job = whole.sample(0)[9:31, left : left + 30][:, ::-1].astype(int)
+    assert np.abs(fused.sample(0) - split_job).max() <= 1
+    assert np.count_nonzero(fused.sample(0) - split_job) < 0.01 * split_job.size
 
 
 def test_linear_equals_opencv_inside() -> None:

@@ -11,11 +11,11 @@ from PIL import Image
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.bench.measure import Measurement
 from dali_run.pipelines.bench.run import Bench, run_apart, run_bench
-from dali_run.pipelines.bench.several import measure_together, seats_of
+from dali_run.pipelines.bench.several import measure_together, resources_of
 from dali_run.pipelines.bench.view import bench_html, bench_view
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.fleet import machine
-from dali_run.pipelines.fleet.job_text import Seat
+from dali_run.pipelines.fleet.job_message import WorkerResources
 
 SPEC = """\
 version: 1
@@ -93,7 +93,7 @@ def test_the_results_can_be_shown(spec: Path, tmp_path: Path, monkeypatch: pytes
 def test_one_that_fails_ends_all_and_says_which(spec: Path) -> None:
     """Without a place for its notes, the operator raises in every process."""
     bad = Measurement(str(spec), {"on_error.policy": "fail"}, 0.05, 1)
-    found = measure_together(bad, [Seat("first", 1, 0.5), Seat("second", 1, 0.5)], 60)
+    found = measure_together(bad, [WorkerResources("first", 1, 0.5), WorkerResources("second", 1, 0.5)], 60)
     assert found["error"].startswith("first: ")
     assert "NOTES" in found["error"]
 
@@ -101,11 +101,11 @@ def test_one_that_fails_ends_all_and_says_which(spec: Path) -> None:
 def test_who_measures_alone_and_who_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "pci_address", lambda gpu: "")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert seats_of("", Target("cpu")) == []
-    assert seats_of("", Target("gpu", (1,))) == []
-    assert [s.visible for s in seats_of("", Target("gpu", (0, 2)))] == ["0", "2"]
-    assert [s.visible for s in seats_of("processes:2", Target("gpu", (1,)))] == ["1", "1"]
-    assert len(seats_of("processes:3", Target("cpu"))) == 3
+    assert resources_of("", Target("cpu")) == []
+    assert resources_of("", Target("gpu", (1,))) == []
+    assert [s.visible for s in resources_of("", Target("gpu", (0, 2)))] == ["0", "2"]
+    assert [s.visible for s in resources_of("processes:2", Target("gpu", (1,)))] == ["1", "1"]
+    assert len(resources_of("processes:3", Target("cpu"))) == 3
 
 
 def test_a_place_that_does_not_exist(spec: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.fleet import driver as fleet
-from dali_run.pipelines.fleet.model import forecast
+from dali_run.pipelines.fleet.cost_model import forecast
 from dali_run.pipelines.job.run import FAILED
 from dali_run.readers.order import Order
 
@@ -76,7 +76,7 @@ def test_a_part_that_kills_its_workers_is_left_alone_and_the_rest_is_done(model:
 
     clock = model.Clock()
     fleet.time = clock  # type: ignore[attr-defined]
-    whole = model.Whole(100_000, 1000)
+    whole = model.JobOutput(100_000, 1000)
     cluster = Poisoned(clock, 2, 2, 1000.0, whole, spread=0.0, hours_to_loss=0.0, away=1.0, seed=1)
     notes: list[str] = []
     run = fleet.Driver(whole, cluster, model.RejectLimit(), "cpu", lambda _: None, notes.append)
@@ -116,13 +116,13 @@ def test_a_gpu_that_is_gone_costs_no_other(model: Any, broken: int) -> None:
 
     clock = model.Clock()
     fleet.time = clock  # type: ignore[attr-defined]
-    whole = model.Whole(100_000, 1000)
-    crew = Without(clock, 2, 1, 1000.0, whole, spread=0.0, hours_to_loss=0.0, away=1.0, seed=1)
-    for number, (at, count, kind, what) in enumerate(crew.events):
-        crew.events[number] = (at if what.node == "node 0" else at + 60, count, kind, what)  # the sound one is slow
-    heapq.heapify(crew.events)
+    whole = model.JobOutput(100_000, 1000)
+    group = Without(clock, 2, 1, 1000.0, whole, spread=0.0, hours_to_loss=0.0, away=1.0, seed=1)
+    for number, (at, count, kind, what) in enumerate(group.events):
+        group.events[number] = (at if what.node == "node 0" else at + 60, count, kind, what)  # the sound one is slow
+    heapq.heapify(group.events)
     notes: list[str] = []
-    run = fleet.Driver(whole, crew, model.RejectLimit(), "gpu", lambda _: None, notes.append)
+    run = fleet.Driver(whole, group, model.RejectLimit(), "gpu", lambda _: None, notes.append)
     if broken == 1:
         assert run.run() == (0, "")
         assert sum("no GPU is left; the others go on without it" in n for n in notes) == 2

@@ -13,11 +13,11 @@ import pytest
 from dali_run.pipelines.engine.engine import Engine
 from dali_run.pipelines.engine.inputs import Sources
 from dali_run.pipelines.fleet import machine
-from dali_run.pipelines.fleet.job_text import JobText, Seat
-from dali_run.pipelines.fleet.machine import cores_of, cpu_list, cpu_seats, cpus_near, gpu_seats, visible
-from dali_run.pipelines.fleet.member import fitted
+from dali_run.pipelines.fleet.job_message import JobMessage, WorkerResources
+from dali_run.pipelines.fleet.job_output import parts_for, tapered
+from dali_run.pipelines.fleet.machine import cores_of, cpu_list, cpus_near, share_cpu, share_gpus, visible
 from dali_run.pipelines.fleet.on_ray import Actors
-from dali_run.pipelines.fleet.whole import parts_for, tapered
+from dali_run.pipelines.fleet.worker import fitted
 from dali_run.pipelines.job.part import OpenJob
 from dali_run.pipelines.job.run import Prepared, identity, prepare
 
@@ -74,13 +74,13 @@ def test_a_worker_sees_one_of_the_gpus_that_its_driver_sees(monkeypatch: pytest.
 
 def test_workers_of_one_gpu_share_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "pci_address", lambda gpu: "")
-    seats = gpu_seats([0, 1], 3)
-    assert [(s.name, s.visible, s.gpu_share) for s in seats] == [
+    resources = share_gpus([0, 1], 3)
+    assert [(s.name, s.visible, s.gpu_share) for s in resources] == [
         ("GPU 0 (0)", visible(0), 0.5), ("GPU 1", visible(1), 1.0), ("GPU 0 (2)", visible(0), 0.5)
     ]  # fmt: skip
     for given, shares in (({}, (0.4, None)), ({"pipeline.memory": "{gpu: 8GiB}"}, (4 << 30, 8 << 30))):
         prepared = prepare(job_file(tmp_path), given, device="cpu")
-        assert tuple(fitted(prepared, s).spec.pipeline.memory.gpu for s in seats[:2]) == shares
+        assert tuple(fitted(prepared, s).spec.pipeline.memory.gpu for s in resources[:2]) == shares
 
 
 def job_file(folder: Path) -> Path:
@@ -95,16 +95,16 @@ def job_file(folder: Path) -> Path:
 def test_seats_share_threads_and_memory(tmp_path: Path) -> None:
     file = job_file(tmp_path)
     prepared = prepare(file, device="cpu")
-    seat = replace(cpu_seats(4)[0], threads=3)
+    resources = replace(share_cpu(4)[0], threads=3)
 
     def settled(p: Prepared) -> tuple[object, object]:
-        settings = fitted(p, seat).spec.pipeline
+        settings = fitted(p, resources).spec.pipeline
         return settings.num_threads, settings.memory.host
 
     assert settled(prepared) == (3, 0.125)
     given = {"pipeline.num_threads": 5, "pipeline.memory": "{host: 4GiB}"}
     assert settled(prepare(file, given, device="cpu")) == (5, 1 << 30)
-    assert Seat.of(seat.plain()) == seat
+    assert WorkerResources.of(resources.to_dict()) == resources
 
 
 def test_parts_are_whole_shards_enough_for_all_and_not_too_long() -> None:
@@ -132,7 +132,7 @@ def test_borders_of_parts_hold_everything_and_the_last_are_small(
 def test_a_spec_is_found_where_it_is_and_else_as_its_text(tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text("version: 1")
-    job = JobText(str(file), "version: 1", {}, "cpu", None, os.getcwd())
+    job = JobMessage(str(file), "version: 1", {}, "cpu", None, os.getcwd())
     with job.file() as found:
         assert found == file
     file.write_text("version: 2")  # another machine's
@@ -147,7 +147,7 @@ def test_ray_is_asked_for_only_when_it_is_used(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(Exception, match=r"pip install 'dali-run\[ray\]'"):
-        Actors(JobText("a", "", {}, "cpu", None, "."), "ray", None, None, lambda _: None)
+        Actors(JobMessage("a", "", {}, "cpu", None, "."), "ray", None, None, lambda _: None)
 
 
 def test_parts_go_on_with_what_earlier_ones_measured_of_uploads(

@@ -24,10 +24,10 @@ from PIL import Image
 
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.fleet import driver, processes
-from dali_run.pipelines.fleet.job_text import JobText, Seat
+from dali_run.pipelines.fleet.job_message import JobMessage, WorkerResources
+from dali_run.pipelines.fleet.job_output import JobOutput
 from dali_run.pipelines.fleet.processes import Processes
 from dali_run.pipelines.fleet.run import run
-from dali_run.pipelines.fleet.whole import Whole
 from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, REJECTS, JobResult, Progress, run_job
 from dali_run.writers.shards import manifest
 from dali_run.writers.shards.verify import verify
@@ -216,7 +216,7 @@ def test_an_output_that_is_removed_while_the_job_runs_is_named_and_made_again(
     spec: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     late = moment == "after that"
-    owner: object = manifest if late else Whole
+    owner: object = manifest if late else JobOutput
     inner = getattr(owner, name := "read_journal" if late else "join")
 
     def removed_first(*args: Any) -> Any:
@@ -362,18 +362,18 @@ def test_only_workers_touch_cuda_each_with_its_own_gpu(
     (tmp_path / "lib" / "cupy" / "__init__.py").write_text(CUPY)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'lib'}:{ROOT}")
     monkeypatch.setenv("CUPY_NOTES", str(tmp_path / "notes"))
-    job = JobText(str(spec), spec.read_text(), {}, "gpu", None, str(tmp_path))
-    seats = [Seat(f"GPU {i}", 1, 0.5, (), str(i)) for i in (3, 5)]
+    job = JobMessage(str(spec), spec.read_text(), {}, "gpu", None, str(tmp_path))
+    resources = [WorkerResources(f"GPU {i}", 1, 0.5, (), str(i)) for i in (3, 5)]
     told: dict[str, str] = {}
-    with Processes(job, seats) as crew:
-        nursery = crew._nursery.pid
-        crew.fill(2)
-        while crew.workers:
-            told |= {w.name: m["problem"] for w, m in crew.poll(1.0) if m.get("kind") == "device"}
+    with Processes(job, resources) as group:
+        fork_server = group._fork_server.pid
+        group.fill(2)
+        while group.workers:
+            told |= {w.name: m["problem"] for w, m in group.poll(1.0) if m.get("kind") == "device"}
     assert told.keys() == {"GPU 3", "GPU 5"}
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
-    assert {pid for pid, _, _ in notes}.isdisjoint({str(nursery), str(os.getpid())})
-    assert {(above, visible) for _, above, visible in notes} == {(str(nursery), "3"), (str(nursery), "5")}
+    assert {pid for pid, _, _ in notes}.isdisjoint({str(fork_server), str(os.getpid())})
+    assert {(above, visible) for _, above, visible in notes} == {(str(fork_server), "3"), (str(fork_server), "5")}
 
 
 def test_a_worker_that_hears_nothing_is_ended_when_its_crew_is_left(
@@ -381,26 +381,26 @@ def test_a_worker_that_hears_nothing_is_ended_when_its_crew_is_left(
 ) -> None:
     """Nothing of it is left open: pytest makes a socket that is not closed an error."""
     monkeypatch.setattr("dali_run.pipelines.fleet.processes.PATIENCE", 0.1)
-    job = JobText(str(spec), spec.read_text(), {}, "cpu", None, str(tmp_path))
-    with Processes(job, [Seat("deaf", 1, 1.0, (), None)]) as crew:
-        crew.fill(1)
-        (worker,) = crew.workers
+    job = JobMessage(str(spec), spec.read_text(), {}, "cpu", None, str(tmp_path))
+    with Processes(job, [WorkerResources("deaf", 1, 1.0, (), None)]) as group:
+        group.fill(1)
+        (worker,) = group.workers
         os.kill(worker.pid, signal.SIGSTOP)
     gc.collect()
-    assert worker.wire.fileno() == -1
+    assert worker.messages.fileno() == -1
     while os.path.exists(f"/proc/{worker.pid}"):
         time.sleep(0.02)
 
 
 def test_workers_that_cannot_be_started_leave_nothing_open(spec: Path, tmp_path: Path) -> None:
-    job = JobText(str(spec), spec.read_text(), {}, "cpu", None, str(tmp_path))
-    with Processes(job, [Seat(name, 1, 0.3, (), None) for name in "abc"]) as crew:
-        crew.fill(1)
+    job = JobMessage(str(spec), spec.read_text(), {}, "cpu", None, str(tmp_path))
+    with Processes(job, [WorkerResources(name, 1, 0.3, (), None) for name in "abc"]) as group:
+        group.fill(1)
         for _ in range(2):
-            os.kill(crew._nursery.pid, signal.SIGKILL)
-            crew._nursery.wait()
-            with pytest.raises(JobError, match="workers' process") if crew._nurseries > 1 else nullcontext():
-                crew.fill(len(crew.workers) + 1)
+            os.kill(group._fork_server.pid, signal.SIGKILL)
+            group._fork_server.wait()
+            with pytest.raises(JobError, match="workers' process") if group._fork_servers > 1 else nullcontext():
+                group.fill(len(group.workers) + 1)
     gc.collect()
 
 
@@ -408,13 +408,13 @@ def test_workers_that_cannot_be_started_leave_nothing_open(spec: Path, tmp_path:
 def test_the_process_that_forks_workers_may_be_lost_once(spec: Path, expected: dict[str, bytes], opened: bool) -> None:
     """Before it has opened the job, and while workers work; those go on."""
     killed: list[int] = []
-    begin = Processes._begin_nursery
+    begin = Processes._start_fork_server
 
     def begun(self: Processes) -> None:
         begin(self)
         if not opened and not killed:
-            killed.append(self._nursery.pid)
-            self._nursery.kill()
+            killed.append(self._fork_server.pid)
+            self._fork_server.kill()
 
     def progress(state: Progress) -> None:
         if opened and state.done and not killed:
@@ -428,7 +428,7 @@ def test_the_process_that_forks_workers_may_be_lost_once(spec: Path, expected: d
 
     workers: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Processes, "_begin_nursery", begun)
+        patch.setattr(Processes, "_start_fork_server", begun)
         result = run(spec, on="processes:2", progress=progress)
     assert killed
     assert result.exit_code == REJECTS, result.message

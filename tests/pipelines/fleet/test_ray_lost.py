@@ -10,7 +10,7 @@ import pytest
 
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.fleet import on_ray
-from dali_run.pipelines.fleet.job_text import JobText
+from dali_run.pipelines.fleet.job_message import JobMessage
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def actors(monkeypatch: pytest.MonkeyPatch, nodes: Any, notes: list[str], *, alone: bool) -> on_ray.Actors:
     monkeypatch.setitem(__import__("sys").modules, "ray", SimpleNamespace(nodes=nodes))
-    made = on_ray.Actors(JobText("spec.yaml", "", {}, "cpu", None, str(Path.cwd())), "ray", None, 2, notes.append)
+    made = on_ray.Actors(JobMessage("spec.yaml", "", {}, "cpu", None, str(Path.cwd())), "ray", None, 2, notes.append)
     made._alone, made._gpu, made._cores = alone, False, 2
     return made
 
@@ -33,23 +33,23 @@ def node(alive: bool) -> list[dict[str, Any]]:
 
 def test_a_node_of_our_own_that_is_gone_ends_the_job(monkeypatch: pytest.MonkeyPatch, clock: Any) -> None:
     state, notes = [True], list[str]()
-    crew = actors(monkeypatch, lambda: node(state[0]), notes, alone=True)
-    assert crew.room() == 2
+    group = actors(monkeypatch, lambda: node(state[0]), notes, alone=True)
+    assert group.room() == 2
     state[0] = False
     clock.now += on_ray._LOOK
-    crew.room()
+    group.room()
     clock.now += on_ray._GONE
     with pytest.raises(JobError, match=r"node that this job started on this machine is gone.*same command again"):
-        crew.room()
+        group.room()
 
 
 def test_a_cluster_of_others_is_waited_for_with_a_word_now_and_then(
     monkeypatch: pytest.MonkeyPatch, clock: Any
 ) -> None:  # fmt: skip
     notes: list[str] = []
-    crew = actors(monkeypatch, lambda: node(alive=False), notes, alone=False)
+    group = actors(monkeypatch, lambda: node(alive=False), notes, alone=False)
     for _ in range(4):
-        crew.room()
+        group.room()
         clock.now += on_ray._REMIND
     assert len(notes) == 4
     assert "no node of the cluster has held a worker of 2 cores; waiting" in notes[0]
@@ -60,6 +60,6 @@ def test_a_cluster_that_does_not_answer_ends_the_job(monkeypatch: pytest.MonkeyP
     def gone() -> Any:
         raise ConnectionError("Failed to connect to GCS\nmore")
 
-    crew = actors(monkeypatch, gone, [], alone=False)
+    group = actors(monkeypatch, gone, [], alone=False)
     with pytest.raises(JobError, match=r"the Ray cluster does not answer \(Failed to connect to GCS\)"):
-        crew.room()
+        group.room()

@@ -330,10 +330,10 @@ def test_small_pictures_of_all_kinds_and_their_mutations(tmp_path: Path, harness
     rows, _ = jpeg_header.read_scans(*packed(files))
     assert 3 in rows["scans"]
     assert np.count_nonzero(rows["status"] == jpeg_header.MANY_SCANS) == len(files) // 3
-    apart = Harness(harness.runtime, jpeg_gpu.ApartDecoder)
-    assert_exact(apart, files)
+    split_job = Harness(harness.runtime, jpeg_gpu.ApartDecoder)
+    assert_exact(split_job, files)
     damaged = mutated(files, 280)
-    results, status = apart.decode(damaged, pixels())
+    results, status = split_job.decode(damaged, pixels())
     assert 0 < np.count_nonzero(status) < len(status)
     for i in np.flatnonzero(status == 0):
         expected = np.asarray(Image.open(io.BytesIO(damaged[i])).convert("RGB"))
@@ -343,7 +343,7 @@ def test_small_pictures_of_all_kinds_and_their_mutations(tmp_path: Path, harness
         whole = sampling(len(plan), (0, 0), (64, 64), (40, 40), resample.TRIANGULAR)
         return jpeg_gpu.resize_output(plan, whole.window(np.full((len(plan), 2), 3), np.full((len(plan), 2), 30)))
 
-    _, again = apart.decode(damaged, resized, window=True)
+    _, again = split_job.decode(damaged, resized, window=True)
     late = jpeg_gpu.OUT_OF_RANGE  # is found in the blocks that are computed
     # Not which bits: behind its end a scan is what memory has left there.
     np.testing.assert_array_equal(again & ~late != 0, status & ~late != 0)
@@ -418,7 +418,7 @@ def test_crop_mirror_normalise(harness: Harness) -> None:
         return jpeg_gpu.resize_output(plan, crop, mirror=mirror, mean=mean, std=std, **options)
 
     results, status = harness.decode(files, output, window=True)
-    halves, _ = harness.decode(files, lambda p: output(p, dtype=jpeg_gpu.FLOAT16, layout="HWC"), window=True)
+    split_plans, _ = harness.decode(files, lambda p: output(p, dtype=jpeg_gpu.FLOAT16, layout="HWC"), window=True)
     assert not status.any()
     for i, (file, result) in enumerate(zip(files, results, strict=True)):
         image = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(file))))
@@ -432,7 +432,7 @@ def test_crop_mirror_normalise(harness: Harness) -> None:
         difference = np.abs(result.transpose(1, 2, 0) - expected)
         assert difference[~near_tie].max() < 1e-4
         assert difference.max() < 1.01 / min(std)
-        np.testing.assert_allclose(halves[i], result.transpose(1, 2, 0), atol=2e-3)
+        np.testing.assert_allclose(split_plans[i], result.transpose(1, 2, 0), atol=2e-3)
 
 
 def test_large_scale(harness: Harness) -> None:

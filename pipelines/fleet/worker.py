@@ -27,8 +27,8 @@ from ..job.part import OpenJob
 from ..job.run import FAILED, Prepared, Progress, identity, prepare
 from ..limits import GPU_SHARE, HOST_SHARE, Limit
 from ..spec.model import Spec
-from .job_text import JobText, Seat
-from .wire import Wire
+from .job_message import JobMessage, WorkerResources
+from .messages import MessageSocket
 
 Opened = tuple[Sources, Mapping[str, Any]]
 """Open data sets, and the job's identity."""
@@ -52,17 +52,17 @@ def problem(error: BaseException) -> dict[str, Any]:
     return {"problem": text, "kind": kind}
 
 
-def fitted(prepared: Prepared, seat: Seat) -> Prepared:
-    """The job with the threads and the memory of one seat of several on a machine."""
-    return replace(prepared, built=replace(prepared.built, spec=fitted_spec(prepared.spec, seat)))
+def fitted(prepared: Prepared, resources: WorkerResources) -> Prepared:
+    """The job with the threads and the memory of one resources of several on a machine."""
+    return replace(prepared, built=replace(prepared.built, spec=fitted_spec(prepared.spec, resources)))
 
 
-def fitted_spec(spec: Spec, seat: Seat) -> Spec:
-    """A spec with the threads and the memory of one seat."""
+def fitted_spec(spec: Spec, resources: WorkerResources) -> Spec:
+    """A spec with the threads and the memory of one resources."""
     settings, memory = spec.pipeline, spec.pipeline.memory
-    own = _share(memory.host, HOST_SHARE, seat.share)
-    gpu = memory.gpu if seat.gpu_share == 1 else _share(memory.gpu, GPU_SHARE, seat.gpu_share)
-    threads = seat.threads if settings.num_threads == "auto" else settings.num_threads
+    own = _share(memory.host, HOST_SHARE, resources.share)
+    gpu = memory.gpu if resources.gpu_share == 1 else _share(memory.gpu, GPU_SHARE, resources.gpu_share)
+    threads = resources.threads if settings.num_threads == "auto" else settings.num_threads
     return replace(spec, pipeline=replace(settings, num_threads=threads, memory=replace(memory, host=own, gpu=gpu)))
 
 
@@ -71,13 +71,13 @@ def _share(limit: Limit, default: float, share: float) -> Limit:
     return limit * share if isinstance(limit, float) else max(1, int(limit * share))
 
 
-def take_seat(seat: Seat) -> None:
+def bind_to(resources: WorkerResources) -> None:
     """Bind this process to its cores and its GPU: before the first thread, and before CUDA is asked anything."""
-    if seat.visible is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = seat.visible
-    if seat.cpus and hasattr(os, "sched_setaffinity"):
+    if resources.visible is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = resources.visible
+    if resources.cpus and hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):  # a control group without these cores
-            os.sched_setaffinity(0, seat.cpus)
+            os.sched_setaffinity(0, resources.cpus)
 
 
 class _Running:
@@ -97,23 +97,23 @@ class _Running:
             self.thread.join(_LOOK)
 
 
-class Member:
+class WorkerLoop:
     """The loop of one worker."""
 
-    def __init__(self, wire: Wire, seat: Seat) -> None:
-        self._wire = wire
-        self._seat = seat
+    def __init__(self, messages: MessageSocket, resources: WorkerResources) -> None:
+        self._messages = messages
+        self._seat = resources
         self._stop = threading.Event()
         self._orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._command: Mapping[str, Any] = {}
 
-    def run(self, job: JobText, opened: Opened | None) -> None:
+    def run(self, job: JobMessage, opened: Opened | None) -> None:
         """Work until there is no more to do, on data sets that are open already, if any. Problems are told, not
         raised."""
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to hear
         try:
-            take_seat(self._seat)
+            bind_to(self._seat)
             with job.file() as path:
                 prepared = fitted(prepare(path, job.overrides, device=job.device), self._seat)
             lent = None if opened is None else opened[0]
@@ -122,17 +122,17 @@ class Member:
                 open_job = OpenJob(prepared, sources, who, job.limit)
                 self._command = {"spec": job.path, "overrides": dict(job.overrides), "device": job.device}
                 span = open_job.positions
-                self._wire.send({"opened": [span.start, span.stop], "who": who, "process": identify()})
+                self._messages.send({"opened": [span.start, span.stop], "who": who, "process": identify()})
                 threading.Thread(target=self._listen, name="orders", daemon=True).start()
                 self._serve(open_job)
                 if not any_hung():
                     with contextlib.suppress(Exception):  # a GPU that failed fails again, and all is told
                         open_job.close()
         except Exception as e:
-            self._wire.send(problem(e))
+            self._messages.send(problem(e))
 
     def _listen(self) -> None:
-        for order in self._wire.receive():
+        for order in self._messages.receive():
             if "part" in order:
                 self._orders.put(order)
             else:
@@ -158,7 +158,7 @@ class Member:
             if job.prepared.target.device == "cpu":  # whose threads all have work to the end
                 last.thread.join()
             elif not self._stop.is_set():
-                self._wire.send({"soon": part[0]})
+                self._messages.send({"soon": part[0]})
         while last is not None and not any_hung():
             last.join()
             last = last.before
@@ -188,7 +188,7 @@ class Member:
                 running.before.join()
             running.before = None
             if told is not None:
-                self._wire.send(told)
+                self._messages.send(told)
 
     def _teller(self, part: tuple[int, int], running: _Running) -> Callable[[Progress], None]:
         last = 0.0
@@ -204,16 +204,18 @@ class Member:
             now = time.monotonic()
             if now - last >= SECONDS_BETWEEN_WORDS:
                 last = now
-                self._wire.send({"at": part[0], "left": state.total - state.done, "rejected": state.rejected})
+                self._messages.send({"at": part[0], "left": state.total - state.done, "rejected": state.rejected})
 
         return tell
 
 
-if __name__ == "__main__":  # a process of its own, not a fork: see `nursery.Nursery`
+if __name__ == "__main__":  # a process of its own, not a fork: see `fork_server.ForkServer`
     with os.fdopen(int(sys.argv[2]), "rb") as file:
         told = json.load(file)
-    given = JobText(**told["job"])
+    given = JobMessage(**told["job"])
     given.enter_folder()
-    Member(Wire(socket.socket(fileno=int(sys.argv[1]))), Seat.of(told["seat"])).run(given, None)
+    WorkerLoop(MessageSocket(socket.socket(fileno=int(sys.argv[1]))), WorkerResources.of(told["resources"])).run(
+        given, None
+    )
     sys.stderr.flush()
     os._exit(0)  # as a fork ends: what a library leaves running is nobody's any more

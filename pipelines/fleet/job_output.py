@@ -66,7 +66,7 @@ def tapered(units: int, n: int, device: str) -> list[int]:
     return [max(0, min(units - (n - i), units - int(units * (1 - i / n) ** power))) for i in range(n + 1)]
 
 
-class Whole:
+class JobOutput:
     """The output, locked from `__enter__` on. Raises JobError where another job has it."""
 
     def __init__(self, config: WriteConfig, *, fresh: bool) -> None:
@@ -74,7 +74,7 @@ class Whole:
         self.files = OutputFiles(config.path)
         self._fresh = fresh
 
-    def __enter__(self) -> Whole:
+    def __enter__(self) -> JobOutput:
         config = self.config
         writer = config.check()
         with job_errors("nothing was written yet"):

@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class JobText:
+class JobMessage:
     """Whatever a worker needs to open the job."""
 
     path: str
@@ -26,7 +26,7 @@ class JobText:
     folder: str
     """Where relative paths start from."""
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
         return asdict(self)
 
@@ -51,7 +51,7 @@ class JobText:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class WorkerResources:
     """A place for one worker: its share of a machine."""
 
     name: str
@@ -67,11 +67,11 @@ class Seat:
     gpu_share: float = 1.0
     """Of its GPU's memory budget: less where several workers share the GPU."""
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
         return asdict(self)
 
     @staticmethod
-    def of(told: Mapping[str, Any]) -> Seat:
+    def of(told: Mapping[str, Any]) -> WorkerResources:
         """From `plain`."""
-        return Seat(**{**told, "cpus": tuple(told["cpus"])})
+        return WorkerResources(**{**told, "cpus": tuple(told["cpus"])})

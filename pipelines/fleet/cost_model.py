@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .whole import parts_for
+from .job_output import parts_for
 
 START_SECONDS = 5.0
 """Until workers are at work: processes start, import, open their data sets. A listing comes on top."""

@@ -16,7 +16,7 @@ PATIENCE = 60.0
 _BLOCK = 1 << 16
 
 
-class Wire:
+class MessageSocket:
     """One end of a socket. Any thread may send; one receives."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from dali_run.pipelines.fleet import member
+from dali_run.pipelines.fleet import worker
 from dali_run.pipelines.fleet.driver import Driver
-from dali_run.pipelines.fleet.job_text import Seat
-from dali_run.pipelines.fleet.member import NEARLY, Member
-from dali_run.pipelines.fleet.whole import Part
-from dali_run.pipelines.fleet.wire import Wire
+from dali_run.pipelines.fleet.job_message import WorkerResources
+from dali_run.pipelines.fleet.job_output import Part
+from dali_run.pipelines.fleet.messages import MessageSocket
+from dali_run.pipelines.fleet.worker import NEARLY, WorkerLoop
 from dali_run.pipelines.job.part import PartResult
 from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, JobResult, Progress
 from dali_run.writers.shards.rejects import RejectLimit
@@ -57,12 +57,12 @@ def served(job: Job) -> list[dict[str, Any]]:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            worker = Member(Wire(theirs), Seat("one", 1, 1.0))
+            worker = WorkerLoop(MessageSocket(theirs), WorkerResources("one", 1, 1.0))
             for part in job.works:
                 worker._orders.put({"part": [part, len(job.works)], "range": [0, TOTAL]})
             worker._orders.put(None)
             worker._serve(job)  # type: ignore[arg-type]
-        return [m for m in Wire(ours).receive() if "at" not in m]
+        return [m for m in MessageSocket(ours).receive() if "at" not in m]
 
 
 @pytest.mark.parametrize("device", ["gpu", "null"])
@@ -97,7 +97,7 @@ def test_on_the_cpu_parts_follow_each_other() -> None:
 
 def test_a_part_is_nearly_done_where_little_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many batches that is: the next one takes some tenths of a second to open and to read."""
-    monkeypatch.setattr(member, "BEFORE", 1e9)
+    monkeypatch.setattr(worker, "BEFORE", 1e9)
 
     def first(tell: Callable[[int], None]) -> int:
         tell(1)
@@ -143,7 +143,7 @@ def test_a_worker_that_is_nearly_done_gets_the_next_part() -> None:
         ([ended(2)], [0, 1, 2]),
     ]
 
-    class Crew:
+    class WorkerGroup:
         def room(self) -> int:
             return 1
 
@@ -159,7 +159,7 @@ def test_a_worker_that_is_nearly_done_gets_the_next_part() -> None:
             assert given == before
             return [(worker, m) for m in heard]
 
-    class Whole:
+    class JobOutput:
         config = SimpleNamespace(where="nowhere")
 
         def check(self) -> None: ...
@@ -167,7 +167,7 @@ def test_a_worker_that_is_nearly_done_gets_the_next_part() -> None:
         def parts(self, span: range, who: Any, workers: int, device: str) -> list[Part]:
             return [Part(i, 10 * i, 10 * i + 10, 10) for i in range(3)]
 
-    driver = Driver(Whole(), Crew(), RejectLimit(), "gpu", lambda _: None, lambda _: None)  # type: ignore[arg-type]
+    driver = Driver(JobOutput(), WorkerGroup(), RejectLimit(), "gpu", lambda _: None, lambda _: None)  # type: ignore[arg-type]
     assert driver.run() == (0, "")
     assert driver.read == 30
     assert not script

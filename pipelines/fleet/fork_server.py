@@ -24,9 +24,9 @@ from ...ops.storage.urls import is_url
 from ..engine.inputs import JobFeed, Sources
 from ..graph.nodes import Node
 from ..job.run import Prepared, identity, prepare
-from .job_text import JobText, Seat
-from .member import Member, Opened, problem
-from .wire import Wire
+from .job_message import JobMessage, WorkerResources
+from .messages import MessageSocket
+from .worker import Opened, WorkerLoop, problem
 
 
 def remote(readers: Sequence[Node]) -> bool:
@@ -46,30 +46,30 @@ def cuda_was_asked(descriptors: Path = Path("/proc/self/fd")) -> bool:
     return False
 
 
-def _become_another(fd: int, seat: Seat, job: JobText) -> NoReturn:
-    """Run the worker of a seat in a fresh program, in place of this fork; it opens the data sets for itself."""
-    assert seat.visible is not None
-    told = os.memfd_create("seat", 0)
-    os.write(told, json.dumps({"seat": seat.plain(), "job": job.plain()}).encode())
+def _become_another(fd: int, resources: WorkerResources, job: JobMessage) -> NoReturn:
+    """Run the worker of a resources in a fresh program, in place of this fork; it opens the data sets for itself."""
+    assert resources.visible is not None
+    told = os.memfd_create("resources", 0)
+    os.write(told, json.dumps({"resources": resources.to_dict(), "job": job.to_dict()}).encode())
     os.lseek(told, 0, os.SEEK_SET)
     os.set_inheritable(fd, True)
-    os.environ["CUDA_VISIBLE_DEVICES"] = seat.visible
-    os.execv(sys.executable, [sys.executable, "-m", f"{__package__}.member", str(fd), str(told)])
+    os.environ["CUDA_VISIBLE_DEVICES"] = resources.visible
+    os.execv(sys.executable, [sys.executable, "-m", f"{__package__}.worker", str(fd), str(told)])
 
 
-class Nursery:
+class ForkServer:
     """Serves one driver, to its end."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._wire = Wire(sock)
+        self._messages = MessageSocket(sock)
 
     def run(self) -> None:
-        """Open the job that comes first on the wire, then fork on demand."""
-        told = self._wire.ready()
+        """Open the job that comes first on the messages, then fork on demand."""
+        told = self._messages.ready()
         if not told:
             return
-        job = JobText(**told[0]["job"])
+        job = JobMessage(**told[0]["job"])
         job.enter_folder()
         try:
             with job.file() as path:
@@ -77,19 +77,19 @@ class Nursery:
                 prepared = prepare(path, job.overrides, device="null" if job.device == "gpu" else job.device)
             opened = None if remote(prepared.plan.readers) else self._open(prepared, job)
         except Exception as e:
-            self._wire.send(problem(e))
+            self._messages.send(problem(e))
             return
         gc.collect()
         gc.freeze()  # pages that nobody touches stay shared
-        self._wire.send({"ready": True})
+        self._messages.send({"ready": True})
         self._serve(job, opened)
 
-    def _open(self, prepared: Prepared, job: JobText) -> Opened:
+    def _open(self, prepared: Prepared, job: JobMessage) -> Opened:
         sources = Sources(prepared.plan, prepared.spec.pipeline.batch_size)
         JobFeed(sources, job.limit)  # the order, too, is made once
         return sources, {**identity(prepared, sources), "device": "gpu" if job.device == "gpu" else "cpu"}
 
-    def _serve(self, job: JobText, opened: Opened | None) -> None:
+    def _serve(self, job: JobMessage, opened: Opened | None) -> None:
         wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken)
@@ -102,21 +102,21 @@ class Nursery:
                 if self._sock.fileno() in readable and not self._fork(job, opened, (wake, woken)):
                     return
 
-    def _fork(self, job: JobText, opened: Opened | None, ours: tuple[int, int]) -> bool:
-        """Take an order, a seat and the worker's end of a socket, and fork; False at the driver's end."""
+    def _fork(self, job: JobMessage, opened: Opened | None, ours: tuple[int, int]) -> bool:
+        """Take an order, a resources and the worker's end of a socket, and fork; False at the driver's end."""
         try:
             text, fds, _, _ = socket.recv_fds(self._sock, 1 << 16, 1)
         except OSError:
             return False
         if not text or not fds:
             return False
-        seat = Seat.of(json.loads(text)["seat"])
+        resources = WorkerResources.of(json.loads(text)["resources"])
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid:
             os.close(fds[0])
-            self._wire.send({"pid": pid, "seat": seat.name})
+            self._messages.send({"pid": pid, "resources": resources.name})
             return True
         code = 1
         try:
@@ -126,9 +126,9 @@ class Nursery:
             for fd in ours:
                 os.close(fd)
             faulthandler.enable()
-            if seat.visible is not None and cuda_was_asked():
-                _become_another(fds[0], seat, job)
-            Member(Wire(socket.socket(fileno=fds[0])), seat).run(job, opened)
+            if resources.visible is not None and cuda_was_asked():
+                _become_another(fds[0], resources, job)
+            WorkerLoop(MessageSocket(socket.socket(fileno=fds[0])), resources).run(job, opened)
             code = 0
         finally:
             with contextlib.suppress(Exception):
@@ -139,9 +139,9 @@ class Nursery:
         """Tell how workers ended."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._wire.send({"exited": ended[0], "status": os.waitstatus_to_exitcode(ended[1])})
+                self._messages.send({"exited": ended[0], "status": os.waitstatus_to_exitcode(ended[1])})
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Nursery(socket.socket(fileno=int(sys.argv[1]))).run()
+    ForkServer(socket.socket(fileno=int(sys.argv[1]))).run()

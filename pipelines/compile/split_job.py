@@ -40,7 +40,7 @@ class Parts(Operator, name="_parts"):
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
+class SplitPlans:
     """The two graphs of a job that makes several samples of one, compiled."""
 
     whole: Graph
@@ -83,17 +83,17 @@ class Halves:
         return {**then, **both}
 
 
-def compile_job(graph: Graph, target: Target, seed: int, *, by_batches: bool = False) -> Plan | Halves:
+def compile_job(graph: Graph, target: Target, seed: int, *, by_batches: bool = False) -> Plan | SplitPlans:
     """The plan of a job's graph, or its two plans. ``by_batches``: a sample's result depends on the rest of its batch.
     Raises SpecError."""
-    halves = apart(graph, target, seed)
-    if halves is not None and by_batches:
-        raise SpecError(f"{halves.where}: needs results that do not depend on batches; leave out rng: dali and "
+    split_plans = split_job(graph, target, seed)
+    if split_plans is not None and by_batches:
+        raise SpecError(f"{split_plans.where}: needs results that do not depend on batches; leave out rng: dali and "
                         "on_error: {policy: replace}")  # fmt: skip
-    return halves or compile_graph(graph, target, seed)
+    return split_plans or compile_graph(graph, target, seed)
 
 
-def apart(graph: Graph, target: Target, seed: int) -> Halves | None:
+def split_job(graph: Graph, target: Target, seed: int) -> SplitPlans | None:
     """``graph`` cut at its `split_samples`; None where it has none. Raises SpecError where it cannot be cut there."""
     found = [n for n in graph.nodes if isinstance(n.op, SplitSamples)]
     if not found:
@@ -115,7 +115,7 @@ def apart(graph: Graph, target: Target, seed: int) -> Halves | None:
     names = {e: f"{graph.node(e).name}.{e.output}" for e in (*split.inputs, *crossing)}
     front = compile_graph(_front(graph, split, after, names), Target("cpu"), seed)
     back, source = _back(graph, split, after, crossing)
-    return Halves(
+    return SplitPlans(
         graph, front, compile_graph(back, target, seed), split.op, split.name, split.where, names[split.inputs[0]],
         tuple(names[e] for e in split.inputs[1:]), tuple(names[e] for e in crossing), source,
     )  # fmt: skip

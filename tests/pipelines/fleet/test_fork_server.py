@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from dali_run.pipelines.fleet import nursery
-from dali_run.pipelines.fleet.job_text import JobText, Seat
-from dali_run.pipelines.fleet.wire import Wire
+from dali_run.pipelines.fleet import fork_server
+from dali_run.pipelines.fleet.job_message import JobMessage, WorkerResources
+from dali_run.pipelines.fleet.messages import MessageSocket
 
 ROOT = Path(__file__).parents[3]
 NURSERY = """
 import signal, socket
-from dali_run.pipelines.fleet import nursery
+from dali_run.pipelines.fleet import fork_server
 
-nursery.cuda_was_asked = lambda *_: {asked}
-nursery.Nursery(socket.socket(fileno={fd})).run()
+fork_server.cuda_was_asked = lambda *_: {asked}
+fork_server.ForkServer(socket.socket(fileno={fd})).run()
 """
 SEES = """
 import os
@@ -53,12 +53,12 @@ write: {writer: tfrecord, path: out, shard: {samples: 2}, fields: {x: {encode: r
 
 
 def test_open_devices_of_the_driver_tell_of_cuda(tmp_path: Path) -> None:
-    assert not nursery.cuda_was_asked(tmp_path / "nowhere")
+    assert not fork_server.cuda_was_asked(tmp_path / "nowhere")
     for number, leads in enumerate(("/dev/null", "socket:[17]", "/home/dev/nvidia0")):
         (tmp_path / str(number)).symlink_to(leads)
-    assert not nursery.cuda_was_asked(tmp_path)
+    assert not fork_server.cuda_was_asked(tmp_path)
     (tmp_path / "9").symlink_to("/dev/nvidiactl")
-    assert nursery.cuda_was_asked(tmp_path)
+    assert fork_server.cuda_was_asked(tmp_path)
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -70,21 +70,21 @@ def test_the_worker_sees_its_gpu_as_a_fork_and_as_a_process_of_its_own(tmp_path:
     (tmp_path / "sees.py").write_text(SEES.replace("{told!r}", repr(str(told))))
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)
-    job = JobText(str(spec), SPEC, {}, "cpu", None, str(tmp_path))
-    seat = Seat("GPU 1", 1, 0.5, visible="GPU-0815")
+    job = JobMessage(str(spec), SPEC, {}, "cpu", None, str(tmp_path))
+    resources = WorkerResources("GPU 1", 1, 0.5, visible="GPU-0815")
     driver, serves = socket.socketpair()
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-c", NURSERY.format(asked=asked, fd=serves.fileno())]
     with subprocess.Popen(command, pass_fds=[serves.fileno()], cwd=ROOT) as running, driver, ours:
         serves.close()
-        wire = Wire(driver)
-        wire.send({"job": job.plain()})
-        answers = wire.receive()
+        messages = MessageSocket(driver)
+        messages.send({"job": job.to_dict()})
+        answers = messages.receive()
         assert next(answers) == {"ready": True}
-        socket.send_fds(driver, [json.dumps({"seat": seat.plain()}).encode()], [theirs.fileno()])
+        socket.send_fds(driver, [json.dumps({"resources": resources.to_dict()}).encode()], [theirs.fileno()])
         theirs.close()
         pid = next(answers)["pid"]
-        words = talk(Wire(ours))
+        words = talk(MessageSocket(ours))
         assert next(answers) == {"exited": pid, "status": 0}
         driver.shutdown(socket.SHUT_WR)
         assert running.wait() == 0
@@ -94,13 +94,13 @@ def test_the_worker_sees_its_gpu_as_a_fork_and_as_a_process_of_its_own(tmp_path:
     assert sorted(p.name for p in (tmp_path / "out").glob("*.tfrecord"))
 
 
-def talk(wire: Wire) -> list[dict[str, Any]]:
+def talk(messages: MessageSocket) -> list[dict[str, Any]]:
     """Give the worker its only part; everything that it said."""
     words: list[dict[str, Any]] = []
-    for word in wire.receive():
+    for word in messages.receive():
         words.append(word)
         if "opened" in word:
-            wire.send({"part": [0, 1], "range": word["opened"]})
+            messages.send({"part": [0, 1], "range": word["opened"]})
         elif "ended" in word:
-            wire.send({"stop": True})
+            messages.send({"stop": True})
     return words
