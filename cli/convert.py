@@ -64,7 +64,7 @@ def command(
       dali-run convert train.lmdb out --to webdataset --samples 10000 --on processes:8
     """
     from ..pipelines.fleet.run import run
-    from ..pipelines.job.convert import Wanted, conversion, convert
+    from ..pipelines.job.convert import ConvertOptions, conversion, convert
     from ..pipelines.spec.variables import setting
     from .progress import shown
 
@@ -77,8 +77,9 @@ def command(
     names = tuple(filter(None, (columns or "").split(",")))
     if enlarge and resize is None:
         raise typer.BadParameter("needs --resize: the size to enlarge to", param_hint="--enlarge")
-    wanted = Wanted(to, name, samples, size, shuffle, seed, resize, enlarge, format_, quality, options, names, limit,
-                    follow_links)  # fmt: skip
+    wanted = ConvertOptions(
+        to, name, samples, size, shuffle, seed, resize, enlarge, format_, quality, options, names, limit, follow_links
+    )
     if show:
         spec = conversion(source, target, wanted, say)
         print_json({**spec, "pipeline": {**spec["pipeline"], "device": device}})

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.errors import DaliRunError
-from dali_run.pipelines.job.convert import Wanted, convert
+from dali_run.pipelines.job.convert import ConvertOptions, convert
 from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.tools.datasets import inspect_data
 from dali_run.writers.shards.verify import verify
@@ -198,7 +198,7 @@ def test_keys_stay_inside(
     made = (make_tar if source == "tar" else make_lmdb)(path, picture)
     out = place / "out"
     before = snapshot(tmp_path, out)
-    result = convert(path, out, Wanted(to))
+    result = convert(path, out, ConvertOptions(to))
     assert result.exit_code in (0, 3), result.message
     assert snapshot(tmp_path, out) == before
     assert not (tmp_path / "deep" / "escaped").exists()
@@ -266,6 +266,6 @@ def test_archives_of_the_corpus_stay_inside(shared_data: Path, tmp_path: Path) -
         out = place / f"out-{k}"
         with contextlib.suppress(DaliRunError):
             inspect_data(path, 3)
-            convert(path, out, Wanted("files"))
+            convert(path, out, ConvertOptions("files"))
         assert {p.name for p in place.iterdir()} <= {f"out-{i}" for i in range(k + 1)}
         assert [p.name for p in (tmp_path / "deep").iterdir()] == ["inside"]

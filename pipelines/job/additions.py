@@ -22,7 +22,7 @@ from .ordered_inputs import Lineup
 
 
 @dataclass(frozen=True, slots=True)
-class Todo:
+class AdditionPlan:
     """One run that is left: of the first inputs where ``stage`` is None, else of an addition."""
 
     number: int
@@ -37,11 +37,11 @@ class Todo:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class OutputGrowth:
     """An output and its inputs, which have grown since its first run."""
 
     lineup: Lineup
-    todo: tuple[Todo, ...]
+    todo: tuple[AdditionPlan, ...]
 
 
 def known_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
@@ -94,7 +94,7 @@ def lineup_of(root: Path, sources: Sources) -> Lineup:
 def find_growth(
     root: Path, sources: Sources, identity: Mapping[str, Any], write: Mapping[str, Any], *, append: bool,
     part: tuple[int, int] | None,
-) -> Growth | None:  # fmt: skip
+) -> OutputGrowth | None:  # fmt: skip
     """The work left to be done where the inputs have grown; None where they are those of the first run, or unknown.
 
     Raises JobError, with the differences, where more than additions happened, or ``append`` does not allow those.
@@ -146,8 +146,8 @@ def find_growth(
         if base.header["whole"] is None and base.header["range"] != [0, lineup.ends[0]]:
             raise JobError(f"{root} was made with --limit: inputs cannot be added to it")
         number = len(addition_files_of(root)) + 1
-        todo.append(Todo(last, Addition(number, "append", lineup.positions(last)), named))
-    return Growth(lineup, tuple(todo))
+        todo.append(AdditionPlan(last, Addition(number, "append", lineup.positions(last)), named))
+    return OutputGrowth(lineup, tuple(todo))
 
 
 def _changes(known: list[Inputs], now: Inputs) -> dict[str, Changes]:
@@ -170,7 +170,7 @@ def _places(known: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[st
     return result
 
 
-def _unfinished(root: Path, known: list[tuple[OutputFiles, Inputs]], now: Inputs) -> Iterator[Todo]:
+def _unfinished(root: Path, known: list[tuple[OutputFiles, Inputs]], now: Inputs) -> Iterator[AdditionPlan]:
     """Runs that were begun. Raises JobError where a retry is among them, or keys would not be what they were."""
     for files in addition_files_of(root):
         if files.addition is not None and files.addition.kind == "retry" and not files.addition.published(root):
@@ -189,4 +189,4 @@ def _unfinished(root: Path, known: list[tuple[OutputFiles, Inputs]], now: Inputs
                            "take them away, run the job to its end, then add them")  # fmt: skip
         contents = read_journal(files.journal)
         assert contents is not None
-        yield Todo(number, files.addition, Inputs(inputs.readers, contents.header["identity"]["inputs"]))
+        yield AdditionPlan(number, files.addition, Inputs(inputs.readers, contents.header["identity"]["inputs"]))

@@ -22,7 +22,7 @@ from ..spec.text import is_field_name
 from ..tools.datasets import (
     read_through,
 )
-from .data_layout import KEYS, Found, find_data, first_records, is_picture
+from .data_layout import KEYS, SourceLayout, find_data, first_records, is_picture
 from .run import JobResult, Progress, run_job
 
 RECODED, SMALL = "decode", "decode_small"
@@ -38,7 +38,7 @@ _IN_FILE_NAMES = ("webdataset", "files", "numpy")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ConvertOptions:
     """The result that is asked for."""
 
     to: str
@@ -86,7 +86,7 @@ def _check_distinct(names: dict[str, str], to: str) -> None:
 
 
 def conversion(
-    source: Path | str, target: Path | str, wanted: Wanted, note: Callable[[str], None] = lambda _: None
+    source: Path | str, target: Path | str, wanted: ConvertOptions, note: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """The spec that converts ``source`` into directory ``target``; both may be URLs. ``note`` gets the fields that
     get another name.
@@ -168,7 +168,7 @@ def conversion(
 def convert(
     source: Path | str,
     target: Path | str,
-    wanted: Wanted,
+    wanted: ConvertOptions,
     *,
     fresh: bool = False,
     append: bool = False,
@@ -234,7 +234,7 @@ def _place(target: Path | str) -> str:
     return str(target) if is_url(target) else os.path.abspath(plain_path(str(target)))
 
 
-def _picture(found: Found) -> str | None:
+def _picture(found: SourceLayout) -> str | None:
     """The field that holds the pictures: the first of bytes, or where there are several, the first that looks so."""
     names = [f for f, kind in found.fields.items() if kind == "bytes" and f not in found.text]
     if len(names) > 1:
@@ -251,7 +251,7 @@ def _picture(found: Found) -> str | None:
     return names[0] if names else None
 
 
-def _pictures(name: str, wanted: Wanted) -> list[dict[str, Any]]:
+def _pictures(name: str, wanted: ConvertOptions) -> list[dict[str, Any]]:
     """Decode, resize, encode; but what is as it should be already keeps its bytes, unless a quality is asked for, and
     what is smaller is not made larger, unless that is asked for."""
     quality = {} if wanted.quality is None else {"quality": wanted.quality}

@@ -51,7 +51,7 @@ PEEK_BYTES = 1 << 26
 
 
 @dataclass(slots=True)
-class Found:
+class SourceLayout:
     """How a data set is read: the reader's step, and its fields in the order of its outputs."""
 
     step: dict[str, Any]
@@ -77,7 +77,7 @@ class Found:
     """Fields of arrays whose shape and type are fields of their own."""
 
 
-def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = False) -> Found:
+def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = False) -> SourceLayout:
     """`look` at a path or a URL, which is no unfinished output, and holds no links that lead out of it unless they are
     to be followed. Raises SpecError, JobError."""
     load_operators()
@@ -89,7 +89,7 @@ def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = Fal
     return look(Path(plain_path(source)), columns)
 
 
-def look(source: Path, columns: Sequence[str] = (), *, in_part: bool = False) -> Found:
+def look(source: Path, columns: Sequence[str] = (), *, in_part: bool = False) -> SourceLayout:
     """How to read ``source``: files, a folder of them, shards, databases, or a finished output of ours. ``in_part``:
     only its first container is there, the others elsewhere. Raises SpecError, also if something would be left out."""
     found = _look(source, columns, in_part)
@@ -98,7 +98,7 @@ def look(source: Path, columns: Sequence[str] = (), *, in_part: bool = False) ->
     return found
 
 
-def _look(source: Path, columns: Sequence[str], in_part: bool) -> Found:
+def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
     if not source.exists():
         raise SpecError(f"{source}: there is no such file or folder")
     if (source / "data.mdb").is_file():
@@ -156,7 +156,7 @@ def write_section(source: Path) -> Mapping[str, Any] | None:
     raise SpecError(f"{path}: is not a manifest of dali-run")
 
 
-def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> Found:
+def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> SourceLayout:
     """Of an output of ours: its fields and their types are those of the job that wrote it, as the manifest says."""
     fields: Mapping[str, Mapping[str, Any]] = write["fields"]
     names = [name for _, _, files in written_files(source) for name in files]
@@ -190,12 +190,12 @@ def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> Found:
     return found
 
 
-def _our_examples(paths: list[Path], write: Mapping[str, Any]) -> Found:
+def _our_examples(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
     """TFRecords: the manifest knows whether there are keys, and the name of their feature."""
     return _tfrecord(paths, keys=(write["options"].get("key", ""),))
 
 
-def _our_records(paths: list[Path], write: Mapping[str, Any]) -> Found:
+def _our_records(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
     """RecordIO: the names of the picture and of the label."""
     found = _recordio(paths)
     picture = next((f for f, c in write["fields"].items() if c.get("encode") in ENCODED), "image")
@@ -203,7 +203,7 @@ def _our_records(paths: list[Path], write: Mapping[str, Any]) -> Found:
     return _renamed(found, {"image": picture, "label": label})
 
 
-def _our_databases(paths: list[Path], write: Mapping[str, Any]) -> Found:
+def _our_databases(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
     """LMDB: the name of a single field, whose values have none. Keys of its databases differ."""
     found = _lmdb(paths)
     found.step["prefix_keys"] = False
@@ -212,13 +212,13 @@ def _our_databases(paths: list[Path], write: Mapping[str, Any]) -> Found:
     return found
 
 
-def _renamed(found: Found, names: Mapping[str, str]) -> Found:
+def _renamed(found: SourceLayout, names: Mapping[str, str]) -> SourceLayout:
     found.fields = {names[f]: kind for f, kind in found.fields.items()}
     found.lists, found.whole = (tuple(names[f] for f in those) for those in (found.lists, found.whole))
     return found
 
 
-def _our_archives(paths: list[Path], write: Mapping[str, Any]) -> Found:
+def _our_archives(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
     """Tar: the members of a sample stand in the order of its fields."""
     fields = write["fields"]
     records = first_records(tar_records(paths))
@@ -232,8 +232,8 @@ def _our_archives(paths: list[Path], write: Mapping[str, Any]) -> Found:
     numbers = [f for f, config in fields.items() if config.get("encode", "auto") in ("auto", "npy", "raw")]
     arrays = tuple(f for f in numbers if all(e.endswith("npy") for e in seen[f]) and _are_arrays(values[f]))
     numerals = tuple(f for f in fields if f not in arrays and all(map(_is_numeral, values[f])))
-    return Found(step, dict.fromkeys(fields, "bytes"), {f: seen[f][0] for f in fields if len(seen[f]) == 1}, named=True,
-                 numerals=numerals, arrays=arrays)  # fmt: skip
+    extensions = {f: seen[f][0] for f in fields if len(seen[f]) == 1}
+    return SourceLayout(step, dict.fromkeys(fields, "bytes"), extensions, named=True, numerals=numerals, arrays=arrays)
 
 
 def _are_arrays(values: Sequence[bytes]) -> bool:
@@ -241,7 +241,7 @@ def _are_arrays(values: Sequence[bytes]) -> bool:
     return all(v.startswith(b"\x93NUMPY") for v in values)
 
 
-def _our_files(paths: list[Path], write: Mapping[str, Any]) -> Found:
+def _our_files(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
     """Files: the listings say which of them belong together, and hold single numbers."""
     fields = write["fields"]
     rows = [row for path in paths for row in lines_of(str(path))]
@@ -267,12 +267,12 @@ def _our_files(paths: list[Path], write: Mapping[str, Any]) -> Found:
         f for k, f in enumerate(order)
         if first and f not in arrays and all(_is_numeral((root / row["files"][k]).read_bytes()) for row in first)
     )  # fmt: skip
-    return Found(step, {f: "bytes" if kind == "bytes" else "numbers" for f, kind in kinds.items()},
+    return SourceLayout(step, {f: "bytes" if kind == "bytes" else "numbers" for f, kind in kinds.items()},
                  {f: next(iter(e)) for f, e in endings.items() if len(e) == 1}, named=True, arrays=arrays,
                  numerals=numerals)  # fmt: skip
 
 
-_OF_OURS: dict[str, Callable[[list[Path], Mapping[str, Any]], Found]] = {
+_OF_OURS: dict[str, Callable[[list[Path], Mapping[str, Any]], SourceLayout]] = {
     "tfrecord": _our_examples,
     "recordio": _our_records,
     "lmdb": _our_databases,
@@ -300,7 +300,7 @@ def _check_finished(source: str) -> None:
             raise SpecError(f"{source}: is the output of a job that is not finished{what}; finish it first")
 
 
-def look_behind(url: str, columns: Sequence[str] = ()) -> Found:
+def look_behind(url: str, columns: Sequence[str] = ()) -> SourceLayout:
     """`look` at a URL; only its first container is copied here. Raises SpecError, JobError."""
     with skeleton(url, 0) as seen:
         try:
@@ -324,7 +324,7 @@ def _absolute(paths: list[Path]) -> list[str]:
     return [str(p.absolute()) for p in paths]
 
 
-def _tfrecord(paths: list[Path], _: Sequence[str] = (), keys: Sequence[str] = KEYS) -> Found:
+def _tfrecord(paths: list[Path], _: Sequence[str] = (), keys: Sequence[str] = KEYS) -> SourceLayout:
     """Examples, or records as they are; the first feature of bytes with a name of ``keys`` holds the samples' keys."""
     step = {"op": "readers.tfrecord", "path": _absolute(paths)}
     found = _with_features(step, _first(read_through("", "readers.tfrecord", {"path": step["path"]}, _value)))
@@ -335,22 +335,22 @@ def _tfrecord(paths: list[Path], _: Sequence[str] = (), keys: Sequence[str] = KE
     return found
 
 
-def _lmdb(paths: list[Path], _: Sequence[str] = ()) -> Found:
+def _lmdb(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
     step = {"op": "readers.lmdb", "path": _absolute(paths)}
     values = _first(read_through("", "readers.lmdb", {"path": step["path"]}, _value))
     if _mostly(is_picture, values):
-        return Found(step, {"image": "bytes"}, named=True)
+        return SourceLayout(step, {"image": "bytes"}, named=True)
     if _mostly(example_fields, values):
         found = _with_features({**step, "schema": "example"}, values)
     elif _mostly(lambda v: datum_fields(v).get("data") is not None, values):
-        found = Found({**step, "schema": "datum"}, {"image": "bytes", "label": "numbers"})
+        found = SourceLayout({**step, "schema": "datum"}, {"image": "bytes", "label": "numbers"})
     else:
-        found = Found(step, {"value": "bytes"})
+        found = SourceLayout(step, {"value": "bytes"})
     found.named = True
     return found
 
 
-def _tar(paths: list[Path], _: Sequence[str] = ()) -> Found:
+def _tar(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
     records = first_records(tar_records(paths))
     extensions = list(dict.fromkeys(e for r in records for e in r.fields))
     if not extensions:
@@ -362,7 +362,9 @@ def _tar(paths: list[Path], _: Sequence[str] = ()) -> Found:
                                 "rename it, or leave the archive out")  # fmt: skip
     step = {"op": "readers.webdataset", "paths": _absolute(paths), "ext": extensions}
     numerals = tuple(e for e in extensions if all(_is_numeral(r.fields[e]) for r in records if e in r.fields))
-    return Found(step, dict.fromkeys(extensions, "bytes"), {e: e for e in extensions}, named=True, numerals=numerals)
+    return SourceLayout(
+        step, dict.fromkeys(extensions, "bytes"), {e: e for e in extensions}, named=True, numerals=numerals
+    )
 
 
 def _is_numeral(text: Any) -> bool:
@@ -370,13 +372,15 @@ def _is_numeral(text: Any) -> bool:
     return isinstance(text, bytes) and re.fullmatch(rb"0|-?[1-9]\d{0,17}", text) is not None
 
 
-def _recordio(paths: list[Path], _: Sequence[str] = ()) -> Found:
+def _recordio(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
     """Labels are stored as floats: those of all records say whether they are whole numbers, and one each."""
     step = {"op": "readers.mxnet", "path": _absolute(paths)}
     count, whole, lists = labels_of(step["path"])
     if not count:
         raise SpecError(f"{paths[0]}: the data set is empty")
-    return Found(step, {"image": "bytes", "label": "numbers"}, whole=("label",) * whole, lists=("label",) * lists)
+    return SourceLayout(
+        step, {"image": "bytes", "label": "numbers"}, whole=("label",) * whole, lists=("label",) * lists
+    )
 
 
 def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[Where], list[str]]:
@@ -401,7 +405,7 @@ def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[Where]
     return model
 
 
-def _parquet(paths: list[Path], columns: Sequence[str]) -> Found:
+def _parquet(paths: list[Path], columns: Sequence[str]) -> SourceLayout:
     path, seen, refused = _columns(paths, columns)
     if refused:
         raise SpecError(f"{path}: {'; '.join(refused)}. Name the columns to be converted (--columns)")
@@ -412,7 +416,7 @@ def _parquet(paths: list[Path], columns: Sequence[str]) -> Found:
     step: dict[str, Any] = {"op": "readers.parquet", "path": _absolute(paths), "columns": [w.name for w in kept]}
     if not read_through("", step["op"], {k: v for k, v in step.items() if k != "op"}, None).count:
         raise SpecError(f"{paths[0]}: the data set is empty: it has columns and no rows")
-    return Found(
+    return SourceLayout(
         {**step, "key": key} if key else step,
         {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in kept},
         extensions={w.name: "txt" for w in kept if w.kind == "text" and w.name not in KNOWN},
@@ -423,7 +427,7 @@ def _parquet(paths: list[Path], columns: Sequence[str]) -> Found:
     )
 
 
-def _files(source: Path, inside: list[os.DirEntry[str]]) -> Found:
+def _files(source: Path, inside: list[os.DirEntry[str]]) -> SourceLayout:
     """Class folders, or one folder of files."""
     step: dict[str, Any] = {"op": "readers.file", "file_root": str(source.absolute())}
     folders = [p for p in inside if p.is_dir()]
@@ -434,12 +438,12 @@ def _files(source: Path, inside: list[os.DirEntry[str]]) -> Found:
             raise SpecError(f"{source}: holds pictures ({beside}) beside folders; only <folder>/<file> is read")
         if deeper:
             raise SpecError(f"{source}: {deeper} is a folder in a folder; only <folder>/<file> is read")
-        found = Found({**step, "file_filters": ["[!.]*"]}, {"image": "bytes", "label": "numbers"}, named=True)
+        found = SourceLayout({**step, "file_filters": ["[!.]*"]}, {"image": "bytes", "label": "numbers"}, named=True)
     else:
         names = [p.name for p in inside]
         if not names:
             raise SpecError(f"{source}: the folder is empty")
-        found = Found({**step, "files": names}, {"image": "bytes", "number": "numbers"}, named=True)
+        found = SourceLayout({**step, "files": names}, {"image": "bytes", "number": "numbers"}, named=True)
     endings = {os.path.splitext(name)[1] for name in names}
     if len(endings) == 1 and (ending := endings.pop()[1:]).lower() in KNOWN:
         found.extensions["image"] = ending  # also of a file without content
@@ -462,7 +466,13 @@ def _is_picture_name(name: str) -> bool:
     return any(fnmatch(name.lower(), pattern) for pattern in MEDIA_FILTERS)
 
 
-_READERS: tuple[Callable[[list[Path], Sequence[str]], Found], ...] = (_tfrecord, _lmdb, _tar, _recordio, _parquet)
+_READERS: tuple[Callable[[list[Path], Sequence[str]], SourceLayout], ...] = (
+    _tfrecord,
+    _lmdb,
+    _tar,
+    _recordio,
+    _parquet,
+)
 
 
 def _value(outputs: list[Any]) -> dict[str, Any]:
@@ -500,13 +510,13 @@ def _mostly(test: Callable[[bytes], Any], values: list[bytes]) -> bool:
     return 2 * sum(bool(test(v)) for v in values) > len(values)
 
 
-def _with_features(step: dict[str, Any], values: list[bytes]) -> Found:
+def _with_features(step: dict[str, Any], values: list[bytes]) -> SourceLayout:
     """Of Examples: all features that their first ones have."""
     features: dict[str, Any] = {}
     kinds: dict[str, str] = {}
     several: set[str] = set()
     if not _mostly(example_fields, values):
-        return Found(step, {"value": "bytes"})
+        return SourceLayout(step, {"value": "bytes"})
     for value in values:
         for name, content in example_fields(value).items():
             if isinstance(content, list):
@@ -521,4 +531,4 @@ def _with_features(step: dict[str, Any], values: list[bytes]) -> Found:
                 kinds[name] = "numbers"
     arrays = tuple(f for f in features if {f"{f}/shape", f"{f}/dtype"} <= features.keys())
     lists = tuple(f for f, kind in kinds.items() if kind == "numbers" and f in several and not f.endswith("/shape"))
-    return Found({**step, "features": features}, kinds, raw=arrays, lists=lists)
+    return SourceLayout({**step, "features": features}, kinds, raw=arrays, lists=lists)

@@ -32,7 +32,7 @@ from ..spec.build import BuiltSpec, build, load_spec
 from ..spec.model import spec_of
 from ..spec.text import from_python
 from ..tools.datasets import read_through
-from .data_layout import PEEK, Found, find_data
+from .data_layout import PEEK, SourceLayout, find_data
 from .run import Progress, options_of
 
 MOST_CLASSES = 10_000
@@ -104,7 +104,7 @@ def spec_stats(
 # -- the graph --------------------------------------------------------------------------------------------------------
 
 
-def _looks(found: Found) -> dict[str, str]:
+def _looks(found: SourceLayout) -> dict[str, str]:
     """The content of the fields of bytes, as most of some records have it that are spread over the data set:
     ``picture``, ``sound``, or nothing known."""
     names = [f for f, kind in found.fields.items() if kind == "bytes" and f not in (*found.text, *found.numerals)]
@@ -134,7 +134,7 @@ def _look(data: bytes) -> str:
     return "picture"
 
 
-def _document(found: Found, looks: Mapping[str, str], device: str | None, limit: int | None) -> dict[str, Any]:
+def _document(found: SourceLayout, looks: Mapping[str, str], device: str | None, limit: int | None) -> dict[str, Any]:
     """The spec that reads and decodes ``found``."""
     variables = {f: f"field{k}" for k, f in enumerate(found.fields)}
     reader: dict[str, Any] = {**found.step, "name": "Reader", "out": list(variables.values())}

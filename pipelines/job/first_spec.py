@@ -24,7 +24,7 @@ from ..wording import count
 from .convert import _allowed as allowed_name
 from .convert import _picture as picture_field
 from .convert import _plain as plain_name
-from .data_layout import Found, is_picture, look, write_section
+from .data_layout import SourceLayout, is_picture, look, write_section
 
 SCHEMA = "spec.schema.json"
 _FEW = 8
@@ -57,7 +57,7 @@ _MEAN, _STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
 @dataclass(slots=True)
-class Seen:
+class SampleFacts:
     """A data set that was looked at."""
 
     kind: str
@@ -88,12 +88,12 @@ class _Made:
         self.lines.append(f"  - {flow(dict(step))}")
 
 
-def tasks_of(seen: Seen, size: int | None = None) -> dict[str, str]:
+def tasks_of(seen: SampleFacts, size: int | None = None) -> dict[str, str]:
     """The tasks that a data set can be made into, with the size of pictures put in."""
     return {task: text.replace("--size", str(size_for(seen, task, size))) for task, text in TASKS[seen.kind].items()}
 
 
-def size_for(seen: Seen, task: str, size: int | None) -> int:
+def size_for(seen: SampleFacts, task: str, size: int | None) -> int:
     """Pixels of resized pictures: those that are asked for, or what is usual."""
     return size or (300 if seen.kind == "coco" else _SIZES.get(task, 256))
 
@@ -101,7 +101,7 @@ def size_for(seen: Seen, task: str, size: int | None) -> int:
 # -- looking ----------------------------------------------------------------------------------------------------------
 
 
-def look_at(place: str) -> Seen:
+def look_at(place: str) -> SampleFacts:
     """The kind of data at ``place``, a path or a URL: files in class folders or one folder, containers, COCO. Behind a
     URL, one container or a few files are looked at. Raises SpecError, JobError."""
     load_operators()
@@ -120,7 +120,7 @@ def look_at(place: str) -> Seen:
         return seen
 
 
-def _look_at(folder: Path, place: str, *, in_part: bool = False) -> Seen:
+def _look_at(folder: Path, place: str, *, in_part: bool = False) -> SampleFacts:
     if not folder.exists():
         raise SpecError(f"{place}: there is no such file or folder; dali-run sample-data data makes one to try")
     if folder.is_dir():
@@ -140,7 +140,7 @@ def _is_container(name: str) -> bool:
     return bool(_CONTAINERS.fullmatch(name))
 
 
-def _coco(folder: Path) -> Seen | None:
+def _coco(folder: Path) -> SampleFacts | None:
     for path in sorted([*folder.glob("*.json"), *folder.glob("annotations/*.json")]):
         with path.open("rb") as f:
             head = f.read(1 << 16)
@@ -160,7 +160,7 @@ def _coco(folder: Path) -> Seen | None:
                  f"{len(found['categories']):,} classes, annotated as COCO")  # fmt: skip
         step = {"op": "readers.coco", "name": "Reader", "file_root": f"${{data}}{below}",
                 "annotations_file": f"${{data}}/{path.relative_to(folder)}"}  # fmt: skip
-        return Seen("coco", about, step, {"image": "bytes", "boxes": "numbers", "labels": "numbers"}, "image")
+        return SampleFacts("coco", about, step, {"image": "bytes", "boxes": "numbers", "labels": "numbers"}, "image")
     return None
 
 
@@ -170,7 +170,7 @@ def _tail(path: Path) -> bytes:
         return f.read()
 
 
-def _files(folder: Path) -> Seen:
+def _files(folder: Path) -> SampleFacts:
     suffixes: Counter[str] = Counter()
     folders: set[str] = set()
     for root, inner, names in os.walk(folder):
@@ -187,7 +187,7 @@ def _files(folder: Path) -> Seen:
     if not kinds[kind]:
         if suffixes[".npy"]:
             arrays: dict[str, Any] = {"op": "readers.numpy", "name": "Reader", "file_root": "${data}"}
-            return Seen("records", _about(suffixes, folders), arrays, {"array": "numbers"})
+            return SampleFacts("records", _about(suffixes, folders), arrays, {"array": "numbers"})
         found = ", ".join(s or "no suffix" for s, _ in suffixes.most_common(4))
         raise SpecError(f"{folder} holds nothing that is known here (names end in {found}): pictures, sounds, videos, "
                         ".npy, .tfrecord, .tar, .rec, .lmdb, .parquet, COCO's .json are")  # fmt: skip
@@ -200,7 +200,7 @@ def _files(folder: Path) -> Seen:
         # readers.file reads folders of a folder: this one is chosen from the one above
         step |= {"file_root": "${data}/..", "dir_filters": [folder.resolve().name]}
         fields, said = {media: "bytes", "": "numbers"}, "a sample for each file of this one folder"
-    return Seen(kind, _about(suffixes, folders), step, fields, media, said=said)
+    return SampleFacts(kind, _about(suffixes, folders), step, fields, media, said=said)
 
 
 def _about(suffixes: Counter[str], folders: set[str]) -> str:
@@ -210,7 +210,7 @@ def _about(suffixes: Counter[str], folders: set[str]) -> str:
     return f"{more}{count(suffixes.total(), 'file')}{classes} ({kinds})"
 
 
-def _records(place: Path, in_part: bool) -> Seen:
+def _records(place: Path, in_part: bool) -> SampleFacts:
     found = look(place, in_part=in_part)
     step = {"op": found.step["op"], "name": "Reader", **{k: v for k, v in found.step.items() if k != "op"}}
     name = "paths" if "paths" in step else "path"
@@ -221,10 +221,10 @@ def _records(place: Path, in_part: bool) -> Seen:
     files = count(len(paths), "file") if isinstance(paths, (list, tuple)) else "files"
     about = f"{files} of {step['op'].removeprefix('readers.')} with the fields {', '.join(found.fields)}"
     kind = "pictures" if picture is not None and _is_picture(found, picture) else "records"
-    return Seen(kind, about, step, dict(found.fields), picture or "", found.extensions)
+    return SampleFacts(kind, about, step, dict(found.fields), picture or "", found.extensions)
 
 
-def _is_picture(found: Found, name: str) -> bool:
+def _is_picture(found: SourceLayout, name: str) -> bool:
     """The first records' field ``name`` holds pictures."""
     arguments = {k: v for k, v in found.step.items() if k != "op"}
     data = read_through("", found.step["op"], arguments, lambda outputs: dict(zip(found.fields, outputs, strict=True)))
@@ -250,7 +250,7 @@ def _pattern(place: Path, paths: Sequence[str]) -> Any:
 
 
 def spec_text(
-    place: str, seen: Seen, task: str = "", *, writer: str = "", out: str = "", size: int | None = None,
+    place: str, seen: SampleFacts, task: str = "", *, writer: str = "", out: str = "", size: int | None = None,
     schema: bool = True,
 ) -> str:  # fmt: skip
     """A commented spec that does ``task`` (of `TASKS`) to the data at ``place``. Raises SpecError for a task or a
@@ -302,7 +302,7 @@ def spec_text(
     ])  # fmt: skip
 
 
-def _graph(seen: Seen, task: str, writer: str, size: int) -> _Made:
+def _graph(seen: SampleFacts, task: str, writer: str, size: int) -> _Made:
     made = _Made()
     named = allowed_name if writer not in ("webdataset", "files", "numpy") else plain_name
     whole = writer == "numpy" and task != "keep"  # arrays of one shape: no room for texts and other bytes
@@ -328,7 +328,7 @@ def _graph(seen: Seen, task: str, writer: str, size: int) -> _Made:
     return made
 
 
-def _stored(seen: Seen, f: str, writer: str) -> dict[str, Any]:
+def _stored(seen: SampleFacts, f: str, writer: str) -> dict[str, Any]:
     if seen.fields[f] != "bytes":
         return {"encode": "npy"} if seen.kind == "coco" and writer in ("webdataset", "files") else {}
     extension = seen.extensions.get(f, "") or _own_extension(seen, f)
@@ -338,7 +338,7 @@ def _stored(seen: Seen, f: str, writer: str) -> dict[str, Any]:
     }
 
 
-def _own_extension(seen: Seen, f: str) -> str:
+def _own_extension(seen: SampleFacts, f: str) -> str:
     """Of files that all have one suffix."""
     patterns = seen.reader.get("file_filters", ())
     return patterns[0].removeprefix("*.") if f == seen.media and len(patterns) == 1 else ""

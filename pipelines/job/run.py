@@ -50,7 +50,7 @@ from ..spec.model import Spec
 from ..spec.shipped import known_spec
 from ..tools.machine import facts
 from ..wording import count
-from .additions import Growth, find_growth
+from .additions import OutputGrowth, find_growth
 from .batches import Batches, Finished, Stretch
 from .known_jobs import remember
 from .live import Counts, Live, Recorder
@@ -232,7 +232,7 @@ def run_job(
 
 
 def _run_grown(
-    prepared: Prepared, grown: Growth, config: WriteConfig, who: Mapping[str, Any], reject_limit: RejectLimit,
+    prepared: Prepared, grown: OutputGrowth, config: WriteConfig, who: Mapping[str, Any], reject_limit: RejectLimit,
     trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
     amend: Callable[[dict[str, Any]], dict[str, Any]], look: Look | None,
 ) -> JobResult:  # fmt: skip

@@ -42,7 +42,7 @@ Against = tuple[Path, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SampleFacts:
     """The outputs of every operator of a spec for its first samples."""
 
     name: str
@@ -83,7 +83,7 @@ def inspect_spec(
 
 
 @contextmanager
-def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Iterator[Seen]:
+def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Iterator[SampleFacts]:
     """The first ``n`` samples of a spec; the data sets that batches may view are open meanwhile."""
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
@@ -104,7 +104,7 @@ def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Itera
         rejects = [{"key": origins[d.slot].key, "source": origins[d.slot].source, "operator": d.node, "code": d.code,
                     "message": d.message} for d in run.dropped]  # fmt: skip
         keys = [origins[int(s)].key for s in samples.slot]
-        yield Seen(built.spec.name, nodes, entries, [e for _, e in edges], keys, rejects)
+        yield SampleFacts(built.spec.name, nodes, entries, [e for _, e in edges], keys, rejects)
 
 
 def apart(ours: Batch, theirs: Batch) -> dict[str, Any]:

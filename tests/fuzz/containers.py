@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dali_run.ops.errors import DaliRunError
-from dali_run.pipelines.job.convert import Wanted, convert
+from dali_run.pipelines.job.convert import ConvertOptions, convert
 from dali_run.writers.shards.verify import verify
 
 from .jobs import IMAGES, mutated
@@ -72,7 +72,7 @@ def shards(name: str) -> Iterator[tuple[list[bytes], dict[str, list[bytes]]]]:
             (folder / f"in{k}/class").mkdir(parents=True)
             for i, data in enumerate(half):
                 (folder / f"in{k}/class/{k}{i:02d}.png").write_bytes(data)
-            result = convert(folder / f"in{k}", folder / f"out{k}", Wanted(name))
+            result = convert(folder / f"in{k}", folder / f"out{k}", ConvertOptions(name))
             assert result.exit_code == 0, result.message
             for end in CONTAINERS[name]:
                 (path,) = (folder / f"out{k}").rglob(f"*{Path(end).name}")
@@ -96,7 +96,7 @@ def check(name: str, pictures: list[bytes], files: Mapping[str, list[bytes]], se
                 path.write_bytes(data)
         said = f"{name} seed {seed}: {bad}{damaged} is damaged"
         try:
-            result = convert(folder / "in", folder / "out", Wanted("files"))
+            result = convert(folder / "in", folder / "out", ConvertOptions("files"))
             code, message = result.exit_code, result.message
         except DaliRunError as e:
             code, message = 1, str(e)

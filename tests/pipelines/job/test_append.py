@@ -14,7 +14,7 @@ import pytest
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.ops.storage.inventory import Inputs, compare
 from dali_run.pipelines.engine.inputs import inventory_of
-from dali_run.pipelines.job.convert import Wanted, convert
+from dali_run.pipelines.job.convert import ConvertOptions, convert
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import JobResult, run_job
 from dali_run.pipelines.tools.sample_data import make_sample_data
@@ -289,7 +289,7 @@ def test_parts_can_be_retried(place: Path) -> None:
 @pytest.mark.parametrize("to", ["tfrecord", "webdataset", "lmdb", "recordio", PARQUET])
 def test_containers_grow_by_whole_files(place: Path, pictures: Path, to: str) -> None:
     source = place / "shards"
-    convert(pictures, source, Wanted(to, samples=5))
+    convert(pictures, source, ConvertOptions(to, samples=5))
     for path in source.iterdir():
         if not path.name.startswith("data-"):
             path.unlink()  # with a manifest, a shard that is missing is refused
@@ -297,12 +297,12 @@ def test_containers_grow_by_whole_files(place: Path, pictures: Path, to: str) ->
     moved = sorted(p for p in source.iterdir() if "-00002-of" in p.name)
     for path in moved:
         path.rename(place / "held" / path.name)
-    assert convert(source, place / "out", Wanted(to, samples=4)).exit_code == 0
+    assert convert(source, place / "out", ConvertOptions(to, samples=4)).exit_code == 0
     for path in moved:
         (place / "held" / path.name).rename(path)
     with pytest.raises(JobError, match="1 added: data-00002-of"):
-        convert(source, place / "out", Wanted(to, samples=4))
-    assert convert(source, place / "out", Wanted(to, samples=4), append=True).exit_code == 0
+        convert(source, place / "out", ConvertOptions(to, samples=4))
+    assert convert(source, place / "out", ConvertOptions(to, samples=4), append=True).exit_code == 0
     verdict = verify(place / "out")
     assert verdict.sound, verdict.problems
     assert verdict.samples == 28

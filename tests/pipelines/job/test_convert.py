@@ -23,7 +23,7 @@ from rich.console import Console
 from dali_run.cli import main as cli
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.fleet.run import run as run_by_many
-from dali_run.pipelines.job.convert import Wanted, conversion, convert, is_conversion
+from dali_run.pipelines.job.convert import ConvertOptions, conversion, convert, is_conversion
 from dali_run.pipelines.job.data_layout import PEEK_BYTES, find_data, first_records, look
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import FAILED, run_job
@@ -54,7 +54,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def converted(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("converted")
     for to in FORMATS:
-        assert convert(pictures, root / to, Wanted(to, samples=4)).exit_code == 0
+        assert convert(pictures, root / to, ConvertOptions(to, samples=4)).exit_code == 0
     return {to: root / to for to in FORMATS}
 
 
@@ -87,7 +87,7 @@ def records(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
 def test_every_pair_keeps_every_byte(
     pictures: Path, converted: dict[str, Path], tmp_path: Path, source: str, to: str
 ) -> None:  # fmt: skip
-    result = convert(converted[source], tmp_path / "out", Wanted(to, samples=3))
+    result = convert(converted[source], tmp_path / "out", ConvertOptions(to, samples=3))
     assert result.exit_code == 0, result.message
     assert payloads(tmp_path / "out") == originals(pictures)
     assert verify(tmp_path / "out").sound
@@ -119,7 +119,7 @@ def test_input_that_is_cut_short_before_it_is_written_is_not_published(
         pytest.skip("both members are bytes")
     shutil.copytree(converted[source], tmp_path / "in")
     cut_short_late(tmp_path / "in", left, monkeypatch)
-    result = convert(tmp_path / "in", tmp_path / "out", Wanted(to, samples=3))
+    result = convert(tmp_path / "in", tmp_path / "out", ConvertOptions(to, samples=3))
     assert result.exit_code == FAILED, result.message
     assert "cut short" in result.message
     assert not list((tmp_path / "out").glob("*0000*"))
@@ -133,7 +133,7 @@ def test_input_that_was_copied_may_be_cut_short_before_it_is_written(
     """Files are read, and the row groups of Parquet decoded, into memory of our own."""
     shutil.copytree(converted[source], tmp_path / "in")
     cut_short_late(tmp_path / "in", 0, monkeypatch)
-    result = convert(tmp_path / "in", tmp_path / "out", Wanted(to, samples=3))
+    result = convert(tmp_path / "in", tmp_path / "out", ConvertOptions(to, samples=3))
     assert result.exit_code == 0, result.message
     assert payloads(tmp_path / "out") == originals(pictures)
 
@@ -147,8 +147,8 @@ def test_labels_arrive(pictures: Path, converted: dict[str, Path]) -> None:
 
 def test_there_and_back_is_the_same_archive(converted: dict[str, Path], tmp_path: Path) -> None:
     """Keys survive: a tar of an LMDB of a tar is that tar."""
-    convert(converted["webdataset"], tmp_path / "lmdb", Wanted("lmdb"))
-    convert(tmp_path / "lmdb", tmp_path / "tar", Wanted("webdataset", samples=4))
+    convert(converted["webdataset"], tmp_path / "lmdb", ConvertOptions("lmdb"))
+    convert(tmp_path / "lmdb", tmp_path / "tar", ConvertOptions("webdataset", samples=4))
     again = sorted((tmp_path / "tar").glob("*.tar"))
     first = sorted(converted["webdataset"].glob("*.tar"))
 
@@ -224,7 +224,7 @@ def test_chains_of_conversions_end_in_what_they_began_with(
     for source, formats in ((pictures, FORMATS), (rich, tuple(f for f in FORMATS if f != "recordio"))):
         if first not in formats:
             with pytest.raises(SpecError, match="takes one field of encoded bytes"):
-                convert(rich, tmp_path / "refused", Wanted(first, samples=3))
+                convert(rich, tmp_path / "refused", ConvertOptions(first, samples=3))
             assert not (tmp_path / "refused").exists()
             continue
         begun = contents(source)
@@ -232,7 +232,7 @@ def test_chains_of_conversions_end_in_what_they_began_with(
             at, said = source, list[str]()
             for k, to in enumerate(chain):
                 last, at = at, tmp_path / f"{source.name}-{n}-{k}"
-                result = convert(last, at, Wanted(to, samples=3), note=said.append)
+                result = convert(last, at, ConvertOptions(to, samples=3), note=said.append)
                 assert result.exit_code == 0, (chain, result.message)
             if "recordio" in chain:
                 assert any("no room for the samples' keys" in line for line in said) or chain[0] == "recordio"
@@ -246,9 +246,9 @@ def test_chains_of_conversions_end_in_what_they_began_with(
 
 
 def test_labels_are_numbers_again_behind_a_tar(converted: dict[str, Path], tmp_path: Path) -> None:
-    convert(converted["webdataset"], tmp_path / "tfrecord", Wanted("tfrecord"))
-    convert(tmp_path / "tfrecord", tmp_path / "lmdb", Wanted("lmdb"))
-    convert(converted["webdataset"], tmp_path / "recordio", Wanted("recordio"))
+    convert(converted["webdataset"], tmp_path / "tfrecord", ConvertOptions("tfrecord"))
+    convert(tmp_path / "tfrecord", tmp_path / "lmdb", ConvertOptions("lmdb"))
+    convert(converted["webdataset"], tmp_path / "recordio", ConvertOptions("recordio"))
     for to, key in (("tfrecord", "label"), ("recordio", "label")):
         found = [rest[key] for _, rest in records(tmp_path / to)]
         assert sorted({int(v) for v in found}) == sorted({int(r["cls"]) for _, r in records(converted["webdataset"])})
@@ -256,7 +256,7 @@ def test_labels_are_numbers_again_behind_a_tar(converted: dict[str, Path], tmp_p
 
 
 def test_the_first_records_only(pictures: Path, tmp_path: Path) -> None:
-    convert(pictures, tmp_path / "out", Wanted("tfrecord", limit=3))
+    convert(pictures, tmp_path / "out", ConvertOptions("tfrecord", limit=3))
     assert len(list(records(tmp_path / "out"))) == 3
 
 
@@ -280,7 +280,7 @@ def test_columns_keep_their_values_types_and_keys(pictures: Path, tmp_path: Path
     rows = huggingface(tmp_path / "in", pictures)
     import pyarrow.parquet as pq
 
-    assert convert(tmp_path / "in", tmp_path / "out", Wanted("parquet", samples=4)).exit_code == 0
+    assert convert(tmp_path / "in", tmp_path / "out", ConvertOptions("parquet", samples=4)).exit_code == 0
     again = pq.read_table(sorted((tmp_path / "out").glob("*.parquet")))
     told = {f.name: str(f.type).replace("element: ", "").replace("item: ", "") for f in again.schema}
     wanted = {"image": "binary", "caption": "string", "score": "double", "boxes": "list<int16>"}
@@ -288,11 +288,11 @@ def test_columns_keep_their_values_types_and_keys(pictures: Path, tmp_path: Path
     for name in ("__key__", "caption", "score", "boxes"):
         assert again[name].to_pylist() == rows[name].to_pylist()
     assert again["image"].to_pylist() == [v["bytes"] for v in rows["image"].to_pylist()]
-    assert convert(tmp_path / "in", tmp_path / "tar", Wanted("webdataset")).exit_code == 0
+    assert convert(tmp_path / "in", tmp_path / "tar", ConvertOptions("webdataset")).exit_code == 0
     first = next(open_data(tmp_path / "tar").records)
     assert (first.key, first.fields["txt"].decode()) == ("some/picture0", "Bild 0 größer")
     assert sorted(first.fields) == ["boxes.npy", "jpg", "score.npy", "txt"]
-    assert convert(tmp_path / "in", tmp_path / "records", Wanted("tfrecord")).exit_code == 0
+    assert convert(tmp_path / "in", tmp_path / "records", ConvertOptions("tfrecord")).exit_code == 0
     first = next(open_data(tmp_path / "records").records)
     assert (first.fields["__key__"], first.fields["caption"]) == (b"some/picture0", "Bild 0 größer".encode())
 
@@ -304,7 +304,7 @@ def test_fields_that_would_have_one_name_are_refused(pictures: Path, tmp_path: P
     (file,) = (tmp_path / "in").glob("*.parquet")
     pq.write_table(rows.append_column("a.b", rows["score"]).append_column("a_b", rows["score"]), file)
     with pytest.raises(SpecError, match=r"fields 'a.b' and 'a_b' would both be 'a_b' in webdataset; .*--columns"):
-        conversion(tmp_path / "in", tmp_path / "out", Wanted("webdataset"))
+        conversion(tmp_path / "in", tmp_path / "out", ConvertOptions("webdataset"))
 
 
 @pytest.mark.parametrize("to", ["tfrecord", "lmdb", "webdataset", "parquet", "files"])
@@ -316,7 +316,7 @@ def test_names_that_nothing_takes_are_changed_and_told(to: str, pictures: Path, 
     odd = rows.select(["image", "score"]).rename_columns(["my image", "größe"])
     pq.write_table(odd.append_column("a/b", rows["score"]).append_column("../c", rows["score"]), file)
     notes: list[str] = []
-    result = convert(tmp_path / "in", tmp_path / "out", Wanted(to), note=notes.append)
+    result = convert(tmp_path / "in", tmp_path / "out", ConvertOptions(to), note=notes.append)
     assert result.exit_code == 0
     assert payloads(tmp_path / "out") == originals(pictures)
     (said,) = notes
@@ -326,7 +326,7 @@ def test_names_that_nothing_takes_are_changed_and_told(to: str, pictures: Path, 
     assert ("'a/b' as 'a_b'" in said) == archive
     pq.write_table(odd.append_column("my_image", rows["score"]), file)
     with pytest.raises(SpecError, match="fields 'my image' and 'my_image' would both be 'my_image'"):
-        conversion(tmp_path / "in", tmp_path / "again", Wanted(to))
+        conversion(tmp_path / "in", tmp_path / "again", ConvertOptions(to))
 
 
 def test_chosen_columns(pictures: Path, tmp_path: Path) -> None:
@@ -337,14 +337,14 @@ def test_chosen_columns(pictures: Path, tmp_path: Path) -> None:
     (file,) = (tmp_path / "in").glob("*.parquet")
     pq.write_table(rows.append_column("price", rows["score"].cast(pa.decimal128(12, 6), safe=False)), file)
     with pytest.raises(SpecError, match=r"column 'price' is of type decimal128.*--columns"):
-        conversion(tmp_path / "in", tmp_path / "out", Wanted("recordio"))
-    wanted = Wanted("recordio", columns=("image", "score"))
+        conversion(tmp_path / "in", tmp_path / "out", ConvertOptions("recordio"))
+    wanted = ConvertOptions("recordio", columns=("image", "score"))
     assert convert(tmp_path / "in", tmp_path / "out", wanted).exit_code == 0
     assert payloads(tmp_path / "out") == originals(pictures)
     with pytest.raises(SpecError, match="did you mean image"):
-        conversion(tmp_path / "in", tmp_path / "out", Wanted("recordio", columns=("images",)))
+        conversion(tmp_path / "in", tmp_path / "out", ConvertOptions("recordio", columns=("images",)))
     with pytest.raises(SpecError, match="of Parquet files only"):
-        conversion(pictures, tmp_path / "out", Wanted("recordio", columns=("image",)))
+        conversion(pictures, tmp_path / "out", ConvertOptions("recordio", columns=("image",)))
     row = next(open_data(tmp_path / "in").records).fields
     assert row["score"] == 0
     assert "decimal128" in row["(column 0)"]
@@ -354,7 +354,7 @@ def test_shuffled_over_the_whole_set(pictures: Path, tmp_path: Path) -> None:
     orders = []
     for seed in (1, 1, 2):
         out = tmp_path / str(len(orders))
-        convert(pictures, out, Wanted("tfrecord", shuffle=True, seed=seed))
+        convert(pictures, out, ConvertOptions("tfrecord", shuffle=True, seed=seed))
         orders.append([data for data, _ in records(out)])
     assert orders[0] == orders[1] != orders[2]
     assert Counter(orders[2]) == originals(pictures)
@@ -367,7 +367,7 @@ def shown(report: Mapping[str, Any]) -> str:
 
 
 def test_resized_and_encoded_anew(pictures: Path, tmp_path: Path) -> None:
-    result = convert(pictures, tmp_path / "out", Wanted("webdataset", resize=20, format="webp", quality=80))
+    result = convert(pictures, tmp_path / "out", ConvertOptions("webdataset", resize=20, format="webp", quality=80))
     assert result.exit_code == 0, result.message
     rows = [r.fields for r in open_data(tmp_path / "out").records]
     assert len(rows) == 10
@@ -386,7 +386,7 @@ def test_what_is_as_asked_for_keeps_its_bytes(pictures: Path, tmp_path: Path) ->
         image.resize((31, 20)).save(source / "class0" / "other.png")
     (source / "class0" / "broken.jpg").write_bytes(b"no picture")
     count = sum(p.is_file() for p in source.rglob("*"))
-    result = convert(source, tmp_path / "resized", Wanted("webdataset", resize=20))
+    result = convert(source, tmp_path / "resized", ConvertOptions("webdataset", resize=20))
     assert result.exit_code == 3
     assert result.report["samples"] == {"read": count, "written": count - 1, "rejected": 1, "kept": 1}
     assert json.loads((tmp_path / "resized/report.json").read_bytes())["samples"]["kept"] == 1
@@ -397,13 +397,13 @@ def test_what_is_as_asked_for_keeps_its_bytes(pictures: Path, tmp_path: Path) ->
     for data in rows.values():
         with Image.open(io.BytesIO(data)) as image:
             assert (image.format, min(image.size)) == ("JPEG", 20)
-    again = convert(tmp_path / "resized", tmp_path / "again", Wanted("webdataset", resize=20, format="jpeg"))
+    again = convert(tmp_path / "resized", tmp_path / "again", ConvertOptions("webdataset", resize=20, format="jpeg"))
     assert again.report["samples"]["kept"] == count - 1
     assert {r.key: r.fields["jpg"] for r in open_data(tmp_path / "again").records} == rows
-    pngs = convert(source, tmp_path / "pngs", Wanted("tfrecord", format="png"))
+    pngs = convert(source, tmp_path / "pngs", ConvertOptions("tfrecord", format="png"))
     assert pngs.report["samples"]["kept"] == 1
-    assert "kept" not in convert(source, tmp_path / "kept", Wanted("tfrecord")).report["samples"]
-    anew = convert(source, tmp_path / "anew", Wanted("tfrecord", resize=20, quality=30))
+    assert "kept" not in convert(source, tmp_path / "kept", ConvertOptions("tfrecord")).report["samples"]
+    anew = convert(source, tmp_path / "anew", ConvertOptions("tfrecord", resize=20, quality=30))
     assert anew.report["samples"]["kept"] == 0  # a quality was asked for
 
 
@@ -418,7 +418,7 @@ def test_small_pictures_are_not_enlarged_unless_asked_for(tmp_path: Path, qualit
         image = Image.fromarray(rng.integers(0, 256, (h, w, 3), np.uint8))
         image.save(source / "a" / f"{name}_jpg.jpg", quality=90)
         image.save(source / "a" / f"{name}_png.png")
-    result = convert(source, tmp_path / "out", Wanted("webdataset", resize=20, quality=quality))
+    result = convert(source, tmp_path / "out", ConvertOptions("webdataset", resize=20, quality=quality))
     assert result.report["samples"]["written"] == 8
     assert result.report["samples"]["kept"] == (3 if quality is None else 0)
     rows = {r.key: r.fields["jpg"] for r in open_data(tmp_path / "out").records}
@@ -430,7 +430,7 @@ def test_small_pictures_are_not_enlarged_unless_asked_for(tmp_path: Path, qualit
             with Image.open(io.BytesIO(data)) as image:
                 assert image.format == "JPEG"
                 assert image.size == ((30, 20) if name == "above" else size)
-    result = convert(source, tmp_path / "large", Wanted("webdataset", resize=20, enlarge=True, quality=quality))
+    result = convert(source, tmp_path / "large", ConvertOptions("webdataset", resize=20, enlarge=True, quality=quality))
     assert result.report["samples"]["kept"] == (1 if quality is None else 0)
     for record in open_data(tmp_path / "large").records:
         with Image.open(io.BytesIO(record.fields["jpg"])) as image:
@@ -450,7 +450,7 @@ def test_the_pictures_are_found_among_other_bytes(pictures: Path, tmp_path: Path
     pq.write_table(rows, tmp_path / "in/a.parquet")
     source = tmp_path / "in"
     for to in ("tfrecord", "parquet"):
-        assert convert(source, tmp_path / to, Wanted(to, resize=20)).exit_code == 0
+        assert convert(source, tmp_path / to, ConvertOptions(to, resize=20)).exit_code == 0
         for k, record in enumerate(open_data(tmp_path / to).records):
             assert record.fields["id"] == files[k].name.encode()
             with Image.open(io.BytesIO(record.fields["jpeg"])) as image:
@@ -459,13 +459,13 @@ def test_the_pictures_are_found_among_other_bytes(pictures: Path, tmp_path: Path
 
 
 def test_files_that_cannot_be_read_are_not_kept(pictures: Path, tmp_path: Path) -> None:
-    assert convert(pictures, tmp_path / "tar", Wanted("tfrecord")).exit_code == 0
+    assert convert(pictures, tmp_path / "tar", ConvertOptions("tfrecord")).exit_code == 0
     (shard,) = (tmp_path / "tar").glob("*.tfrecord")
     raw = bytearray(shard.read_bytes())
     raw[200] ^= 1
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.tfrecord").write_bytes(raw)
-    samples = convert(tmp_path / "in", tmp_path / "out", Wanted("tfrecord", format="jpeg")).report["samples"]
+    samples = convert(tmp_path / "in", tmp_path / "out", ConvertOptions("tfrecord", format="jpeg")).report["samples"]
     assert samples == {"read": 10, "written": 9, "rejected": 1, "kept": 9}
 
 
@@ -476,7 +476,7 @@ def test_rejects_are_tried_again(pictures: Path, tmp_path: Path) -> None:
     victim = source / "class0" / "picture.0.jpg"
     good = victim.read_bytes()
     victim.write_bytes(good[:300])
-    assert convert(source, tmp_path / "out", Wanted("webdataset", resize=20)).exit_code == 3
+    assert convert(source, tmp_path / "out", ConvertOptions("webdataset", resize=20)).exit_code == 3
     victim.write_bytes(good)
     assert retry_failed(tmp_path / "out").exit_code == 0
     assert verify(tmp_path / "out").sound
@@ -488,7 +488,7 @@ def test_a_report_of_somebody_s_executes_nothing(pictures: Path, tmp_path: Path)
     source = tmp_path / "in"
     shutil.copytree(pictures, source)
     (source / "class0/bad.jpg").write_bytes(b"no picture")
-    assert convert(source, tmp_path / "out", Wanted("tfrecord", resize=20)).exit_code == 3
+    assert convert(source, tmp_path / "out", ConvertOptions("tfrecord", resize=20)).exit_code == 3
     (tmp_path / "plugin.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
     report = tmp_path / "out/report.json"
     sound = json.loads(report.read_bytes())
@@ -509,7 +509,7 @@ def test_a_report_of_somebody_s_executes_nothing(pictures: Path, tmp_path: Path)
 def test_damaged_row_groups_are_tried_again(pictures: Path, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     source = tmp_path / "in"
-    assert convert(pictures, source, Wanted("parquet", options={"row_group": 3})).exit_code == 0
+    assert convert(pictures, source, ConvertOptions("parquet", options={"row_group": 3})).exit_code == 0
     (file,) = source.glob("*.parquet")
     for name in ("journal.jsonl", "manifest.json"):
         (source / name).unlink()
@@ -517,7 +517,7 @@ def test_damaged_row_groups_are_tried_again(pictures: Path, tmp_path: Path) -> N
     bad = bytearray(good)
     bad[pq.read_metadata(file).row_group(1).column(1).data_page_offset + 500] ^= 1
     file.write_bytes(bad)
-    assert convert(source, tmp_path / "out", Wanted("webdataset", samples=4)).exit_code == 3
+    assert convert(source, tmp_path / "out", ConvertOptions("webdataset", samples=4)).exit_code == 3
     rejects = [json.loads(line) for line in (tmp_path / "out/rejects.jsonl").read_text().splitlines()]
     assert [(r["position"], r["record"], r["code"]) for r in rejects] == [(k, k, "corrupt_record") for k in (3, 4, 5)]
     file.write_bytes(good)
@@ -525,7 +525,7 @@ def test_damaged_row_groups_are_tried_again(pictures: Path, tmp_path: Path) -> N
     assert verify(tmp_path / "out").sound
     assert payloads(tmp_path / "out") == originals(pictures)
     (source / "other.parquet").write_bytes(good[:-100])  # no footer
-    assert convert(source, tmp_path / "more", Wanted("webdataset")).exit_code == 3
+    assert convert(source, tmp_path / "more", ConvertOptions("webdataset")).exit_code == 3
     (source / "other.parquet").write_bytes(good)
     with pytest.raises(JobError, match=r"other\.parquet has another number of records"):
         retry_failed(tmp_path / "more")
@@ -536,17 +536,17 @@ def test_a_bad_picture_costs_a_line_only_when_it_is_decoded(pictures: Path, tmp_
     shutil.copytree(pictures, source)
     victim = source / "class0" / "picture.0.jpg"
     victim.write_bytes(victim.read_bytes()[:300])
-    assert convert(source, tmp_path / "kept", Wanted("tfrecord")).exit_code == 0
+    assert convert(source, tmp_path / "kept", ConvertOptions("tfrecord")).exit_code == 0
     assert payloads(tmp_path / "kept") == originals(source)
-    result = convert(source, tmp_path / "resized", Wanted("tfrecord", resize=20))
+    result = convert(source, tmp_path / "resized", ConvertOptions("tfrecord", resize=20))
     assert result.exit_code == 3
     assert (tmp_path / "resized/rejects.jsonl").read_text().count("picture.0.jpg") >= 1
 
 
 def test_fields_get_names_that_fit(tmp_path: Path, converted: dict[str, Path]) -> None:
-    spec = conversion(converted["tfrecord"], tmp_path, Wanted("files"))
+    spec = conversion(converted["tfrecord"], tmp_path, ConvertOptions("files"))
     assert spec["graph"][0]["features"] == {"image": "string", "label": {"dtype": "int64", "var_len": True}}
-    spec = conversion(converted["webdataset"], tmp_path, Wanted("webdataset"))
+    spec = conversion(converted["webdataset"], tmp_path, ConvertOptions("webdataset"))
     members = {"image": "jpg", "label": "cls"}
     assert spec["write"]["fields"] == {f: {"encode": "keep", "extension": e} for f, e in members.items()}
 
@@ -562,13 +562,13 @@ def test_what_would_be_left_out_is_refused(tmp_path: Path, make: Any, words: str
     source = tmp_path / "in"
     shutil.copytree(pictures, source)
     with pytest.raises(SpecError, match=words):
-        convert(make(source) or source, tmp_path / "out", Wanted("tfrecord"))
+        convert(make(source) or source, tmp_path / "out", ConvertOptions("tfrecord"))
     assert not (tmp_path / "out").exists()
 
 
 def unfinished(source: Path) -> Path:
     out = source.parent / "shards"
-    convert(source, out, Wanted("webdataset", samples=4))
+    convert(source, out, ConvertOptions("webdataset", samples=4))
     (out / "manifest.json").unlink()
     lines = (out / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (out / "journal.jsonl").write_bytes(b"".join(lines[:-2]))
@@ -581,7 +581,7 @@ def test_a_manifest_of_somebody_else_is_none_of_ours(pictures: Path, tmp_path: P
     for text in ('{"audio_filepath": "a.wav"}\n{"audio_filepath": "b.wav"}\n', "[1]", "no JSON", '{"shards": []}'):
         (source / "manifest.json").write_text(text)
         assert look(source).step["op"] == "readers.file"
-    convert(pictures, tmp_path / "out", Wanted("files"))
+    convert(pictures, tmp_path / "out", ConvertOptions("files"))
     (tmp_path / "out" / "manifest.json").write_text("{")
     with pytest.raises(SpecError, match=r"manifest\.json: is no manifest of dali-run"):
         look(tmp_path / "out")
@@ -589,15 +589,15 @@ def test_a_manifest_of_somebody_else_is_none_of_ours(pictures: Path, tmp_path: P
 
 def torn(source: Path) -> Path:
     out = source.parent / "shards"
-    convert(source, out, Wanted("webdataset", samples=4))
+    convert(source, out, ConvertOptions("webdataset", samples=4))
     (out / "data-00001-of-00003.tar").unlink()
     return out
 
 
 def mixed(source: Path) -> Path:
     out = source.parent / "shards"
-    convert(source, out, Wanted("webdataset"))
-    convert(source, source.parent / "more", Wanted("tfrecord"))
+    convert(source, out, ConvertOptions("webdataset"))
+    convert(source, source.parent / "more", ConvertOptions("tfrecord"))
     shutil.copy(source.parent / "more/data-00000-of-00001.tfrecord", out)
     return out
 
@@ -607,10 +607,10 @@ def test_the_output_is_no_part_of_the_source(pictures: Path, tmp_path: Path, ins
     source = tmp_path / "in"
     shutil.copytree(pictures, source)
     with pytest.raises(SpecError, match="what is written would be read the next time"):
-        convert(source, source / inside, Wanted("tfrecord"))
+        convert(source, source / inside, ConvertOptions("tfrecord"))
     (tmp_path / "link").symlink_to(source)
     with pytest.raises(SpecError, match="what is written would be read the next time"):
-        convert(source, tmp_path / "link" / inside, Wanted("tfrecord"))
+        convert(source, tmp_path / "link" / inside, ConvertOptions("tfrecord"))
     assert {p.name for p in source.iterdir()} == {"class0", "class1"}
 
 
@@ -619,7 +619,7 @@ def test_files_of_any_kind(tmp_path: Path) -> None:
     for name, data in content.items():
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(data)
-    assert convert(tmp_path / "in", tmp_path / "out", Wanted("tfrecord")).exit_code == 0
+    assert convert(tmp_path / "in", tmp_path / "out", ConvertOptions("tfrecord")).exit_code == 0
     rows = [(r.fields["image"], r.fields["label"]) for r in open_data(tmp_path / "out").records]
     assert rows == [(b"\0", 0), (b"text", 0), (b"GIF89a", 0), (b"{}", 1)]
 
@@ -630,17 +630,17 @@ def test_flat_outputs_of_ours_are_their_files(pictures: Path, tmp_path: Path) ->
     flat.mkdir()
     for k in range(3):
         (flat / f"{k}.json").write_bytes(b"[%d]" % k)
-    wanted = Wanted("files", options={"key": "position"})
+    wanted = ConvertOptions("files", options={"key": "position"})
     assert convert(flat, tmp_path / "a", wanted).exit_code == 0
-    assert convert(tmp_path / "a", tmp_path / "b", Wanted("tfrecord")).exit_code == 0
+    assert convert(tmp_path / "a", tmp_path / "b", ConvertOptions("tfrecord")).exit_code == 0
     assert [r.fields["image"] for r in open_data(tmp_path / "b").records] == [b"[0]", b"[1]", b"[2]"]
 
 
 def test_wrong_options_are_named_without_the_spec_that_nobody_wrote(pictures: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"^step 3 \(encoders.image\): argument 'quality': must be at least 1, got 0$"):
-        convert(pictures, tmp_path / "out", Wanted("tfrecord", quality=0))
+        convert(pictures, tmp_path / "out", ConvertOptions("tfrecord", quality=0))
     with pytest.raises(SpecError, match=r"^write: writer tfrecord has no option 'indx'; did you mean index"):
-        convert(pictures, tmp_path / "out", Wanted("tfrecord", options={"indx": True}))
+        convert(pictures, tmp_path / "out", ConvertOptions("tfrecord", options={"indx": True}))
 
 
 def test_options_of_the_writer_are_values(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -668,7 +668,7 @@ def test_without_pyarrow_the_remedy_is_named(pictures: Path, tmp_path: Path, mon
     (tmp_path / "in/a.parquet").write_bytes(b"PAR1")
     for source, to in ((tmp_path / "in", "tfrecord"), (pictures, "parquet")):
         with pytest.raises(SpecError, match=r"needs pyarrow: pip install 'dali-run\[parquet\]'"):
-            convert(source, tmp_path / "out", Wanted(to))
+            convert(source, tmp_path / "out", ConvertOptions(to))
 
 
 @pytest.mark.parametrize(("make", "words"), [
@@ -679,14 +679,14 @@ def test_without_pyarrow_the_remedy_is_named(pictures: Path, tmp_path: Path, mon
 ])  # fmt: skip
 def test_what_cannot_be_converted_is_said(tmp_path: Path, make: Any, words: str) -> None:
     with pytest.raises(SpecError, match=words):
-        conversion(make(tmp_path), tmp_path.parent / "elsewhere", Wanted("tfrecord"))
+        conversion(make(tmp_path), tmp_path.parent / "elsewhere", ConvertOptions("tfrecord"))
     with pytest.raises(SpecError, match="no writer 'tfrecords'"):
-        conversion(tmp_path, tmp_path.parent / "elsewhere", Wanted("tfrecords"))
+        conversion(tmp_path, tmp_path.parent / "elsewhere", ConvertOptions("tfrecords"))
     with pytest.raises(SpecError, match=r"^format must be jpeg, png, webp, got 'jpg'; did you mean jpeg"):
-        conversion(tmp_path, tmp_path.parent / "elsewhere", Wanted("tfrecord", format="jpg"))
+        conversion(tmp_path, tmp_path.parent / "elsewhere", ConvertOptions("tfrecord", format="jpg"))
     (tmp_path / "none" / "a").mkdir(parents=True)
     with pytest.raises(JobError, match=r"^file_root .*none has no files <folder>/<file>"):
-        convert(tmp_path / "none", tmp_path.parent / "elsewhere", Wanted("tfrecord"))
+        convert(tmp_path / "none", tmp_path.parent / "elsewhere", ConvertOptions("tfrecord"))
 
 
 @pytest.mark.skipif(not HAS_PYARROW, reason="needs pyarrow")
@@ -699,11 +699,13 @@ def test_columns_that_differ_are_named_and_the_odd_one_costs_its_rows(tmp_path: 
     pq.write_table(pa.table({"a": [1], "extra": [2]}), source / "0.parquet")
     pq.write_table(pa.table({"a": [3]}), source / "1.parquet")
     with pytest.raises(SpecError, match=r"0\.parquet has a, extra and .*1\.parquet has a; .*--columns"):
-        conversion(source, tmp_path / "out", Wanted("tfrecord"))
-    assert conversion(source, tmp_path / "out", Wanted("tfrecord", columns=("a",)))["outputs"] == {"a": "field0"}
+        conversion(source, tmp_path / "out", ConvertOptions("tfrecord"))
+    assert conversion(source, tmp_path / "out", ConvertOptions("tfrecord", columns=("a",)))["outputs"] == {
+        "a": "field0"
+    }
     pq.write_table(pa.table({"b": [4]}), source / "0.parquet")
     pq.write_table(pa.table({"a": [5]}), source / "2.parquet")
-    result = convert(source, tmp_path / "out", Wanted("tfrecord"))
+    result = convert(source, tmp_path / "out", ConvertOptions("tfrecord"))
     assert result.exit_code == 3
     assert result.report["samples"]["written"] == 2
     assert "0.parquet" in (tmp_path / "out/rejects.jsonl").read_text()
@@ -711,7 +713,7 @@ def test_columns_that_differ_are_named_and_the_odd_one_costs_its_rows(tmp_path: 
 
 @pytest.mark.parametrize("resize", [None, 30])
 def test_several_processes_give_the_files_of_one(pictures: Path, tmp_path: Path, resize: int | None) -> None:
-    wanted = Wanted("webdataset", samples=2, shuffle=True, resize=resize)
+    wanted = ConvertOptions("webdataset", samples=2, shuffle=True, resize=resize)
     one, several = (
         convert(pictures, tmp_path / name, wanted, by=by)
         for name, by in (("one", run_job), ("several", partial(run_by_many, on="processes:2")))
@@ -727,12 +729,12 @@ def test_several_processes_give_the_files_of_one(pictures: Path, tmp_path: Path,
 
 def test_a_conversion_is_divided_by_samples_only(pictures: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="samples"):
-        convert(pictures, tmp_path / "out", Wanted("tfrecord"), by=partial(run_by_many, on="processes:2"))
+        convert(pictures, tmp_path / "out", ConvertOptions("tfrecord"), by=partial(run_by_many, on="processes:2"))
 
 
 def test_pictures_on_a_device(pictures: Path, tmp_path: Path) -> None:
     """As for a GPU, without one: the kernels of the CPU, in a GPU's places."""
-    wanted = Wanted("webdataset", samples=5, resize=30)
+    wanted = ConvertOptions("webdataset", samples=5, resize=30)
     for device in ("cpu", "null"):
         assert convert(pictures, tmp_path / device, wanted, device=device).exit_code == 0
     files = {p.name: p.read_bytes() for p in (tmp_path / "cpu").glob("*.tar")}
@@ -751,7 +753,7 @@ def test_data_sets_without_samples_are_refused(pictures: Path, tmp_path: Path, t
         for path in tmp_path.glob("empty/*.json*") if not keep and to != "files" else ():
             path.unlink()
         with pytest.raises((SpecError, JobError), match=r"is empty|holds no samples|no such"):
-            convert(tmp_path / "empty", tmp_path / "out", Wanted("tfrecord"))
+            convert(tmp_path / "empty", tmp_path / "out", ConvertOptions("tfrecord"))
         assert not (tmp_path / "out").exists()
 
 

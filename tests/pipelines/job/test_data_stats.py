@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from dali_run.cli import main as cli
-from dali_run.pipelines.job.convert import Wanted, convert
+from dali_run.pipelines.job.convert import ConvertOptions, convert
 from dali_run.pipelines.job.data_stats import data_stats, spec_stats
 from tests.kit.writers import HAS_PYARROW
 
@@ -72,7 +72,7 @@ def test_a_folder_of_classes(pictures: Path) -> None:
 
 @pytest.mark.parametrize("to", CONTAINERS)
 def test_every_container_says_the_same(to: str, pictures: Path, tmp_path: Path) -> None:
-    assert convert(pictures, tmp_path / to, Wanted(to, samples=5)).exit_code == 0
+    assert convert(pictures, tmp_path / to, ConvertOptions(to, samples=5)).exit_code == 0
     found = data_stats(tmp_path / to)
     check_pictures(found, pictures)
     assert found["samples"] == 12

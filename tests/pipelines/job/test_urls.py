@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from dali_run.cli import main as cli
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.ops.storage.urls import Store, is_url, version_of
-from dali_run.pipelines.job.convert import Wanted, convert
+from dali_run.pipelines.job.convert import ConvertOptions, convert
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import JobResult, run_job
 from dali_run.pipelines.tools.datasets import inspect_data
@@ -330,15 +330,15 @@ def test_what_is_lost_while_the_job_runs_costs_a_line(place: Path, pictures: Pat
 
 @pytest.mark.parametrize("kind", ["tfrecord", "webdataset", "lmdb", "recordio", "files", PARQUET])
 def test_containers_behind_a_url_are_the_same_samples(place: Path, pictures: Path, kind: str) -> None:
-    convert(pictures, place / "shards", Wanted(kind, samples=6))
+    convert(pictures, place / "shards", ConvertOptions(kind, samples=6))
     url = upload(place / "shards", "memory://bucket/shards")
-    assert convert(place / "shards", place / "a", Wanted("files")).exit_code == 0
-    assert convert(url, place / "b", Wanted("files")).exit_code == 0
+    assert convert(place / "shards", place / "a", ConvertOptions("files")).exit_code == 0
+    assert convert(url, place / "b", ConvertOptions("files")).exit_code == 0
     a, b = (in_folder(place / n) for n in "ab")
     jpegs = {k: v for k, v in a.items() if k.endswith((".jpg", ".jpeg", ".bin"))}
     assert jpegs
     assert {k: b.get(k) for k in jpegs} == jpegs
-    assert convert(url, "memory://bucket/again", Wanted(kind, samples=6)).exit_code == 0
+    assert convert(url, "memory://bucket/again", ConvertOptions(kind, samples=6)).exit_code == 0
     assert verify("memory://bucket/again").sound
     told = inspect_data(url, 2)
     assert len(told["samples"]) == 2
@@ -454,7 +454,7 @@ def test_a_first_spec_of_data_behind_a_url_runs(place: Path, pictures: Path, kin
         for k, path in enumerate(sorted(pictures.rglob("*.jpg"))[:5]):
             shutil.copy(path, source / f"{k}.jpg")
     else:
-        convert(pictures, source, Wanted(kind, samples=6))
+        convert(pictures, source, ConvertOptions(kind, samples=6))
     url = upload(source, f"memory://bucket/{kind}/shards")
     spec = place / "first.yaml"
     assert (
