@@ -548,7 +548,7 @@ def cut_video(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Clips of videos as files of their own, without encoding them again."""
+    """Cut clips out of videos as files of their own, without encoding them again."""
     ...
 
 def debayer(
@@ -2224,7 +2224,7 @@ def video_cuts(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Where videos can be cut without encoding them again: at key frames. FLOAT64 of shape (clips, 2), start and end of each clip in seconds."""
+    """Find where videos can be cut without encoding them again: at key frames. Output: FLOAT64 of shape (clips, 2), start and end of each clip in seconds."""
     ...
 
 def video_reader(

@@ -1,7 +1,7 @@
-"""Batches, the declaration of operators, and the operators: the ground floor.
+"""Batches, the declaration of operators, and all operators: the lowest layer of the package.
 
-``ops.Resize`` and its like are DALI's operator classes. They call into the graph, which stands above this folder, so
-that it is told from there how to make them.
+``ops.Resize`` and the like are DALI's operator classes. They need the graph, which is a higher layer, so that
+`dali_run.ops` is given the function that creates them (`operator_classes`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .compiled import on_import
 on_import.watch()
 
 operator_classes: Callable[[str], Any] | None = None
-"""Gives the class, or the namespace of classes, of a name; set by the facade."""
+"""Function from a name to an operator class, or a namespace of classes; set by the facade."""
 operator_class_names: Callable[[], list[str]] | None = None
-"""Gives the names that `operator_classes` knows; set by the facade."""
+"""Function that returns the names that `operator_classes` accepts; set by the facade."""
 
 
 def __dir__() -> list[str]:

@@ -605,7 +605,7 @@ class CropMirrorNormalize:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class CutVideo:
-    """Clips of videos as files of their own, without encoding them again."""
+    """Cut clips out of videos as files of their own, without encoding them again."""
 
     def __init__(
         self,
@@ -621,7 +621,7 @@ class CutVideo:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class DLTensorPythonFunction:
-    """Call a Python function with DLPack capsules of the data of each sample, or with lists of them; only in Python."""
+    """Call a Python function with DLPack capsules of the data of each sample, or with lists of capsules; only in Python programs, not in specs."""
 
     def __init__(
         self,
@@ -1787,7 +1787,7 @@ class PreemphasisFilter:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class PythonFunction:
-    """Call a Python function with the data of each sample, or with whole batches; only in Python."""
+    """Call a Python function with the data of each sample, or with whole batches; only in Python programs, not in specs."""
 
     def __init__(
         self,
@@ -2477,7 +2477,7 @@ class Uniform:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class VideoCuts:
-    """Where videos can be cut without encoding them again: at key frames. FLOAT64 of shape (clips, 2), start and end of each clip in seconds."""
+    """Find where videos can be cut without encoding them again: at key frames. Output: FLOAT64 of shape (clips, 2), start and end of each clip in seconds."""
 
     def __init__(
         self,

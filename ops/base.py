@@ -295,8 +295,8 @@ class Operator:
         return name in self.per_sample or getattr(self, name) != parameter(type(self), name).default
 
     def has_value(self, name: str) -> bool:
-        """Whether argument ``name`` was set to something else than an empty list. For regions, axes and sizes, an empty
-        list means that they are not set."""
+        """Whether argument ``name`` was set to anything but an empty list. For regions, axes and sizes, an empty list
+        means that they are not set."""
         return self.is_set(name) and (name in self.per_sample or getattr(self, name) != ())
 
 
@@ -318,7 +318,7 @@ class Parameter:
 
     @property
     def is_vector(self) -> bool:
-        """A list of values, one row a sample when it arrives as an input."""
+        """Whether the argument is a list of values; as an input it has one row per sample."""
         return _is_tuple(self.type)
 
 
@@ -331,7 +331,7 @@ _PARAMETERS: dict[type[Any], dict[str, Parameter]] = {}
 
 
 def parameters(op: type[Any]) -> dict[str, Parameter]:
-    """The arguments of ``op`` (an operator, or a writer) by name, in the order of its fields."""
+    """Return the arguments of ``op`` (an operator, or a writer) by name, in the order of its fields."""
     if op not in _PARAMETERS:
         homes = {name: base for base in reversed(op.__mro__) for name in inspect.get_annotations(base)}
         table: dict[str, Parameter] = {}
@@ -352,19 +352,19 @@ def parameters(op: type[Any]) -> dict[str, Parameter]:
 
 @cache
 def _annotation(home: type[Any], name: str) -> Any:
-    """The annotation of a field in the class that declares it. `typing.get_type_hints` of an operator would evaluate
-    all those of the base class again."""
+    """Return the annotation of a field in the class that declares it. `typing.get_type_hints` of an operator would also
+    evaluate all annotations of the base class, each time."""
     alone = types.SimpleNamespace(__annotations__={name: inspect.get_annotations(home)[name]})
     return typing.get_type_hints(alone, vars(sys.modules[home.__module__]), include_extras=True)[name]
 
 
 def parameter(op: type[Operator], name: str) -> Parameter:
-    """Argument ``name`` of ``op``; KeyError where there is none."""
+    """Return argument ``name`` of ``op``. Raises KeyError if there is none."""
     return parameters(op)[name]
 
 
 def strip_optional(tp: Any) -> Any:
-    """``T`` of ``T | None``, else ``tp``."""
+    """Return ``T`` for ``T | None``, else ``tp`` itself."""
     if get_origin(tp) in (types.UnionType, typing.Union):
         rest = [t for t in get_args(tp) if t is not type(None)]
         return rest[0] if len(rest) == 1 else typing.Union[tuple(rest)]  # noqa: UP007
@@ -376,7 +376,8 @@ def _is_optional(tp: Any) -> bool:
 
 
 def coerce(param: Parameter, value: Any) -> Any:
-    """``value`` as the type of ``param``: lists become tuples, names become enumeration members, ranges are checked.
+    """Convert ``value`` to the type of ``param``: lists become tuples, names become enumeration members, ranges are
+    checked.
 
     Raises ValueError with the allowed values.
     """
@@ -430,7 +431,7 @@ def _coerce(tp: Any, value: Any) -> Any:
         several = isinstance(value, (list, tuple)) or (hasattr(value, "__array__") and getattr(value, "ndim", 1) != 0)
         values = list(value) if several else [value]
         if items[-1] is ...:
-            if items[0] is str and all(type(v) is str for v in values):  # names of a million files
+            if items[0] is str and all(type(v) is str for v in values):  # there may be a million file names
                 return tuple(values)
             return tuple(_coerce(items[0], v) for v in values)
         if len(values) != len(items):
@@ -444,7 +445,8 @@ def _coerce(tp: Any, value: Any) -> Any:
 
 
 def plain_number(value: Any) -> Any:
-    """A number of NumPy's, or an array of one element of any library's, as Python's; anything else as it is."""
+    """Convert a NumPy number, or an array of one element of any library, to a Python number; return anything else
+    unchanged."""
     return value.item() if isinstance(getattr(value, "ndim", None), int) and math.prod(value.shape) == 1 else value
 
 
@@ -484,7 +486,7 @@ _NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or fa
 
 
 def type_name(tp: Any) -> str:
-    """A type in words, for messages and help."""
+    """Return a type in words, for messages and help."""
     origin = get_origin(tp)
     if origin is Literal:
         return "one of " + ", ".join(map(repr, get_args(tp)))
@@ -501,25 +503,25 @@ def type_name(tp: Any) -> str:
 
 
 def operators() -> dict[str, type[Operator]]:
-    """Every declared operator by its name in YAML, aliases left out, sorted."""
+    """Return every declared operator by its YAML name, without aliases, sorted."""
     return {n: op for n, op in sorted(_OPS.items()) if n == op.name}
 
 
 def is_known(name: str) -> bool:
-    """An operator of that name, or alias, was declared."""
+    """Whether an operator with that name or alias is declared."""
     return name in _OPS
 
 
 def find(name: str) -> type[Operator]:
-    """The operator ``name`` (or an alias of it). Raises SpecError with the nearest names."""
+    """Return the operator ``name`` (or with that alias). Raises SpecError with the nearest names."""
     if name in _OPS:
         return _OPS[name]
     raise SpecError(f"there is no operator {name!r}{hint(name, _OPS) or '; `dali-run ops` lists them'}")
 
 
 def hint(name: str, known: typing.Iterable[str]) -> str:
-    """Text about an unknown operator ``name``: DALI has it, or the nearest of the names ``known``; those
-    that the engine alone uses are left out."""
+    """Return a hint for the unknown operator ``name``: that DALI has it, or the nearest names among ``known``, except
+    for operators that only the engine uses."""
     from .dali_names import DALI_NAMES
 
     if name in DALI_NAMES:
@@ -528,7 +530,7 @@ def hint(name: str, known: typing.Iterable[str]) -> str:
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """``'; did you mean ...?'`` for the names of ``known`` nearest to ``name``, or nothing."""
+    """Return ``'; did you mean ...?'`` with the names of ``known`` nearest to ``name``; empty if none is near."""
     import difflib
 
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
@@ -536,5 +538,5 @@ def nearest(name: str, known: typing.Iterable[str]) -> str:
 
 
 def outputs_of(result: Batch | tuple[Batch, ...] | list[Batch]) -> tuple[Batch, ...]:
-    """The result of a kernel, as a tuple."""
+    """Return the result of a kernel as a tuple."""
     return (result,) if isinstance(result, Batch) else tuple(result)

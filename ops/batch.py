@@ -1,6 +1,6 @@
-"""Batch: a ragged list of tensors in one allocation, the only thing that flows between operators.
+"""Batch: a list of tensors of different shapes in one allocation; all data passes between operators in this form.
 
-Nothing here costs Python time per sample: every method works on the index arrays at once.
+No method costs Python time per sample: each works on whole index arrays.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ U64 = npt.NDArray[np.uint64]
 
 _EPOCH_BITS = np.uint64(40)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""An odd number that spreads small ones over 64 bits (2^64 over the golden ratio)."""
+"""Odd number that spreads small numbers over 64 bits (2^64 divided by the golden ratio)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of one sample, as text for reports, reject logs, shard keys."""
+    """Origin of one sample, as text for reports, reject logs and shard keys."""
 
     key: str
     """Name of the sample, unique in its data set (a file's path below the root, an LMDB key, ...)."""
     source: str
-    """File or container that holds it."""
+    """File or container that contains the sample."""
     record: int = -1
-    """Number of the record in the container, -1 for a file of its own."""
+    """Number of the record in the container; -1 for a file of its own."""
     offset: int = -1
-    """Byte offset in the container, -1 where there is none."""
+    """Byte offset in the container; -1 if there is none."""
     named: str = field(default="", compare=False)
-    """The text of ``source_info``, where that is neither the source nor a place in it."""
+    """Text of ``source_info``, if it is neither the source nor a position in it."""
 
     @property
     def source_info(self) -> str:
-        """Where the sample came from in DALI's words: a file as it is listed, or a container and the place in it; empty
-        for samples that no reader produced."""
+        """Origin of the sample in DALI's form: the file name as it is listed, or a container and the position in it;
+        empty for samples that no reader produced."""
         if self.named or self.record < 0:
             return self.named or self.source
         return f"{self.source} at index {self.record if self.offset < 0 else self.offset}"
@@ -50,28 +50,28 @@ class Origin:
 
 @runtime_checkable
 class Origins(Protocol):
-    """A data set's facts about its records; readers provide it."""
+    """A data set's facts about its records; implemented by readers."""
 
     def origin(self, index: int) -> Origin:
-        """Where record ``index`` of the data set came from."""
+        """Return where record ``index`` of the data set came from."""
         ...
 
 
 class NoOrigins:
-    """For samples that no reader produced."""
+    """Origins for samples that no reader produced."""
 
     def origin(self, index: int) -> Origin:
         return Origin(key=f"{index:09d}", source="")
 
 
 def part_key(key: str, part: int) -> str:
-    """The key of part ``part`` of the record ``key``: ``a/b.mp4`` and 3 are ``a/b-000003.mp4``."""
+    """Return the key of item ``part`` of the record ``key``: for ``a/b.mp4`` and 3, ``a/b-000003.mp4``."""
     before, after = _halves(key.encode("utf-8", "surrogateescape"))
     return (b"%b-%06d%b" % (before, part, after)).decode("utf-8", "surrogateescape")
 
 
 def _halves(key: bytes) -> tuple[bytes, bytes]:
-    """The key of a record before and after the number of a part."""
+    """Split a record's key into the texts before and after the number of an item."""
     folder, slash, name = key.rpartition(b"/")
     stem, dot, extension = name.partition(b".")
     return folder + slash + stem, dot + extension
@@ -79,22 +79,24 @@ def _halves(key: bytes) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The identities of a batch's samples: parallel arrays, one entry a sample. Shared by all batches of one scope.
+    """Identities of a batch's samples: parallel arrays with one entry per sample. Shared by all batches of one scope.
 
-    Everything that an operator draws or reports is a function of these, never of the place in the batch, so that
-    any subset of a batch can be run alone (retries, chunks on threads, splitting on out-of-memory) with equal results.
+    Everything that an operator draws or reports depends on these identities, never on the index in the batch, so that
+    any subset of a batch can be run alone (retries, chunks on threads, splitting when out of memory) with equal
+    results.
     """
 
     slot: I32
-    """Place in the iteration before anything was dropped; what scopes of a conditional are merged by."""
+    """int32[N]: index in the iteration before samples were dropped; branches of a conditional are merged by it."""
     position: I64
-    """Place in the job's order, counted over epochs: what shards and checkpoints are cut by."""
+    """int64[N]: position in the job's order, counted over epochs; shards and checkpoints are cut by it."""
     epoch: I64
     index: I64
-    """Record number in the data set; random numbers are keyed by (seed, operator, epoch, index)."""
+    """int64[N]: record number in the data set; random numbers are keyed by (seed, operator, epoch, index)."""
     origins: Origins = field(default_factory=NoOrigins)
     part: I32 | None = None
-    """Where samples are parts of the data set's records: which part, from 0. None for whole records."""
+    """int32[N]: number of the item within its record, from 0, after records were split into items; None for whole
+    records."""
     _keys: U64 | None = field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -102,31 +104,31 @@ class Samples:
 
     @property
     def keys(self) -> U64:
-        """The keys of random streams, uint64[N]: epoch and index in one number. Not to be changed."""
+        """Keys of the random streams, uint64[N]: epoch and index in one number. Do not modify."""
         if self._keys is None:
             keys = (self.epoch.view(np.uint64) << _EPOCH_BITS) ^ self.index.view(np.uint64)
             if self.part is not None:
                 keys += (self.part.astype(np.uint64) + np.uint64(1)) * _GOLDEN
-            object.__setattr__(self, "_keys", keys)  # worked out once: several operators draw for the same samples
+            object.__setattr__(self, "_keys", keys)  # computed once: several operators draw for the same samples
             return keys
         return self._keys
 
     def take(self, where: npt.NDArray[Any] | slice) -> Samples:
-        """The samples at ``where`` (indices, a mask, or a slice)."""
+        """Return the samples at ``where`` (indices, a mask, or a slice)."""
         part = None if self.part is None else self.part[where]
         return Samples(self.slot[where], self.position[where], self.epoch[where], self.index[where], self.origins, part)
 
     def origin(self, i: int) -> Origin:
-        """Where sample ``i`` of this batch came from."""
+        """Return where sample ``i`` of this batch came from."""
         origin = self.origins.origin(int(self.index[i]))
         return origin if self.part is None else replace(origin, key=part_key(origin.key, int(self.part[i])))
 
     def names(self) -> list[bytes]:
-        """The keys of all samples, as `origin` gives them, in UTF-8."""
+        """Return the keys of all samples (`origin`), in UTF-8."""
         part = self.part
         if part is None:
             return self._names_of(self.index)
-        first = np.flatnonzero(np.diff(self.index, prepend=self.index[:1] - 1))  # parts of a record stand together
+        first = np.flatnonzero(np.diff(self.index, prepend=self.index[:1] - 1))  # items of a record are consecutive
         halves = [_halves(name) for name in self._names_of(self.index[first])]
         record = np.repeat(np.arange(len(first)), np.diff(first, append=len(part)))
         return [b"%b-%06d%b" % (halves[r][0], k, halves[r][1])
@@ -140,49 +142,50 @@ class Samples:
 
     @staticmethod
     def numbered(n: int, start: int = 0) -> Samples:
-        """``n`` anonymous samples of epoch 0, numbered from ``start``."""
+        """Return ``n`` anonymous samples of epoch 0, numbered from ``start``."""
         at = np.arange(start, start + n, dtype=np.int64)
         return Samples.of_epoch_0(np.arange(n, dtype=np.int32), np.zeros(n, np.int64), at)
 
     @staticmethod
     def of_epoch_0(slot: I32, zeros: I64, index: I64, origins: Origins | None = None) -> Samples:
-        """Samples that are numbered by their positions, ``index``. In epoch 0, keys are these numbers."""
+        """Return samples of epoch 0 whose positions equal their record numbers ``index``. In epoch 0, the keys of
+        random streams are these numbers."""
         made = Samples(slot, index, zeros, index, NoOrigins() if origins is None else origins)
         object.__setattr__(made, "_keys", index.view(np.uint64))
         return made
 
 
 class Parsed(Protocol):
-    """Facts that were read from the bytes of a batch, such as headers of files; kept with it, so that they are read
-    once."""
+    """Facts that were parsed from a batch's bytes, such as headers of files; cached with the batch, so that the bytes
+    are parsed once."""
 
     def take(self, where: npt.NDArray[Any] | slice) -> Parsed:
-        """The facts of the samples at ``where`` (indices, a mask, or a slice)."""
+        """Return the facts of the samples at ``where`` (indices, a mask, or a slice)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """N tensors of one dtype and number of dimensions, of possibly different shapes.
+    """N tensors of one dtype and number of dimensions, possibly of different shapes.
 
     ``data`` is one flat array, NumPy (host) or CuPy (device); sample ``i`` is the C-contiguous block of
-    ``prod(shapes[i])`` elements that starts at element ``offsets[i]``. There may be gaps (a file extent whose framing
-    bytes are skipped) and overlaps (``take`` copies nothing). ``offsets`` and ``shapes`` always live on the host.
+    ``prod(shapes[i])`` elements that starts at element ``offsets[i]``. There may be gaps (for example the framing bytes
+    of a file) and overlaps (``take`` copies nothing). ``offsets`` and ``shapes`` are always in host memory.
     """
 
     data: Any
-    """All elements, flat, of NumPy or CuPy."""
+    """All elements, as a flat array of NumPy or CuPy."""
     offsets: I64
-    """int64[N]: the element of ``data`` at which each sample begins."""
+    """int64[N]: index in ``data`` of each sample's first element."""
     shapes: I32
     """int32[N, ndim]: the shape of each sample."""
     layout: str
-    """A letter for each dimension (``HWC``, ``FHWC``, ``CHW``); empty where there is none."""
+    """Layout: one letter per dimension (``HWC``, ``FHWC``, ``CHW``); empty if there is none."""
     samples: Samples
-    """Whose data it is: [N]."""
+    """Identities of the N samples."""
     _nbytes: int = field(default=-1, init=False, repr=False, compare=False)
     _extents: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
-    """Of a batch that nothing was taken into: the shape of the samples that it might have held."""
+    """For an empty batch: the shape that its samples would have had; None if unknown."""
     _parsed: Parsed | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -192,7 +195,7 @@ class Batch:
                 f"and {len(self.samples)}"
             )
 
-    # -- what it is ---------------------------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -212,15 +215,15 @@ class Batch:
 
     @property
     def sizes(self) -> I64:
-        """Elements of each sample, int64[N]."""
+        """Elements per sample, int64[N]."""
         if self.shapes.shape[1] < 2:  # np.prod costs more than all else on small batches
             return np.ones(len(self.shapes), np.int64) if self.ndim == 0 else self.shapes[:, 0].astype(np.int64)
         return elements(self.shapes)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the samples (gaps not counted)."""
-        if self._nbytes < 0:  # counted once: statistics and accounts of memory ask again and again
+        """Bytes of the samples, without gaps."""
+        if self._nbytes < 0:  # counted once: statistics and memory accounting read it again and again
             n, ndim = self.shapes.shape
             if n == 1:  # a batch of one costs as much as its overhead
                 count = math.prod(self.shapes[0].tolist())
@@ -231,14 +234,14 @@ class Batch:
 
     @property
     def is_uniform(self) -> bool:
-        """All samples have one shape."""
-        # as bytes, because this stands between a training loop and every batch: NumPy takes four times as long
+        """Whether all samples have the same shape."""
+        # compared as bytes, because every batch of a training loop takes this path: NumPy takes four times as long
         n, raw = len(self.shapes), self.shapes.tobytes()
         return n > 0 and raw == raw[: len(raw) // n] * n
 
     @property
     def is_packed(self) -> bool:
-        """Samples follow each other without gaps."""
+        """Whether the samples follow each other without gaps."""
         if len(self.offsets) < 2:
             return True
         sizes = self.sizes
@@ -246,16 +249,16 @@ class Batch:
 
     @property
     def parsed(self) -> Parsed | None:
-        """The facts that `keep_parsed` was given for these bytes; None if there are none yet."""
+        """Facts that `keep_parsed` cached for these bytes; None if there are none yet."""
         return self._parsed
 
     def keep_parsed(self, parsed: Parsed) -> None:
-        """Keep facts about the bytes of all samples with the batch, and with batches that are made from it. Several
-        threads may do so at once: each has read the same facts."""
+        """Cache facts about the bytes of all samples with the batch, and with batches derived from it. Several threads
+        may call it at once: all of them parsed the same facts."""
         object.__setattr__(self, "_parsed", parsed)
 
     def sample(self, i: int) -> Any:
-        """Sample ``i`` as an array view of its shape."""
+        """Return sample ``i`` as an array view of its shape."""
         shape = tuple(int(d) for d in self.shapes[i])
         start = int(self.offsets[i])
         return self.data[start : start + math.prod(shape)].reshape(shape)
@@ -264,7 +267,7 @@ class Batch:
         return (self.sample(i) for i in range(len(self)))
 
     def dense(self) -> Any:
-        """The batch as one array (N, *shape), a view where samples are packed.
+        """Return the batch as one array (N, *shape); a view if samples are packed.
 
         Raises ValueError, with the first two shapes that differ, for a ragged batch.
         """
@@ -272,8 +275,8 @@ class Batch:
         return data[start : start + math.prod(shape)].reshape(shape)
 
     def block(self) -> tuple[Any, int, tuple[int, ...]]:
-        """Where `dense` finds its elements: the flat array, the first element in it, and the shape (N, *shape).
-        Raises ValueError as `dense` does."""
+        """Return the elements of `dense` without copying: the flat array, the index of the first element in it, and the
+        shape (N, *shape). Raises ValueError as `dense` does."""
         n = len(self.offsets)
         if n == 0:
             return self.data, 0, (0, *(self._extents or (0,) * self.ndim))
@@ -291,10 +294,10 @@ class Batch:
         packed = self.packed()
         return packed.data, int(packed.offsets[0]), (n, *shape)
 
-    # -- others made from it ------------------------------------------------------------------------------------
+    # -- derived batches ------------------------------------------------------------------------------------
 
     def take(self, where: npt.NDArray[Any] | slice, samples: Samples | None = None) -> Batch:
-        """The samples at ``where`` (indices, a mask, or a slice); the data is shared."""
+        """Return the samples at ``where`` (indices, a mask, or a slice); the data is shared."""
         kept = self.samples.take(where) if samples is None else samples
         taken = Batch(self.data, self.offsets[where], self.shapes[where], self.layout, kept)
         if len(taken.offsets) == 0 and self.is_uniform:
@@ -304,13 +307,13 @@ class Batch:
         return taken
 
     def packed(self) -> Batch:
-        """The same samples without gaps or overlaps; itself where it already is so."""
+        """Return the same samples without gaps or overlaps; the batch itself if it has none."""
         if self.is_packed:
             return self
         return concat([self.take(slice(i, i + 1)) for i in range(len(self))], self.samples)
 
     def replace(self, **changes: Any) -> Batch:
-        """A copy with some fields replaced; the data is shared."""
+        """Return a copy with some fields replaced; the data is shared."""
         fields = {"data": self.data, "offsets": self.offsets, "shapes": self.shapes, "layout": self.layout,
                   "samples": self.samples}  # fmt: skip
         made = Batch(**{**fields, **changes})
@@ -323,24 +326,24 @@ class Batch:
         return made
 
     def with_data(self, data: Any, samples: Samples, nbytes: int) -> Batch:
-        """The same shapes, with other ``data`` of ``nbytes`` for other ``samples``."""
+        """Return a batch of the same shapes over other ``data`` of ``nbytes``, for other ``samples``."""
         made = Batch(data, self.offsets, self.shapes, self.layout, samples)
         object.__setattr__(made, "_nbytes", nbytes)
         return made
 
-    # -- making one ---------------------------------------------------------------------------------------------
+    # -- construction ---------------------------------------------------------------------------------------------
 
     @staticmethod
     def sized(data: Any, offsets: I64, shapes: I32, layout: str, samples: Samples, elements: int) -> Batch:
-        """A batch whose samples have so many ``elements`` together: counting them again lets go of the GIL seven times,
-        which a thread that launches waits for longer than it counts."""
+        """Return a batch whose samples have ``elements`` elements in all. Counting them again would release the GIL
+        seven times, and waiting for the GIL would take the launching thread longer than the counting."""
         made = Batch(data, offsets, shapes, layout, samples)
         object.__setattr__(made, "_nbytes", elements * made.dtype.itemsize)
         return made
 
     @staticmethod
     def from_dense(array: Any, layout: str, samples: Samples) -> Batch:
-        """A batch over ``array`` (N, *shape), NumPy or CuPy; a view where the array is C-contiguous."""
+        """Return a batch over ``array`` (N, *shape), NumPy or CuPy; a view if the array is C-contiguous."""
         n, shape = array.shape[0], array.shape[1:]
         shapes = np.empty((n, len(shape)), np.int32)
         shapes[:] = shape
@@ -354,7 +357,7 @@ class Batch:
 
     @staticmethod
     def from_list(arrays: Sequence[npt.NDArray[Any]], layout: str, samples: Samples) -> Batch:
-        """A batch that copies host ``arrays`` of one dtype and number of dimensions. Not for hot paths."""
+        """Return a batch that copies host ``arrays`` of one dtype and number of dimensions. Not for hot paths."""
         if len(arrays) == 0:
             raise ValueError("an empty list has no dtype; use Batch.allocate")
         first = arrays[0]
@@ -372,7 +375,7 @@ class Batch:
 
     @staticmethod
     def allocate(empty: Any, shapes: I32, dtype: Any, layout: str, samples: Samples) -> Batch:
-        """An uninitialised packed batch; ``empty(n, dtype)`` makes the flat array (np.empty, ctx.empty)."""
+        """Return an uninitialised packed batch; ``empty(n, dtype)`` allocates the flat array (np.empty, ctx.empty)."""
         shapes = np.ascontiguousarray(shapes, np.int32)
         if len(shapes) == 1:  # a batch of one costs as much as its overhead
             total = math.prod(shapes[0].tolist())
@@ -382,7 +385,8 @@ class Batch:
 
 
 def packed_places(shapes: I32) -> tuple[I64, int]:
-    """The offsets of samples of these shapes, one after the other, and their elements in all."""
+    """Return the offsets of samples of these shapes that are stored one after the other, and their total number of
+    elements."""
     sizes = elements(shapes)
     ends = sizes.cumsum()
     return ends - sizes, int(ends[-1]) if len(ends) else 0
@@ -392,8 +396,8 @@ _ALIGNMENT, _LARGE = 64, 4096
 
 
 def host_empty(n: int, dtype: Any) -> npt.NDArray[Any]:
-    """An uninitialised flat array on the host. A large one begins at a multiple of 64 bytes, as vector instructions
-    like it, and as JAX demands of memory that it is to take without copying."""
+    """Return an uninitialised flat array in host memory. A large array begins at a multiple of 64 bytes, which makes
+    vector instructions faster, and which JAX requires of memory that it uses without copying."""
     size = n * np.dtype(dtype).itemsize
     if size < _LARGE:
         return np.empty(n, dtype)
@@ -403,20 +407,20 @@ def host_empty(n: int, dtype: Any) -> npt.NDArray[Any]:
 
 
 def address(array: npt.NDArray[Any]) -> int:
-    """Where the first element of a host array lies."""
+    """Return the address of the first element of a host array."""
     found: int = array.__array_interface__["data"][0]
     return found
 
 
 LARGEST_EXTENT = 2**31 - 1
-"""Elements of a sample along one axis."""
+"""Maximum length of an axis of a sample, in elements."""
 MOST_AXES = 32
-"""Of a sample; NumPy has 64 from version 2 on, CuPy 32."""
+"""Maximum number of axes of a sample; NumPy supports 64 from version 2 on, CuPy 32."""
 
 
 def check_extents(extents: Sequence[int], itemsize: int) -> None:
-    """Raises SampleError for a shape that no array has, as the headers of files may claim: negative, of too many axes,
-    or too long. Extents beside a 0 count, too: NumPy makes no array of (2**40, 2**40, 0)."""
+    """Check a shape that a file's header claims. Raises SampleError if no array can have it: negative lengths, too many
+    axes, or too long. Lengths next to a 0 count as well: NumPy cannot make an array of (2**40, 2**40, 0)."""
     if any(d < 0 or isinstance(d, bool) for d in extents):
         raise SampleError("corrupt_record", f"the header claims the shape {_shown(extents)}")
     if len(extents) > MOST_AXES:
@@ -428,7 +432,7 @@ def check_extents(extents: Sequence[int], itemsize: int) -> None:
 
 
 LARGEST_BYTES = 2**62
-"""Of one sample, were none of its extents 0."""
+"""Maximum bytes of one sample, computed as if none of its lengths was 0."""
 
 
 def _shown(extents: Sequence[int]) -> str:
@@ -437,7 +441,7 @@ def _shown(extents: Sequence[int]) -> str:
 
 
 def elements(shapes: npt.NDArray[Any]) -> I64:
-    """Elements of samples of ``shapes`` [N, D], int64[N]."""
+    """Return the elements per sample, int64[N], for ``shapes`` [N, D]."""
     counts: I64
     if len(shapes) <= 64 or shapes.shape[1] == 0:
         counts = np.multiply.reduce(shapes, axis=1, dtype=np.int64)  # half of what np.prod costs on small batches
@@ -458,14 +462,15 @@ def elements(shapes: npt.NDArray[Any]) -> I64:
 
 _FEW, _REMEMBERED = 1024, 64
 _counted: dict[tuple[Any, tuple[int, ...], bytes], I64] = {}
-"""Elements of samples of the last shapes: a batch is asked for them a dozen times on its way."""
+"""Cache of elements per sample for the last shapes: the engine requests them a dozen times per batch."""
 
 
 def concat(batches: Sequence[Batch], samples: Samples | None = None, empty: Any = None) -> Batch:
-    """One packed batch of all samples of ``batches``, in their order, where the first of them is.
+    """Return one packed batch of all samples of ``batches``, in order, in the memory (host or device) of the first one.
 
-    ``samples`` names them; by default the parts' own names one after the other. Runs of packed samples are copied as
-    one block, so that the cost is that of the bytes. ``empty(n, dtype)`` makes the flat array.
+    ``samples`` are the identities of the result; by default those of ``batches``, one after the other. Runs of packed
+    samples are copied as one block, so that the cost is that of the bytes. ``empty(n, dtype)`` allocates the flat
+    array.
     """
     if not batches:
         raise ValueError("nothing to concatenate")
@@ -497,7 +502,7 @@ def concat(batches: Sequence[Batch], samples: Samples | None = None, empty: Any 
 
 
 def concat_samples(parts: Sequence[Samples]) -> Samples:
-    """The samples of ``parts`` one after the other (all of one data set)."""
+    """Return the samples of ``parts`` one after the other (all of one data set)."""
     if len(parts) == 1:
         return parts[0]
     return Samples(

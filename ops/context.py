@@ -1,4 +1,4 @@
-"""Context: what a kernel is given besides its inputs. The engine makes one for each call of a kernel."""
+"""Context: everything that a kernel receives besides its inputs. The engine creates one for each call of a kernel."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .types import to_numpy
 K = TypeVar("K", bound=Kept)
 
 NO_LANE = cast("Lane", None)
-"""The cpu stage has none, and its kernels ask for none."""
+"""Lane of the cpu stage, which has none; its kernels never access it."""
 
 
 class Helpers(Protocol):
-    """Threads that may lend a hand."""
+    """Worker threads that may help a kernel."""
 
     @property
     def count(self) -> int:
-        """How many may be asked."""
+        """Maximum number of threads that may help."""
         ...
 
     @property
     def do(self) -> Callable[..., None]:
-        """``do(work, *args)`` has ``work(*args)`` done, some time; it must not raise. Raises RuntimeError at the end of
-        a run."""
+        """Function ``do(work, *args)`` that schedules ``work(*args)`` on a worker thread, at some time; ``work`` must
+        not raise. Raises RuntimeError when the run is ending."""
         ...
 
 
@@ -45,97 +45,102 @@ class Context:
     op: Operator
     """The operator that is called, with its constant arguments."""
     stage: Stage
-    """``cpu``, ``mixed`` or ``gpu``: which of its kernels this is."""
+    """``cpu``, ``mixed`` or ``gpu``: stage of the kernel that is called."""
     samples: Samples
-    """The samples of this call, which may be a part of a batch."""
+    """Samples of this call; they may be a slice of a batch."""
     args: Mapping[str, Batch] = field(default_factory=dict)
     """Arguments that arrive as inputs, by name; host batches."""
     seed: int = 0
-    """Of this operator: its own, or drawn from the pipeline's."""
+    """Seed of this operator: set in the spec, or drawn from the pipeline's seed."""
     rng: str = "philox"
-    """``philox`` keys streams by the sample; ``dali`` by DALI's running count, for parity."""
+    """``philox`` keys random streams by the sample; ``dali`` by DALI's running count, for parity."""
     state: tuple[int, int, int] | None = None
-    """Where the random streams go on from, in the dynamic mode: counter (low and high half) and word of it; ``seed`` is
-    the key."""
+    """State from which the random streams continue, in the dynamic mode: counter (low and high half) and word within
+    it; ``seed`` is the key. None: they begin at 0."""
     first: int = 0
-    """The slot of the sample that ``state`` is that of, where several batches go together."""
+    """Slot of the sample to which ``state`` belongs, if several batches are computed together."""
     device: Lane = NO_LANE
-    """The lane of the mixed and gpu stages."""
+    """Lane (CUDA stream with its memory) of the mixed and gpu stages."""
     kind: Spec | None = None
-    """Type and number of dimensions of the first output, if the data set's first sample decides them: the kernel
-    rejects samples that have others."""
+    """Type and number of dimensions of the first output, if the data set's first sample determines them: the kernel
+    rejects samples that differ."""
     source: Any = None
-    """The open data set, for readers; else the operator's own state between iterations, for per_batch operators."""
+    """Open data set, for readers; state of the operator between iterations, for per_batch operators."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
-    """Where fetched bytes go: page-locked memory when they are bound for a GPU."""
+    """Allocator for bytes that are read from files: returns page-locked memory if they will be uploaded to a GPU."""
     lender: Lender | None = None
-    """Lends views of mapped files that a device fetches by itself; None: bytes are copied to staging memory."""
+    """Zero-copy source: provides arrays over mapped files whose bytes the device reads itself. None: bytes are copied
+    to staging memory."""
     uploads: Mapping[int, Uploader] = field(default_factory=dict)
-    """Take what is read to the batch's device meanwhile, by the number of the output; others are read as a whole."""
+    """By number of the output: uploaders that copy data to the batch's device while it is being read. Other outputs are
+    uploaded after they were read."""
     pool: Helpers | None = None
-    """Worker threads, for the few kernels that cut up their own work (readers); None where it is to be done alone."""
+    """Worker threads for the few kernels that divide their own work (readers); None if the kernel must work alone."""
     isolation: Isolation | None = None
-    """Where decoders run that are not to run in this process; None: all of them do."""
+    """Separate decoder processes; None if all decoders run in this process."""
     attempt: int = 0
-    """How often these samples were tried before: a decoder leaves out the lanes that have already failed."""
+    """Number of earlier attempts for these samples: a decoder then skips the paths that have already failed."""
     allocate: Callable[[int, Any], Any] | None = None
-    """Where the arrays of `empty` come from, instead of the host's heap or the device."""
+    """Allocator of the arrays that `empty` returns; None: the host's heap, or the device."""
     count: Callable[[str, int], None] | None = None
-    """Callback for the report: (reason, count) of samples that take a slower path."""
+    """Callback for the report: (reason, number of samples) for samples that take a slower path."""
     decoders: Callable[[str, int, float], None] | None = None
-    """Callback for the report: a decoder, how many images it took, and seconds of a CPU thread."""
+    """Callback for the report: (decoder, number of images that it decoded, seconds of CPU threads)."""
     waited: Callable[[str, float], None] | None = None
-    """Callback for the report: the decoder that a batch waited for, and seconds."""
+    """Callback for the report: (decoder that the batch waited for, seconds)."""
     remembered: Remembered | None = None
-    """Facts that are kept of records from one epoch to the next; None where they come once."""
+    """Cached facts about records, kept from one epoch to the next; None if records are read only once."""
     started: Any = None
     """The result of `Operator.start_early` for these samples."""
     part: str = ""
-    """Of a joined operator, see `Reject`."""
+    """Name of the operator within a fused one; see `Reject`."""
     rejects: list[Reject] = field(default_factory=list)
-    """Samples that `reject` and `flag` were called for."""
+    """Samples for which `reject` or `flag` was called."""
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
-    """Called once the device is done; each gives the slots whose results are wrong, see `check_later`."""
+    """Functions to call when the device has finished; each returns the slots whose results are wrong, see
+    `check_later`."""
     finish: Callable[[], Batch] | None = None
-    """Gives the output once the device is done, see `finish_later`."""
+    """Function that returns the output when the device has finished, see `finish_later`."""
 
     def reject(self, i: int, code: RejectCode, message: str) -> None:
-        """Sample ``i`` of this call cannot be processed; the engine drops it and reports ``message``, the first one."""
+        """Report that sample ``i`` of this call cannot be processed; the engine drops it and logs ``message``. The
+        first message of a sample counts."""
         slot = int(self.samples.slot[i])
         if all(r.slot != slot or r.kept for r in self.rejects):
             self.rejects[:] = [r for r in self.rejects if r.slot != slot]
             self.rejects.append(Reject(slot, code, message, self.part))
 
     def flag(self, i: int, code: RejectCode, message: str) -> None:
-        """Sample ``i`` of this call is damaged, and goes on all the same; the reject log tells of it."""
+        """Report that sample ``i`` of this call is damaged but processed; the reject log lists it."""
         slot = int(self.samples.slot[i])
         if all(r.slot != slot for r in self.rejects):
             self.rejects.append(Reject(slot, code, message, self.part, kept=True))
 
     def decoded_by(self, decoder: str, images: int, seconds: float = 0.0) -> None:
-        """So many images were taken by ``decoder``, in so many seconds of CPU threads; for the report."""
+        """Add ``images`` images that ``decoder`` decoded, in ``seconds`` of CPU threads, to the report."""
         if self.decoders is not None and images:
             self.decoders(decoder, images, seconds)
 
     def waited_for(self, decoder: str, seconds: float) -> None:
-        """The batch waited for ``decoder``; for the report."""
+        """Add ``seconds`` that the batch waited for ``decoder`` to the report."""
         if self.waited is not None:
             self.waited(decoder, seconds)
 
     def facts(self, make: Callable[[int], K]) -> K | None:
-        """The facts that this operator keeps of its samples' data set, where they are whole records and come again;
-        ``make`` makes it, given how many bytes it may keep."""
+        """Return this operator's cached facts about its samples' data set, or None if samples are not whole records, or
+        are read only once. If there are none yet, ``make(budget)`` creates them; they may take ``budget`` bytes."""
         if self.remembered is None or self.samples.part is not None or self.attempt:
             return None
         key = id(self.op), id(self.samples.origins)
         found = self.remembered.kept.get(key)
-        if found is None:  # with the data set itself, so that no other one has its id
+        if found is None:  # the data set is stored with its facts, so that no other object gets its id
             found = self.remembered.kept.setdefault(key, (self.samples.origins, make(self.remembered.budget)))
         return cast("K", found[1])
 
     def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:
-        """Call ``check`` once the device is done with this batch. It returns the samples (places in this call) whose
-        result is wrong; they are run again alone, with ``attempt`` one higher."""
+        """Register ``check``, which the engine calls when the device has finished this batch. It returns the samples
+        (indices in this call) whose result is wrong; they are computed again one by one, with ``attempt`` increased by
+        one."""
         slots = self.samples.slot
         self.checks.append(lambda: slots[check()])
 
@@ -148,7 +153,8 @@ class Context:
         return stand_in(self.samples)
 
     def empty(self, n: int, dtype: Any) -> Any:
-        """An uninitialised flat array where this kernel's outputs live: host memory in the cpu stage."""
+        """Return an uninitialised flat array in the memory of this kernel's outputs: host memory in the cpu stage, else
+        device memory."""
         if self.allocate is not None:
             return self.allocate(n, dtype)
         if self.stage == "cpu":
@@ -156,17 +162,17 @@ class Context:
         return self.device.empty(n, dtype)
 
     def staging(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """An uninitialised host buffer for fetched bytes."""
+        """Return an uninitialised host buffer for bytes that are read from files."""
         if self.allocate_staging is not None:
             return self.allocate_staging(nbytes)
         staged: npt.NDArray[np.uint8] = (self.allocate or np.empty)(nbytes, np.uint8)
         return staged
 
     def arg(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
-        """Argument ``name`` for every sample: [N] for scalars, [N, k] for lists; the constant repeated, or the input.
+        """Return argument ``name`` for every sample: [N] for scalars, [N, k] for lists; a constant is repeated.
 
-        Raises UnlikeSamplesError if the samples' lists differ in length: the engine then calls the kernel once for
-        each length. Operators that take such lists together ask `lists`, or `alike`.
+        Raises UnlikeSamplesError if the samples' lists differ in length: the engine then calls the kernel once per
+        length. Operators that process such lists together call `lists` or `alike`.
         """
         n = len(self.samples)
         given = self.args.get(name)
@@ -180,7 +186,7 @@ class Context:
             if sizes is not None and (sizes != 1).any():
                 for i in np.flatnonzero(sizes != 1).tolist():
                     self.reject(i, "bad_argument", f"{name} must be one value, got {int(sizes[i])}")
-                if (sizes != 1).all():  # there is no number that could stand for those of rejected samples
+                if (sizes != 1).all():  # no valid number could stand in for rejected samples
                     raise SampleError("bad_argument", f"{name} must be one value, got {int(sizes[0])}")
                 given = given.replace(offsets=np.where(sizes == 1, given.offsets, given.offsets[sizes == 1][:1].sum()))
             return np.asarray(given.data[given.offsets]).astype(dtype, copy=False)  # indexing copies
@@ -190,8 +196,8 @@ class Context:
         return np.asarray(given.dense()).reshape(n, -1).astype(dtype)
 
     def lists(self, name: str, dtype: Any = np.float32) -> tuple[npt.NDArray[Any], I64]:
-        """Argument ``name`` for every sample, where their lengths may differ: [N, longest], zeros at the ends of the
-        shorter ones, and int64[N] how many numbers each has."""
+        """Return argument ``name`` for every sample if lists may differ in length: [N, longest], shorter lists padded
+        with zeros, and the lengths, int64[N]."""
         given = self.args.get(name)
         if given is None:
             values = as_type(getattr(self.op, name), dtype, name).reshape(1, -1)
@@ -205,22 +211,22 @@ class Context:
         return out, counts
 
     def rows(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
-        """`arg` with one row that stands for all samples, [1] or [1, k], where the argument is a constant. Not to be
-        changed."""
+        """Return argument ``name`` as `arg` does, but for a constant with a single row for all samples, [1] or [1, k].
+        Do not modify it."""
         given = self.args.get(name)
         if given is None:
             return _row(getattr(self.op, name), dtype, name)
         n, vector = len(given), parameter(type(self.op), name).is_vector
         if given.ndim == 0 and not vector and given.dtype == dtype and given.offsets.tobytes() == _count(n):
             numbers: npt.NDArray[Any] = given.data[:n]
-            if numbers.flags.writeable:  # as compiled loops take them
+            if numbers.flags.writeable:  # compiled loops require writable arrays
                 return numbers
         return self.arg(name, dtype)
 
     def alike(self, *lists: Batch) -> Iterator[tuple[Any, Context]]:
-        """The samples in groups whose lists have one length each: those that arrive as arguments, and ``lists``. With
-        each group the places of its samples in this call (an index for NumPy), and a context to ask `arg` of. There is
-        one group, all of them, where no list differs from another."""
+        """Yield groups of samples whose lists have equal lengths (the lists that arrive as arguments, and ``lists``).
+        For each group: the indices of its samples in this call (array or slice), and a context for `arg`. If all lists
+        have equal lengths, there is one group."""
         vectors = [b for name, b in self.args.items() if parameter(type(self.op), name).is_vector]
         ragged = [b for b in (*vectors, *lists) if len(b) and not b.is_uniform]
         if not ragged:
@@ -234,7 +240,8 @@ class Context:
             yield where, replace(self, samples=samples, args={n: b.take(where, samples) for n, b in self.args.items()})
 
     def streams(self, salt: int = 0) -> Streams:
-        """The random stream of each sample. ``salt`` is XORed into the key (DALI does so for its random crops)."""
+        """Return the random stream of each sample. ``salt`` is XORed into the key (DALI does so for its random
+        crops)."""
         s = self.samples
         key = (self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF
         if self.state is not None:
@@ -246,15 +253,15 @@ class Context:
 
 
 def kind_text(kind: Spec) -> str:
-    """``float32, 2-D``: type and number of dimensions."""
+    """Return type and number of dimensions as text: ``float32, 2-D``."""
     return f"{'?' if kind.dtype is None else to_numpy(kind.dtype).name}, {kind.ndim}-D"
 
 
 def streams_of(key: int, samples: Samples, rng: str) -> Streams:
-    """The random stream of each of ``samples``, for an operator of seed ``key``."""
+    """Return the random stream of each of ``samples``, for an operator with seed ``key``."""
     if rng != "dali":
         return Streams(key & 0xFFFFFFFFFFFFFFFF, samples.keys)
-    # semantics: sequence = samples of earlier iterations + place in the batch x 65537. With batches of one size, the
+    # semantics: sequence = samples of earlier iterations + index in the batch x 65537. With batches of one size, the
     # first is position - slot.
     slot = samples.slot.astype(np.uint64)
     return Streams(
@@ -268,7 +275,8 @@ def _row(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
 
 
 def as_type(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
-    """The constant ``value`` of argument ``name`` as an array. Raises SpecError for integers beyond the type."""
+    """Return the constant ``value`` of argument ``name`` as an array. Raises SpecError for integers that ``dtype``
+    cannot hold."""
     try:
         return np.array(value, dtype)
     except OverflowError:
@@ -278,12 +286,12 @@ def as_type(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
 
 @lru_cache(64)
 def _count(n: int) -> bytes:
-    """The offsets of ``n`` numbers one after the other, as bytes: comparing those does not release the GIL."""
+    """Return the offsets of ``n`` consecutive numbers, as bytes: comparing bytes does not release the GIL."""
     return np.arange(n, dtype=np.int64).tobytes()
 
 
 def stand_in(samples: Samples) -> Batch:
-    """An empty output for each of ``samples``, until the real one comes."""
+    """Return a batch of empty outputs for ``samples``, as a stand-in until the real output exists."""
     n = len(samples)
     offsets, shapes = np.frombuffer(bytearray(8 * n), np.int64), np.frombuffer(bytearray(4 * n), np.int32)
-    return Batch(np.empty(0, np.uint8), offsets, shapes.reshape(n, 1), "", samples)  # np.zeros lets go of the GIL
+    return Batch(np.empty(0, np.uint8), offsets, shapes.reshape(n, 1), "", samples)  # np.zeros would release the GIL

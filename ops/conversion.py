@@ -1,7 +1,7 @@
-"""Conversion between element types by DALI's rules, in NumPy: saturating, halves away from zero, NaN to 0.
+"""Conversion between element types by DALI's rules, in NumPy: saturating, halves rounded away from zero, NaN to 0.
 
-``cuda/convert.cuh`` says the same for the GPU. float16 is rounded to nearest, ties to even (IEEE 754); DALI's CPU
-backend rounds such ties away from zero.
+``cuda/convert.cuh`` implements the same rules for the GPU. float16 is rounded to nearest, ties to even (IEEE 754);
+DALI's CPU backend rounds such ties away from zero.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .kernels import Kernels
 _loops: Any = Kernels(".conversion_cpu", __package__)
 
 _MANY = 4096
-"""Values that are worth a compiled loop."""
+"""Number of values from which a compiled loop is faster."""
 
 
 def saturate(values: npt.NDArray[Any], dtype: Any) -> npt.NDArray[Any]:
-    """``values`` as ``dtype``; themselves where they have it already.
+    """Return ``values`` as ``dtype``; the same array if it already has that type.
 
-    Integers saturate at the ends of the range. Floats round half away from zero first. bool is true where the rounded
-    value is not zero (so 0.3 is false), and for NaN.
+    Integers saturate at the ends of the range. Floats are first rounded, halves away from zero. bool is true if the
+    rounded value is not zero (so 0.3 is false), and for NaN.
     """
     out = np.dtype(dtype)
     if values.dtype == out:
@@ -69,7 +69,8 @@ def _round_to_integers(values: npt.NDArray[Any], out: np.dtype[Any]) -> npt.NDAr
 
 
 def round_into(values: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """`saturate` of flat float32 or float64 ``values`` into the integers ``out`` (not uint64), by a compiled loop."""
+    """Convert flat float32 or float64 ``values`` to the integers ``out`` (not uint64) as `saturate` does, with a
+    compiled loop."""
     ends, kind = np.iinfo(out.dtype), values.dtype.type
     most = kind(ends.max)
     inside = most if int(most) <= ends.max else np.nextafter(most, kind(0))

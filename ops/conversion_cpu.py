@@ -1,4 +1,4 @@
-"""`conversion` of many floats to integers, in one pass."""
+"""Compiled loop of `conversion`: convert many floats to integers in one pass."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
@@ -11,8 +11,8 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def rounded(values, least, most, inside, high, out):
-    """``values`` [n] rounded half away from zero, NaN as 0. ``least`` and ``most`` are the ends of the
-    type of ``out`` [n] as floats, ``high`` the upper one as it is, ``inside`` the largest float below it."""
+    """Write ``values`` [n], rounded half away from zero, NaN as 0, to ``out`` [n]. ``least`` and ``most`` are the ends
+    of ``out``'s type as floats, ``high`` the upper end as an integer, ``inside`` the largest float below it."""
     for k in range(len(values)):
         v = values[k]
         w = min(v if v > least else least, inside)

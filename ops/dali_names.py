@@ -1,4 +1,4 @@
-"""The names of DALI 2.4's operators under ``fn``, for messages about those that are not here."""
+"""Names of DALI 2.4's operators under ``fn``, for error messages about operators that dali-run lacks."""
 
 _NAMES = """
 audio_decoder audio_resample batch_permutation bb_flip bbox_paste bbox_rotate box_encoder brightness
@@ -35,7 +35,7 @@ FOLDERS = (
     "experimental.inputs", "experimental.readers", "hidden", "inputs", "io", "io.file", "noise", "random", "readers",
     "readers.hidden", "reductions", "segmentation", "transforms",
 )  # fmt: skip
-"""The modules below ``fn`` and ``ops``: those above come first."""
+"""Modules below ``fn`` and ``ops``; each parent comes before its children."""
 
 MOVED = {
     "backend_impl.tfrecord": "tfrecord",
@@ -45,11 +45,11 @@ MOVED = {
     "experimental.torchvision.v2": "transforms",
     "experimental.torchvision": "transforms",
 }
-"""Modules of DALI's that have another place here, below `dali_run`; what is below them moves along."""
+"""Modules of DALI whose names below `dali_run` differ, with the new names; their contents move along."""
 
 
 def here(name: str) -> str:
-    """Where ``name``, below ``nvidia.dali``, is below `dali_run`."""
+    """Return the name below `dali_run` of the DALI object ``name`` (given without ``nvidia.dali``)."""
     for theirs, ours in MOVED.items():
         if f"{name}.".startswith(f"{theirs}."):
             return ours + name[len(theirs) :]

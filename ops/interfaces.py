@@ -1,7 +1,7 @@
-"""Interfaces between kernels and what serves them: the lane of a device, lenders of mapped files, decoder processes.
+"""Interfaces between kernels and the engine: the lane of a device, zero-copy sources, uploads, decoder processes.
 
-Kernels and the engine are written against these. `gpu.lane.Lane` drives a GPU; the engine's null device and the tests'
-emulated lanes have the same methods over host memory.
+`gpu.lane.Lane` implements `Lane` for a GPU; the engine's null device and the tests' emulated lanes implement it over
+host memory.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 
 
 class Kept(Protocol):
-    """Facts that an operator keeps about the records of a data set."""
+    """Cached facts of one operator about the records of one data set."""
 
     @property
     def records(self) -> int:
-        """Records of which something is kept."""
+        """Number of records about which facts are cached."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that are taken."""
+        """Bytes of host memory that the facts occupy."""
 
 
 @dataclass
 class Remembered:
-    """Facts that operators keep about the records of a data set that is read again and again."""
+    """Cache of facts that operators keep about the records of data sets that are read repeatedly."""
 
     budget: int
-    """Bytes of host memory that an operator may keep."""
+    """Maximum bytes of host memory per operator."""
     kept: dict[tuple[int, int], tuple[object, Kept]] = field(default_factory=dict)
-    """By the ids of operator and data set: the data set itself, and the facts."""
+    """By (id of operator, id of data set): the data set itself, and the facts."""
 
     def records(self) -> int:
-        """Records of which something is kept, for each operator that does."""
+        """Return the number of cached records, summed over operators."""
         return sum(facts.records for _, facts in list(self.kept.values()))
 
     def nbytes(self, op: object = None) -> int:
-        """Bytes of memory that are taken, by all operators or by ``op``."""
+        """Return the bytes of memory that the facts of ``op`` occupy; of all operators if None."""
         return sum(facts.nbytes for (whose, _), (_, facts) in list(self.kept.items()) if op is None or whose == id(op))
 
 
 class DeviceArray(Protocol):
-    """A flat array in a device's memory: CuPy's on a GPU, NumPy's where a device is emulated."""
+    """A flat array in a device's memory: CuPy's on a GPU, NumPy's on an emulated device."""
 
     @property
     def dtype(self) -> np.dtype[Any]: ...
@@ -67,23 +67,23 @@ class DeviceArray(Protocol):
 
 
 class Copies(Protocol):
-    """The part of a device that the engine needs: batches go there and come back."""
+    """The part of a device that the engine needs: it uploads and downloads batches."""
 
     index: int
-    """Number of the device."""
+    """Index of the device."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: object) -> None: ...
     def empty(self, n: int, dtype: Any) -> DeviceArray:
-        """An uninitialised array of ``n`` elements."""
+        """Return an uninitialised array of ``n`` elements in device memory."""
         ...
 
     def to_device(self, batch: Batch) -> Batch:
-        """The batch with its data on the device; itself where it is there."""
+        """Return the batch with its data on the device; the batch itself if the data is there already."""
         ...
 
     def to_host(self, batch: Batch) -> Batch:
-        """The batch with its data on the host, valid after `wait`."""
+        """Return the batch with its data on the host, valid after `wait`."""
         ...
 
     def holds(self, batch: Batch) -> bool:
@@ -91,66 +91,71 @@ class Copies(Protocol):
         ...
 
     def wait(self) -> None:
-        """Return when the device has done all that it was given."""
+        """Wait until the device has finished all work that was enqueued."""
         ...
 
     def synchronize(self) -> None:
-        """As `wait`, and release what was kept for it."""
+        """Wait as `wait` does, and drop references that were kept for the enqueued work."""
         ...
 
     def give_back(self, *, mine: bool) -> None:
-        """Give back memory that lies idle; ``mine``: also what this lane keeps."""
+        """Return cached memory that is not in use to the device; with ``mine``, also the memory that this lane
+        caches."""
         ...
 
     def close(self) -> None:
-        """Give everything back. Closing twice is allowed."""
+        """Free everything. Closing twice is allowed."""
         ...
 
 
 class Lane(Copies, Protocol):
-    """A stream of a GPU with its memory: the part that kernels need besides `Copies`."""
+    """A CUDA stream with its memory: the methods that kernels need besides `Copies`. One thread at a time uses a
+    lane."""
 
     cache: dict[str, Any]
-    """Whatever operators keep between batches, by a name of their own."""
+    """Data that operators keep on this lane between batches, by a name that each operator chooses."""
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-        """Copies of host arrays on the device, in one transfer."""
+        """Return copies of host arrays on the device, made in one transfer."""
         ...
 
     def download(self, array: DeviceArray) -> npt.NDArray[Any]:
-        """The array on the host, valid after `wait`."""
+        """Return a copy of the array on the host, valid after `wait`."""
         ...
 
     def address(self, array: DeviceArray) -> int:
-        """Where an array begins."""
+        """Return the address of an array's first element."""
         ...
 
     def copy(self, address: int, source: int, nbytes: int) -> None:
-        """Copy from the device to the device."""
+        """Copy ``nbytes`` from device address ``source`` to device address ``address``."""
         ...
 
     def copies_in(self, to: npt.NDArray[np.int64], host: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> None:
-        """Copy pieces of page-locked memory to the device, by their addresses; none of them is empty."""
+        """Copy blocks of page-locked memory to the device: ``nbytes[i]`` bytes from address ``host[i]`` to address
+        ``to[i]``. No block is empty."""
         ...
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """Run ``kernel`` of the file ``source`` in ops/cuda."""
+        """Launch ``kernel`` of the file ``source`` in ops/cuda."""
         ...
 
     def launch_beside(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """As `launch`, beside what follows, until `join`. Arrays are kept until it is done."""
+        """Like `launch`, on a second stream: after all earlier launches of this lane, concurrently with later ones
+        until `join`. Array arguments are kept alive until the lane is synchronized."""
         ...
 
     def after(self, event: Any) -> None:
-        """Have all that follows begin after an event of another stream."""
+        """Make later work of this lane wait for an event of another stream."""
         ...
 
     def join(self) -> None:
-        """Have all that follows begin after what was launched beside it."""
+        """Make later work of this lane wait for all launches of `launch_beside`."""
         ...
 
     def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
-        """Memory for arrays of so many bytes: its owner, and where each array begins."""
+        """Reserve memory for arrays of ``sizes`` bytes. Return the object that owns it, and the address of each
+        array."""
         ...
 
     def launch_all(
@@ -158,30 +163,32 @@ class Lane(Copies, Protocol):
         into: Sequence[tuple[int, npt.NDArray[np.uint8]]] = (),
         out_of: Sequence[tuple[npt.NDArray[Any], int]] = (),
     ) -> None:  # fmt: skip
-        """Run several kernels (source, kernel, blocks, threads of one, arguments), and copies from and to page-locked
-        memory before and after them, begun by one call."""
+        """Launch several kernels, each (source, kernel, blocks, threads per block, arguments), in one call; before
+        them, copy page-locked arrays to device addresses (``into``), after them, device addresses to page-locked arrays
+        (``out_of``)."""
         ...
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """Run ``kernel`` of the CUDA source ``text``."""
+        """Launch ``kernel`` of the CUDA source ``text``."""
         ...
 
     def keep(self, *things: Any) -> None:
-        """Hold references until the device is done with what it was given so far."""
+        """Keep references alive until the device has finished the work enqueued so far."""
         ...
 
 
 class Lender(Protocol):
-    """Lends views of mapped files that a device fetches by itself."""
+    """Zero-copy source: provides arrays over mapped files whose bytes the device reads itself, without a copy on the
+    host."""
 
     def holds(self, mapped: Any, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bool:
-        """Whether these extents of ``mapped`` are registered already."""
+        """Whether these extents (offset, size) of ``mapped`` are already registered with the device."""
         ...
 
     def lend(
         self, mapped: Any, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8] | str:
-        """A view of the file over these extents, or why the host must copy them."""
+        """Return an array over these extents of the file, or the reason why the host must copy them."""
         ...
 
 
@@ -232,42 +239,42 @@ class Uploader(Protocol):
 
 
 class StartedWork(Protocol):
-    """Work of a kernel that threads of the host have started; see `base.Operator.start_early`."""
+    """Part of a kernel's work that host threads have started early; see `base.Operator.start_early`."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that it holds."""
+        """Bytes of host memory that the work occupies."""
         ...
 
 
 class Isolation(Protocol):
-    """Decoders in processes of their own; see `codecs.isolation`."""
+    """Decoders in separate processes; implemented by `codecs.isolation`."""
 
     jpeg: bool
-    """JPEGs are decoded there, too."""
+    """Whether these processes also decode JPEGs."""
 
     def decode(self, *args: Any, **kwargs: Any) -> Any:
-        """As `codecs.pillow.decode`."""
+        """Decode in another process as `codecs.pillow.decode` does."""
         ...
 
     def lend(
         self, data: memoryview, header: Any, adjust_orientation: bool, max_pixels: int, use: Callable[[Any], T],
         lenient: bool = False,
     ) -> T:  # fmt: skip
-        """The result of ``use`` on the decoded pixels, which are valid only until it returns."""
+        """Return the result of ``use`` on the decoded pixels, which are valid only until it returns."""
         ...
 
     def lend_several(
         self, files: Sequence[tuple[memoryview, Any]], adjust_orientation: bool, max_pixels: int,
         use: Callable[[int, Any], T],
     ) -> Sequence[T | SampleError]:  # fmt: skip
-        """`lend` for all ``files``, each with its header: results or errors."""
+        """Call `lend` for all ``files``, each with its header. Return results or errors, in order."""
         ...
 
     def decode_into(self, *args: Any, **kwargs: Any) -> None:
-        """As `codecs.jpeg.turbo.decode_into`."""
+        """Decode in another process as `codecs.jpeg.turbo.decode_into` does."""
         ...
 
     def close(self) -> None:
-        """End all processes at once."""
+        """Terminate all processes."""
         ...

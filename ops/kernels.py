@@ -1,4 +1,4 @@
-"""Compiled kernels by name, imported when they are first used: declaring an operator must not load a compiler."""
+"""Compiled loops by name, imported when they are first used: declaring an operator must not load a compiler."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 
 class Kernels:
-    """The module ``name``, relative to ``package`` (``Kernels(".color_cpu", __package__)``).
+    """Lazy access to the functions of a module: ``Kernels(".color_cpu", __package__)`` is the module ``name`` relative
+    to ``package``.
 
-    Its members are looked up once; an import statement in a function takes a microsecond at every call, and a batch of
-    one image makes dozens.
+    Each function is looked up once; an import statement in a function would take a microsecond per call, and a batch of
+    one image needs dozens.
     """
 
     def __init__(self, name: str, package: str | None) -> None:

@@ -1,4 +1,4 @@
-"""python_function: a function of the user's in the graph."""
+"""Operator python_function: call a function of the user's program in the graph."""
 
 from __future__ import annotations
 
@@ -15,21 +15,29 @@ from .types import from_numpy
 
 
 class PythonFunction(Operator, name="python_function"):
-    """Call a Python function with the data of each sample, or with whole batches; only in Python.
+    """Call a Python function with the data of each sample, or with whole batches; only in Python programs, not in
+    specs.
 
-    A sample for which the function raises is rejected. On a GPU the function is given CuPy arrays.
+    A sample for which the function raises an exception is rejected. On a GPU the function receives CuPy arrays.
     """
 
     inputs = (0, 256)
     per_batch = True
     shared = False
 
-    function: Annotated[Any, Arg("takes an array an input and returns an array an output, or a tuple of them")] = None
-    arity: Annotated[int, Arg("outputs", ge=0)] = 1
-    batch_processing: Annotated[bool, Arg("the function takes and gives lists of arrays, one entry a sample")] = False
+    function: Annotated[
+        Any, Arg("function that takes one array per input and returns one array per output, or a tuple of arrays")
+    ] = None
+    arity: Annotated[int, Arg("number of outputs", ge=0)] = 1
+    batch_processing: Annotated[bool, Arg("the function takes and returns lists of arrays, one entry per sample")] = (
+        False
+    )
     output_layouts: Annotated[tuple[str, ...], Arg("layouts of the outputs")] = ()
     keeps_layouts: Annotated[
-        bool, Arg("outputs without a layout take that of the input at their place, if they have its dimensions")
+        bool,
+        Arg(
+            "an output without a layout takes the layout of the input with the same index, if it has as many dimensions"
+        ),
     ] = False
 
     @property
@@ -48,7 +56,7 @@ class PythonFunction(Operator, name="python_function"):
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         known = [self._layout(k) for k in range(self.num_outputs)]
         if self.keeps_layouts:
-            known = [""] * len(known)  # which dimensions there will be is up to the function
+            known = [""] * len(known)  # only the function determines the number of dimensions
         return (Spec(layout=known[0]), *(Spec(layout=layout) for layout in known[1:]))
 
     def _layout(self, k: int) -> str:
@@ -71,7 +79,7 @@ class PythonFunction(Operator, name="python_function"):
             try:
                 result = self.function(*(b.sample(i) for b in data))
                 parts = [_checked(r) for r in self._parts(result)]
-            except Exception as e:  # whatever the user's function raises costs this sample
+            except Exception as e:  # any exception of the user's function rejects this sample only
                 ctx.reject(i, "user_function", f"{_name(self.function)}: {type(e).__name__}: {e}")
                 parts = [None] * self.arity
             for column, part in zip(columns, parts, strict=True):
@@ -90,7 +98,7 @@ class PythonFunction(Operator, name="python_function"):
         return columns
 
     def _parts(self, result: Any) -> Sequence[Any]:
-        """The function's result, as one entry an output."""
+        """Return the function's result as a sequence with one entry per output."""
         if self.arity == 0:
             return ()
         parts = result if isinstance(result, (tuple, list)) and (self.arity > 1 or isinstance(result, tuple)) else \
@@ -119,12 +127,13 @@ class PythonFunction(Operator, name="python_function"):
         for i, a in enumerate(arrays):
             out.sample(i)[...] = a
         if not out.on_host:
-            ctx.device.keep(*arrays)  # the function's library may use their memory again
+            ctx.device.keep(*arrays)  # the function's library may reuse their memory
         return out
 
 
 def _checked(value: Any) -> Any:
-    """An array that the engine knows: NumPy, CuPy, or through DLPack and array interfaces."""
+    """Return ``value`` as an array that the engine can use: NumPy, CuPy, or converted through DLPack or array
+    interfaces."""
     if hasattr(value, "__cuda_array_interface__") and not hasattr(value, "__array_interface__"):
         from .gpu.lane import foreign
 
@@ -148,4 +157,5 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 class DLTensorPythonFunction(PythonFunction, name="dl_tensor_python_function"):
-    """Call a Python function with DLPack capsules of the data of each sample, or with lists of them; only in Python."""
+    """Call a Python function with DLPack capsules of the data of each sample, or with lists of capsules; only in Python
+    programs, not in specs."""

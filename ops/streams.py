@@ -1,7 +1,7 @@
-"""Random numbers: Philox4x32-10 streams, one a sample, computed for a whole batch at once.
+"""Random numbers: Philox4x32-10 streams, one per sample, computed for a whole batch at once.
 
-Generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC'11). A stream is (key, sequence); its
-draw number ``k`` is a pure function of the three, so nothing has to be stored, skipped or restored.
+Generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC'11). A stream is (key, sequence); its draw
+number ``k`` is a pure function of the three, so that no state has to be stored, skipped or restored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _32 = np.uint64(32)
 
 
 def philox(key: int, high: U64, low: U64) -> U32:
-    """The four 32-bit words of each counter: uint32[..., 4] for counters ``high`` x 2^64 + ``low`` of one shape."""
+    """Return the four 32-bit words of each counter: uint32[..., 4] for counters ``high`` x 2^64 + ``low``, arrays of
+    equal shape."""
     c0, c1, c2, c3 = low & _LOW, low >> _32, high & _LOW, high >> _32
     k0, k1 = key & 0xFFFFFFFF, key >> 32 & 0xFFFFFFFF
     for _ in range(10):
@@ -40,27 +41,29 @@ class Streams:
 
     key: int
     sequence: U64
-    """uint64[N]: the high half of the counters."""
+    """High half of the counters, uint64[N]."""
     low: int = 0
-    """The low half of the counter that draw 0 is at, where a stream is a generator that goes on from some state."""
+    """Low half of the counter of draw 0; not 0 if a stream continues a generator from a saved state."""
     phase: int = 0
-    """Which of that counter's four words draw 0 is."""
+    """Index of draw 0 among the four words of its counter."""
 
     @property
     def handle(self) -> Any:
-        """The generator as compiled loops take it (see `philox_cpu.block`): the key alone where draws begin at 0."""
+        """Generator in the form that compiled loops take (see `philox_cpu.block`): the key alone if draws begin at
+        0."""
         key = np.uint64(self.key)
         return (key, np.uint64(self.low), np.uint64(self.phase)) if self.low or self.phase else key
 
     @property
     def start(self) -> tuple[Any, Any, Any]:
-        """The generator as CUDA kernels take it: key, counter and word of draw 0."""
+        """Generator in the form that CUDA kernels take: key, counter of draw 0, and index of its word."""
         return np.uint64(self.key), np.uint64(self.low), np.int32(self.phase)
 
     def draws(self, at: int | npt.NDArray[Any]) -> U32:
-        """Draw number ``at`` of each stream: uint32[N] for an integer, uint32[N, k] for k numbers shared by all."""
+        """Return draw number ``at`` of each stream: uint32[N] for an integer, uint32[N, k] for k numbers shared by all
+        streams."""
         at = np.asarray(at, np.uint64) + np.uint64(self.phase)
-        number = (at >> np.uint64(2)) + np.uint64(self.low)  # what overflows is carried to the high half
+        number = (at >> np.uint64(2)) + np.uint64(self.low)  # an overflow is carried to the high half
         low = np.broadcast_to(number, (len(self.sequence), *at.shape))
         high = self.sequence.reshape(-1, *(1,) * at.ndim) + (number < np.uint64(self.low)).astype(np.uint64)
         words = philox(self.key, high, low)
@@ -68,15 +71,16 @@ class Streams:
         return np.take_along_axis(words, phase[..., None], axis=-1)[..., 0]
 
     def take(self, where: Any) -> Streams:
-        """The streams of some of the samples."""
+        """Return the streams of the samples at ``where``."""
         return Streams(self.key, self.sequence[where], self.low, self.phase)
 
 
 def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:
-    """Draws as float32 in [low, high), by DALI 2.4's formula: min(fma(draw, (b'-a) 2^-32, a), b'), b' = below(high).
+    """Return draws as float32 in [low, high), by DALI 2.4's formula: min(fma(draw, (b'-a) 2^-32, a), b'), b' =
+    below(high).
 
     The product of a 32-bit integer rounded to float32 and a float32 is exact in float64, so that the sum rounds once
-    more than a fused multiply-add only where float64 itself rounds; equal to DALI on all values compared.
+    more than a fused multiply-add only if float64 itself rounds; equal to DALI on all values compared.
     """
     if isinstance(low, np.float32) and isinstance(high, np.float32):
         a, b, factor = uniform_range(low, high)
@@ -88,20 +92,21 @@ def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:
 
 
 def ends_of(a: Any, high: Any) -> tuple[Any, Any, Any]:
-    """For `uniform` from ``a`` to ``high``: the first number, the last one, and the factor of draws."""
+    """Return constants of `uniform` for the range from ``a`` to ``high``: first number, last number, factor of
+    draws."""
     b = np.nextafter(high, a)
     return a, b, ((b - a) * np.float32(2.0**-32)).astype(np.float64)
 
 
 uniform_range = lru_cache(64)(ends_of)
-"""For `uniform`: the first number, the last one, and the factor of draws."""
+"""Cached `ends_of`."""
 
 
 def seed_sequence(seed: int, n: int) -> U32:
-    """``n`` 32-bit seeds from one, by the algorithm of C++'s std::seed_seq{seed} (ISO C++ [rand.util.seedseq]).
+    """Derive ``n`` 32-bit seeds from one, by the algorithm of C++'s std::seed_seq{seed} (ISO C++ [rand.util.seedseq]).
 
-    DALI gives operators without a seed of their own the values g[0], g[1], ... of it (semantics: depth first from
-    the outputs).
+    DALI assigns its values g[0], g[1], ... to operators without a seed of their own (semantics: depth first from the
+    outputs).
     """
     words = [seed & 0xFFFFFFFF]
     if n == 0:

@@ -1,6 +1,6 @@
-"""The public enumerations: DALI's names, with what they mean in NumPy.
+"""Public enumerations: DALI's names, and their NumPy equivalents.
 
-Values of the enumerations equal DALI 2.4's, so that configurations which stored numbers keep their meaning.
+Values equal those of DALI 2.4, so that stored numbers keep their meaning.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 Library = Literal["dali", "torchvision", "opencv", "pillow"]
-"""Whose numbers an operator gives: presets for parity with what a model was trained with."""
+"""Library whose results an operator reproduces exactly, for parity with the library with which a model was trained."""
 
 
 class _Named(enum.IntEnum):
-    """Numbers that are shown by their names: ``DALIDataType.FLOAT``."""
+    """Enumeration whose members print as names: ``DALIDataType.FLOAT``."""
 
     __str__ = enum.Enum.__str__
 
@@ -38,11 +38,11 @@ class DALIDataType(_Named):
     BOOL = 11
     STRING = 12
     DATA_TYPE = IMAGE_TYPE = INTERP_TYPE = enum.nonmember(6)
-    """Enumerations as data: INT32 here; types of their own in DALI."""
+    """Enumerations stored as data: INT32 in dali-run, separate types in DALI."""
 
 
 class DALIInterpType(_Named):
-    """Resampling filter. LINEAR and TRIANGULAR are the same when shrinking with antialiasing, DALI's default."""
+    """Resampling filter. LINEAR and TRIANGULAR are the same if an image shrinks with antialiasing, DALI's default."""
 
     INTERP_NN = 0
     INTERP_LINEAR = 1
@@ -80,17 +80,17 @@ _DALI = {v: k for k, v in _NUMPY.items()}
 
 
 def to_numpy(dtype: DALIDataType) -> np.dtype[Any]:
-    """The NumPy dtype of ``dtype``; KeyError for NO_TYPE and STRING, which have none."""
+    """Return the NumPy dtype of ``dtype``. Raises KeyError for NO_TYPE and STRING, which have none."""
     return _NUMPY[dtype]
 
 
 def from_numpy(dtype: Any) -> DALIDataType:
-    """The DALI type of a NumPy dtype (or anything ``np.dtype`` takes)."""
+    """Return the DALI type of a NumPy dtype (or of anything that ``np.dtype`` takes)."""
     return _DALI[np.dtype(dtype)]
 
 
 def parse_dtype(value: Any) -> DALIDataType:
-    """``FLOAT``, ``float32``, ``np.float32``, ``DALIDataType.FLOAT`` or its number, as a DALIDataType.
+    """Convert ``FLOAT``, ``float32``, ``np.float32``, ``DALIDataType.FLOAT`` or its number to a DALIDataType.
 
     Raises ValueError that lists the allowed names.
     """

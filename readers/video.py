@@ -22,9 +22,9 @@ from ..ops.storage.inventory import InventoryEntries
 from ..ops.storage.urls import is_url
 from ..ops.types import DALIDataType, DALIImageType, to_numpy
 from ..ops.video import nvdec, packets
+from ..ops.video.decoder_handoff import DecoderHandoff, SharedGroups
 from ..ops.video.decoders import PadMode, fill_of, padded
 from ..ops.video.media import NO_FRAME, Clip, Colours, Decoded, Glance, Index, Known, Open, group_of, require
-from ..ops.video.relay import Ends, Relay
 from .base import Reader
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
@@ -110,7 +110,7 @@ class _Begun:
     """For each file."""
     nbytes: int
     """About how much the packets take."""
-    ends: Ends
+    shared: SharedGroups
 
 
 class _Videos:
@@ -126,7 +126,7 @@ class _Videos:
         self._extents: list[tuple[int, int]] = []
         self._indexes: list[Index | None] = []
         self._known: list[Known | None] = []
-        self._relays: dict[int, Relay[Any]] = {}
+        self._relays: dict[int, DecoderHandoff[Any]] = {}
         """By the first sequence of the batch that goes on."""
         self._lock = threading.Lock()
         rows = []
@@ -200,11 +200,11 @@ class _Videos:
             relay.drop()
         self._files.close()
 
-    def _ends(self, index: I64, numbers: list[list[int]]) -> Ends:
+    def _shared_groups(self, index: I64, numbers: list[list[int]]) -> SharedGroups:
         """The groups that a batch of sequences ``index`` shares with its neighbours. Asked once for each batch, in
         their order as far as possible: where the first asks after the second, both decode what they share."""
         if not self._reader.in_order or not len(index) or (np.diff(index) < 0).any():
-            return Ends()
+            return SharedGroups()
         first, following = int(index[0]), int(index[-1]) + 1
         file = int(self._rows[index[-1], 0])
         after, again = None, frozenset[int]()
@@ -214,7 +214,7 @@ class _Videos:
             soon = self._wanted_again(following, last)
             group = group_of(frames, last)
             if len(soon) <= _MOST_AGAIN and (soon or group_of(frames, self._first(following)) == group):
-                after, again = Relay[Any](group), soon
+                after, again = DecoderHandoff[Any](group), soon
         with self._lock:
             before = self._relays.pop(first, None)
             if after is not None:
@@ -223,7 +223,7 @@ class _Videos:
             dropped = [self._relays.pop(row) for row in stale]
         for relay in dropped:
             relay.drop()
-        return Ends(None if before is None or before.gone else before, after, again)
+        return SharedGroups(None if before is None or before.is_over else before, after, again)
 
     def _first(self, row: int) -> int:
         return min(n for n in self._numbers(*self._rows[row].tolist()) if n != NO_FRAME)
@@ -242,21 +242,21 @@ class _Videos:
         rows, numbers, shapes = self._asked(ctx)
         out = Batch.allocate(ctx.empty, shapes, self._reader.output.numpy, "FHWC", ctx.samples)
         problems: dict[int, SampleError] = {}
-        ends = self._ends(ctx.samples.index, numbers)
-        ends.claim()
+        shared = self._shared_groups(ctx.samples.index, numbers)
+        shared.claim()
         # what goes on from the batch before comes last: that may be at it still
-        files = np.roll(np.unique(rows[:, 0]), 0 if ends.before is None else -1)
+        files = np.roll(np.unique(rows[:, 0]), 0 if shared.before is None else -1)
 
         def decode(low: int, high: int) -> None:
             for k in range(low, high):
                 which = np.flatnonzero(rows[:, 0] == files[k]).tolist()
-                mine = ends.of(first=files[k] == rows[0, 0], last=files[k] == rows[-1, 0])
+                mine = shared.of(first=files[k] == rows[0, 0], last=files[k] == rows[-1, 0])
                 self._decode(int(files[k]), which, numbers, out, problems, mine)
 
         try:
             spread(ctx, len(files), len(files) * _WORK, decode)
         finally:
-            ends.end()
+            shared.end()
         if self._reader.output.normalized:
             with np.errstate(all="ignore"):  # rejected samples hold anything
                 np.divide(out.data, np.float32(255), out=out.data)
@@ -269,13 +269,13 @@ class _Videos:
         ready: _Begun | None = None if ctx.attempt else ctx.started
         if ready is None or not np.array_equal(ready.index, ctx.samples.index):
             if ready is not None:
-                ready.ends.end()
+                ready.shared.end()
             ready = self.start_early(ctx, alone=True)
-        ready.ends.claim()
+        ready.shared.claim()
         try:
             return self._fetched(ctx, ready)
         finally:
-            ready.ends.end()
+            ready.shared.end()
 
     def _fetched(self, ctx: Context, ready: _Begun) -> tuple[Batch, ...]:
         rows, numbers, shapes, which = ready.rows, ready.numbers, ready.shapes, ready.which
@@ -328,27 +328,27 @@ class _Videos:
         for file, some in which.items():
             frames = sum(len(numbers[i]) for i in some)
             nbytes += max(0, int(self._files.sizes[file])) * min(1.0, frames / max(1, len(self._times[file])))
-        ends, parts = Ends() if alone else self._ends(ctx.samples.index, numbers), []
+        shared, parts = SharedGroups() if alone else self._shared_groups(ctx.samples.index, numbers), []
         for file, some in which.items():
-            mine = ends.of(first=file == rows[0, 0], last=file == rows[-1, 0])
+            mine = shared.of(first=file == rows[0, 0], last=file == rows[-1, 0])
             parts.append(packets.readers().submit(self._read, file, some, numbers, mine))
-        if ends.after is not None:
-            ends.after.reading = parts[-1]
-        return _Begun(ctx.samples.index, rows, numbers, shapes, which, parts, int(nbytes), ends)
+        if shared.after is not None:
+            shared.after.reading = parts[-1]
+        return _Begun(ctx.samples.index, rows, numbers, shapes, which, parts, int(nbytes), shared)
 
     def _read(
-        self, file: int, some: Sequence[int], numbers: list[list[int]], ends: Ends | None = None
+        self, file: int, some: Sequence[int], numbers: list[list[int]], shared: SharedGroups | None = None
     ) -> nvdec.NvClip | SampleError:
         """The packets of sequences ``some``, which are of one file."""
         try:
             if file in self._problems:
                 raise self._problems[file]
-            if ends is not None and ends.before is not None and ends.before.reading is not None:
-                ends.before.reading.exception()  # it was begun before this one: nothing waits for it in vain
+            if shared is not None and shared.before is not None and shared.before.reading is not None:
+                shared.before.reading.exception()  # it was begun before this one: nothing waits for it in vain
             clip = nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file], self._known[file])
             try:
                 with packets.reading:
-                    return clip.read((n for i in some for n in numbers[i]), ends)
+                    return clip.read((n for i in some for n in numbers[i]), shared)
             except BaseException:
                 clip.close()
                 raise
@@ -397,7 +397,7 @@ class _Videos:
         return wanted if mode == "none" and wanted[-1] < count else padded(wanted, end, mode)
 
     def _decode(self, file: int, which: list[int], numbers: list[list[int]], out: Batch,
-                problems: dict[int, SampleError], ends: Ends | None = None) -> None:  # fmt: skip
+                problems: dict[int, SampleError], shared: SharedGroups | None = None) -> None:  # fmt: skip
         """The sequences ``which`` of one file, in one pass where they follow each other."""
         if file in self._problems:
             problems.update(dict.fromkeys(which, self._problems[file]))
@@ -409,19 +409,21 @@ class _Videos:
         for place in places.pop(NO_FRAME, ()):
             place[...] = fill_of(self._reader.fill)
         try:
-            self._show(file, places, ends or Ends())
+            self._show(file, places, shared or SharedGroups())
         except SampleError as e:
-            if ends is None:
+            if shared is None:
                 problems[which[0]] = e.bare()
                 return
             for i in which:  # those before the damage are good, and each is as it is alone
                 self._decode(file, [i], numbers, out, problems)
 
-    def _show(self, file: int, places: dict[int, list[npt.NDArray[np.generic]]], ends: Ends) -> None:
+    def _show(self, file: int, places: dict[int, list[npt.NDArray[np.generic]]], shared: SharedGroups) -> None:
         """Frames of a file at their ``places``. Raises SampleError."""
-        index, before, after = self._indexes[file], ends.before, ends.after
+        index, before, after = self._indexes[file], shared.before, shared.after
         like = next((there[0] for there in places.values()), None)
-        kept = {n: np.empty_like(like) for n in ends.again} if after is not None and like is not None else {}
+        kept = (
+            {n: np.empty_like(like) for n in shared.repeated_frames} if after is not None and like is not None else {}
+        )
         for n, copy in kept.items():
             places.setdefault(n, []).append(copy)  # frames that a stride of this batch steps over, too
 

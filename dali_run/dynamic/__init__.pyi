@@ -465,7 +465,7 @@ def cut_video(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> Any:
-    """Clips of videos as files of their own, without encoding them again."""
+    """Cut clips out of videos as files of their own, without encoding them again."""
     ...
 
 @overload
@@ -1716,7 +1716,7 @@ def video_cuts(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Where videos can be cut without encoding them again: at key frames. FLOAT64 of shape (clips, 2), start and end of each clip in seconds."""
+    """Find where videos can be cut without encoding them again: at key frames. Output: FLOAT64 of shape (clips, 2), start and end of each clip in seconds."""
     ...
 
 @overload

@@ -1,16 +1,16 @@
-"""H.264 and HEVC as MP4 and Matroska hold them, and as byte streams, which NVDEC takes."""
+"""Convert H.264 and HEVC packets from the form in MP4 and Matroska to byte streams (annex B), which NVDEC reads."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 _UNIT = b"\0\0\0\1"
-"""Begins a unit in a byte stream (ITU-T H.264 and H.265, annex B)."""
+"""Start code of a unit in a byte stream (ITU-T H.264 and H.265, annex B)."""
 
 
 def parameter_sets(codec: str, header: bytes) -> bytes | None:
-    """The parameter sets in the configuration ``header`` of MP4 (ISO/IEC 14496-15) as a byte stream; None where units
-    have lengths of other than four bytes, or it cannot be read."""
+    """Return the parameter sets in MP4's configuration record ``header`` (ISO/IEC 14496-15) as a byte stream. None if
+    unit lengths are not four bytes wide, or if the record cannot be read."""
     sizes, found, at = header[4 if codec == "h264" else 21 : 22][:1], [], 0
 
     def take(count: int) -> None:
@@ -36,7 +36,7 @@ def parameter_sets(codec: str, header: bytes) -> bytes | None:
 
 
 class _Bits:
-    """Reads numbers of bits, and of Exp-Golomb codes (ITU-T H.264, 9.1). Raises IndexError after the end."""
+    """Reader of single bits and Exp-Golomb codes (ITU-T H.264, 9.1). Raises IndexError beyond the end."""
 
     def __init__(self, data: bytes) -> None:
         plain = data.replace(b"\0\0\3", b"\0\0")
@@ -51,7 +51,7 @@ class _Bits:
         return int(self._bits[self._at - 1])
 
     def number(self) -> int:
-        """Unsigned, or a signed one that nobody looks at."""
+        """Return an unsigned number; also used to skip signed ones."""
         zeros = 0
         while not self.bit():
             zeros += 1
@@ -64,13 +64,13 @@ class _Bits:
 
 
 _WITH_CHROMA = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))
-"""H.264's profiles whose parameter sets tell of chroma and scaling."""
+"""H.264 profiles whose parameter sets contain fields for chroma format and scaling."""
 
 
 @lru_cache(maxsize=256)
 def interlaced(codec: str, header: bytes) -> bool:
-    """The configuration ``header`` of MP4 or Matroska tells of H.264 frames that may be two fields (7.3.2.1.1), or of
-    an interlaced HEVC source."""
+    """Whether the configuration record ``header`` of MP4 or Matroska declares H.264 frames that may consist of two
+    fields (7.3.2.1.1), or an interlaced HEVC source."""
     if codec == "hevc" and len(header) > 6 and header[0] == 1:
         return header[6] & 0b11000000 == 0b01000000
     if codec != "h264" or (sets := parameter_sets(codec, header)) is None:
@@ -112,12 +112,12 @@ def interlaced(codec: str, header: bytes) -> bool:
 
 
 _SEQUENCE = 7
-"""H.264's number of the units that describe a whole sequence."""
+"""Type number of H.264's sequence parameter set."""
 
 
 def annexb(data: bytes, before: bytes) -> bytes:
-    """A packet of MP4, whose units follow their lengths of four bytes, as a byte stream, after the units ``before``.
-    Raises ValueError where the lengths are not the packet's."""
+    """Return MP4 packet ``data``, in which a length of four bytes precedes each unit, as a byte stream, after the units
+    ``before``. Raises ValueError if the lengths do not add up to the packet's size."""
     out, at = bytearray(data), 0
     while at < len(data):
         out[at : at + 4] = _UNIT

@@ -1,4 +1,4 @@
-"""video_cuts, cut_video: clips of a video that begin at key frames, without decoding or encoding anything."""
+"""Operators video_cuts and cut_video: cut videos at key frames into clips, without decoding or encoding."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .media import Clip, reason, require
 
 Container = Literal["mp4", "mkv", "webm", "mov"]
 _MUXERS = {"mkv": "matroska"}
-"""FFmpeg's names, where they are not the usual ending."""
+"""FFmpeg's names of containers, if they differ from the file extension."""
 _APART = 1.0
-"""Seconds by which sound may stand before or after its pictures in a file."""
+"""Maximum distance in seconds, within a file, between audio packets and the video packets of the same time."""
 
 
 def cuts_of(clip: Clip, seconds: float) -> list[tuple[float, float]]:
-    """Start and end of each clip in seconds; a clip is at least ``seconds`` long, but for the last. Raises
+    """Return (start, end) in seconds of each clip; each is at least ``seconds`` long, except the last. Raises
     SampleError.
 
-    It begins at a key frame after which nothing is shown that is older: pictures that are shown before a key frame and
-    stored after it need the frames before.
+    Clips begin only at key frames after which no earlier frame is stored: frames that are shown before a key frame and
+    stored after it depend on the frames before it.
     """
     times: list[int] = []
     keys: list[int] = []
@@ -59,8 +59,8 @@ def cuts_of(clip: Clip, seconds: float) -> list[tuple[float, float]]:
 
 
 def remuxed(clip: Clip, start: float, end: float, container: str, sound: bool) -> bytes:
-    """The packets of ``clip`` from the key frame at ``start`` to the one at ``end`` (seconds) as a file of its own,
-    which begins at 0. Raises SampleError."""
+    """Return the packets of ``clip`` from the key frame at ``start`` to the one at ``end`` (seconds) as a file, whose
+    times begin at 0. Raises SampleError."""
     av, base = require(), Fraction(clip.stream.time_base)
     first, stop = (round(Fraction(s) / base) for s in (start, end))
     tracks = [clip.stream, *(clip.container.streams.audio if sound else ())]
@@ -99,17 +99,19 @@ def remuxed(clip: Clip, start: float, end: float, container: str, sound: bool) -
 
 
 class VideoCuts(Operator, name="video_cuts"):
-    """Where videos can be cut without encoding them again: at key frames. FLOAT64 of shape (clips, 2), start and end of
-    each clip in seconds.
+    """Find where videos can be cut without encoding them again: at key frames. Output: FLOAT64 of shape (clips, 2),
+    start and end of each clip in seconds.
 
-    A clip is at least ``seconds`` long, but for the last one of a video. Key frames that later pictures reach back
-    over are left out. The input is files of any container and codec that FFmpeg reads. `split_samples` makes a sample
-    of each clip, and `cut_video` its file.
+    A clip is at least ``seconds`` long, except the last one of a video. Key frames across which later frames refer to
+    earlier ones are skipped. The input is files of any container and codec that FFmpeg reads. `split_samples` turns
+    each clip into a sample, and `cut_video` cuts out its file.
     """
 
     example = "{op: video_cuts, in: files, seconds: 10, out: cuts}"
 
-    seconds: Annotated[float, Arg("the least length of a clip; 0: one for each key frame", ge=0, per_sample=True)] = 0.0
+    seconds: Annotated[
+        float, Arg("minimum length of a clip in seconds; 0: one clip per key frame", ge=0, per_sample=True)
+    ] = 0.0
 
     def check(self) -> None:
         require()
@@ -132,19 +134,19 @@ class VideoCuts(Operator, name="video_cuts"):
 
 
 class CutVideo(Operator, name="cut_video"):
-    """Clips of videos as files of their own, without encoding them again.
+    """Cut clips out of videos as files of their own, without encoding them again.
 
-    Inputs: files, and for each the start and the end of a clip in seconds (FLOAT64 of shape (2,)), as `video_cuts`
-    gives them. The output is the clip's bytes, for ``encode: keep``. It begins at 0, and the frames are those of the
-    whole video, to the bit.
+    Inputs: video files, and for each the start and end of a clip in seconds (FLOAT64 of shape (2,)), as `video_cuts`
+    returns them. The output is the bytes of the clip's file, to be written with ``encode: keep``. Its times begin at 0,
+    and its frames are exactly those of the whole video.
     """
 
     inputs = (2, 2)
     makes_files = True
     example = "{op: cut_video, in: [files, cut], container: mp4, out: clip}"
 
-    container: Annotated[Container, Arg("of the clip; one that can hold the codec")] = "mp4"
-    sound: Annotated[bool, Arg("keep the sound")] = True
+    container: Annotated[Container, Arg("container of the clip; it must support the video's codec")] = "mp4"
+    sound: Annotated[bool, Arg("keep the audio tracks")] = True
 
     def check(self) -> None:
         require()

@@ -1,4 +1,4 @@
-"""decoders.video: video files to sequences of frames."""
+"""Operator decoders.video: decode video files to sequences of frames."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from .media import NO_FRAME, Clip, Decoded, Glance, require
 
 PadMode = Literal["none", "constant", "edge", "repeat", "reflect_1001", "symmetric", "reflect_101", "reflect"]
 MAX_PIXELS = 1 << 31
-"""The default limit on all frames of a sequence together; 6 GiB."""
+"""Default limit on the pixels of a sequence, all frames together; 6 GiB of RGB."""
 _RANGE = ("start_frame", "stride", "sequence_length", "end_frame")
 
 
 def padded(numbers: Sequence[int], count: int, mode: PadMode) -> list[int]:
-    """Frames ``numbers`` of a video of ``count``; those after its end by ``mode``, none of them with "none"."""
+    """Return the frames ``numbers`` of a video of ``count`` frames, with those after its end replaced as ``mode`` says,
+    or dropped if it is "none"."""
     period = {"reflect_1001": 2 * count, "symmetric": 2 * count, "reflect_101": 2 * count - 2, "reflect": 2 * count - 2}
     out = []
     for n in numbers:
@@ -44,12 +45,12 @@ def padded(numbers: Sequence[int], count: int, mode: PadMode) -> list[int]:
 
 
 def fill_of(values: Sequence[int]) -> npt.NDArray[np.uint8]:
-    """One value, or one for each channel, as three."""
+    """Return the fill value, given as one value or one per channel, as uint8[3]."""
     return np.broadcast_to(np.array(values, np.uint8), (3,)).copy()
 
 
 def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
-    """Frames ``numbers`` into ``out`` (F, height, width, 3), each decoded once. Raises SampleError."""
+    """Decode frames ``numbers`` into ``out`` (F, height, width, 3), each frame once. Raises SampleError."""
     places: dict[int, list[int]] = {}
     for k, n in enumerate(numbers):
         places.setdefault(n, []).append(k)
@@ -60,17 +61,18 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
 
 
 _looks: dict[tuple[int, bytes, bytes], tuple[int, int, int]] = {}
-"""Frames, height and width of files that were read, for estimates: the thread that launches does not open them."""
+"""Cache for memory estimates: (frames, height, width) of files that were read, so that the launching thread does not
+open them."""
 _MOST_LOOKS, _ENDS = 4096, 64
 
 
 def _mark(encoded: npt.NDArray[np.uint8]) -> tuple[int, bytes, bytes]:
-    """Tells files apart, as far as an estimate needs that."""
+    """Return a key that distinguishes files well enough for an estimate: size, first bytes, last bytes."""
     return len(encoded), encoded[:_ENDS].tobytes(), encoded[-_ENDS:].tobytes()
 
 
 def _looked_at(encoded: npt.NDArray[np.uint8]) -> tuple[int, int, int]:
-    """About how many frames a file has, their height and width. Raises SampleError."""
+    """Return (approximate number of frames, height, width) of a file. Raises SampleError."""
     if (found := _looks.get(_mark(encoded))) is None:
         with Glance(encoded) as clip:
             found = _keep(encoded, clip.guess, clip)
@@ -86,42 +88,50 @@ def _keep(encoded: npt.NDArray[np.uint8], frames: int, clip: Clip) -> tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """Videos that threads read for NVDEC."""
+    """Videos whose packets threads are reading for NVDEC; the operator's started work."""
 
     slot: I32
-    """The samples' places."""
+    """Slots of the samples in the batch."""
     nbytes: int
-    """Of their packets."""
+    """Size of the encoded files in bytes."""
     parts: list[Future[tuple[nvdec.NvClip, list[int]] | SampleError]]
-    """With the numbers of the frames that are wanted."""
+    """Per sample: the clip, and the numbers of the frames that are needed; or the sample's error."""
 
 
 class Video(Operator, name="decoders.video"):
     """Decode video files of any container and codec that FFmpeg reads, to frames (FHWC, RGB, UINT8).
 
-    All frames, or ``sequence_length`` of them from ``start_frame`` on, every ``stride``-th one; or those before
-    ``end_frame``; or the ones that ``frames`` lists. Frames after the end follow ``pad_mode``. Frames are found by
-    the times of packets, so that seeks are exact; colours follow the matrix and the range that the stream names.
+    The output has all frames; or ``sequence_length`` frames from ``start_frame`` on, every ``stride``-th one; or the
+    frames before ``end_frame``; or the frames that ``frames`` lists. Frames beyond the end follow ``pad_mode``. Frames
+    are identified by the times of packets, so that seeks are exact; colours follow the matrix and the range that the
+    stream declares.
 
-    On a GPU, NVDEC decodes H.264, HEVC, VP9 and AV1 of 4:2:0 where the package PyNvVideoCodec is installed, and threads
-    of the CPU what it refuses; without it, all, and the frames travel.
+    On a GPU, NVDEC decodes H.264, HEVC, VP9 and AV1 with 4:2:0 chroma if the package PyNvVideoCodec is installed, and
+    CPU threads decode what NVDEC does not support. Without the package, CPU threads decode everything, and the frames
+    are uploaded.
     """
 
     aliases = ("experimental.decoders.video",)
-    bound = "exact where the CPU decodes; NVDEC's colours are up to 12 levels away, those of 10 and 12 bits up to 40"
+    bound = "exact if the CPU decodes; NVDEC's colours differ by up to 12 levels, by up to 40 for 10 and 12 bits"
     example = "{op: decoders.video, in: files, start_frame: 0, sequence_length: 16, stride: 2, out: frames}"
 
-    start_frame: Annotated[int | None, Arg("the first frame; 0 by default", per_sample=True)] = None
-    stride: Annotated[int | None, Arg("every so many frames; 1 by default", per_sample=True)] = None
-    sequence_length: Annotated[int | None, Arg("frames", per_sample=True)] = None
-    end_frame: Annotated[int | None, Arg("the frame after the last", per_sample=True)] = None
-    frames: Annotated[tuple[int, ...] | None, Arg("numbers of frames, in any order", per_sample=True)] = None
+    start_frame: Annotated[int | None, Arg("number of the first frame; 0 by default", per_sample=True)] = None
+    stride: Annotated[
+        int | None, Arg("distance between frames of the sequence, in frames; 1 by default", per_sample=True)
+    ] = None
+    sequence_length: Annotated[int | None, Arg("number of frames in the output", per_sample=True)] = None
+    end_frame: Annotated[int | None, Arg("number of the frame after the last one", per_sample=True)] = None
+    frames: Annotated[tuple[int, ...] | None, Arg("numbers of the frames to decode, in any order", per_sample=True)] = (
+        None
+    )
     pad_mode: Annotated[
         PadMode,
         Arg("after the end: fill_value, the last frame, or frames mirrored with or without the last one; none"),
     ] = "constant"
-    fill_value: Annotated[tuple[int, ...], Arg("of pad_mode constant: one, or R, G and B", ge=0, le=255)] = (0,)
-    max_pixels: Annotated[int, Arg("refuse sequences of more pixels, all frames together", ge=1)] = MAX_PIXELS
+    fill_value: Annotated[
+        tuple[int, ...], Arg("value of pad_mode constant: one number, or R, G and B", ge=0, le=255)
+    ] = (0,)
+    max_pixels: Annotated[int, Arg("reject sequences of more pixels, all frames together", ge=1)] = MAX_PIXELS
     build_index: Annotated[bool, Arg("index frames first", ignored="packets are always indexed")] = True
     affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True
 
@@ -155,7 +165,7 @@ class Video(Operator, name="decoders.video"):
                 elements[i] = min(max(frames, 0) * height * width, self.max_pixels) * 3
             except SampleError:
                 continue
-        return elements, np.full(len(elements), 1 << 24, np.int64)  # what a decoder holds of its own
+        return elements, np.full(len(elements), 1 << 24, np.int64)  # working memory of a decoder
 
     def cpu(self, ctx: Context, encoded: Batch) -> Batch:
         return self._decoded(ctx, encoded, map)
@@ -201,7 +211,7 @@ class Video(Operator, name="decoders.video"):
                 good[i] = found
                 shapes[i] = len(found[1]), found[0].height, found[0].width, 3
         out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", encoded.samples)
-        ctx.device.wait()  # the other streams write into what this one allocated
+        ctx.device.wait()  # the decoders' streams write into memory that this stream allocated
         base = ctx.device.address(out.data)
 
         def jobs() -> Iterator[tuple[nvdec.NvClip, dict[int, list[int]]]]:
@@ -220,7 +230,8 @@ class Video(Operator, name="decoders.video"):
         return out
 
     def _asked(self, ctx: Context) -> Callable[[int], tuple[dict[str, int], list[int] | None]]:
-        """The arguments of each sample, by its number: those that say a range, and the list."""
+        """Return a function from sample number to its arguments: the ones that define a range, and the list of
+        frames."""
         numbers = {n: ctx.arg(n, np.int64) for n in _RANGE if self.is_set(n)}
         listed = ctx.arg("frames", np.int64) if self.is_set("frames") else None
         return lambda i: ({k: int(v[i]) for k, v in numbers.items()}, None if listed is None else listed[i].tolist())
@@ -252,7 +263,7 @@ class Video(Operator, name="decoders.video"):
         return out
 
     def _wanted(self, clip: Clip, own: dict[str, int], listed: list[int] | None) -> list[int]:
-        """The numbers of the frames of a sequence. Raises SampleError."""
+        """Return the numbers of the frames of a sequence. Raises SampleError."""
         count = len(clip)
         if listed is None:
             start, stride = own.get("start_frame", 0), own.get("stride", 1)
@@ -267,7 +278,7 @@ class Video(Operator, name="decoders.video"):
             raise SampleError("bad_argument", f"frames are numbered from 0, got {min(listed)}")
         else:
             numbers = listed
-        if len(numbers) * max(clip.height * clip.width, 1) > self.max_pixels:  # before they are listed
+        if len(numbers) * max(clip.height * clip.width, 1) > self.max_pixels:  # before their list is allocated
             raise SampleError("too_large", f"{len(numbers)} frames of {clip.width} x {clip.height} are more than "
                               f"max_pixels ({self.max_pixels}) allows")  # fmt: skip
         return padded(numbers, count, self.pad_mode)

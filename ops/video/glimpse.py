@@ -1,4 +1,4 @@
-"""A look at a video: what it is, and some of its frames, small."""
+"""Inspect a video: its codec, size and duration, and a few small frames. Called by tools that show data sets."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ..errors import SampleError, SpecError
 from .media import Clip
 
 _STARTS = ((4, b"ftyp"), (0, b"\x1aE\xdf\xa3"), (8, b"AVI "), (0, b"FLV\x01"), (0, b"\0\0\1\xba"), (0, b"OggS"))
-"""Where containers of videos say what they are: MP4 and MOV, Matroska and WebM, AVI, FLV, MPEG-PS, Ogg."""
+"""Magic numbers of video containers, as (offset, bytes): MP4 and MOV, Matroska and WebM, AVI, FLV, MPEG-PS, Ogg."""
 _PICTURES = frozenset((b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1"))
-"""Kinds of MP4 that are pictures."""
+"""MP4 brands of files that contain still images."""
 _TS = 188
-"""Bytes of a packet of MPEG-TS; each begins with a G."""
+"""Bytes per packet of an MPEG transport stream; each packet begins with the letter G."""
 
 
 def is_video(data: bytes | memoryview) -> bool:
-    """``data`` begins as files of videos do."""
+    """Whether ``data`` begins like a video file."""
     head = bytes(data[: 2 * _TS + 1])
     if head[8:12] in _PICTURES:
         return False
@@ -28,9 +28,9 @@ def is_video(data: bytes | memoryview) -> bool:
 
 
 def glimpse(data: bytes, count: int = 0, side: int = 0) -> tuple[dict[str, Any], list[npt.NDArray[np.uint8]]]:
-    """Codec, size, number of frames and seconds of a video, and ``count`` of its frames at even distances, with a
-    longer side of ``side``; key frames, where there are enough of them. Raises SampleError for what is no video, and
-    where av is not installed."""
+    """Return a dict of codec, width, height, number of frames and seconds of a video, and ``count`` of its frames at
+    equal distances, scaled to a longer side of ``side`` pixels; key frames, if there are enough of them. Raises
+    SampleError if ``data`` is not a video, or if av is not installed."""
     try:
         clip = Clip(np.frombuffer(data, np.uint8))
     except SpecError as e:

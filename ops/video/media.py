@@ -1,8 +1,8 @@
-"""Videos through FFmpeg, as the package av (PyAV) carries it: which frames there are, and the ones that are asked for.
+"""Read videos with FFmpeg (package av, PyAV): the index of a file's frames, and the decoding of requested frames.
 
-The frames of a file are numbered in the order in which they are shown. An index comes from the packets alone, nothing
-is decoded for it; a seek goes to the key frame before a frame, and what comes out is compared with the index by its
-time.
+The frames of a file are numbered in the order in which they are shown. The index is made from packets alone, without
+decoding. A seek goes to the last key frame before the requested frame; decoded frames are identified in the index by
+their times.
 """
 
 from __future__ import annotations
@@ -25,67 +25,71 @@ from .swscale import Converter
 
 Index = tuple[list[int], list[int]]
 Places = Callable[[int], Sequence[Any]]
-"""Where the frame with a number goes: arrays (height, width, 3), or of a device's memory."""
+"""Callback that returns the destinations of frame ``number``: arrays (height, width, 3), or arrays in a device's
+memory."""
 Colours = Literal["rgb24", "yuv444p"]
 
 NO_FRAME = -1
-"""In place of a frame's number: a picture of the fill value."""
+"""Frame number that stands for an image of the fill value."""
 
 FAR = 24
-"""Frames that are rather decoded than jumped over, where there is no key frame between."""
+"""Maximum distance, in frames, that is decoded instead of skipped by a seek if a key frame lies in between."""
 _HIDDEN = frozenset(("vp8",))
-"""Codecs with packets that show nothing, so that packets do not count frames."""
+"""FFmpeg's names of codecs with packets that show no frame, so that the number of packets is not the number of
+frames."""
 _UNDECODED = {"codec_whitelist": "none"}
-"""Options to open files with, so that FFmpeg does not decode frames only to find out what they are; for H.264 and VP9
-that takes as long as decoding five."""
+"""Options for opening files, so that FFmpeg does not decode frames only to detect their format; for H.264 and VP9 this
+detection takes as long as decoding five frames."""
 _MOST_KINDS = 256
 _CONFIRM = 3
-"""Packets that FFmpeg and a file's tables must agree on."""
+"""Number of packets for which FFmpeg and the file's own tables must agree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The form of a stream's frames."""
+    """Format of a stream's frames."""
 
     height: int
     width: int
     pixels: str
-    """FFmpeg's name of the format."""
+    """FFmpeg's name of the pixel format."""
     space: int
-    """The matrix, by its number in ITU-T H.273."""
+    """Number of the colour matrix in ITU-T H.273."""
     span: int
-    """The range of values, as FFmpeg numbers it."""
+    """Range of values, by FFmpeg's number (2: full range)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where the packets of a stream lie in a file that holds them as they are (MP4), in the order of decoding."""
+    """Positions of a stream's packets in a file that stores them unchanged (MP4), in decoding order."""
 
     times: npt.NDArray[np.int64]
-    """In the stream's units."""
+    """Times at which the packets' frames are shown, in the stream's units."""
     starts: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
     order: npt.NDArray[np.int64]
-    """The number of each frame's packet."""
+    """For each frame, in the order of times: index of its packet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The facts of a file besides its index: with them its packets can be read without opening it again."""
+    """Facts about a file besides its index; with both, its packets can be read without opening the file with FFmpeg
+    again."""
 
     codec: str
     header: bytes
-    """The decoder's configuration."""
+    """The decoder's configuration record (FFmpeg's extradata)."""
     facts: Facts
     table: Table | None
 
 
 _facts: dict[tuple[Any, ...], Facts] = {}
-"""By all that they follow from: files of one encoder are told by its header, without decoding."""
+"""Cache of frame formats, by everything that determines them: files of one encoder share an entry, so that only the
+first is decoded."""
 
 
 def require() -> Any:
-    """The package av. Raises SpecError where it is not installed."""
+    """Return the package av. Raises SpecError if it is not installed."""
     try:
         import av
     except ImportError as e:
@@ -94,20 +98,21 @@ def require() -> Any:
 
 
 class Clip:
-    """The first video stream of a file. Close it, or use it as a context."""
+    """The first video stream of a file, decoded by FFmpeg. Close it, or use it as a context manager; one thread at a
+    time."""
 
     unprobed: ClassVar[frozenset[str]] = frozenset()
-    """Codecs of which no frame is decoded when a file is opened, where the form of its frames is known already."""
+    """Codecs for which no frame is decoded at opening if the format of the frames is in the cache."""
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, colours: Colours = "rgb24",
         threads: int = 1, facts: Facts | None = None,
     ) -> None:  # fmt: skip
-        """``source``: a path, or the file's bytes. ``index``: of the same file, if it is known. ``colours``: of the
-        pictures, RGB, or the stream's own Y, Cb and Cr. ``threads``: that decode it; one, where files are decoded
-        beside each other. ``facts``: where they are known, the file is not opened. Raises SampleError."""
+        """``source``: path, or the file's bytes. ``index``: index of the same file, if already known. ``colours``:
+        decode to RGB, or to the stream's own Y, Cb and Cr. ``threads``: decoding threads; use one if several files are
+        decoded concurrently. ``facts``: frame format; if passed, the file is not opened. Raises SampleError."""
         self.container: Any
-        """The file, as av has it."""
+        """The file, as av's container."""
         self.stream: Any
         self._known, self._colours, self._threads = index, colours, threads
         self._av = av = require()
@@ -118,9 +123,9 @@ class Clip:
         if not isinstance(source, str) and not len(source):
             raise SampleError("truncated", "the file is empty")
         self._packets: list[Any] | None = None
-        """Where the index keeps the packets that it sees."""
+        """Packets that were read for the index, kept for `NvClip`; None if they are not kept."""
         self.table: Table | None = None
-        """Known once the index was made, of files that have one."""
+        """Table of packets, if the file has one; set when `index` is made."""
         if facts is None:
             self._open()
         else:
@@ -131,7 +136,7 @@ class Clip:
             raise SampleError("corrupt_data", "its video has no size")
         self._frames: Iterator[Any] | None = None
         self._at = -1
-        """The last frame that came out of them."""
+        """Number of the last frame that the decoder returned."""
 
     def _open(self) -> None:
         kind = None
@@ -153,7 +158,7 @@ class Clip:
             _facts[kind] = self.facts
 
     def _kind(self) -> tuple[Any, ...] | None:
-        """All that the form of the frames follows from, without decoding; None where that is not known."""
+        """Return everything that determines the format of the frames, without decoding; None if it is not known."""
         context = self.stream.codec_context
         header = bytes(context.extradata or b"")
         if self.codec == "vp9":  # the header of the first frame: profile, bits, colours, size
@@ -200,7 +205,7 @@ class Clip:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._frames = None  # a generator would hold it
         self._straight.close()
         with suppress(Exception):
@@ -213,7 +218,7 @@ class Clip:
 
     @property
     def guess(self) -> int:
-        """About how many frames there are, by the header alone."""
+        """Approximate number of frames, from the file's header alone."""
         if self.stream.frames:
             return int(self.stream.frames)
         rate = float(self.stream.average_rate or 25)
@@ -222,7 +227,8 @@ class Clip:
 
     @cached_property
     def index(self) -> Index:
-        """Times of all frames and of the key frames, in the stream's units; empty where packets do not tell."""
+        """Times of all frames, and times of the key frames, in the stream's units; both empty if the packets carry no
+        times."""
         return self._indexed() if self._known is None else self._known
 
     def _indexed(self) -> Index:
@@ -262,13 +268,14 @@ class Clip:
         return sorted(times), sorted(keys)
 
     def _tabled(self) -> Index | None:
-        """The index by the file's own tables, which FFmpeg's first packets must confirm; so no file is read for it."""
+        """Return the index from the file's own tables, so that the file need not be read; FFmpeg's first packets must
+        confirm it. None if it cannot be used."""
         if "mp4" not in self.container.format.name.split(",") or self.stream.codec_context.name in _HIDDEN:
             return None
         found = samples_of(self._source, int(self.stream.id))
         if found is None or len(found.sizes) != self.stream.frames:
             return None
-        if (index := self._confirmed(found)) is None:  # FFmpeg begins once more
+        if (index := self._confirmed(found)) is None:  # the demuxer starts again
             self.container.close()
             self._open()
         return index
@@ -295,12 +302,12 @@ class Clip:
 
     @cached_property
     def _shown(self) -> list[float]:
-        """Times of all frames by decoding them, for files whose packets do not tell; seconds."""
+        """Times of all frames in seconds, found by decoding, for files whose packets carry no times."""
         return [float(frame.time or 0.0) for frame in self._decoded(None)]
 
     @cached_property
     def times(self) -> npt.NDArray[np.float64]:
-        """Seconds at which each frame is shown; NaN-free, one for each frame. Raises SampleError."""
+        """Seconds at which each frame is shown, one number per frame, never NaN. Raises SampleError."""
         times, _ = self.index
         found = [float(t * self.stream.time_base) for t in times] if times else self._shown
         if not found:
@@ -311,8 +318,8 @@ class Clip:
         return len(self.times)
 
     def decode(self, wanted: Sequence[int], places: Places) -> None:
-        """Frames ``wanted`` (rising) into their ``places``. A later call goes on from there, where it can. Raises
-        SampleError."""
+        """Decode the frames ``wanted`` (ascending numbers) into their ``places``. If possible, a later call continues
+        where this one stopped. Raises SampleError."""
         times, keys = self.index
         if not times:
             self._count(wanted, places)
@@ -324,7 +331,7 @@ class Clip:
             if self._frames is None or number <= self._at or jumps:
                 self._frames, self._at = self._decoded(key), -1
             frame = self._next(number)
-            if frame is None:  # the seek missed it: from the start, once
+            if frame is None:  # the seek missed it: decode once from the start
                 self._frames, self._at = self._decoded(None), -1
                 while frame is None and self._at < number:
                     frame = self._next(number)
@@ -334,7 +341,7 @@ class Clip:
             self._write(frame, places(number))
 
     def _next(self, number: int) -> Any:
-        """Frame ``number``; None where the decoder gives a later one or ends."""
+        """Return frame ``number``; None if the decoder returns a later frame or reaches the end."""
         assert self._frames is not None
         times = self.index[0]
         for frame in self._frames:
@@ -345,7 +352,7 @@ class Clip:
         return None
 
     def _count(self, wanted: Sequence[int], places: Places) -> None:
-        """`decode` for files whose packets do not tell which frames there are."""
+        """Do the work of `decode` by counting decoded frames, for files whose packets carry no times."""
         if self._frames is None or (len(wanted) and wanted[0] <= self._at):
             self._frames, self._at = self._decoded(None), -1
         for number in wanted:
@@ -358,7 +365,7 @@ class Clip:
             self._write(frame, places(number))
 
     def _decoded(self, start: int | None) -> Iterator[Any]:
-        """Frames from the key frame at ``start`` on, or all of them."""
+        """Yield frames from the key frame at time ``start`` on; from the first frame if None."""
         try:
             if self._untouched and start in (None, *self.index[1][:1]):
                 pass
@@ -373,7 +380,7 @@ class Clip:
             raise SampleError("corrupt_data", f"damaged: {reason(e)}") from None
 
     def _pictures(self) -> Iterator[Any]:
-        """Frames from where the container is: each has a pts, and `_write` makes a picture of it."""
+        """Yield frames from the container's position on; each has a pts, and `_write` converts it to an image."""
         yield from self.container.decode(self.stream)
 
     def _sought(self, start: int) -> bool:
@@ -388,7 +395,7 @@ class Clip:
             raise SampleError("corrupt_data", f"frame {number} is damaged")
 
     def _write(self, frame: Any, places: Sequence[Any]) -> None:
-        """The picture of ``frame`` in its ``places``."""
+        """Write the image of ``frame`` to all its ``places``."""
         first = places[0]
         if self._colours == "rgb24" and frame.width == self.width and self._straight.convert(frame, first):
             places, picture = places[1:], first
@@ -398,12 +405,13 @@ class Clip:
             place[...] = picture
 
     def _picture(self, frame: Any) -> npt.NDArray[np.uint8]:
-        """RGB by the matrix and range that the stream names (BT.601 where it names none), or Y, Cb, Cr as they are."""
+        """Return RGB by the matrix and range that the stream declares (BT.601 if none), or the stream's Y, Cb, Cr."""
         size = self.width, self.height
         if self._colours != "rgb24":
             planes: npt.NDArray[np.uint8] = frame.to_ndarray(format=self._colours, width=size[0], height=size[1])
             return np.moveaxis(planes, 0, 2)
-        if self._converter is None:  # one for all frames: `to_ndarray` makes another each time, and a copy
+        # one converter for all frames: `to_ndarray` creates a converter and a copy each time
+        if self._converter is None:
             self._converter = self._av.video.reformatter.VideoReformatter()
             self._alone = {"threads": 1} if "threads" in (self._converter.reformat.__doc__ or "") else {}
         plane = self._converter.reformat(frame, *size, "rgb24", **self._alone).planes[0]
@@ -412,60 +420,62 @@ class Clip:
 
 
 def number_of(times: Sequence[int], time: int | None) -> int:
-    """The frame that is shown at ``time``, of all frames' ``times``; `NO_FRAME` where there is none."""
+    """Return the number of the frame that is shown at ``time``, given all frames' sorted ``times``; `NO_FRAME` if there
+    is none."""
     found = len(times) if time is None else bisect.bisect_left(times, time)
     return found if found < len(times) and times[found] == time else NO_FRAME
 
 
 def group_of(index: Index, number: int) -> int:
-    """Which group of pictures a frame is in: how many key frames come before it, with its own. Without an index, all
-    are in one."""
+    """Return the number of a frame's group of pictures: the number of key frames up to and including it. Without an
+    index, all frames are in group 0."""
     times, keys = index
     return bisect.bisect_right(keys, times[number]) if times else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A clip that is decoded up to some frame, and those of its frames that are wanted again."""
+    """An open clip that was decoded up to some frame, and those of its frames that the next batch also needs."""
 
     clip: Clip
     frames: Mapping[int, npt.NDArray[Any]]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.clip.close()
 
 
 class Glance(Clip):
-    """A clip of which nothing will be decoded by FFmpeg."""
+    """A clip that is opened for its facts and packets only: FFmpeg decodes none of its frames."""
 
     unprobed = frozenset(("h264", "hevc", "vp9", "av1"))
 
     @property
     def known(self) -> Known:
-        """The facts of the file; its table only once its index was asked for."""
+        """Facts of the file; they include its table only if `index` was read before."""
         return Known(self.codec, self.header, self.facts, self.table)
 
     @property
     def header(self) -> bytes:
-        """The decoder's configuration."""
+        """The decoder's configuration record (extradata)."""
         return bytes(self.stream.codec_context.extradata or b"")
 
 
 class Decoded(Clip):
-    """A clip of which frames will be decoded, and no more. H.264's decoder wants to know first how far frames are out
-    of order."""
+    """A clip that is opened only to decode frames. H.264 is still probed at opening: its decoder must learn how far
+    frames are reordered."""
 
     unprobed = Glance.unprobed - {"h264"}
 
 
 _VP9_HEADER = 10
 _START = -(1 << 40)
-"""A time before all frames."""
+"""A time before all frames, in the stream's units."""
 
 
 def _has_sequence(codec: str, header: bytes) -> bool:
-    """The decoder's configuration ``header`` of MP4 or Matroska holds what describes all frames."""
+    """Whether the decoder's configuration ``header`` of MP4 or Matroska contains the parameter sets that describe all
+    frames."""
     if codec == "h264":
         return len(header) > 6 and header[0] == 1 and header[5] & 31 > 0
     if codec == "hevc":
@@ -474,7 +484,7 @@ def _has_sequence(codec: str, header: bytes) -> bool:
 
 
 def reason(e: BaseException) -> str:
-    """The words of an error of FFmpeg's."""
+    """Return the message of an FFmpeg error."""
     return str(getattr(e, "strerror", None) or e or type(e).__name__)
 
 

@@ -1,5 +1,8 @@
-"""The tables of samples in MP4 and MOV files (ISO/IEC 14496-12): where each packet lies and when it is shown, without
-reading the packets. Whatever is unusual (fragments, several edits, groups of samples) is left to FFmpeg."""
+"""Read the sample tables of MP4 and MOV files (ISO/IEC 14496-12): position and time of each packet, without reading the
+packets.
+
+Called by `media`. Files with unusual tables (fragments, several edits, sample groups) are left to FFmpeg.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,19 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 _MOST = 64 << 20
-"""Bytes of a `moov` box that are read at once: a day of video has fewer."""
+"""Maximum size in bytes of a `moov` box; a day of video needs less."""
 _BOXES = 4096
-"""Boxes in one, or in a file, at most: an empty one has eight bytes, and takes as long as a large one."""
+"""Maximum number of boxes in one box, or in a file: an empty box has 8 bytes, and takes as long to read as a large
+one."""
 _LATER = bytes((1, 0, 0, 0))
-"""The version of tables with negative offsets."""
+"""First four bytes (version and flags) of tables with negative offsets."""
 _UNUSUAL = frozenset((b"stps", b"sbgp", b"sgpd", b"stz2", b"saiz"))
-"""Boxes that FFmpeg reads more out of than is read here."""
+"""Boxes from which FFmpeg takes more information than this module does; files that have one are left to FFmpeg."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The samples of a track in the order of decoding. Times are in units of the track."""
+    """Sample tables of one track, one element per packet in decoding order. Times are in the track's units."""
 
     decoded: I64
     shown: I64
@@ -45,7 +49,7 @@ def _opened(source: str | npt.NDArray[np.uint8]) -> Iterator[tuple[BinaryIO, int
 
 
 def _header(data: bytes) -> tuple[bytes, int, int]:
-    """Kind, size and bytes of the header of the box that ``data`` begins with."""
+    """Return (kind, size in bytes, header size in bytes) of the box at the start of ``data``."""
     size, kind, small = int.from_bytes(data[:4], "big"), data[4:8], 8
     if size == 1:
         size, small = int.from_bytes(data[8:16], "big"), 16
@@ -53,7 +57,8 @@ def _header(data: bytes) -> tuple[bytes, int, int]:
 
 
 def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and contents of the boxes in ``data``. Raises ValueError where they are cut off, or too many."""
+    """Yield (kind, contents) of each box in ``data``. Raises ValueError if a box is truncated, or if there are too
+    many."""
     at = count = 0
     while at + 8 <= len(data):
         kind, size, small = _header(data[at : at + 16])
@@ -65,7 +70,8 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _movie(file: BinaryIO, length: int) -> tuple[bytes, I64]:
-    """The contents of the box `moov`, and where boxes of media data begin and end, in order. Raises ValueError."""
+    """Return the contents of the `moov` box, and start and end of each media data box, in file order, int64[boxes, 2].
+    Raises ValueError."""
     at, count, movie, media = 0, 0, b"", list[tuple[int, int]]()
     while at + 8 <= length:
         file.seek(at)
@@ -83,7 +89,8 @@ def _movie(file: BinaryIO, length: int) -> tuple[bytes, I64]:
 
 
 def _entries(data: bytes, width: int, kind: str = ">u4") -> I64:
-    """The entries of a table, ``width`` numbers each. Raises ValueError where there are more or fewer than it says."""
+    """Return the entries of a table, ``width`` numbers each. Raises ValueError if their number differs from the one in
+    the table's header."""
     found = np.frombuffer(data, kind, offset=8).astype(np.int64).reshape(-1, width)
     if data[:4] not in (bytes(4), _LATER) or len(found) != int.from_bytes(data[4:8], "big"):
         raise ValueError("a table is of another length")
@@ -91,8 +98,8 @@ def _entries(data: bytes, width: int, kind: str = ">u4") -> I64:
 
 
 def samples_of(source: str | npt.NDArray[np.uint8], track: int) -> Samples | None:
-    """The samples of a track by its number, of a path or a file's bytes; None where its tables are not plain, or do not
-    fit the file."""
+    """Return the sample tables of track number ``track`` of a file (path or bytes); None if its tables are of an
+    unusual kind, or do not fit the file."""
     try:
         with _opened(source) as (file, length):
             movie, media = _movie(file, length)
@@ -143,21 +150,22 @@ def _samples(movie: bytes, track: int) -> Samples:
 
 
 def _each(runs: I64, count: int) -> I64:
-    """The values of ``count`` samples, by runs of so many of a value. Raises ValueError."""
-    if (runs[:, 0] < 0).any() or int(runs[:, 0].sum()) != count:  # before there is an array of them
+    """Expand runs (count, value) to one value per sample. Raises ValueError if the counts do not add up to
+    ``count``."""
+    if (runs[:, 0] < 0).any() or int(runs[:, 0].sum()) != count:  # before memory is allocated for them
         raise ValueError("its tables do not fit each other")
     values: I64 = np.repeat(runs[:, 1], runs[:, 0])
     return values
 
 
 def _scale(header: bytes) -> int:
-    """Units of a second, by the header of the movie or of a track's media."""
+    """Return the time units per second in the header of the movie, or of a track's media."""
     at = 20 if header[0] == 1 else 12
     return int.from_bytes(header[at : at + 4], "big")
 
 
 def _uncut(edits: bytes, shown: I64, movie: int, media: int) -> None:
-    """Raises ValueError unless the list of edits shows all frames, from the first on."""
+    """Check that the edit list shows all frames, from the first one on. Raises ValueError."""
     wide = 8 if edits[0] == 1 else 4
     lasting = int.from_bytes(edits[8 : 8 + wide], "big")
     first = int.from_bytes(edits[8 + wide : 8 + 2 * wide], "big", signed=True)

@@ -1,11 +1,12 @@
-"""Videos through NVDEC, as the package PyNvVideoCodec drives it: frames go from its surfaces to tensors on the GPU.
+"""Decode videos with NVDEC through the package PyNvVideoCodec: frames are converted from NVDEC's surfaces to tensors on
+the GPU.
 
-`NvClip` is a `Clip`: packets, index and seeks are those of the CPU, and frames are compared with the index by their
-times. Only what decodes is another. Whatever NVDEC refuses is the CPU's.
+`NvClip` is a `Clip`: packets, index and seeks are those of the CPU path, and frames are identified in the index by
+their times; only the decoder differs. CPU threads decode what NVDEC does not support.
 
-The threads that drive NVDEC do nothing else, so that its engines never wait for Python: others have read the packets
-before (`packets`), and a frame takes one call without the GIL, to decode it, and one that keeps it, to launch its
-conversion.
+The threads that drive NVDEC do nothing else, so that its engines never wait for Python: other threads have read the
+packets before (`packets`). A frame takes one call that decodes it, without the GIL, and one with the GIL that launches
+its conversion.
 """
 
 from __future__ import annotations
@@ -25,40 +26,41 @@ import numpy.typing as npt
 from ..context import Context
 from ..errors import SampleError
 from ..gpu.lane import Lane
+from .decoder_handoff import DecoderHandoff, SharedGroups
 from .media import NO_FRAME, Clip, Decoded, Index, Known, number_of
 from .packets import CODECS, Packet, Reading, Run
-from .relay import Ends, Relay
 
 _WEIGHTS = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593)}
-"""Of red and blue in luma, by the number of the matrix in ITU-T H.273; all others are taken for BT.601, as FFmpeg's
-converter does."""
+"""Weights of red and blue in luma, by the number of the matrix in ITU-T H.273. All other matrices are treated as
+BT.601, as FFmpeg's converter does."""
 _BT601 = (0.299, 0.114)
 _Matrix = tuple[float, float, float, float, float, float, bool]
 _FULL = 2
-"""The range of values in which black is 0, as FFmpeg numbers it."""
+"""FFmpeg's number of the range of values in which black is 0 (full range)."""
 _BLOCK = 256
 _THREADS = 8
 _MOST_KEPT = 64
-"""Frames that a batch keeps for the next, at most."""
+"""Maximum number of frames that a batch keeps for the next one."""
 
 
 class RefusedError(Exception):
-    """NVDEC does not take this, or gave up; the CPU is next."""
+    """NVDEC does not support this stream, or failed; the CPU then decodes it."""
 
 
 @cache
 def module() -> Any:
-    """The package PyNvVideoCodec; None where it is not installed, or finds no driver."""
+    """Return the package PyNvVideoCodec; None if it is not installed, or finds no driver."""
     try:
         import PyNvVideoCodec
-    except Exception:  # it looks for libraries of the driver while it is imported, and raises many kinds
+    except Exception:  # the import looks for libraries of the driver, and raises many kinds of errors
         return None
     return PyNvVideoCodec
 
 
 @dataclass(slots=True)
 class _Kept:
-    """A decoder, the height and width that it was made for, and those and the header of its last stream."""
+    """A cached decoder, the maximum height and width that it was created for, and height, width and header of its last
+    stream."""
 
     decoder: Any
     most: tuple[int, int]
@@ -67,15 +69,15 @@ class _Kept:
 
 @dataclass(slots=True)
 class Decoders:
-    """The decoders of one thread at a time, with a stream of their own."""
+    """NVDEC decoders, and the CUDA stream that they use; one thread at a time owns them (`borrowed`)."""
 
     lane: Lane
     kept: dict[tuple[str, int], _Kept] = field(default_factory=dict)
-    """By codec and bits of a sample."""
+    """Decoders by codec and bits per colour sample."""
 
     def of(self, codec: str, bits: int, height: int, width: int, header: bytes) -> Any:
-        """A decoder with nothing in it, reconfigured where one is there for another size or ``header``. Raises
-        RefusedError."""
+        """Return a decoder without pending frames; an existing one is reconfigured for another size or ``header``.
+        Raises RefusedError."""
         found, stream = self.kept.get((codec, bits)), (height, width, header)
         try:
             if found is not None and height <= found.most[0] and width <= found.most[1]:
@@ -96,7 +98,7 @@ class Decoders:
         return decoder
 
     def drop(self, codec: str, bits: int) -> None:
-        """Forget a decoder that failed, or has frames left in it."""
+        """Drop a decoder that failed, or that has pending frames."""
         self.kept.pop((codec, bits), None)
 
 
@@ -106,8 +108,8 @@ _lock = threading.Lock()
 
 @contextmanager
 def borrowed(index: int, *, on_host: bool = False) -> Iterator[Decoders]:
-    """Decoders on GPU ``index`` for this thread, or only their stream, where the CPU decodes; there are as many as
-    threads ever decoded at once."""
+    """Provide decoders on GPU ``index`` for the calling thread; with ``on_host``, only their CUDA stream, for frames
+    that the CPU decodes. There are as many as threads that ever decoded at the same time."""
     decoders = _borrow(index, on_host=on_host)
     try:
         with decoders.lane:
@@ -130,7 +132,7 @@ def _give_back(decoders: Decoders, *, on_host: bool = False) -> None:
 
 
 def forget() -> None:
-    """Let go of all decoders that are idle."""
+    """Free all cached decoders that no thread uses."""
     with _lock:
         idle = [d for found in _idle.values() for d in found]
         _idle.clear()
@@ -148,22 +150,22 @@ def _context() -> int:
 
 @dataclass(slots=True)
 class _Left:
-    """A decoder, packets and frames that a batch leaves to the next one; see `relay`."""
+    """Decoder, packets and frames that a batch passes to the next one through a `decoder_handoff.DecoderHandoff`."""
 
     kind: tuple[str, int]
-    """Codec and bits of a sample."""
+    """Codec and bits per colour sample."""
     frames: dict[int, Any] = field(default_factory=dict)
-    """By number; on the device, or on the host with ``clip``."""
+    """Decoded frames by number: on the device, or on the host if ``clip`` is set."""
     decoders: Decoders | None = None
-    """With one in the middle of a group."""
+    """Decoders, one of which is paused in the middle of a group of pictures; None if no decoder is passed on."""
     packets: list[Packet] = field(default_factory=list)
-    """Which it was not fed yet."""
+    """Packets that the paused decoder was not fed yet."""
     clip: Clip | None = None
-    """The file as the CPU decodes it, because of ``why``."""
+    """The file as the CPU decodes it, for the reason ``why``; None if NVDEC decodes it."""
     why: str = ""
 
     def close(self) -> None:
-        """Nobody goes on from here."""
+        """Free decoders and file; called if no batch continues from here."""
         if self.decoders is not None:
             self.decoders.drop(*self.kind)
             _give_back(self.decoders)
@@ -172,7 +174,8 @@ class _Left:
 
 
 class NvClip(Reading):
-    """A clip whose pictures are surfaces of NVDEC: `read`, then `show`. Reading needs no GPU, and showing no file."""
+    """A clip whose frames are surfaces of NVDEC: `read` packets first, then `show` frames. Reading needs no GPU,
+    showing needs no file."""
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, known: Known | None = None
@@ -181,24 +184,28 @@ class NvClip(Reading):
         self.kept: dict[int, Any] = {}
         """Frames that the next batch wants, too."""
         self._unfinished, self._shares = 0, False
-        self._leaves: tuple[Relay[_Left], _Left] | None = None
+        self._leaves: tuple[DecoderHandoff[_Left], _Left] | None = None
         self._lock = threading.Lock()
         self._matrix = matrix_of(self.facts.space, self.facts.span, self.facts.pixels)
 
-    def read(self, numbers: Iterable[int], ends: Ends | None = None) -> Self:
-        super().read(numbers, ends)
-        self._unfinished, self._shares = len(self.parts), ends is not None and bool(ends.again)
+    def read(self, numbers: Iterable[int], shared: SharedGroups | None = None) -> Self:
+        super().read(numbers, shared)
+        self._unfinished, self._shares = (
+            len(self.parts),
+            shared is not None and bool(shared.repeated_frames),
+        )
         return self
 
     def refused_by(self, index: int) -> str:
-        """Why GPU ``index`` decodes nothing of this kind, where that is known."""
+        """Reason why GPU ``index`` cannot decode streams of this kind, if already known; else empty."""
         return self.refused or _unsupported.get((index, self.name, self.bits), "")
 
     def show(
         self, run: Run, decoders: Decoders, places: Mapping[int, Sequence[int]], left: _Left | None = None
     ) -> _Left | None:
-        """The frames of one run at their ``places``, addresses on the device, on the stream of ``decoders``, with what
-        the batch before has ``left``; what this one leaves. Raises RefusedError."""
+        """Write the frames of one run to their ``places`` (device addresses), on the stream of ``decoders``, continuing
+        from what the previous batch has ``left``. Return what this run leaves to the next batch. Raises RefusedError.
+        """
         if known := self.refused_by(decoders.lane.index):
             raise RefusedError(known)
         if not run.wanted:
@@ -211,15 +218,15 @@ class NvClip(Reading):
                 raise
             if left is not None:
                 raise
-            # Maybe it was not made for this stream. A new one that was fed a stream may take one that begins in an open
-            # group; it stays, if it did not fail.
+            # The decoder may not have been created for this stream. A new decoder that was fed one stream may accept a
+            # stream that begins in an open group; it stays cached if it did not fail.
             return self._shown_by(decoders, run, places, None)
 
     def _shown_by(
         self, decoders: Decoders, run: Run, places: Mapping[int, Sequence[int]], left: _Left | None
     ) -> _Left | None:
         kind, lane, size = (self.name, self.bits), decoders.lane, self.height * self.width * 3
-        passes, last, again = run.ends.after is not None, run.wanted[-1], run.ends.again
+        passes, last, again = run.shared.after is not None, run.wanted[-1], run.shared.repeated_frames
         waiting, kept = dict(run.times), dict[int, Any]()
         fed = run.fed
         if left is not None:
@@ -230,7 +237,7 @@ class NvClip(Reading):
                         lane.copy(place, lane.address(frame), size)
                 if number in again or (passes and number > last):
                     kept[number] = frame
-        if not passes:  # others begin with what follows
+        if not passes:  # later batches feed the remaining packets
             fed = fed[: 1 + max((k for k, (_, _, pts, _) in enumerate(fed) if pts in waiting), default=-1)]
         on = left is not None and left.decoders is not None
         self.kept |= {n: frame for n, frame in kept.items() if n in again}
@@ -275,8 +282,9 @@ class NvClip(Reading):
             return _Left(kind, kept, decoders, fed[count:])
         return _Left(kind, kept) if passes and run.complete and len(kept) < _MOST_KEPT else None
 
-    def leave(self, after: Relay[_Left] | None, leaves: _Left | None) -> None:
-        """A part is done. The last one hands on what it ``leaves``, once all frames that are wanted again are there."""
+    def leave(self, after: DecoderHandoff[_Left] | None, leaves: _Left | None) -> None:
+        """Record that one part is complete. The last part passes on what it ``leaves``, once all frames that the next
+        batch needs again are decoded."""
         with self._lock:
             self._unfinished -= 1
             if after is not None and leaves is not None:
@@ -288,7 +296,7 @@ class NvClip(Reading):
         after.give(leaves)
 
     def on_host(self) -> Clip:
-        """The same clip, decoded by the CPU."""
+        """Return the same clip, to be decoded by the CPU."""
         return Decoded(self._source, self.index)
 
 
@@ -296,15 +304,15 @@ _SURFACE = np.dtype(
     [("planes", np.uint64, 2), ("out", np.uint64), ("pitch", np.int64), ("size", np.int32, 2), ("numbers", "f4", 7)],
     align=True,
 )  # fmt: skip
-"""Surface of video.cu."""
+"""Layout of `Surface` in video.cu."""
 
 
 class _Converter:
-    """RGB of surfaces of one size."""
+    """Converter of NVDEC surfaces of one size to RGB."""
 
     def __init__(self, lane: Lane, height: int, width: int, bits: int, matrix: _Matrix) -> None:
         self._nbytes, self._height, self._width = (1 if bits == 8 else 2), height, width
-        # samples of more than 8 bits stand in the high bits of 16
+        # samples of more than 8 bits are stored in the high bits of 16
         unit = 1.0 if bits == 8 else 2.0**-8
         if matrix[-1] and bits > 8:
             unit = 255 / ((2.0**bits - 1) * 2.0 ** (16 - bits))
@@ -315,8 +323,8 @@ class _Converter:
         self._launch = lane.work().steady(kernel, -(-height * width // _BLOCK), _BLOCK, self._values)
 
     def convert(self, surface: Any, places: Sequence[int]) -> None:
-        """RGB of ``surface`` at ``places``, addresses on the device. Raises RefusedError where the surface is not what
-        the file promised."""
+        """Write RGB of ``surface`` to ``places`` (device addresses). Raises RefusedError if the surface has another
+        size than the file declares."""
         luma, chroma = surface.GetPtrToPlane(0), surface.GetPtrToPlane(1)
         pitch, rest = divmod(chroma - luma, self._height)
         if rest or pitch < self._width * self._nbytes:
@@ -329,15 +337,17 @@ class _Converter:
 
 
 _unsupported: dict[tuple[int, str, int], str] = {}
-"""Codecs that a GPU has refused with so many bits, and its words: that takes a decoder's time to make."""
+"""Messages of GPUs that do not support a codec with some number of bits, by (GPU, codec, bits): finding out takes as
+long as creating a decoder."""
 
 
 def decode_all(
     index: int, jobs: Iterable[tuple[NvClip, Mapping[int, Sequence[int]]]], fill: npt.NDArray[np.uint8]
 ) -> Iterator[tuple[str | SampleError, float]]:
-    """Frames of clips, which were read, at places by their numbers: addresses on GPU ``index``. Each frame is decoded
-    once, those without a number are of the value ``fill``; the CPU does what NVDEC refuses. For each clip the reason,
-    where it did, or what is wrong with it, and the seconds of the threads."""
+    """Decode frames of clips whose packets were read, and write them to places (addresses on GPU ``index``) by frame
+    number. Each frame is decoded once; `NO_FRAME` is filled with ``fill``. CPU threads decode what NVDEC does not
+    support. Yield for each clip, in order, the reason why the CPU decoded it (empty if NVDEC did) or its error, and the
+    seconds that threads took."""
     begun: list[list[Future[_Found]]] = []
     try:
         for clip, places in jobs:
@@ -348,14 +358,14 @@ def decode_all(
             whys = [what for what, _ in found if isinstance(what, str) and what]
             yield (bad or whys or [""])[0], sum(seconds for _, seconds in found)
     finally:
-        for part in [p for parts in begun for p in parts]:  # they write into memory of the caller's
+        for part in [p for parts in begun for p in parts]:  # they write into the caller's memory
             with suppress(Exception):
                 _settled(part)
 
 
 _Outcome = tuple[str | SampleError, float]
 _Found = Any
-"""An outcome, or the future of one, or of such a future."""
+"""An outcome, or the future of an outcome or of such a future."""
 
 
 def _settled(part: Future[_Found]) -> _Outcome:
@@ -369,19 +379,20 @@ def _settled(part: Future[_Found]) -> _Outcome:
 def _begun(
     index: int, clip: NvClip, part: list[Run], places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
 ) -> Future[_Found]:
-    """Have a thread decode one part, once what it goes on from is there: threads do not wait for each other."""
-    before = part[0].ends.before
+    """Decode one part in a thread, once the decoder that it continues from is available: threads do not wait for each
+    other. Return the future of its outcome."""
+    before = part[0].shared.before
     if before is None:
         return threads().submit(_decode, index, clip, part, places, fill, None)
     later = Future[_Found]()
 
     def go_on(left: Any) -> None:
-        if left is not None and not isinstance(left, _Left):  # the CPU's, where the batch before was
+        if left is not None and not isinstance(left, _Left):  # the CPU decoded the previous batch
             left.close()
             left = None
         try:
             later.set_result(threads().submit(_decode, index, clip, part, places, fill, left))
-        except RuntimeError as e:  # the interpreter ends
+        except RuntimeError as e:  # the interpreter is shutting down
             later.set_exception(e)
 
     before.then(go_on)
@@ -392,10 +403,10 @@ def _decode(
     index: int, clip: NvClip, part: list[Run], places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8],
     left: _Left | None,
 ) -> _Found:  # fmt: skip
-    """One part, by NVDEC; or what a thread of the CPU begins with, and this one does not wait for."""
+    """Decode one part with NVDEC; if that fails, return the future of a CPU thread that decodes it, without waiting."""
     from ..codecs.threaded_decode import threads as cpu_threads
 
-    began, ends, leaves = time.perf_counter(), part[-1].ends, None
+    began, shared, leaves = time.perf_counter(), part[-1].shared, None
     if left is not None and left.clip is None and not part[0].continued:
         left.close()
         left = None
@@ -409,11 +420,11 @@ def _decode(
                     raise RefusedError(left.why)
                 for run in part:
                     leaves = _shown(clip, run, decoders, places, left if run is part[0] else None)
-            except RefusedError as e:  # the CPU has the last word on damage
-                if ends.after is not None and not clip.refused_by(index):
-                    ends.after.fail()
+            except RefusedError as e:  # only the CPU decides whether a file is damaged
+                if shared.after is not None and not clip.refused_by(index):
+                    shared.after.fail()
                 wanted = [n for run in part for n in run.wanted]
-                return cpu_threads().submit(_by_cpu, index, clip, wanted, places, str(e), ends, left)
+                return cpu_threads().submit(_by_cpu, index, clip, wanted, places, str(e), shared, left)
             except SampleError as e:
                 return e.bare(), time.perf_counter() - began
             finally:
@@ -423,14 +434,15 @@ def _decode(
     finally:
         if leaves is None or leaves.decoders is None:
             _give_back(decoders)
-    clip.leave(ends.after, leaves)
+    clip.leave(shared.after, leaves)
     return "", time.perf_counter() - began
 
 
 def _shown(
     clip: NvClip, run: Run, decoders: Decoders, places: Mapping[int, Sequence[int]], left: _Left | None
 ) -> _Left | None:
-    """One run, from what was ``left``; where there is nothing, or it does not go on from there, from its key frame."""
+    """Decode one run, continuing from ``left``; without it, or if NVDEC cannot continue there, from the run's key
+    frame."""
     if not run.continued or left is not None:
         try:
             return clip.show(run, decoders, places, left)
@@ -443,29 +455,29 @@ def _shown(
 
 
 def _by_cpu(
-    index: int, clip: NvClip, wanted: Sequence[int], places: Mapping[int, Sequence[int]], why: str, ends: Ends,
-    left: _Left | None,
+    index: int, clip: NvClip, wanted: Sequence[int], places: Mapping[int, Sequence[int]], why: str,
+    shared: SharedGroups, left: _Left | None,
 ) -> _Outcome:  # fmt: skip
     began, picture, kept = time.perf_counter(), np.empty((clip.height, clip.width, 3), np.uint8), dict[int, Any]()
     other = clip.on_host() if left is None or left.clip is None else left.clip
     frames = {} if left is None or left.clip is None else left.frames
     try:
         with borrowed(index, on_host=True) as decoders:
-            for n in wanted:  # one at a time: the host may not have room for a whole video
+            for n in wanted:  # one frame at a time: host memory may be too small for a whole video
                 if n in frames:
                     picture[...] = frames[n]
                 else:
                     other.decode([n], lambda _: [picture])
                 for place in places[n]:
                     _send(decoders.lane, place, picture)
-                if n in ends.again:
+                if n in shared.repeated_frames:
                     kept[n] = picture.copy()
                 decoders.lane.synchronize()
         if clip.refused_by(index):
             clip.kept |= kept
-        if ends.after is None:
+        if shared.after is None:
             other.close()
-        clip.leave(ends.after, None if ends.after is None else _Left(("", 0), kept, clip=other, why=why))
+        clip.leave(shared.after, None if shared.after is None else _Left(("", 0), kept, clip=other, why=why))
     except BaseException as e:
         other.close()
         if isinstance(e, SampleError):
@@ -475,7 +487,7 @@ def _by_cpu(
 
 
 def report(ctx: Context, why: str, seconds: float, count: int = 1) -> None:
-    """Tell what decoded ``count`` samples, and ``why`` it was the CPU."""
+    """Report which decoder processed ``count`` samples, and, if it was the CPU, the reason ``why``."""
     ctx.decoded_by("CPU threads" if why else "NVDEC", count, seconds)
     if why and ctx.count is not None:
         ctx.count(f"not for NVDEC: {why}", count)
@@ -483,7 +495,7 @@ def report(ctx: Context, why: str, seconds: float, count: int = 1) -> None:
 
 @cache
 def threads() -> ThreadPoolExecutor:
-    """The threads that drive NVDEC: more of them wait for each other in the driver."""
+    """Return the threads that drive NVDEC; with more than `_THREADS`, they would wait for each other in the driver."""
     return ThreadPoolExecutor(_THREADS, "nvdec")
 
 
@@ -496,15 +508,15 @@ def _send(lane: Lane, address: int, host: npt.NDArray[np.uint8]) -> None:
 
 
 def _reason(e: Exception) -> str:
-    """The one line of the package's messages that says what is wrong, else the first."""
+    """Return the line of the package's error message that names the problem, else the first line."""
     lines = [line.strip() for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("Error Type")), lines[0])
 
 
 def matrix_of(space: int, span: int, pixels: str) -> _Matrix:
-    """Factor and offset of luma, Cr's part of red, Cb's and Cr's of green, Cb's of blue, and whether the range is full,
-    of a matrix and a range by their numbers in ITU-T H.273 and FFmpeg. It is the inverse of Y = R r + G g + B b, Cb =
-    (B - Y) / (2 - 2 b), Cr = (R - Y) / (2 - 2 r), for values as 8 bits have them."""
+    """Return, for a matrix (number in ITU-T H.273) and a range (FFmpeg's number): luma factor, luma offset, Cr's factor
+    for red, Cb's and Cr's for green, Cb's for blue, and whether the range is full. They invert Y = R r + G g + B b, Cb
+    = (B - Y) / (2 - 2 b), Cr = (R - Y) / (2 - 2 r), for 8-bit values."""
     r, b = _WEIGHTS.get(space, _BT601)
     g = 1 - r - b
     full = span == _FULL or pixels.startswith("yuvj")

@@ -1,6 +1,7 @@
-"""Packets of videos as NVDEC takes them, read from files or from bytes without a GPU.
+"""Read packets of videos from files or from bytes in the form that NVDEC takes; no GPU is needed.
 
-Packets, index and seeks are those of `Clip`. Threads of their own read them, before those that drive NVDEC begin.
+Packets, index and seeks are those of `media.Clip`. Dedicated threads read them before the threads that drive NVDEC
+start.
 """
 
 from __future__ import annotations
@@ -20,20 +21,22 @@ import numpy.typing as npt
 
 from ..kernels import Kernels
 from .byte_streams import annexb, interlaced, parameter_sets
+from .decoder_handoff import SharedGroups
 from .media import FAR, NO_FRAME, Glance, Index, Known, Table, group_of, number_of
-from .relay import Ends
 
 CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
-"""PyNvVideoCodec's names; VP8 has packets that show nothing, so that its frames are counted by decoding them."""
+"""PyNvVideoCodec's names of codecs. VP8 is missing: some of its packets show no frame, so that frames are counted by
+decoding."""
 _BITS = {"yuv420p": 8, "yuvj420p": 8, "yuv420p10le": 10, "yuv420p12le": 12}
 _READERS = 4
 _LEAST = 96
-"""Frames that a thread takes at once, unless there are fewer."""
+"""Minimum number of frames for one thread, if there are as many."""
 _MORE = 24
-"""Frames whose packets are read after the last one of a batch, where the next batch goes on there: NVDEC gives a frame
-when it knows that none comes before it, and it may have up to 16 waiting."""
+"""Frames whose packets are also read after the last frame of a batch, if the next batch continues there: NVDEC outputs
+a frame when it knows that no earlier one follows, and may hold back up to 16."""
 _APART = 4
-"""How much larger than its packets the part of a file may be that is read with them: sound stands between them."""
+"""Maximum ratio of a file range to the packets in it for which the whole range is read at once: audio is stored between
+packets."""
 
 
 _loops: Any = Kernels(".packets_cpu", __package__)
@@ -41,73 +44,74 @@ _loops: Any = Kernels(".packets_cpu", __package__)
 
 @dataclass(slots=True)
 class Run:
-    """Packets that follow each other from a key frame on, as NVDEC takes them, and the frames wanted of them."""
+    """Consecutive packets from a key frame on, in NVDEC's form, and the frames that are needed from them."""
 
     wanted: list[int]
-    """Numbers of the frames."""
+    """Numbers of the frames that are needed."""
     times: dict[int, int] = field(default_factory=dict)
-    """The numbers by the frames' times."""
+    """Numbers of the needed frames by their times."""
     data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     packets: list[tuple[int, int, int]] = field(default_factory=list)
-    """Where in the data each begins, its bytes, and its time."""
-    ends: Ends = field(default_factory=Ends)
+    """For each packet: offset in ``data``, size in bytes, time."""
+    shared: SharedGroups = field(default_factory=SharedGroups)
     continued: bool = False
-    """The packets follow those of the batch before."""
+    """Whether the packets follow those of the previous batch, instead of beginning at a key frame."""
     complete: bool = False
-    """They go to the end of the file."""
+    """Whether the packets extend to the end of the file."""
 
     @property
     def fed(self) -> list[Packet]:
-        """The packets by their addresses."""
+        """The packets with their addresses, as NVDEC is fed."""
         base = int(self.data.ctypes.data)
         return [(base + at, size, pts, self.data) for at, size, pts in self.packets]
 
 
 Packet = tuple[int, int, int, npt.NDArray[np.uint8]]
-"""Address, bytes, time, and the array that it lies in."""
+"""Address, size in bytes, time, and the array that contains the packet."""
 
 
 @dataclass(slots=True)
 class Rest:
-    """A file that is read up to somewhere."""
+    """An open file that was read up to some packet, for the next batch to read on."""
 
     clip: Reading
-    """Has it open."""
+    """Clip that has the file open."""
     packets: Iterator[Any]
     key: int
-    """The time of the key frame that they begin with."""
+    """Time of the key frame with which the packets begin."""
     last: int = -1
-    """The last frame that was wanted."""
+    """Number of the last frame that was needed."""
     seen: set[int] = field(default_factory=set)
-    """Times of later frames whose packets were read."""
+    """Times of later frames whose packets were already read."""
     at: int = -1
-    """The next packet of the file's table, where that is used."""
+    """Index of the next packet in the file's table; -1 if no table is used."""
     complete: bool = False
 
 
 class Reading(Glance):
-    """A clip whose packets are read for NVDEC: `read` leaves them in `parts`."""
+    """A clip whose packets are read for NVDEC: `read` puts them into `parts`."""
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, known: Known | None = None
     ) -> None:
-        """``known``: of the same file; if it has a table, the file is not opened. Raises SampleError as `Clip` does."""
+        """``known``: facts of the same file; if they include a table, the file is not opened. Raises SampleError as
+        `Clip` does."""
         known = None if known is None or known.table is None else known
         super().__init__(source, index, facts=None if known is None else known.facts)
         if index is None and not isinstance(source, str):
-            self._packets = []  # the index reads the file once, and once is enough
+            self._packets = []  # the index reads the file once; its packets need not be kept
         self._header = self.header if known is None else known.header
         self.table = None if known is None else known.table
         self.parts: list[list[Run]] = []
-        """The frames that were read, each part the work of one thread."""
+        """Runs of packets that were read; each part is the work of one thread."""
         self.rest: Rest | None = None
-        """Where the next batch reads on."""
+        """Where the next batch reads on; None if no batch does."""
         self.name = self.codec if known is None else known.codec
         self.bits = _BITS.get(self.facts.pixels, 0)
 
     @property
     def refused(self) -> str:
-        """Why NVDEC is not asked; empty where it is."""
+        """Reason why NVDEC does not decode this clip; empty if it does."""
         if self.name not in CODECS or not self.bits:
             return f"{self.name}, {self.facts.pixels}"
         if self.height % 2 or self.width % 2:
@@ -116,27 +120,27 @@ class Reading(Glance):
             return f"{self.name}, interlaced"  # it would mix the fields of frames, which the CPU weaves
         return "" if self.index[0] else "packets without times"
 
-    def read(self, numbers: Iterable[int], ends: Ends | None = None) -> Self:
-        """Read what frames ``numbers`` need, and let go of the file, unless the next batch reads on. ``ends``: what
-        this one shares with its neighbours. Raises SampleError."""
-        ends = ends or Ends()
+    def read(self, numbers: Iterable[int], shared: SharedGroups | None = None) -> Self:
+        """Read the packets that frames ``numbers`` need, and close the file unless the next batch reads on.
+        ``shared``: groups of pictures that this batch shares with its neighbours. Raises SampleError."""
+        shared = shared or SharedGroups()
         wanted = sorted(set(numbers))
         if wanted[:1] == [NO_FRAME]:
             del wanted[0]
-        first = [n for n in wanted if ends.before is not None and group_of(self.index, n) <= ends.before.group]
+        first = [n for n in wanted if shared.before is not None and group_of(self.index, n) <= shared.before.group]
         parts = [[first]] if first else []
         if len(first) < len(wanted) or not parts:
             others = wanted[len(first) :]
             parts += self._cut(others) if self.index[0] else [[others]]
-        before = self._rest_before(ends) if first and not self.refused else None
+        before = self._rest_before(shared) if first and not self.refused else None
         self.parts = []
         for part in parts:
             self.parts.append([])
             for run in part:
                 last = run is parts[-1][-1]
-                shares = ends.of(first=run is first, last=last)
+                shares = shared.of(first=run is first, last=last)
                 rest = before if run is first else None
-                self.parts[-1].append(Run(run, ends=shares) if self.refused else self._run(run, shares, rest))
+                self.parts[-1].append(Run(run, shared=shares) if self.refused else self._run(run, shares, rest))
         self._packets = None
         if self.rest is None or self.rest.clip is not self:
             self.close()
@@ -144,17 +148,18 @@ class Reading(Glance):
             before.clip.close()
         return self
 
-    def _rest_before(self, ends: Ends) -> Rest | None:
-        """Where the batch before stopped to read, which only this one may ask."""
-        found = None if ends.before is None or ends.before.reading is None else ends.before.reading.result()
+    def _rest_before(self, shared: SharedGroups) -> Rest | None:
+        """Return where the previous batch stopped reading, and take it over; None if it failed. Called once."""
+        found = None if shared.before is None or shared.before.reading is None else shared.before.reading.result()
         if not isinstance(found, Reading):
             return None
         rest, found.rest = found.rest, None
         return rest
 
     def _cut(self, wanted: list[int]) -> list[list[list[int]]]:
-        """``wanted`` in parts for several threads, that begin at key frames of their own; and these where there is much
-        between two frames, and a key frame. Parts are not too short: at its end each leaves an engine idle."""
+        """Divide ``wanted`` into parts for several threads, each beginning at a key frame, and parts into runs where a
+        key frame and many unneeded frames lie between two needed ones. Parts are not too short: each leaves an engine
+        idle at its end."""
         times, keys = self.index
         parts: list[list[list[int]]] = [[wanted[:1]]]
         for last, number in pairwise(wanted):
@@ -166,12 +171,17 @@ class Reading(Glance):
             parts[-1][-1].append(number)
         return parts
 
-    def _run(self, wanted: list[int], ends: Ends, rest: Rest | None) -> Run:
-        """Read on from ``rest``, or from a key frame."""
+    def _run(self, wanted: list[int], shared: SharedGroups, rest: Rest | None) -> Run:
+        """Read packets for ``wanted``, continuing from ``rest`` or from a key frame."""
         if not wanted:
             return Run([])
         times, keys = self.index
-        run = Run(wanted, {times[number]: number for number in wanted}, ends=ends, continued=rest is not None)
+        run = Run(
+            wanted,
+            {times[number]: number for number in wanted},
+            shared=shared,
+            continued=rest is not None,
+        )
         if self.table is not None and (rest is None or rest.at >= 0):
             if self._by_table(run, rest, self.table):
                 return run
@@ -182,17 +192,17 @@ class Reading(Glance):
             key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
             rest = Rest(self, self._from(key), key)
         left = {times[number] for number in wanted if number > rest.last} - rest.seen
-        end, more = times[wanted[-1]], _MORE if ends.after is not None else 0
+        end, more = times[wanted[-1]], _MORE if shared.after is not None else 0
         rest.seen = {t for t in rest.seen if t > end}
         parts, at, unit_of = list[bytes](), 0, self._converter_of_packets()
-        with suppress(*self.errors):  # what is missing will not come out, and the CPU has the last word on damage
+        with suppress(*self.errors):  # missing frames are not decoded; only the CPU decides whether the file is damaged
             while left or len(rest.seen) < more:
                 packet = next(rest.packets, None)
                 if packet is None:
                     rest.complete = True
                     break
                 if self.name == "hevc" and packet.pts is not None and packet.pts < rest.key:
-                    continue  # of an open group: NVDEC leaves it out, and gives its time to a later frame
+                    continue  # a frame of an open group: NVDEC drops it, and would assign its time to a later frame
                 left.discard(packet.pts)
                 if more and packet.pts is not None and packet.pts > end:
                     rest.seen.add(packet.pts)
@@ -205,19 +215,21 @@ class Reading(Glance):
         return run
 
     def _by_table(self, run: Run, rest: Rest | None, table: Table) -> bool:
-        """`_run` without asking FFmpeg for each packet; False where the file is not what the table says."""
+        """Do the work of `_run` from the file's table, without a call of FFmpeg per packet. Return False if the file
+        does not match the table."""
         (times, keys), wanted = self.index, run.wanted
         key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)] if rest is None else rest.key
         first = int(table.order[bisect.bisect_left(times, key)]) if rest is None else rest.at
         stop = 1 + int(table.order[[n for n in wanted if rest is None or n > rest.last]].max(initial=first - 1))
-        if run.ends.after is not None:
+        if run.shared.after is not None:
             low = max(first, stop - _MORE)
             later = np.flatnonzero(table.times[low : stop + 2 * _MORE] > times[wanted[-1]])
             stop = max(stop, low + int(later[:_MORE].max(initial=-1)) + 1)
             self.rest = Rest(self, iter(()), key, wanted[-1], at=stop, complete=stop == len(times))
         run.complete = stop == len(times)
         which = np.arange(first, stop)
-        if self.name == "hevc":  # of an open group: NVDEC leaves it out, and gives its time to a later frame
+        # frames of an open group: NVDEC drops them, and would assign their times to later frames
+        if self.name == "hevc":
             which = which[table.times[which] >= key]
         if not len(which):
             return True
@@ -242,7 +254,7 @@ class Reading(Glance):
         return True
 
     def _copied(self, start: int, out: npt.NDArray[np.uint8]) -> bool:
-        """Bytes of the file from ``start`` on, if it has as many."""
+        """Copy bytes of the file from ``start`` on into ``out``; False if the file is shorter."""
         if not isinstance(self._source, str):
             part = self._source[start : start + len(out)]
             if len(part) == len(out):
@@ -256,21 +268,23 @@ class Reading(Glance):
             return False
 
     def anew(self, run: Run) -> list[Run]:
-        """The frames of ``run``, from a key frame on. Raises SampleError."""
+        """Return runs for the frames of ``run`` that begin at key frames, read from the file again. Raises
+        SampleError."""
         with type(self)(self._source, self.index) as clip, reading:
             return [other for part in clip.read(run.wanted).parts for other in part]
 
     def _converter_of_packets(self) -> Callable[[Any, bool], bytes]:
-        """Makes NVDEC's bytes of a packet, the first of a run or not."""
+        """Return a function (packet, is first of its run) that converts a packet to the bytes that NVDEC reads."""
         if self.name not in ("h264", "hevc") or self._header[:1] != b"\1":
             return lambda packet, _first: bytes(packet)
         sets = parameter_sets(self.name, self._header)
-        if sets is not None:  # FFmpeg's filter gives the same, and gives the GIL away several times for each packet
+        # gives the same bytes as FFmpeg's filter, which releases and takes the GIL several times per packet
+        if sets is not None:
             return lambda packet, first: annexb(bytes(packet), sets if first else b"")
         made = self._av.bitstream.BitStreamFilterContext(f"{self.name}_mp4toannexb", self.stream)
 
         def filtered(packet: Any, _first: bool) -> bytes:
-            copy = self._av.Packet(bytes(packet))  # the filter takes it away
+            copy = self._av.Packet(bytes(packet))  # the filter takes the packet's data away
             copy.pts, copy.dts, copy.time_base, copy.is_keyframe = (
                 packet.pts, packet.dts, packet.time_base, packet.is_keyframe,
             )  # fmt: skip
@@ -279,7 +293,7 @@ class Reading(Glance):
         return filtered
 
     def _from(self, key: int) -> Iterator[Any]:
-        """Packets from the key frame at ``key`` on, or from the start where that cannot be found."""
+        """Yield packets from the key frame at time ``key`` on, or from the start if the seek fails."""
         if self._packets is not None:
             yield from self._packets[next(k for k, p in enumerate(self._packets) if p.pts == key) :]
             return
@@ -291,11 +305,12 @@ class Reading(Glance):
 
 
 reading = threading.Lock()
-"""Held while packets are read. That is Python's work more than FFmpeg's: with several at it all wait for the GIL, those
-that drive NVDEC, too."""
+"""Lock that threads hold while they read packets. Reading is mostly Python code: several threads at once would only
+wait for the GIL, as would the threads that drive NVDEC."""
 
 
 @cache
 def readers() -> ThreadPoolExecutor:
-    """The threads that open files for them, and read packets, one at a time (`reading`)."""
+    """Return the threads that open files for readers and decoders, and read packets, one thread at a time
+    (`reading`)."""
     return ThreadPoolExecutor(_READERS, "packets")

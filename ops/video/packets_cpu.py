@@ -1,4 +1,4 @@
-"""Packets of MP4 as byte streams, where they lie."""
+"""Compiled loop that converts packets of MP4 to byte streams in place."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numba
 
 @numba.njit("int64(uint8[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def start_codes(data: Any, starts: Any, sizes: Any) -> Any:
-    """Replace the lengths of four bytes in front of the units of each packet by start codes (ITU-T H.264, annex B).
-    Returns how many packets are not what their lengths say; these are left as they are from there on."""
+    """Replace the length of four bytes before each unit of each packet by a start code (ITU-T H.264, annex B). Return
+    the number of packets whose lengths do not add up; these are left unchanged from the wrong length on."""
     bad = 0
     for k in range(len(starts)):
         at, end = starts[k], starts[k] + sizes[k]

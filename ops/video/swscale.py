@@ -1,7 +1,8 @@
-"""FFmpeg's colour converter, writing where a frame is wanted: PyAV's own way makes a frame, which has to be copied.
+"""FFmpeg's colour converter (libswscale), writing RGB directly into a given array. PyAV's own converter allocates a
+frame, which then has to be copied.
 
-The library is the one that av has loaded, asked through its C interface (libswscale/swscale.h). Pictures are those of
-`VideoReformatter`, to the bit, for the frames that `Converter.convert` takes.
+It calls the library that av has loaded through its C interface (libswscale/swscale.h). For the frames that
+`Converter.convert` accepts, images equal those of `VideoReformatter` exactly.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 _FORMATS = frozenset(("yuv420p", "yuvj420p", "yuv422p"))
-"""Others are converted in several steps, which the older interface takes with other rounding."""
+"""Pixel formats that are converted here. libswscale converts others in several steps, and its older interface rounds
+those differently."""
 _BLOCK = 16
-"""Pixels that the converter writes at once: rows of another width would be written over their ends."""
+"""Pixels that the converter writes at once; if the width is not a multiple, it writes beyond the ends of rows."""
 _BILINEAR = 2
 _FULL = 2
-"""The range of values in which black is 0, as FFmpeg numbers it."""
+"""FFmpeg's number of the range of values in which black is 0 (full range)."""
 _BT601 = 5
 _ONE = 1 << 16
 _Pointers, _Numbers = ctypes.c_void_p * 4, ctypes.c_int * 4
@@ -29,7 +31,7 @@ _Pointers, _Numbers = ctypes.c_void_p * 4, ctypes.c_int * 4
 
 @cache
 def library() -> Any:
-    """libswscale and libavutil as they are loaded in this process; None where they cannot be found."""
+    """Return (libswscale, libavutil) as loaded in this process; None if they cannot be found."""
     with suppress(Exception):
         paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
         scale, util = (ctypes.CDLL(next(p for p in paths if name in p)) for name in ("libswscale", "libavutil"))
@@ -46,14 +48,14 @@ def library() -> Any:
 
 
 class Converter:
-    """RGB of frames in memory that is given. Close it; it belongs to one thread at a time."""
+    """Converter of frames to RGB in a given array. Close it; one thread at a time may use it."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, int, int, int, int], int] = {}
 
     def convert(self, frame: Any, out: npt.NDArray[Any]) -> bool:
-        """Frame ``frame`` of av into ``out`` (height, width, 3); False where it is not one of those that are written
-        rightly without a copy, and nothing was done."""
+        """Convert av's ``frame`` into ``out`` (height, width, 3). Return False, with nothing done, if the frame is of a
+        kind that the library does not convert exactly without a copy."""
         height, width = int(frame.height), int(frame.width)
         if (
             frame.format.name not in _FORMATS or width % _BLOCK or frame.interlaced_frame or out.dtype != np.uint8
@@ -83,7 +85,7 @@ class Converter:
         return context or 0
 
     def close(self) -> None:
-        """Let go of what the library keeps."""
+        """Free the library's conversion contexts."""
         for context in self._made.values():
             library()[0].sws_freeContext(context)
         self._made.clear()

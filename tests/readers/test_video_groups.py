@@ -165,7 +165,7 @@ def test_decoders_that_nobody_goes_on_with_are_few(tmp_path: Path, monkeypatch: 
     assert len(source._relays) <= 3
     held = list(source._relays.values())
     source.close()
-    assert all(relay.gone for relay in held)
+    assert all(relay.is_over for relay in held)
 
 
 @pytest.mark.parametrize("device", ["cpu", "nvdec"])

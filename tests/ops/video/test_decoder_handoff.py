@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dali_run.ops.video.relay import Relay
+from dali_run.ops.video.decoder_handoff import DecoderHandoff
 
 
 class Left:
@@ -18,7 +18,7 @@ class Left:
         self.closed += 1
 
 
-_STEPS: dict[str, Callable[[Relay[Left], Left, list[Left | None]], object]] = {
+_STEPS: dict[str, Callable[[DecoderHandoff[Left], Left, list[Left | None]], object]] = {
     "claim": lambda relay, left, got: relay.claim(),
     "give": lambda relay, left, got: relay.give(left),
     "fail": lambda relay, left, got: relay.fail(),
@@ -39,16 +39,16 @@ _STEPS: dict[str, Callable[[Relay[Left], Left, list[Left | None]], object]] = {
     ],
 )  # fmt: skip
 def test_a_left_decoder_is_taken_or_closed(steps: str, taken: bool) -> None:
-    relay, left, got = Relay[Left](3), Left(), list[Left | None]()
+    relay, left, got = DecoderHandoff[Left](3), Left(), list[Left | None]()
     for step in steps.split():
         _STEPS[step](relay, left, got)
     assert got == ([left] if taken else [None])
     assert left.closed == (not taken and "give" in steps)
-    assert relay.gone
+    assert relay.is_over
 
 
 def test_waiting_ends_with_what_another_thread_gives() -> None:
-    relay, left = Relay[Left](0), Left()
+    relay, left = DecoderHandoff[Left](0), Left()
     relay.claim()
     giver = threading.Thread(target=lambda: relay.give(left))
     giver.start()
