@@ -27,7 +27,7 @@ def audio_decoder(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> list[DataNode]:
-    """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+    """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and all other formats that libsndfile reads."""
     ...
 
 def audio_resample(
@@ -46,7 +46,7 @@ def audio_resample(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+    """Resample audio: signals (n,), or (n, channels), each channel separately."""
     ...
 
 def batch_permutation(
@@ -1202,7 +1202,7 @@ def mel_filter_bank(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Sum up spectra in bands of the mel scale, by triangles that overlap by half."""
+    """Sum spectra in bands of the mel scale, by triangles that overlap by half."""
     ...
 
 def mfcc(
@@ -1219,7 +1219,7 @@ def mfcc(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT, mostly of decibels)."""
+    """Compute mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT, usually in decibels)."""
     ...
 
 def multi_paste(
@@ -1326,7 +1326,7 @@ def nonsilent_region(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> list[DataNode]:
-    """Where a signal is not silent: its first sample, and how many there are to the last (INT32 scalars)."""
+    """Find the region in which a signal is not silent. Outputs: its first sample, and its length in samples (INT32 scalars)."""
     ...
 
 def normal_distribution(
@@ -1574,7 +1574,7 @@ def power_spectrum(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """The power (or magnitude) of every frequency of arrays of numbers along one axis: nfft / 2 + 1 of them."""
+    """Compute the power (or magnitude) of every frequency of arrays along one axis: nfft / 2 + 1 values."""
     ...
 
 def preemphasis_filter(
@@ -1589,7 +1589,7 @@ def preemphasis_filter(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """y[k] = x[k] - preemph_coeff x[k - 1]."""
+    """Apply the filter y[k] = x[k] - preemph_coeff x[k - 1]."""
     ...
 
 def python_function(*inputs: Any, function: Callable[..., Any] | None = ..., num_outputs: int = ..., batch_processing: bool = ..., output_layouts: str | Sequence[str] | None = ..., device: str | None = ..., name: str | None = ..., preserve: bool = ..., bytes_per_sample_hint: int | None = ..., keeps_layouts: bool = ...) -> Any: ...
@@ -1949,7 +1949,7 @@ def spectrogram(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """The power (or magnitude) of every frequency in windows of a signal."""
+    """Compute the power (or magnitude) of every frequency in windows of a signal."""
     ...
 
 def sphere(
@@ -2154,7 +2154,7 @@ def to_decibels(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """multiplier log10(max(10^(cutoff_db / multiplier), x / reference)), of FLOAT magnitudes or powers."""
+    """Convert FLOAT magnitudes or powers to decibels: multiplier log10(max(10^(cutoff_db / multiplier), x / reference))."""
     ...
 
 def torchvision(
@@ -2534,7 +2534,7 @@ class decoders:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> list[DataNode]:
-        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and all other formats that libsndfile reads."""
         ...
 
     @staticmethod
@@ -2818,7 +2818,7 @@ class experimental:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+        """Resample audio: signals (n,), or (n, channels), each channel separately."""
         ...
 
     @staticmethod
@@ -3297,7 +3297,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+            """Resample audio: signals (n,), or (n, channels), each channel separately."""
             ...
 
         @staticmethod
@@ -3520,7 +3520,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> list[DataNode]:
-        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and all other formats that libsndfile reads."""
         ...
 
     @staticmethod

@@ -22,7 +22,7 @@ class Compose:
     def __call__(self, *inputs: Any, **arguments: Any) -> Any: ...
 
 class AudioDecoder:
-    """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+    """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and all other formats that libsndfile reads."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class AudioDecoder:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
 class AudioResample:
-    """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+    """Resample audio: signals (n,), or (n, channels), each channel separately."""
 
     def __init__(
         self,
@@ -1318,7 +1318,7 @@ class LookupTable:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class MFCC:
-    """Mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT, mostly of decibels)."""
+    """Compute mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT, usually in decibels)."""
 
     def __init__(
         self,
@@ -1385,7 +1385,7 @@ class MedianBlur:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class MelFilterBank:
-    """Sum up spectra in bands of the mel scale, by triangles that overlap by half."""
+    """Sum spectra in bands of the mel scale, by triangles that overlap by half."""
 
     def __init__(
         self,
@@ -1472,7 +1472,7 @@ class NemoAsrReader:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
 class NonsilentRegion:
-    """Where a signal is not silent: its first sample, and how many there are to the last (INT32 scalars)."""
+    """Find the region in which a signal is not silent. Outputs: its first sample, and its length in samples (INT32 scalars)."""
 
     def __init__(
         self,
@@ -1753,7 +1753,7 @@ class PermuteBatch:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class PowerSpectrum:
-    """The power (or magnitude) of every frequency of arrays of numbers along one axis: nfft / 2 + 1 of them."""
+    """Compute the power (or magnitude) of every frequency of arrays along one axis: nfft / 2 + 1 values."""
 
     def __init__(
         self,
@@ -1770,7 +1770,7 @@ class PowerSpectrum:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class PreemphasisFilter:
-    """y[k] = x[k] - preemph_coeff x[k - 1]."""
+    """Apply the filter y[k] = x[k] - preemph_coeff x[k - 1]."""
 
     def __init__(
         self,
@@ -2176,7 +2176,7 @@ class Slice:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Spectrogram:
-    """The power (or magnitude) of every frequency in windows of a signal."""
+    """Compute the power (or magnitude) of every frequency in windows of a signal."""
 
     def __init__(
         self,
@@ -2391,7 +2391,7 @@ class Tiles:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ToDecibels:
-    """multiplier log10(max(10^(cutoff_db / multiplier), x / reference)), of FLOAT magnitudes or powers."""
+    """Convert FLOAT magnitudes or powers to decibels: multiplier log10(max(10^(cutoff_db / multiplier), x / reference))."""
 
     def __init__(
         self,
@@ -2804,7 +2804,7 @@ auto_aug = _auto_aug
 class _decoders:
 
     class Audio:
-        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and all other formats that libsndfile reads."""
 
         def __init__(
             self,
@@ -3100,7 +3100,7 @@ encoders = _encoders
 class _experimental:
 
     class AudioResample:
-        """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+        """Resample audio: signals (n,), or (n, channels), each channel separately."""
 
         def __init__(
             self,
@@ -3594,7 +3594,7 @@ class _experimental:
     class hidden:
 
         class AudioResample:
-            """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+            """Resample audio: signals (n,), or (n, channels), each channel separately."""
 
             def __init__(
                 self,
@@ -3832,7 +3832,7 @@ experimental = _experimental
 class _hidden:
 
     class AudioDecoder:
-        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and all other formats that libsndfile reads."""
 
         def __init__(
             self,

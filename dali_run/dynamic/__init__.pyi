@@ -78,7 +78,7 @@ def audio_resample(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+    """Resample audio: signals (n,), or (n, channels), each channel separately."""
     ...
 
 @overload
@@ -895,7 +895,7 @@ def mel_filter_bank(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Sum up spectra in bands of the mel scale, by triangles that overlap by half."""
+    """Sum spectra in bands of the mel scale, by triangles that overlap by half."""
     ...
 
 @overload
@@ -914,7 +914,7 @@ def mfcc(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT, mostly of decibels)."""
+    """Compute mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT, usually in decibels)."""
     ...
 
 @overload
@@ -955,7 +955,7 @@ def nonsilent_region(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> tuple[_V, ...]:
-    """Where a signal is not silent: its first sample, and how many there are to the last (INT32 scalars)."""
+    """Find the region in which a signal is not silent. Outputs: its first sample, and its length in samples (INT32 scalars)."""
     ...
 
 @overload
@@ -1164,7 +1164,7 @@ def power_spectrum(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """The power (or magnitude) of every frequency of arrays of numbers along one axis: nfft / 2 + 1 of them."""
+    """Compute the power (or magnitude) of every frequency of arrays along one axis: nfft / 2 + 1 values."""
     ...
 
 @overload
@@ -1181,7 +1181,7 @@ def preemphasis_filter(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """y[k] = x[k] - preemph_coeff x[k - 1]."""
+    """Apply the filter y[k] = x[k] - preemph_coeff x[k - 1]."""
     ...
 
 @overload
@@ -1498,7 +1498,7 @@ def spectrogram(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """The power (or magnitude) of every frequency in windows of a signal."""
+    """Compute the power (or magnitude) of every frequency in windows of a signal."""
     ...
 
 @overload
@@ -1667,7 +1667,7 @@ def to_decibels(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """multiplier log10(max(10^(cutoff_db / multiplier), x / reference)), of FLOAT magnitudes or powers."""
+    """Convert FLOAT magnitudes or powers to decibels: multiplier log10(max(10^(cutoff_db / multiplier), x / reference))."""
     ...
 
 @overload
@@ -1912,7 +1912,7 @@ class decoders:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> tuple[_V, ...]:
-        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads."""
+        """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and all other formats that libsndfile reads."""
         ...
 
     @overload
@@ -2226,7 +2226,7 @@ class experimental:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Resample audio: signals (n,), or (n, channels), each channel by itself."""
+        """Resample audio: signals (n,), or (n, channels), each channel separately."""
         ...
 
     @overload

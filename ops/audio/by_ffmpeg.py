@@ -1,5 +1,5 @@
-"""Files that libsndfile refuses, through FFmpeg, as the package av (PyAV) carries it: some MP3 and Ogg files, FLAC in
-Ogg and FLAC of 32 bits. Rare, so they are decoded at once, as a whole."""
+"""Decode audio files that libsndfile does not support with FFmpeg (package av, PyAV): some MP3 and Ogg files, FLAC in
+Ogg and FLAC of 32 bits. They are rare, so that a whole file is decoded at once."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import numpy as np
 import numpy.typing as npt
 
 _CONTAINERS = frozenset(("mp3", "ogg", "flac"))
-"""FFmpeg finds something in much that is no sound."""
+"""FFmpeg's names of the containers that are tried; in other files FFmpeg may detect audio where there is none."""
 
 
 class Decoded:
-    """A file in memory, to be read as `libsndfile.Sound` is."""
+    """A decoded file in memory, with the methods of `libsndfile.AudioFile`."""
 
     narrow = False
 
     def __init__(self, values: npt.NDArray[Any], rate: int, kind: str) -> None:
-        """``values``: [frames, channels], float32, or int32 whose high bits are the samples'."""
+        """``values``: [frames, channels], float32, or int32 with the samples in the high bits."""
         self._values = values
         self.frames, self.channels = values.shape
         self.rate, self.format = rate, kind
         self.integers = values.dtype.kind == "i"
 
     def cut(self, first: int, frames: int) -> None:
-        """Leave out what is before frame ``first`` and after ``frames`` of them."""
+        """Keep only ``frames`` frames from frame ``first`` on."""
         self._values = self._values[first : first + frames]
         self.frames = len(self._values)
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
-        """All frames into ``out``, flat, float32, or, of integers, int16 or int32, too."""
+        """Write all frames to ``out``, flat, float32; if the file has integers, ``out`` may also be int16 or int32."""
         values = self._values.reshape(-1)
         if out.dtype == values.dtype:
             out[...] = values
@@ -39,12 +39,12 @@ class Decoded:
             out[...] = values >> 16 if out.dtype == np.int16 else values * 2.0**-31
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: no file is open."""
 
 
 def open_memory(data: npt.NDArray[np.uint8], max_samples: int) -> Decoded | None:
-    """The file whose bytes are ``data``; None where FFmpeg is not installed, or finds anything wrong. Of a file of more
-    samples than ``max_samples`` there are some more than that."""
+    """Return the decoded file whose bytes are ``data``; None if FFmpeg is not installed, or reports any error. For a
+    file of more than ``max_samples`` samples, decoding stops shortly after that number."""
     try:
         import av
     except ImportError:
@@ -84,7 +84,7 @@ def open_memory(data: npt.NDArray[np.uint8], max_samples: int) -> Decoded | None
 
 
 def _plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """float32, or int32 with the samples as its high bits."""
+    """Return values as float32, or as int32 with the samples in the high bits."""
     if values.dtype.kind == "f":
         return values.astype(np.float32)
     if values.dtype == np.uint8:

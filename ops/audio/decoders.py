@@ -1,4 +1,4 @@
-"""decoders.audio: audio files to signals."""
+"""Operator decoders.audio: decode audio files to signals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .flac_gpu import MEMORY as ON_GPU
 from .flac_gpu import decode as decode_on_gpu
 from .flac_gpu import plain as plain_flac
 from .resample import (
-    APART,
+    MAX_RATIO,
     RESAMPLER,
     Rates,
     Resampler,
@@ -37,63 +37,64 @@ _wav: Any = Kernels(".wav_cpu", __package__)
 _files: Any = Kernels(".libsndfile", __package__)
 
 MAX_SAMPLES = (1 << 29) - 1
-"""The default limit on a clip: three hours of stereo at 24 kHz; 2 GiB as float32."""
+"""Default limit on the samples of a clip: three hours of stereo at 24 kHz; 2 GiB as float32."""
 TYPES = (DALIDataType.FLOAT, DALIDataType.INT16, DALIDataType.INT32)
 
 
 @dataclass(slots=True)
 class Clips:
-    """N encoded files, as their headers say; bad ones are rejected already and have no frames."""
+    """Headers of N encoded files; files with errors are already rejected and have 0 frames."""
 
     found: I64
-    """[N, FIELDS] of `wav_cpu.walk`; KIND is OTHER for those that libsndfile opened."""
-    sounds: dict[int, Any]
-    """The other ones, open, by place: `flac.Flac`, `libsndfile.Sound` or `by_ffmpeg.Decoded`."""
+    """int64[N, FIELDS], the rows of `wav_cpu.walk`; KIND is OTHER for files that another decoder opened."""
+    open_files: dict[int, Any]
+    """Open files that are not plain WAV, by index in the batch: `flac.Flac`, `libsndfile.AudioFile` or
+    `by_ffmpeg.Decoded`."""
     flac: I64 | None = None
-    """[N, ...] rows of `flac_gpu.plain`, for those that the GPU is to decode."""
+    """int64[N, ...], the rows of `flac_gpu.plain` for files that the GPU is to decode; None without a GPU."""
 
     @property
     def frames(self) -> I64:
-        """[N]"""
+        """Frames of each file, [N]."""
         return self.found[:, _wav.FRAMES]
 
     @property
     def channels(self) -> I64:
-        """[N]"""
+        """Channels of each file, [N]."""
         return self.found[:, _wav.CHANNELS]
 
     @property
     def rates(self) -> npt.NDArray[np.float64]:
-        """[N], 0 for bad ones."""
+        """Sampling rate of each file in Hz, [N]; 0 for files with errors."""
         return self.found[:, _wav.RATE].astype(np.float64)
 
     def drop(self, i: int) -> None:
-        """Clip ``i`` turned out to be bad."""
+        """Mark clip ``i`` as invalid, and close it."""
         self.found[i] = 0
-        sound = self.sounds.pop(i, None)
+        sound = self.open_files.pop(i, None)
         if sound is not None:
             sound.close()
 
     def close(self) -> None:
-        """Let go of what is open."""
-        for i in list(self.sounds):
-            self.sounds.pop(i).close()
+        """Close all open files."""
+        for i in list(self.open_files):
+            self.open_files.pop(i).close()
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Which part of each file is wanted, float64[N] seconds."""
+    """Time range to decode of each of N files, in seconds."""
 
     offset: npt.NDArray[np.float64]
     duration: npt.NDArray[np.float64]
-    """0 or less: to the end."""
+    """float64[N]; 0 or less: to the end of the file."""
 
 
 def open_clips(
     ctx: Context, encoded: Batch, max_samples: int, parts: Parts | None = None, flac_on_gpu: bool = False
 ) -> Clips:
-    """Read the headers of all files. What is no audio, or too long, is rejected. ``flac_on_gpu``: plain FLAC files are
-    left to the GPU."""
+    """Read the headers of all files, and reject files that are not audio or too long. ``flac_on_gpu``: leave supported
+    FLAC files to the GPU."""
     encoded_base = np.ascontiguousarray(encoded.offsets)
     clips = Clips(np.empty((len(encoded), _wav.FIELDS), np.int64), {})
     _wav.walk(encoded.data, encoded_base, encoded.sizes, clips.found)
@@ -111,7 +112,7 @@ def open_clips(
             if sound is None:
                 ctx.reject(i, e.code, str(e))
                 continue
-        clips.sounds[i] = sound
+        clips.open_files[i] = sound
         clips.found[i, _wav.FRAMES], clips.found[i, _wav.CHANNELS] = sound.frames, sound.channels
         clips.found[i, _wav.RATE] = sound.rate
     if parts is not None:
@@ -124,7 +125,7 @@ def open_clips(
 
 
 def _cut(ctx: Context, clips: Clips, parts: Parts) -> None:
-    """Keep a part of each clip: offset x rate frames are left out, duration x rate are kept, both without fractions."""
+    """Keep a time range of each clip: skip offset x rate frames, keep duration x rate frames, both rounded down."""
     first = (parts.offset * clips.rates).astype(np.int64)
     wanted = np.where(parts.duration > 0, (parts.duration * clips.rates).astype(np.int64), np.iinfo(np.int64).max)
     for i in np.flatnonzero((first > clips.frames) & (clips.frames > 0)).tolist():
@@ -133,10 +134,10 @@ def _cut(ctx: Context, clips: Clips, parts: Parts) -> None:
         clips.drop(i)
     first = np.minimum(np.maximum(first, 0), clips.frames)
     frames = np.minimum(wanted, clips.frames - first)
-    for i in list(clips.sounds):
+    for i in list(clips.open_files):
         if first[i] or frames[i] < clips.frames[i]:
             try:
-                clips.sounds[i].cut(int(first[i]), int(frames[i]))
+                clips.open_files[i].cut(int(first[i]), int(frames[i]))
             except SampleError as e:
                 ctx.reject(i, e.code, str(e))
                 clips.drop(i)
@@ -148,62 +149,66 @@ def _cut(ctx: Context, clips: Clips, parts: Parts) -> None:
 
 @dataclass(slots=True)
 class Opened:
-    """The host's part of a batch before the device is asked, some of it by threads that still work."""
+    """Host's share of decoding a batch, before the device starts; threads may still be decoding some files."""
 
     slot: I32
     clips: Clips
     own: npt.NDArray[np.float64]
-    """Rates of the files."""
+    """Sampling rates of the files in Hz, [N]."""
     after: npt.NDArray[np.float64]
-    """Rates of the signals."""
+    """Sampling rates of the output signals in Hz, [N]."""
     resamples: npt.NDArray[np.bool_]
     shapes: I32
-    """Of the signals."""
+    """Shapes of the output signals."""
     out: Batch | None
-    """The output, on the CPU."""
+    """Output batch, in the cpu stage; None on a GPU."""
     rejects: list[Reject]
     places: list[int] = field(default_factory=list)
-    """The files that are no plain WAV."""
+    """Indices of the files that are not plain WAV."""
     problems: Iterable[SampleError | None] = ()
-    """The error of each of these, once it is read."""
+    """For each of these files, once it is decoded: its error, or None."""
     found: I64 = field(default_factory=lambda: np.empty((0, 0), np.int64))
-    """Their places in `data`, as from `wav_cpu.walk`."""
+    """For each file, where its decoded numbers are in `data`: rows in the form of `wav_cpu.walk`."""
     data: Batch | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory."""
+        """Bytes of host memory that this occupies."""
         return 0 if self.data is None else len(self.data.data)
 
     def fits(self, batch: Batch) -> bool:
-        """It is about these samples."""
+        """Whether this is the work for the samples of ``batch``."""
         return np.array_equal(self.slot, batch.samples.slot)
 
 
 class Audio(Operator, name="decoders.audio"):
-    """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and whatever else libsndfile reads.
+    """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and all other formats that libsndfile reads.
 
     Outputs: the signal, (n, channels), or (n,) with ``downmix``, and its sampling rate (FLOAT, a scalar). FLOAT signals
-    lie in [-1, 1]: integers are divided by 2 to the power of their bits less one. INT16 and INT32 hold the high bits of
-    integers unchanged; what was resampled or mixed down is scaled by 32767 (2147483647) and rounded.
+    lie in [-1, 1]: integers are divided by 2 to the power of their bits minus one. INT16 and INT32 outputs hold the
+    high bits of integers unchanged; signals that were resampled or mixed down are scaled by 32767 (2147483647) and
+    rounded.
 
-    A file that ends early is rejected where its format says how long it should be (a WAV file is as long as what is
-    there, as in DALI). FLAC is decoded by loops of this package, which check every frame, and by libsndfile where they
-    leave a file to it. To a GPU, WAV files of plain numbers and FLAC files travel as they are; threads of the CPU
-    decode the others, and those in which the GPU finds anything odd. A few files that libsndfile refuses (MP3 and Ogg
-    files of odd beginnings, FLAC in Ogg, FLAC of 32 bits) are decoded by FFmpeg, where the package av is installed.
+    A file that ends early is rejected if its format declares its length (for WAV files, the data that exists counts, as
+    in DALI). FLAC is decoded by dali-run's own decoder, which checks every frame, and by libsndfile if that decoder
+    does not support a file. On a GPU, uncompressed WAV files and FLAC files are uploaded as they are and decoded there;
+    CPU threads decode all other files, and files in which the GPU finds anything unusual. A few files that libsndfile
+    does not support (MP3 and Ogg files with unusual beginnings, FLAC in Ogg, FLAC of 32 bits) are decoded by FFmpeg if
+    the package av is installed.
     """
 
     aliases = ("audio_decoder",)
     bound = "exact; resampled: 1e-5 of the largest sample"
     example = "{op: decoders.audio, in: files, downmix: true, out: [audio, rates]}"
 
-    downmix: Annotated[bool, Arg("the mean over channels, as a signal (n,)")] = False
-    dtype: Annotated[DALIDataType, Arg("FLOAT, INT16 or INT32")] = DALIDataType.FLOAT
-    quality: Annotated[float, Arg("of resampling, 0 to 100", ge=0, le=100)] = 50.0
-    sample_rate: Annotated[float, Arg("resample to this rate; 0 keeps each clip's own", ge=0, per_sample=True)] = 0.0
-    parity: Annotated[Resampler, Arg(f"of resampling: {RESAMPLER}")] = "dali-run"
-    max_samples: Annotated[int, Arg("refuse clips of more samples, counted over all channels", ge=1)] = MAX_SAMPLES
+    downmix: Annotated[bool, Arg("output the mean over channels, as a signal (n,)")] = False
+    dtype: Annotated[DALIDataType, Arg("data type of the signal: FLOAT, INT16 or INT32")] = DALIDataType.FLOAT
+    quality: Annotated[float, Arg("quality of resampling, 0 to 100", ge=0, le=100)] = 50.0
+    sample_rate: Annotated[
+        float, Arg("resample to this rate in Hz; 0 keeps each clip's own rate", ge=0, per_sample=True)
+    ] = 0.0
+    parity: Annotated[Resampler, Arg(f"library whose resampling is reproduced: {RESAMPLER}")] = "dali-run"
+    max_samples: Annotated[int, Arg("reject clips of more samples, counted over all channels", ge=1)] = MAX_SAMPLES
 
     @property
     def num_outputs(self) -> int:
@@ -232,7 +237,7 @@ class Audio(Operator, name="decoders.audio"):
         other = found[:, _wav.KIND] == _wav.OTHER
         _wav.foreseen(inputs[0].data, base, inputs[0].sizes, found)
         decoded = found[:, _wav.FRAMES] * found[:, _wav.CHANNELS]
-        decoded = np.where(decoded > self.max_samples, 0, decoded)  # they will be refused
+        decoded = np.where(decoded > self.max_samples, 0, decoded)  # they will be rejected
         elements = decoded // np.maximum(found[:, _wav.CHANNELS], 1) if self.downmix else decoded
         besides = np.where(other, (ON_GPU if stage == "mixed" else 4) * decoded, 0)
         if self.is_set("sample_rate"):
@@ -272,7 +277,7 @@ class Audio(Operator, name="decoders.audio"):
         return self._opened(ctx, encoded, self._rates(ctx), threads().map, flac_on_gpu=not ctx.attempt)
 
     def _rates(self, ctx: Context) -> npt.NDArray[np.float64]:
-        """The rate that each clip is to have; 0 for its own."""
+        """Return the requested sampling rate of each clip in Hz; 0 for the file's own rate."""
         wanted = ctx.arg("sample_rate").astype(np.float64)
         for i in np.flatnonzero(~(np.isfinite(wanted) & (wanted >= 0))).tolist():
             ctx.reject(i, "bad_argument", f"sample_rate must be a positive number, or 0, got {wanted[i]}")
@@ -282,7 +287,8 @@ class Audio(Operator, name="decoders.audio"):
     def decoded(
         self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], parts: Parts | None = None
     ) -> tuple[Batch, Batch, npt.NDArray[np.float64]]:
-        """Signals at the ``wanted`` rates (0: their own), their rates, and those of the files; on the CPU."""
+        """Decode on the CPU. Return signals at the ``wanted`` rates (0: the files' own), their rates, and the rates of
+        the files."""
         ready = self._opened(ctx, encoded, wanted, map, parts)
         own = ready.own
         return *self._finished(ctx, encoded, ready), own
@@ -291,14 +297,14 @@ class Audio(Operator, name="decoders.audio"):
         self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
         parts: Parts | None = None, flac_on_gpu: bool = False,
     ) -> Opened:  # fmt: skip
-        """Read headers, and start what is no plain WAV; ``run`` maps over those files. On the CPU they go straight into
-        the output where nothing else is to be done."""
+        """Read headers, and start decoding the files that are not plain WAV; ``run`` maps a function over these files.
+        In the cpu stage their numbers are written directly to the output if no further conversion is needed."""
         clips = open_clips(ctx, encoded, self.max_samples, parts, flac_on_gpu)
         own = clips.rates
         resamples = (wanted > 0) & (wanted != own) & (clips.frames > 0)
         for i in np.flatnonzero(resamples & unusable(own, wanted)).tolist():
             ctx.reject(i, "bad_argument", f"sample_rate {wanted[i]:g} is too far from the file's {own[i]:g} Hz: "
-                       f"at most {APART:,} times")  # fmt: skip
+                       f"at most {MAX_RATIO:,} times")  # fmt: skip
             resamples[i] = False
             clips.drop(i)
         after = np.where(resamples, wanted, own)
@@ -321,20 +327,20 @@ class Audio(Operator, name="decoders.audio"):
         return (frames[:, None] if self.downmix else np.stack([frames, channels], axis=1)).astype(np.int32)
 
     def _read(self, opened: Opened, run: Callable[..., Iterable[Any]]) -> None:
-        """Start to decode the files that are no plain WAV; ``opened`` learns where their numbers go."""
-        sounds, out, n = opened.clips.sounds, opened.out, len(opened.own)
+        """Start to decode the files that are not plain WAV; record in ``opened`` where their numbers will be."""
+        open_files, out, n = opened.clips.open_files, opened.out, len(opened.own)
         opened.found = np.zeros_like(opened.clips.found)
-        opened.places = places = list(sounds)
+        opened.places = places = list(open_files)
         if not places:
             return
         kinds = {np.dtype(np.float32): _wav.F32, np.dtype(np.int16): _wav.S16, np.dtype(np.int32): _wav.S32}
         sizes, straight = np.zeros(n, np.int64), np.zeros(n, np.bool_)
         dtypes: list[np.dtype[Any]] = []
         for i in places:
-            sound = sounds[i]
+            sound = open_files[i]
             mixes = (self.downmix and sound.channels > 1) or opened.resamples[i]
             if sound.narrow and out is None and self.dtype is not DALIDataType.INT32:
-                dtypes.append(np.dtype(np.int16))  # half the bytes to a GPU, with nothing lost
+                dtypes.append(np.dtype(np.int16))  # half the bytes to upload, without loss
             else:
                 dtypes.append(np.dtype(np.float32) if mixes or not sound.integers else np.dtype(to_numpy(self.dtype)))
             straight[i] = out is not None and not mixes and dtypes[-1] == out.dtype
@@ -353,17 +359,17 @@ class Audio(Operator, name="decoders.audio"):
             i = places[k]
             into = data[starts[i] : starts[i] + sizes[i]].view(dtypes[k])
             try:
-                sounds[i].read_into(out.sample(i).reshape(-1) if out is not None and straight[i] else into)
+                open_files[i].read_into(out.sample(i).reshape(-1) if out is not None and straight[i] else into)
             except SampleError as e:
                 return e.bare()
             finally:
-                sounds[i].close()
+                open_files[i].close()
             return None
 
         opened.problems = run(read, range(len(places)))
 
     def _finished(self, ctx: Context, encoded: Batch, opened: Opened) -> tuple[Batch, Batch]:
-        """The signals and their rates, where ``ctx`` runs, once all is read."""
+        """Wait until all files are decoded, and return the signals and their rates in the memory of ``ctx``'s stage."""
         clips, after, found, on_cpu = opened.clips, opened.after, opened.found, opened.out is not None
         for i, problem in zip(opened.places, list(opened.problems), strict=True):
             if problem is not None:
@@ -399,7 +405,7 @@ class Audio(Operator, name="decoders.audio"):
         return out, Batch.from_dense(after.astype(np.float32), "", encoded.samples)
 
     def _convert(self, ctx: Context, source: Batch, found: I64, out: Batch) -> None:
-        """The numbers of ``source`` into their places of ``out``."""
+        """Convert the numbers of ``source`` to signals in ``out``."""
         most = int((found[:, _wav.FRAMES] * (found[:, _wav.KIND] != _wav.OTHER)).max(initial=0))
         if not most:
             return
@@ -419,5 +425,5 @@ class Audio(Operator, name="decoders.audio"):
 
 
 def _only(found: I64, which: npt.NDArray[np.bool_]) -> I64:
-    """``found`` without the others."""
+    """Return ``found`` with rows of 0 for files outside the mask ``which``."""
     return np.where(which[:, None], found, 0)

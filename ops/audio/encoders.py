@@ -1,4 +1,4 @@
-"""encoders.audio: signals as FLAC or WAV bytes, for writers."""
+"""Operator encoders.audio: encode signals as FLAC or WAV files, for writers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..types import DALIDataType
 _files: Any = Kernels(".libsndfile", __package__)
 
 CHANNELS = {"flac": 8, "wav": 65535}
-"""As many as the format takes."""
+"""Maximum number of channels of each format."""
 RATES = {"flac": 655350, "wav": 2**32 - 1}
 _LONGEST_WAV = 2**32 - 1 - 44
 
@@ -27,17 +27,19 @@ _LONGEST_WAV = 2**32 - 1 - 44
 class EncodeAudio(Operator, name="encoders.audio"):
     """Encode signals, (n,) or (n, channels), FLOAT in [-1, 1] or INT16, as files.
 
-    The output is one 1-D uint8 tensor a sample: the file's bytes. FLOAT is scaled by 2^(bits - 1) and rounded, what
-    lies outside of [-1, 1] held to it, so that 16 bits that were decoded come back unchanged. Files of a GPU's signals
-    are made on the CPU.
+    The output is one 1-D uint8 tensor per sample: the bytes of the file. FLOAT is scaled by 2^(bits - 1), rounded and
+    clipped to the range, so that decoded 16-bit audio is encoded without change. Signals on a GPU are downloaded and
+    encoded on the CPU.
     """
 
     accepts_gpu = True
     example = "{op: encoders.audio, in: audio, format: flac, sample_rate: 16000, out: encoded}"
 
     format: Annotated[Literal["flac", "wav"], Arg("file format")] = "flac"
-    sample_rate: Annotated[float, Arg("of the signal, Hz", ge=1, per_sample=True, required=True)] = 16000.0
-    bits: Annotated[Literal[16, 24, 32], Arg("of a number; 32 are floats, in wav")] = 16
+    sample_rate: Annotated[float, Arg("sampling rate of the signal in Hz", ge=1, per_sample=True, required=True)] = (
+        16000.0
+    )
+    bits: Annotated[Literal[16, 24, 32], Arg("bits per sample; 32 are floats (only wav)")] = 16
 
     def check(self) -> None:
         if self.format == "flac":
@@ -79,12 +81,13 @@ class EncodeAudio(Operator, name="encoders.audio"):
         numbers = self._numbers(signal)
         if self.format == "wav":
             return _wav(numbers, channels, int(rate), self.bits)
-        left = np.left_shift(numbers, 8 if self.bits == 24 else 0)  # libsndfile takes 24 bits as the high ones of 32
+        # libsndfile expects 24-bit samples in the high bits of 32
+        left = np.left_shift(numbers, 8 if self.bits == 24 else 0)
         data: bytes = _files.encode(left, int(rate), "FLAC", f"PCM_{self.bits}")
         return data
 
     def _numbers(self, signal: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """As the file holds them: int16, float32, or 24 bits in int32."""
+        """Return the numbers in the file's type: int16, float32, or 24 bits in int32."""
         if self.bits == 32:
             return signal if signal.dtype == np.float32 else signal * np.float32(1 / 32768)
         if signal.dtype == np.int16:
@@ -97,7 +100,7 @@ class EncodeAudio(Operator, name="encoders.audio"):
 
 
 def _wav(numbers: npt.NDArray[Any], channels: int, rate: int, bits: int) -> bytes:
-    """A RIFF file of one format chunk and one data chunk."""
+    """Return a RIFF file with one format chunk and one data chunk."""
     if bits == 24:
         data = numbers.astype("<i4").reshape(-1).view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
     else:

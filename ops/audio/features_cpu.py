@@ -1,4 +1,5 @@
-"""The CPU kernels of features: filter banks, decibels, preemphasis, silence. Whole batches in one call, no GIL."""
+"""Compiled loops for audio features: filter banks, decibels, preemphasis, silence. One call per batch, without the
+GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -9,7 +10,7 @@ import numba
 import numpy as np
 
 OUTER, EXTENT, INNER = range(3)
-"""Columns of ``rows``: elements before the axis in question, along it, and after it."""
+"""Columns of ``rows``: number of elements before the axis in question, along it, and after it."""
 _TILE = 256
 
 jit = numba.njit(nogil=True, cache=True)
@@ -17,8 +18,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def filter_bank(data, base, rows, filters, weights, out, out_base):
-    """Weighted sums of runs along the axis; ``filters`` [M, 3]: first element, how many, where their weights begin.
-    Views of the arrays would be counted references, which take as long as a line of a tile."""
+    """Compute weighted sums of runs along the axis; ``filters`` [M, 3]: first element, number of elements, index of the
+    first weight. Array views are avoided: counting their references takes as long as a line of a tile."""
     many = len(filters)
     for i in range(len(base)):
         extent, inner = rows[i, EXTENT], rows[i, INNER]
@@ -38,7 +39,7 @@ def filter_bank(data, base, rows, filters, weights, out, out_base):
                     count, at = filters[m, 1], filters[m, 2]
                     for x in range(width):
                         out[np.uint64(to + x)] = 0
-                    for k in range(0, count - 1, 2):  # two lines at once: sums are read and written half as often
+                    for k in range(0, count - 1, 2):  # two lines at once: sums are loaded and stored half as often
                         a, b = weights[at + k], weights[at + k + 1]
                         for x in range(width):
                             both = a * data[np.uint64(start + x)] + b * data[np.uint64(start + inner + x)]
@@ -52,7 +53,7 @@ def filter_bank(data, base, rows, filters, weights, out, out_base):
 
 @jit
 def largest(data, base, sizes, out):
-    """The largest value of each sample, NaN left out; 0 of an empty one."""
+    """Write the largest value of each sample to ``out``, ignoring NaN; 0 for an empty sample."""
     for i in range(len(base)):
         values = data[base[i] : base[i] + sizes[i]]
         best = np.float32(-np.inf)
@@ -63,9 +64,9 @@ def largest(data, base, sizes, out):
 
 @jit
 def decibels(data, base, sizes, references, multiplier, least, out, out_base):
-    """multiplier log10(max(least, x / reference)), ``multiplier`` counted in binary logarithms.
+    """Compute multiplier log10(max(least, x / reference)); ``multiplier`` is given for binary logarithms.
 
-    The logarithm is that of Cephes' logf: the exponent, and a polynomial of the rest in [sqrt(1/2), sqrt(2)).
+    The logarithm is that of Cephes' logf: the exponent, plus a polynomial of the mantissa in [sqrt(1/2), sqrt(2)).
     """
     for i in range(len(base)):
         source, target = data[base[i] : base[i] + sizes[i]], out[out_base[i] : out_base[i] + sizes[i]]
@@ -76,7 +77,7 @@ def decibels(data, base, sizes, references, multiplier, least, out, out_base):
         for k in range(len(target)):
             value = bits[k]
             exponent = (value >> 23) - 126
-            # the rest of a number with its exponent taken away, in [1/2, 1)
+            # the mantissa in [1/2, 1)
             bits[k] = (value & 0x007FFFFF) | 0x3F000000
             m = target[k]
             small = m < np.float32(0.70710678)
@@ -98,7 +99,7 @@ def decibels(data, base, sizes, references, multiplier, least, out, out_base):
 
 @jit
 def floored(out, base, sizes, below):
-    """Raise values that are more than ``below`` under the largest of their sample to that bound."""
+    """Raise values that are more than ``below`` under the largest value of their sample to that bound."""
     for i in range(len(base)):
         values = out[base[i] : base[i] + sizes[i]]
         best = np.float32(-np.inf)
@@ -111,7 +112,8 @@ def floored(out, base, sizes, below):
 
 @jit
 def preemphasis(data, base, sizes, coefficients, border, out, out_base):
-    """x[k] - c x[k - 1]; before the first: 0 the first itself, 1 zero, 2 the second."""
+    """Compute x[k] - c x[k - 1]; ``border`` selects the value before the first one: 0: the first value, 1: zero, 2: the
+    second value."""
     for i in range(len(base)):
         n, c = sizes[i], coefficients[i]
         if n == 0:
@@ -130,9 +132,10 @@ def preemphasis(data, base, sizes, coefficients, border, out, out_base):
 
 @jit
 def nonsilent(data, base, sizes, length, cutoff, reference, begin, count):
-    """Where each signal is louder than ``cutoff`` times the reference power, the loudest of itself where that is 0.
+    """Find the region in which each signal is louder than ``cutoff`` times the reference power (the signal's own
+    maximum if the reference is 0).
 
-    Its power at k is the mean square of the ``length`` samples up to k (those before the first are 0).
+    The power at k is the mean square of the ``length`` samples up to k; samples before the first are 0.
     """
     for i in range(len(base)):
         n = sizes[i]
@@ -144,7 +147,7 @@ def nonsilent(data, base, sizes, length, cutoff, reference, begin, count):
         total, best = 0.0, 0.0
         values = data[base[i] : base[i] + n]
         for k in range(n):
-            if k % 8192 == 0:  # what rounding left is forgotten from time to time
+            if k % 8192 == 0:  # recomputed now and then, so that rounding errors do not accumulate
                 total = 0.0
                 for j in range(max(0, k - window), k):
                     total += np.float64(values[j]) * np.float64(values[j])

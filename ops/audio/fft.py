@@ -1,4 +1,4 @@
-"""How a Fourier transform of a size is taken apart, for the CPU and for the GPU."""
+"""Factorisation of Fourier transforms into passes, for the CPU and for the GPU."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ _ROW = 16  # floats of a row, `lanes_cpu.ROW`
 
 @dataclass(frozen=True, slots=True)
 class FftPlan:
-    """Decimation in frequency: a pass for each radix, in place; the results stay where the last pass leaves them."""
+    """Plan of a transform by decimation in frequency: one pass per radix, in place; results stay in the order of the
+    last pass."""
 
     radices: npt.NDArray[np.int64]
     twiddles: npt.NDArray[np.float32]
-    """Real and imaginary parts: radix - 1 numbers for each butterfly of a block, pass after pass."""
+    """Twiddle factors as real and imaginary parts: radix - 1 numbers per butterfly of a block, pass after pass."""
     place: npt.NDArray[np.int64]
-    """[size] row of each frequency."""
+    """[size] row of each frequency in the result."""
 
     @property
     def place_of_rows(self) -> npt.NDArray[np.int64]:
-        """`place`, counted in floats of the CPU's rows."""
+        """`place` in units of floats of the CPU's rows."""
         return self.place * _ROW
 
 
 @lru_cache(64)
 def plan(size: int, largest: int = 5, eights: bool = False) -> FftPlan | None:
-    """The plan of a transform of ``size``; None where that has a prime factor above ``largest``. ``eights``: passes of
-    radix 8 first, where there is room for so many numbers in registers."""
+    """Return the plan of a transform of ``size``; None if size has a prime factor above ``largest``. ``eights``: use
+    passes of radix 8 first, if as many numbers fit into registers."""
     radices: list[int] = []
     left = size
     for radix in (*[8] * eights, 4, 2, 3, 5, *range(7, largest + 1, 2)):

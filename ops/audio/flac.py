@@ -1,4 +1,4 @@
-"""FLAC files in memory by the decoder of flac_cpu, and by libsndfile where that leaves one to it."""
+"""Read FLAC files in memory with the decoder of flac_cpu, and with libsndfile if that does not support a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def _tables() -> npt.NDArray[np.uint16]:
 
 
 def _room(size: int) -> npt.NDArray[np.uint8]:
-    """Memory of this thread's, used again for every file: fresh pages cost as much as a part of the decoding."""
+    """Return a buffer of this thread, which is reused for all files: new memory pages cost as much as a part of the
+    decoding."""
     kept: npt.NDArray[np.uint8] | None = getattr(_own, "room", None)
     if size > _LARGE:
         return np.zeros(size, np.uint8)
@@ -36,7 +37,7 @@ def _room(size: int) -> npt.NDArray[np.uint8]:
 
 
 class Flac:
-    """A file in memory, to be read as `libsndfile.Sound` is."""
+    """An open FLAC file in memory, with the methods of `libsndfile.AudioFile`."""
 
     integers = True
     format = "FLAC"
@@ -47,11 +48,11 @@ class Flac:
         self.narrow = int(found[_cpu.BITS]) <= 16
 
     def cut(self, first: int, frames: int) -> None:
-        """Leave out what is before frame ``first`` and after ``frames`` of them."""
+        """Keep only ``frames`` frames from frame ``first`` on."""
         self._first, self.frames = first, frames
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
-        """All frames into ``out``, flat, float32, int16 or int32. Raises SampleError."""
+        """Decode all frames into ``out``, flat, float32, int16 or int32. Raises SampleError."""
         bits, whole = int(self._found[_cpu.BITS]), self.frames == int(self._found[_cpu.FRAMES])
         target = out if whole else np.empty(int(self._found[_cpu.FRAMES]) * self.channels, out.dtype)
         guarded = _room(len(self._data) + _cpu.GUARD)
@@ -64,7 +65,7 @@ class Flac:
                 start = self._first * self.channels
                 out[...] = target[start : start + len(out)]
             return
-        sound = _files.open_memory(self._data)  # which says what is wrong with it, if anything is
+        sound = _files.open_memory(self._data)  # libsndfile decides whether the file is corrupt
         try:
             sound.cut(self._first, self.frames)
             sound.read_into(out)
@@ -72,11 +73,11 @@ class Flac:
             sound.close()
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: no file is open."""
 
 
 def open_memory(data: npt.NDArray[np.uint8]) -> Flac | None:
-    """The FLAC file whose bytes are ``data``; None where it is not one, or of an odd kind."""
+    """Return the FLAC file whose bytes are ``data``; None if it is not FLAC, or of an unsupported kind."""
     found = np.zeros(_cpu.FIELDS, np.int64)
     if len(data) < 42 or data[0] != ord("f") or not _cpu.header(data, found):
         return None

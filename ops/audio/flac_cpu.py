@@ -1,5 +1,5 @@
-"""FLAC (RFC 9639), decoded by one call for a whole file, without the GIL. What is odd or damaged is left to libsndfile:
-every frame's CRC is checked, so that what comes out is right."""
+"""Compiled FLAC decoder (RFC 9639): one call per file, without the GIL. Unusual or corrupt files are left to
+libsndfile; every frame's CRC is checked, so that decoded samples are correct."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -18,9 +18,10 @@ from numba.extending import intrinsic
 from ..codecs.jpeg.simd_cpu import big_endian_64
 
 FRAMES, CHANNELS, RATE, BITS, FIRST, LONGEST, FIELDS = range(7)
-"""Fields that `header` finds; FIRST: the byte at which the first frame begins; LONGEST: samples of a frame, at most."""
+"""Fields that `header` fills in. FIRST: byte at which the first frame begins; LONGEST: maximum number of samples per
+frame."""
 GUARD = 16
-"""Readable bytes that must follow the file."""
+"""Readable bytes that must follow the file in memory."""
 
 _ONE, _REST = np.uint64(1), np.uint64(0x7FFFFFFFFFFFFFFF)
 
@@ -39,7 +40,8 @@ leading_zeros: Any = intrinsic(_counting)
 
 @jit
 def header(data, found):
-    """The fields of a file's STREAMINFO; False where it is not of a kind that is decoded here."""
+    """Read the fields of a file's STREAMINFO into ``found``; False if the file is of a kind that this decoder does not
+    support."""
     n = len(data)
     if n < 42 or data[0] != 102 or data[1] != 76 or data[2] != 97 or data[3] != 67 or data[4] & 0x7F != 0:
         return False
@@ -63,7 +65,7 @@ def header(data, found):
 
 @jit
 def crc_tables(tables):
-    """CRC-16 of FLAC (polynomial 0x8005) for eight bytes at a time, uint16[8, 256]."""
+    """Fill uint16[8, 256] tables for FLAC's CRC-16 (polynomial 0x8005) of eight bytes at a time."""
     for i in range(256):
         value = i << 8
         for _ in range(8):
@@ -95,7 +97,7 @@ def _crc(data, low, high, tables):
 
 @jit
 def _bits(base, place, count):
-    """``count`` (up to 32) bits from bit ``place``."""
+    """Return ``count`` (up to 32) bits from bit ``place`` on."""
     if count == 0:
         return np.int64(0)
     word = big_endian_64(np.uint64(base + (place >> 3))) << np.uint64(place & 7)
@@ -110,7 +112,8 @@ def _signed(base, place, count):
 
 @jit
 def _residual(base, place, end, size, order, out, at):
-    """Rice-coded numbers into ``out[at + order : at + size]``; the bit after them, or -1."""
+    """Decode Rice-coded numbers into ``out[at + order : at + size]``. Return the position of the next bit, or -1 on
+    errors."""
     method = _bits(base, place, 2)
     parts_log = _bits(base, place + 2, 4)
     place += 6
@@ -137,7 +140,7 @@ def _residual(base, place, end, size, order, out, at):
             continue
         shift = np.uint64(63 - k)
         while to < stop:
-            # As many numbers as a word holds: it is shifted, which takes a fifth of what fetching the next one takes.
+            # Decode all numbers that one word contains: shifting it takes a fifth of the time of loading the next one.
             word = big_endian_64(np.uint64(base + (place >> 3))) << np.uint64(place & 7)
             left, before = np.int64(57), to
             while to < stop:
@@ -145,7 +148,7 @@ def _residual(base, place, end, size, order, out, at):
                 length = zeros + k + 1
                 if length > left:
                     break
-                # the one that ends the zeros goes, and what follows it is the rest
+                # drop the 1 that ends the zeros; the remaining bits follow it
                 rest = ((word << np.uint64(zeros)) & _REST) >> shift
                 value = np.uint64(zeros) << np.uint64(k) | rest
                 out[to] = np.int64(value >> _ONE) ^ -np.int64(value & _ONE)
@@ -153,7 +156,7 @@ def _residual(base, place, end, size, order, out, at):
                 word <<= np.uint64(length)
                 left -= length
             place += 57 - left
-            if to == before:  # one that no word holds
+            if to == before:  # a number that does not fit into a word
                 zeros = np.int64(0)
                 while _bits(base, place, 1) == 0:
                     zeros += 1
@@ -171,7 +174,8 @@ def _residual(base, place, end, size, order, out, at):
 
 @jit
 def _predict_8(out, low, high, c, shift):
-    """Linear prediction of up to eight coefficients, the newest sample's first; the history is kept in registers."""
+    """Apply linear prediction with up to eight coefficients, the newest sample's first; the history is kept in
+    registers."""
     c0, c1, c2, c3, c4, c5, c6, c7 = c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]
     a, b, d, e = out[low - 1], out[low - 2], out[low - 3], out[low - 4]
     f, g, h, i = out[low - 5], out[low - 6], out[low - 7], out[low - 8]
@@ -203,7 +207,8 @@ def _predict(out, at, size, order, coefficients, shift):
 
 @jit
 def _subframe(base, place, end, size, bits, coefficients, out, at):
-    """One channel of a frame into ``out[at : at + size]``; the bit after it, or -1."""
+    """Decode one channel of a frame into ``out[at : at + size]``. Return the position of the next bit, or -1 on
+    errors."""
     kind = _bits(base, place, 8)
     place += 8
     if kind & 0x80:
@@ -270,7 +275,7 @@ def _subframe(base, place, end, size, bits, coefficients, out, at):
 
 @jit
 def _block_size(code, base, place):
-    """Samples of a frame, and the bits that say so after its number."""
+    """Return the samples of a frame, and the number of bits that encode this after the frame number."""
     if code == 1:
         return np.int64(192), np.int64(0)
     if 2 <= code <= 5:
@@ -284,8 +289,8 @@ def _block_size(code, base, place):
 
 @jit
 def decode(data, size, found, tables, scale, left, right, out):
-    """All frames of a file of ``size`` bytes (GUARD more can be read) into ``out``, channels interleaved: numbers
-    shifted to the ``left`` or ``right``, times ``scale``. Whether all of them came out right."""
+    """Decode all frames of a file of ``size`` bytes (GUARD more must be readable) into ``out``, channels interleaved:
+    numbers shifted to the ``left`` or ``right``, times ``scale``. Return whether all frames are correct."""
     base = np.int64(data.ctypes.data)
     channels, total, place = found[CHANNELS], found[FRAMES], found[FIRST] * 8
     coefficients = np.zeros(32, np.int64)
@@ -304,7 +309,7 @@ def decode(data, size, found, tables, scale, left, right, out):
         if depth == 3 or (depth and np.array([0, 8, 12, 0, 16, 20, 24, 32])[depth] != found[BITS]):
             return False
         place += 32
-        lead = _bits(base, place, 8)  # a number of one to seven bytes, coded as in UTF-8
+        lead = _bits(base, place, 8)  # the frame number, of one to seven bytes, coded as in UTF-8
         more = np.int64(0)
         while lead & 0x80 and more < 7:
             lead = lead << 1 & 0xFF

@@ -1,7 +1,7 @@
-"""FLAC files decoded by the GPU (cuda/audio/flac.cu): a thread for each frame.
+"""Decode FLAC files on the GPU (cuda/audio/flac.cu): one thread per frame.
 
-What is odd in any way is left to the CPU, which alone says what is wrong with a file. So samples and verdicts do not
-depend on where a file was decoded.
+Files that are unusual in any way are left to the CPU, which alone reports errors in files. So samples and error
+messages do not depend on where a file was decoded.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ _wav: Any = Kernels(".wav_cpu", __package__)
 
 _SOURCE = "audio/flac.cu"
 _THREADS = 32
-"""Of a block of `decode`. Few, so that the frames of a batch spread over all of the GPU."""
+"""Threads per block of the kernel `decode`. Few, so that the frames of a batch spread over the whole GPU."""
 _SEARCHED = 256 * 16
-"""Bytes of a file that a block of `find` looks at."""
+"""Bytes of a file that one block of the kernel `find` searches."""
 _NOWHERE = np.iinfo(np.int32).max
 MEMORY = 8
-"""Bytes that a sample takes on the device besides the output."""
+"""Bytes of device memory per sample besides the output."""
 
 
 def plain(encoded: Batch, found: I64) -> I64:
-    """Rows [N, FIELDS] of the files that the GPU takes, zeros for others; the former's frames, channels and rates go
-    into ``found``, as from `wav_cpu.walk`."""
+    """Return rows [N, FIELDS] for the files that the GPU decodes, zeros for others; write frames, channels and rates of
+    the former to ``found``, in the form of `wav_cpu.walk`."""
     files = np.empty((len(encoded), _plan.FIELDS), np.int64)
     _plan.plain(encoded.data, np.ascontiguousarray(encoded.offsets), encoded.sizes, found, files)
     return files
 
 
 def decode(ctx: Context, encoded: Batch, files: I64) -> tuple[Batch, I64]:
-    """The numbers of the ``files`` that have rows, out of ``encoded``, which lies on the device: as the data of plain
-    WAV files, and their rows as from `wav_cpu.walk`. Files that turn out odd are tried again, by the engine."""
+    """Decode the ``files`` that have rows, from ``encoded``, which is on the device. Return their numbers in the form
+    of plain WAV data, and their rows as from `wav_cpu.walk`. The engine retries files that the GPU does not support on
+    the CPU."""
     which = np.flatnonzero(files[:, _plan.TOTAL])
     taken = files[which]
     taken[:, _plan.BASE] = encoded.offsets[which]

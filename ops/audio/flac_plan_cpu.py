@@ -1,4 +1,4 @@
-"""The files of a batch that the GPU's FLAC decoder takes, by their headers."""
+"""Compiled loop that selects the files of a batch that the GPU's FLAC decoder supports, by their headers."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -15,18 +15,18 @@ from .wav_cpu import KIND
 from .wav_cpu import RATE as FILE_RATE
 
 BASE, SIZE, START, TOTAL, WIDTH, DEPTH, BLOCK, SLOT, WORK, OUT, WIDE, FIELDS = range(12)
-"""Columns of a file, as flac.cu has them."""
+"""Columns of a file's row, as in flac.cu."""
 _SMALLEST = 10
-"""Bytes of a frame, at least."""
+"""Minimum bytes of a frame."""
 _LARGEST = 1 << 27
-"""Bytes of a file: its bits are counted in 32."""
+"""Maximum bytes of a file: positions of its bits have 32 bits."""
 
 
 @jit
 def plain(data, base, sizes, found, files):
     """Fill the rows of ``files`` [N, FIELDS], up to BLOCK, and frames, channels and rates of ``found``
-    (`wav_cpu.walk`), for those FLAC files that a GPU takes: of one block size, and such that their frames can be
-    there."""
+    (`wav_cpu.walk`), for FLAC files that a GPU supports: all frames have the same block size, and the file is large
+    enough for the declared number of frames."""
     fields = np.zeros(OF_HEADER, np.int64)
     for i in range(len(base)):
         files[i] = 0

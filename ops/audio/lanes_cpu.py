@@ -1,8 +1,8 @@
-"""Vectors of eight float32 lanes, as LLVM's vector types: they compile for every processor, with registers of whatever
-width it has. Numba's own loops leave such short rows scalar.
+"""Vectors of eight float32 SIMD lanes, as LLVM vector types: they compile for every processor, with registers of any
+width. Numba's own loops would not vectorise such short rows.
 
-A Fourier transform holds a value of each of sixteen frames in such a row: real parts of eight frames, then imaginary
-parts, which are eight frames more (two real signals are one complex one).
+A Fourier transform processes sixteen frames at once; a row holds one value of each: real parts of eight frames, then
+imaginary parts, which are eight more frames (two real signals form one complex signal).
 """
 
 # What Numba compiles carries no types.
@@ -21,20 +21,20 @@ from numba.extending import intrinsic
 
 LANES = 8
 ROW = 2 * LANES
-"""Floats from one place of a transform to the next."""
+"""Floats per row: the distance between successive values of a transform."""
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _LANES_TYPE = ir.VectorType(_F32, LANES)
-_FUSE = ("contract",)  # products and sums may become fused multiply-adds
+_FUSE = ("contract",)  # products and sums may be fused to multiply-adds
 
 
 class _Vectors:
-    """Arithmetic on vectors, and their memory, for whoever generates code."""
+    """Arithmetic on vectors, and access to their memory, for functions that generate LLVM code."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
         self._context, self._builder, self._signature, self._args = context, builder, signature, args
 
     def array(self, k: int) -> Any:
-        """Where the elements of argument ``k``, an array, begin."""
+        """Return the address of the elements of argument ``k``, an array."""
         make = self._context.make_array(self._signature.args[k])
         return make(self._context, self._builder, self._args[k]).data
 
@@ -48,7 +48,7 @@ class _Vectors:
         self._builder.store(value, self._pointer(base, index), align=4)
 
     def number(self, base: Any, index: Any) -> Any:
-        """One float in all lanes."""
+        """Return one float, repeated in all lanes."""
         undefined = ir.Constant(_LANES_TYPE, ir.Undefined)
         value = self._builder.load(self._builder.gep(base, [index]))
         first = self._builder.insert_element(undefined, value, ir.Constant(_I32, 0))
@@ -74,7 +74,7 @@ class _Vectors:
 
 
 def _transform_few(v: _Vectors, x: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The discrete Fourier transform of 2, 3, 4 or 5 complex vectors, by the symmetry of its factors."""
+    """Return the discrete Fourier transform of 2, 3, 4 or 5 complex vectors, using the symmetry of its factors."""
 
     def add(a: Any, b: Any) -> tuple[Any, Any]:
         return v.add(a[0], b[0]), v.add(a[1], b[1])
@@ -113,8 +113,8 @@ def _transform_few(v: _Vectors, x: list[tuple[Any, Any]]) -> list[tuple[Any, Any
 
 def _butterfly(radix: int) -> Any:
     def butterfly(_typing, work, at, step, twiddles, first):
-        """Transform the rows ``at``, ``at + step``, ... of ``work`` among each other, and turn all but the first of the
-        results by the complex numbers from ``twiddles[first]``."""
+        """Transform the rows ``at``, ``at + step``, ... of ``work`` among each other, and multiply all but the first
+        result by the complex numbers from ``twiddles[first]`` on."""
 
         def generate(context, builder, signature, args):
             v = _Vectors(context, builder, signature, args)
@@ -140,8 +140,8 @@ butterfly_2, butterfly_3, butterfly_4, butterfly_5 = (_butterfly(radix) for radi
 
 
 def _gather(_typing, signal, at, step, window, n, work, to):
-    """Eight samples of eight frames: sample k of frame l, which begins at ``at + l step``, goes to lane l of row k of
-    ``work`` from ``to``, times ``window[n + k]``."""
+    """Load eight samples of eight frames: sample k of frame l, which begins at ``at + l step``, goes to lane l of row k
+    of ``work`` from ``to`` on, times ``window[n + k]``."""
 
     def generate(context, builder, signature, args):
         v = _Vectors(context, builder, signature, args)
@@ -173,8 +173,8 @@ gather: Any = intrinsic(_gather)
 
 
 def _powers(_typing, work, p, q, out, at):
-    """The squared magnitudes of one frequency of sixteen frames, from the rows of that frequency and of its negative:
-    with z = x + i y, 4 |X|^2 = |Z(k) + conj Z(-k)|^2 and 4 |Y|^2 = |Z(k) - conj Z(-k)|^2."""
+    """Compute the squared magnitudes of one frequency of sixteen frames, from the rows of that frequency and of its
+    negative: with z = x + i y, 4 |X|^2 = |Z(k) + conj Z(-k)|^2 and 4 |Y|^2 = |Z(k) - conj Z(-k)|^2."""
 
     def generate(context, builder, signature, args):
         v = _Vectors(context, builder, signature, args)

@@ -1,4 +1,4 @@
-"""to_decibels, preemphasis_filter, nonsilent_region."""
+"""Operators to_decibels, preemphasis_filter and nonsilent_region."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _cpu: Any = Kernels(".features_cpu", __package__)
 
 
 def _power_of_ten(exponent: float) -> float:
-    """Infinity where it is too large."""
+    """Return ten to the power of ``exponent``; infinity if it is too large."""
     return 10.0**exponent if exponent < 308 else math.inf
 
 
 class ToDecibels(Operator, name="to_decibels"):
-    """multiplier log10(max(10^(cutoff_db / multiplier), x / reference)), of FLOAT magnitudes or powers.
+    """Convert FLOAT magnitudes or powers to decibels: multiplier log10(max(10^(cutoff_db / multiplier), x /
+    reference)).
 
     By default the reference is the largest value of each sample; a sample of zeros becomes ``cutoff_db``. With
-    ``top_db``, what is more than that below the loudest result is lifted to it, as librosa does.
+    ``top_db``, results that are further than that below the loudest one are raised to it, as in librosa.
     """
 
     replayable = True
@@ -38,9 +39,11 @@ class ToDecibels(Operator, name="to_decibels"):
     example = "{op: to_decibels, in: mel, multiplier: 10, reference: 1.0, cutoff_db: -80, out: decibels}"
 
     multiplier: Annotated[float, Arg("10 for powers, 20 for magnitudes")] = 10.0
-    reference: Annotated[float | None, Arg("what is 0 dB; by default the largest value of each sample")] = None
-    cutoff_db: Annotated[float, Arg("the smallest result")] = -200.0
-    top_db: Annotated[float | None, Arg("the largest distance from the loudest result", ge=0)] = None
+    reference: Annotated[
+        float | None, Arg("value that corresponds to 0 dB; by default the largest value of each sample")
+    ] = None
+    cutoff_db: Annotated[float, Arg("smallest result, dB")] = -200.0
+    top_db: Annotated[float | None, Arg("maximum distance of results from the loudest one, dB", ge=0)] = None
 
     def check(self) -> None:
         if self.reference is not None and not self.reference > 0:
@@ -54,7 +57,8 @@ class ToDecibels(Operator, name="to_decibels"):
 
     @property
     def factors(self) -> tuple[np.float32, np.float32]:
-        """Of binary logarithms, and the least value that has one, as a part of the reference."""
+        """Factor of binary logarithms, and smallest value (relative to the reference) above which logarithms are
+        computed."""
         factor = np.float32(self.multiplier) * np.float32(np.log10(2))
         return factor, np.float32(_power_of_ten(self.cutoff_db / self.multiplier))
 
@@ -94,18 +98,21 @@ class ToDecibels(Operator, name="to_decibels"):
 
 
 class PreemphasisFilter(Operator, name="preemphasis_filter"):
-    """y[k] = x[k] - preemph_coeff x[k - 1].
+    """Apply the filter y[k] = x[k] - preemph_coeff x[k - 1].
 
-    Before the first sample there is that sample again (``clamp``), zero, or the second one (``reflect``). Inputs of
-    several dimensions are filtered as one stream of numbers, as in DALI, so decode with ``downmix`` first.
+    The value before the first sample is that sample again (``clamp``), zero, or the second sample (``reflect``). Inputs
+    of several dimensions are filtered as one stream of numbers, as in DALI, so decode with ``downmix`` first.
     """
 
     replayable = True
     bound = "1e-6 of the largest sample"
     example = "{op: preemphasis_filter, in: audio, preemph_coeff: 0.97, out: audio}"
 
-    preemph_coeff: Annotated[float, Arg("the part of the sample before that is subtracted", per_sample=True)] = 0.97
-    border: Annotated[Literal["clamp", "zero", "reflect"], Arg("what is before the first sample")] = "clamp"
+    preemph_coeff: Annotated[float, Arg("share of the previous sample that is subtracted", per_sample=True)] = 0.97
+    border: Annotated[
+        Literal["clamp", "zero", "reflect"],
+        Arg("value before the first sample: the first sample, zero, or the second sample"),
+    ] = "clamp"
     dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.FLOAT
 
     def infer(self, *specs: Spec) -> Spec:
@@ -135,21 +142,24 @@ class PreemphasisFilter(Operator, name="preemphasis_filter"):
 
 
 class NonsilentRegion(Operator, name="nonsilent_region"):
-    """Where a signal is not silent: its first sample, and how many there are to the last (INT32 scalars).
+    """Find the region in which a signal is not silent. Outputs: its first sample, and its length in samples (INT32
+    scalars).
 
-    Silence is a power below 10^(cutoff_db / 10) of the reference. The power at a place is the mean square of the
-    ``window_length`` samples up to it; the region begins with the window of the first loud place. A signal that is
-    nowhere loud enough, or empty, gives (0, 0); one of zeros is loud everywhere, as in DALI, unless reference_power is
-    given.
+    A signal is silent where its power is below 10^(cutoff_db / 10) times the reference. The power at a sample is the
+    mean square of the ``window_length`` samples up to it; the region begins with the window of the first loud sample. A
+    signal that is silent everywhere, or empty, yields (0, 0); a signal of zeros counts as loud everywhere, as in DALI,
+    unless reference_power is set.
     """
 
     replayable = True
-    bound = "exact but where a power comes to within 1e-10 of the threshold"
+    bound = "exact, unless a power is within 1e-10 of the threshold"
     example = "{op: nonsilent_region, in: audio, cutoff_db: -40, out: [begin, length]}"
 
-    cutoff_db: Annotated[float, Arg("silence is below this")] = -60.0
-    window_length: Annotated[int, Arg("samples of a window", ge=1)] = 2048
-    reference_power: Annotated[float | None, Arg("what is 0 dB; by default the largest power", ge=0)] = None
+    cutoff_db: Annotated[float, Arg("power below which a signal is silent, dB")] = -60.0
+    window_length: Annotated[int, Arg("length of a window in samples", ge=1)] = 2048
+    reference_power: Annotated[
+        float | None, Arg("power that corresponds to 0 dB; by default the largest power of the signal", ge=0)
+    ] = None
     reset_interval: Annotated[int, Arg("samples", ignored="sums are taken in float64, so they stay exact")] = 8192
 
     @property

@@ -1,8 +1,8 @@
-"""Audio files in memory through libsndfile, which the package soundfile carries: FLAC, Ogg Vorbis and Opus, MP3, AIFF,
-the rarer kinds of WAV, and what else it knows.
+"""Read audio files in memory with libsndfile, which the package soundfile contains: FLAC, Ogg Vorbis and Opus, MP3,
+AIFF, rare kinds of WAV, and the other formats that it supports.
 
-soundfile itself reads memory through functions in Python, and each piece of a file would wait for the GIL. The
-functions that libsndfile calls here are compiled, so that a decode is one call without the GIL.
+soundfile itself reads memory through Python functions, so that each piece of a file would wait for the GIL. Here the
+functions that libsndfile calls are compiled, so that decoding is one call without the GIL.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ INTEGERS = frozenset((
     "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "PCM_U8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM", "GSM610", "G721_32",
     "ALAC_16", "ALAC_20", "ALAC_24", "ALAC_32",
 ))  # fmt: skip
-"""Encodings whose numbers are integers; the others are read as floats."""
+"""libsndfile's names of encodings whose numbers are integers; others are read as floats."""
 NARROW = INTEGERS - {"PCM_24", "PCM_32", "ALAC_20", "ALAC_24", "ALAC_32"}
-"""Those of at most 16 bits."""
+"""Integer encodings of at most 16 bits."""
 
 
 def require() -> Any:
-    """The package soundfile. Raises SpecError where it is not installed."""
+    """Return the package soundfile. Raises SpecError if it is not installed."""
     try:
         import soundfile
-    except (ImportError, OSError) as e:  # OSError: without the library itself
+    except (ImportError, OSError) as e:  # OSError: the library itself is missing
         raise SpecError(f"audio needs the package soundfile: pip install 'dali-run[media]' ({e})") from None
     return soundfile
 
 
 @cache
 def _library() -> tuple[Any, Any, Any, Any]:
-    """cffi's functions, libsndfile's, the callbacks, and soundfile itself."""
+    """Return cffi, libsndfile, the compiled callbacks, and the module soundfile."""
     soundfile = require()
     ffi, library = soundfile._ffi, soundfile._snd
     calls = ffi.new("SF_VIRTUAL_IO*")
@@ -55,31 +55,31 @@ def _library() -> tuple[Any, Any, Any, Any]:
 
 
 @dataclass(slots=True)
-class Sound:
-    """An open file in memory. Close it."""
+class AudioFile:
+    """An open audio file in memory. Close it."""
 
     frames: int
     channels: int
     rate: int
     integers: bool
-    """Its numbers are integers."""
+    """Whether its numbers are integers."""
     narrow: bool
-    """They have 16 bits at most."""
+    """Whether they have at most 16 bits."""
     format: str
-    """As libsndfile calls it: FLAC, OGG, MP3, ..."""
+    """libsndfile's name of the format: FLAC, OGG, MP3, ..."""
     _handle: Any
     _held: Any
-    """The objects that libsndfile points to."""
+    """Objects to which libsndfile holds pointers, kept alive."""
 
     def cut(self, first: int, frames: int) -> None:
-        """Leave out what is before frame ``first`` and after ``frames`` of them. Raises SampleError."""
+        """Keep only ``frames`` frames from frame ``first`` on. Raises SampleError."""
         if first and _library()[1].sf_seek(self._handle, first, 0) != first:
             raise SampleError("corrupt_data", f"{self.format}: frame {first} could not be found")
         self.frames = frames
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
-        """All frames into ``out``, flat, float32, int16 or int32. Raises SampleError where the file does not give them
-        all."""
+        """Decode all frames into ``out``, flat, float32, int16 or int32. Raises SampleError if the file has fewer
+        frames."""
         ffi, library, _, soundfile = _library()
         name = {"float32": "float", "int16": "short", "int32": "int"}[out.dtype.name]
         read = getattr(library, f"sf_readf_{name}")
@@ -92,14 +92,14 @@ class Sound:
             raise SampleError(code, f"{self.format}: {max(got, 0)} of {self.frames} frames could be decoded: {reason}")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._handle is not None:
             _library()[1].sf_close(self._handle)
             self._handle = None
 
 
-def open_memory(data: npt.NDArray[np.uint8]) -> Sound:
-    """The file whose bytes are ``data``, which must hold until it is closed. Raises SampleError."""
+def open_memory(data: npt.NDArray[np.uint8]) -> AudioFile:
+    """Open the file whose bytes are ``data``, which must stay unchanged until it is closed. Raises SampleError."""
     ffi, library, calls, soundfile = _library()
     if not len(data):
         raise SampleError("truncated", "the file is empty")
@@ -114,12 +114,12 @@ def open_memory(data: npt.NDArray[np.uint8]) -> Sound:
     major = _names(soundfile._formats).get(info.format & 0x0FFF0000, "?")
     minor = _names(soundfile._subtypes).get(info.format & 0xFFFF, "?")
     frames = int(info.frames)
-    if frames == _UNKNOWN:  # a FLAC file that was written as a stream: count them, and begin again
+    if frames == _UNKNOWN:  # a FLAC file that was written as a stream: count its frames, and open it again
         frames = _counted(library, ffi, handle, int(info.channels))
         library.sf_close(handle)
         state[2] = 0
         handle = library.sf_open_virtual(calls, _READ, info, ffi.cast("void*", state.ctypes.data))
-    return Sound(frames, int(info.channels), int(info.samplerate), minor in INTEGERS, minor in NARROW,
+    return AudioFile(frames, int(info.channels), int(info.samplerate), minor in INTEGERS, minor in NARROW,
                  major, handle, (data, state, info))  # fmt: skip
 
 
@@ -128,16 +128,14 @@ _BLOCK = 1 << 16
 
 
 def _counted(library: Any, ffi: Any, handle: Any, channels: int) -> int:
-    """The frames of a file that does not say how many there are; more than there may be are not counted to the end."""
+    """Count the frames of a file that does not declare their number; stop once there are more than allowed."""
     block, frames = np.empty(_BLOCK * channels, np.int16), 0
-    while (
-        frames <= _MOST and (got := library.sf_readf_short(handle, ffi.cast("short*", block.ctypes.data), _BLOCK)) > 0
-    ):
+    while frames <= _MAX and (got := library.sf_readf_short(handle, ffi.cast("short*", block.ctypes.data), _BLOCK)) > 0:
         frames += got
     return frames
 
 
-_MOST = 1 << 31
+_MAX = 1 << 31
 
 
 _MARKS = ((0, b"RIFF"), (0, b"fLaC"), (0, b"OggS"), (0, b"FORM"), (0, b"RF64"), (0, b"ID3"), (0, b"caff"))
@@ -148,7 +146,8 @@ def _names(table: dict[str, int]) -> dict[int, str]:
 
 
 def encode(signal: npt.NDArray[Any], rate: int, kind: str, encoding: str) -> bytes:
-    """A file of format ``kind`` (FLAC, WAV) that holds ``signal`` [n] or [n, channels]. Raises SampleError."""
+    """Return a file of format ``kind`` (FLAC, WAV) that contains ``signal`` [n] or [n, channels]. Raises
+    SampleError."""
     import io
 
     soundfile = require()

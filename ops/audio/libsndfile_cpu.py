@@ -1,6 +1,6 @@
-"""The functions through which libsndfile reads a file that is in memory, as C calls them.
+"""Compiled callbacks through which libsndfile reads a file in memory; libsndfile calls them from C.
 
-Their state is three numbers: where the bytes are, how many there are, and the place that is read next.
+Their state is three numbers: address of the bytes, their number, and the current position.
 """
 
 # What Numba compiles carries no types.

@@ -1,4 +1,4 @@
-"""mel_filter_bank: spectra on the mel scale; mfcc: their cepstral coefficients."""
+"""Operators mel_filter_bank (spectra on the mel scale) and mfcc (their cepstral coefficients)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LINEAR, _BREAK, _STEP = 200.0 / 3, 1000.0, np.log(6.4) / 27
 
 
 def to_mel(hertz: Any, formula: Formula) -> Any:
-    """Frequencies on the mel scale."""
+    """Convert frequencies in Hz to the mel scale."""
     hertz = np.asarray(hertz, np.float64)
     if formula == "htk":
         return 1127.0 * np.log1p(hertz / 700)
@@ -36,7 +36,7 @@ def to_mel(hertz: Any, formula: Formula) -> Any:
 
 
 def to_hertz(mel: Any, formula: Formula) -> Any:
-    """The inverse of `to_mel`."""
+    """Convert mel values to Hz: the inverse of `to_mel`."""
     mel = np.asarray(mel, np.float64)
     if formula == "htk":
         return 700 * np.expm1(mel / 1127.0)
@@ -48,10 +48,11 @@ def to_hertz(mel: Any, formula: Formula) -> Any:
 def bank(
     bins: int, rate: float, bands: int, low: float, high: float, formula: Formula, normalize: bool, kaldi: bool
 ) -> tuple[npt.NDArray[np.int64], F32]:
-    """Triangles, each as its first bin, how many, and where their weights begin [bands, 3]; and the weights.
+    """Return triangular filters as [bands, 3] (first bin, number of bins, index of the first weight), and their
+    weights.
 
-    ``bins`` are those of a transform of size 2 (bins - 1). The sides are straight in hertz, or with ``kaldi`` in mel,
-    where the last bin belongs to none.
+    ``bins`` is the number of frequencies of a transform of size 2 (bins - 1). The sides of triangles are straight in
+    Hz, or with ``kaldi`` in mel, in which case the last bin belongs to no triangle.
     """
     corners = np.linspace(to_mel(low, formula), to_mel(high, formula), bands + 2)
     hertz = np.arange(bins) * (rate / (2 * (bins - 1) if bins > 1 else 1))
@@ -79,24 +80,25 @@ def bank(
 
 
 def frequency_axis(layout: str, ndim: int) -> int:
-    """The axis called f, else the last but one (the only one of a single spectrum), as DALI has it."""
+    """Return the axis that the layout calls f, else the last but one (the only axis of a single spectrum), as in
+    DALI."""
     return layout.index("f") if "f" in layout else max(0, ndim - 2)
 
 
 def rows_around(shapes: npt.NDArray[np.int32], axis: int) -> I64:
-    """Elements before, along and after an axis, int64[N, 3]."""
+    """Return the numbers of elements before, along and after an axis, int64[N, 3]."""
     wide = shapes.astype(np.int64)
     return np.stack([wide[:, :axis].prod(axis=1), wide[:, axis], wide[:, axis + 1 :].prod(axis=1)], axis=1)
 
 
 def check_floats(spec: Spec) -> None:
-    """Raises SpecError for anything but FLOAT."""
+    """Check that the type is FLOAT. Raises SpecError."""
     if spec.dtype not in (None, DALIDataType.FLOAT):
         raise SpecError(f"takes FLOAT, got {spec}; cast it first")
 
 
 def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any]:
-    """``filters``, as int32, and ``weights`` on the device, kept by the lane under ``key``."""
+    """Return ``filters`` (as int32) and ``weights`` in device memory, cached by the lane under ``key``."""
     if key not in lane.cache:
         lane.cache[key] = lane.upload(filters.astype(np.int32))[0], lane.upload(weights)[0]
     there, values = unchanging(lane, *lane.cache[key])
@@ -106,8 +108,8 @@ def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any
 def weigh(
     ctx: Context, data: Batch, axis: int, filters: I64, weights: F32, key: str, odd: npt.NDArray[np.bool_]
 ) -> Batch:
-    """Sums of runs along ``axis`` by ``filters`` and ``weights``, for those that are not ``odd``. ``key`` tells tables
-    apart that a lane keeps."""
+    """Sum runs along ``axis`` by ``filters`` and ``weights``, for samples that are not ``odd``. ``key`` is the name
+    under which a lane caches the tables."""
     shapes = data.shapes.copy()
     shapes[:, axis] = len(filters)
     shapes[odd] = 0
@@ -128,25 +130,26 @@ def weigh(
 
 
 class MelFilterBank(Operator, name="mel_filter_bank"):
-    """Sum up spectra in bands of the mel scale, by triangles that overlap by half.
+    """Sum spectra in bands of the mel scale, by triangles that overlap by half.
 
     The input, FLOAT, has nfft / 2 + 1 frequencies along the axis that its layout calls ``f``, else along the last but
     one. With ``normalize`` each triangle has an area of 1 Hz. The defaults are those of librosa.filters.mel;
-    ``mel_formula: htk, normalize: false`` is torchaudio's. With ``parity: kaldi`` the sides of triangles are straight
-    on the mel scale (Kaldi's, and torchaudio.compliance's, banks are ``mel_formula: htk, normalize: false`` too).
+    ``mel_formula: htk, normalize: false`` gives torchaudio's. With ``parity: kaldi`` the sides of triangles are
+    straight on the mel scale (Kaldi's and torchaudio.compliance's banks also need ``mel_formula: htk, normalize:
+    false``).
     """
 
     replayable = True
     bound = "1e-5 of the largest value"
     example = "{op: mel_filter_bank, in: spectrogram, sample_rate: 16000, nfilter: 80, out: mel}"
 
-    nfilter: Annotated[int, Arg("bands", ge=1, le=1 << 16)] = 128
-    sample_rate: Annotated[float, Arg("of the audio, Hz", ge=1)] = 44100.0
-    freq_low: Annotated[float, Arg("where the first triangle begins, Hz", ge=0)] = 0.0
-    freq_high: Annotated[float, Arg("where the last one ends, Hz; 0 is half of sample_rate", ge=0)] = 0.0
-    normalize: Annotated[bool, Arg("divide each triangle by half of its width in Hz")] = True
+    nfilter: Annotated[int, Arg("number of mel bands", ge=1, le=1 << 16)] = 128
+    sample_rate: Annotated[float, Arg("sampling rate of the audio in Hz", ge=1)] = 44100.0
+    freq_low: Annotated[float, Arg("lower end of the first triangle, Hz", ge=0)] = 0.0
+    freq_high: Annotated[float, Arg("upper end of the last triangle, Hz; 0: half of sample_rate", ge=0)] = 0.0
+    normalize: Annotated[bool, Arg("divide each triangle by half of its width in Hz, so that its area is 1")] = True
     mel_formula: Annotated[Formula, Arg("slaney: linear up to 1 kHz; htk: 1127 ln(1 + f / 700)")] = "slaney"
-    parity: Annotated[Literal["dali", "kaldi"], Arg("whose triangles")] = "dali"
+    parity: Annotated[Literal["dali", "kaldi"], Arg("library whose triangles are reproduced")] = "dali"
 
     @cached_property
     def _highest(self) -> float:
@@ -184,7 +187,7 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
         return weigh(ctx, spectra, axis, filters, weights, key, spectra.sizes == 0)
 
     def tables(self, bins: int) -> tuple[str, I64, F32]:
-        """The `bank` for spectra of ``bins`` frequencies, after a name for it."""
+        """Return the `bank` for spectra of ``bins`` frequencies, preceded by a name for it."""
         filters, weights = bank(
             bins, self.sample_rate, self.nfilter, self.freq_low, self._highest, self.mel_formula, self.normalize,
             self.parity == "kaldi",
@@ -194,10 +197,10 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
         return key, filters, weights
 
     def _of_several_sizes(self, ctx: Context, spectra: Batch, axis: int) -> Batch:
-        """Spectra of transforms of different sizes: rare, so one at a time."""
+        """Process spectra of transforms of different sizes; rare, so one sample at a time."""
         from ..batch import concat
 
-        not_replayable(ctx.device)  # samples are joined by copies of their own
+        not_replayable(ctx.device)  # samples are joined by separate copies
         parts = []
         for i in range(len(spectra)):
             one = spectra.take(slice(i, i + 1))
@@ -207,8 +210,8 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
 
 @lru_cache(16)
 def cosines(kind: int, bands: int, count: int, orthonormal: bool, lifter: float) -> F32:
-    """Discrete cosine transforms of type 1 to 4 as matrices [count, bands], half of what scipy.fft.dct gives (the same
-    where orthonormal), liftered: coefficient k times 1 + L / 2 sin(pi (k + 1) / L)."""
+    """Return discrete cosine transforms of type 1 to 4 as matrices [count, bands], half of scipy.fft.dct's (equal to
+    them if orthonormal), with liftering: coefficient k times 1 + L / 2 sin(pi (k + 1) / L)."""
     k, n = np.arange(count)[:, None], np.arange(bands)[None]
     if kind == 1:
         matrix = np.cos(np.pi * k * n / max(bands - 1, 1))
@@ -233,10 +236,10 @@ def cosines(kind: int, bands: int, count: int, orthonormal: bool, lifter: float)
 
 
 class Mfcc(Operator, name="mfcc"):
-    """Mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT, mostly of
-    decibels).
+    """Compute mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT,
+    usually in decibels).
 
-    The first ``n_mfcc`` coefficients are kept (all where there are fewer). Without ``normalize`` they are half of
+    The first ``n_mfcc`` coefficients are output (all if there are fewer). Without ``normalize`` they are half of
     scipy.fft.dct's, as in DALI.
     """
 
@@ -244,10 +247,10 @@ class Mfcc(Operator, name="mfcc"):
     bound = "1e-5 of the largest value"
     example = "{op: mfcc, in: decibels, n_mfcc: 13, out: coefficients}"
 
-    n_mfcc: Annotated[int, Arg("coefficients", ge=1)] = 20
+    n_mfcc: Annotated[int, Arg("number of coefficients", ge=1)] = 20
     dct_type: Annotated[int, Arg("type of the cosine transform, 1 to 4", ge=1, le=4)] = 2
-    normalize: Annotated[bool, Arg("an orthonormal transform")] = False
-    axis: Annotated[int, Arg("the axis of the bands", ge=0)] = 0
+    normalize: Annotated[bool, Arg("use an orthonormal transform")] = False
+    axis: Annotated[int, Arg("index of the axis of the bands", ge=0)] = 0
     lifter: Annotated[float, Arg("L of the factors 1 + L / 2 sin(pi (k + 1) / L); 0 for none", ge=0)] = 0.0
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""audio_resample: signals at another sampling rate."""
+"""Operator audio_resample: convert signals to another sampling rate."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from . import filters
 F64 = npt.NDArray[np.float64]
 Resampler = Literal["dali-run", "dali", "torchaudio", "soxr", "librosa"]
 RESAMPLER = (
-    "whose filter: dali-run's low-pass (it stops at the lower Nyquist frequency), DALI's kernel, which lets through "
-    "what a lower rate cannot hold (aliases), torchaudio's default, or, on the CPU, soxr's and librosa's (soxr_hq)"
+    "dali-run: low-pass that stops at the lower Nyquist frequency; dali: DALI's kernel, which lets frequencies pass "
+    "that the lower rate cannot represent (aliasing); torchaudio: its default; soxr, librosa: soxr_hq, on the CPU"
 )
 
 _cpu: Any = Kernels(".resample_cpu", __package__)
 _ALLOWED = (DALIDataType.FLOAT, DALIDataType.INT8, DALIDataType.UINT8, DALIDataType.INT16, DALIDataType.UINT16,
             DALIDataType.INT32, DALIDataType.UINT32)  # fmt: skip
-_MOST = 2**31 - 1  # elements of a sample
-APART = 1 << 20
-"""How many times one rate may be the other: the filter is as wide as the rates are apart, 2^40 took hours."""
-_FRAMES = 8  # that a thread makes by the table (cuda/audio/resample.cu)
-_BLOCKS = 4  # of 256 frames of DALI that a block of threads makes (there, too)
+_MAX = 2**31 - 1  # maximum elements of a sample
+MAX_RATIO = 1 << 20
+"""Maximum ratio between the two rates: the filter is as wide as the ratio, and 2^40 took hours."""
+_FRAMES = 8  # frames per thread with the kernel's table (cuda/audio/resample.cu)
+_BLOCKS = 4  # blocks of DALI's 256 frames that a block of threads computes (cuda/audio/resample.cu)
 
 
 def needs_soxr(parity: Resampler) -> bool:
-    """The filter is that of the package soxr, on the CPU."""
+    """Whether the filter is that of the package soxr, which runs on the CPU."""
     return parity in ("soxr", "librosa")
 
 
 def check_resampler(parity: Resampler) -> None:
-    """Raises SpecError where the package that ``parity`` names is not installed."""
+    """Check that the package that ``parity`` needs is installed. Raises SpecError."""
     if needs_soxr(parity):
         try:
             import soxr  # noqa: F401
@@ -52,32 +52,32 @@ def check_resampler(parity: Resampler) -> None:
 
 
 def output_lengths(lengths: I64, in_rate: F64, out_rate: F64) -> I64:
-    """Frames after resampling: those before times out_rate / in_rate, rounded up."""
+    """Return the number of frames after resampling: lengths times out_rate / in_rate, rounded up."""
     exact = lengths * out_rate / np.where(in_rate > 0, in_rate, 1)
-    # a product that is whole but for the rounding of doubles stays as it is
+    # a product that is an integer except for rounding errors is not rounded up
     near = np.round(exact)
     return np.where(np.abs(exact - near) < 1e-6, near, np.ceil(exact)).astype(np.int64)
 
 
 def unusable(in_rate: F64, out_rate: F64) -> npt.NDArray[np.bool_]:
-    """Where rates are no positive numbers, or more than `APART` times apart."""
+    """Return a mask of samples whose rates are not positive numbers, or have a ratio above `MAX_RATIO`."""
     with np.errstate(all="ignore"):
         ratio = in_rate / out_rate
-    return ~((in_rate > 0) & (out_rate > 0) & (ratio <= APART) & (ratio >= 1 / APART))
+    return ~((in_rate > 0) & (out_rate > 0) & (ratio <= MAX_RATIO) & (ratio >= 1 / MAX_RATIO))
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Sampling rates of N signals; only their ratios count."""
+    """Sampling rates of N signals before and after; only their ratio matters."""
 
     before: F64
     after: F64
 
 
 def resample_into(ctx: Context, signals: Batch, rates: Rates, quality: float, parity: Resampler, out: Batch) -> None:
-    """``signals`` (n,) or (n, channels) at other rates go into ``out``, whose shapes say how long they become; where
-    ``ctx`` runs. Where the type changes, integers count in parts of their largest value; the middle
-    of the range of unsigned ones is silence."""
+    """Resample ``signals`` (n,) or (n, channels) into ``out``, whose shapes determine their new lengths, in the memory
+    of ``ctx``'s stage. If the type changes, integers count as fractions of their largest value; the middle of the range
+    of unsigned integers is silence."""
     n = len(signals)
     factor, shift, size_out = _conversion(signals.dtype, out.dtype)
     rows = np.zeros((n, _cpu.FIELDS), np.int64)
@@ -136,10 +136,11 @@ def _resample(
 def _phases(
     in_rate: F64, out_rate: F64, lobes: int, parity: Resampler, *, beside: bool
 ) -> tuple[npt.NDArray[np.bool_], list[filters.Phases], I64]:
-    """Which samples have taps for each phase, those of each ratio, and for each of these samples which they are.
-    Taps lie ``beside`` each other for groups of phases, as the kernel on a GPU takes them."""
+    """Return a mask of the samples that have taps for each phase, the phases of each distinct ratio, and for each of
+    these samples the index of its ratio. With ``beside``, taps of a group of phases are adjacent, as the GPU kernel
+    expects."""
     up, down = in_lowest_terms(in_rate, out_rate)
-    most = filters.MOST_PHASES if parity == "dali-run" else 1 << 16
+    most = filters.MAX_PHASES if parity == "dali-run" else 1 << 16
     which = (in_rate > 0) & (out_rate > 0) & (up <= most) & (down <= 1 << 16)
     keys, kinds = np.unique((up[which] * (1 << 17) + down[which]).astype(np.int64), return_inverse=True)
     find: Callable[..., filters.Phases | None] = filters.phases
@@ -158,8 +159,8 @@ def _phases(
 
 
 def in_lowest_terms(in_rate: F64, out_rate: F64) -> tuple[F64, F64]:
-    """Numerators and denominators of out_rate / in_rate as whole numbers, exactly where they are below 2^53; 1 / 1
-    where a rate is not above 0."""
+    """Return numerators and denominators of out_rate / in_rate as integers, exact if they are below 2^53; 1 / 1 if a
+    rate is not above 0."""
     usable = (in_rate > 0) & (out_rate > 0)
     (before, e), (after, f) = (_odd(np.where(usable, x, 1.0)) for x in (in_rate, out_rate))
     common, shift = np.gcd(before, after), np.clip(f - e, -64, 64)
@@ -168,7 +169,7 @@ def in_lowest_terms(in_rate: F64, out_rate: F64) -> tuple[F64, F64]:
 
 
 def _odd(x: F64) -> tuple[I64, npt.NDArray[np.int32]]:
-    """Odd numbers and powers of two whose products ``x`` are."""
+    """Return odd numbers and exponents of two whose products are ``x``."""
     part, exponent = np.frexp(x)
     whole = (part * 2.0**53).astype(np.int64)
     low = whole & -whole
@@ -176,7 +177,7 @@ def _odd(x: F64) -> tuple[I64, npt.NDArray[np.int32]]:
 
 
 def _only(rows: I64, which: npt.NDArray[np.bool_]) -> I64:
-    """``rows`` in which the others have no outputs."""
+    """Return ``rows`` with 0 outputs for samples outside the mask ``which``."""
     some = rows.copy()
     some[~which, _cpu.OUTPUTS] = 0
     return some
@@ -185,8 +186,8 @@ def _only(rows: I64, which: npt.NDArray[np.bool_]) -> I64:
 def _filled(
     rows: I64, which: npt.NDArray[np.bool_], found: list[filters.Phases], kinds: I64
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The taps and first places of all phases in use; ``rows`` say where those of a sample are."""
-    facts = np.zeros((len(found), 5), np.int64)  # as the columns from UP on
+    """Return the taps and first inputs of all phases in use; write to ``rows`` where those of each sample are."""
+    facts = np.zeros((len(found), 5), np.int64)  # in the order of the columns from UP on
     table = start = 0
     for i, p in enumerate(found):
         facts[i] = p.up, p.down, p.width, table, start
@@ -230,16 +231,16 @@ def _by_soxr(signals: Batch, rates: Rates, out: Batch) -> None:
 
 
 class AudioResample(Operator, name="audio_resample"):
-    """Resample audio: signals (n,), or (n, channels), each channel by itself.
+    """Resample audio: signals (n,), or (n, channels), each channel separately.
 
-    The rate changes by ``scale``, from ``in_rate`` to ``out_rate`` (n out_rate / in_rate samples come out, rounded up),
-    or so that ``out_length`` samples come out. Where the type changes, integers count in parts of their largest value,
-    and the middle of the range of unsigned ones is silence.
+    The rate changes by ``scale``, or from ``in_rate`` to ``out_rate`` (output: n out_rate / in_rate samples, rounded
+    up), or so that the output has ``out_length`` samples. If the type changes, integers count as fractions of their
+    largest value, and the middle of the range of unsigned integers is silence.
 
-    By default a low-pass filter keeps what the lower rate cannot hold from folding back into the signal: a sinc under a
-    Kaiser window of as many lobes as DALI's for this ``quality``, as wide as the lower rate asks. With ``parity: dali``
-    the numbers are DALI's: its kernel is never widened, so that a tone of 10 kHz survives as another tone when 44.1 kHz
-    become 8.
+    By default a low-pass filter removes frequencies that the lower rate cannot represent: a sinc under a Kaiser window
+    with as many lobes as DALI's for this ``quality``, as wide as the lower rate requires. With ``parity: dali`` results
+    equal DALI's: its kernel is never widened, so that a tone of 10 kHz turns into another tone when 44.1 kHz are
+    converted to 8 kHz.
     """
 
     aliases = ("experimental.audio_resample",)
@@ -247,13 +248,15 @@ class AudioResample(Operator, name="audio_resample"):
     bound = "1e-5 of the largest sample"
     example = "{op: audio_resample, in: audio, in_rate: 44100, out_rate: 16000, out: audio}"
 
-    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
-    in_rate: Annotated[float | None, Arg("rate of the input", per_sample=True)] = None
-    out_rate: Annotated[float | None, Arg("rate of the output", per_sample=True)] = None
-    out_length: Annotated[int | None, Arg("samples of the output", ge=0, per_sample=True)] = None
-    scale: Annotated[float | None, Arg("out_rate / in_rate", per_sample=True)] = None
-    quality: Annotated[float, Arg("0 to 100: 3, 16 (at 50) and 64 lobes", ge=0, le=100)] = 50.0
-    parity: Annotated[Resampler, Arg(RESAMPLER)] = "dali-run"
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output; by default that of the input")] = None
+    in_rate: Annotated[float | None, Arg("sampling rate of the input", per_sample=True)] = None
+    out_rate: Annotated[float | None, Arg("sampling rate of the output", per_sample=True)] = None
+    out_length: Annotated[int | None, Arg("number of samples of the output", ge=0, per_sample=True)] = None
+    scale: Annotated[float | None, Arg("factor of the rate: out_rate / in_rate", per_sample=True)] = None
+    quality: Annotated[
+        float, Arg("quality, 0 to 100: the filter has 3 lobes at 0, 16 at 50, 64 at 100", ge=0, le=100)
+    ] = 50.0
+    parity: Annotated[Resampler, Arg(f"library whose filter is used. {RESAMPLER}")] = "dali-run"
 
     def check(self) -> None:
         rates = [name for name in ("in_rate", "out_rate") if self.is_set(name)]
@@ -288,8 +291,8 @@ class AudioResample(Operator, name="audio_resample"):
         in_rate, out_rate, lengths = self._rates(ctx, frames)
         dtype = audio.dtype if self.dtype is None else to_numpy(self.dtype)
         channels = audio.shapes[:, 1].astype(np.int64) if audio.ndim == 2 else 1
-        for i in np.flatnonzero(lengths * channels > _MOST).tolist():
-            ctx.reject(i, "too_large", f"{int(lengths[i])} samples would come out; at most {_MOST} can be one sample")
+        for i in np.flatnonzero(lengths * channels > _MAX).tolist():
+            ctx.reject(i, "too_large", f"{int(lengths[i])} samples would come out; at most {_MAX} can be one sample")
             lengths[i] = 0
         lengths[frames == 0] = 0
         shapes = audio.shapes.copy()
@@ -301,7 +304,7 @@ class AudioResample(Operator, name="audio_resample"):
     gpu = cpu
 
     def _rates(self, ctx: Context, frames: I64) -> tuple[F64, F64, I64]:
-        """Rates before and after, float64[N], and the lengths of the outputs."""
+        """Return rates before and after, float64[N], and the lengths of the outputs."""
         if self.is_set("out_length"):
             lengths = ctx.arg("out_length", np.int64).copy()
             in_rate, out_rate = np.maximum(frames, 1).astype(np.float64), lengths.astype(np.float64)
@@ -317,14 +320,14 @@ class AudioResample(Operator, name="audio_resample"):
             lengths = output_lengths(frames, in_rate, out_rate)
         for i in np.flatnonzero(bad).tolist():
             ctx.reject(i, "bad_argument", "rates, scale and out_length must be positive numbers, and "
-                       f"rates at most {APART:,} times apart")  # fmt: skip
+                       f"rates at most {MAX_RATIO:,} times apart")  # fmt: skip
             lengths[i] = 0
         return in_rate, out_rate, lengths
 
 
 def _conversion(before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, float, float]:
-    """Factor and summand for inputs, and the factor for outputs. As in DALI, what is shifted is shifted before it is
-    resampled: beyond the ends of a signal there are zeros of the output's scale."""
+    """Return factor and summand for inputs, and factor for outputs. As in DALI, the shift of unsigned integers is
+    applied before resampling: beyond the ends of a signal there are zeros on the output's scale."""
     if before == after:
         return 1.0, 0.0, 1.0
     if (before.kind == "u") == (after.kind == "u"):
@@ -336,12 +339,12 @@ def _conversion(before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, flo
 
 
 def _full(dtype: np.dtype[Any]) -> float:
-    """The value that stands for 1."""
+    """Return the value that represents 1.0."""
     return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)
 
 
 def _scaled(values: npt.NDArray[Any], dtype: np.dtype[Any], factor: float) -> npt.NDArray[Any]:
-    """``values`` times ``factor`` as ``dtype``, integers rounded and held to their range."""
+    """Return ``values`` times ``factor`` as ``dtype``; integers are rounded and clipped to their range."""
     if dtype.kind == "f":
         floats = values.astype(np.float32, copy=False)
         return floats if factor == 1 else floats * np.float32(factor)

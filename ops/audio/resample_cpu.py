@@ -1,4 +1,4 @@
-"""The CPU kernels of audio_resample: whole batches in one call, without the GIL."""
+"""Compiled loops of audio_resample: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -11,7 +11,7 @@ import numba
 import numpy as np
 
 INPUTS, OUTPUTS, CHANNELS, UP, DOWN, TAPS, TABLE, FIRST, FIELDS = range(9)
-"""Columns of ``rows``: frames before and after, and where the taps and first places of the sample's phases are."""
+"""Columns of ``rows``: frames before and after, and where the taps and first inputs of the sample's phases are."""
 DALI_BLOCK = 256
 DALI_STEPS = 32
 """Entries of DALI's table between two samples of the input."""
@@ -21,11 +21,11 @@ jit = numba.njit(nogil=True, cache=True)
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def _dot(weights, first, count, signal, start, channels):
-    """The sum of ``count`` weights from ``first`` on times a channel's frames from element ``start`` on. Views would be
-    counted references."""
+    """Return the sum of ``count`` weights from ``first`` on times a channel's frames from element ``start`` on. Array
+    views are avoided: their references would be counted."""
     total = np.float32(0)
     if channels == 1:
-        for j in range(count):  # indices without a sign are not negative, which lets it be vectorised
+        for j in range(count):  # unsigned indices cannot be negative, which allows vectorisation
             total += weights[np.uint64(first + j)] * signal[np.uint64(start + j)]
     else:
         for j in range(count):
@@ -35,7 +35,7 @@ def _dot(weights, first, count, signal, start, channels):
 
 @jit
 def by_phases(data, base, rows, taps, first, out, out_base):
-    """Sums of the taps of one of ``up`` phases; what is outside of a signal is 0."""
+    """Compute each output as the sum of the taps of its phase times inputs; inputs outside of a signal are 0."""
     for i in range(len(base)):
         n, frames, channels, up = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], rows[i, UP]
         down, width = rows[i, DOWN], rows[i, TAPS]
@@ -52,14 +52,14 @@ def by_phases(data, base, rows, taps, first, out, out_base):
                 block += down
 
 
-# Weights for each of some places between two inputs are a row of a table; those of an output lie between two rows.
-# Looked up one by one they take five times as long.
+# Weights for each of several fractions between two inputs form a row of a table; weights of an output are interpolated
+# between two rows. Separate look-ups take five times as long.
 
 
 @jit
 def _row(pairs, lobes, steps, shrink, first, count, weights, at):
-    """The kernel at the distances ``first``, ``first`` + 1 ..., to ``weights`` from ``at`` on; gives back their sum.
-    ``pairs``: entries and the steps to the next ones, float32 each."""
+    """Write the kernel at the distances ``first``, ``first`` + 1, ... to ``weights`` from ``at`` on. Return their sum.
+    ``pairs``: table entries and differences to the next ones, float32 each."""
     total = np.float32(0)
     for j in range(count):
         place = min(abs(first + j) * shrink, np.float64(lobes)) * steps
@@ -74,20 +74,20 @@ def _row(pairs, lobes, steps, shrink, first, count, weights, at):
 
 @jit
 def _between(rows, at, width, part, count, weights):
-    """Numbers between ``count`` of ``rows``, from ``at`` on, and those ``width`` after them."""
-    for j in range(count):  # indices without a sign are not negative, which lets it be vectorised
+    """Interpolate between ``count`` numbers of ``rows`` from ``at`` on and the numbers ``width`` after them."""
+    for j in range(count):  # unsigned indices cannot be negative, which allows vectorisation
         k, here = np.uint64(j), np.uint64(at + j)
         weights[k] = rows[here] + part * (rows[here + np.uint64(width)] - rows[here])
 
 
 _WIDE = 512
-"""Taps that an output has at most where there are rows: those of all phases stay in the processor's cache."""
+"""Maximum taps per output for which rows are used: the rows of all fractions must fit into the processor's cache."""
 
 
 @jit
 def by_table(data, base, rows, ratios, pairs, lobes, steps, out, out_base):
-    """The kernel between the entries of its table, for any ratio of rates (``ratios``: input samples for one of the
-    output); its weights are divided by their sum."""
+    """Compute the kernel by interpolation in its table, for any ratio of rates (``ratios``: input samples per output
+    sample); weights are divided by their sum."""
     held, table, sums = 0.0, np.empty(0, np.float32), np.empty(steps + 1, np.float32)
     for i in range(len(base)):
         n, frames, channels, ratio = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], ratios[i]
@@ -95,7 +95,7 @@ def by_table(data, base, rows, ratios, pairs, lobes, steps, out, out_base):
         half = int(np.ceil(lobes / shrink))
         width = 2 * half
         weights = np.empty(width, np.float32)
-        many = frames > steps and width <= _WIDE  # rows are worth their making
+        many = frames > steps and width <= _WIDE  # worth the computation of rows
         if many and held != shrink:
             held, table = shrink, np.empty((steps + 1) * width, np.float32)
             for p in range(steps + 1):
@@ -122,8 +122,9 @@ def by_table(data, base, rows, ratios, pairs, lobes, steps, out, out_base):
 
 @jit
 def _weigh_as_dali(rows, at, width, first, place, scale, center, entry, count, weights):
-    """Weights at the distances ``first`` - ``place`` and so on: the entry of a row, and a part of the step to the next
-    row, which is rounded as DALI's place in its table is. ``entry`` is the first's number there."""
+    """Compute weights at the distances ``first`` - ``place`` and so on: entries of a row, plus a fraction of the
+    difference to the next row, rounded as DALI rounds its table index. ``entry`` is the table index of the first
+    weight."""
     for j in range(count):
         k, here = np.uint64(j), np.uint64(at + j)
         wanted = np.float32(np.float32(np.int32(first + j)) - place) * scale + center
@@ -133,8 +134,8 @@ def _weigh_as_dali(rows, at, width, first, place, scale, center, entry, count, w
 
 @jit
 def as_dali(data, base, rows, ratios, table, lobes, center, scale, out, out_base):
-    """As DALI: the kernel keeps its width whatever the ratio is, and places are summed up in float32 within blocks of
-    256 outputs. ``table``: `filters.dali_rows`."""
+    """Resample as DALI does: the kernel keeps its width for all ratios, and positions are accumulated in float32 within
+    blocks of 256 outputs. ``table``: `filters.dali_rows`."""
     width = 2 * lobes
     weights = np.empty(width, np.float32)
     for i in range(len(base)):

@@ -1,4 +1,4 @@
-"""Base of operators on signals: the inputs that they take."""
+"""Checks of inputs that all operators on signals share."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ..errors import SpecError
 from ..types import DALIDataType
 
 KINDS = {np.dtype(np.float32): "float", np.dtype(np.int16): "short"}
-"""Types of signals, as the CUDA sources name them."""
+"""C++ names of the signals' types in the CUDA sources."""
 
 
 def check_signal(spec: Spec) -> None:
-    """Raises SpecError unless ``spec`` may be a signal of one channel (`check_channel`) of FLOAT or INT16."""
+    """Check that ``spec`` may be a signal of one channel (`check_channel`) of FLOAT or INT16. Raises SpecError."""
     if spec.dtype not in (None, DALIDataType.FLOAT, DALIDataType.INT16):
         raise SpecError(f"takes signals of FLOAT or INT16, got {spec}; cast it first")
     check_channel(spec)
 
 
 def check_channel(spec: Spec) -> None:
-    """Raises SpecError for shapes that are not a signal of one channel: (n,), or n and axes of length 1, as in DALI."""
+    """Check for the shape of a signal of one channel: (n,), or n and axes of length 1, as in DALI. Raises SpecError."""
     if spec.shape is not None and (not spec.shape or sum(n not in (1, None) for n in spec.shape) > 1):
         raise SpecError(f"takes signals of one channel, (n,), (n, 1) or (1, n), got {spec}; decode with downmix: true")
 
 
 def one_channel(ctx: Context, audio: Batch) -> Batch:
-    """``audio`` as signals (n,); samples of several channels are rejected and become empty."""
+    """Return ``audio`` as signals (n,); samples of several channels are rejected and become empty."""
     if audio.ndim == 1:
         return audio
     lengths = audio.sizes

@@ -1,4 +1,5 @@
-"""spectrogram: short-time Fourier transforms of signals, as powers or magnitudes; power_spectrum: of whole arrays."""
+"""Operators spectrogram (short-time Fourier transform of signals, as powers or magnitudes) and power_spectrum
+(transform of whole arrays)."""
 
 from __future__ import annotations
 
@@ -26,41 +27,42 @@ Convention = Literal["dali", "librosa", "torchaudio", "kaldi"]
 _cpu: Any = Kernels(".spectrum_cpu", __package__)
 
 LONGEST = 1 << 24
-"""Samples of a window or a transform: minutes of sound. A longer one is a mistake, and would take all memory."""
+"""Maximum samples of a window or a transform: minutes of audio. A longer one is a mistake, and would exhaust the
+memory."""
 
 _KALDI_EMPHASIS = np.float32(0.97)
-_SHARED = 2048  # complex numbers in a block's shared memory (spectrogram.cu)
-_LARGEST_RADIX = 13  # of spectrogram.cu
+_SHARED = 2048  # complex numbers that fit into a block's shared memory (spectrogram.cu)
+_LARGEST_RADIX = 13  # the largest radix in spectrogram.cu
 _BLOCK = 256
 _CPP = {False: "false", True: "true"}
 
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """The steps after spectra that a GPU takes at once: sums of runs of frequencies, in decibels if ``factor`` is not
-    0."""
+    """Steps after the spectra that a GPU computes in the same kernel: weighted sums of runs of frequencies, converted
+    to decibels if ``factor`` is not 0."""
 
     filters: Any
-    """Of `mel.bank`, int32 on the device; so are the weights."""
+    """Filters of `mel.bank`, int32 on the device; the weights are there too."""
     weights: Any
     count: int
     scale: float = 1.0
     factor: float = 0.0
-    """Of binary logarithms."""
+    """Factor of binary logarithms."""
     least: float = 0.0
 
 
 def fits(size: int) -> bool:
-    """Transforms of ``size`` fit into the shared memory of a GPU's block, as `Bands` needs."""
+    """Whether a transform of ``size`` fits into the shared memory of a GPU's block, which `Bands` requires."""
     return size <= _SHARED
 
 
 @lru_cache(64)
 def window_of(convention: Convention, length: int) -> F32:
-    """The window of ``length`` samples that a library takes by itself.
+    """Return the default window of a library, ``length`` samples.
 
-    dali: Hann, sampled between the places (n + 1/2) / N; librosa and torchaudio: the periodic Hann window n / N; kaldi:
-    the "povey" window, the symmetric Hann window to the power of 0.85.
+    dali: Hann window, sampled at (n + 1/2) / N; librosa and torchaudio: the periodic Hann window, at n / N; kaldi: the
+    "povey" window, the symmetric Hann window to the power of 0.85.
     """
     n = np.arange(length)
     if convention == "kaldi":
@@ -71,47 +73,51 @@ def window_of(convention: Convention, length: int) -> F32:
 
 
 class Spectrogram(Operator, name="spectrogram"):
-    """The power (or magnitude) of every frequency in windows of a signal.
+    """Compute the power (or magnitude) of every frequency in windows of a signal.
 
-    The input is a signal (n,), (n, 1) or (1, n), FLOAT, or INT16, which counts as x / 32768. The output is FLOAT, of
-    nfft / 2 + 1 frequencies by windows (layout ``ft``), or the other way round (``tf``). With ``center_windows``,
-    window t is around sample t window_step, and there are n / window_step + 1 of them (rounded down); else it begins
-    there, and only whole windows count.
+    The input is a signal (n,), (n, 1) or (1, n), FLOAT, or INT16, which counts as x / 32768. The output is FLOAT, nfft
+    / 2 + 1 frequencies by windows (layout ``ft``), or windows by frequencies (``tf``). With ``center_windows``, window
+    t is centred at sample t window_step, and there are n / window_step + 1 windows (rounded down); else window t begins
+    at that sample, and only complete windows count.
 
-    ``parity`` says whose window it is where ``window_fn`` is not given: DALI's Hann window, librosa's and torchaudio's
-    periodic one, or Kaldi's. ``kaldi`` also takes the mean from each window, filters it (preemphasis 0.97) and takes
-    INT16 as it is.
+    If ``window_fn`` is not set, ``parity`` selects the window: DALI's Hann window, librosa's and torchaudio's periodic
+    one, or Kaldi's. ``kaldi`` also subtracts the mean from each window, filters it (preemphasis 0.97) and does not
+    scale INT16.
     """
 
     replayable = True
     bound = "1e-5 of the largest value of a spectrogram"
     example = "{op: spectrogram, in: audio, nfft: 512, window_length: 400, window_step: 160, out: spectrogram}"
 
-    nfft: Annotated[int | None, Arg("size of the transform; by default window_length", ge=1, le=LONGEST)] = None
-    window_length: Annotated[int, Arg("samples of a window", ge=1, le=LONGEST)] = 512
-    window_step: Annotated[int, Arg("samples from one window to the next", ge=1, le=LONGEST)] = 256
-    window_fn: Annotated[tuple[float, ...] | None, Arg("the window: window_length numbers")] = None
+    nfft: Annotated[int | None, Arg("size of the transform in samples; by default window_length", ge=1, le=LONGEST)] = (
+        None
+    )
+    window_length: Annotated[int, Arg("length of a window in samples", ge=1, le=LONGEST)] = 512
+    window_step: Annotated[int, Arg("distance between windows in samples", ge=1, le=LONGEST)] = 256
+    window_fn: Annotated[tuple[float, ...] | None, Arg("window function: window_length numbers")] = None
     power: Annotated[int, Arg("2: powers, 1: magnitudes", ge=1, le=2)] = 2
-    center_windows: Annotated[bool, Arg("windows are around their places, and reach over both ends")] = True
-    reflect_padding: Annotated[bool, Arg("the signal is mirrored at its ends; else zeros surround it")] = True
+    center_windows: Annotated[bool, Arg("centre windows at their samples, so that they extend beyond both ends")] = True
+    reflect_padding: Annotated[bool, Arg("mirror the signal at its ends; if false, pad it with zeros")] = True
     layout: Annotated[Literal["ft", "tf"], Arg("order of frequency and time in the output")] = "ft"
-    parity: Annotated[Convention, Arg("whose windows; kaldi also levels and filters them")] = "dali"
+    parity: Annotated[Convention, Arg("library whose windows are used; kaldi also subtracts the mean and filters")] = (
+        "dali"
+    )
 
     @property
     def size(self) -> int:
-        """Of the transform."""
+        """Size of the transform in samples."""
         return self.window_length if self.nfft is None else self.nfft
 
     @cached_property
     def window(self) -> F32:
-        """The window in use."""
+        """Window in use, float32[window_length]."""
         if self.window_fn is not None:
             return np.array(self.window_fn, np.float32)
         return window_of(self.parity, self.window_length)
 
     @property
     def before(self) -> int:
-        """Samples of the first window that lie before the signal."""
+        """Number of samples of the first window that lie before the signal."""
         if not self.center_windows:
             return 0
         if self.parity == "dali":
@@ -138,7 +144,7 @@ class Spectrogram(Operator, name="spectrogram"):
         return Spec((bins, frames) if self.layout == "ft" else (frames, bins), DALIDataType.FLOAT, self.layout)
 
     def frames(self, lengths: I64) -> I64:
-        """How many windows signals of ``lengths`` have."""
+        """Return the number of windows of signals of ``lengths`` samples."""
         if not self.center_windows:
             return np.maximum(lengths - self.window_length, -self.window_step) // self.window_step + 1
         odd = 0 if self.parity == "dali" else self.size % 2
@@ -150,7 +156,7 @@ class Spectrogram(Operator, name="spectrogram"):
     gpu = cpu
 
     def computed(self, ctx: Context, audio: Batch, bands: Bands | None) -> Batch:
-        """The spectrograms, or, on a GPU, what ``bands`` make of them."""
+        """Return the spectrograms, or on a GPU the results of ``bands``."""
         audio = one_channel(ctx, audio)
         lengths = audio.sizes
         frames = self.frames(lengths)
@@ -176,7 +182,8 @@ class Spectrogram(Operator, name="spectrogram"):
         if found is None:
             self._by_numpy(audio, lengths, frames, scale, out)
             return
-        # With steps beyond the longest signal there is one frame, however long they are: memory grows with them.
+        # If steps are longer than the longest signal, there is one frame, however long they are; memory grows with
+        # steps.
         step = min(self.window_step, int(lengths.max(initial=0)) + self.window_length)
         _cpu.spectrograms(
             audio.data, np.ascontiguousarray(audio.offsets), lengths, frames, self.before, step,
@@ -185,7 +192,7 @@ class Spectrogram(Operator, name="spectrogram"):
         )  # fmt: skip
 
     def _by_numpy(self, audio: Batch, lengths: I64, frames: I64, scale: np.float32, out: Batch) -> None:
-        """Sizes with large prime factors."""
+        """Compute transforms whose size has large prime factors."""
         for i, count in enumerate(frames.tolist()):
             if not count:
                 continue
@@ -229,7 +236,7 @@ class Spectrogram(Operator, name="spectrogram"):
 
 
 def _gpu_tables(lane: Any, op: Spectrogram, found: FftPlan) -> tuple[Any, ...]:
-    """The window, radices, their roots of one, twiddles and places on the device, kept by the lane."""
+    """Return window, radices, roots of unity, twiddles and places in device memory, cached by the lane."""
     key = f"spectrogram {op.size} {op.window.tobytes().hex() if op.window_fn else op.parity} {op.window_length}"
     if key not in lane.cache:
         radices = found.radices.astype(np.int32)
@@ -244,15 +251,17 @@ def _gpu_tables(lane: Any, op: Spectrogram, found: FftPlan) -> tuple[Any, ...]:
 
 
 class PowerSpectrum(Operator, name="power_spectrum"):
-    """The power (or magnitude) of every frequency of arrays of numbers along one axis: nfft / 2 + 1 of them.
+    """Compute the power (or magnitude) of every frequency of arrays along one axis: nfft / 2 + 1 values.
 
-    Inputs longer than ``nfft`` are cut off there, shorter ones filled up with zeros.
+    Inputs longer than ``nfft`` are cut off, shorter inputs are padded with zeros.
     """
 
     example = "{op: power_spectrum, in: audio, out: spectrum}"
 
-    axis: Annotated[int, Arg("the axis that is transformed")] = -1
-    nfft: Annotated[int | None, Arg("size of the transform; by default the axis's", ge=1, le=LONGEST)] = None
+    axis: Annotated[int, Arg("axis that is transformed")] = -1
+    nfft: Annotated[int | None, Arg("size of the transform; by default the length of the axis", ge=1, le=LONGEST)] = (
+        None
+    )
     power: Annotated[int, Arg("2: powers, 1: magnitudes", ge=1, le=2)] = 2
 
     def infer(self, *specs: Spec) -> Spec:

@@ -1,4 +1,4 @@
-"""The CPU kernels of spectrogram: windows of signals, their Fourier transforms, and the squared magnitudes of these."""
+"""Compiled loops of spectrogram: windows of signals, their Fourier transforms, and squared magnitudes."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -15,7 +15,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def transform(work, size, radices, twiddles):
-    """Sixteen real signals of ``size`` rows of ``work``, in place; frequency k ends up at row place[k] (`fft.Plan`)."""
+    """Transform sixteen real signals of ``size`` rows of ``work``, in place; frequency k ends up in row place[k]
+    (`fft.FftPlan`)."""
     length, turns = size, 0
     for radix in radices:
         part = length // radix
@@ -37,7 +38,8 @@ def transform(work, size, radices, twiddles):
 
 @jit
 def mirrored(i, n):
-    """Place ``i`` of a signal of ``n`` samples that is mirrored at its first and last sample, again and again."""
+    """Return the index of sample ``i`` in a signal of ``n`` samples that is mirrored repeatedly at its first and last
+    sample."""
     if n == 1:
         return 0
     period = 2 * (n - 1)
@@ -47,12 +49,13 @@ def mirrored(i, n):
 
 @jit
 def padded(signal, at, n, before, length, reflect, scale, out):
-    """``length`` samples from place -``before``, mirrored or zero outside, times ``scale``."""
+    """Write ``length`` samples from index -``before`` on, mirrored or zero outside of the signal, times ``scale``."""
     for i in range(min(before, length)):
         out[i] = signal[at + mirrored(i - before, n)] * scale if reflect and n else np.float32(0)
     inside = min(n, length - before)
     if inside > 0:
-        line, source = out[before : before + inside], signal[at : at + inside]  # with sums as places: scalar
+        # with sums as indices, the loop would stay scalar
+        line, source = out[before : before + inside], signal[at : at + inside]
         for i in range(inside):
             line[i] = np.float32(source[i]) * scale
     for i in range(before + inside, length):
@@ -61,7 +64,8 @@ def padded(signal, at, n, before, length, reflect, scale, out):
 
 @jit
 def level_frame(signal, at, width, emphasis, out, to):
-    """One frame as Kaldi has it: without its mean, and each sample less ``emphasis`` times the one before it."""
+    """Compute one frame as Kaldi does: subtract the mean, and subtract ``emphasis`` times the previous sample from each
+    sample."""
     total = 0.0
     for k in range(width):
         total += signal[at + k]
@@ -73,7 +77,7 @@ def level_frame(signal, at, width, emphasis, out, to):
 
 @jit
 def is_silent(signal, at, width):
-    """Whether ``width`` samples from ``at`` on are zeros. Ends at the first one that is not."""
+    """Whether ``width`` samples from ``at`` on are zeros."""
     for k in range(at, at + width):  # noqa: SIM110 - compiled
         if signal[k] != 0:
             return False
@@ -85,10 +89,10 @@ def spectrograms(
     data, base, lengths, frames, before, step, window, reflect, scale, leveled, emphasis, size, radices, twiddles,
     place, magnitudes, frequency_first, out, out_base,
 ):  # fmt: skip
-    """Powers (or magnitudes) of ``frames`` windows of each signal, by frequency and time or by time and frequency.
+    """Compute powers (or magnitudes) of ``frames`` windows of each signal, as [frequency, time] or [time, frequency].
 
-    Window t shares a complex transform with window t + `LANES`, so its rounding would reach silent windows: they are
-    set to 0, as they are alone.
+    Window t shares a complex transform with window t + `LANES`, so that rounding errors would leak into silent windows:
+    these are set to 0, as they would be alone.
     """
     bins, width = size // 2 + 1, len(window)
     work, tile = np.empty(size * ROW, np.float32), np.empty(bins * ROW, np.float32)
@@ -98,7 +102,7 @@ def spectrograms(
     most = np.int64(0)
     for i in range(len(base)):
         most = max(most, frames[i])
-    # one for all samples: fresh pages cost as much as a part of the work
+    # one buffer for all samples: new memory pages cost as much as a part of the work
     signal = np.empty((most + ROW) * step + width, np.float32)
     for i in range(len(base)):
         count = frames[i]
@@ -159,7 +163,8 @@ def spectrograms(
 
 @jit
 def windowed(signal, at, n, frames, before, step, window, reflect, scale, leveled, emphasis, out):
-    """``frames`` windows of one signal, out[frames, width], for transforms of sizes that are not made here."""
+    """Write ``frames`` windows of one signal to out[frames, width], for sizes that the transform here does not
+    support."""
     width = len(window)
     used = (frames - 1) * step + width
     whole, frame = np.empty(used, np.float32), np.empty(width, np.float32)

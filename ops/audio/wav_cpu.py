@@ -1,4 +1,5 @@
-"""WAV files of plain numbers: where they are, and how they become signals. Whole batches in one call, without the GIL.
+"""Compiled loops for uncompressed WAV files: find their numbers, and convert them to signals. One call per batch,
+without the GIL.
 
 Microsoft, "Multiple Channel Audio Data and WAVE Files" (RIFF chunks; format tags 1, 3 and 0xFFFE).
 """
@@ -12,10 +13,11 @@ import numba
 import numpy as np
 
 OTHER, U8, S16, S24, S32, F32, F64 = range(7)
-"""Kinds of numbers; OTHER is what libsndfile is to look at."""
+"""Kinds of numbers; OTHER is a file that another decoder must open."""
 WIDTHS = (0, 1, 2, 3, 4, 4, 8)
 START, FRAMES, CHANNELS, RATE, KIND, FIELDS = range(6)
-"""Columns of what `walk` finds: the first byte of the numbers within the file, and how many there are."""
+"""Columns of the rows that `walk` fills: START is the offset of the first number in the file, FRAMES their number per
+channel."""
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -37,7 +39,8 @@ def _tag(data, at, a, b, c, d):
 
 @jit
 def walk(data, base, sizes, found):
-    """Fill ``found`` [N, FIELDS]. A file that ends early has the numbers that are left, as other decoders see it."""
+    """Fill ``found`` [N, FIELDS] for all files. For a file that ends early, the numbers that exist count, as in other
+    decoders."""
     for i in range(len(base)):
         found[i] = 0
         start, end = base[i], base[i] + sizes[i]
@@ -61,7 +64,8 @@ def walk(data, base, sizes, found):
                 if channels == 0 or rate == 0 or block != width * channels:
                     kind = 0
             elif _tag(data, at, 100, 97, 116, 97):  # "data"
-                if kind == 0 or size == 0 or size >= 0x7FFFFFFF - 44:  # what is not known yet: written to a pipe
+                # size not known yet: the file was written to a pipe
+                if kind == 0 or size == 0 or size >= 0x7FFFFFFF - 44:
                     break
                 found[i, START] = at + 8 - start
                 found[i, FRAMES] = min(size, end - at - 8) // (width * channels)
@@ -72,8 +76,8 @@ def walk(data, base, sizes, found):
 
 @jit
 def foreseen(data, base, sizes, found):
-    """Frames, channels and rates of files that `walk` left out, for accounts of memory: FLAC and Ogg say them, others
-    are guessed by their size."""
+    """Estimate frames, channels and rates of files that are not plain WAV, for memory estimates: FLAC and Ogg declare
+    them, others are guessed from the file size."""
     for i in range(len(base)):
         if found[i, KIND] or sizes[i] < 44:
             continue
@@ -87,7 +91,7 @@ def foreseen(data, base, sizes, found):
             for k in range(4, 8):
                 frames = frames << 8 | np.int64(data[head + k])
             found[i, FRAMES] = frames if frames else 8 * sizes[i]
-        elif _tag(data, at, 79, 103, 103, 83):  # "OggS": the last page says how many frames there are (RFC 3533)
+        elif _tag(data, at, 79, 103, 103, 83):  # "OggS": the last page contains the number of frames (RFC 3533)
             for page in range(end - 14, max(at, end - 70000), -1):
                 if _tag(data, page, 79, 103, 103, 83):
                     frames = _u32(data, page + 6) | _u32(data, page + 10) << 32
@@ -102,7 +106,7 @@ def foreseen(data, base, sizes, found):
 
 @jit
 def _bits(data, at, kind):
-    """An integer, as the high bits of 32."""
+    """Return an integer sample in the high bits of 32."""
     if kind == 1:
         return (np.int64(data[at]) - 128) << 24
     if kind == 2:
@@ -117,7 +121,7 @@ def _bits(data, at, kind):
 
 @jit
 def _number(data, at, kind, one, two):
-    """A number in [-1, 1]; ``one`` and ``two`` are room for the bytes of floats."""
+    """Return a number in [-1, 1]; ``one`` and ``two`` are buffers for the bytes of floats."""
     if kind <= 4:
         return np.float32(_bits(data, at, kind) * (1.0 / 2147483648.0))
     if kind == 5:
@@ -129,10 +133,10 @@ def _number(data, at, kind, one, two):
 
 @jit
 def _rounded(x, full):
-    """``x`` times the largest value, half away from zero, held to the range."""
+    """Return ``x`` times the largest value, rounded half away from zero, clipped to the range."""
     x = np.float64(np.float32(x * np.float32(full)))
     x = np.floor(x + 0.5) if x >= 0 else np.ceil(x - 0.5)
-    if not x >= -full - 1:  # not a number, too
+    if not x >= -full - 1:  # also if x is NaN
         return np.int64(-full - 1) if x < 0 else np.int64(0)
     return np.int64(min(x, full))
 
@@ -140,7 +144,7 @@ def _rounded(x, full):
 @jit
 def _mix(values, scale, frames, channels, out, to):
     if channels == 1:
-        line, source = out[to : to + frames], values[:frames]  # with sums as places, the loop would stay scalar
+        line, source = out[to : to + frames], values[:frames]  # with sums as indices, the loop would stay scalar
         for k in range(frames):
             line[k] = source[k] * scale
         return
@@ -154,7 +158,7 @@ def _mix(values, scale, frames, channels, out, to):
 
 @jit
 def _floats(data, at, row, downmix, out, to):
-    """One signal as float32."""
+    """Convert one signal to float32."""
     n, channels, kind = row[FRAMES], row[CHANNELS], row[KIND]
     mixed = channels if downmix else 1
     if kind == 2 and at % 2 == 0:
@@ -175,8 +179,8 @@ def _floats(data, at, row, downmix, out, to):
 
 @jit
 def to_floats(data, base, found, downmix, out, out_base):
-    """Signals as float32 in [-1, 1], integers divided by 2 to the power of their bits less one; with ``downmix``, the
-    mean over channels, as the sum of their values times 1 / channels."""
+    """Convert signals to float32 in [-1, 1]: integers are divided by 2 to the power of their bits minus one; with
+    ``downmix``, output the mean over channels, computed as the sum of their values times 1 / channels."""
     for i in range(len(base)):
         if found[i, KIND] and found[i, FRAMES]:
             _floats(data, base[i] + found[i, START], found[i], downmix, out, out_base[i])
@@ -184,8 +188,8 @@ def to_floats(data, base, found, downmix, out, out_base):
 
 @jit
 def to_integers(data, base, found, downmix, full, out, out_base):
-    """Signals as integers of largest value ``full``: the high bits of integers, and floats (what channels are mixed to
-    is one) times ``full``, rounded half away from zero."""
+    """Convert signals to integers of largest value ``full``: the high bits of integers; floats (also mixed channels)
+    times ``full``, rounded half away from zero."""
     shift = 16 if full == 32767 else 0
     for i in range(len(base)):
         at, n, channels, kind = base[i] + found[i, START], found[i, FRAMES], found[i, CHANNELS], found[i, KIND]

@@ -1,1 +1,1 @@
-"""CUDA sources of sounds."""
+"""CUDA sources of audio operators."""
