@@ -21,7 +21,8 @@ def taken(channel: Channel[InFlightBatch]) -> InFlightBatch:
             raise
         except BaseException as e:
             it.fail(e)
-        it.chunks = None
+        finally:  # also if the run ends: the latch keeps the exception, whose traceback refers to the batch
+            it.chunks = None
         channel.waited_empty += time.perf_counter() - began
     return it
 
