@@ -98,9 +98,9 @@ class Copies(Protocol):
         """Wait as `wait` does, and drop references that were kept for the enqueued work."""
         ...
 
-    def give_back(self, *, mine: bool) -> None:
-        """Return cached memory that is not in use to the device; with ``mine``, also the memory that this lane
-        caches."""
+    def release_memory(self, *, launching: bool) -> None:
+        """Free memory that is only cached; ``launching``: the calling thread launches on this lane, so its caches are
+        freed too."""
         ...
 
     def close(self) -> None:

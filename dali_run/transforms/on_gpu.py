@@ -123,7 +123,7 @@ class _Slot:
         if self._read is not None:
             self._read.synchronize()
             self._read = None
-            self.lane.forget()
+            self.lane.drop_references()
 
     def begun(self) -> None:
         """All of a call is on the stream."""

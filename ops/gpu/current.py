@@ -1,4 +1,4 @@
-"""The GPU that is current in a thread, for the calls of CUDA that it makes."""
+"""Make a GPU current in the calling thread, for its calls of CUDA."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from functools import cache
 from typing import Any
 
 from .driver import library
-from .driver_calls import refused
+from .driver_calls import raise_error
 
 _thread = threading.local()
 
 
 class OnGpu:
-    """``with`` it, GPU ``index`` is current in this thread; afterwards what was current before is.
+    """Context manager: GPU ``index`` is current in this thread; on exit, the GPU that was current before is again.
 
-    Where that was none, `cupy.cuda.Device` would make GPU 0 current, and CUDA 12 makes a context there at once: half a
-    gigabyte of a GPU that the run may have nothing to do with, in every process. GPU 0 itself stays current in such a
-    thread, as CUDA has it. It may be entered by many threads, and again inside itself. Raises
-    cupy.cuda.driver.CUDADriverError where there is no such GPU.
+    If no GPU was current, `cupy.cuda.Device` would make GPU 0 current on exit, and CUDA 12 creates a context there at
+    once: half a gigabyte of a GPU that the run may not use, in every process. GPU 0 itself stays current in such a
+    thread, which is CUDA's default. Many threads may enter one instance, also recursively. Raises
+    cupy.cuda.driver.CUDADriverError if there is no such GPU.
     """
 
     __slots__ = ("_context", "_pop", "_popped", "_push", "index")
@@ -33,7 +33,7 @@ class OnGpu:
         if self.index == 0 and not hasattr(_thread, "has_one"):
             _thread.has_one = _have_one()
         if status := self._push(self._context):
-            refused(status)
+            raise_error(status)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -42,7 +42,8 @@ class OnGpu:
 
 @cache
 def _context(index: int) -> Any:
-    """The context that CuPy, PyTorch and others share, held for good, as they do."""
+    """Return the GPU's primary context, which CuPy, PyTorch and other libraries share. It is never released, like
+    theirs."""
     driver = library()
     device, context = ctypes.c_int(), ctypes.c_void_p()
     status = (
@@ -51,23 +52,24 @@ def _context(index: int) -> Any:
         or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
     )
     if status:
-        refused(status)
+        raise_error(status)
     return context
 
 
 _popped = ctypes.c_void_p()
-"""Where the driver says what it took; nobody asks."""
+"""Variable to which the driver writes the popped context; it is never read."""
 
 
 @cache
 def _functions() -> tuple[Callable[[Any], int], Callable[[Any], int], Any]:
-    """Push, pop, and what the latter takes. The GIL is kept: to get it back takes longer than they do."""
+    """Return the driver's functions that push and pop a context, and the argument of the latter. They are called with
+    the GIL held: acquiring it again would take longer than they do."""
     driver = ctypes.PyDLL(library()._name)
     return driver.cuCtxPushCurrent_v2, driver.cuCtxPopCurrent_v2, ctypes.byref(_popped)
 
 
 def _have_one() -> bool:
-    """The GPU that CUDA takes to be current, which is GPU 0 where none was set, is."""
+    """Make current the GPU that CUDA considers current: GPU 0 if none was set."""
     from cupy.cuda import runtime
 
     runtime.setDevice(runtime.getDevice())

@@ -1,11 +1,13 @@
-"""Device memory that all lanes and uploads of a process share, one pool per GPU; `Lane` and `Uploads` allocate from it.
+"""Pool of device memory per GPU, shared by all lanes and uploads of a process; `Lane` and `Upload` allocate from it.
 
-Blocks come in a few sizes (`roomy`). A launch takes what it needs and gives it back when it ends, so that lanes share
-workspaces. Blocks that nobody has needed for seconds go back to the device. CuPy's own pool, its limit and its
-allocator belong to the user's program: if that has set an allocator (RMM's, for example), blocks come from there.
+Blocks come in a few sizes (`block_size`). A launch takes the memory that it needs and returns it when it ends, so that
+lanes share workspaces. Blocks that were not needed for seconds are returned to the device. CuPy's own pool, its limit
+and its allocator belong to the user's program: if that has set an allocator (RMM's, for example), blocks come from
+there.
 
-A block that the host releases may still be used by work of the stream that it was allocated for. It is given out again
-to the same stream at once, in the order of the stream, and to other streams once that stream was synchronized.
+Work of the stream that a block was allocated for may still use it after the host has released it. The block is given to
+later work of the same stream at once, because the stream runs in order, and to other streams when the stream was
+synchronized.
 """
 
 from __future__ import annotations
@@ -19,31 +21,31 @@ from typing import Any, Literal, get_args
 from .current import OnGpu
 
 SMALL = 1 << 20
-"""Bytes up to which allocations come from a pool of CuPy's that belongs to lanes alone: metadata, numbers."""
+"""Allocations of up to this many bytes (metadata, numbers) come from a CuPy pool that only lanes use."""
 MAX_SLACK = 1.125
-"""Size of a block, over the bytes that are asked for, up to which it is given out for them."""
+"""Maximum ratio of a block's size to the requested bytes."""
 MAX_IDLE = 1.1
-"""Bytes that the pool may hold, over the most that were in use at a time within the last window or two."""
+"""Maximum ratio of the pool's bytes to the largest number of bytes in use at a time in the last one or two windows."""
 WINDOW = 2.0
-"""Seconds of a window. Blocks that are idle for longer are given back. To make one again takes the driver milliseconds,
-in which it launches nothing."""
+"""Seconds of a window. Blocks that are idle for longer are returned to the device. Allocating one again takes the
+driver milliseconds, during which it launches nothing."""
 _ASYNC = 115
-"""cudaDevAttrMemoryPoolsSupported: memory can be freed without a synchronization of the device."""
+"""cudaDevAttrMemoryPoolsSupported: whether memory can be freed without synchronizing the device."""
 
 _NULL_STREAM, _HELD = 0, -1
-"""Numbers in the place of streams: CUDA's default one, and that of blocks that are given back only after their use."""
+"""Pseudo stream numbers: CUDA's default stream, and the owner of blocks that are released only after their last use."""
 
 
 Owner = Literal["arrays", "workspaces", "files"]
-"""Kind of memory: outputs, and results in between; what a kernel needs besides; encoded bytes and metadata."""
+"""Purpose of memory: outputs and intermediate results; scratch memory of kernels; encoded bytes and metadata."""
 
 
 class OutOfMemoryError(MemoryError):
-    """The limit of a pool, or the device's memory, is reached."""
+    """The limit of the pool or the memory of the device is reached."""
 
 
-def roomy(nbytes: int) -> int:
-    """Bytes of a block for ``nbytes``: one of 32 sizes per power of two, at most a 32nd too large."""
+def block_size(nbytes: int) -> int:
+    """Return the size of a block for ``nbytes``: one of 32 sizes per power of two, at most a 32nd too large."""
     if nbytes <= SMALL:
         return nbytes
     step = 1 << max((nbytes - 1).bit_length() - 6, 0)
@@ -51,24 +53,24 @@ def roomy(nbytes: int) -> int:
 
 
 class _Block:
-    """A block of device memory."""
+    """A block of device memory, in use or idle."""
 
     __slots__ = ("address", "memory", "owner", "returned", "size", "stream")
 
     def __init__(self, address: int, size: int, memory: Any) -> None:
         self.address, self.size = address, size
         self.memory = memory
-        """The owner of the memory if the user's allocator made it; None for the driver's."""
+        """Owner of the memory if the user's allocator provided it; None for the driver's."""
         self.stream = 0
-        """Stream that it was allocated for."""
+        """Number of the stream that it was allocated for."""
         self.owner: Owner = "arrays"
-        """Kind of memory that it was allocated for."""
+        """Purpose that it was allocated for."""
         self.returned = 0.0
-        """When it became idle (time.monotonic)."""
+        """Time at which it became idle (time.monotonic)."""
 
 
 class _Lease:
-    """The owner of a block that is in use: arrays hold it. Any thread may drop it."""
+    """Owner of a block that is in use: arrays refer to it. Any thread may drop it."""
 
     __slots__ = ("_block", "_returned")
 
@@ -80,7 +82,7 @@ class _Lease:
 
 
 class DevicePool:
-    """The pool of one GPU; `pool_of` creates it. Any thread may call it, with the GPU current."""
+    """Memory pool of one GPU. Created by `pool_of`, never closed; any thread may use it while the GPU is current."""
 
     def __init__(self, index: int) -> None:
         import cupy
@@ -93,49 +95,52 @@ class DevicePool:
         self._limits: dict[int, int] = {}
         self._lock = threading.Lock()
         self._shared: list[_Block] = []
-        """Idle blocks for any stream."""
+        """Idle blocks that any stream may use."""
         self._local: dict[int, list[_Block]] = {}
-        """Idle blocks for later work of one stream, by stream."""
+        """Idle blocks that only later work of one stream may use, by stream."""
         self._busy: set[int] = set()
-        """Streams with work since they were synchronized."""
-        self._returned: deque[_Block] = deque()  # without the lock: a collection may append
+        """Streams that got work since they were last synchronized."""
+        # appended to without the lock: a destructor may do it during garbage collection
+        self._returned: deque[_Block] = deque()
         self.held = 0
         """Bytes of all blocks."""
         self.live = 0
-        """Bytes of blocks that are in use, by the host or by streams that were not synchronized since they were
-        released; about, as of the last call."""
+        """Approximate bytes of blocks in use, by the host or by streams that were not synchronized since the blocks
+        were released; updated by each call."""
         self.peak_held = self.peak_live = 0
-        """The most of both since the first owner of a limit came."""
+        """Maximum of `held` and of `live` since the first owner set a limit."""
         self._of: dict[Owner, int] = dict.fromkeys(get_args(Owner), 0)
         self.peaks: dict[Owner, int] = dict(self._of)
-        """Bytes in use by kind, when the most were in use."""
+        """Bytes in use by purpose, at the time of the maximum."""
         self.made = 0
-        """Blocks that were made so far."""
+        """Number of blocks allocated so far."""
         self._high, self._before = 0, 0
-        """The most bytes in use in this window, and in the one before."""
+        """Maximum bytes in use in this window, and in the previous one."""
         self._began = time.monotonic()
 
     # -- use ------------------------------------------------------------------------------------------------------
 
-    def follow(self) -> None:
-        """Take blocks from the allocator that the program has given CuPy, if it has given one."""
+    def use_program_allocator(self) -> None:
+        """Allocate blocks from the allocator that the user's program has set in CuPy, if it has set one."""
         import cupy
 
         allocator = cupy.cuda.get_allocator()
-        if not isinstance(getattr(getattr(allocator, "__self__", None), "memory", None), DevicePool):  # not in a lane
+        # not inside a lane
+        if not isinstance(getattr(getattr(allocator, "__self__", None), "memory", None), DevicePool):
             default = cupy.get_default_memory_pool().malloc
             self._allocator = None if allocator == default else allocator
 
     def allocate(self, nbytes: int, stream: int, owner: Owner = "arrays", *, held: bool = False) -> Any:
-        """Uninitialised memory for work of ``stream`` (its number), as CuPy's MemoryPointer. ``held``: the caller holds
-        it until all work with it is done, so that any stream may have it next. Raises OutOfMemoryError, and what the
-        driver raises."""
+        """Return uninitialised memory for work of ``stream`` (its number), as CuPy's MemoryPointer.
+
+        ``held``: the caller keeps the memory until all work with it is done, so that any stream may have it next.
+        Raises OutOfMemoryError, and the driver's exceptions."""
         if nbytes <= SMALL:
             self._busy.add(stream)
             return (self._allocator or self._of_cupy)(max(nbytes, 1))
         import cupy
 
-        size = roomy(nbytes)
+        size = block_size(nbytes)
         with self._lock:
             self._sort()
             block = None if held else _taken(self._local.get(stream, ()), size)
@@ -155,12 +160,12 @@ class DevicePool:
         memory = cupy.cuda.UnownedMemory(block.address, block.size, lease, self.index)
         return cupy.cuda.MemoryPointer(memory, 0)
 
-    def begin(self, stream: int) -> None:
-        """Work of ``stream`` begins that may use memory of it."""
+    def mark_busy(self, stream: int) -> None:
+        """Note that ``stream`` gets work that may use the pool's memory."""
         self._busy.add(stream)
 
-    def settle(self, stream: int) -> None:
-        """The stream has done all its work: its idle blocks are for all streams now."""
+    def mark_done(self, stream: int) -> None:
+        """Note that the stream has finished all its work: its idle blocks become available to all streams."""
         with self._lock:
             self._sort()
             self._busy.discard(stream)
@@ -174,8 +179,10 @@ class DevicePool:
     # -- limits ---------------------------------------------------------------------------------------------------
 
     def limit(self, owner: object, nbytes: int | None) -> None:
-        """Let ``owner`` have ``nbytes`` of the pool, or no longer (None). The pool holds at most what all owners may
-        have together. When the last owner leaves, idle blocks are given back, and there is no limit."""
+        """Set the share of ``owner`` in the pool's limit to ``nbytes``, or remove it (None).
+
+        The pool holds at most the sum of all shares. When the last owner leaves, idle blocks are returned to the
+        device, and there is no limit."""
         with self._lock:
             if nbytes is not None:
                 if not self._limits:
@@ -188,14 +195,14 @@ class DevicePool:
                     self._free(self.held)
 
     def free_idle(self) -> None:
-        """Give back all blocks that no work can use."""
+        """Return all blocks that no work can use to the device."""
         with self._lock:
             self._sort()
             self._free(self.held)
 
     @property
     def idle(self) -> int:
-        """Bytes that could be given back."""
+        """Bytes of idle blocks that could be returned to the device."""
         with self._lock:
             self._sort()
             return sum(b.size for b in self._shared)
@@ -226,7 +233,7 @@ class DevicePool:
                 raise OutOfMemoryError(f"{size:,} bytes beside {self.held:,} are more than the {limit:,} of memory.gpu")
         try:
             block = self._made(size, stream)
-        except Exception:  # whatever kind it is: what lies idle may have been enough
+        except Exception:  # whatever the exception is: the idle blocks may have been enough
             if not self._shared:
                 raise
             self._free(self.held)
@@ -245,7 +252,7 @@ class DevicePool:
         return _Block(int(self._runtime.malloc(size)), size, None)
 
     def _free(self, nbytes: int) -> None:
-        """Give back shared idle blocks of ``nbytes`` or somewhat more, the longest idle first."""
+        """Return shared idle blocks of at least ``nbytes`` to the device, the longest idle first."""
         if nbytes <= 0 or not self._shared:
             return
         self._shared.sort(key=lambda b: b.returned)
@@ -266,7 +273,8 @@ class DevicePool:
 
 
 def _taken(idle: list[_Block] | tuple[()], size: int) -> _Block | None:
-    """The smallest block of ``idle`` that is not much larger than ``size``, taken out of the list."""
+    """Remove and return the smallest block of ``idle`` that fits ``size`` and is not much larger; None if there is
+    none."""
     fits = [b for b in idle if size <= b.size <= MAX_SLACK * size]
     if not fits:
         return None
@@ -280,7 +288,7 @@ _making = threading.Lock()
 
 
 def pool_of(index: int) -> DevicePool:
-    """The pool of GPU ``index``, for all of the process."""
+    """Return the pool of GPU ``index``, one per process."""
     with _making:
         return _pool_of(index)
 
@@ -291,13 +299,13 @@ def _pool_of(index: int) -> DevicePool:
 
 
 def limit_pool(index: int, owner: object, nbytes: int | None) -> None:
-    """Let ``owner`` have ``nbytes`` of the pool of GPU ``index``, or no longer (None)."""
+    """Set or remove (None) the share of ``owner`` in the limit of GPU ``index``; see `DevicePool.limit`."""
     with OnGpu(index):
         pool_of(index).limit(owner, nbytes)
 
 
 def device_memory(index: int) -> tuple[int, int]:
-    """Bytes of GPU ``index`` that are free, or idle in our pool, and all that it has."""
+    """Return the bytes of GPU ``index`` that are free or idle in the pool, and its total bytes."""
     import cupy
 
     with OnGpu(index):

@@ -1,6 +1,6 @@
-"""The NVIDIA driver through ctypes, with nothing but the standard library: what GPUs there are, and what to install.
+"""The NVIDIA driver through ctypes, with nothing but the standard library: lists GPUs, and names the extra to install.
 
-``python -P ops/gpu/driver.py`` prints the extra for this machine (cuda12, cuda13) or nothing; the Makefile asks it
+``python -P ops/gpu/driver.py`` prints the extra for this machine (cuda12, cuda13) or nothing; the Makefile runs it
 before anything is installed.
 """
 
@@ -22,15 +22,15 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The installed driver."""
+    """The installed driver, as `driver` found it."""
 
     cuda: tuple[int, int]
-    """Newest CUDA version that it runs."""
+    """Newest CUDA version that it supports: (major, minor)."""
     gpus: tuple[Gpu, ...]
 
     @property
     def extra(self) -> str:
-        """The extra of dali-run to install for it; empty where there is no GPU or the driver is too old."""
+        """Extra of dali-run to install for this driver; empty if there is no GPU or the driver is too old."""
         if not self.gpus or self.cuda < (12, 0):
             return ""
         return "cuda13" if self.cuda >= (13, 0) else "cuda12"
@@ -40,12 +40,12 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
 def library() -> ctypes.CDLL:
-    """The driver's functions. Raises OSError where there is no driver."""
+    """Load the driver's library. Raises OSError if there is no driver."""
     return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
 def driver() -> Driver | None:
-    """The NVIDIA driver of this machine, None where there is none that works."""
+    """Return the NVIDIA driver of this machine, or None if there is none that works."""
     try:
         cuda = library()
     except OSError:

@@ -1,8 +1,8 @@
-"""The calls of the CUDA driver that every launch makes, all at once without the GIL.
+"""Calls of the CUDA driver for launches, copies and events: several are made in one call without the GIL.
 
 Each takes some microseconds. CuPy releases the GIL around most of them, and in a busy pipeline the thread that launches
-waits far longer than that to get it back. Around the calls for events CuPy keeps it: while another thread copies or
-registers memory, which holds the driver's locks for milliseconds, all threads of Python would wait with it.
+waits far longer than that to acquire it again. Around the calls for events CuPy keeps the GIL: while another thread
+copies or registers memory, which holds the driver's locks for milliseconds, all Python threads would wait with it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuM
 RECORD, ELAPSED, ASK, WAIT = "cuEventRecord", "cuEventElapsedTime", "cuEventQuery", "cuStreamWaitEvent"
 _NAMES = (LAUNCH, COPY_IN, COPY_OUT, ZERO, RECORD, ELAPSED, ASK, WAIT)
 _MOST, _ARGUMENTS = 32, 16
-"""Calls of a table, and arguments of a kernel."""
+"""Maximum number of calls that wait for `submit`, and of arguments of a kernel."""
 _COLUMNS = 12
-"""Of a row: a function's address and its arguments."""
+"""Columns of a table of calls: the address of a function, then its arguments."""
 
 _HELD_LAUNCH = ctypes.PYFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, *(ctypes.c_uint,) * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
@@ -35,28 +35,29 @@ _loops: Any = Kernels(".driver_calls_cpu", __package__)
 
 @cache
 def load() -> Mapping[str, int]:
-    """Where the functions of this machine's driver are. Raises OSError where there is none."""
+    """Return the addresses of this machine's driver functions by name. Raises OSError if there is no driver."""
     found = library()
     return {name: ctypes.cast(found[name], ctypes.c_void_p).value or 0 for name in _NAMES}
 
 
-def refused(status: int) -> NoReturn:
-    """Raises cupy.cuda.driver.CUDADriverError, which has the words for the driver's ``status``."""
+def raise_error(status: int) -> NoReturn:
+    """Raise cupy.cuda.driver.CUDADriverError with the driver's text for ``status``."""
     from cupy.cuda import driver
 
     raise driver.CUDADriverError(status)
 
 
 def call(name: str, *arguments: int) -> None:
-    """One call, without the GIL. Raises cupy.cuda.driver.CUDADriverError."""
+    """Make one call without the GIL. Raises cupy.cuda.driver.CUDADriverError."""
     row = np.zeros((1, _COLUMNS), np.int64)
     row[0, : 1 + len(arguments)] = load()[name], *arguments
     if status := _loops.call_all(row, 1):
-        refused(status)
+        raise_error(status)
 
 
 def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
-    """Device times between pairs of events that are over. Raises cupy.cuda.driver.CUDADriverError."""
+    """Return the device times in milliseconds between pairs of completed events. Raises
+    cupy.cuda.driver.CUDADriverError."""
     if not between:
         return []
     found, calls = np.zeros(len(between), np.float32), np.zeros((len(between), _COLUMNS), np.int64)
@@ -64,21 +65,22 @@ def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
     calls[:, 0], calls[:, 1] = load()[ELAPSED], np.arange(first, first + found.nbytes, found.itemsize)
     calls[:, 2:4] = between
     if status := _loops.call_all(calls, len(calls)):
-        refused(status)
+        raise_error(status)
     times: list[float] = found.tolist()
     return times
 
 
 class Launches:
-    """Kernels that are launched one after the other, again and again, each time after a copy from the host and with
-    addresses of their own."""
+    """A sequence of kernel launches that is repeated, each time after a copy from the host and with new addresses.
+
+    Created by `Lane.launches`; used by the thread that launches on the lane."""
 
     def __init__(
         self, stream: int, kernels: Sequence[tuple[Any, tuple[int, ...], int, tuple[Any, ...]]],
         places: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
-        """``kernels`` are CuPy's functions with grid, block and arguments (NumPy's numbers); ``places`` says which
-        argument of which kernel each address is."""
+        """``kernels``: CuPy functions with grid, block and arguments (NumPy scalars). ``places``: for each address that
+        `begin` takes, the index of the kernel and of its argument."""
         functions = load()
         firsts = np.cumsum([0, *(len(arguments) for *_, arguments in kernels)])
         self._values = np.zeros(int(firsts[-1]), np.int64)
@@ -88,9 +90,9 @@ class Launches:
         self._slots, self._places = self._values.data, [int(firsts[kernel]) + k for kernel, k in places]
         self._stream = stream
         self._calls = np.zeros((len(kernels) + 3, _COLUMNS), np.int64)
-        """An event, the copy, the kernels, and another event."""
+        """Table of calls: an event, the copy, the kernels, another event."""
         self._copy, self._tables = self._calls[1], {(True, False): self._calls[1:-1], (False, False): self._calls[2:-1]}
-        """The calls, with or without a copy, with or without events."""
+        """Tables of calls by (with copy, with events)."""
         self._copy[[0, 4]] = functions[COPY_IN], stream
         for k, (function, grid, block, arguments) in enumerate(kernels):
             wide, high, deep = (*grid, 1, 1)[:3]
@@ -103,15 +105,15 @@ class Launches:
                     raw, np.uint8
                 )
         self._functions = [function for function, *_ in kernels]
-        """Each keeps its module."""
+        """References that keep the kernels' modules loaded."""
         self._passed = np.zeros(1, np.float32)
         self._asks: Any = None
 
     def begin(
         self, addresses: Sequence[int], to: int, host: npt.NDArray[np.uint8], *, timed: bool = False
     ) -> None:  # fmt: skip
-        """Copy ``host``, which is page-locked, to the address ``to``, and launch; ``timed``: `milliseconds` will be
-        asked. Raises cupy.cuda.driver.CUDADriverError."""
+        """Copy ``host``, which is page-locked, to the address ``to``, and launch the kernels with ``addresses``.
+        ``timed``: measure the device time, for `milliseconds`. Raises cupy.cuda.driver.CUDADriverError."""
         if timed and self._asks is None:
             self._mark()
         slots = self._slots
@@ -121,16 +123,17 @@ class Launches:
             self._copy[1:4] = to, host.__array_interface__["data"][0], host.nbytes
         calls = self._tables[copies, timed]
         if status := _loops.call_all(calls, len(calls)):
-            refused(status)
+            raise_error(status)
 
     def milliseconds(self) -> float:
-        """The device's time for the last `begin`, once that is done. Raises cupy.cuda.driver.CUDADriverError."""
+        """Return the device time of the last timed `begin`, when the device has finished it. Raises
+        cupy.cuda.driver.CUDADriverError."""
         if status := _loops.call_all(self._asks, 1):
-            refused(status)
+            raise_error(status)
         return float(self._passed[0])
 
     def _mark(self) -> None:
-        """Put events around the calls."""
+        """Create two events around the calls."""
         import cupy
 
         functions, calls = load(), self._calls
@@ -144,10 +147,10 @@ class Launches:
 
 
 class Stopwatch:
-    """Two events on a stream, and the time between them, again and again."""
+    """Two events on a stream, and the time between them; can be used repeatedly. Created by `Lane.stopwatch`."""
 
     def __init__(self, stream: int) -> None:
-        """For a stream of the current GPU."""
+        """``stream``: address of a stream of the current GPU."""
         import cupy
 
         functions = load()
@@ -160,33 +163,35 @@ class Stopwatch:
         self._calls[2, 0, :4] = functions[ELAPSED], self._passed.ctypes.data, first, last
 
     def begin(self) -> None:
-        """Time all that is launched from here on."""
+        """Record the first event: time everything that is launched from now on."""
         self._call(0)
 
     def end(self) -> None:
-        """No longer."""
+        """Record the second event."""
         self._call(1)
 
     def milliseconds(self) -> float:
-        """The time between, once the device is done. Raises cupy.cuda.driver.CUDADriverError."""
+        """Return the time between the events in milliseconds, when the device has finished. Raises
+        cupy.cuda.driver.CUDADriverError."""
         self._call(2)
         return float(self._passed[0])
 
     def _call(self, which: int) -> None:
         if status := _loops.call_all(self._calls[which], 1):
-            refused(status)
+            raise_error(status)
 
 
 class Work:
-    """Work for one stream of the current context, done in order, begun by `submit`. Memory of the host is
-    page-locked, and holds until the stream is done with it."""
+    """Queue of driver calls for one stream of the current context; `submit` makes them in order, in one call.
+
+    Host memory must be page-locked, and stay unchanged until the stream has finished. Used by one thread at a time."""
 
     def __init__(self, stream: int) -> None:
         self._functions = load()
         self._stream = stream
         self._calls = np.zeros((_MOST, _COLUMNS), np.int64)
         self._values = np.zeros((_MOST, _ARGUMENTS), np.int64)
-        # NumPy takes ten times as long to write a few numbers as this does
+        # writing a few numbers through NumPy takes ten times as long as through memoryviews
         self._slots, self._given = self._calls.reshape(-1).data, self._values.reshape(-1).data
         self._where = self._values.ctypes.data + 8 * np.arange(_MOST * _ARGUMENTS)
         """The address of each argument: the driver is told where arguments are."""
@@ -194,8 +199,8 @@ class Work:
         self._count = 0
 
     def launch(self, function: int, grid: int, block: int, *arguments: int) -> None:
-        """Run a kernel on one row of blocks. Its parameters are pointers and integers; the driver copies the arguments
-        at `submit`. Raises ValueError for more than 16 of them."""
+        """Queue a kernel with a one-dimensional grid. Its parameters are pointers and integers; the driver copies the
+        arguments at `submit`. Raises ValueError for more than 16 of them."""
         if len(arguments) > _ARGUMENTS:
             raise ValueError(f"a kernel takes up to {_ARGUMENTS} arguments, got {len(arguments)}")
         if self._count == _MOST:
@@ -208,69 +213,71 @@ class Work:
         self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, where, 0)
 
     def steady(self, function: int, grid: int, block: int, values: npt.NDArray[Any]) -> Callable[[], None]:
-        """A launch with what is in ``values``, one structure, whenever it is called: at once, and without letting go of
-        the GIL. A thread that launches one kernel after the other, beside many that do, waits longer to get it back
-        than a launch takes (one H200, eight threads, HEVC to frames: 13,049 a second instead of 12,467)."""
+        """Return a function that launches a kernel with the current contents of ``values``, one structure.
+
+        It launches immediately and without releasing the GIL: a thread that launches kernel after kernel, while many
+        others do the same, waits longer to acquire the GIL again than a launch takes (one H200, eight threads, HEVC to
+        frames: 13,049 per second instead of 12,467)."""
         where = (ctypes.c_void_p * 1)(values.ctypes.data)
         call = _HELD_LAUNCH(self._functions[LAUNCH])
         arguments = function, grid, 1, 1, block, 1, 1, 0, self._stream, ctypes.addressof(where), None
 
         def launch(_held: Any = (where, values)) -> None:
             if status := call(*arguments):
-                refused(status)
+                raise_error(status)
 
         return launch
 
     def copy_in(self, to: int, host: int, nbytes: int) -> None:
-        """Copy from the host to the device."""
+        """Queue a copy from the host to the device."""
         if nbytes:
             self._add(COPY_IN, to, host, nbytes, self._stream)
 
     def copies_in(self, to: npt.NDArray[np.int64], host: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> None:
-        """Copy many pieces from the host to the device, none of them empty, after what was to be begun before."""
+        """Submit the queue, then copy many blocks from the host to the device; none of them may be empty. The arrays
+        hold addresses and sizes in bytes."""
         self.submit()
         calls = np.zeros((len(to), _COLUMNS), np.int64)
         calls[:, 0], calls[:, 1], calls[:, 2] = self._functions[COPY_IN], to, host
         calls[:, 3], calls[:, 4] = nbytes, self._stream
         if status := _loops.call_all(calls, len(calls)):
-            refused(status)
+            raise_error(status)
 
     def copy_out(self, host: int, source: int, nbytes: int) -> None:
-        """Copy from the device to the host."""
+        """Queue a copy from the device to the host."""
         if nbytes:
             self._add(COPY_OUT, host, source, nbytes, self._stream)
 
     def calls(self, function: int, arguments: npt.NDArray[np.int64]) -> int:
-        """Call a C function of a library that takes part in the stream's work, once for each row of ``arguments``,
-        integers and pointers, after what was to be begun before. Returns its first status that is not 0; nothing is
-        called after it."""
+        """Submit the queue, then call a C function that enqueues work on the stream, once per row of ``arguments``
+        (integers and pointers). Return the first status that is not 0, after which no more calls are made, or 0."""
         self.submit()
         calls = np.zeros((len(arguments), _COLUMNS), np.int64)
         calls[:, 0], calls[:, 1 : 1 + arguments.shape[1]] = function, arguments
         return int(_loops.call_all(calls, len(calls)))
 
     def zero(self, address: int, nbytes: int) -> None:
-        """Fill memory of the device with zeros."""
+        """Queue filling device memory with zeros."""
         if nbytes:
             self._add(ZERO, address, 0, nbytes, self._stream)
 
     def record(self, event: int) -> None:
-        """Have an event tell when the work before it is done."""
+        """Queue recording an event: it completes when the work before it has finished."""
         self._add(RECORD, event, self._stream)
 
     def wait(self, event: int) -> None:
-        """Have the work that follows begin after an event of another stream."""
+        """Queue a wait: later work begins after an event of another stream."""
         self._add(WAIT, self._stream, event, 0)
 
     def submit(self) -> None:
-        """Begin everything. Raises cupy.cuda.driver.CUDADriverError for what the driver refuses; nothing is begun
-        after it."""
+        """Make all queued calls. Raises cupy.cuda.driver.CUDADriverError for one that the driver rejects; the calls
+        after it are not made."""
         count, self._count = self._count, 0
         if count and (status := _loops.call_all(self._calls, count)):
-            refused(status)
+            raise_error(status)
 
     def cancel(self) -> None:
-        """Begin nothing of what waits for `submit`."""
+        """Discard all queued calls."""
         self._count = 0
 
     def _add(self, name: str, *arguments: int) -> None:

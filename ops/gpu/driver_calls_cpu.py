@@ -1,4 +1,4 @@
-"""Several calls of C functions as one, without the GIL."""
+"""Compiled loop that makes several calls of C functions without the GIL."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from numba import types
 from numba.extending import intrinsic
 
 ARGUMENTS = 11
-"""Of every call. A function that takes fewer does not see the others: where integers and pointers travel in registers,
-and after these in slots of eight bytes (x86-64, AArch64), the caller alone knows how many there are."""
+"""Number of arguments passed in every call. A function that takes fewer does not see the others: if integers and
+pointers are passed in registers, and after these in slots of eight bytes (x86-64, AArch64), only the caller knows their
+number."""
 
 
 def _typed(_typing: Any, _address: Any, _arguments: Any) -> tuple[Any, Any]:
-    """The C function at an address, called with a tuple of integers; gives an int."""
+    """Numba intrinsic: call the C function at an address with a tuple of integers; returns an int."""
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         long = ir.IntType(64)
@@ -31,8 +32,8 @@ call: Any = intrinsic(_typed)
 
 @numba.njit("int32(int64[:, ::1], int64)", nogil=True, cache=True)
 def call_all(calls: Any, count: Any) -> Any:
-    """Make the first ``count`` of ``calls``, rows of a function's address and its arguments. Returns the first status
-    that is not 0; nothing is called after it."""
+    """Make the first ``count`` of ``calls``; each row holds a function's address and its arguments. Return the first
+    status that is not 0, after which no more calls are made, or 0."""
     for k in range(count):
         c = calls[k]
         status = call(c[0], (c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11]))
@@ -43,8 +44,8 @@ def call_all(calls: Any, count: Any) -> Any:
 
 @numba.njit("UniTuple(int64, 2)(int64[::1], int32[:, ::1])", cache=True)
 def extent(offsets: Any, shapes: Any) -> Any:
-    """Where the first of some samples begins and the last one ends, in elements; there must be one. It keeps the GIL:
-    others would hold it for longer than this takes."""
+    """Return where the first of some samples begins and the last one ends, in elements; there must be at least one. The
+    loop keeps the GIL: if it released it, another thread would hold it for longer than this takes."""
     low, high = offsets[0], offsets[0]
     for i in range(len(offsets)):
         count = 1

@@ -1,7 +1,7 @@
-"""Start GPUs ahead: a thread makes their contexts while the program reads specs, lists files and loads compilers.
+"""Start GPUs early: a thread creates their contexts while the program reads specs, lists files and loads compilers.
 
-A context takes some tenths of a second. Through CuPy, making one would hold the GIL; through ctypes it holds nothing.
-Whoever uses the GPU meanwhile waits for the context in the driver, as for one of its own.
+Creating a context takes some tenths of a second. CuPy holds the GIL for it; a call through ctypes does not. A thread
+that uses the GPU meanwhile waits for the context in the driver, as if it created one itself.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ _starting = threading.Lock()
 
 
 def start_ahead(indices: Sequence[int]) -> None:
-    """Begin to start these GPUs, once in a process; returns at once. Nothing that goes wrong is this function's to
-    report: whoever opens a lane is told."""
+    """Start threads that create the contexts of these GPUs, once per process; returns at once. Failures are not
+    reported here: opening a lane reports them."""
     with _starting:
         for index in indices:
             if index not in _started:
-                # no daemon: the program must not end in the midst of it, under the driver's feet
+                # not a daemon thread: the interpreter must not exit while the driver creates a context
                 _started[index] = threading.Thread(target=_start, args=(index,), name=f"start GPU {index}")
                 _started[index].start()
 
 
 def start_named(device: str) -> None:
-    """Begin to start the GPU that a setting names (``gpu``, ``gpu:2``; ``auto``: the first, where there is CuPy to use
-    it) before all else is known; none where it names several, which have processes of their own."""
+    """Start the GPU that a setting names before anything else is known: ``gpu``, ``gpu:2``, or the first GPU for
+    ``auto`` if CuPy is installed. Nothing is started if the setting names several GPUs, which get processes of their
+    own."""
     name, _, number = device.partition(":")
     if name == "gpu" and (not number or number.isdecimal()):
         start_ahead([int(number or 0)])
@@ -46,4 +47,4 @@ def _start(index: int) -> None:
         return
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if not (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index)):
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)  # for good, as CuPy does
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)  # never released, like CuPy's

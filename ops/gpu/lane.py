@@ -1,5 +1,6 @@
-"""Lanes: a GPU with one stream on it, where the kernels of one batch in flight run. CuPy is imported only here
-and in kernels, so that the CPU path never needs it.
+"""Lanes: CUDA streams with their memory and staging buffers, on which the kernels of one batch in flight run.
+
+Only this module and kernels import CuPy, so that the CPU path never needs it.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _loops: Any = Kernels(".driver_calls_cpu", __package__)
 U8 = npt.NDArray[np.uint8]
 _ALIGNMENT = 256
 Launch = tuple[str, str, int, int, tuple[Any, ...]]
-"""Source, kernel, blocks, threads of one, arguments."""
+"""Source file, kernel, number of blocks, threads per block, arguments."""
 
 
 class Arena:
-    """Host memory for what is on its way to or from a device: given out piece by piece, taken back all at once.
+    """Host memory for copies to or from a device: pieces are taken one by one, and all released at once.
 
     One block serves all batches once it is large enough, so that nothing is allocated in between.
     """
@@ -49,7 +50,7 @@ class Arena:
         self._at = 0
 
     def take(self, nbytes: int) -> U8:
-        """An uninitialised piece that begins at a multiple of 256 bytes of its block."""
+        """Return an uninitialised piece that begins at a multiple of 256 bytes of its block."""
         size = aligned(nbytes)
         if not self._blocks or self._at + size > len(self._blocks[-1]):
             grown = 2 * len(self._blocks[-1]) if self._blocks else self._first
@@ -60,22 +61,23 @@ class Arena:
         return piece
 
     def reset(self) -> None:
-        """Take everything back; pieces keep their contents until others are given out."""
+        """Release all pieces; they keep their contents until `take` reuses their memory."""
         del self._blocks[:-1]
         self._at = 0
 
 
 def aligned(nbytes: int) -> int:
-    """``nbytes`` rounded up to where another array may begin."""
+    """Return ``nbytes`` rounded up to the alignment of the next array."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 _MOST_ACROSS = 65535
-"""Blocks along the second and third axis of a grid, by CUDA; kernels that give each sample its own have them there."""
+"""CUDA's limit on blocks along the second and third axis of a grid; kernels that handle one sample per block put
+samples there."""
 
 
 def blocks(grid: int | tuple[int, ...]) -> tuple[int, ...]:
-    """``grid`` as a launch takes it, () where there is nothing to do. Raises SpecError for more than CUDA allows."""
+    """Return ``grid`` as a tuple, or () if it is empty. Raises SpecError if it exceeds CUDA's limits."""
     grid = (grid,) if isinstance(grid, int) else grid
     if max(grid[1:], default=0) > _MOST_ACROSS:
         raise SpecError(
@@ -86,7 +88,7 @@ def blocks(grid: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 _idle_streams: dict[int, list[Any]] = {}
-"""Streams of closed lanes by GPU: making one takes long, and small memory that was released belongs to its stream."""
+"""Streams of closed lanes by GPU: creating one takes long, and small memory that was released belongs to its stream."""
 
 
 def _idle_stream(index: int) -> Any:
@@ -99,28 +101,30 @@ def _idle_stream(index: int) -> Any:
 
 
 def borrow_stream(index: int) -> Any:
-    """A stream of GPU ``index``, until `return_stream`."""
+    """Return an unused stream of GPU ``index``; the caller passes it to `return_stream` when it is done."""
     with OnGpu(index):
         return _idle_stream(index)
 
 
 def return_stream(index: int, stream: Any) -> None:
-    """It has nothing more to do."""
+    """Take back a stream of GPU ``index`` that has finished all its work."""
     _idle_streams.setdefault(index, []).append(stream)
 
 
 class Lane:
-    """One stream of one GPU. Everything launched and copied through it runs in order on that stream.
+    """One stream of one GPU with its memory and staging buffers. All launches and copies on it run in order.
 
-    Memory comes from the pool that all lanes of the process share (`device_memory`): what the host releases is given
-    out again to later work of the same stream, and to other lanes once this one was synchronized. Inside ``with lane``
+    Memory comes from the pool that all lanes of the process share (`device_memory`): memory that the host releases is
+    given to later work of the same stream, and to other lanes when this one was synchronized. Inside ``with lane``
     CuPy's own functions also allocate there.
 
-    A lane belongs to one thread at a time: that which launches a batch on it, then that which settles the batch.
+    A lane belongs to one thread at a time: the thread that launches a batch on it, then the one that completes the
+    batch. The engine's `OpenLanes` creates and closes lanes.
     """
 
     def __init__(self, index: int = 0, stream: Any = None) -> None:
-        """On a stream of its own, or on ``stream``, CuPy's. Raises DeviceError where GPU ``index`` cannot be used."""
+        """Open a lane on a stream of its own, or on ``stream``, a CuPy stream. Raises DeviceError if GPU ``index``
+        cannot be used."""
         self._borrowed = stream is not None
         try:
             import cupy
@@ -130,12 +134,12 @@ class Lane:
             with self.gpu:
                 self.stream = _idle_stream(index) if stream is None else stream
                 self.memory = pool_of(index)
-                self.memory.follow()
+                self.memory.use_program_allocator()
             self._allocators: list[AbstractContextManager[object]] = []
             self._using_allocator = cupy.cuda.using_allocator
             page_lock_through(index)
             self._work = self.work()
-        except Exception as e:  # CuPy raises many kinds: ImportError, CUDARuntimeError, CompileException
+        except Exception as e:  # CuPy raises ImportError, CUDARuntimeError, CompileException and others
             raise DeviceError(f"GPU {index} cannot be used: {e}; run `dali-run doctor`") from e
         self._closed = False
         self._aside: Any = None
@@ -146,11 +150,11 @@ class Lane:
         self._handles: dict[tuple[str, str], int] = {}
         self._idle_events: list[Any] = []
         self.cache: dict[str, Any] = {}
-        """Objects that operators keep between batches of this lane: decoders, workspaces."""
+        """Objects that operators cache between batches of this lane: decoders, workspaces."""
 
     @property
     def context(self) -> int:
-        """The GPU's context, for libraries that want it."""
+        """Handle of the GPU's context, for libraries that need it."""
         import cupy
 
         with self.gpu:
@@ -159,32 +163,33 @@ class Lane:
     def __enter__(self) -> Lane:
         self.gpu.__enter__()
         self.stream.__enter__()
-        self.memory.begin(self.stream.ptr)
+        self.memory.mark_busy(self.stream.ptr)
         using = self._using_allocator(self._memory)
         using.__enter__()
         self._allocators.append(using)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if exc[0] is not None:  # whoever was to `join` may not have come to it
-            with suppress(Exception):  # the first error counts
+        if exc[0] is not None:  # the operator that failed may not have called `join`
+            with suppress(Exception):  # the first error is reported
                 self.join()
         self._allocators.pop().__exit__(None, None, None)
         self.stream.__exit__(*exc)
         self.gpu.__exit__(*exc)
 
     def empty(self, n: int, dtype: Any) -> Any:
-        """An uninitialised flat device array, allocated in stream order."""
+        """Return an uninitialised flat device array of ``n`` elements, allocated in stream order."""
         import cupy
 
         return cupy.ndarray((n,), dtype, self._memory(n * np.dtype(dtype).itemsize))
 
     def _memory(self, nbytes: int, owner: Owner = "arrays") -> Any:
-        """Device memory for work of this lane, as CuPy's MemoryPointer."""
+        """Return device memory for work of this lane, as CuPy's MemoryPointer."""
         return self.memory.allocate(nbytes, self.stream.ptr, owner)
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-        """Host arrays on the device, by one asynchronous copy through pinned memory. The originals may be reused."""
+        """Copy host arrays to the device, by one asynchronous copy through page-locked memory. The originals may be
+        reused."""
         import cupy
 
         starts, at = [], 0
@@ -199,7 +204,8 @@ class Lane:
         return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
 
     def to_device(self, batch: Batch) -> Batch:
-        """A host batch on the device (itself where it is there already). Extents travel as they are, gaps included."""
+        """Return the batch on the device, uploaded if it is on the host. Extents are copied as they are, gaps
+        included."""
         import cupy
 
         if not batch.on_host:
@@ -222,7 +228,8 @@ class Lane:
         return staged
 
     def to_host(self, batch: Batch) -> Batch:
-        """A device batch in pinned host memory. The copy is asynchronous: synchronise before reading it."""
+        """Return the batch in host memory. The copy to page-locked memory is asynchronous: synchronize before reading
+        it."""
         if batch.on_host:
             show(batch)
             return batch
@@ -230,7 +237,8 @@ class Lane:
         return batch.replace(data=self.download(batch.data[lo:hi]), offsets=batch.offsets - lo)
 
     def download(self, array: Any) -> npt.NDArray[Any]:
-        """A flat device array in pinned host memory. The copy is asynchronous: synchronise before reading it."""
+        """Return a flat device array in page-locked host memory. The copy is asynchronous: synchronize before reading
+        it."""
         host = pinned_empty(array.nbytes)
         if array.nbytes:
             self._work.copy_out(host.ctypes.data, array.data.ptr, array.nbytes)
@@ -241,73 +249,76 @@ class Lane:
     # -- raw memory, for kernels that take one block of parameters -----------------------------------------------
 
     def pinned(self, nbytes: int) -> U8:
-        """Uninitialised page-locked memory. It holds until it is asked for again after `synchronize`: kernels, which
-        share it with others of their batch, `wait` instead."""
+        """Return uninitialised page-locked memory. It stays valid until the first call after `synchronize`: kernels,
+        which share it with the other kernels of their batch, call `wait` instead."""
         return self._pinned.take(nbytes)
 
     def allocate(self, nbytes: int) -> tuple[Any, int]:
-        """Device memory: its owner and its address, a multiple of 256."""
+        """Allocate device memory; return its owner and its address, a multiple of 256."""
         memory = self._memory(nbytes, "workspaces")
         return memory, int(memory.ptr)
 
     def address(self, array: Any) -> int:
-        """Where a device array begins."""
+        """Return the address of a device array."""
         return int(array.data.ptr)
 
     def copy_in(self, address: int, host: npt.NDArray[Any]) -> None:
-        """Copy page-locked memory to the device, asynchronously: it must hold until the lane is synchronised."""
+        """Copy page-locked memory to the device, asynchronously: it must stay unchanged until the lane is
+        synchronized."""
         self._work.copy_in(address, host.ctypes.data, host.nbytes)
         self._work.submit()
 
     def copy(self, address: int, source: int, nbytes: int) -> None:
-        """Copy from the device to the device, asynchronously."""
+        """Copy ``nbytes`` from address ``source`` to ``address``, both on the device, asynchronously."""
         import cupy
 
         runtime = cupy.cuda.runtime
         runtime.memcpyAsync(address, source, nbytes, runtime.memcpyDeviceToDevice, self.stream.ptr)
 
     def copies_in(self, to: I64, host: I64, nbytes: I64) -> None:
-        """`copy_in` of many pieces, by their addresses."""
+        """Copy many page-locked blocks to the device, given their addresses and sizes in bytes; see `copy_in`."""
         self._work.copies_in(to, host, nbytes)
 
     def copy_out(self, address: int, nbytes: int) -> U8:
-        """Bytes at a device address, as memory of `pinned`. The copy is asynchronous: synchronise before reading it."""
+        """Return ``nbytes`` at a device address, in memory of `pinned`. The copy is asynchronous: synchronize before
+        reading it."""
         host = self.pinned(nbytes)
         self._work.copy_out(host.ctypes.data, address, nbytes)
         self._work.submit()
         return host
 
     def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
-        """Kernels of the CUDA source ``text`` that take one pointer, for `work`."""
+        """Return kernels of the CUDA source ``text`` by name, which take one pointer, for `work`."""
 
         with _compiling, self.gpu:
             if (ready := _image(text, None, "", self.index)) is not None:
                 return {name: ready[0].get_function(name) for name in names}
             with times.by_nvrtc(names[0]):
                 module = _text_module(text, self.index)
-            return {name: module.get_function(name).kernel for name in names}  # each keeps its module
+            return {name: module.get_function(name).kernel for name in names}  # each function keeps its module loaded
 
     def launches(
         self, kernels: Sequence[tuple[Any, tuple[int, ...], int, tuple[Any, ...]]], places: Sequence[tuple[int, int]]
     ) -> stream_work.Launches:
-        """Launches on this lane that will be repeated, see `driver_calls.Launches`."""
+        """Return a sequence of launches on this lane that can be repeated; see `driver_calls.Launches`."""
         return stream_work.Launches(self.stream.ptr, kernels, places)
 
     def stopwatch(self) -> stream_work.Stopwatch:
-        """For times of this lane's work; one at a time is in use. The lane is entered."""
+        """Return the stopwatch for this lane's work; only one measurement at a time. The caller has entered the
+        lane."""
         found: stream_work.Stopwatch | None = self.cache.get("stopwatch")
         if found is None:
             found = self.cache["stopwatch"] = stream_work.Stopwatch(self.stream.ptr)
         return found
 
     def work(self) -> stream_work.Work:
-        """For what is to be begun all at once on this lane."""
+        """Return a queue of driver calls that are made together on this lane."""
         return stream_work.Work(self.stream.ptr)
 
     # -- kernels -------------------------------------------------------------------------------------------------
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """Run ``kernel`` of ``ops/cuda/<source>``; templates by their instance, ``copy<float, unsigned char>``.
+        """Launch ``kernel`` of ``ops/cuda/<source>``; templates by their instance, ``copy<float, unsigned char>``.
 
         Scalars must be NumPy scalars of the parameter's exact type (np.int32(3)); arrays are device arrays.
         """
@@ -317,27 +328,31 @@ class Lane:
     def launch_beside(
         self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any
     ) -> None:  # fmt: skip
-        """As `launch`, beside this lane's other work: after what was launched before and what is begun beside it, and
-        before what follows `join`. For kernels that take long and leave most of the GPU idle. Arrays are kept until the
-        lane is synchronised: their memory would go to later work of this lane, which may begin before."""
+        """Launch on a second stream: after all earlier launches of this lane, concurrently with later ones until
+        `join`.
+
+        For kernels that take long and leave most of the GPU idle. Array arguments are kept alive until the lane is
+        synchronized: otherwise later work of this lane could get their memory while the kernel still runs."""
         self._in_flight += args
         if self._aside is None:
             with self.gpu:
                 self._aside = _idle_stream(self.index)
-        self._aside.wait_event(self.stream.record())  # each time: arguments may have been copied in between
+        # every time, because arguments may have been copied since the last launch
+        self._aside.wait_event(self.stream.record())
         self._apart = True
         if grid := blocks(grid):
             self.function(source, kernel)(grid, (block,), args, stream=self._aside)
 
     def join(self) -> None:
-        """Have all that is launched from now on begin after what runs beside it."""
+        """Make later launches wait for the kernels started by `launch_beside`."""
         if self._apart:
             self.stream.wait_event(self._aside.record())
             self._apart = False
 
     def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
-        """Device memory for arrays of so many bytes, uninitialised, by one allocation: its owner, and where each array
-        begins, at a multiple of 256. Once nobody holds the owner, later work of this lane may get the memory."""
+        """Allocate uninitialised device memory for arrays of these ``sizes`` in bytes, by one allocation. Return its
+        owner and the address of each array, a multiple of 256. When the owner is released, later work of this lane may
+        get the memory."""
         at, places = 0, []
         for size in sizes:
             places.append(at)
@@ -350,9 +365,11 @@ class Lane:
         self, launches: Sequence[Launch], into: Sequence[tuple[int, U8]] = (),
         out_of: Sequence[tuple[npt.NDArray[Any], int]] = (),
     ) -> None:  # fmt: skip
-        """Run kernels one after the other: arguments as of `launch`, pointers and integers alone, grids of one row;
-        plain integers are addresses. Before them memory of `pinned` is copied ``into`` addresses, after them other such
-        memory is filled ``out_of`` addresses. All are begun at once, in one call without the GIL."""
+        """Launch kernels in order, with copies before and after them, by one call without the GIL.
+
+        Arguments are as in `launch`, pointers and integers only; plain integers are addresses. Grids are
+        one-dimensional. Before the kernels, memory of `pinned` is copied ``into`` addresses; after them, other such
+        memory is filled ``out_of`` addresses."""
         calls = [
             (self.handle(source, kernel), grid, block, [a if type(a) is int else self._value(a) for a in args])
             for source, kernel, grid, block, args in launches if grid > 0
@@ -370,14 +387,14 @@ class Lane:
         return int(argument) if isinstance(argument, np.integer) else self.address(argument)
 
     def function(self, source: str, kernel: str) -> Any:
-        """The compiled ``kernel`` of ``ops/cuda/<source>``."""
+        """Return the compiled ``kernel`` of ``ops/cuda/<source>``."""
         key = source, kernel
         if key not in self._kernels:
             self._kernels[key] = load(source, kernel, self.index)
         return self._kernels[key]
 
     def handle(self, source: str, kernel: str) -> int:
-        """The driver's handle of ``kernel`` of ``ops/cuda/<source>``, for `work`."""
+        """Return the driver's handle of ``kernel`` of ``ops/cuda/<source>``, for `work`."""
         found = self._handles.get((source, kernel))
         if found is None:
             function = self.function(source, kernel)
@@ -385,70 +402,71 @@ class Lane:
         return found
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """Run ``kernel`` of the CUDA source ``text``, as `launch` does. Products and sums are not contracted to fused
-        multiply-adds, so that generated arithmetic gives what the CPU gives."""
+        """Launch ``kernel`` of the CUDA source ``text``, like `launch`. Products and sums are not contracted to fused
+        multiply-adds, so that generated arithmetic gives the same results as on the CPU."""
         if grid := blocks(grid):
             self.function_of_text(text, kernel)(grid, (block,), args, stream=self.stream)
 
     def function_of_text(self, text: str, kernel: str) -> Any:
-        """The compiled ``kernel`` of the CUDA source ``text``."""
+        """Return the compiled ``kernel`` of the CUDA source ``text``."""
         with _compiling:
             return _load_text(text, kernel, self.index)
 
     def keep(self, *things: Any) -> None:
-        """Hold host or device memory until this lane's work so far is done."""
+        """Keep references to host or device memory until this lane's work so far is done."""
         self._in_flight.extend(things)
 
     def holds(self, batch: Batch) -> bool:
-        """The batch lies on the device."""
+        """Return whether the batch is on the device."""
         return not batch.on_host
 
     def after(self, event: Any) -> None:
-        """Have all that is launched from now on begin after ``event``, of another stream."""
+        """Make later work of this lane wait for ``event`` of another stream."""
         self._work.wait(event.ptr)
         self._work.submit()
 
     def wait(self) -> None:
-        """Wait for all work on this lane, and hold on to what it holds."""
+        """Wait for all work on this lane, without dropping the references that it keeps."""
         self.join()
         with waiting(self.index), self.gpu:
             self.stream.synchronize()
 
-    def give_back(self, *, mine: bool) -> None:
-        """Wait for all work on this lane and give back memory that is only kept for later: what nobody holds, and, in
-        the thread that is launching on this lane (``mine``), what its work held and what operators keep."""
+    def release_memory(self, *, launching: bool) -> None:
+        """Wait for all work on this lane, and free memory that is only cached: idle blocks of all pools, and, if the
+        calling thread is ``launching`` on this lane, also the references kept for its work and the operators' cached
+        memory."""
         self.wait()
-        if mine:
+        if launching:
             self._in_flight.clear()
             for kept in self.cache.values():
                 if hasattr(kept, "release"):
                     kept.release()
-            self.memory.settle(self.stream.ptr)
-            self.memory.begin(self.stream.ptr)
+            self.memory.mark_done(self.stream.ptr)
+            self.memory.mark_busy(self.stream.ptr)
         self.memory.free_idle()
         _blocks.clear()
         give_back_pinned()
 
     def synchronize(self) -> None:
-        """Wait for all work on this lane, and let go of what it held."""
+        """Wait for all work on this lane, and drop the references kept for it."""
         self.wait()
-        self.forget()
+        self.drop_references()
 
-    def forget(self) -> None:
-        """Let go of what the lane holds for work that is known to be done."""
+    def drop_references(self) -> None:
+        """Drop the references kept for work that is known to be done."""
         self._in_flight.clear()
         self._pinned.reset()
-        self.memory.settle(self.stream.ptr)
+        self.memory.mark_done(self.stream.ptr)
 
     def close(self) -> None:
-        """Once this lane's work is done, give its memory back to the device; nothing may be asked of it any more. What
-        others still hold of its memory will serve the next lane."""
+        """Wait for this lane's work, and return its memory and streams for reuse; the lane cannot be used afterwards.
+        Memory that is still referenced elsewhere is returned later."""
         if self._closed:
             return
         self._closed = True
         self.wait()
         self.cache.clear()
-        self.forget()
+        self.drop_references()
         for stream in (self._aside, None if self._borrowed else self.stream):
             if stream is not None:
                 return_stream(self.index, stream)
@@ -456,7 +474,7 @@ class Lane:
     # -- times ---------------------------------------------------------------------------------------------------
 
     def mark(self) -> Any:
-        """An event at this place of the lane's work."""
+        """Record and return an event after the work launched so far."""
         import cupy
 
         event = self._idle_events.pop() if self._idle_events else cupy.cuda.Event()
@@ -464,16 +482,16 @@ class Lane:
         self._work.submit()
         return event
 
-    def used_again(self, marks: list[Any]) -> None:
-        """Take back marks that nobody looks at any more."""
+    def reuse_marks(self, marks: list[Any]) -> None:
+        """Take back events that `mark` returned and that are no longer needed."""
         self._idle_events += marks
 
     def seconds_since(self, begin: Any, end: Any) -> float:
-        """Device time between two marks, once the lane is synchronised."""
+        """Return the device time in seconds between two marks, when the lane was synchronized."""
         return self.seconds_between([(begin, end)])[0]
 
     def seconds_between(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
-        """`seconds_since` of pairs of marks, in one call."""
+        """Return the device time in seconds between each pair of marks, in one call."""
         with self.gpu:
             return [m / 1e3 for m in stream_work.milliseconds([(begin.ptr, end.ptr) for begin, end in marks])]
 
@@ -486,7 +504,7 @@ def _extent(batch: Batch) -> tuple[int, int]:
 
 
 def places_on_device(batch: Batch) -> I64:
-    """The offsets that the samples of a host batch will have once `Lane.to_device` has taken them to a device."""
+    """Return the offsets that the samples of a host batch have when `Lane.to_device` has copied them to a device."""
     lease = lease_of(batch.data)
     if lease is not None:
         return lease.places(batch)
@@ -494,57 +512,62 @@ def places_on_device(batch: Batch) -> I64:
 
 
 def foreign(value: Any) -> Any:
-    """An array of another library's on a GPU as CuPy's, not copied. CuPy's current stream waits for the library's,
-    where that speaks DLPack: an array interface need not name the stream that the array's kernels are queued on."""
+    """Return another library's GPU array as a CuPy array, without a copy.
+
+    CuPy's current stream waits for the library's stream if the library supports DLPack: an array interface need not
+    name the stream on which the array's kernels are queued."""
     import cupy
 
     if isinstance(value, cupy.ndarray):
         return value
     if hasattr(value, "__dlpack__"):
-        with suppress(BufferError, TypeError, RuntimeError, ValueError):  # a type that DLPack has not, say
+        with suppress(BufferError, TypeError, RuntimeError, ValueError):  # for example a type that DLPack does not have
             return cupy.from_dlpack(value.detach() if hasattr(value, "detach") else value)
     return cupy.asarray(value)
 
 
-_blocks = page_locked.Blocks()
+_blocks = page_locked.PageLockedPool()
 
 
-def page_locked_blocks() -> page_locked.Blocks:
-    """The large page-locked blocks that wait to be used again, for the accounts of runs."""
+def page_locked_blocks() -> page_locked.PageLockedPool:
+    """Return the process's pool of large page-locked blocks, against which runs count their budgets."""
     return _blocks
 
 
 def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
-    """An uninitialised page-locked host buffer, of CuPy's pool or of blocks that were used before."""
-    if nbytes > page_locked.SMALLEST:
+    """Return an uninitialised page-locked host buffer, from CuPy's pool or, if it is large, from
+    `page_locked_blocks`."""
+    if nbytes > page_locked.MIN_BLOCK:
         return _blocks.empty(nbytes, _large_pinned)
     return np.frombuffer(_alloc_pinned(nbytes), np.uint8, nbytes)
 
 
 def _large_pinned(nbytes: int) -> Any:
-    """Memory for a block, locked by whichever way keeps the driver for the shortest time."""
+    """Allocate memory for a block, page-locked in the way that occupies the driver for the shorter time."""
     index = _page_locking.get("gpu")
     if index is not None and registered.same_address(index):
         try:
             return registered.Locked(nbytes, index)
-        except Exception as e:  # CUDARuntimeError: no more of it can be locked
+        except Exception as e:  # CUDARuntimeError: no more memory can be locked
             _tell(f"{type(e).__name__}: {e}")
     return _alloc_pinned(nbytes)
 
 
 @lru_cache(16)
 def _tell(why: str) -> None:
-    """Once for each reason: the driver's way takes three times as long, and keeps it from all else."""
+    """Log the reason once: page-locking by the driver takes three times as long, and keeps it from all other work."""
     import logging
 
     logging.getLogger(__name__).debug("page-locked memory is made by the driver, not registered: %s", why)
 
 
 def _alloc_pinned(nbytes: int) -> Any:
-    """The pool gives a block out again only for the size it was made for, and making one costs milliseconds: sizes are
-    rounded up to a few, so that batches of about one size share blocks. It never gives a block back by itself: what
-    lies idle is freed whenever `PINNED_SPARE` bytes of new blocks were made (or an eighth of what a run may hold), and
-    where none can be made."""
+    """Allocate page-locked memory from CuPy's pool.
+
+    The pool reuses a block only for the size that it was allocated for, and allocating one costs milliseconds: sizes
+    are rounded up to a few, so that batches of about one size share blocks. The pool never frees a block by itself:
+    idle blocks are freed whenever `PINNED_SPARE` bytes of new blocks were allocated (or an eighth of the smallest run's
+    memory budget), and if an allocation fails."""
     import cupy
 
     step = max(512, 1 << max(nbytes - 1, 0).bit_length() - 3) if nbytes > 4096 else 512
@@ -552,16 +575,16 @@ def _alloc_pinned(nbytes: int) -> Any:
     try:
         with _page_locking_gpu():
             block = cupy.cuda.alloc_pinned_memory(size)
-    except Exception:  # CUDARuntimeError: too much is locked already
+    except Exception:  # CUDARuntimeError: too much memory is locked already
         give_back_pinned()
         with _page_locking_gpu():
             return cupy.cuda.alloc_pinned_memory(size)
     with _pinning:
         where = getattr(block, "ptr", id(block))
-        if where not in _known:  # by its place: other threads take and give back blocks all the while
+        if where not in _known:  # identified by address: other threads take and return blocks meanwhile
             _known.add(where)
             _pinned["made"] += size
-        if _pinned["made"] > min(PINNED_SPARE, _blocks.least // 8):
+        if _pinned["made"] > min(PINNED_SPARE, _blocks.smallest_budget // 8):
             _pinned["made"] = 0
             _known.clear()
             give_back_pinned()
@@ -569,7 +592,7 @@ def _alloc_pinned(nbytes: int) -> Any:
 
 
 def give_back_pinned() -> None:
-    """Give page-locked memory back to the system that waits in CuPy's pool to be used again."""
+    """Free the page-locked memory that CuPy's pool has cached."""
     import cupy
 
     with _page_locking_gpu():
@@ -577,8 +600,10 @@ def give_back_pinned() -> None:
 
 
 def page_lock_through(index: int) -> None:
-    """A GPU of this process's: the first of them is current wherever memory is page-locked. That is every GPU's then,
-    but whichever is current gets a context, and the threads that read and decode have none of their own."""
+    """Name a GPU of this process; the first one named is made current for every page-locking call.
+
+    Page-locked memory is usable by every GPU, but the current GPU gets a context, and threads that read and decode have
+    no current GPU of their own."""
     _page_locking.setdefault("gpu", index)
 
 
@@ -592,12 +617,12 @@ _page_locking: dict[str, int] = {}
 PINNED_SPARE = 4 << 30
 _pinned = {"made": 0}
 _known: set[int] = set()
-"""Where blocks are that have been counted."""
+"""Addresses of the blocks that were counted."""
 _pinning = threading.Lock()
 
 
 def is_pinned(host: npt.NDArray[Any]) -> bool:
-    """The array lies in memory of `pinned_empty`."""
+    """Return whether the array is a view of memory from `pinned_empty`."""
     base: Any = host
     while isinstance(base, np.ndarray):
         base = base.base
@@ -623,8 +648,8 @@ def _module(source: str, kernels: tuple[str, ...], index: int) -> Any:
 
 @cache
 def _image(text: str, folder: Path | None, kernel: str, index: int) -> tuple[Any, str] | None:
-    """A module of the wheel's CUDA binaries that holds ``kernel`` of ``text``, and the kernel's name in it; None where
-    there is none, or none that the driver takes."""
+    """Return a module of the wheel's CUDA binaries that contains ``kernel`` of ``text``, and the kernel's name in it;
+    None if there is none, or none that the driver accepts."""
     if not binaries.there_are_any():
         return None
     import cupy
@@ -638,7 +663,7 @@ def _image(text: str, folder: Path | None, kernel: str, index: int) -> tuple[Any
         try:
             with OnGpu(index):
                 module.load(found[0])
-        except cupy.cuda.driver.CUDADriverError:  # PTX that is newer than the driver, say
+        except cupy.cuda.driver.CUDADriverError:  # for example PTX that is newer than the driver
             continue
         times.images += 1
         return module, found[1]
@@ -673,18 +698,19 @@ def _load_text(text: str, kernel: str, index: int) -> Any:
 
 
 def load(source: str, kernel: str, index: int = 0) -> Any:
-    """The compiled kernel, of the wheel's CUDA binaries; where they have none, the first use compiles it by NVRTC, and
-    CuPy keeps the binary on disk."""
+    """Return the compiled kernel, from the wheel's CUDA binaries; if they lack it, NVRTC compiles it at the first use,
+    and CuPy stores the binary on disk."""
     with _compiling:
         return _load(source, kernel, index)
 
 
 @cache
 def gpu_count() -> int:
-    """How many GPUs can be used; 0 without CuPy or a driver. Costs CuPy's import, so never ask while parsing."""
+    """Return the number of usable GPUs; 0 without CuPy or a driver. It imports CuPy, so it is never called while
+    parsing."""
     try:
         import cupy
 
         return int(cupy.cuda.runtime.getDeviceCount())
-    except Exception:  # whatever is missing, the answer is the same
+    except Exception:  # whatever is missing, no GPU can be used
         return 0

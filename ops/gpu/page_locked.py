@@ -1,7 +1,7 @@
-"""Large page-locked blocks of the host are used again for whatever fits and is not much smaller.
+"""Pool of large page-locked blocks of host memory, which are reused for any request that fits and is not much smaller.
 
-CuPy's pool gives a block out again only for the size that it was made for. Batches are never quite of the same size, so
-that blocks were made again and again: for 80 MB that takes the driver 50 to 65 ms, in which it copies and launches
+CuPy's pool reuses a block only for the size that it was allocated for. Batches never have quite the same size, so that
+blocks were allocated again and again: for 80 MB that takes the driver 50 to 65 ms, during which it copies and launches
 nothing for other threads. `registered.Locked` takes 17 ms, most of them without the driver.
 """
 
@@ -18,120 +18,122 @@ import numpy.typing as npt
 
 U8 = npt.NDArray[np.uint8]
 
-SMALLEST = 1 << 20
-"""Bytes. Smaller blocks are CuPy's pool's, by their sizes."""
-SPARE = 4 << 30
-"""Bytes that wait to be used again, at most, when a block has to be made; less where a run's account is full."""
+MIN_BLOCK = 1 << 20
+"""Bytes of the smallest block of this pool. Smaller ones come from CuPy's pool."""
+MAX_CACHED = 4 << 30
+"""Maximum cached bytes when a block has to be allocated; less if a run's memory budget is full."""
 
 
 _RATE = 4e9
-"""Bytes a second for which it is worth waiting: page-locking takes nearly as long, and memory besides."""
+"""Bytes per second: a request waits for a block to return for no longer than its bytes take at this rate. Page-locking
+takes nearly as long, and needs memory in addition."""
 _PATIENCE = 0.03
 _LOOK = 0.001
 _RECENT = 0.1
-"""Seconds since the last block came back in which the next one may soon."""
+"""Seconds after a block has returned during which another one is expected soon."""
 _pause = time.sleep
 
 
-class Room(Protocol):
-    """The account of a run's memory."""
+class RunBudget(Protocol):
+    """Memory budget of a run, as this pool uses it."""
 
     @property
     def limit(self) -> int:
-        """Bytes that there may be."""
+        """Bytes of the budget."""
         ...
 
     def has_room(self, nbytes: int) -> bool:
-        """There is room for so many bytes more that wait to be used again. Takes no lock: destructors ask."""
+        """Return whether ``nbytes`` more may be cached. Takes no lock, because destructors call it."""
         ...
 
 
-class Blocks:
-    """The blocks that wait to be used again. They may be held by any thread, and as long as anyone likes."""
+class PageLockedPool:
+    """The pool of blocks. One instance per process (`lane.page_locked_blocks`); any thread may use it."""
 
     def __init__(self) -> None:
-        self._idle: deque[_Block] = deque()  # appended to without the lock: a collection may do it
-        self._choosing = threading.Lock()
-        self._came_back: deque[tuple[float, int]] = deque(maxlen=16)
-        """When the last blocks did, and their sizes."""
-        self._rooms: tuple[Room, ...] = ()
+        # appended to without the lock: a destructor may do it during garbage collection
+        self._cached: deque[_Block] = deque()
+        self._lock = threading.Lock()
+        self._returned: deque[tuple[float, int]] = deque(maxlen=16)
+        """Time (monotonic) and size of the last blocks that returned."""
+        self._budgets: tuple[RunBudget, ...] = ()
 
     @property
     def cached(self) -> int:
-        """Bytes that wait to be used again."""
-        return sum(len(b.data) for b in list(self._idle))
+        """Bytes of cached blocks."""
+        return sum(len(b.data) for b in list(self._cached))
 
     @property
     def max_bytes(self) -> int:
-        """Bytes that may wait, about."""
-        return 2 * SPARE
+        """Approximate maximum of `cached`."""
+        return 2 * MAX_CACHED
 
-    def enter(self, room: Room) -> None:
-        """A run begins on whose account is what waits to be used again; until it does `leave`."""
-        with self._choosing:
-            self._rooms = (*self._rooms, room)
+    def add_budget(self, budget: RunBudget) -> None:
+        """Count cached blocks against the budget of a run that starts, until `remove_budget`."""
+        with self._lock:
+            self._budgets = (*self._budgets, budget)
 
-    def leave(self, room: Room) -> None:
-        """The run is over; once more does no harm."""
-        with self._choosing:
-            self._rooms = tuple(r for r in self._rooms if r is not room)
+    def remove_budget(self, budget: RunBudget) -> None:
+        """Stop counting cached blocks against ``budget``; does nothing if it was removed before."""
+        with self._lock:
+            self._budgets = tuple(r for r in self._budgets if r is not budget)
 
     @property
-    def least(self) -> int:
-        """Bytes that the smallest of the runs' accounts may have; 1 << 62 where there is no run."""
-        return min((r.limit for r in self._rooms), default=1 << 62)
+    def smallest_budget(self) -> int:
+        """Bytes of the smallest budget of the runs; 1 << 62 if there is no run."""
+        return min((r.limit for r in self._budgets), default=1 << 62)
 
     def empty(self, nbytes: int, make: Callable[[int], Any]) -> U8:
-        """An uninitialised array, of what ``make`` gives for a number of bytes where no idle block fits. Its memory
-        comes back when the last view of it is gone."""
-        block = self._taken(nbytes) or self._awaited(nbytes) or self._made(nbytes, make)
+        """Return an uninitialised array of ``nbytes``, from a cached block or from ``make(bytes)`` if none fits. Its
+        block returns to the pool when its last view is released."""
+        block = self._take(nbytes) or self._wait_for_return(nbytes) or self._allocate(nbytes, make)
         return np.asarray(Lease(self, block))[:nbytes]
 
     def clear(self) -> None:
-        """Let go of all blocks that nobody holds."""
-        self._idle.clear()
+        """Free all blocks that are not in use."""
+        self._cached.clear()
 
     def put(self, block: _Block) -> None:
-        """A block is needed no more."""
-        self._came_back.append((time.monotonic(), len(block.data)))
-        if all(r.has_room(len(block.data)) for r in self._rooms):
-            self._idle.append(block)
+        """Take back a block: cache it if all budgets have room for it."""
+        self._returned.append((time.monotonic(), len(block.data)))
+        if all(r.has_room(len(block.data)) for r in self._budgets):
+            self._cached.append(block)
 
-    def _taken(self, nbytes: int) -> _Block | None:
-        with self._choosing:
-            fitting = [b for b in list(self._idle) if nbytes <= len(b.data) <= 2 * nbytes]
+    def _take(self, nbytes: int) -> _Block | None:
+        with self._lock:
+            fitting = [b for b in list(self._cached) if nbytes <= len(b.data) <= 2 * nbytes]
             best = min(fitting, key=lambda b: len(b.data), default=None)
             if best is not None:
-                self._idle.remove(best)
+                self._cached.remove(best)
             return best
 
-    def _awaited(self, nbytes: int) -> _Block | None:
-        """A block that comes back in a part of the time that it takes to make one, where such blocks come back at all:
-        to make one keeps the driver from everything else."""
+    def _wait_for_return(self, nbytes: int) -> _Block | None:
+        """Wait for a block to return, for a fraction of the time that allocating one takes; None if none came, or if no
+        block that fits has returned recently. Allocating one would keep the driver from all other work."""
         now = time.monotonic()
         until = now + min(_PATIENCE, nbytes / _RATE)
-        if not any(now - at < _RECENT and nbytes <= size <= 2 * nbytes for at, size in list(self._came_back)):
+        if not any(now - at < _RECENT and nbytes <= size <= 2 * nbytes for at, size in list(self._returned)):
             return None
         while time.monotonic() < until:
             _pause(_LOOK)
-            if (found := self._taken(nbytes)) is not None:
+            if (found := self._take(nbytes)) is not None:
                 return found
         return None
 
-    def _made(self, nbytes: int, make: Callable[[int], Any]) -> _Block:
-        with self._choosing:
-            if self.cached > SPARE:
-                self._idle.clear()  # of other sizes than those that are wanted now
+    def _allocate(self, nbytes: int, make: Callable[[int], Any]) -> _Block:
+        with self._lock:
+            if self.cached > MAX_CACHED:
+                self._cached.clear()  # their sizes are not those requested now
         size = nbytes + nbytes // 8  # the next batch may be larger
         try:
             return _Block(np.frombuffer(make(size), np.uint8, size))
-        except Exception:  # too much is locked already
+        except Exception:  # too much memory is page-locked already
             self.clear()
             return _Block(np.frombuffer(make(nbytes), np.uint8, nbytes))
 
 
 class _Block:
-    """One block: an object of its own, which compares by identity."""
+    """One block of page-locked memory; compared by identity."""
 
     __slots__ = ("data",)
 
@@ -140,9 +142,9 @@ class _Block:
 
 
 class Lease:
-    """The owner of a block that is out; NumPy's views hold it."""
+    """Owner of a block that is in use: every NumPy view of the block refers to it. Any thread may drop it."""
 
-    def __init__(self, blocks: Blocks, block: _Block) -> None:
+    def __init__(self, blocks: PageLockedPool, block: _Block) -> None:
         self._blocks, self._block = blocks, block
         self.__array_interface__ = block.data.__array_interface__
 

@@ -1,4 +1,7 @@
-"""Pieces of a thread that reads, in compiled loops: whether the next one is free, and sending it; see `uploads`."""
+"""Compiled loops for the staging pieces of one reading thread: test whether the next piece is free, and start its copy.
+
+Called by the loops that read files and records (`readers.fetch`); see `uploads` for the pieces.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _NOT_READY = 600
 
 @numba.njit(nogil=True, cache=True)
 def is_free(events: Any, busy: Any, state: Any, calls: Any) -> Any:
-    """Whether the device has what was in the next piece."""
+    """Return whether the device has copied the next piece, so that it can be filled."""
     piece = state[NEXT]
     if busy[piece] and _ask(calls[ASK], events[piece], 0, 0, 0, state):
         return False
@@ -24,17 +27,19 @@ def is_free(events: Any, busy: Any, state: Any, calls: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def send(pieces: Any, events: Any, busy: Any, state: Any, calls: Any, to: Any, nbytes: Any) -> Any:
-    """Have the first bytes of the next piece copied to the address ``to``. Whether the driver takes that."""
+    """Start the copy of the first ``nbytes`` of the next piece to the device address ``to``. Return whether the driver
+    accepted it."""
     piece = state[NEXT]
     busy[piece] = 1
     state[NEXT] = (piece + 1) % len(pieces)
-    refused = _ask(calls[COPY], to, pieces[piece].ctypes.data, nbytes, calls[STREAM], state)
-    return not (refused or _ask(calls[RECORD], events[piece], calls[STREAM], 0, 0, state))
+    raise_error = _ask(calls[COPY], to, pieces[piece].ctypes.data, nbytes, calls[STREAM], state)
+    return not (raise_error or _ask(calls[RECORD], events[piece], calls[STREAM], 0, 0, state))
 
 
 @numba.njit(nogil=True, cache=True)
 def _ask(function: Any, a: Any, b: Any, c: Any, d: Any, state: Any) -> Any:
-    """Call a function of the driver. Whether that is not done: ``state`` says why, unless it is only not done yet."""
+    """Call a function of the driver. Return whether its status is not 0; any status but "not ready" is written to
+    ``state``."""
     found = _call(function, (a, b, c, d, 0, 0, 0, 0, 0, 0, 0))
     if found != 0 and found != _NOT_READY:
         state[STATUS] = found

@@ -1,7 +1,8 @@
-"""Leases: arrays of the host whose bytes a GPU fetches by itself - out of registered memory, or from the file.
+"""Leases: host arrays whose bytes a GPU reads itself, from registered memory or from a copy that is on the device
+already.
 
-To kernels of the host such an array is what it shows, a mapped file. What is uploaded of it is gathered by the device
-instead; nothing is copied on the host.
+To kernels on the host such an array is what it shows, for example a mapped file. If it is to be uploaded, the device
+gathers its bytes instead; nothing is copied on the host.
 """
 
 from __future__ import annotations
@@ -17,34 +18,40 @@ from ..batch import I64, Batch
 from ..interfaces import Lane
 
 GATHERED = 16
-"""Bytes; samples begin at multiples of it where they were gathered."""
+"""Bytes; gathered samples begin at multiples of it."""
 _THREADS, _BLOCKS = 256, 64
 _LARGE = 256 << 10
-"""Bytes of a record, in the mean, from which copy engines bring them: each copy costs the launching thread one or two
-microseconds."""
+"""Mean size of a batch's records, in bytes, from which copy engines transfer them: each copy costs the launching thread
+one or two microseconds."""
 _BYTES_OF_WARP = 2048
-"""Bytes that a warp of the gather kernel asks for at a time."""
+"""Bytes that a warp of the gather kernel loads at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """The table for gathering one batch, whose offsets these are."""
+    """Plan for gathering one batch on a device. Created and cached by `Lease.plan`."""
 
     offsets: I64
+    """Offsets of the batch that the plan is for, in elements."""
     dtype: np.dtype[Any]
+    """Element type of the batch."""
     places: I64
+    """Element at which each sample begins in the gathered array."""
     nbytes: int
+    """Bytes of the gathered array."""
     records: I64
-    """[N, 3] address, place and size in bytes, as the kernel takes them."""
+    """[N, 3] source address, byte offset in the gathered array and size in bytes of each sample, as the kernel reads
+    them."""
 
 
 class Lease(ABC):
-    """Every array handed out holds a reference to its lease, which keeps the memory in place."""
+    """Owner of memory that a device reads itself. Every array that it provides refers to it, which keeps the memory in
+    place."""
 
     on_device = False
-    """The bytes are in the device's memory already."""
+    """Whether the bytes are in device memory already."""
     on_host = False
-    """They take memory of the host, too, which no file has."""
+    """Whether the bytes also take up host memory, unlike those of a mapped file."""
 
     def __init__(self, data: npt.NDArray[Any]) -> None:
         self._shown = data
@@ -52,16 +59,16 @@ class Lease(ABC):
         self.__array_interface__ = data.__array_interface__
 
     def array(self) -> npt.NDArray[Any]:
-        """The array; all views of it hold the lease."""
+        """Return the array; all views of it refer to the lease."""
         return np.asarray(self)
 
     @abstractmethod
     def sources(self, starts: I64) -> I64:
-        """Addresses at which a device finds the bytes that begin ``starts`` bytes into the array."""
+        """Return the addresses at which a device reads the bytes that begin ``starts`` bytes into the array."""
 
     def plan(self, batch: Batch) -> Gathering:
-        """The table for gathering ``batch`` (of the array), computed once: by the reading thread, to spare the
-        launching one."""
+        """Return the plan for gathering ``batch``, a view of the array. The reading thread calls this first, and the
+        result is cached, to spare the launching thread the work."""
         known = self._planned
         if known is not None and known.offsets is batch.offsets and known.dtype == batch.dtype:
             return known
@@ -77,12 +84,12 @@ class Lease(ABC):
         return self._planned
 
     def places(self, batch: Batch) -> I64:
-        """Elements at which the samples of ``batch`` begin in what `bring` gives."""
+        """Return the element at which each sample of ``batch`` begins in the array that `bring` returns."""
         return self.plan(batch).places
 
     def bring(self, lane: Lane, batch: Batch) -> Any:
-        """The samples of ``batch`` on the lane's device, at `places`: a flat array. Nothing is waited for that runs on
-        the device."""
+        """Return a flat device array with the samples of ``batch``, at `places`. The host does not wait for the
+        device."""
         plan = self.plan(batch)
         out = lane.empty(plan.nbytes // batch.dtype.itemsize, batch.dtype)
         if plan.nbytes:
@@ -93,17 +100,18 @@ class Lease(ABC):
             lane.keep(batch.data)
         return out
 
-    def show(self, starts: I64) -> None:  # noqa: B027 (most show all of them anyhow)
-        """Have the array show all bytes of the samples that begin ``starts`` bytes into it."""
+    def show(self, starts: I64) -> None:  # noqa: B027 (most leases always show all bytes)
+        """Make all bytes of the samples that begin ``starts`` bytes into the array visible in it."""
 
     def hidden(self, starts: I64) -> npt.NDArray[np.bool_]:
-        """Those of these samples that it does not show as a whole, bool[len(starts)]."""
+        """Return which of the samples that begin at ``starts`` the array does not show completely,
+        bool[len(starts)]."""
         return np.zeros(len(starts), np.bool_)
 
 
 class RegisteredLease(Lease):
-    """Of memory that is registered with CUDA, ``shift`` bytes from the array, in windows of ``window`` bytes; 0: as a
-    whole."""
+    """Lease of memory that is registered with CUDA, ``shift`` bytes from the array, in windows of ``window`` bytes; 0
+    if it is registered as a whole."""
 
     def __init__(self, data: npt.NDArray[Any], shift: int, window: int = 0) -> None:
         super().__init__(data)
@@ -114,8 +122,8 @@ class RegisteredLease(Lease):
         return starts + self._first
 
     def bring(self, lane: Lane, batch: Batch) -> Any:
-        """As of any lease; large records by the device's copy engines, which leave its cores to others. A copy must not
-        reach from one window into another."""
+        """Return a flat device array with the samples, like `Lease.bring`; large records are transferred by the
+        device's copy engines, which leave its cores to other work. A copy must not cross the border of a window."""
         plan = self.plan(batch)
         source, place, size = plan.records.T
         if not plan.nbytes or int(size.sum()) < _LARGE * len(batch):
@@ -128,7 +136,8 @@ class RegisteredLease(Lease):
 
 
 def cut_at(source: I64, place: I64, size: I64, first: int, window: int) -> tuple[I64, I64, I64]:
-    """Records that are not empty, as pieces that lie in one window each; these begin at the address ``first``."""
+    """Split the records that are not empty at the borders of windows, the first of which begins at the address
+    ``first``. Return source addresses, byte offsets in the output, and sizes."""
     there = size > 0
     source, place, size = source[there], place[there], size[there]
     if not window:
@@ -144,8 +153,8 @@ def cut_at(source: I64, place: I64, size: I64, first: int, window: int) -> tuple
 
 
 class FetchedLease(Lease):
-    """Of runs of the array's bytes: what begins at ``lows[i]`` (they grow) lies at ``places[i]`` of ``block``, in a
-    device's memory."""
+    """Lease of ranges of the array's bytes that were copied to a device: the bytes from ``lows[i]`` on (ascending) are
+    at ``places[i]`` of ``block``."""
 
     on_device = True
 
@@ -161,8 +170,8 @@ class FetchedLease(Lease):
 
 
 def gathered(batch: Batch) -> tuple[I64, int]:
-    """Elements at which the samples begin once they are gathered, in their order, and the bytes of all. Sizes are
-    rounded up as those of records that are copied into one buffer."""
+    """Return the element at which each sample begins when gathered in order, and the bytes of all samples. Sizes are
+    rounded up to multiples of `GATHERED`."""
     item = batch.dtype.itemsize
     room = -(-batch.sizes * item // GATHERED) * GATHERED
     ends = np.cumsum(room)
@@ -170,40 +179,40 @@ def gathered(batch: Batch) -> tuple[I64, int]:
 
 
 def lease_of(array: Any) -> Lease | None:
-    """The lease that a host array, or an array that it is a view of, was given with."""
+    """Return the lease of a host array, or of the array that it is a view of; None if it has none."""
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, Lease) else None
 
 
 def show(batch: Batch, which: I64 | slice = slice(None)) -> None:
-    """Have the host see all bytes of the samples ``which``. Of batches that went to a device while they were read, it
-    sees what it always looks at (`readers.fetch.header_bytes_cpu`)."""
+    """Make all bytes of the samples ``which`` visible to the host. Of batches that were uploaded while they were read,
+    the host otherwise sees only the bytes that it always inspects (`readers.fetch.header_bytes_cpu`)."""
     lease = lease_of(batch.data)
     if lease is not None:
         lease.show(_starts(lease, batch, which))
 
 
 def hidden(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
-    """Those of the samples ``which`` that the host does not see as a whole, bool[len(which)]."""
+    """Return which of the samples ``which`` the host does not see completely, bool[len(which)]."""
     lease = lease_of(batch.data)
     return np.zeros(len(which), np.bool_) if lease is None else lease.hidden(_starts(lease, batch, which))
 
 
 def _starts(lease: Lease, batch: Batch, which: I64 | slice) -> I64:
-    """Bytes of the lease's array before each of the samples."""
+    """Return the byte offset of each sample in the lease's array."""
     first = batch.data.ctypes.data - lease.__array_interface__["data"][0]
     starts: I64 = batch.offsets[which] * batch.dtype.itemsize + first
     return starts
 
 
 def in_host_memory(array: Any) -> bool:
-    """The bytes of ``array`` take the host's memory."""
+    """Return whether the bytes of ``array`` take up host memory."""
     lease = lease_of(array)
     return isinstance(array, np.ndarray) if lease is None or lease.on_host else not lease.on_device
 
 
 def in_device_memory(array: Any) -> bool:
-    """The bytes of ``array`` take a device's memory, whatever the host sees of them."""
+    """Return whether the bytes of ``array`` take up device memory, whatever the host sees of them."""
     lease = lease_of(array)
     return not isinstance(array, np.ndarray) if lease is None else lease.on_device

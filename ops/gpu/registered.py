@@ -1,4 +1,4 @@
-"""Registration: memory of the host that GPUs read by themselves, over the bus, where it lies."""
+"""Registration of host memory with CUDA: GPUs then read it directly, over the bus, without a copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8  # cudaHostRegister...
 
 
 def why_not(indices: Sequence[int]) -> str:
-    """Why the GPUs ``indices`` cannot read registered pages of files; empty where they can."""
+    """Return why the GPUs ``indices`` cannot read registered pages of files; empty if they can."""
     return next(filter(None, map(_why_not, indices)), "")
 
 
@@ -37,8 +37,8 @@ def _why_not(index: int) -> str:
 
 
 def register(address: int, nbytes: int, index: int) -> None:
-    """Lock the pages in memory and let all GPUs read them at the host's addresses. Takes some 40 ms a gigabyte, and
-    reads what is not in the page cache. Raises CUDARuntimeError."""
+    """Lock the pages in memory and let all GPUs read them at the host's addresses. Takes some 40 ms per gigabyte, and
+    reads pages that are not in the page cache. Raises CUDARuntimeError."""
     import cupy
 
     with OnGpu(index):
@@ -46,26 +46,26 @@ def register(address: int, nbytes: int, index: int) -> None:
 
 
 class Locked(mmap.mmap):
-    """Page-locked memory of the host, for all GPUs, until nothing refers to it any more.
+    """Page-locked host memory, usable by all GPUs, and released when nothing refers to it any longer.
 
-    The system fills its pages first, large ones where it has them, and the driver only locks them: 24 ms for 112 MiB on
-    one H200, where `cudaHostAlloc` took 73, and launched and copied nothing for other threads. Copies from and to
-    either have 55 GB/s. It is not shared with a process that is forked, which finds zeros there.
+    The system fills its pages first, with large ones if it has them, and the driver only locks them: 24 ms for 112 MiB
+    on one H200, whereas `cudaHostAlloc` took 73 ms, during which it launched and copied nothing for other threads.
+    Copies from and to either memory run at 55 GB/s. A forked process does not share the memory: it finds zeros there.
     """
 
     _address = 0
-    """Of what is registered."""
+    """Address of the registered memory; 0 if none is."""
     _index = 0
 
     def __new__(cls, nbytes: int, index: int) -> Locked:
-        """Raises OSError or CUDARuntimeError where there is no such memory."""
+        """Allocate and lock ``nbytes``. Raises OSError or CUDARuntimeError if no such memory is available."""
         import cupy
 
         made = super().__new__(cls, -1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = ctypes.addressof(ctypes.c_char.from_buffer(made))
         if _libc().madvise(address, nbytes, _OTHER_AFTER_FORK):
             raise OSError("this system has no memory that forks do not share")
-        for advice in (_HUGE, _FILL):  # what an older system does not know, the driver does
+        for advice in (_HUGE, _FILL):  # an older system may ignore this advice: the driver then does the work
             _libc().madvise(address, nbytes, advice)
         with OnGpu(index):
             cupy.cuda.runtime.hostRegister(address, nbytes, _PORTABLE | _MAPPED)
@@ -73,7 +73,7 @@ class Locked(mmap.mmap):
         return made
 
     def __del__(self) -> None:
-        with suppress(Exception):  # the interpreter ends, and with it CUDA
+        with suppress(Exception):  # at interpreter exit CUDA may be gone
             if self._address:
                 unregister(self._address, self._index)
 
@@ -90,7 +90,7 @@ def _libc() -> Any:
 
 @cache
 def same_address(index: int) -> bool:
-    """GPU ``index`` has the host's addresses for memory that was registered."""
+    """Return whether GPU ``index`` uses the host's addresses for registered memory."""
     import cupy
 
     try:
@@ -100,7 +100,7 @@ def same_address(index: int) -> bool:
 
 
 def why_not_locked(index: int) -> str:
-    """Why there is no `Locked` memory for GPU ``index``; empty where a little of it was made."""
+    """Return why there is no `Locked` memory for GPU ``index``; empty if 1 MiB of it could be allocated."""
     if not same_address(index):
         return f"GPU {index} has other addresses for the host's memory"
     try:
@@ -111,7 +111,7 @@ def why_not_locked(index: int) -> str:
 
 
 def unregister(address: int, index: int) -> None:
-    """The opposite of `register`, of the same address."""
+    """Undo `register` for memory that begins at ``address``."""
     import cupy
 
     with OnGpu(index):
@@ -119,7 +119,7 @@ def unregister(address: int, index: int) -> None:
 
 
 def probe(index: int) -> str:
-    """Why GPU ``index`` cannot read files in the page cache; empty where one was registered."""
+    """Return why GPU ``index`` cannot read files in the page cache; empty if registering a page of one works."""
     reason = why_not([index])
     if reason:
         return reason

@@ -189,7 +189,7 @@ class Uploader:
         if not closed:
             for stream in self._streams:
                 self.wait(stream.synchronize)
-                pool_of(self.index).settle(stream.ptr)
+                pool_of(self.index).mark_done(stream.ptr)
                 return_stream(self.index, stream)
             self._cached.clear()
             self._finished.clear()
@@ -239,7 +239,7 @@ class Upload:
         """Wait until the next piece is free. Raises CUDADriverError if the driver rejected a copy."""
         if status := int(pieces.state[STATUS]):
             pieces.state[STATUS] = 0
-            driver_calls.refused(status)
+            driver_calls.raise_error(status)
         self.uploads.wait(pieces.wait)
 
     def finish_files(self, shown: U8, at: I64, sizes: I64, kept: I64) -> U8:
@@ -250,7 +250,7 @@ class Upload:
     def finish_extents(self, data: U8, offsets: I64, sizes: I64, at: I64) -> U8:
         """All copies are enqueued. Return an array over the mapped file ``data``; its extent at ``offsets[i]`` was
         copied to ``at[i]`` on the device."""
-        order = np.lexsort((sizes, offsets))  # of extents with equal offsets, at most the last one is not empty
+        order = np.lexsort((sizes, offsets))  # if extents have equal offsets, only the last one may have bytes
         there = UploadedExtents(self, self._mark(), self._block, data, offsets[order], at[order])
         return self._finish_lease(there)
 
@@ -315,7 +315,7 @@ class UploadedFiles(UploadedLease):
         return found
 
     def _samples(self, starts: I64) -> I64:
-        # of samples with equal offsets, all but the last one could not be read and are empty
+        # if samples have equal offsets, only the last one has bytes; the others could not be read
         return np.searchsorted(self._at, starts, side="right") - 1
 
 

@@ -1,8 +1,8 @@
-"""Waits for GPUs, by all threads of the process, so that one that will never end can be told from a long one.
+"""Watchdog of GPUs: tells a GPU that hangs from one that works for long, by the waits of all threads of the process.
 
-A kernel or copy that never ends raises nothing: whoever waits for it waits forever, and so does all that follows. Time
-is counted in rounds of a thread of its own, so that a process that was stopped, or a machine that slept, is not
-mistaken for that.
+A kernel or copy that never ends raises nothing: the thread that waits for it waits forever, and so does all later work.
+The watchdog's thread counts time in rounds of its own, so that a process that was stopped, or a machine that slept, is
+not mistaken for a hang. The engine registers a `Watch` per run; lanes wrap their waits in `waiting`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 ROUND = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks of the waiting threads."""
 _pause = time.sleep
 
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """Something that is told when a wait for one of the GPUs ``indices`` takes more than ``limit`` seconds."""
+    """Registration of a run: its callback is called if a wait for one of the GPUs ``indices`` takes more than ``limit``
+    seconds. Created by the engine, which passes it to `watch` and `unwatch`."""
 
     indices: tuple[int, ...]
     limit: float
     hung: Callable[[int], None]
-    """Called once, with the GPU, by the thread that looks."""
+    """Callback with the index of the GPU that hangs; called at most once, by the watchdog's thread."""
 
 
 _waits: dict[int, tuple[int, int]] = {}
-"""The GPU and the round of its beginning, of each thread that waits."""
+"""For each waiting thread, by its identity: the GPU, and the round in which the wait began."""
 _round = 0
 _watches: list[Watch] = []
 _looking = threading.Lock()
@@ -37,7 +38,7 @@ _hung: set[int] = set()
 
 
 class waiting:  # noqa: N801
-    """Around a call that waits for GPU ``index``. One thread waits for one GPU at a time."""
+    """Context manager around a call that waits for GPU ``index``. A thread waits for one GPU at a time."""
 
     __slots__ = ("_index",)
 
@@ -52,7 +53,7 @@ class waiting:  # noqa: N801
 
 
 def watch(watch: Watch) -> None:
-    """Begin to look after the waits."""
+    """Register ``watch``, and start the watchdog's thread if it does not run."""
     global _thread
     with _looking:
         _watches.append(watch)
@@ -62,14 +63,15 @@ def watch(watch: Watch) -> None:
 
 
 def unwatch(watch: Watch) -> None:
-    """Look no more; a watch that is not there does no harm."""
+    """Remove ``watch``; does nothing if it is not registered."""
     with _looking:
         if watch in _watches:
             _watches.remove(watch)
 
 
 def any_hung() -> bool:
-    """A GPU was found to hang in this process, which then cannot end in the usual way: CUDA would wait for it."""
+    """Return whether a GPU was found to hang in this process, which then cannot exit normally: CUDA would wait for the
+    GPU."""
     return bool(_hung)
 
 
@@ -91,7 +93,7 @@ def _look() -> None:
 
 
 def _late(watch: Watch) -> int | None:
-    """The GPU that somebody has waited for longer than ``watch`` allows."""
+    """Return the GPU for which a thread has waited longer than ``watch`` allows, or None."""
     for index, began in list(_waits.values()):
         if index in watch.indices and (_round - began - 1) * ROUND > watch.limit:
             return index

@@ -173,7 +173,7 @@ class Engine:
         self._thread("abandoned", self._stop_when_abandoned)
         if self.plan.target.device == "gpu":
             self.budget.host.add_cache(page_locked_blocks())
-            page_locked_blocks().enter(self.budget.host)
+            page_locked_blocks().add_budget(self.budget.host)
             page_lock_through(self.plan.target.indices[0])
         if self.direct is not None:
             self.direct.open()
@@ -340,7 +340,7 @@ class Engine:
         if self.host_executor.lender is not None:
             if_it_works(self.host_executor.lender.close)
         self.lanes.lift_limits()
-        page_locked_blocks().leave(self.budget.host)
+        page_locked_blocks().remove_budget(self.budget.host)
         if wait:
             self.host_executor.drop_references()
             self._undelivered.clear()

@@ -743,7 +743,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     page_locking = dict(device._page_locking)
     device._page_locking.clear()
     streams, blocks = dict(device._idle_streams), device._blocks
-    device._blocks = page_locked.Blocks()
+    device._blocks = page_locked.PageLockedPool()
     device._idle_streams.clear()
     ahead, early_init._start = early_init._start, lambda index: None  # a machine's own GPU is left alone
     started = dict(early_init._started)

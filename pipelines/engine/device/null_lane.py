@@ -39,7 +39,7 @@ class NullLane:
     def wait(self) -> None:
         pass
 
-    def give_back(self, *, mine: bool) -> None:
+    def release_memory(self, *, launching: bool) -> None:
         pass
 
     def synchronize(self) -> None:

@@ -116,7 +116,7 @@ class OnDevice:
     def relieve(self) -> None:
         """Wait until the device is idle and give back unused memory."""
         for lane in self.lanes:
-            lane.give_back(mine=lane is self.lane)
+            lane.release_memory(launching=lane is self.lane)
 
     # -- the steps down ------------------------------------------------------------------------------------------
 

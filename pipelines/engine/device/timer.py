@@ -62,5 +62,5 @@ class DeviceTimer:
                 self._stats.span(node.name, track, at + since[2 * k], at + since[2 * k + 1], self._iteration)
             self._stats.called(node, samples, taken, given, times[k] * share, device=True)
         self._marks.clear()
-        self._lane.used_again(self._events)
+        self._lane.reuse_marks(self._events)
         self._events = []

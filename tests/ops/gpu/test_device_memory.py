@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from dali_run.ops.gpu import device_memory
-from dali_run.ops.gpu.device_memory import MAX_IDLE, WINDOW, DevicePool, OutOfMemoryError, limit_pool, pool_of, roomy
+from dali_run.ops.gpu.device_memory import (
+    MAX_IDLE,
+    WINDOW,
+    DevicePool,
+    OutOfMemoryError,
+    block_size,
+    limit_pool,
+    pool_of,
+)
 from dali_run.ops.gpu.lane import Lane
 from tests.kit.fake_cupy import Fake, faked
 
@@ -41,7 +49,7 @@ def test_a_block_goes_to_its_stream_at_once_and_to_others_when_that_is_synchroni
     again = pool.allocate(9 * MIB, 1)
     assert again.ptr == at  # in the order of its stream
     del again
-    pool.settle(1)
+    pool.mark_done(1)
     assert pool.allocate(10 * MIB, 2).ptr == at
     assert driver_bytes(fake) == pool.held == 20 * MIB
     del other
@@ -55,7 +63,7 @@ def test_lanes_share_workspaces(fake: Fake) -> None:
             del held
         lane.synchronize()
     assert fake.blocks
-    assert pool_of(0).held <= roomy(50 * MIB) + roomy(100 * MIB)
+    assert pool_of(0).held <= block_size(50 * MIB) + block_size(100 * MIB)
     assert pool_of(0).made == 2
     for lane in lanes:
         lane.close()
@@ -66,11 +74,11 @@ def test_idle_blocks_go_back_after_seconds(fake: Fake) -> None:
     many = [pool.allocate(100 * MIB, 1) for _ in range(8)]
     kept = many.pop()
     many.clear()
-    pool.settle(1)
-    assert pool.held == 8 * roomy(100 * MIB)  # between two launches all stays
+    pool.mark_done(1)
+    assert pool.held == 8 * block_size(100 * MIB)  # between two launches all stays
     for _ in range(3):
         fake.clock[0] += WINDOW  # type: ignore[attr-defined]
-        pool.settle(1)
+        pool.mark_done(1)
     assert pool.live <= pool.held <= MAX_IDLE * pool.live
     assert driver_bytes(fake) == pool.held
     del kept
@@ -85,12 +93,12 @@ def test_a_pool_holds_no_more_than_its_owners_may_have(fake: Fake) -> None:
     limit_pool(0, val, 50 * MIB)
     held.append(pool.allocate(40 * MIB, 2))
     held.clear()
-    pool.settle(1)
-    pool.settle(2)
+    pool.mark_done(1)
+    pool.mark_done(2)
     large = pool.allocate(128 * MIB, 1)  # idle blocks of another size make room
     assert pool.held == 128 * MIB
     del large
-    pool.settle(1)
+    pool.mark_done(1)
     limit_pool(0, train, None)
     limit_pool(0, val, None)
     assert pool.held == driver_bytes(fake) == 0
@@ -106,7 +114,7 @@ def test_the_program_keeps_its_own_pool_and_allocator(fake: Fake) -> None:
     cupy.get_default_memory_pool, cupy.cuda.get_allocator = lambda: default, lambda: touched
     with Lane(0) as lane:
         lane.upload(np.zeros(3 * MIB, np.uint8))
-    lane.give_back(mine=True)
+    lane.release_memory(launching=True)
     lane.close()
 
     def allocator(size: int) -> object:
@@ -131,7 +139,7 @@ def test_any_order_of_taking_and_giving_back_adds_up(fake: Fake) -> None:
         elif action < 7 and held[stream]:
             held[stream].pop(int(rng.integers(len(held[stream]))))
         else:
-            pool.settle(stream)
+            pool.mark_done(stream)
             fake.clock[0] += float(rng.random())  # type: ignore[attr-defined]
         spans = sorted((b.ptr, b.owner.__class__) for blocks in held.values() for b in blocks)
         assert len({ptr for ptr, _ in spans}) == len(spans)  # no block is given out twice
@@ -139,6 +147,6 @@ def test_any_order_of_taking_and_giving_back_adds_up(fake: Fake) -> None:
     for blocks in held.values():
         blocks.clear()
     for stream in held:
-        pool.settle(stream)
+        pool.mark_done(stream)
     pool.free_idle()
     assert pool.held == pool.live == driver_bytes(fake) == 0

@@ -103,7 +103,7 @@ def test_a_steady_launch_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch
     def refused(status: int) -> None:
         raise RuntimeError(status)
 
-    monkeypatch.setattr(stream_work, "refused", refused)
+    monkeypatch.setattr(stream_work, "raise_error", refused)
     Library(monkeypatch, fails=2)
     launch = stream_work.Work(77).steady(1, 1, 32, np.array([7]))
     launch()
@@ -122,7 +122,7 @@ def test_no_time_between_events_that_the_driver_refuses(monkeypatch: pytest.Monk
     def refused(status: int) -> None:
         raise RuntimeError(status)
 
-    monkeypatch.setattr(stream_work, "refused", refused)
+    monkeypatch.setattr(stream_work, "raise_error", refused)
     Library(monkeypatch, fails=1)
     with pytest.raises(RuntimeError, match="700"):
         stream_work.milliseconds([(3 << 44, 4 << 44)])
@@ -133,7 +133,7 @@ def test_nothing_is_begun_behind_what_was_refused(monkeypatch: pytest.MonkeyPatc
     def refused(status: int) -> None:
         raise RuntimeError(status)
 
-    monkeypatch.setattr(stream_work, "refused", refused)
+    monkeypatch.setattr(stream_work, "raise_error", refused)
     library = Library(monkeypatch, fails)
     work = stream_work.Work(77)
     everything(work)

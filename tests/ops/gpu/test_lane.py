@@ -201,7 +201,7 @@ def test_kernels_run_on_the_gpu_of_their_lane() -> None:
                 mark = lane.mark()
                 later = lane.mark()
                 assert 0 <= lane.seconds_since(mark, later) < 60
-                lane.used_again([mark, later])
+                lane.reuse_marks([mark, later])
                 assert lane.mark() is later, "made once"
         assert fake.launched == [("jpeg_tables", 1), ("scatter", 1), ("jpeg_tables", 0), ("scatter", 0)]
 

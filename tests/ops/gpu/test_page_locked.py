@@ -1,4 +1,4 @@
-"""Blocks that are used again: for sizes that fit, by whoever needs one, and no more of them than may lie idle."""
+"""Page-locked blocks are reused: for sizes that fit, by any thread, and at most as many as may be cached."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dali_run.ops.gpu import page_locked
-from dali_run.ops.gpu.page_locked import Blocks
+from dali_run.ops.gpu.page_locked import PageLockedPool
 
-LARGE = page_locked.SMALLEST
+LARGE = page_locked.MIN_BLOCK
 
 
 class Makes:
@@ -26,7 +26,7 @@ class Makes:
 
 
 def test_batches_of_about_one_size_share_blocks() -> None:
-    blocks, make = Blocks(), Makes()
+    blocks, make = PageLockedPool(), Makes()
     draw = np.random.default_rng(0)
     held: list[Any] = []
     for _ in range(200):  # up to four at a time, of sizes that differ by a tenth
@@ -38,7 +38,7 @@ def test_batches_of_about_one_size_share_blocks() -> None:
 
 
 def test_a_block_comes_back_with_its_last_view_and_not_before() -> None:
-    blocks, make = Blocks(), Makes()
+    blocks, make = PageLockedPool(), Makes()
     view = blocks.empty(2 * LARGE, make)[100:].view(np.uint8)[::2]
     other = blocks.empty(2 * LARGE, make)
     assert len(make.sizes) == 2
@@ -50,7 +50,7 @@ def test_a_block_comes_back_with_its_last_view_and_not_before() -> None:
 
 
 def test_small_arrays_take_no_large_blocks_and_the_smallest_that_fits_is_taken() -> None:
-    blocks, make = Blocks(), Makes()
+    blocks, make = PageLockedPool(), Makes()
     arrays = [blocks.empty(n * LARGE, make) for n in (16, 8, 4)]
     places = [a.ctypes.data for a in arrays]
     arrays.clear()
@@ -66,7 +66,7 @@ def test_a_block_that_comes_back_soon_is_waited_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(page_locked, "_PATIENCE", 60.0)
     monkeypatch.setattr(page_locked, "_RATE", 1.0)
     monkeypatch.setattr(page_locked, "_RECENT", 60.0)
-    blocks, make = Blocks(), Makes()
+    blocks, make = PageLockedPool(), Makes()
     held = [blocks.empty(4 * LARGE, make) for _ in range(3)]
     assert len(make.sizes) == 3, "none came back before: none is waited for"
     held.pop()
@@ -98,19 +98,19 @@ class Account:
 
 
 def test_what_lies_idle_is_on_the_accounts_of_all_runs() -> None:
-    blocks, make = Blocks(), Makes()
+    blocks, make = PageLockedPool(), Makes()
     large, small = Account(100 * LARGE), Account(10 * LARGE)
-    assert blocks.least > 1 << 60
+    assert blocks.smallest_budget > 1 << 60
     for account in (large, small):
-        blocks.enter(account)
-    assert blocks.least == small.limit
+        blocks.add_budget(account)
+    assert blocks.smallest_budget == small.limit
     blocks.empty(4 * LARGE, make)
     assert blocks.cached == make.sizes[0]
     small.used = 9 * LARGE
     blocks.empty(4 * LARGE, make)
     assert blocks.cached == 0
-    blocks.leave(small)
-    blocks.leave(small)
+    blocks.remove_budget(small)
+    blocks.remove_budget(small)
     blocks.empty(4 * LARGE, make)
     assert blocks.cached == make.sizes[0]
     blocks.clear()
@@ -118,8 +118,8 @@ def test_what_lies_idle_is_on_the_accounts_of_all_runs() -> None:
 
 
 def test_what_lies_idle_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_locked, "SPARE", 8 * LARGE)
-    blocks, make = Blocks(), Makes()
+    monkeypatch.setattr(page_locked, "MAX_CACHED", 8 * LARGE)
+    blocks, make = PageLockedPool(), Makes()
     arrays = [blocks.empty(4 * LARGE, make) for _ in range(3)]
     arrays.clear()
     blocks.empty(20 * LARGE, make)  # for which none is large enough: the idle ones go
@@ -137,7 +137,7 @@ def test_a_collection_may_give_blocks_back_while_one_is_chosen() -> None:
         def __init__(self, held: Any) -> None:
             self.held, self.ring = held, self
 
-    blocks, make, thresholds = Blocks(), Makes(), gc.get_threshold()
+    blocks, make, thresholds = PageLockedPool(), Makes(), gc.get_threshold()
     try:
         for k in range(20_000):
             gc.set_threshold(1 + k % 40)  # at every step of `empty` in turn
@@ -146,12 +146,12 @@ def test_a_collection_may_give_blocks_back_while_one_is_chosen() -> None:
     finally:
         gc.set_threshold(*thresholds)
     gc.collect()
-    assert len(blocks._idle) == len(make.sizes), "none is lost, none is there twice"
-    assert len({id(b) for b in blocks._idle}) == len(blocks._idle)
+    assert len(blocks._cached) == len(make.sizes), "none is lost, none is there twice"
+    assert len({id(b) for b in blocks._cached}) == len(blocks._cached)
 
 
 def test_where_no_more_can_be_locked_idle_blocks_go_first() -> None:
-    blocks, make = Blocks(), Makes()
+    blocks, make = PageLockedPool(), Makes()
     blocks.empty(4 * LARGE, make)
     kept = blocks.empty(4 * LARGE, make)  # the same one
 

@@ -16,14 +16,14 @@ import pytest
 from dali_run.ops.gpu import lane, page_locked, registered
 from tests.kit.fake_cupy import Fake, faked
 
-LARGE = page_locked.SMALLEST
+LARGE = page_locked.MIN_BLOCK
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     registered.same_address.cache_clear()
     with faked() as fake:
-        monkeypatch.setattr(lane, "_blocks", page_locked.Blocks())
+        monkeypatch.setattr(lane, "_blocks", page_locked.PageLockedPool())
         monkeypatch.setattr(lane, "_page_locking", {"gpu": 0})
         yield fake
         lane._blocks.clear()

@@ -232,7 +232,7 @@ def test_sessions_are_used_again(engine: Engine) -> None:
     assert engine.calls("create") == 2, "that which only asks, and the session"
     found_by(Lane(), op, videos)
     assert engine.calls("create") == 2
-    lane.give_back(mine=True)
+    lane.release_memory(launching=True)
     assert engine.alive == 0
     found_by(lane, op, videos)
     assert engine.calls("create") == 3
