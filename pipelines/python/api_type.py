@@ -1,4 +1,4 @@
-"""PipelineAPIType: the ways to run a pipeline, of which a program uses one."""
+"""PipelineAPIType: the three ways to run a pipeline, which a program must not mix."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ class PipelineAPIType(enum.Enum):
 
 
 class ApiCheck:
-    """Check of one pipeline, owned by it: another way than the first one is refused, as DALI does. Each way may use the
-    others' methods (`scope`)."""
+    """Check that a program runs one pipeline in one way only, as in DALI. Owned by the pipeline. Each way may use the
+    methods of the others internally (`scope`)."""
 
     __slots__ = ("used", "wanted")
 
     def __init__(self) -> None:
         self.used: PipelineAPIType | None = None
-        """The first way; None before the first run."""
+        """The way of the first run; None before it."""
         self.wanted = True
-        """Whether mixtures are refused at the moment."""
+        """Whether another way currently raises an error."""
 
-    def check(self, way: PipelineAPIType) -> None:
+    def check(self, api: PipelineAPIType) -> None:
         """Raise RuntimeError if the pipeline was run in another ``way``."""
-        if self.wanted and self.used is not way:
+        if self.wanted and self.used is not api:
             if self.used is not None:
                 raise RuntimeError(
-                    f"the pipeline is run in two ways: {self.used.name} before, now {way.name}; use run() alone, an "
-                    "iterator alone, or schedule_run() with share_outputs() (enable_api_check(False) allows mixtures)"
+                    f"the pipeline is run in two ways: {self.used.name} before, now {api.name}; use run() alone, an "
+                    "iterator alone, or schedule_run() with share_outputs() (enable_api_check(False) allows mixing)"
                 )
-            self.used = way
+            self.used = api
 
     @contextlib.contextmanager
-    def scope(self, way: PipelineAPIType) -> Iterator[None]:
-        """Check ``way``, and nothing in the body."""
-        self.check(way)
+    def scope(self, api: PipelineAPIType) -> Iterator[None]:
+        """Context manager: check ``way``, and allow all ways in its body."""
+        self.check(api)
         before, self.wanted = self.wanted, False
         try:
             yield

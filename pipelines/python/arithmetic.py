@@ -1,6 +1,7 @@
-"""Arithmetic, element by element: Python's operators and functions by name, for nodes of a graph and for data.
+"""Elementwise arithmetic: Python's operators and functions by name, for nodes of a graph and for data of the dynamic
+mode.
 
-Both are calls of the operator `expr`; ``calculate(template, *operands)`` makes them, for example of ``"{} + {}"``.
+Both become calls of the operator `expr`, made by ``calculate(template, *operands)``, for example with ``"{} + {}"``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ UNARY = {
     "acosh": "Inverse hyperbolic cosine.",
     "atanh": "Inverse hyperbolic tangent.",
 }
-"""Functions of one value, in the order in which modules unpack them."""
+"""Functions of one value with their docstrings, in the order in which modules unpack them."""
 BINARY = {
     "min": "The smaller of two values.",
     "max": "The larger of two values.",
@@ -49,7 +50,7 @@ POWERS = {
 
 
 def unary(calculate: Callable[..., T], module: str) -> list[Callable[[Any], T]]:
-    """The functions of `UNARY`, as members of ``module``."""
+    """Return the functions of `UNARY` as members of ``module``."""
 
     def made(name: str, about: str) -> Callable[[Any], T]:
         return _member(lambda input: calculate(f"{name}({{}})", input), calculate, module, name, about)
@@ -58,7 +59,7 @@ def unary(calculate: Callable[..., T], module: str) -> list[Callable[[Any], T]]:
 
 
 def binary(calculate: Callable[..., T], module: str) -> list[Callable[[Any, Any], T]]:
-    """The functions of `BINARY`, then those of `POWERS`, as members of ``module``."""
+    """Return the functions of `BINARY` and then of `POWERS`, as members of ``module``."""
 
     def made(name: str, about: str) -> Callable[[Any, Any], T]:
         return _member(
@@ -82,7 +83,7 @@ def _member(call: F, calculate: Callable[..., T], module: str, name: str, about:
 
 
 class Arithmetic(Generic[T]):
-    """Base of values that can be calculated with; `_calculate` makes the results."""
+    """Base class of values with arithmetic operators; `_calculate` creates the results."""
 
     __slots__ = ()
 
@@ -174,7 +175,7 @@ class Arithmetic(Generic[T]):
     def __ge__(self, other: Any) -> T:
         return self._calculate("{} >= {}", self, other)
 
-    def __eq__(self, other: object) -> T:  # type: ignore[override]  # elementwise, as in NumPy
+    def __eq__(self, other: object) -> T:  # type: ignore[override] # elementwise, as in NumPy
         return self._calculate("{} == {}", self, other)
 
     def __ne__(self, other: object) -> T:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Arrays of the user's, of any library, as batches."""
+"""Conversion of arrays of any library to batches."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from ...ops.types import from_numpy
 from ..user_warnings import warn
 
 _CPU = 1
-"""Device type of host memory in DLPack."""
+"""DLPack's device type for host memory."""
 
 
 class ReadableArray:
-    """Base of tensors: NumPy, CuPy, PyTorch and whatever speaks DLPack read `_array` without a copy."""
+    """Base class of tensors: NumPy, CuPy, PyTorch and other libraries that support DLPack read `_array` without a
+    copy."""
 
     __slots__ = ()
 
     @property
     def _array(self) -> Any:
-        """The array, of NumPy's or CuPy's."""
+        """The data, as a NumPy or CuPy array."""
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -46,7 +47,7 @@ class ReadableArray:
 
 
 class OneArray(ReadableArray):
-    """Base of tensors that pipelines give: an array with a layout."""
+    """Base class of the tensors that pipelines return: an array with a layout."""
 
     array: Any
 
@@ -55,12 +56,12 @@ class OneArray(ReadableArray):
         return self.array
 
     def layout(self) -> str:
-        """Layout, for example ``HWC``."""
+        """Return the layout, for example ``HWC``."""
         raise NotImplementedError
 
 
 class ManyArrays:
-    """Base of lists of tensors: a batch of the engine's."""
+    """Base class of lists of tensors: one batch of the engine."""
 
     batch: Batch
 
@@ -69,9 +70,10 @@ class ManyArrays:
 
 
 def as_array(value: Any) -> Any:
-    """``value`` as an array: NumPy on the host, CuPy on a GPU. Nothing is copied where the library allows it.
+    """Return ``value`` as an array, of NumPy on the host, of CuPy on a GPU. Nothing is copied if the library allows
+    that.
 
-    Takes NumPy, CuPy, PyTorch, JAX, TensorFlow arrays, whatever speaks DLPack or an array interface, and numbers.
+    Accepts arrays of NumPy, CuPy, PyTorch, JAX and TensorFlow, objects with DLPack or an array interface, and numbers.
     Raises TypeError for anything else.
     """
     if isinstance(value, OneArray):
@@ -95,13 +97,13 @@ def as_array(value: Any) -> Any:
     try:
         from_numpy(array.dtype)
     except (KeyError, TypeError):
-        raise TypeError(f"data of {type(value).__name__} (dtype {array.dtype}) is no array of numbers; give arrays of "
-                        "NumPy, CuPy, PyTorch, or of a library that speaks DLPack") from None  # fmt: skip
+        raise TypeError(f"data of {type(value).__name__} (dtype {array.dtype}) is not an array of numbers; pass "
+                        "arrays of NumPy, CuPy, PyTorch, or of a library that supports DLPack") from None  # fmt: skip
     return array
 
 
 class _Capsule:
-    """A bare capsule of DLPack's, of an array on the host, as NumPy asks for it."""
+    """A bare DLPack capsule of an array on the host, wrapped for NumPy."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -114,9 +116,9 @@ class _Capsule:
 
 
 def lent(array: Any, guard: object, start: int = 0, shape: tuple[int, ...] | None = None) -> Any:
-    """A CuPy view of the CuPy ``array`` (of ``shape`` from element ``start`` on, where it is flat) that keeps ``guard``
-    alive instead: when nothing refers to the view any more, the guard goes, and may hold the memory back until kernels
-    that read it are done."""
+    """Return a CuPy view of ``array`` that keeps ``guard`` alive instead of the array. For a flat array, ``shape`` and
+    the element ``start`` select a part. The guard is released with the last reference to the view, and may hold the
+    memory back until kernels that read it have finished."""
     import cupy
 
     dtype, strides = array.dtype, None
@@ -128,8 +130,8 @@ def lent(array: Any, guard: object, start: int = 0, shape: tuple[int, ...] | Non
 
 
 def settled(array: Any, *, copy: bool = False) -> Any:
-    """A CuPy array packed, on its own GPU, as a copy where ``copy`` asks for one; finished when this returns, because
-    the engine goes on with it on streams of its own."""
+    """Return a CuPy array packed, on its own GPU, copied if ``copy``. The data is complete on return, because the
+    engine uses it on streams of its own."""
     import cupy
 
     if not copy and array.flags.c_contiguous and array.device.id == cupy.cuda.runtime.getDevice():
@@ -142,10 +144,10 @@ def settled(array: Any, *, copy: bool = False) -> Any:
 
 
 def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bool = True) -> Batch:
-    """A batch from one array (N, ...) or a list of arrays, one a sample, which may be empty. A layout that is not given
-    is that of the TensorList, or of the first Tensor.
+    """Return a batch of one array (N, ...) or of a list of arrays, one per sample, which may be empty. Without a
+    layout, that of the TensorList or of the first Tensor is used.
 
-    ``copy`` makes the batch independent of ``data``. Raises TypeError and ValueError that say what is wrong.
+    ``copy`` makes the batch independent of ``data``. Raises TypeError and ValueError with the reason.
     """
     if isinstance(data, ManyArrays):
         batch = data.batch.replace(samples=_samples(samples, len(data)), layout=layout or data.batch.layout)
@@ -155,20 +157,20 @@ def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bo
     if isinstance(data, (list, tuple)):
         layout = layout or (data[0].layout() if data and isinstance(data[0], OneArray) else "")
         return _from_list([as_array(d) for d in data], layout, samples)
-    whole = as_array(data)
-    if whole.ndim == 0:
+    array = as_array(data)
+    if array.ndim == 0:
         raise ValueError("a batch is an array whose first dimension counts the samples, or a list of arrays; got one "
                          "number (with batch=False a source gives one sample at a time)")  # fmt: skip
-    if isinstance(whole, np.ndarray):
-        whole = np.array(whole, order="C") if copy else np.ascontiguousarray(whole)
+    if isinstance(array, np.ndarray):
+        array = np.array(array, order="C") if copy else np.ascontiguousarray(array)
     else:
-        whole = settled(whole, copy=copy)
-    return Batch.from_dense(whole, _fitting(layout, whole.ndim - 1, whole.dtype), _samples(samples, len(whole)))
+        array = settled(array, copy=copy)
+    return Batch.from_dense(array, _fitting(layout, array.ndim - 1, array.dtype), _samples(samples, len(array)))
 
 
 def _from_list(arrays: list[Any], layout: str, samples: Samples | None) -> Batch:
     names = _samples(samples, len(arrays))
-    if not arrays:  # of no type, as far as anybody knows
+    if not arrays:  # an empty list has no type
         return Batch.allocate(np.empty, np.empty((0, len(layout)), np.int32), np.uint8, layout, names)
     layout = _fitting(layout, arrays[0].ndim, arrays[0].dtype)
     if all(isinstance(a, np.ndarray) for a in arrays):
@@ -194,20 +196,20 @@ def _samples(samples: Samples | None, n: int) -> Samples:
 
 
 _numbered = lru_cache(8)(Samples.numbered)
-"""Names that the engine replaces by its own."""
+"""Samples numbered from 0, which the engine replaces by its own; cached by their number."""
 
 
 def _fitting(layout: str, ndim: int, dtype: Any) -> str:
-    """``layout``, if it has as many letters as there are dimensions. Raises ValueError where it has not. Files that are
-    still encoded are let off with a warning: programs of DALI's first years fed them with the layout of the images."""
+    """Return ``layout``, which must have one letter per dimension. Raises ValueError if not. Encoded files only cause a
+    warning: programs for DALI's first versions fed them with the layout of the images."""
     if layout and len(layout) != ndim:
         if ndim == 1 and dtype == np.uint8:
-            warn(f"layout {layout!r} does not name the 1 dimension of encoded files; it is left out")
+            warn(f"layout {layout!r} does not fit the 1 dimension of encoded files; it is ignored")
             return ""
         raise ValueError(f"the layout {layout!r} names {len(layout)} dimensions, the data has {ndim}")
     return layout
 
 
 def describe_batch(batch: Batch) -> str:
-    """For messages."""
+    """Return dtype and number of dimensions of a batch, for messages."""
     return f"{from_numpy(batch.dtype).name}, {batch.ndim}-D"

@@ -1,4 +1,4 @@
-"""Checkpoints of a pipeline: a few integers as JSON. Everything else is a function of them."""
+"""Checkpoints of a pipeline: a few integers as JSON, from which all other state is computed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def dump_checkpoint(
     *, graph: Graph, seed: int, position: int, iteration: int, epoch: int, readers: Mapping[str, Order],
     extra: Mapping[str, Any],
 ) -> bytes:  # fmt: skip
-    """The state as JSON. ``position`` counts samples from the beginning, ``iteration`` batches of the epoch of
-    external sources; ``extra`` is the iterator's."""
+    """Return a pipeline's state as JSON. ``position`` counts samples from the beginning, ``iteration`` counts batches
+    of the external sources' epoch; ``extra`` is the iterator's state."""
     where = {}
     for name, order in readers.items():
         done, at = order.locate(position)
@@ -31,20 +31,20 @@ def dump_checkpoint(
 
 
 def parse_checkpoint(data: bytes | str) -> dict[str, Any]:
-    """The state in ``data``. Raises JobError for anything that is no checkpoint of this version."""
+    """Return the state in ``data``. Raises JobError if it is not a checkpoint of this version."""
     try:
         state = json.loads(data)
     except ValueError:
         state = None
     if not isinstance(state, dict) or state.get("kind") != _KIND:
-        raise JobError("this is no checkpoint of a dali-run pipeline")
+        raise JobError("this is not a checkpoint of a dali-run pipeline")
     if state.get("version") != VERSION:
         raise JobError(f"the checkpoint has version {state.get('version')}; this program knows version {VERSION}")
     return state
 
 
 def check_checkpoint(state: Mapping[str, Any], graph: Graph) -> None:
-    """Raises JobError where the checkpoint is another graph's."""
+    """Raise JobError if the checkpoint belongs to another graph."""
     if state["graph"] != digest(graph):
-        raise JobError("the checkpoint was made by a pipeline with other operators or arguments; build the pipeline as "
-                       "it was then (seed, threads and prefetching may differ)")  # fmt: skip
+        raise JobError("the checkpoint was made by a pipeline with other operators or arguments; build the pipeline "
+                       "with the same ones (seed, threads and prefetching may differ)")  # fmt: skip

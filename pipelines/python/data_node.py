@@ -1,4 +1,4 @@
-"""DataNode: the output of an operator while a graph is being written down in Python."""
+"""DataNode: the output of an operator in a graph that a Python program defines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Local(threading.local):
     def __init__(self) -> None:
         self.builders: list[GraphBuilder] = []
         self.orphans = GraphBuilder(loose=True)
-        """Where operators go that are called outside of any pipeline; a pipeline adopts what it uses."""
+        """Graph for operators that are called outside of any pipeline; a pipeline copies the ones that it uses."""
 
 
 _local = _Local()
@@ -49,32 +49,34 @@ _said: set[tuple[str, str]] = set()
 
 
 def current_builder() -> GraphBuilder:
-    """The graph that operators called now are added to."""
+    """Return the graph to which operators are currently added."""
     return _local.builders[-1] if _local.builders else _local.orphans
 
 
 def push_builder(builder: GraphBuilder) -> None:
-    """Make ``builder`` the current one."""
+    """Make ``builder`` the current graph."""
     _local.builders.append(builder)
 
 
 def pop_builder() -> None:
-    """Go back to the builder before."""
+    """Make the previous graph the current one again."""
     _local.builders.pop()
 
 
 class ScalarConstant:
-    """A number with a type of its own, for arithmetic: ``images * types.Constant(2).uint8()``."""
+    """A number with an explicit type, for arithmetic: ``images * types.Constant(2).uint8()``."""
 
     __slots__ = ("dtype", "value")
 
     def __init__(self, value: Any, dtype: Any = None) -> None:
-        """A Python number, or one of NumPy's, which has a type. It is converted as Python does it: ``uint8`` of 2.7
-        is 2. Raises TypeError for what is no number."""
+        """Accept a Python number, or a NumPy number with its type, and convert it like Python: ``uint8`` of 2.7 is 2.
+        Raises TypeError if ``value`` is not a number."""
         own = getattr(value, "dtype", None)
         plain = value if own is None else np.asarray(value).item()
         if not isinstance(plain, (bool, int, float)):
-            raise TypeError(f"{value!r} ({type(value).__name__}) is no number, and cannot be a constant of arithmetic")
+            raise TypeError(
+                f"{value!r} ({type(value).__name__}) is not a number and cannot be a constant in arithmetic"
+            )
         self.dtype = parse_dtype(dtype if dtype is not None else natural_type(plain) if own is None else own)
         kind = to_numpy(self.dtype).kind
         self.value = (bool if kind == "b" else float if kind == "f" else int)(plain)
@@ -138,12 +140,12 @@ class ScalarConstant:
 
     @property
     def text(self) -> str:
-        """The constant as a part of an expression."""
+        """The constant as text of an expression."""
         return f"{_CASTS[self.dtype]}({self.value!r})"
 
 
 def natural_type(value: Any) -> DALIDataType:
-    """The type that DALI gives a Python number, or an array: 64 bits become 32, where the values allow it."""
+    """Return the type that DALI gives a Python number or an array: 64 bits become 32 if the values fit."""
     if isinstance(value, bool):
         return DALIDataType.BOOL
     if isinstance(value, int):
@@ -159,19 +161,20 @@ def natural_type(value: Any) -> DALIDataType:
 
 
 class EagerBuilder(GraphBuilder):
-    """A graph whose operators run as soon as they are added: the debug mode."""
+    """A graph whose operators run as soon as they are added, in debug mode."""
 
     def ran(self, edge: Edge, device: str) -> DataNode:
-        """The handle of ``edge``, whose operator has just been added."""
+        """Return the DataNode of ``edge``, whose operator has just been added."""
         raise NotImplementedError
 
     def feed(self, value: Any) -> DataNode:
-        """A batch of the user's as an input."""
+        """Add a batch of the user as an input."""
         raise NotImplementedError
 
 
 class DataNode(Arithmetic["DataNode"]):
-    """A batch that does not exist yet. Pass it to operators, calculate with it, return it from a pipeline."""
+    """A batch that will be computed when the pipeline runs. Pass it to operators, calculate with it, return it from a
+    pipeline."""
 
     __slots__ = ("_device", "builder", "edge", "name")
 
@@ -183,35 +186,35 @@ class DataNode(Arithmetic["DataNode"]):
 
     @property
     def device(self) -> str:
-        """Where the batch will be: ``cpu`` or ``gpu``."""
+        """Device of the batch: ``cpu`` or ``gpu``."""
         return self._device
 
     def gpu(self) -> DataNode:
-        """The batch on the GPU."""
+        """Return the batch on the GPU."""
         return self if self._device == "gpu" else one(apply("copy", [self], {"device": "gpu"}))
 
     def cpu(self) -> DataNode:
-        """The batch on the host."""
+        """Return the batch on the host."""
         return self if self._device == "cpu" else one(apply("copy", [self], {"device": "cpu"}))
 
     def shape(self, *, dtype: Any = None, device: str = "cpu") -> DataNode:
-        """The shape of every sample as a batch of 1-D integers (int64 unless ``dtype`` says otherwise)."""
-        given = {} if device == "gpu" else {"device": "cpu"}  # which needs none of the data
-        shapes = one(apply("shapes", [self], given if dtype is None else {**given, "dtype": dtype}))
+        """Return the shape of every sample as a batch of 1-D integers (of ``dtype``, by default int64)."""
+        arguments = {} if device == "gpu" else {"device": "cpu"}  # the CPU operator needs none of the data
+        shapes = one(apply("shapes", [self], arguments if dtype is None else {**arguments, "dtype": dtype}))
         return shapes.gpu() if device == "gpu" else shapes
 
     def property(self, key: str, *, device: str = "cpu") -> DataNode:
-        """``source_info`` or ``layout`` of every sample, as 1-D bytes."""
-        found = one(apply("get_property", [self], {"key": key}))
-        return found.gpu() if device == "gpu" else found.cpu()
+        """Return ``source_info`` or ``layout`` of every sample, as 1-D bytes."""
+        node = one(apply("get_property", [self], {"key": key}))
+        return node.gpu() if device == "gpu" else node.cpu()
 
     if TYPE_CHECKING:
 
         def get(self) -> TensorList:
-            """The data, in debug mode: there, operators have run when they return."""
+            """Return the data, in debug mode, where operators have run when their call returns."""
 
     def source_info(self, *, device: str = "cpu") -> DataNode:
-        """Where every sample came from, as 1-D bytes."""
+        """Return the origin of every sample, as 1-D bytes."""
         return self.property("source_info", device=device)
 
     def __str__(self) -> str:
@@ -232,11 +235,13 @@ class DataNode(Arithmetic["DataNode"]):
         )
 
     def __len__(self) -> int:
-        raise TypeError(f"{self} has no length while the graph is being built; .shape() gives extents as a DataNode")
+        raise TypeError(
+            f"{self} has no length while the graph is being built; .shape() returns the shape as a DataNode"
+        )
 
     __iter__ = None
-    """One output cannot be unpacked or iterated over: iter() raises TypeError, and isinstance says that it is no
-    Iterable. (It could, by __getitem__, without this.)"""
+    """None, because one output cannot be unpacked or iterated over: iter() raises TypeError, and isinstance(x,
+    Iterable) is False. Without this, Python would iterate with __getitem__."""
 
     def __getitem__(self, index: Any) -> DataNode:
         return subscript(self, index)
@@ -247,7 +252,7 @@ class DataNode(Arithmetic["DataNode"]):
 
 
 def one(result: DataNode | list[Any] | None) -> DataNode:
-    """The only output of an operator."""
+    """Return the only output of an operator."""
     assert isinstance(result, DataNode)
     return result
 
@@ -256,11 +261,11 @@ def one(result: DataNode | list[Any] | None) -> DataNode:
 
 
 def apply(op: str | type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Add an operator to the current graph, by DALI's rules of calling. Raises SpecError with the operator's name.
+    """Add an operator to the current graph, by DALI's calling rules. Raises SpecError with the operator's name.
 
-    One output is a DataNode, several are a list, those of readers.tfrecord a mapping by feature. Where an input is a
-    list of DataNodes (several input sets), the operator is applied to each of them, and every output is a list, unless
-    there is one set only.
+    Return a DataNode for one output, a list for several, a mapping by feature for readers.tfrecord. If inputs are lists
+    of DataNodes (several input sets), the operator is applied to each set, and every output becomes a list, unless
+    there is only one set.
     """
     cls = find_operator(op) if isinstance(op, str) else op
     sets = [list(i) for i in inputs if _is_input_set(i)]
@@ -286,16 +291,17 @@ def _is_input_set(value: Any) -> bool:
 def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     builder = current_builder()
     reserved = {k: kwargs[k] for k in _RESERVED if k in kwargs and kwargs[k] is not None}
-    rest = {k: v for k, v in kwargs.items() if k not in _RESERVED and v is not None}
-    say_once(cls, rest)
+    arguments = {k: v for k, v in kwargs.items() if k not in _RESERVED and v is not None}
+    say_once(cls, arguments)
     if builder.loose and reserved.get("preserve"):
-        raise SpecError(f"{cls.name}: what is kept although no output needs it must be called in a pipeline: in its "
+        raise SpecError(f"{cls.name}: an operator with preserve=True must be called in a pipeline: in its "
                         "definition, or after `with pipe:`")  # fmt: skip
     nodes = [as_node(i) for i in inputs]
     device = _device(cls, nodes, reserved.get("device"))
-    uploaded = device == "gpu" and "gpu" not in cls.stages and issubclass(cls, Reader)  # DALI's on a GPU alone: videos
+    # readers that DALI has only on a GPU: videos
+    uploaded = device == "gpu" and "gpu" not in cls.stages and issubclass(cls, Reader)
     known = parameters(cls)
-    args = {k: _argument(builder, v, known.get(k)) for k, v in rest.items()}
+    args = {k: _argument(builder, v, known.get(k)) for k, v in arguments.items()}
     try:
         edges = builder.add(
             cls,
@@ -317,10 +323,12 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
     if reserved.get("preserve"):
         builder.sinks += edges[:1]
     where = "gpu" if device in ("mixed", "gpu") else "cpu"
-    made = [builder.ran(e, where) if isinstance(builder, EagerBuilder) else DataNode(builder, e, where) for e in edges]
+    results = [
+        builder.ran(e, where) if isinstance(builder, EagerBuilder) else DataNode(builder, e, where) for e in edges
+    ]
     if names is not None:
-        return dict(zip(names, made, strict=True))
-    return made[0] if len(made) == 1 else made
+        return dict(zip(names, results, strict=True))
+    return results[0] if len(results) == 1 else results
 
 
 def _argument(builder: GraphBuilder, value: Any, known: Parameter | None) -> Any:
@@ -336,7 +344,7 @@ def _argument(builder: GraphBuilder, value: Any, known: Parameter | None) -> Any
 
 
 def say_once(cls: type[Operator], given: Iterable[str]) -> None:
-    """Warn of arguments that mean nothing here, each once a process, and of deprecated ones."""
+    """Warn of arguments that have no effect here, once per process each, and of deprecated arguments."""
     known = parameters(cls)
     for arg, name in [(known[name].arg, name) for name in given if name in known]:
         if arg.deprecated in known:
@@ -347,26 +355,27 @@ def say_once(cls: type[Operator], given: Iterable[str]) -> None:
                  DeprecationWarning if arg.obsolete else UserWarning)  # fmt: skip
 
 
-def _device(cls: type[Operator], inputs: Sequence[DataNode], asked: Any) -> DeviceRequest:
-    if asked in ("cpu", "mixed", "gpu"):
-        if asked not in cls.stages and asked == "mixed":
+def _device(cls: type[Operator], inputs: Sequence[DataNode], requested: Any) -> DeviceRequest:
+    if requested in ("cpu", "mixed", "gpu"):
+        if requested not in cls.stages and requested == "mixed":
             raise ArgumentValueError(f"{cls.name}: cannot run on mixed; it has kernels for {', '.join(cls.stages)}")
-        device: DeviceRequest = asked
+        device: DeviceRequest = requested
         return device
-    if asked is not None:
-        raise ArgumentValueError(f"{cls.name}: device must be 'cpu', 'mixed' or 'gpu', got {asked!r}")
+    if requested is not None:
+        raise ArgumentValueError(f"{cls.name}: device must be 'cpu', 'mixed' or 'gpu', got {requested!r}")
     if any(n.device == "gpu" for n in inputs):
         return "gpu"
     return "cpu" if "cpu" in cls.stages else cls.stages[0]
 
 
 def _adopted(builder: GraphBuilder, node: DataNode) -> Edge:
-    """The node's edge in ``builder``; operators that were called outside of it are copied into it."""
+    """Return the node's edge in ``builder``; operators that were called outside of it are copied into it."""
     return node.edge if node.builder is builder else builder.adopt(node.builder, node.edge)
 
 
 def as_node(value: Any) -> DataNode:
-    """``value`` as the input of an operator: itself, or a constant. Raises TypeError for what is no number or array."""
+    """Return ``value`` as the input of an operator: a DataNode, or a constant. Raises TypeError if it is not a number
+    or array."""
     builder = current_builder()
     if isinstance(builder, EagerBuilder) and (_is_batch(value) or hasattr(value, "__dlpack__")):
         return builder.feed(value)
@@ -374,8 +383,8 @@ def as_node(value: Any) -> DataNode:
 
 
 def as_result(value: Any) -> DataNode:
-    """``value`` itself, or the same number or array for all samples; in debug mode, too, where an array that goes into
-    an operator is a batch. Raises TypeError for what is no number or array."""
+    """Return ``value``, or a constant of that number or array for all samples. Used for outputs: in debug mode, an
+    array as an operator's input is a batch instead. Raises TypeError if it is not a number or array."""
     if isinstance(value, DataNode):
         return value
     if isinstance(value, ScalarConstant):
@@ -387,7 +396,8 @@ def as_result(value: Any) -> DataNode:
 
 
 def _is_batch(value: Any) -> bool:
-    """A list of arrays, one a sample, or a TensorList: what the debug mode takes instead of a DataNode."""
+    """Return whether ``value`` is a list of arrays, one per sample, or a TensorList: the debug mode accepts these for a
+    DataNode."""
     if isinstance(value, (list, tuple)):
         arrays = (v for v in value if not isinstance(v, np.generic))
         return any(hasattr(v, "__array__") or hasattr(v, "__dlpack__") for v in arrays)
@@ -398,19 +408,19 @@ def constant(
     value: Any, dtype: Any = None, shape: Sequence[int] | None = None, layout: str | None = None, device: str = "cpu",
     name: str | None = None,
 ) -> DataNode:  # fmt: skip
-    """The number or array ``value`` for every sample. ``shape`` reshapes it, or fills it with one value.
+    """Return the number or array ``value`` for every sample. ``shape`` reshapes it, or repeats one value.
 
-    Raises TypeError for values that are no numbers.
+    Raises TypeError if ``value`` is not a number or array.
     """
     if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):
         value = value.get()
     try:
         array = np.asarray(value)
-        wanted = natural_type(value if array.ndim == 0 else _python_numbers(value, array))
+        value_type = natural_type(value if array.ndim == 0 else _python_numbers(value, array))
     except (KeyError, ValueError, TypeError):
-        raise TypeError(f"{value!r} ({type(value).__name__}) cannot be used as a constant: it is no number or array of "
-                        "numbers") from None  # fmt: skip
-    dtype = wanted if dtype is None else parse_dtype(dtype)
+        raise TypeError(f"{value!r} ({type(value).__name__}) cannot be used as a constant: it is not a number or "
+                        "array of numbers") from None  # fmt: skip
+    dtype = value_type if dtype is None else parse_dtype(dtype)
     flat = array.reshape(-1).tolist()
     extents = list(array.shape) if shape is None else list(shape)
     args = {"shape": extents, "dtype": dtype, "layout": layout, "device": device, "name": name}
@@ -420,14 +430,14 @@ def constant(
 
 
 def _python_numbers(value: Any, array: np.ndarray[Any, Any]) -> Any:
-    """The part of ``value`` that has its type: its first number where it is a plain list."""
+    """Return the part of ``value`` that determines its type: the first number of a list of Python numbers."""
     if isinstance(value, (list, tuple)) and all(not hasattr(v, "dtype") for v in value):
         return array.reshape(-1)[:1].tolist()[0] if array.size else 0.0
     return array
 
 
 def calculate(template: str, *operands: Any) -> DataNode:
-    """An ``expr`` node: ``template`` with a ``{}`` for each operand. Numbers stand in the expression as constants."""
+    """Return an ``expr`` node: ``template`` with a ``{}`` per operand. Numbers become constants in the expression."""
     inputs: list[DataNode] = []
     names = []
     for operand in operands:
@@ -441,7 +451,7 @@ def calculate(template: str, *operands: Any) -> DataNode:
 
 
 def literal(value: Any) -> str | None:
-    """A number as text of an expression; None for what must be an input."""
+    """Return a number as text of an expression; None for a value that must become an input."""
     if isinstance(value, ScalarConstant):
         return value.text
     if isinstance(value, enum.IntEnum):
@@ -449,7 +459,7 @@ def literal(value: Any) -> str | None:
     if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic):
         return f"({value!r})" if math.isfinite(value) else None
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf" and np.isfinite(value):
-        return ScalarConstant(value).text  # its type counts, as DALI has it; of lists and in inputs 64 bits become 32
+        return ScalarConstant(value).text  # its type matters, as in DALI; in lists and inputs, 64 bits become 32
     if isinstance(value, np.float64):
         return f"({float(value)!r})" if math.isfinite(value) else None
     if isinstance(value, np.generic) and value.dtype.kind in "biuf" and np.isfinite(value):
@@ -465,10 +475,10 @@ def subscript(node: DataNode, index: Any) -> DataNode:
     DataNodes. Raises TypeError and ValueError for other entries."""
     items = indexing.items_of(index)
     if any(map(indexing.is_ellipsis, items[:-1])):
-        raise NotImplementedError("`...` is only understood at the end of an index; write `:` for each dimension")
-    kept = [i for i in items if not indexing.is_ellipsis(i)]
-    found: DataNode = indexing.subscript(node, kept, DataNode, _apply_to_numbers)
-    return found
+        raise NotImplementedError("`...` is supported only at the end of an index; write `:` for each dimension")
+    entries = [i for i in items if not indexing.is_ellipsis(i)]
+    node_out: DataNode = indexing.subscript(node, entries, DataNode, _apply_to_numbers)
+    return node_out
 
 
 def _apply_to_numbers(cls: type[Operator], inputs: Sequence[Any], args: Mapping[str, Any]) -> DataNode:

@@ -1,4 +1,4 @@
-"""Debug mode: operators run as soon as they are called, and their data can be looked at."""
+"""Debug mode: operators run as soon as they are called, so that the program can inspect their data."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from .tensors import TensorList, tensor_list
 
 
 class DataNodeDebug(DataNode):
-    """The output of an operator that has run already."""
+    """The output of an operator that has already run."""
 
     __slots__ = ()
 
     def get(self) -> TensorList:
-        """The data."""
+        """Return the data."""
         assert isinstance(self.builder, Eager)
         return tensor_list(self.builder.batch(self.edge))
 
     def source(self) -> TensorList:
-        """The data."""
+        """Return the data."""
         return self.get()
 
 
 class Fed(ExternalSource, name="_debug.fed"):
-    """Data of the user's that takes the place of a DataNode."""
+    """Operator for a batch of the user that is passed instead of a DataNode."""
 
 
 class Eager(EagerBuilder):
-    """The graph of one iteration, run while it is built."""
+    """The graph of one iteration, which runs while it is built. Created by `DebugPipeline.run`."""
 
     def __init__(self, kept: Kept, request: Request, iteration: int, epoch: int) -> None:
         super().__init__()
@@ -79,12 +79,12 @@ class Eager(EagerBuilder):
         return self.ran(edge, "cpu" if batch.on_host else "gpu")
 
     def batch(self, edge: Edge) -> Batch:
-        """The data of ``edge``."""
+        """Return the data of ``edge``."""
         self.run_all()
         return self.env[edge]
 
     def run_all(self) -> None:
-        """Run what was added since the last time."""
+        """Run the operators that were added since the last call."""
         while self.done < len(self.nodes):
             at = self.done
             self.done += 1
@@ -98,17 +98,17 @@ class Eager(EagerBuilder):
             spec = Spec((None,) * batch.ndim, from_numpy(batch.dtype), batch.layout)
             self.nodes[node.id] = replace(node, specs=(spec,))
             return
-        given = [self.nodes[e.node].specs[e.output] for e in node.inputs]
-        node = replace(node, specs=infer_node(node, given), stage=self._stage(node))
+        input_specs = [self.nodes[e.node].specs[e.output] for e in node.inputs]
+        node = replace(node, specs=infer_node(node, input_specs), stage=self._stage(node))
         self.nodes[node.id] = node
         run = NodePass(samples=self.samples, seeds={node.id: self.kept.seed(node)}, rng=self.kept.rng)
         if isinstance(node.op, Reader):
             source, order = self.kept.source(node)
             run.states = {node.id: source}
-            own = order.samples(self.request.start, self.request.n, source)
-            run.reader_samples = {node.id: own}
-            if not self.reads:  # the first reader gives the samples their names
-                self.reads, self.samples = True, own
+            reader_samples = order.samples(self.request.start, self.request.n, source)
+            run.reader_samples = {node.id: reader_samples}
+            if not self.reads:  # the first reader names the samples
+                self.reads, self.samples = True, reader_samples
         elif isinstance(node.op, ProgramInput):
             external = self.kept.input(node)
             batches = external.batches(external.poll(self.iteration, self.epoch))
@@ -128,10 +128,11 @@ class Eager(EagerBuilder):
             raise JobError(f"{d.node}: sample {d.slot}: {d.code}: {d.message}")
 
     def _settle(self, name: str, n: int) -> None:
-        """The first source says how many samples this iteration has; what ran before it loses the others."""
+        """Set the number of samples of this iteration to that of the first source; outputs computed before it are
+        cut."""
         if n != len(self.samples):
             if self.settled:
-                raise JobError(f"the inputs of one iteration must have equally many samples: {name} gave {n}, what was "
+                raise JobError(f"the inputs of one iteration must have equally many samples: {name} has {n}, operators "
                                f"called before it {len(self.samples)}")  # fmt: skip
             self.request = Request(self.request.start, n)
             self.samples = self.samples.take(slice(n))
@@ -148,7 +149,7 @@ class Eager(EagerBuilder):
 
 
 class Kept:
-    """State that stays from one iteration to the next: data sets, sources, seeds."""
+    """State that a debug pipeline keeps between iterations: data sets, sources, seeds. Owned by `DebugPipeline`."""
 
     def __init__(self, batch_size: int, seed: int, device_id: int | None, rng: str) -> None:
         self.batch_size = batch_size
@@ -160,29 +161,29 @@ class Kept:
         self._names: dict[int, tuple[str, Reader]] = {}
         self._inputs: dict[int, Input] = {}
         self._fed: dict[str, list[tuple[Any, str | None]]] = {}
-        """Data of feed_input for external_sources that have not been called yet."""
+        """Data passed to feed_input for external_sources that have not been called yet."""
         self._known: dict[int, str] = {}
 
     @property
     def lane(self) -> Any:
-        """The stream that everything runs on."""
+        """The lane (stream and memory) on which all operators run."""
         if self._lane is None:
             self._lane = Lane(self.device_id or 0)
         return self._lane
 
     def check(self, node: Node) -> None:
-        """Raises RuntimeError where the operators came in another order than in the first iteration."""
+        """Raise RuntimeError if the operators were called in another order than in the first iteration."""
         if self._known.setdefault(node.id, node.op.name) != node.op.name:
             raise RuntimeError(f"in debug mode the operators must be the same in every iteration: number {node.id} was "
                                f"{self._known[node.id]} and is now {node.op.name}")  # fmt: skip
 
     def seed(self, node: Node) -> int:
-        """Of a random operator: its own, or by its place."""
-        own = node.seed
-        return own if own is not None and own >= 0 else int(self._pool[node.id % len(self._pool)])
+        """Return the seed of a random operator: its own, or one that depends on its position."""
+        seed = node.seed
+        return seed if seed is not None and seed >= 0 else int(self._pool[node.id % len(self._pool)])
 
     def source(self, node: Node) -> tuple[Any, Any]:
-        """The data set of a reader, and its order."""
+        """Return the data set of a reader, and its order."""
         if node.id not in self._readers:
             assert isinstance(node.op, Reader)
             source = node.op.open()
@@ -192,34 +193,34 @@ class Kept:
         return self._readers[node.id]
 
     def input(self, node: Node) -> Input:
-        """The source of an external_source, or what is fed to an input."""
+        """Return the input of an external_source or of another operator that the program feeds."""
         if node.id not in self._inputs:
             assert isinstance(node.op, ProgramInput)
-            made = self._inputs[node.id] = input_of(node, node.op.state(), self.batch_size)
+            created = self._inputs[node.id] = input_of(node, node.op.state(), self.batch_size)
             for data, layout in self._fed.pop(node.name, ()):
-                made.feed(data, layout)
+                created.feed(data, layout)
         return self._inputs[node.id]
 
     def feed(self, name: str, data: Any, layout: str | None) -> None:
-        """Data of one batch for the external_source ``name``, which may not have been called yet."""
-        found = next((i for i in self._inputs.values() if i.name == name), None)
-        if found is None:
+        """Store the data of one batch for the external_source ``name``, which may not have been called yet."""
+        fed_input = next((i for i in self._inputs.values() if i.name == name), None)
+        if fed_input is None:
             self._fed.setdefault(name, []).append((data, layout))
-        elif found.has_source:
+        elif fed_input.has_source:
             raise RuntimeError(f"{name} has a source: it cannot be fed by feed_input")
         else:
-            found.feed(data, layout)
+            fed_input.feed(data, layout)
 
     def inputs(self) -> Mapping[int, Input]:
-        """All sources."""
+        """Return all inputs by node id."""
         return self._inputs
 
     def orders(self) -> Mapping[str, tuple[Reader, Any]]:
-        """Readers and their orders, by name."""
+        """Return readers and their orders, by name."""
         return {name: (op, self._readers[k][1]) for k, (name, op) in self._names.items()}
 
     def close(self) -> None:
-        """Close the data sets and give the GPU's memory back; what is needed again is opened again."""
+        """Close the data sets and free the GPU memory; both are opened again if needed."""
         for source, _ in self._readers.values():
             source.close()
         self._readers.clear()
@@ -229,7 +230,7 @@ class Kept:
 
 
 class DebugPipeline(Pipeline):
-    """A pipeline whose definition runs anew in every iteration."""
+    """A pipeline whose definition runs again in every iteration."""
 
     def __init__(self, definition: Callable[[], Any], **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -238,20 +239,20 @@ class DebugPipeline(Pipeline):
         self._kept = Kept(self.max_batch_size, self._settings.run_seed, self._target_device(), self._settings.run.rng)
         self._number = 0
         self._ahead: tuple[TensorList, ...] | None = None
-        """A batch that was made before it was asked for."""
+        """A batch that was computed before `run` asked for it."""
 
     def _target_device(self) -> int | None:
-        target = self._target()  # one operator at a time has no use for a second GPU
+        target = self._target()  # operators run one at a time and cannot use a second GPU
         return None if target.device == "cpu" else target.index
 
     def build(self) -> None:
-        """Nothing to do: the definition is run by `run`."""
+        """Do nothing: `run` runs the definition."""
 
     def run(self, cuda_stream: Any = None, /, **pipeline_inputs: Any) -> tuple[TensorList, ...]:
-        """Run the definition. Raises what it raises."""
+        """Run the definition and return its outputs. Exceptions of the definition propagate."""
         if self._ahead is not None:
-            ahead, self._ahead = self._ahead, None
-            return ahead
+            batch, self._ahead = self._ahead, None
+            return batch
         for name, data in pipeline_inputs.items():
             self.feed_input(name, data)
         eager = Eager(
@@ -281,47 +282,48 @@ class DebugPipeline(Pipeline):
         self, data_node: DataNode | str, data: Any, layout: str | None = None, cuda_stream: Any = None,
         use_copy_kernel: bool = False,
     ) -> None:  # fmt: skip
-        """As `Pipeline.feed_input`, also before the external_source was called for the first time."""
+        """Feed data like `Pipeline.feed_input`, also before the external_source is called for the first time."""
         del cuda_stream, use_copy_kernel
         name = data_node if isinstance(data_node, str) else data_node.builder.nodes[data_node.edge.node].name
         self._kept.feed(name, data, layout)
 
     def input_feed_count(self, input_name: str) -> int:
-        """1: nothing runs ahead. Raises KeyError for a name that no external_source had in the runs so far."""
+        """Return 1, because nothing runs ahead. Raises KeyError for a name that no external_source had in earlier
+        runs."""
         names = [i.name for i in self._kept.inputs().values()]
         if self._session.iteration and input_name not in names:
             raise KeyError(
-                f"{input_name!r} is no external_source of this pipeline; it has: {', '.join(names) or 'none'}"
+                f"{input_name!r} is not an external_source of this pipeline; it has: {', '.join(names) or 'none'}"
             )
         return 1
 
     def _define(self) -> None:
         raise RuntimeError("in debug mode there is no graph: build the pipeline without debug=True for its graph, its "
-                           "YAML, to serialise it, and for checkpoints")  # fmt: skip
+                           "YAML, serialization and checkpoints")  # fmt: skip
 
     @property
     def plan(self) -> Plan:
-        """Always raises RuntimeError: the debug mode has no plan."""
+        """Raise RuntimeError: the debug mode has no plan."""
         self._define()
         raise AssertionError
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Keys of the dict that the definition returned; empty without."""
+        """Keys of the dict that the definition returned; empty if it returned no dict."""
         return tuple(self._definition.names or ())
 
     @property
     def num_outputs(self) -> int:
-        """Outputs of the last run."""
+        """Number of outputs of the last run."""
         return self._number
 
     def schedule_run(self) -> None:
-        """Nothing runs ahead in debug mode."""
+        """Do nothing: the debug mode runs nothing ahead."""
 
     _prefetch = _run_once = schedule_run
 
     def outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
-        """As `run`."""
+        """Return the outputs of `run`."""
         return self.run()
 
     share_outputs = _outputs = outputs
@@ -334,16 +336,16 @@ class DebugPipeline(Pipeline):
             i.reset()
 
     def close(self) -> None:
-        """Close the data sets and give the GPU's memory back."""
+        """Close the data sets and free the GPU memory."""
         self._kept.close()
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if hasattr(self, "_kept") and not ending():  # at the end modules go, too, and the system closes files
+        if hasattr(self, "_kept") and not ending():  # at exit, modules are gone and the system closes files
             self.close()
 
     def reader_meta(self, name: str | None = None) -> dict[str, Any]:
-        """As `Pipeline.reader_meta`. Where nothing has run yet, the definition runs for the first batch, which the next
-        `run` then gives. Raises SpecError."""
+        """Return reader facts like `Pipeline.reader_meta`. Before the first run, the definition runs for the first
+        batch, which the next `run` returns. Raises SpecError."""
         if not self._number:
             self._ahead = self.run()
         return meta_of({n: reader_facts(op, order) for n, (op, order) in self._kept.orders().items()}, name)

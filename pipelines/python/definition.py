@@ -1,4 +1,4 @@
-"""Definition: the graph of a pipeline as it is written down in Python, one of the pipeline's parts."""
+"""Definition: the graph of a pipeline as a Python program defines it. Owned by `Pipeline`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .data_node import DataNode, as_node
 
 
 class Definition:
-    """Operators that were called, outputs that were set."""
+    """Operators that were called and outputs that were set. Owned by one `Pipeline`."""
 
     def __init__(self, parity: Library) -> None:
-        """``parity``: the library whose numbers operators give where their call does not say it."""
+        """``parity``: library whose results operators reproduce unless their call names another one."""
         self.builder = GraphBuilder(defaults=parity_defaults(parity))
         self.outputs: list[DataNode] | None = None
         self.names: list[str] | None = None
-        """Names of the outputs, where the definition gave them."""
+        """Names of the outputs, if the definition returned a dict; else None."""
         self._sinks: list[DataNode] = []
 
-    def set_outputs(self, given: Iterable[Any]) -> None:
+    def set_outputs(self, values: Iterable[Any]) -> None:
         """Set the outputs; numbers and arrays become constants. Raises TypeError for anything else. The pipeline must
         be the current one."""
         outputs = []
-        for i, node in enumerate(given):
+        for i, node in enumerate(values):
             if isinstance(node, (list, tuple)) and any(isinstance(n, DataNode) for n in node):
                 raise TypeError(f"output {i} is a list of DataNodes: return them one by one (return a, b)")
             try:
@@ -36,8 +36,8 @@ class Definition:
         self.outputs = outputs
 
     def several(self, result: Any) -> tuple[Any, ...]:
-        """Return the outputs of a definition: one value, several, or a dict of them, whose keys are their names. A list
-        of numbers is one array."""
+        """Return the outputs of a definition: one value, several, or a dict whose keys are their names. A list of
+        numbers is one array."""
         if isinstance(result, Mapping):
             self.names = [str(k) for k in result]
             result = tuple(result.values())
@@ -46,18 +46,18 @@ class Definition:
         return result if isinstance(result, tuple) else (result,)
 
     def adopt(self, builder: GraphBuilder, edges: Mapping[str, Edge]) -> None:
-        """Take a graph that was built elsewhere, with its outputs by number and what is kept besides."""
+        """Use a graph that was built elsewhere, with its outputs by number and its sinks."""
         self.builder = builder
         outputs = {n: e for n, e in edges.items() if not n.startswith(KEPT)}
         self.outputs = [DataNode(builder, outputs[n]) for n in sorted(outputs, key=int)]
         builder.sinks = [e for n, e in edges.items() if n.startswith(KEPT)]
 
     def add_sink(self, node: DataNode) -> None:
-        """Keep ``node`` and what it depends on, although no output needs it."""
+        """Keep ``node`` and the nodes that it depends on, although no output needs them."""
         self._sinks.append(node)
 
     def named_outputs(self) -> dict[str, Edge]:
-        """The edges that leave the graph: outputs by number, then sinks."""
+        """Return the edges that leave the graph: outputs by number, then sinks."""
         assert self.outputs is not None
         nodes = [*self.outputs, *self._sinks]
         edges = [n.edge if n.builder is self.builder else self.builder.adopt(n.builder, n.edge) for n in nodes]

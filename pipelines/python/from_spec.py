@@ -1,4 +1,5 @@
-"""Specs as pipelines: the graph of a YAML file for programs that iterate over it; `Pipeline.to_yaml` the other way."""
+"""Specs as pipelines: `load_spec` makes the graph of a YAML file a Pipeline that programs iterate over.
+`Pipeline.to_yaml` is the inverse."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ from .pipeline import Pipeline
 def load_spec(
     path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None, **arguments: Any
 ) -> SpecPipeline:  # fmt: skip
-    """The graph of the spec in the file ``path`` (YAML or JSON, or ``my_module.py:pipeline_fn``) as a Pipeline.
+    """Return a Pipeline with the graph of the spec in the file ``path`` (YAML, JSON, or ``my_module.py:pipeline_fn``).
 
-    Outputs are those of ``outputs:``, in their order (`Pipeline.output_names`); ``write:`` is left out. Settings come
-    from ``pipeline:`` and ``on_error:``, operators run where a job would run them. ``overrides`` are those of ``--set``
-    (``{"data": "/mnt", "pipeline.batch_size": 32}``); ``arguments`` are Pipeline's own, and stronger.
+    Outputs are those of ``outputs:``, in their order (`Pipeline.output_names`); ``write:`` is ignored. Settings come
+    from ``pipeline:`` and ``on_error:``, and operators run on the same devices as in a job. ``overrides`` are those of
+    ``--set`` (``{"data": "/mnt", "pipeline.batch_size": 32}``); ``arguments`` are Pipeline's own, and take precedence.
 
-    Raises SpecErrors with everything that is wrong, each at its place in the text; DeviceError where a GPU that the
-    spec insists on is missing.
+    Raises SpecErrors with all mistakes, each with its position in the text; DeviceError if the spec requires a GPU that
+    is missing.
     """
     problems = Problems()
     spec = parse_spec(path, FromProgram("load_spec", overrides or {}), problems)
@@ -39,17 +40,17 @@ def load_spec(
         raise AssertionError("a spec that cannot be read has a problem")
     _check_known(arguments, spec)
     built = build(replace(spec, write=None), problems)
-    given = {**_arguments(spec.pipeline), "on_error": spec.on_error.policy}
+    settings = {**_arguments(spec.pipeline), "on_error": spec.on_error.policy}
     target = None if "device_id" in arguments else resolve_target(spec.pipeline.device)
     if target is not None and target.device != "cpu":
-        given["device_id"] = target.indices
-    made = SpecPipeline(**{**given, **arguments})
-    made._resolved = target
+        settings["device_id"] = target.indices
+    pipeline = SpecPipeline(**{**settings, **arguments})
+    pipeline._resolved = target
     builder = GraphBuilder.of(built.graph.nodes)
-    made._definition.builder = builder
-    made._definition.names = list(built.graph.outputs)
-    made._definition.outputs = [DataNode(builder, edge) for edge in built.graph.outputs.values()]
-    return made
+    pipeline._definition.builder = builder
+    pipeline._definition.names = list(built.graph.outputs)
+    pipeline._definition.outputs = [DataNode(builder, edge) for edge in built.graph.outputs.values()]
+    return pipeline
 
 
 def _check_known(arguments: Mapping[str, Any], spec: Spec) -> None:
@@ -57,7 +58,7 @@ def _check_known(arguments: Mapping[str, Any], spec: Spec) -> None:
     variables = list(spec.vars)
     for name in arguments:
         if name in variables and name not in known:
-            raise TypeError(f"load_spec has no argument {name!r}: it is a variable of the spec, so give "
+            raise TypeError(f"load_spec has no argument {name!r}: it is a variable of the spec, so pass "
                             f"overrides={{{name!r}: ...}}")  # fmt: skip
         if name not in known:
             raise TypeError(f"load_spec has no argument {name!r}, nor has Pipeline"
@@ -68,14 +69,14 @@ class SpecPipeline(Pipeline):
     """A pipeline whose graph came from a spec: decoders are placed as in a job."""
 
     _resolved: Target | None = None
-    """The target that the graph is compiled for; None for that of ``device_id``."""
+    """Target for which the graph is compiled; None for the one of ``device_id``."""
 
     def _target(self) -> Target:
         return replace(super()._target(), auto_mixed=True) if self._resolved is None else self._resolved
 
 
 def _arguments(settings: Settings) -> dict[str, Any]:
-    """The ``pipeline:`` section as arguments of Pipeline."""
+    """Return the ``pipeline:`` section as arguments of Pipeline."""
     return {
         "batch_size": settings.batch_size, "num_threads": threads_of(settings.num_threads), "seed": settings.seed,
         "prefetch_queue_depth": settings.prefetch_cpu if settings.prefetch_cpu == settings.prefetch_gpu

@@ -1,4 +1,4 @@
-"""fn and ops: a function and a class for every operator of the registry, made when they are first asked for."""
+"""fn and ops: a function and a class for every operator of the registry, generated when they are first used."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .wrappers import WRAPPERS, Wrapper
 
 
 def names() -> dict[str, str]:
-    """Every name under ``fn`` with its operator."""
+    """Return every name under ``fn`` with the name of its operator."""
     load_operators()
-    own = operators()
-    return callable_names(own, (alias for op in own.values() for alias in op.aliases))
+    registered = operators()
+    return callable_names(registered, (alias for op in registered.values() for alias in op.aliases))
 
 
 class Namespace(ModuleType):
-    """``fn`` or a part of it (``fn.decoders``): looks its members up in the registry."""
+    """``fn`` or one of its namespaces (``fn.decoders``), whose members are looked up in the registry."""
 
     def __init__(self, module: str, prefix: str, make: Callable[[str], Any], spell: Callable[[str], str]) -> None:
         super().__init__(module, "Generated from the registry of operators.")
@@ -36,9 +36,9 @@ class Namespace(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = self._find(name)
-        setattr(self, name, found)
-        return found
+        value = self._find(name)
+        setattr(self, name, value)
+        return value
 
     def _find(self, name: str) -> Any:
         full = self._prefix + name
@@ -49,7 +49,7 @@ class Namespace(ModuleType):
             if any(k.startswith(full + ".") for k in known):
                 return Namespace(f"{self.__name__}.{name}", full + ".", self._make, self._spell)
             if not last:
-                load_installed_plugins()  # entry points cost time, and are asked only for names not known here
+                load_installed_plugins()  # entry points cost time, and are loaded only for names that are not known yet
         raise AttributeError(f"{self.__name__} has no {name!r}{hint(full, known)}")
 
     def __dir__(self) -> list[str]:
@@ -58,7 +58,7 @@ class Namespace(ModuleType):
 
 
 def operator_function(name: str) -> Wrapper:
-    """``fn.<name>``: call it with inputs and arguments; it gives a DataNode, or a list of them."""
+    """Return ``fn.<name>``: called with inputs and arguments, it returns a DataNode, or a list of them."""
     cls = find(names()[name])
     if cls.name in WRAPPERS:
         return WRAPPERS[cls.name]
@@ -74,23 +74,23 @@ def operator_function(name: str) -> Wrapper:
 
 
 def operator_behind(room: str, name: str) -> str:
-    """The operator that is called as ``fn.<name>``, or ``ops.<name>``; nothing where there is none."""
+    """Return the operator that is called as ``fn.<name>`` or ``ops.<name>``; an empty text if there is none."""
     known = names()
     return known.get(name, "") if room == "fn" else next((n for n in known if class_name(n) == name), "")
 
 
 def wrapped() -> Collection[str]:
-    """The operators that have functions of their own."""
+    """Return the operators whose functions are written by hand."""
     return WRAPPERS.keys()
 
 
 def wraps(name: str) -> bool:
-    """``fn.<name>`` is a function of its own."""
+    """Return whether ``fn.<name>`` is written by hand."""
     return find(names()[name]).name in WRAPPERS
 
 
 def known_arguments(name: str) -> set[str]:
-    """The names of all arguments that ``fn.<name>`` takes."""
+    """Return the names of all arguments that ``fn.<name>`` accepts."""
     extra = set(inspect.signature(operator_function(name)).parameters) if wraps(name) else set()
     return (
         extra | {"device", "name", "seed", "preserve", "bytes_per_sample_hint"} | set(parameters(find(names()[name])))
@@ -98,21 +98,21 @@ def known_arguments(name: str) -> set[str]:
 
 
 def signature(cls: type[Operator]) -> inspect.Signature:
-    """How the function of ``cls`` is called."""
+    """Return the signature of the function of ``cls``."""
     low, high = cls.inputs
     kinds = inspect.Parameter
-    given = [kinds(f"input{i}", kinds.POSITIONAL_ONLY) for i in range(low)]
+    signature_parameters = [kinds(f"input{i}", kinds.POSITIONAL_ONLY) for i in range(low)]
     if high > low:
-        given.append(kinds("inputs", kinds.VAR_POSITIONAL))
+        signature_parameters.append(kinds("inputs", kinds.VAR_POSITIONAL))
     for p in parameters(cls).values():
         default = kinds.empty if p.required else p.default
-        given.append(kinds(p.name, kinds.KEYWORD_ONLY, default=default))
-    given += [kinds(n, kinds.KEYWORD_ONLY, default=None) for n in ("device", "name", "seed", "preserve")]
-    return inspect.Signature(given)
+        signature_parameters.append(kinds(p.name, kinds.KEYWORD_ONLY, default=default))
+    signature_parameters += [kinds(n, kinds.KEYWORD_ONLY, default=None) for n in ("device", "name", "seed", "preserve")]
+    return inspect.Signature(signature_parameters)
 
 
 def describe(cls: type[Operator]) -> str:
-    """The docstring of the function of ``cls``."""
+    """Return the docstring of the function of ``cls``."""
     lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.stages)}.", ""]
     rows = [p for p in parameters(cls).values() if not p.arg.deprecated]
     idle = [p.name for p in rows if p.arg.ignored]
@@ -133,7 +133,7 @@ def describe(cls: type[Operator]) -> str:
 
 
 class OperatorClass:
-    """Base of the classes under ``ops``: made with arguments, called with inputs (and more arguments)."""
+    """Base class of the classes under ``ops``: created with arguments, called with inputs (and more arguments)."""
 
     operator_name = ""
 
@@ -153,22 +153,22 @@ class OperatorClass:
 
     @property
     def device(self) -> str:
-        """Where it was told to run."""
+        """The device that the constructor's arguments set; by default ``cpu``."""
         return str(self._arguments.get("device", "cpu"))
 
 
 class ExternalSourceClass(OperatorClass):
-    """ops.ExternalSource: the source may be given when it is made or when it is called."""
+    """ops.ExternalSource: the source is passed to the constructor or to the call."""
 
     operator_name = "external_source"
 
     def __init__(self, source: Any = None, num_outputs: int | None = None, **arguments: Any) -> None:
-        given = {"source": source, "num_outputs": num_outputs, **arguments}
-        super().__init__(**{k: v for k, v in given.items() if v is not None})
+        all_arguments = {"source": source, "num_outputs": num_outputs, **arguments}
+        super().__init__(**{k: v for k, v in all_arguments.items() if v is not None})
 
 
 class PythonFunctionClass(OperatorClass):
-    """ops.PythonFunction: the function comes first."""
+    """ops.PythonFunction: the function is the first argument of the constructor."""
 
     operator_name = "python_function"
 
@@ -177,13 +177,13 @@ class PythonFunctionClass(OperatorClass):
 
 
 class DLTensorPythonFunctionClass(PythonFunctionClass):
-    """ops.DLTensorPythonFunction: the same, of DLPack capsules."""
+    """ops.DLTensorPythonFunction: like PythonFunction, with DLPack capsules instead of arrays."""
 
     operator_name = "dl_tensor_python_function"
 
 
 class Compose:
-    """ops.Compose: the operators one after the other."""
+    """ops.Compose: several operators, each applied to the outputs of the one before."""
 
     def __init__(self, op_list: Iterable[Callable[..., Any]]) -> None:
         self._chain = list(op_list)
@@ -201,7 +201,7 @@ _CLASSES = {c.operator_name: c for c in (ExternalSourceClass, PythonFunctionClas
 
 
 def operator_class(name: str) -> type[Any]:
-    """``ops.<Name>`` of the operator ``name``."""
+    """Return ``ops.<Name>`` for the operator ``name``."""
     if names()[name] in _CLASSES:
         return _CLASSES[names()[name]]
     spelled = class_name(name)
@@ -211,13 +211,13 @@ def operator_class(name: str) -> type[Any]:
 
 
 def ops_members() -> list[str]:
-    """The contents of ``ops``: classes, and folders of them."""
+    """Return the members of ``ops``: classes, and namespaces with classes."""
     spelled = {class_name(n).split(".")[0] for n in names()}
     return sorted(spelled | {"Compose"})
 
 
 def ops_member(name: str) -> Any:
-    """The class, or the namespace of classes, that ``ops.<name>`` is. Raises AttributeError."""
+    """Return the class or namespace ``ops.<name>``. Raises AttributeError."""
     if name == "Compose":
         return Compose
     return Namespace("dali_run.ops", "", operator_class, class_name)._find(name)

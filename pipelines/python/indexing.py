@@ -1,4 +1,5 @@
-"""Indices in brackets, `value[1:, ..., None]`, as calls of operators; for nodes of a graph and for data."""
+"""Indices in brackets, `value[1:, ..., None]`, as calls of operators; for nodes of a graph and for data of the dynamic
+mode."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from ...ops.errors import ArgumentTypeError, ArgumentValueError
 from ...ops.types import DALIDataType
 
 Call = Callable[[type[Operator], Sequence[Any], Mapping[str, Any]], Any]
-"""Function that calls an operator with inputs and arguments; it has one output."""
+"""Function that calls an operator with inputs and arguments, and returns its only output."""
 
 
 class NewAxis:
-    """``dali_run.newaxis``: a new dimension of extent 1; called with a letter, it has that name in the layout."""
+    """``dali_run.newaxis``: a new dimension of length 1. Calling it with a letter names the dimension in the layout."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -36,22 +37,23 @@ newaxis = NewAxis()
 
 
 class StepError(ArgumentValueError, ArgumentTypeError):
-    """A step of 0: ValueError as for Python's lists, TypeError as in DALI's pipelines."""
+    """A step of 0: a ValueError as for Python's lists, and a TypeError as in DALI's pipelines."""
 
 
 def items_of(index: Any) -> list[Any]:
-    """The entries of an index."""
+    """Return the entries of an index."""
     return list(index) if isinstance(index, tuple) else [index]
 
 
 def is_new_axis(item: Any) -> bool:
-    """Whether an entry adds a dimension."""
+    """Return whether an entry adds a dimension."""
     return item is None or isinstance(item, NewAxis)
 
 
 def subscript(value: Any, items: Sequence[Any], values: type, call: Call) -> Any:
-    """Return ``value[items]`` of each sample: integers, slices with steps, ``newaxis`` and None, no ``...``; numbers
-    may be ``values``. Raises TypeError and ValueError (both SpecError) for other entries."""
+    """Return ``value[items]`` of each sample. Entries are integers, slices with steps, ``newaxis`` and None, but not
+    ``...``; numbers may be instances of ``values``. Raises TypeError and ValueError (both SpecError) for other
+    entries."""
     new: list[tuple[int, str]] = []
     parts: list[tuple[str, Any, Any, Any]] = []
     place = 0
@@ -65,7 +67,8 @@ def subscript(value: Any, items: Sequence[Any], values: type, call: Call) -> Any
     kinds = "".join(kind for kind, _, _, _ in parts)
     starts, stops, steps = ([part[k] for part in parts] for k in (1, 2, 3))
     strided = any(isinstance(s, values) or s != 1 for s in steps)
-    if strided or len(kinds) > 1 or kinds.strip(":"):  # `:` alone fits all; several say how many there are
+    # a single `:` selects all of any value; several entries also check the number of dimensions
+    if strided or len(kinds) > 1 or kinds.strip(":"):
         ends = {"start": _vector(starts, values, call), "stop": _vector(stops, values, call)}
         if strided:
             ends["step"] = _vector(steps, values, call)
@@ -78,7 +81,8 @@ def subscript(value: Any, items: Sequence[Any], values: type, call: Call) -> Any
 
 
 def _part(item: Any, values: type) -> tuple[str, Any, Any, Any]:
-    """Kind (``i`` index, ``:`` all, ``[`` from a start, ``]`` to a stop, ``s`` both), start, stop and step."""
+    """Return kind (``i`` index, ``:`` all, ``[`` from a start, ``]`` to a stop, ``s`` both), start, stop and step of an
+    entry."""
     if isinstance(item, slice):
         for name, end in (("start", item.start), ("stop", item.stop), ("step", item.step)):
             if end is not None and not isinstance(end, (values, int, np.integer)):
@@ -94,12 +98,12 @@ def _part(item: Any, values: type) -> tuple[str, Any, Any, Any]:
 
 
 def _vector(numbers: Sequence[Any], values: type, call: Call) -> Any:
-    """Numbers as they are; with values among them, one vector per sample."""
+    """Return the numbers as a tuple; if some are instances of ``values``, one vector per sample."""
     if not any(isinstance(v, values) for v in numbers):
         return tuple(int(v) for v in numbers)
     return call(Stack, [call(Cast, (v,), {"dtype": DALIDataType.INT64}) for v in numbers], {})
 
 
 def is_ellipsis(item: Any) -> bool:
-    """Whether an entry is ``...``."""
+    """Return whether an entry is ``...``."""
     return isinstance(item, EllipsisType)

@@ -1,4 +1,4 @@
-"""Iterators over pipelines for training: how many batches an epoch has, and how many samples of the last one count."""
+"""Iterators over pipelines for training: the number of batches of an epoch, and of valid samples in its last one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ I64 = npt.NDArray[np.int64]
 
 
 class LastBatchPolicy(enum.Enum):
-    """The rule for an epoch that ends inside a batch.
+    """The rule for an epoch that ends within a batch.
 
-    FILL gives full batches (with samples of the next epoch, or repeated ones), DROP leaves the last one out, PARTIAL
-    gives what is left.
+    FILL returns full batches (with samples of the next epoch, or repeated ones), DROP omits the last batch, PARTIAL
+    returns the samples that are left.
     """
 
     FILL = 0
@@ -32,22 +32,22 @@ class LastBatchPolicy(enum.Enum):
 
 
 class IteratorArgumentError(ValueError, AssertionError):
-    """Arguments of an iterator contradict each other, or its pipelines; DALI asserts here."""
+    """Arguments of an iterator contradict each other or its pipelines. Also an AssertionError, as in DALI."""
 
 
 class Epochs(Protocol):
-    """The batches of each epoch."""
+    """Protocol for the number of batches in each epoch, and the valid samples of each batch."""
 
     def batches(self) -> int:
-        """How many batches this epoch has; -1 where only the pipeline knows."""
+        """Return the number of batches of this epoch; -1 if only the pipeline knows it."""
         ...
 
     def skipped(self) -> int:
-        """Batches that are run after them, and thrown away."""
+        """Return the number of batches that are run after them and discarded."""
         ...
 
     def counts(self, batch: int) -> list[int] | None:
-        """Samples that count in batch number ``batch``, for each pipeline that takes part; None for all."""
+        """Return the valid samples in batch number ``batch``, per pipeline that takes part; None if all are."""
         ...
 
     def advance(self) -> None:
@@ -55,40 +55,41 @@ class Epochs(Protocol):
         ...
 
     def size(self) -> int:
-        """Samples of this epoch."""
+        """Return the number of samples of this epoch."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """The state that a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take a state over."""
+        """Set the state from a checkpoint."""
         ...
 
 
 @dataclass(slots=True)
 class ReaderEpochs:
-    """Epochs by what the readers know of themselves (DALI's ``reader_name``)."""
+    """Epochs computed from the sizes that the readers report (DALI's ``reader_name``)."""
 
     shard_sizes: I64
-    """Samples of every shard of the data set, also those that other processes read."""
+    """Number of samples of every shard of the data set, including shards that other processes read."""
     shards: Sequence[int]
-    """The shard that each pipeline begins with."""
+    """Shard with which each pipeline begins."""
     padded: bool
     sticks: bool
     batch_size: int
     policy: LastBatchPolicy
     epoch: int = 0
     ahead: I64 = None  # type: ignore[assignment]  # set below
-    """Samples of this epoch that were given in the last one already (FILL without padding)."""
+    """Samples of this epoch, per shard, that the previous epoch already returned (FILL without padding)."""
 
     def __post_init__(self) -> None:
         self.ahead = np.zeros_like(self.shard_sizes)
 
     @classmethod
     def of(cls, metas: Sequence[Mapping[str, Any]], batch_size: int, policy: LastBatchPolicy) -> ReaderEpochs:
-        """From `Pipeline.reader_meta` of each pipeline. Raises ValueError where they contradict each other."""
+        """Create the epochs from `Pipeline.reader_meta` of each pipeline. Raises ValueError if they contradict each
+        other."""
         first = metas[0]
         for key in ("epoch_size", "number_of_shards", "pad_last_batch", "stick_to_shard"):
             if any(m[key] != first[key] for m in metas):
@@ -103,7 +104,7 @@ class ReaderEpochs:
 
     @property
     def _sizes(self) -> I64:
-        """Samples that shard 0, 1, ... (of the first epoch) has in this one."""
+        """Number of samples in this epoch for the pipelines that began with shard 0, 1, ..."""
         return self.shard_sizes if self.sticks else np.roll(self.shard_sizes, -self.epoch)
 
     @property
@@ -155,7 +156,7 @@ class ReaderEpochs:
 
 @dataclass(slots=True)
 class SizedEpochs:
-    """Epochs of a given number of samples, over all pipelines together."""
+    """Epochs of a given number of samples over all pipelines together."""
 
     samples: int
     pipelines: int
@@ -180,7 +181,7 @@ class SizedEpochs:
             return None
         left = self.samples - batch * self._step
         counts = [min(left - p * self.batch_size, self.batch_size) for p in range(self.pipelines)]
-        return [n for n in counts if n > 0]  # as in DALI, pipelines that are left with nothing are not in the list
+        return [n for n in counts if n > 0]  # as in DALI, pipelines without valid samples are not in the list
 
     def advance(self) -> None:
         if self.policy is LastBatchPolicy.FILL and not self.padded:
@@ -197,7 +198,7 @@ class SizedEpochs:
 
 
 class UntilStop:
-    """Epochs that end where the pipeline raises StopIteration."""
+    """Epochs that end when the pipeline raises StopIteration."""
 
     def batches(self) -> int:
         return -1
@@ -222,7 +223,8 @@ class UntilStop:
 
 
 class BaseIterator:
-    """Base of the iterators of all frameworks; `outputs` gives the next batch of each pipeline."""
+    """Base class of all frameworks' iterators. `next_outputs` returns the next batch of each pipeline. For one thread
+    at a time."""
 
     def __init__(
         self,
@@ -252,9 +254,9 @@ class BaseIterator:
         self._auto_reset = auto_reset in (True, "yes")
         self._epochs = self._epochs_of(size, reader_name, last_batch_padded, last_batch_policy)
         self._total = 0
-        """Batches of this epoch, -1 where only the pipeline knows."""
+        """Number of batches of this epoch; -1 if only the pipeline knows it."""
         self._batch = 0
-        """Batches given in this epoch."""
+        """Number of batches returned in this epoch."""
         self._at_end = False
         for p in self.pipelines:
             p.build()
@@ -267,8 +269,8 @@ class BaseIterator:
         if prepare_first_batch:
             if self._total == 0 and not extra:
                 raise RuntimeError(
-                    f"there is no whole batch of {self.batch_size} samples in the epoch, and last_batch_policy DROP "
-                    "leaves out what there is: take a smaller batch_size, or PARTIAL or FILL"
+                    f"the epoch has no full batch of {self.batch_size} samples, and last_batch_policy DROP "
+                    "omits the others: use a smaller batch_size, or PARTIAL or FILL"
                 )
             self._schedule()
 
@@ -276,7 +278,7 @@ class BaseIterator:
         if reader_name is None:
             if size == 0 or size < -1:
                 raise IteratorArgumentError(
-                    f"size must be positive, or -1 for as long as the pipeline gives batches, got {size}"
+                    f"size must be positive, or -1 to iterate until the pipeline ends, got {size}"
                 )
             if size > 0:
                 return SizedEpochs(size, len(self.pipelines), padded, self.batch_size, policy)
@@ -284,9 +286,11 @@ class BaseIterator:
                 raise IteratorArgumentError("several pipelines need reader_name or size")
             return UntilStop()
         if size != -1:
-            raise IteratorArgumentError("give either size or reader_name: the reader knows its size")
+            raise IteratorArgumentError("pass either size or reader_name, not both")
         if padded:
-            raise IteratorArgumentError("last_batch_padded is known from the reader: leave it out with reader_name")
+            raise IteratorArgumentError(
+                "last_batch_padded must not be given with reader_name: the reader determines it"
+            )
         return ReaderEpochs.of([p.reader_meta(reader_name) for p in self.pipelines], self.batch_size, policy)
 
     def _schedule(self) -> None:
@@ -297,7 +301,8 @@ class BaseIterator:
             self._scheduled = True
 
     def next_outputs(self) -> list[tuple[TensorList, ...]]:
-        """The next batch of each pipeline, cut to the samples that count. Raises StopIteration at the end."""
+        """Return the next batch of each pipeline, cut to its valid samples. Raises StopIteration at the end of the
+        epoch."""
         if self._at_end or self._all_given:
             self._end()
         try:
@@ -315,8 +320,8 @@ class BaseIterator:
         return 0 <= self._total <= self._batch
 
     def _run_on(self) -> list[tuple[TensorList, ...]]:
-        """As `_run`. A source whose epoch is as long as the iterator's says that it has ended when it is asked for the
-        first batch of the next one: then it begins anew, as it does where the pipeline was asked ahead."""
+        """Return the outputs of `_run`. A source whose epoch is as long as the iterator's ends only when its next epoch
+        is requested: then it is restarted, as it is when batches are prefetched."""
         try:
             return self._run()
         except StopIteration:
@@ -336,14 +341,14 @@ class BaseIterator:
         return outputs
 
     def _end(self) -> NoReturn:
-        """The epoch is over. Raises StopIteration."""
+        """End the epoch. Raises StopIteration."""
         self._leave_rest()
         if self._auto_reset:
             self.reset()
         raise StopIteration
 
     def _leave_rest(self) -> None:
-        """Nothing more of this epoch is given: run what is left of it, once."""
+        """Run and discard the batches of this epoch that are not returned, once per epoch."""
         if not self._at_end:
             self._at_end = True
             for _ in range(self._epochs.skipped()):
@@ -353,7 +358,7 @@ class BaseIterator:
                     break
 
     def reset(self) -> None:
-        """Begin the next epoch. In the middle of one this says so and does nothing."""
+        """Begin the next epoch. In the middle of one, warn and do nothing."""
         if self._all_given:
             self._leave_rest()
         if not self._at_end:
@@ -376,37 +381,39 @@ class BaseIterator:
         raise NotImplementedError
 
     def next(self) -> Any:
-        """The next batch."""
+        """Return the next batch."""
         return self.__next__()
 
     def __len__(self) -> int:
-        """Batches of this epoch. Raises TypeError where only the pipeline knows."""
+        """Return the number of batches of this epoch. Raises TypeError if only the pipeline knows it."""
         if self._total < 0:
             raise TypeError("the length is unknown without reader_name or size")
         return self._total
 
     @property
     def size(self) -> int:
-        """Samples of this epoch, in each pipeline."""
+        """Number of samples of this epoch, in each pipeline."""
         return self._epochs.size()
 
     @property
     def _size(self) -> int:
-        """By the name that programs know of DALI's: its ResNet-50 divides ``loader._size`` by the batch size."""
+        """DALI's name of `size`, for programs that use it: DALI's ResNet-50 divides ``loader._size`` by the batch
+        size."""
         return self.size
 
     @property
     def _pipes(self) -> list[Pipeline]:
-        """By DALI's name, for programs that derive iterators of their own."""
+        """DALI's name of `pipelines`, for programs that derive their own iterators."""
         return self.pipelines
 
     @property
     def _num_gpus(self) -> int:
-        """DALI's name for how many pipelines there are."""
+        """DALI's name for the number of pipelines."""
         return len(self.pipelines)
 
     def checkpoints(self) -> list[bytes]:
-        """The state of each pipeline, with that of the iterator: pipelines made with them go on from here."""
+        """Return the state of each pipeline together with that of the iterator: pipelines created from them continue
+        from here."""
         extra = {"epochs": self._epochs.state(), "batch": self._batch, "at_end": self._at_end}
         return [p.checkpoint_with(extra) for p in self.pipelines]
 
@@ -416,14 +423,14 @@ def _cut(outputs: TensorList, n: int) -> TensorList:
 
 
 def checked_output_map(names: Sequence[Any] | None, pipelines: Sequence[Pipeline]) -> list[str]:
-    """Output names, by default those that the pipeline gives them. Raises ValueError where they repeat, or are not as
-    many as the outputs."""
+    """Return the output names, by default the pipeline's. Raises ValueError if a name repeats, or if their number
+    differs from the number of outputs."""
     if names is None:
         names = pipelines[0].output_names
         if not names:
             raise IteratorArgumentError(
-                "output_map is needed: the outputs of the pipeline have no names (a definition that returns a dict "
-                "gives them some, and so does a spec)"
+                "output_map is needed, because the outputs of the pipeline have no names (a definition that returns "
+                "a dict or a spec names them)"
             )
     flat = [n[0] if isinstance(n, tuple) else n for n in names]
     if len(set(flat)) != len(flat):

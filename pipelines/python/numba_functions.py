@@ -1,4 +1,4 @@
-"""fn.experimental.numba_function: functions that Numba compiles, which fill in outputs that were made for them."""
+"""fn.experimental.numba_function: functions compiled by Numba that write into preallocated outputs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def numba_function(
     device: str | None = None,
     **arguments: Any,
 ) -> Any:
-    """Call ``run_fn(out0, ..., in0, ...)``, compiled, for each sample; it fills in the outputs, which have no layout.
+    """Call ``run_fn(out0, ..., in0, ...)``, compiled, for each sample; it writes the outputs, which have no layout.
 
-    Shapes of outputs are those of the inputs, or what ``setup_fn(outs, ins)`` writes into ``outs[output][sample]``.
-    With ``batch_processing`` it is called once a batch, with lists of arrays. On a GPU it is a kernel of numba.cuda's,
-    started with ``blocks`` and ``threads_per_block`` for each sample. Raises ValueError where types and dimensions
-    contradict each other, or the inputs.
+    Outputs have the shapes of the inputs, or the shapes that ``setup_fn(outs, ins)`` writes into
+    ``outs[output][sample]``. With ``batch_processing`` the function is called once per batch, with lists of arrays. On
+    a GPU it is a numba.cuda kernel, launched with ``blocks`` and ``threads_per_block`` for each sample. Raises
+    ValueError if types and dimensions contradict each other or the inputs.
     """
     call = _Function(run_fn, _types(out_types), _types(in_types), _list(outs_ndim), _list(ins_ndim), setup_fn,
                      batch_processing, device == "gpu", blocks, threads_per_block)  # fmt: skip
@@ -52,7 +52,7 @@ def _types(value: Any) -> list[DALIDataType]:
 
 
 class _Function:
-    """The function as python_function calls it: with a list of arrays for each input."""
+    """The function in the form that python_function calls: with a list of arrays per input."""
 
     def __init__(
         self, run: Callable[..., Any], out_types: list[DALIDataType], in_types: list[DALIDataType],
@@ -88,8 +88,8 @@ class _Function:
         if self._batches:
             from numba.typed import List
 
-            given = [List([np.ascontiguousarray(a) for a in x]) for x in inputs]
-            run(*(List(o) for o in outs), *given)
+            inputs_of_batch = [List([np.ascontiguousarray(a) for a in x]) for x in inputs]
+            run(*(List(o) for o in outs), *inputs_of_batch)
         else:
             for arrays in zip(*outs, *inputs, strict=True):
                 run(*arrays)
@@ -107,11 +107,11 @@ class _Function:
         for k, (arrays, wanted, ndim) in enumerate(zip(inputs, self.in_types, self._ins_ndim, strict=True)):
             if len(arrays) and (from_numpy(arrays[0].dtype) != wanted or arrays[0].ndim != ndim):
                 got = f"{from_numpy(arrays[0].dtype).name} of {arrays[0].ndim} dimensions"
-                raise ArgumentValueError(f"numba_function: input {k} is {got}; in_types and ins_ndim promise "
+                raise ArgumentValueError(f"numba_function: input {k} is {got}; in_types and ins_ndim declare "
                                          f"{wanted.name} of {ndim}")  # fmt: skip
 
     def _shapes(self, inputs: Sequence[Any]) -> list[Any]:
-        """The shapes of every output: an array [samples, dimensions]."""
+        """Return the shapes of every output as an array [samples, dimensions]."""
         n = len(inputs[0]) if inputs else 0
         ins = [
             np.array([a.shape for a in x], np.int64).reshape(n, d) for x, d in zip(inputs, self._ins_ndim, strict=True)
@@ -121,7 +121,7 @@ class _Function:
         outs: list[Any] = [np.zeros((n, d), np.int64) for d in self._outs_ndim]
         self._setup(outs, ins)
         if any((o < 0).any() for o in outs):
-            raise ArgumentValueError("numba_function: setup_fn gave a negative extent")
+            raise ArgumentValueError("numba_function: setup_fn set a negative length")
         return outs
 
     def _on_gpu(self, inputs: Sequence[Any], shapes: Sequence[Any]) -> Any:
@@ -144,7 +144,7 @@ class _Function:
 
 
 class NumbaFunction:
-    """`numba_function` as a class: made with arguments, called with inputs."""
+    """`numba_function` as a class: created with arguments, called with inputs."""
 
     def __init__(
         self, run_fn: Callable[..., Any], out_types: Any, in_types: Any, outs_ndim: Any, ins_ndim: Any,

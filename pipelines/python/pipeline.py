@@ -1,4 +1,4 @@
-"""Pipeline: DALI's class. A graph written in Python, compiled and run by the same engine as a YAML spec."""
+"""Pipeline: DALI's class. A graph written in Python is compiled and run by the same engine as a YAML spec."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ P = ParamSpec("P")
 def _takes_what(
     other: Callable[Concatenate[Any, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
-    """A constructor that takes the arguments of ``other``, for type checkers and readers."""
+    """Return a decorator for a constructor with the signature and docstring of ``other``, for type checkers and
+    readers."""
 
     def like(method: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
         method.__doc__ = other.__doc__
@@ -54,10 +55,10 @@ def _takes_what(
 
 
 class Pipeline:
-    """A data-processing graph and the engine that runs it.
+    """A data-processing graph and the engine that runs it. For one thread at a time, except `feed_input`.
 
-    Use `pipeline_def`, or a Pipeline as context manager with `set_outputs`, or a subclass with `define_graph`. Its
-    parts: ``Settings`` (the arguments), ``Definition`` (the graph), ``Session`` (the engine at work).
+    Define it with `pipeline_def`, as a context manager with `set_outputs`, or in a subclass with `define_graph`. A
+    pipeline consists of ``Settings`` (the arguments), ``Definition`` (the graph) and ``Session`` (the running engine).
     """
 
     @_takes_what(Settings.__init__)
@@ -70,7 +71,7 @@ class Pipeline:
             self._session.set_up_by(self.iter_setup)
 
     def _shown(self) -> tuple[str, dict[str, Any], dict[str, DataNode] | None]:
-        """The pipeline for people: nothing is defined, built or run for it."""
+        """Return class name, settings and outputs for display, without defining, building or running the pipeline."""
         given, defined = self._settings, self._definition
         settings = {"batch_size": given.batch_size, "num_threads": given.num_threads, "device_id": given.device_id,
                     "seed": given.seed}  # fmt: skip
@@ -80,8 +81,8 @@ class Pipeline:
         return type(self).__name__, settings, dict(zip(names, defined.outputs, strict=True))
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"a {type(self).__name__} has threads and open files: it cannot be pickled or copied; make "
-                        "one in each process, or send what serialize() gives")  # fmt: skip
+        raise TypeError(f"a {type(self).__name__} has threads and open files: it cannot be pickled or copied; create "
+                        "one in each process, or send the result of serialize()")  # fmt: skip
 
     def __repr__(self) -> str:
         from .shown import as_text
@@ -104,7 +105,7 @@ class Pipeline:
 
     @staticmethod
     def current() -> Pipeline | None:
-        """The pipeline whose graph is being built."""
+        """Return the pipeline whose graph is being built."""
         return _current[-1] if _current else None
 
     @staticmethod
@@ -115,27 +116,27 @@ class Pipeline:
 
     @staticmethod
     def pop_current() -> None:
-        """Go back to the pipeline before."""
+        """Make the previous pipeline the current one again."""
         _current.pop()
         pop_builder()
 
     def define_graph(self) -> Any:
-        """Overridden in subclasses: call operators and return the outputs."""
+        """Call operators and return the outputs; overridden in subclasses."""
         raise NotImplementedError("override define_graph, or use set_outputs or pipeline_def")
 
     def set_outputs(self, *output_data_nodes: Any) -> None:
         """Set the outputs; numbers and arrays become constants. Raises TypeError for anything else."""
         if self._session.built is not None:
-            raise RuntimeError("the pipeline is built already: its outputs cannot be changed")
+            raise RuntimeError("the pipeline is already built: its outputs cannot be changed")
         with self:
             self._definition.set_outputs(output_data_nodes)
 
     def define_outputs(self, result: Any) -> None:
-        """Set the outputs to the result of a definition: one value, several, or a dict of them by name."""
+        """Set the outputs to the result of a definition: one value, several, or a dict of values by name."""
         self.set_outputs(*self._definition.several(result))
 
     def add_sink(self, edge: DataNode) -> None:
-        """Keep ``edge`` and what it depends on, although no output needs it."""
+        """Keep ``edge`` and the operators that it depends on, although no output needs them."""
         self._definition.add_sink(edge)
 
     def _define(self) -> None:
@@ -152,7 +153,7 @@ class Pipeline:
         return self._settings.target()
 
     def build(self) -> None:
-        """Compile the graph, open the data sets and start worker processes; the first run does it by itself."""
+        """Compile the graph, open the data sets and start worker processes; the first run does this if needed."""
         if self._session.built is not None:
             return
         restored = None if self._settings.checkpoint is None else parse_checkpoint(self._settings.checkpoint)
@@ -166,7 +167,7 @@ class Pipeline:
                 self._restore(restored)
 
     def start_py_workers(self) -> None:
-        """Start the processes of parallel external_sources; call it before anything touches a GPU when they fork."""
+        """Start the processes of parallel external_sources. If they fork, call it before the program uses a GPU."""
         self.build()
         self._session.start_workers()
 
@@ -178,42 +179,43 @@ class Pipeline:
 
     @property
     def num_outputs(self) -> int:
-        """How many outputs a run gives."""
+        """Number of outputs of a run."""
         self._define()
         assert self._definition.outputs is not None
         return len(self._definition.outputs)
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Names of the outputs: keys of the dict that the definition returned, or a spec's; empty without."""
+        """Names of the outputs: keys of the dict that the definition returned, or the spec's names; else empty."""
         self._define()
         return tuple(self._definition.names or ())
 
     def output_dtype(self) -> list[DALIDataType | None]:
-        """The types that the outputs must have; None where any is allowed."""
+        """Return the types that the outputs must have; None if any is allowed."""
         return self._each(self._settings.output_dtype)
 
     def output_ndim(self) -> list[int | None]:
-        """The numbers of dimensions that the outputs must have; None where any is allowed."""
+        """Return the numbers of dimensions that the outputs must have; None if any is allowed."""
         return self._each(self._settings.output_ndim)
 
     def output_layout(self) -> list[str | None]:
-        """The layouts that the outputs must have; None where any is allowed."""
+        """Return the layouts that the outputs must have; None if any is allowed."""
         return self._each(self._settings.output_layout)
 
     def _each(self, value: Any) -> list[Any]:
         return list(value) if isinstance(value, (list, tuple)) else [value] * self.num_outputs
 
     def reader_meta(self, name: str | None = None) -> dict[str, Any]:
-        """Sizes and sharding of the reader ``name``, or of all by name. Raises SpecError where
-        there is no such reader."""
+        """Return sizes and sharding of the reader ``name``, or of all readers by name. Raises SpecError if there is no
+        such reader."""
         self.build()
         self._session.open()
         assert self._session.sources is not None
         return meta_of({n: reader_facts(op, order) for _, n, op, _, order in self._session.sources.readers}, name)
 
     def epoch_size(self, name: str | None = None) -> Any:
-        """Samples of an epoch of the reader ``name``, over all shards and with padding, or of all readers by name."""
+        """Return the samples of an epoch of the reader ``name``, over all shards and with padding, or of all readers by
+        name."""
         meta = self.reader_meta(name)
         if name is not None:
             return meta["epoch_size_padded"]
@@ -223,34 +225,37 @@ class Pipeline:
         self, filename: str | os.PathLike[str], *, show_tensors: bool = False, show_ids: bool | None = None,
         use_colors: bool = False,
     ) -> None:  # fmt: skip
-        """Write the graph as a Graphviz file, with tensors as nodes and stages in colours where asked."""
+        """Write the graph as a Graphviz file, optionally with tensors as nodes (``show_tensors``) and stages in
+        colors."""
         del show_ids
         Path(filename).write_text(to_dot(self.plan.graph, show_tensors=show_tensors, use_colors=use_colors))
 
     # -- running ------------------------------------------------------------------------------------------------
 
     def iter_setup(self) -> None:
-        """Overridden in subclasses: called before every iteration, to `feed_input`. Raise StopIteration at the end."""
+        """Feed the next iteration with `feed_input`; overridden in subclasses and called before every iteration. Raise
+        StopIteration at the end."""
 
     def schedule_run(self) -> None:
-        """Start the next iteration without waiting for it; the first time, as many as the queue is deep. Raises
-        RuntimeError where the program called `run` before."""
+        """Start the next iteration without waiting for it; the first call fills the queue. Raises RuntimeError if the
+        program called `run` before."""
         self._api.check(PipelineAPIType.SCHEDULED)
         self.build()
         self._session.schedule()
 
     def run(self, cuda_stream: Any = None, /, **pipeline_inputs: Any) -> tuple[TensorList, ...]:
-        """The next batch: one TensorList an output. Named inputs are fed to the external_sources of these names.
+        """Return the next batch: one TensorList per output. Named inputs are fed to the external_sources of these
+        names.
 
-        Raises StopIteration where a source has ended (until `reset`), KeyError for an unknown input,
-        RuntimeError where inputs are named, but batches are prefetched, or where the program called `schedule_run`.
+        Raises StopIteration if a source has ended (until `reset`), KeyError for an unknown input, RuntimeError if
+        inputs are named although batches are prefetched, or if the program called `schedule_run`.
         """
         self.build()
         session = self._session
         if pipeline_inputs:
             if self._settings.exec_pipelined and self._settings.deepest_queue > 1:
                 raise RuntimeError("run(name=data) needs a pipeline with prefetch_queue_depth=1 or "
-                                   "exec_pipelined=False: else other batches would come first")  # fmt: skip
+                                   "exec_pipelined=False: otherwise prefetched batches come first")  # fmt: skip
             for name, data in pipeline_inputs.items():
                 self.feed_input(name, data)
         with self._api.scope(PipelineAPIType.BASIC):
@@ -259,23 +264,24 @@ class Pipeline:
             return self.outputs(cuda_stream)
 
     def outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
-        """The outputs of the oldest iteration that was scheduled. Raises StopIteration where there is none left."""
+        """Return the outputs of the oldest scheduled iteration. Raises StopIteration if there is none."""
         return self.share_outputs(cuda_stream)
 
     def share_outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
-        """As `outputs`. Batches are never overwritten: they stay as they are for as long as they are referred to."""
-        del cuda_stream  # outputs are complete when they are handed out
+        """Return the outputs like `outputs`. Batches are never overwritten: they stay valid as long as they are
+        referenced."""
+        del cuda_stream  # outputs are complete when they are returned
         self._api.check(PipelineAPIType.SCHEDULED)
         return self._session.take()
 
     def release_outputs(self) -> None:
-        """Do nothing: memory is freed when the last reference to a batch goes."""
+        """Do nothing: memory is freed with the last reference to a batch."""
         self._api.check(PipelineAPIType.SCHEDULED)
 
-    # names that iterators of 2019 to 2022 know, which were written by hand for DALI
+    # Names that iterators of 2019 to 2022, written by hand for DALI, use.
 
     def _prefetch(self) -> None:
-        """Schedule as many iterations as the queue is deep; none if it is full."""
+        """Schedule iterations until the queue is full."""
         self.build()
         self._session.prefetch()
 
@@ -309,38 +315,39 @@ class Pipeline:
         self._api.check(type)
 
     def _say_renamed(self, name: str) -> None:
-        warn(f"Pipeline._{name} is DALI's old name of {name}", Warning)
+        warn(f"Pipeline._{name} is DALI's old name for {name}", Warning)
 
     def output_stream(self) -> int:
-        """The stream on which outputs are complete: the default one, as they are waited for before they are given."""
+        """Return the stream on which outputs are complete: the default one, because outputs are complete before they
+        are returned."""
         return 0
 
     def reset(self) -> None:
-        """Begin a new epoch of the sources, if the last one ended."""
+        """Begin a new epoch of the sources, if the last one has ended."""
         self._session.reset()
 
     def empty(self) -> bool:
-        """Nothing is scheduled that was not handed out."""
+        """Return whether all scheduled batches have been returned."""
         return self._session.in_flight == 0
 
     def feed_input(
         self, data_node: DataNode | str, data: Any, layout: str | None = None, cuda_stream: Any = None,
         use_copy_kernel: bool = False,
     ) -> None:  # fmt: skip
-        """Give the next batch to an external_source without a source: an array (N, ...) or a list of arrays. It is
+        """Pass the next batch to an external_source without a source: an array (N, ...) or a list of arrays. It is
         copied, unless the external_source has ``no_copy``.
 
-        With ``blocking=True`` a run waits for it, in another thread. Raises KeyError for a name that is no
-        external_source, RuntimeError where it has a source of its own.
+        With ``blocking=True`` a run waits for it, in another thread. Raises KeyError if the name is not an
+        external_source, RuntimeError if that has its own source.
         """
         del cuda_stream, use_copy_kernel
-        found = self._input(data_node)
-        if found.has_source:
-            raise RuntimeError(f"{found.name} has a source: it cannot be fed by feed_input")
-        found.feed(data, layout)
+        fed_input = self._input(data_node)
+        if fed_input.has_source:
+            raise RuntimeError(f"{fed_input.name} has a source: it cannot be fed by feed_input")
+        fed_input.feed(data, layout)
 
     def input_feed_count(self, input_name: str) -> int:
-        """How many batches the input needs before the first run."""
+        """Return the number of batches that the input needs before the first run."""
         self._input(input_name)
         return self._settings.deepest_queue if self._settings.exec_pipelined else 1
 
@@ -349,10 +356,12 @@ class Pipeline:
         return self._session.input(node)
 
     def executor_statistics(self) -> dict[str, dict[str, Any]]:
-        """For every operator: calls, samples, bytes in and out, seconds on CPU and GPU, and DALI's memory sizes.
+        """Return, for every operator: calls, samples, bytes in and out, seconds on CPU and GPU, and DALI's memory
+        sizes.
 
-        ``real_memory_size`` and ``reserved_memory_size`` are the bytes that all outputs of one call take on average;
-        ``remembered_bytes`` is what the operator keeps about the data set for the next epoch (setting ``remember``).
+        ``real_memory_size`` and ``reserved_memory_size`` are the average bytes of all outputs of one call;
+        ``remembered_bytes`` is the size of the operator's cache about the data set for the next epoch (setting
+        ``remember``).
         """
         table, remembered = {}, self._session.remembered()
         for name, n in self._session.stats.nodes.items():
@@ -367,7 +376,8 @@ class Pipeline:
         return table
 
     def external_source_shm_statistics(self) -> dict[str, list[int]]:
-        """Shared memory of parallel external_sources: bytes of the blocks, whole and for each sample of a batch."""
+        """Return the shared memory of parallel external_sources: bytes of each block, in total and per sample of a
+        batch."""
         sizes = self._session.shared_memory()
         return {"capacities": sizes, "per_sample_capacities": [s // self._settings.batch_size for s in sizes]}
 
@@ -380,7 +390,8 @@ class Pipeline:
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         session = getattr(self, "_session", None)
-        if session is None or session.sources is None or ending():  # then modules go, too, and the system closes files
+        # at exit, modules are gone and the system closes files
+        if session is None or session.sources is None or ending():
             return
         engine, close_inputs = session.let_go()
         if engine is not None:
@@ -391,12 +402,12 @@ class Pipeline:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def checkpoint(self, filename: str | os.PathLike[str] | None = None) -> bytes:
-        """The state after the last batch that was handed out, as JSON: positions, of constant size. Give it to the
-        constructor of an equal pipeline to go on from there; also written to ``filename``, if given."""
+        """Return the state after the last returned batch, as JSON: positions, of constant size. Pass it to the
+        constructor of an equal pipeline to continue from there. Also written to ``filename``, if given."""
         return self.checkpoint_with({}, filename)
 
     def checkpoint_with(self, extra: Mapping[str, Any], filename: str | os.PathLike[str] | None = None) -> bytes:
-        """As `checkpoint`, with plain data of an iterator's beside it."""
+        """Return a checkpoint like `checkpoint`, with the state ``extra`` of an iterator."""
         plan = self.plan
         self._session.open()
         assert self._session.sources is not None
@@ -420,29 +431,29 @@ class Pipeline:
         self._session.iteration, self._session.epoch = state["iteration"], state["epoch"]
         for i in self._session.inputs.values():
             if i.has_source and not i.is_function:
-                warn(f"{i.name}: its source is an iterable, which is read again up to the checkpoint; use a "
+                warn(f"{i.name}: its source is an iterable, which is read from the start up to the checkpoint; use a "
                      "callable that takes SampleInfo or BatchInfo")  # fmt: skip
             i.skip(self._session.iteration)
 
     @property
     def is_restored_from_checkpoint(self) -> bool:
-        """The pipeline goes on from a checkpoint."""
+        """Whether the pipeline continues from a checkpoint."""
         return self._settings.checkpoint is not None
 
     @property
     def restored_extra(self) -> Mapping[str, Any]:
-        """The iterator's part of the checkpoint that this pipeline was restored from."""
+        """The iterator's state in the checkpoint that this pipeline was restored from."""
         if self._settings.checkpoint is None:
             return {}
-        found: Mapping[str, Any] = parse_checkpoint(self._settings.checkpoint)["extra"]
-        return found
+        extra: Mapping[str, Any] = parse_checkpoint(self._settings.checkpoint)["extra"]
+        return extra
 
     # -- as text ------------------------------------------------------------------------------------------------
 
     def serialize(self, define_graph: Any = None, filename: str | os.PathLike[str] | None = None) -> bytes:
-        """The graph and the arguments of this pipeline as JSON; external_sources lose their source.
+        """Return the graph and the arguments of this pipeline as JSON; external_sources lose their source.
 
-        Raises SpecError for arguments that are no plain data (Python functions).
+        Raises SpecError for arguments that JSON cannot represent (Python functions).
         """
         if define_graph is not None:
             if not callable(define_graph):
@@ -464,29 +475,29 @@ class Pipeline:
         cls, serialized_pipeline: bytes | str | None = None, filename: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> Pipeline:  # fmt: skip
-        """The pipeline that was serialised, here or by DALI, built. ``kwargs`` take the place of its arguments.
+        """Return the built pipeline of a serialized text, from here or from DALI. ``kwargs`` replace its arguments.
 
-        Raises ValueError where not exactly one of text and file is given, SpecError for what cannot be read.
+        Raises ValueError unless exactly one of text and file is given, SpecError for a text that cannot be read.
         """
         if (serialized_pipeline is None) == (filename is None):
-            raise ValueError("give either serialized_pipeline or filename")
+            raise ValueError("pass either serialized_pipeline or filename")
         data = Path(filename).read_bytes() if filename is not None else serialized_pipeline
         assert data is not None
         builder, edges, arguments = _parsed(data)
-        made = cls(**{**arguments, **kwargs})
-        made._definition.adopt(builder, edges)
-        made.build()
-        return made
+        pipeline = cls(**{**arguments, **kwargs})
+        pipeline._definition.adopt(builder, edges)
+        pipeline.build()
+        return pipeline
 
     def deserialize_and_build(self, serialized_pipeline: bytes | str) -> None:
-        """Take the graph of a serialised pipeline, and build it."""
+        """Replace the graph by that of a serialized pipeline, and build it."""
         builder, edges, _ = _parsed(serialized_pipeline)
         self._definition.adopt(builder, edges)
         self.build()
 
     def to_yaml(self, names: Sequence[str] | None = None) -> str:
-        """The graph and the settings as the text of a spec, with outputs called ``names`` (or as the definition's dict
-        calls them). What is for Python alone is left out: ``output_dtype`` and its like, processes, checkpoints.
+        """Return the graph and the settings as the text of a spec, with outputs called ``names`` (or as in the
+        definition's dict). Settings for Python only are omitted: ``output_dtype`` and similar, processes, checkpoints.
 
         Raises SpecError for Python functions.
         """
@@ -501,7 +512,7 @@ class Pipeline:
             raise SpecError(f"{len(called)} names for {len(keys)} outputs")
         graph = self._definition.builder.build({c: edges[k] for c, k in zip(called, keys, strict=True)})
         if self._settings.seed is not None and any(isinstance(n.op, Split) for n in graph.nodes):
-            # YAML writes branches down in another order, by which seeds are dealt out: they are written, too
+            # YAML lists branches in another order, which determines the seeds: so these are written explicitly.
             graph = prune(graph)
             seeds = assign_seeds(graph, self._settings.seed)
             graph = replace(graph, nodes=tuple(replace(n, seed=seeds.get(n.id, n.seed)) for n in graph.nodes))
@@ -512,64 +523,64 @@ class Pipeline:
 
     @property
     def max_batch_size(self) -> int:
-        """Samples a batch, at most; 0 where it was not set."""
+        """Largest number of samples per batch; 0 if it was not set."""
         return self._settings.batch_size
 
     batch_size = max_batch_size
 
     @property
     def num_threads(self) -> int:
-        """CPU worker threads."""
+        """Number of CPU worker threads."""
         return self._settings.num_threads
 
     @property
     def device_id(self) -> int | tuple[int, ...] | None:
-        """The GPU, or several, or None for the CPU alone."""
+        """The GPU, several GPUs, or None for the CPU alone."""
         return self._settings.device_id
 
     @property
     def seed(self) -> int | None:
-        """The seed, None if it was drawn."""
+        """The seed; None if it was drawn at random."""
         return self._settings.seed
 
     @property
     def exec_pipelined(self) -> bool:
-        """Iterations overlap."""
+        """Whether iterations overlap."""
         return self._settings.exec_pipelined
 
     @property
     def exec_async(self) -> bool:
-        """Iterations run beside the program."""
+        """Whether iterations run concurrently with the program."""
         return self._settings.exec_async
 
     @property
     def exec_separated(self) -> bool:
-        """CPU and GPU stages have queues of different depths."""
+        """Whether CPU and GPU stages have queues of different depths."""
         return isinstance(self._settings.prefetch, Mapping)
 
     @property
     def exec_dynamic(self) -> bool:
-        """GPU results may go back to CPU operators: always so here, unless it was switched off."""
+        """Whether GPU results may go back to CPU operators: always so here, unless it was switched off."""
         return self._settings.exec_dynamic
 
     @property
     def prefetch_queue_depth(self) -> int | Mapping[str, int]:
-        """As it was given."""
+        """The constructor's argument."""
         return self._settings.prefetch
 
     @property
     def cpu_queue_size(self) -> int:
-        """Batches that CPU stages work ahead."""
+        """Number of batches that CPU stages compute ahead."""
         return self._settings.cpu_queue_size
 
     @property
     def gpu_queue_size(self) -> int:
-        """Batches that GPU stages work ahead."""
+        """Number of batches that GPU stages compute ahead."""
         return self._settings.gpu_queue_size
 
     @property
     def set_affinity(self) -> bool:
-        """As it was given; threads are left to the system."""
+        """The constructor's argument, without effect: the system assigns threads to cores."""
         return self._settings.set_affinity
 
     @property
@@ -584,41 +595,41 @@ class Pipeline:
 
     @property
     def stream_policy(self) -> Any:
-        """As it was given; there is one stream for each batch in flight."""
+        """The constructor's argument, without effect: there is one stream per batch in flight."""
         return self._settings.stream_policy
 
     @property
     def concurrency(self) -> Any:
-        """As it was given; operators of several batches run at the same time."""
+        """The constructor's argument, without effect: operators of several batches run at the same time."""
         return self._settings.concurrency
 
     @property
     def enable_memory_stats(self) -> bool:
-        """As it was given; statistics are always taken."""
+        """The constructor's argument, without effect: statistics are always collected."""
         return self._settings.memory_stats
 
     @property
     def py_num_workers(self) -> int:
-        """Processes of parallel external_sources."""
+        """Number of processes of parallel external_sources."""
         return self._settings.py_num_workers
 
     @property
     def py_start_method(self) -> str:
-        """How those are started: fork or spawn."""
+        """Start method of these processes: fork or spawn."""
         return self._settings.py_start_method
 
     @property
     def settings(self) -> RunSettings:
-        """The settings that DALI has not: rng, parity, isolation and so on."""
+        """Settings that DALI does not have: rng, parity, isolation and so on."""
         return self._settings.run
 
     def enable_api_check(self, enable: bool) -> None:
-        """Refuse mixtures of `run`, iterators and `schedule_run` (the default), or allow them."""
+        """Enable (the default) or disable the check that `run`, iterators and `schedule_run` are not mixed."""
         self._api.wanted = enable
 
 
 def _parsed(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]]:
-    """A serialised pipeline: JSON as it is written here, or DALI's protobuf. Raises SpecError."""
+    """Parse a serialized pipeline: JSON as written here, or DALI's protobuf. Raises SpecError."""
     if isinstance(data, str) or data.lstrip()[:1] in (b"{", b""):
         return parse_pipeline(data)
     from ..spec.dali_file import graph_of
@@ -627,11 +638,11 @@ def _parsed(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], dict[str,
 
 
 def _signature() -> inspect.Signature:
-    """The constructor's, with every setting of a run by name."""
-    given = list(inspect.signature(Settings.__init__).parameters.values())[1:-1]
+    """Return the constructor's signature, with every setting of a run by name."""
+    arguments = list(inspect.signature(Settings.__init__).parameters.values())[1:-1]
     kind = inspect.Parameter.KEYWORD_ONLY
-    rest = [inspect.Parameter(n, kind, default=p.default) for n, p in parameters(RunSettings).items()]
-    return inspect.Signature([*given, *rest])
+    settings = [inspect.Parameter(n, kind, default=p.default) for n, p in parameters(RunSettings).items()]
+    return inspect.Signature([*arguments, *settings])
 
 
 Pipeline.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""pipeline_def: a function that calls operators becomes a factory of pipelines."""
+"""pipeline_def: a decorator that turns a function that calls operators into a factory of pipelines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pipeline_def(
 ) -> Any:
     """Turn a function that calls operators and returns outputs into a factory of pipelines.
 
-    Keyword arguments of Pipeline may be given here or, overriding, when the factory is called. With
+    Keyword arguments of Pipeline are set here or, with precedence, when the factory is called. With
     ``enable_conditionals``, `if`, `and`, `or` and `not` work on DataNodes, sample by sample.
     """
     defaults = {"enable_conditionals": enable_conditionals, **pipeline_kwargs}
@@ -41,7 +41,7 @@ def pipeline_def(
     return _factory(fn, defaults=defaults)
 
 
-class experimental:  # noqa: N801  # a namespace of DALI's
+class experimental:  # noqa: N801 # the name of DALI's namespace
     """DALI's experimental names."""
 
     @overload
@@ -59,7 +59,8 @@ class experimental:  # noqa: N801  # a namespace of DALI's
         fn: Callable[..., Any] | None = None, /, *, debug: bool = False, enable_conditionals: bool = False,
         **pipeline_kwargs: Any,
     ) -> Any:  # fmt: skip
-        """As `pipeline_def`. With ``debug`` operators run as they are called, and ``.get()`` gives their data."""
+        """Turn a function into a factory of pipelines, see `pipeline_def`. With ``debug`` operators run when they are
+        called, and ``.get()`` returns their data."""
         defaults = {"enable_conditionals": enable_conditionals, "debug": debug, **pipeline_kwargs}
         if fn is None:
             return functools.partial(_factory, defaults=defaults)
@@ -67,29 +68,29 @@ class experimental:  # noqa: N801  # a namespace of DALI's
 
 
 def _factory(fn: Callable[..., Any], *, defaults: Mapping[str, Any]) -> Callable[..., Pipeline]:
-    own = inspect.signature(fn).parameters
-    hides = any(p.kind is p.VAR_KEYWORD for p in own.values())
+    fn_parameters = inspect.signature(fn).parameters
+    hides = any(p.kind is p.VAR_KEYWORD for p in fn_parameters.values())
     known = set(inspect.signature(Pipeline).parameters) | set(_OWN)
 
     @functools.wraps(fn)
     def create(*args: Any, **kwargs: Any) -> Pipeline:
-        if hides:  # said here, so that the rest of a file can be used
+        if hides:  # raised here, so that the rest of the file stays usable
             raise TypeError(
                 f"{fn.__name__}(): a definition cannot take **kwargs: they would hide arguments of Pipeline"
             )
         _check_known(defaults, known, fn)
-        mine = {k: v for k, v in kwargs.items() if k in own}
-        rest = {k: v for k, v in kwargs.items() if k not in own}
-        _check_known(rest, known, fn)
-        given = {**defaults, **rest}
-        conditionals, debug = given.pop("enable_conditionals", False), given.pop("debug", False)
+        fn_arguments = {k: v for k, v in kwargs.items() if k in fn_parameters}
+        pipeline_arguments = {k: v for k, v in kwargs.items() if k not in fn_parameters}
+        _check_known(pipeline_arguments, known, fn)
+        settings = {**defaults, **pipeline_arguments}
+        conditionals, debug = settings.pop("enable_conditionals", False), settings.pop("debug", False)
         definition = autograph.converted(fn) if conditionals else fn
         if debug:
-            return DebugPipeline(functools.partial(definition, *args, **mine), **given)
-        pipeline = Pipeline(**given)
+            return DebugPipeline(functools.partial(definition, *args, **fn_arguments), **settings)
+        pipeline = Pipeline(**settings)
         with pipeline, in_user_code() if conditionals else contextlib.nullcontext():
-            result = definition(*args, **mine)
-        if result is not None:  # else the definition, or the program, calls set_outputs
+            result = definition(*args, **fn_arguments)
+        if result is not None:  # otherwise the definition or the program calls set_outputs
             pipeline.define_outputs(result)
         return pipeline
 

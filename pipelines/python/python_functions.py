@@ -1,4 +1,4 @@
-"""fn.python_function and its like."""
+"""fn.python_function and fn.dl_tensor_python_function: operators that call Python functions."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ def python_function(
     bytes_per_sample_hint: int | None = None,
     keeps_layouts: bool = False,
 ) -> Any:
-    """Call ``function`` with the arrays of each sample (NumPy, CuPy on a GPU), or with lists of them for whole batches
-    (``batch_processing``). It returns an array, or a tuple of ``num_outputs`` arrays. ``output_layouts`` is one for
-    all outputs, or one for each; ``keeps_layouts`` gives those without one that of the input at their place.
+    """Call ``function`` with the arrays of each sample (NumPy; CuPy on a GPU), or with lists of them for whole batches
+    (``batch_processing``). It returns an array, or a tuple of ``num_outputs`` arrays. ``output_layouts`` is one layout
+    for all outputs, or one per output; with ``keeps_layouts``, outputs without a layout get that of the input with the
+    same index.
 
-    A function without outputs (``num_outputs=0``) is kept although nothing depends on it.
+    A function without outputs (``num_outputs=0``) is called although no output depends on it.
     """
     del bytes_per_sample_hint
     if not callable(function):
-        raise SpecError(f"python_function: needs function=, something callable, got {function!r}")
+        raise SpecError(f"python_function: needs function=, a callable, got {function!r}")
     return _called(
         PythonFunction, inputs, function, num_outputs, batch_processing, output_layouts, device, name, preserve,
         keeps_layouts=keeps_layouts,
@@ -52,8 +53,8 @@ def _called(
     args = {"function": function, "arity": num_outputs, "batch_processing": batch_processing,
             "output_layouts": layouts, "keeps_layouts": keeps_layouts, "device": device, "name": name,
             "preserve": preserve or num_outputs == 0}  # fmt: skip
-    made = apply(op, inputs, args)
-    return None if num_outputs == 0 and isinstance(made, DataNode) else made
+    outputs = apply(op, inputs, args)
+    return None if num_outputs == 0 and isinstance(outputs, DataNode) else outputs
 
 
 @wrap("dl_tensor_python_function")
@@ -65,16 +66,16 @@ def dl_tensor_python_function(
     synchronize_stream: bool = True,
     **arguments: Any,
 ) -> Any:
-    """Call ``function`` with a DLPack capsule for each input, or with lists of them (``batch_processing``). It returns
-    capsules, or whatever speaks DLPack. On a GPU, ``synchronize_stream`` waits for the data before the call."""
+    """Call ``function`` with a DLPack capsule per input, or with lists of them (``batch_processing``). It returns
+    capsules, or objects that support DLPack. On a GPU, ``synchronize_stream`` waits for the data before the call."""
     if not callable(function):
-        raise SpecError(f"dl_tensor_python_function: needs function=, something callable, got {function!r}")
+        raise SpecError(f"dl_tensor_python_function: needs function=, a callable, got {function!r}")
     call = DLTensorFunction(function, batch_processing, synchronize_stream)
     return _called(DLTensorPythonFunction, inputs, call, num_outputs, batch_processing, **arguments)
 
 
 class DLTensorFunction:
-    """A function of DLPack capsules as a function of arrays."""
+    """A function of arrays that calls a function of DLPack capsules."""
 
     def __init__(self, function: Callable[..., Any], batches: bool, waits: bool) -> None:
         self._function, self._batches, self._waits = function, batches, waits
@@ -102,12 +103,12 @@ class DLTensorFunction:
 
 def _capsule(array: Any) -> Any:
     if isinstance(array, np.ndarray) and not array.flags.writeable:
-        array = array.copy()  # DLPack cannot say that memory is not to be written to
+        array = array.copy()  # DLPack has no flag for read-only memory
     return array.__dlpack__()
 
 
 class _Speaker:
-    """A capsule as what `from_dlpack` takes."""
+    """A capsule as an object that `from_dlpack` accepts."""
 
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
         self._capsule, self._device = capsule, device
@@ -120,7 +121,7 @@ class _Speaker:
 
 
 def _array(value: Any) -> Any:
-    """The array in a capsule; anything else as it is."""
+    """Return the array in a capsule; any other value unchanged."""
     if type(value).__name__ != "PyCapsule":
         return value
     try:

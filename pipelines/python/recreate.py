@@ -1,4 +1,4 @@
-"""A pipeline made again: the same graph, with other settings, from its beginning."""
+"""Copies of pipelines with other settings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from .pipeline import Pipeline
 
 
 def recreate(pipeline: Pipeline, **arguments: Any) -> Pipeline:
-    """A pipeline with the graph of ``pipeline``, sources included; ``arguments`` take the place of its own.
+    """Return a new pipeline with the graph of ``pipeline``, including its sources. ``arguments`` replace the settings
+    of ``pipeline``.
 
-    Raises what Pipeline raises for its arguments.
+    Raises the exceptions of Pipeline's constructor.
     """
     edges = pipeline._named_outputs()
     cls = SpecPipeline if isinstance(pipeline, SpecPipeline) else Pipeline
-    made = cls(**{**pipeline._settings.arguments(), **arguments})
-    made._definition.adopt(GraphBuilder.of(pipeline._definition.builder.nodes), edges)
-    made._definition.names = pipeline._definition.names
-    return made
+    created = cls(**{**pipeline._settings.arguments(), **arguments})
+    created._definition.adopt(GraphBuilder.of(pipeline._definition.builder.nodes), edges)
+    created._definition.names = pipeline._definition.names
+    return created

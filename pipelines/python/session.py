@@ -1,4 +1,5 @@
-"""Session: a built pipeline at work - data sets, inputs, worker processes, engine and counters; one of its parts."""
+"""Session: the running state of a built pipeline: data sets, inputs, worker processes, engine and counters. Owned by
+`Pipeline`."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from .tensors import TensorList, tensor_list
 
 
 class Session:
-    """The engine runs ahead as far as its queues let it. The program's thread owns all fields here."""
+    """The running state of one `Pipeline`, which owns it. The engine runs ahead as far as its queues allow. Only the
+    program's thread uses the fields."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -39,16 +41,16 @@ class Session:
         self.sources: Sources | None = None
         self.stats = Stats()
         self.taken = 0
-        """Position after the last batch that was handed out."""
+        """Position after the last batch that was returned."""
         self.dropped: list[Dropped] = []
-        """Samples that are missing in it, and why."""
+        """Samples missing from that batch, with the reasons."""
         self.next = 0
-        """Position of the next batch that is scheduled."""
+        """Position of the next batch to schedule."""
         self.iteration = 0
-        """Of the next batch that is scheduled, in its epoch."""
+        """Index of the next batch to schedule, within its epoch."""
         self.epoch = 0
         self.in_flight = 0
-        """Batches scheduled and not handed out."""
+        """Number of batches that are scheduled and not returned."""
         self.prefetched = False
         self.ended = False
         self._opened = False
@@ -58,24 +60,24 @@ class Session:
         self._engine: Engine | None = None
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._edges: list[Edge] = []
-        """The outputs."""
+        """Edges of the outputs."""
         self._outputs = 0
-        """How many there are."""
+        """Number of outputs."""
         self._promised = False
-        """Types, dimensions or layouts are promised for them."""
+        """Whether the pipeline's arguments declare types, dimensions or layouts of the outputs."""
         self._setup: Callable[[], Callable[[], None] | None] = lambda: None
         self._own_setup = False
 
     def set_up_by(self, method: Callable[[], None]) -> None:
-        """Call the bound ``method`` before every iteration. It is held weakly: threads must not keep a pipeline alive
-        that the program has dropped."""
+        """Call the bound ``method`` before every iteration. It is referenced weakly, because threads must not keep a
+        pipeline alive that the program has dropped."""
         self._setup = weakref.WeakMethod(method)
         self._own_setup = True
 
     # -- building -----------------------------------------------------------------------------------------------
 
     def build(self, graph: Graph, target: Target, outputs: int) -> None:
-        """Compile the graph and, unless a reader is to wait for the first run, open the data sets."""
+        """Compile the graph and, unless a reader has ``lazy_init``, open the data sets."""
         self._outputs = outputs
         promoting = self._settings.promote_to_gpu
         self.built = compile_graph(graph, target, self._settings.run_seed, promoting=promoting)
@@ -90,12 +92,13 @@ class Session:
                 idle = sorted(set(range(node.op.num_outputs)) - self._used(node.id))
                 if idle:
                     listed = ", ".join(map(str, idle))
-                    warn(f"{node.name}: the source gives {node.op.num_outputs} outputs, of which {listed} (from 0 on) "
-                         "are not used; let the source compute the others alone", Warning)  # fmt: skip
+                    warn(f"{node.name}: the source returns {node.op.num_outputs} outputs, of which {listed} "
+                         "(counted from 0) are not used; make the source return only the others", Warning)  # fmt: skip
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
-        """Where the body raises, the pipeline is not built: what failed may be put right and tried again."""
+        """Context manager that undoes the building if its body raises, so that the program can fix the cause and try
+        again."""
         try:
             yield
         except BaseException:
@@ -120,11 +123,11 @@ class Session:
         return self.built
 
     def open(self) -> None:
-        """Open the data sets and start worker processes, once. Raises RuntimeError where they were closed."""
-        plan = self.plan  # building it may have opened them
+        """Open the data sets and start worker processes, once. Raises RuntimeError if the pipeline was closed."""
+        plan = self.plan  # building the plan may have opened them
         if self._closed:
             raise RuntimeError(
-                "the pipeline is closed: its threads have ended and its data sets are closed; make it anew"
+                "the pipeline is closed: its threads have ended and its data sets are closed; create a new one"
             )
         if self._opened:
             return
@@ -140,22 +143,22 @@ class Session:
         for node in plan.graph.nodes:
             if node.id in self.sources.states and not isinstance(node.op, Reader):
                 state = self.sources.states[node.id]
-                made = input_of(node, state, self._settings.batch_size, self._used(node.id))
-                self._opened_inputs[node.name] = made
+                fed_input = input_of(node, state, self._settings.batch_size, self._used(node.id))
+                self._opened_inputs[node.name] = fed_input
         if self._settings.checkpointing:
             for i in self._opened_inputs.values():
                 i.say_if_lost()
         self.start_workers()
 
     def _used(self, node: int) -> set[int]:
-        """The outputs of node number ``node`` that other nodes or the program need."""
+        """Return the outputs of node number ``node`` that other nodes or the program need."""
         graph = self.plan.graph
         edges = [e for n in graph.nodes for e in (*n.inputs, *n.args.values())] + [*graph.outputs.values()]
         return {e.output for e in edges if e.node == node}
 
     @property
     def inputs(self) -> dict[str, Input]:
-        """Inputs that are fed, or ask a source, by their names."""
+        """Inputs that the program feeds or that have a source, by name."""
         self.open()
         return self._opened_inputs
 
@@ -165,30 +168,30 @@ class Session:
         parallel = [i for i in self.inputs.values() if isinstance(i, SourceInput) and i.op.parallel and i.has_source]
         if not parallel or self._workers is not None or self._settings.py_num_workers < 1:
             return
-        given = [
+        parallel_sources = [
             ParallelSource(i.name, i.op.source, i.op.arity, i.op.batch, i.op.batch_info, i.wants_info, i.is_function,
                            i.op.cycle)
             for i in parallel
         ]  # fmt: skip
         depths, settings = {i.name: i.op.prefetch_queue_depth for i in parallel}, self._settings
-        self._workers = WorkerPool(given, settings.batch_size, depths, settings.py_num_workers,
+        self._workers = WorkerPool(parallel_sources, settings.batch_size, depths, settings.py_num_workers,
                                    settings.py_start_method, settings.py_callback_pickler)  # fmt: skip
         for i in parallel:
             i.workers = self._workers
 
     def shared_memory(self) -> list[int]:
-        """Bytes of the blocks that worker processes share."""
+        """Return the bytes of the blocks that worker processes share."""
         return self._workers.capacities() if self._workers is not None else []
 
     # -- running ------------------------------------------------------------------------------------------------
 
     @property
     def self_driven(self) -> bool:
-        """Nothing has to be asked of the program before a batch: the engine runs ahead as far as its queues let it."""
+        """Whether batches need nothing from the program: the engine then runs ahead as far as its queues allow."""
         return not self.inputs and not self._own_setup
 
     def engine(self) -> Engine:
-        """The running engine, started when it is first asked for."""
+        """Return the running engine, started at the first call."""
         if self._engine is None:
             plan = self.plan
             self.open()
@@ -217,17 +220,18 @@ class Session:
         return self._engine
 
     def remembered(self) -> dict[str, int]:
-        """Bytes that operators keep about the data set, by their names; nothing where none may."""
-        kept = None if self._engine is None else self._engine.services.remembered
-        return {} if kept is None else {n.name: kept.nbytes(n.op) for n in self.plan.graph.nodes}
+        """Return the bytes that operators cache about the data set, by their names; empty if caching is off."""
+        cache = None if self._engine is None else self._engine.services.remembered
+        return {} if cache is None else {n.name: cache.nbytes(n.op) for n in self.plan.graph.nodes}
 
     def _read_ahead(self, plan: Plan) -> int:
-        """Batches that may wait before the device, read or being read: many are read at once, by few threads each."""
+        """Return the number of batches that may be read ahead of the device. Many batches are read at once, by a few
+        threads each."""
         depth, ahead = self._settings.cpu_queue_size, plan.target.device == "gpu" and self.self_driven
         return ahead_for(depth, self._settings.num_threads, asked=not ahead)
 
     def schedule_one(self) -> None:
-        """Ask for the data of one more batch and put it on its way."""
+        """Get the data of one more batch and schedule it."""
         if self.ended:
             return
         engine = self.engine()
@@ -247,7 +251,7 @@ class Session:
         batches = [i.batches(data) for i, data in zip(inputs, polled, strict=True)]
         n = len(batches[0][0]) if batches else self._settings.batch_size
         if len(batches) > 1 and any(len(b[0]) != n for b in batches):
-            listed = ", ".join(f"{i.name} gave {len(b[0])}" for i, b in zip(inputs, batches, strict=True))
+            listed = ", ".join(f"{i.name} has {len(b[0])}" for i, b in zip(inputs, batches, strict=True))
             raise JobError(f"the inputs of one iteration must have equally many samples: {listed}")
         for i, outputs in zip(inputs, batches, strict=True):
             i.state.put(self.next, outputs)
@@ -258,21 +262,21 @@ class Session:
         engine.request_next()
 
     def can_feed(self) -> bool:
-        """Every input has data for one more batch."""
+        """Return whether every input has data for one more batch."""
         for i in self.inputs.values():
             if not i.ready:
                 return self._own_setup
         return True
 
     def schedule(self) -> None:
-        """Start the next iteration without waiting for it; the first time, as many as the queue is deep."""
+        """Start the next iteration without waiting for it; the first call fills the queue."""
         if self.prefetched or not self._settings.exec_pipelined:
             self.schedule_one()
         else:
             self.prefetch()
 
     def prefetch(self) -> None:
-        """Start iterations until the queue is full, an input that is fed has no more data, or the sources end."""
+        """Start iterations until the queue is full, a fed input has no more data, or the sources end."""
         for k in range(self.in_flight, self._settings.deepest_queue):
             if k and not self.can_feed():
                 break
@@ -280,8 +284,8 @@ class Session:
         self.prefetched = True
 
     def take(self) -> tuple[TensorList, ...]:
-        """The outputs of the oldest iteration that was scheduled. Raises StopIteration where there is none left, and
-        what made that one fail: it is gone then, too."""
+        """Return the outputs of the oldest scheduled iteration, which is then removed even if it failed. Raises
+        StopIteration if there is none, and the error that made it fail."""
         if self.in_flight == 0:
             raise StopIteration
         try:
@@ -299,7 +303,7 @@ class Session:
         return result
 
     def reset(self) -> None:
-        """Begin a new epoch of the sources, if the last one ended."""
+        """Begin a new epoch of the sources, if the last one has ended."""
         if not self.ended:
             return
         self.ended = False
@@ -310,17 +314,17 @@ class Session:
             i.reset()
 
     def input(self, node: DataNode | str) -> Input:
-        """The input that ``node`` names. Raises KeyError, TypeError."""
+        """Return the input that ``node`` names. Raises KeyError, TypeError."""
         if not isinstance(node, (str, DataNode)):
-            raise TypeError(f"an input goes by its name or its DataNode, got {node!r}")
+            raise TypeError(f"an input is given by its name or its DataNode, got {node!r}")
         name = node if isinstance(node, str) else node.builder.nodes[node.edge.node].name
         if name not in self.inputs:
             known = ", ".join(self.inputs) or "none"
-            raise KeyError(f"{name!r} is no external_source of this pipeline that an output needs; it has: {known}")
+            raise KeyError(f"{name!r} is not an external_source of this pipeline that an output needs; it has: {known}")
         return self.inputs[name]
 
     def check_outputs(self, outputs: tuple[TensorList, ...]) -> None:
-        """Raises RuntimeError where outputs are not as the pipeline's arguments promise."""
+        """Raise RuntimeError if outputs differ from the declarations in the pipeline's arguments."""
         checks: list[tuple[str, Any, Any]] = [
             ("dtype", self._settings.output_dtype, lambda t: t.dtype),
             ("ndim", self._settings.output_ndim, lambda t: t.batch.ndim),
@@ -335,10 +339,10 @@ class Session:
             for i, (want, output) in enumerate(zip(each, outputs, strict=True)):
                 if want is not None and of(output) != want:
                     got, need = (_shown(v) for v in (of(output), want))
-                    raise RuntimeError(f"output {i} has {what} {got}; output_{what} promises {need}")
+                    raise RuntimeError(f"output {i} has {what} {got}; output_{what} requires {need}")
 
     def let_go(self) -> tuple[Engine | None, Callable[[], None]]:
-        """The engine, which is to be stopped, and a function that closes its inputs then."""
+        """Detach the engine, for the caller to stop, and return it with a function that then closes its inputs."""
         self._closed = self._opened
         engine, workers, sources = self._engine, self._workers, self.sources
         self._engine = self._workers = self.sources = None
@@ -354,11 +358,11 @@ class Session:
         return engine, close_inputs
 
 
-# Generators that the engine's threads hold must not hold the pipeline: it stops the threads when nobody refers to it.
+# Generators that the engine's threads use must not refer to the pipeline, which stops the threads when it is deleted.
 
 
 def _is_launched(plan: Plan) -> bool:
-    """There is nothing to do ahead of the program: a GPU makes every batch from its number alone."""
+    """Return whether nothing can be computed ahead: a GPU makes every batch from its number alone."""
     return all(n.stage == "gpu" and (n.inputs or n.op.replayable) for n in plan.graph.nodes)
 
 

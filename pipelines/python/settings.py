@@ -1,4 +1,4 @@
-"""Settings: the arguments of Pipeline, checked."""
+"""Settings: the checked arguments of Pipeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _said: set[str] = set()
 
 
 class StreamPolicy(enum.Enum):
-    """DALI's choice of CUDA streams; accepted without effect: there is one for each batch in flight."""
+    """DALI's choice of CUDA streams. Accepted without effect: there is one stream per batch in flight."""
 
     SINGLE = 1
     PER_BACKEND = 2
@@ -30,7 +30,7 @@ class StreamPolicy(enum.Enum):
 
 
 class OperatorConcurrency(enum.Enum):
-    """DALI's choice of what runs at the same time; accepted without effect: operators of several batches do."""
+    """DALI's choice of concurrency. Accepted without effect: operators of several batches run at the same time."""
 
     NONE = 0
     BACKEND = 1
@@ -38,14 +38,14 @@ class OperatorConcurrency(enum.Enum):
 
 
 def say_once(name: str, why: str) -> None:
-    """Warn that an argument of Pipeline means nothing here, once a process."""
+    """Warn that an argument of Pipeline has no effect here, once per process."""
     if name not in _said:
         _said.add(name)
         warn(f"Pipeline argument {name!r} has no effect: {why}")
 
 
 class Settings:
-    """The arguments of a pipeline, checked: one of its parts."""
+    """The checked arguments of a pipeline. Created and owned by `Pipeline`."""
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class Settings:
         promote_to_gpu: bool = True,
         **settings: Any,
     ) -> None:
-        """``device_id`` may name several GPUs, which is not DALI's either: batches are dealt to them in turns, and
-        come in order, the same as from one; those that stay on a GPU are on the GPU of their turn.
+        """``device_id`` may name several GPUs, unlike in DALI. Batches are distributed to them in turn, and arrive in
+        order, with the same values as from one GPU; batches that stay on a GPU are on the GPU of their turn.
 
-        ``on_error`` is not DALI's: what a sample that fails costs (fail | skip | replace). Nor is
-        ``promote_to_gpu``: run a CPU operator on the GPU if only GPU operators read its results, ``x.gpu()`` among
-        them, and the results are equal to the bit (decoders of images and audio, resizing). Nor are the ``settings``:
-        ``rng``, ``parity``, ``isolation``, ``decode_timeout``, ``memory``, ``upload``; docs/spec.md has their values.
+        Not in DALI: ``on_error``, the effect of a sample that fails (fail | skip | replace); ``promote_to_gpu``, which
+        runs a CPU operator on the GPU if only GPU operators, including ``x.gpu()``, read its results and the results
+        are equal to the bit (decoders of images and audio, resizing); and the ``settings`` ``rng``, ``parity``,
+        ``isolation``, ``decode_timeout``, ``memory``, ``upload``; docs/spec.md has their values.
 
         Raises ValueError for impossible sizes and settings, TypeError for wrong types and unknown settings.
         """
@@ -94,19 +94,19 @@ class Settings:
             raise ValueError(f"num_threads must be positive, got {threads}")
         for t in output_dtype if isinstance(output_dtype, (list, tuple)) else [output_dtype]:
             if t is not None and not isinstance(t, DALIDataType):
-                raise TypeError(f"output_dtype must be types.DALIDataType, a list of these, or None, got {t!r}")
+                raise TypeError(f"output_dtype must be types.DALIDataType, a list of them, or None, got {t!r}")
             if t is DALIDataType.NO_TYPE:
-                raise ValueError("output_dtype must not be NO_TYPE; None stands for any type")
+                raise ValueError("output_dtype must not be NO_TYPE; use None for any type")
         if output_ndim is not None:
             for n in output_ndim if isinstance(output_ndim, (list, tuple)) else [output_ndim]:
                 if n is not None and _integer("output_ndim", n) < 0:
                     raise ValueError(f"output_ndim must not be negative, got {n}")
         for layout in output_layout if isinstance(output_layout, (list, tuple)) else [output_layout]:
             if layout is not None and not isinstance(layout, str):
-                raise TypeError(f"output_layout must be text, a list of texts, or None, got {layout!r}")
+                raise TypeError(f"output_layout must be a string, a list of strings, or None, got {layout!r}")
         if checkpoint is not None and not isinstance(checkpoint, (bytes, str)):
-            raise TypeError(f"checkpoint must be what Pipeline.checkpoint() gave, got {checkpoint!r}")
-        # what it must be is known when the pipeline is built
+            raise TypeError(f"checkpoint must be a result of Pipeline.checkpoint(), got {checkpoint!r}")
+        # whether a batch size is needed is checked when the pipeline is built
         self.batch_size = 0 if batch_size is None else max(_integer("batch_size", batch_size), 0)
         self.auto_threads = threads == -1
         self.num_threads = threads_of("auto") if self.auto_threads else threads
@@ -138,44 +138,44 @@ class Settings:
 
     @property
     def exec_dynamic(self) -> bool:
-        """GPU results may go back to CPU operators: always so here, unless it was switched off."""
+        """Whether GPU results may go back to CPU operators: always so here, unless it was switched off."""
         return (
             self.asked_exec_dynamic if self.asked_exec_dynamic is not None else not isinstance(self.prefetch, Mapping)
         )
 
     @property
     def cpu_queue_size(self) -> int:
-        """Batches that CPU stages work ahead."""
+        """Number of batches that CPU stages compute ahead."""
         return self.prefetch["cpu_size"] if isinstance(self.prefetch, Mapping) else self.prefetch
 
     @property
     def gpu_queue_size(self) -> int:
-        """Batches that GPU stages work ahead."""
+        """Number of batches that GPU stages compute ahead."""
         return self.prefetch["gpu_size"] if isinstance(self.prefetch, Mapping) else self.prefetch
 
     @property
     def deepest_queue(self) -> int:
-        """The larger of both."""
+        """The larger of the two queue sizes."""
         return max(self.cpu_queue_size, self.gpu_queue_size)
 
     def target(self) -> Target:
-        """The device that ``device_id`` names; the CPU, with a warning, on a machine without GPUs."""
+        """Return the device for ``device_id``; on a machine without GPUs, the CPU, with a warning."""
         if self.device_id is None:
             return Target("cpu")
-        wanted = (self.device_id,) if isinstance(self.device_id, int) else self.device_id
+        requested = (self.device_id,) if isinstance(self.device_id, int) else self.device_id
         if gpu_count() == 0:
-            say_once("device_id", f"GPU {self.device_id} was asked for, but this machine has no GPU that can be used "
-                     "(`dali-run doctor` says why); the pipeline runs on the CPU")  # fmt: skip
+            say_once("device_id", f"GPU {self.device_id} was requested, but this machine has no usable GPU "
+                     "(`dali-run doctor` shows the reason); the pipeline runs on the CPU")  # fmt: skip
             return Target("cpu")
-        return Target("gpu", wanted, auto_mixed=False)
+        return Target("gpu", requested, auto_mixed=False)
 
     def check_batch_size(self) -> None:
-        """Raises ValueError where no batch size was given."""
+        """Raise ValueError if no batch size was set."""
         if self.batch_size < 1:
             raise ValueError("batch_size must be set to a positive number before the pipeline is built")
 
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, as far as they are plain data."""
+        """Return the constructor's arguments, except Python objects."""
         return {
             "batch_size": self.batch_size, "num_threads": self.num_threads, "device_id": self.device_id,
             "seed": self.seed, "exec_pipelined": self.exec_pipelined,
@@ -190,22 +190,22 @@ class Settings:
         }  # fmt: skip
 
     def section(self) -> dict[str, Any]:
-        """The ``pipeline:`` section of a spec: settings that are not the default there."""
+        """Return the ``pipeline:`` section of a spec: settings that differ from the defaults there."""
         several = (self.device_id,) if isinstance(self.device_id, int) else self.device_id
-        given: dict[str, Any] = {"batch_size": self.batch_size}
+        section: dict[str, Any] = {"batch_size": self.batch_size}
         if not self.auto_threads:
-            given["num_threads"] = self.num_threads
-        given["device"] = "cpu" if several is None else "gpu:" + ",".join(map(str, several))
+            section["num_threads"] = self.num_threads
+        section["device"] = "cpu" if several is None else "gpu:" + ",".join(map(str, several))
         if self.seed is not None:
-            given["seed"] = self.seed
+            section["seed"] = self.seed
         default = SpecSettings()
         if self.prefetch != default.prefetch_cpu:
-            given["prefetch_queue_depth"] = self.prefetch
-        return {**given, **self.run.to_dict()}
+            section["prefetch_queue_depth"] = self.prefetch
+        return {**section, **self.run.to_dict()}
 
 
 def _integer(name: str, value: Any) -> int:
-    """An integer, or a float that is one, as DALI takes for seeds."""
+    """Return an integer, also for a float with an integer value, which DALI accepts for seeds."""
     try:
         return int(value) if isinstance(value, float) and value.is_integer() else index(value)
     except TypeError:
@@ -219,19 +219,19 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
 
 
 def _member(name: str, value: Any, kind: type[enum.Enum]) -> Any:
-    """``value``, a member of ``kind`` or its name; None stays."""
+    """Return ``value``, a member of ``kind`` or the name of one; None stays None."""
     if value is None or isinstance(value, kind):
         return value
     return kind[_one_of(name, value, tuple(kind.__members__))]
 
 
 def _checked_devices(device_id: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
-    """A GPU, several, or None; negative numbers mean none, as in DALI."""
+    """Return a GPU, several GPUs, or None; negative numbers mean None, as in DALI."""
     if device_id is None:
         return None
     if not isinstance(device_id, Sequence) or isinstance(device_id, (str, bytes)):
-        one = _integer("device_id", device_id)
-        return one if one >= 0 else None
+        number = _integer("device_id", device_id)
+        return number if number >= 0 else None
     several = tuple(_integer("device_id", i) for i in device_id)
     if not several or min(several) < 0 or len(set(several)) < len(several):
         raise ValueError(f"device_id takes a number, or different numbers from 0 on, got {list(several)}")
@@ -242,12 +242,12 @@ def _checked_depth(depth: int | Mapping[str, int]) -> int | Mapping[str, int]:
     if isinstance(depth, Mapping) and set(depth) != {"cpu_size", "gpu_size"}:
         raise ValueError(f"prefetch_queue_depth is a number or {{'cpu_size': x, 'gpu_size': y}}, got {dict(depth)}")
     try:
-        known = {k: index(v) for k, v in depth.items()} if isinstance(depth, Mapping) else index(depth)
+        depths = {k: index(v) for k, v in depth.items()} if isinstance(depth, Mapping) else index(depth)
     except TypeError:
         raise TypeError(f"prefetch_queue_depth takes integers, got {depth!r}") from None
-    if min(known.values() if isinstance(known, dict) else [known]) < 1:
+    if min(depths.values() if isinstance(depths, dict) else [depths]) < 1:
         raise ValueError(f"prefetch_queue_depth must be positive, got {depth}")
-    return known
+    return depths
 
 
 def _say_ignored(
@@ -265,4 +265,4 @@ def _say_ignored(
     if concurrency is not None:
         say_once("concurrency", "operators of several batches run at the same time")
     if set_affinity:
-        say_once("set_affinity", "threads are left to the system")
+        say_once("set_affinity", "the system assigns threads to cores")

@@ -1,4 +1,4 @@
-"""Pipelines and DataNodes as text and as pictures: what Python prints and what notebooks show of them."""
+"""Display of pipelines and DataNodes, as text for Python's prompt and as HTML with a drawing for notebooks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def boxes_of(outputs: Mapping[str, DataNode]) -> list[Box]:
-    """The nodes that lead to ``outputs``, in an order in which they can run; nothing is built or changed. Conditionals
-    are left out: what follows them is shown with what came before."""
+    """Return a box per node that leads to ``outputs``, in an order in which they can run. Nothing is built or changed.
+    Conditionals are omitted: boxes after them are connected to those before."""
     boxes: list[Box] = []
     places: dict[tuple[int, int], int] = {}
     ends: list[Box] = []
@@ -41,18 +41,18 @@ def boxes_of(outputs: Mapping[str, DataNode]) -> list[Box]:
 
 
 _LONGEST = 60
-"""Characters of a value that are shown."""
+"""Largest number of displayed characters of a value."""
 
 
 def _settings(node: Node) -> dict[str, str]:
-    """The constants that the operator was given, where they are not the default: ``size`` -> ``[224, 224]``."""
-    found = {}
+    """Return the operator's constant arguments that differ from the defaults: ``size`` -> ``[224, 224]``."""
+    texts = {}
     for p in parameters(type(node.op)).values():
         value = getattr(node.op, p.name, p.default)
         if p.name not in node.args and (p.required or not _same(value, p.default)):
             text = " ".join(_text(value).split())
-            found[p.name] = text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
-    return found
+            texts[p.name] = text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
+    return texts
 
 
 def _text(value: Any) -> str:
@@ -73,33 +73,34 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _before(output: DataNode) -> list[Node]:
-    """The nodes that ``output`` needs, sorted."""
+    """Return the nodes that ``output`` needs, sorted."""
     nodes = output.builder.nodes
-    wanted, found = [output.edge.node], set()
-    while wanted:
-        i = wanted.pop()
-        if i not in found:
-            found.add(i)
-            wanted += [e.node for e in nodes[i].reads]
-    return [nodes[i] for i in sorted(found)]
+    pending, needed = [output.edge.node], set()
+    while pending:
+        i = pending.pop()
+        if i not in needed:
+            needed.add(i)
+            pending += [e.node for e in nodes[i].reads]
+    return [nodes[i] for i in sorted(needed)]
 
 
 def _ends(
     output: DataNode, edges: Iterable[Edge], places: Mapping[tuple[int, int], int]
 ) -> tuple[tuple[int, int | None], ...]:
-    """The boxes at the other end of ``edges``, through conditionals, and which output it is where there are several."""
+    """Return the boxes where ``edges`` begin, looking through conditionals, with the index of the output if there are
+    several."""
     nodes = output.builder.nodes
-    found: dict[tuple[int, int | None], None] = {}
-    wanted = list(edges)[::-1]
-    while wanted:
-        edge = wanted.pop()
+    ends: dict[tuple[int, int | None], None] = {}
+    pending = list(edges)[::-1]
+    while pending:
+        edge = pending.pop()
         node = nodes[edge.node]
         if isinstance(node.op, (Split, Merge)):
-            wanted += list(node.inputs)[::-1]
+            pending += list(node.inputs)[::-1]
         else:
             number = edge.output if node.op.num_outputs > 1 else None
-            found[places[id(output.builder), node.id], number] = None
-    return tuple(found)
+            ends[places[id(output.builder), node.id], number] = None
+    return tuple(ends)
 
 
 def _stage(node: Node, boxes: list[Box], inputs: tuple[int, ...]) -> str:
@@ -110,12 +111,12 @@ def _stage(node: Node, boxes: list[Box], inputs: tuple[int, ...]) -> str:
 
 
 def settings_line(settings: Mapping[str, Any]) -> str:
-    """``batch_size=64, num_threads=4``."""
+    """Return settings as text: ``batch_size=64, num_threads=4``."""
     return ", ".join(f"{name}={value!r}" for name, value in settings.items())
 
 
 def as_text(kind: str, settings: Mapping[str, Any], outputs: Mapping[str, DataNode] | None) -> str:
-    """A pipeline on some lines: settings, then a line for each operator and output."""
+    """Return a pipeline as text: settings, then one line per operator and output."""
     head = f"{kind}({settings_line(settings)})"
     if outputs is None:
         return f"{head}: not defined yet"
@@ -123,7 +124,7 @@ def as_text(kind: str, settings: Mapping[str, Any], outputs: Mapping[str, DataNo
 
 
 def as_html(kind: str, settings: Mapping[str, Any], outputs: Mapping[str, DataNode] | None) -> str:
-    """The same as HTML, with the graph as a drawing."""
+    """Return a pipeline as HTML, with the graph as a drawing."""
     from html import escape
 
     head = f"<p><b>{escape(kind)}</b> {escape(settings_line(settings))}</p>"

@@ -1,4 +1,4 @@
-"""Stubs: the typed signatures of fn and ops, for type checkers and editors, generated from the registry."""
+"""Type stubs of fn and ops for type checkers and editors, generated from the operator registry by `make docs`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PLAIN = {bool: "bool", int: "int", float: "float", str: "str", DALIDataType: "D
 
 
 def functions_stub() -> str:
-    """The text of fn.pyi."""
+    """Return the text of fn.pyi."""
     return _HEAD.format(title="DALI's operators as functions.", dots="") + _tree(_function, str)
 
 
@@ -48,10 +48,10 @@ def tree(
     entries: Mapping[str, T], write: Callable[[str, T, str], Iterator[str]],
     first: Mapping[str, Iterable[str]] | None = None, alias: bool = False,
 ) -> list[str]:  # fmt: skip
-    """The lines of all ``entries``, by their dotted names: folders are classes with static members, which begin with
-    the lines ``first`` has for them. ``write`` gives the lines of a name, its value and an indent. With ``alias`` an
-    outer class has another name at first: mypy knows classes by their full names, and dali_run.ops.decoders.Image is
-    the operator of the module decoders."""
+    """Return the lines of all ``entries``, by their dotted names. Folders become classes with static members, which
+    begin with the lines in ``first``. ``write`` returns the lines for a name, its value and an indent. With ``alias``,
+    an outer class first gets another name: mypy identifies classes by their full names, and dali_run.ops.decoders.Image
+    is the operator of the module decoders."""
     root: dict[str, Any] = {}
     for name, value in entries.items():
         at = root
@@ -110,7 +110,7 @@ def _inputs(cls: type[Operator]) -> Iterator[str]:
 
 
 def parameter_text(p: Parameter, per_sample: str = "DataNode") -> str:
-    """An argument as it stands in a signature; one that may come as an input is of the type ``per_sample``, too."""
+    """Return an argument as text of a signature; one that may be an input also accepts the type ``per_sample``."""
     kind = _type(p.type)
     if p.arg.per_sample:
         kind = f"{per_sample} | {kind}"
@@ -146,13 +146,13 @@ def _type(tp: Any) -> str:
 
 
 def _result(cls: type[Operator]) -> str:
-    """The result's type as long as the arguments do not change it; a DataNode can be unpacked as far as types go."""
+    """Return the type of the result for default arguments. A DataNode can be unpacked as far as types are concerned."""
     number = usual_outputs(cls)
     return "Any" if number is None else "DataNode" if number == 1 else "list[DataNode]"
 
 
 def usual_outputs(cls: type[Operator]) -> int | None:
-    """How many outputs there are as long as the arguments do not change it; None where that is not known."""
+    """Return the number of outputs for default arguments; None if it is unknown."""
     if "num_outputs" not in {n for c in cls.__mro__[:-1] if c is not Operator for n in c.__dict__}:
         return 1
     fields = _Defaults({p.name: p.default for p in parameters(cls).values() if p.default is not dataclasses.MISSING})
@@ -164,24 +164,24 @@ def usual_outputs(cls: type[Operator]) -> int | None:
 
 
 class _Defaults:
-    """Stands for an operator that was called without arguments."""
+    """Stand-in for an operator that was called without arguments."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.__dict__.update(given)
 
 
 def summary(cls: type[Operator]) -> str:
-    """The first paragraph about an operator, for a docstring."""
+    """Return the first paragraph of an operator's docstring, for a stub."""
     text = inspect.cleandoc(cls.__doc__ or cls.name).split("\n\n")[0]
     return " ".join(text.split()).replace("\\", "\\\\").replace('"""', "'''")
 
 
 def _wrapped(cls: type[Operator]) -> str:
-    """The signature of a function that is not generated."""
-    given = inspect.signature(WRAPPERS[cls.name]).parameters.values()
+    """Return the signature of a function that is written by hand."""
+    wrapper_parameters = inspect.signature(WRAPPERS[cls.name]).parameters.values()
     parts: list[str] = []
     star = False
-    for p in given:
+    for p in wrapper_parameters:
         if p.kind is p.KEYWORD_ONLY and not star:
             parts.append("*")
             star = True
@@ -198,7 +198,7 @@ def _wrapped(cls: type[Operator]) -> str:
 
 
 def classes_stub() -> str:
-    """The text of the stub of ops: its operator classes."""
+    """Return the text of the stub of ops: its operator classes."""
     head = _HEAD.format(title="The ground floor, and DALI's operator classes.", dots=".")
     return head + _OWN_MEMBERS + _tree(_class, class_name, alias=True)
 

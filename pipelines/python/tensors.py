@@ -1,7 +1,7 @@
-"""TensorList and Tensor: what `Pipeline.run` returns. Thin views of a Batch with DALI's names; nothing is copied.
+"""TensorList and Tensor: the results of `Pipeline.run`. They are thin views of a Batch with DALI's methods; nothing is
+copied.
 
-What changes one of them (`set_layout`, `reinterpret`, `squeeze`, `reset`) changes how this view reads the data, for
-nobody else.
+Methods that change a tensor (`set_layout`, `reinterpret`, `squeeze`, `reset`) change only this view of the data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _ANY_DIRECTION = 4
 
 
 class Tensor(OneArray):
-    """One sample. NumPy (`__array_interface__`), CuPy (`__cuda_array_interface__`) and DLPack see it without a copy."""
+    """One sample. NumPy (`__array_interface__`), CuPy (`__cuda_array_interface__`) and DLPack read it without a
+    copy."""
 
     def __init__(self, array: Any, layout: str | None = None, source_info: str = "") -> None:
         self.array = array
@@ -39,65 +40,66 @@ class Tensor(OneArray):
         return from_numpy(self.array.dtype)
 
     def shape(self) -> list[int]:
-        """Extents."""
+        """Return the lengths of the dimensions."""
         return [int(d) for d in self.array.shape]
 
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return int(self.array.ndim)
 
     def layout(self) -> str:
-        """Layout, for example ``HWC``."""
+        """Return the layout, for example ``HWC``."""
         return self._layout
 
     def set_layout(self, layout: str | None) -> None:
-        """Name the dimensions anew; nothing moves. Raises ValueError where ``layout`` names another number of them."""
+        """Rename the dimensions; no data is moved. Raises ValueError if ``layout`` has another number of letters."""
         self._layout = _fitting(layout, self.array.ndim)
 
     def get_property(self, key: str) -> str | None:
-        """``layout`` or ``source_info``; None where it is not set, and for other keys."""
+        """Return ``layout`` or ``source_info``; None if it is not set, and for other keys."""
         return {"layout": self._layout, "source_info": self._source_info}.get(key) or None
 
     def source_info(self) -> str:
-        """Where the sample came from."""
+        """Return the origin of the sample."""
         return self._source_info
 
     def as_cpu(self) -> Tensor:
-        """The same on the host; itself where it is there."""
+        """Return the tensor on the host; itself if it is there."""
         if isinstance(self.array, np.ndarray):
             return self
         return TensorCPU(_on_host(self.array), self._layout, self._source_info)
 
     def data_ptr(self) -> int:
-        """Address of the first element."""
+        """Return the address of the first element."""
         return address_of(self.array)
 
     def copy_to_external(
         self, ptr: Any, cuda_stream: Any = None, non_blocking: bool = False, use_copy_kernel: bool = False
     ) -> None:
         """Copy the elements, packed, to memory of the same device at ``ptr`` (ctypes.c_void_p, or the address), which
-        must have room for them. On a GPU: on ``cuda_stream`` (by default the default stream), waiting for the copy
-        unless ``non_blocking``. ``use_copy_kernel`` is taken without effect. Raises ValueError for a null pointer."""
+        must be large enough. On a GPU, the copy runs on ``cuda_stream`` (by default the default stream), and the call
+        waits for it unless ``non_blocking``. ``use_copy_kernel`` has no effect. Raises ValueError for a null
+        pointer."""
         del use_copy_kernel
         copy_out(self.array, ptr, cuda_stream, non_blocking)
 
     def reinterpret(self, new_type: DALIDataType) -> None:
-        """Read the same bytes as ``new_type``. Raises RuntimeError where its elements have another size."""
+        """Read the same bytes as ``new_type``. Raises RuntimeError if its elements have another size."""
         self.array = self.array.view(_of_same_size(self.array.dtype, new_type))
 
     def squeeze(self, dim: int | None = None) -> bool:
-        """Leave out the dimensions of extent 1, or ``dim`` if it is one; whether there were any.
+        """Remove the dimensions of length 1, or only ``dim`` if it has length 1. Return whether any was removed.
 
-        Raises RuntimeError where there is no such dimension.
+        Raises RuntimeError if there is no dimension ``dim``.
         """
         ndim = self.array.ndim
         if dim is not None and not -ndim <= dim < ndim:
             raise RuntimeError(f"there is no dimension {dim} in a tensor of {ndim} dimensions")
-        asked = range(ndim) if dim is None else [dim % ndim]
-        gone = [d for d in asked if self.array.shape[d] == 1]
-        self.array = self.array.reshape([n for d, n in enumerate(self.array.shape) if d not in gone])
-        self._layout = "".join(letter for d, letter in enumerate(self._layout) if d not in gone)
-        return bool(gone)
+        candidates = range(ndim) if dim is None else [dim % ndim]
+        removed = [d for d in candidates if self.array.shape[d] == 1]
+        self.array = self.array.reshape([n for d, n in enumerate(self.array.shape) if d not in removed])
+        self._layout = "".join(letter for d, letter in enumerate(self._layout) if d not in removed)
+        return bool(removed)
 
     def __repr__(self) -> str:
         return _described("Tensor", isinstance(self.array, np.ndarray), self.dtype, self._layout,
@@ -114,10 +116,11 @@ class Tensor(OneArray):
 
 
 class TensorCPU(Tensor):
-    """A sample on the host, also of one's own: from whatever is an array there."""
+    """A sample on the host. Programs can also create one from any array on the host."""
 
     def __init__(self, b: Any, layout: str | None = None, source_info: str = "", is_pinned: bool = False) -> None:
-        """``is_pinned`` is taken for DALI's sake. Raises TypeError for what is no array on the host."""
+        """``is_pinned`` is accepted for compatibility with DALI. Raises TypeError if ``b`` is not an array on the
+        host."""
         array = b if isinstance(b, np.ndarray) else as_array(b)
         if not isinstance(array, np.ndarray):
             raise TypeError("TensorCPU takes arrays on the host; this one is on a GPU: use TensorGPU")
@@ -125,17 +128,18 @@ class TensorCPU(Tensor):
 
 
 class TensorGPU(Tensor):
-    """A sample on a GPU, also of one's own: from CuPy arrays and their like."""
+    """A sample on a GPU. Programs can also create one from CuPy arrays and similar."""
 
     def __init__(self, object: Any, layout: str | None = None, source_info: str = "", device_id: int = -1) -> None:
-        """``device_id`` is taken for DALI's sake: an array knows where it is. Raises TypeError for one on the host."""
+        """``device_id`` is accepted for compatibility with DALI: the array determines the GPU. Raises TypeError for an
+        array on the host."""
         array = as_array(object)
         if isinstance(array, np.ndarray):
             raise TypeError("TensorGPU takes arrays on a GPU; this one is on the host: use TensorCPU")
         super().__init__(array, layout, source_info)
 
     def device_id(self) -> int:
-        """The GPU."""
+        """Return the number of the GPU."""
         return int(self.array.device.id)
 
     @property
@@ -145,7 +149,7 @@ class TensorGPU(Tensor):
 
 
 class TensorList(ManyArrays):
-    """A batch as DALI shows it."""
+    """A batch with DALI's interface. Created by pipelines."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -165,7 +169,7 @@ class TensorList(ManyArrays):
         return (self[i] for i in range(len(self)))
 
     def at(self, i: int) -> Any:
-        """Sample ``i`` as an array (NumPy on the host, CuPy on a device), a view."""
+        """Return sample ``i`` as an array (NumPy on the host, CuPy on a device), a view."""
         return self[i].array
 
     @property
@@ -174,56 +178,58 @@ class TensorList(ManyArrays):
         return DALIDataType.NO_TYPE if self._is_reset else from_numpy(self.batch.dtype)
 
     def ndim(self) -> int:
-        """Dimensions of every sample."""
+        """Return the number of dimensions of every sample."""
         return self.batch.ndim
 
     def layout(self) -> str:
-        """Layout of the samples."""
+        """Return the layout of the samples."""
         return self.batch.layout
 
     def set_layout(self, layout: str | None) -> None:
-        """Name the dimensions of the samples anew; nothing moves. Raises ValueError where ``layout`` names another
-        number of them."""
+        """Rename the dimensions of the samples; no data is moved. Raises ValueError if ``layout`` has another number of
+        letters."""
         self.batch = self.batch.replace(layout=_fitting(layout, self.batch.ndim))
 
     def shape(self) -> list[tuple[int, ...]]:
-        """Shape of every sample."""
+        """Return the shape of every sample."""
         return [tuple(s) for s in self.batch.shapes.tolist()]
 
     def is_dense_tensor(self) -> bool:
-        """All samples have one shape, as `as_tensor` needs it; so they have where there are none."""
+        """Return whether all samples have one shape, as `as_tensor` requires; True for an empty batch."""
         return not len(self.batch) or self.batch.is_uniform
 
     def as_tensor(self) -> Tensor:
-        """The batch as one tensor with the samples along a new first dimension. Raises ValueError if it is ragged."""
+        """Return the batch as one tensor with a new first dimension for the samples. Raises ValueError if it is
+        ragged."""
         return _tensor(self.batch.dense(), f"N{self.batch.layout}" if self.batch.layout else "")
 
     def as_reshaped_tensor(self, shape: Sequence[int]) -> Tensor:
-        """The batch as one tensor of ``shape``, a view. Raises ValueError if it is ragged, or of other size."""
+        """Return the batch as one tensor of ``shape``, a view. Raises ValueError if it is ragged or has another
+        size."""
         dense = self.batch.dense()
         if math.prod(shape) != dense.size:
             raise RaggedError(f"the batch has {dense.size} elements, which do not fill the shape {list(shape)}")
         return _tensor(dense.reshape(tuple(shape)))
 
     def as_array(self) -> npt.NDArray[Any]:
-        """The batch as one NumPy array (host batches). Raises ValueError if it is ragged."""
+        """Return the batch as one NumPy array (host batches). Raises ValueError if it is ragged."""
         if not self.batch.on_host:
             raise TypeError("as_array is for host batches; use as_cpu() first")
         array: npt.NDArray[Any] = self.batch.dense()
         return array
 
     def as_cpu(self) -> TensorList:
-        """The same on the host; itself where it is there."""
+        """Return the batch on the host; itself if it is there."""
         if self.batch.on_host:
             return self
         return TensorListCPU(self.batch.replace(data=_on_host(self.batch.data)))
 
     def data_ptr(self) -> int:
-        """Address of the first sample."""
+        """Return the address of the first sample."""
         return self.data_at(0)
 
     def data_at(self, i: int) -> int:
-        """Address of sample ``i``."""
+        """Return the address of sample ``i``."""
         return self[i].data_ptr()
 
     def copy_to_external(
@@ -236,11 +242,11 @@ class TensorList(ManyArrays):
         copy_out(packed.data[start : start + int(packed.sizes.sum())], ptr, cuda_stream, non_blocking)
 
     def reinterpret(self, new_type: DALIDataType) -> None:
-        """Read the same bytes as ``new_type``. Raises RuntimeError where its elements have another size."""
+        """Read the same bytes as ``new_type``. Raises RuntimeError if its elements have another size."""
         self.batch = self.batch.replace(data=self.batch.data.view(_of_same_size(self.batch.dtype, new_type)))
 
     def reset(self) -> None:
-        """Let go of the data: no samples, no type, no layout are left."""
+        """Release the data: the list then has no samples, no type and no layout."""
         self.batch = Batch(
             np.empty(0, np.uint8), np.empty(0, np.int64), np.empty((0, 0), np.int32), "", Samples.numbered(0)
         )
@@ -274,45 +280,47 @@ class TensorList(ManyArrays):
 
 
 class TensorListCPU(TensorList):
-    """A batch on the host, also of one's own: from an array (N, ...), which is not copied, a list of arrays, one a
-    sample, or another batch."""
+    """A batch on the host. Programs can also create one from an array (N, ...), which is not copied, from a list of
+    arrays, one per sample, or from another batch."""
 
     def __init__(
         self, data: Any, layout: str | None = None, is_pinned: bool = False, *, contiguous: bool = True
     ) -> None:
-        """``is_pinned`` and ``contiguous`` are taken for DALI's sake. Raises TypeError and ValueError."""
+        """``is_pinned`` and ``contiguous`` are accepted for compatibility with DALI. Raises TypeError and
+        ValueError."""
         super().__init__(_batch(data, layout))
 
     @staticmethod
     def broadcast(sample: Tensor, num_samples: int) -> TensorListCPU:
-        """A batch whose samples all are ``sample``, which is not copied. Raises ValueError for a number below 0."""
+        """Return a batch whose samples are all ``sample``, without a copy. Raises ValueError for a negative number."""
         return TensorListCPU(_repeated(sample, num_samples))
 
     @staticmethod
     def from_dlpack_list(arrays: Sequence[Any], layout: str | None = None) -> TensorListCPU:
-        """A batch of arrays that speak DLPack, one a sample. Raises TypeError and ValueError."""
+        """Return a batch of arrays that support DLPack, one per sample. Raises TypeError and ValueError."""
         return TensorListCPU(list(arrays), layout)
 
 
 class TensorListGPU(TensorList):
-    """A batch on a GPU, also of one's own: from CuPy arrays and their like."""
+    """A batch on a GPU. Programs can also create one from CuPy arrays and similar."""
 
     def __init__(self, data: Any, layout: str | None = None, device_id: int = -1, *, contiguous: bool = True) -> None:
-        """``device_id`` and ``contiguous`` are taken for DALI's sake. Raises TypeError and ValueError."""
+        """``device_id`` and ``contiguous`` are accepted for compatibility with DALI. Raises TypeError and
+        ValueError."""
         super().__init__(_batch(data, layout))
 
     @staticmethod
     def broadcast(sample: Tensor, num_samples: int) -> TensorListGPU:
-        """A batch whose samples all are ``sample``, which is not copied. Raises ValueError for a number below 0."""
+        """Return a batch whose samples are all ``sample``, without a copy. Raises ValueError for a negative number."""
         return TensorListGPU(_repeated(sample, num_samples))
 
     @staticmethod
     def from_dlpack_list(arrays: Sequence[Any], layout: str | None = None) -> TensorListGPU:
-        """A batch of arrays that speak DLPack, one a sample. Raises TypeError and ValueError."""
+        """Return a batch of arrays that support DLPack, one per sample. Raises TypeError and ValueError."""
         return TensorListGPU(list(arrays), layout)
 
     def device_id(self) -> int:
-        """The GPU."""
+        """Return the number of the GPU."""
         return int(self.batch.data.device.id)
 
     @property
@@ -328,12 +336,12 @@ def _batch(data: Any, layout: str | None) -> Batch:
 
 
 def tensor_list(batch: Batch) -> TensorList:
-    """The batch as the class that says where it is."""
+    """Return the batch as a TensorListCPU or TensorListGPU, depending on its device."""
     return TensorListCPU(batch) if batch.on_host else TensorListGPU(batch)
 
 
 def _described(kind: str, on_host: bool, dtype: DALIDataType, layout: str, *rest: str) -> str:
-    """As DALI shows a tensor: a line for each property."""
+    """Describe a tensor in DALI's format: one line per property."""
     where = "CPU" if on_host else "GPU"
     lines = [
         f"dtype=DALIDataType.{dtype.name}",
@@ -345,9 +353,9 @@ def _described(kind: str, on_host: bool, dtype: DALIDataType, layout: str, *rest
 
 
 def _with_data(described: str, data: str) -> str:
-    """Text that describes a tensor, with its data on lines of their own."""
-    name, rest = described.split("(", 1)
-    return f"{name}(\n{textwrap.indent(data or '[]', '    ')},{rest}"
+    """Return a tensor's description with the data inserted on separate lines."""
+    name, properties = described.split("(", 1)
+    return f"{name}(\n{textwrap.indent(data or '[]', '    ')},{properties}"
 
 
 def _tensor(array: Any, layout: str = "") -> Tensor:
@@ -377,12 +385,12 @@ def _of_same_size(dtype: Any, new_type: DALIDataType) -> npt.DTypeLike:
 
 def _on_host(array: Any) -> npt.NDArray[Any]:
     with OnGpu(array.device.id):
-        found: npt.NDArray[Any] = array.get()
-    return found
+        host_array: npt.NDArray[Any] = array.get()
+    return host_array
 
 
 def address_of(array: Any) -> int:
-    """Where the first element of an array of NumPy's or CuPy's lies."""
+    """Return the address of the first element of a NumPy or CuPy array."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
@@ -401,14 +409,14 @@ def copy_out(array: Any, ptr: Any, cuda_stream: Any = None, non_blocking: bool =
     with OnGpu(array.device.id):
         packed = cupy.ascontiguousarray(array)
         if packed is not array:
-            cupy.cuda.get_current_stream().synchronize()  # which ``stream`` need not wait for
+            cupy.cuda.get_current_stream().synchronize()  # because ``stream`` does not wait for CuPy's stream
         cupy.cuda.runtime.memcpyAsync(to, packed.data.ptr, packed.nbytes, _ANY_DIRECTION, stream)
-        if not non_blocking or packed is not array:  # a copy of the array's must outlive the transfer
+        if not non_blocking or packed is not array:  # the packed copy must stay alive until the transfer is done
             cupy.cuda.runtime.streamSynchronize(stream)
 
 
 def stream_number(stream: Any) -> int:
-    """The number by which CUDA knows a stream of types.CUDAStream's, CuPy's, PyTorch's, or ctypes'; 0 for None."""
+    """Return CUDA's number of a stream of types.CUDAStream, CuPy, PyTorch or ctypes; 0 for None."""
     for name in ("ptr", "cuda_stream", "value"):
         if hasattr(stream, name):
             stream = getattr(stream, name)

@@ -1,4 +1,5 @@
-"""Batches as PyTorch tensors that view them: on a GPU their memory goes back after the kernels that were queued."""
+"""Batches as PyTorch tensors that share their memory. On a GPU, the memory is freed only after the queued kernels that
+read it."""
 
 from __future__ import annotations
 
@@ -14,38 +15,39 @@ from ...ops.batch import Batch
 from .arrays import lent
 
 _waiting: deque[tuple[list[Any], _Memory]] = deque()
-"""Memory that no tensor refers to any more, until the work that was queued before is done."""
+"""Memory without tensors, each with events that are recorded after the work that may still read it."""
 _spare: defaultdict[int, list[Any]] = defaultdict(list)
-"""Events of each GPU that can be recorded again: to destroy one lets go of the GIL."""
+"""Events of each GPU for reuse, because destroying one releases the GIL."""
 _lock = threading.RLock()
-"""Held for a moment; may be taken again by the destructor of a tensor that is collected in the midst of it."""
+"""Held briefly. Reentrant, because garbage collection may run a tensor's destructor while it is held."""
 
 
 class _Memory:
-    """GPU memory that tensors view: batches that came onto the GPU together lie in one allocation."""
+    """GPU memory that tensors view; batches that were uploaded together share one allocation."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
         self.device: int = array.device.id
         self.tensors = 0
         self.streams: list[Any] = []
-        """That were PyTorch's when a tensor went: each may have kernels queued that read it."""
+        """PyTorch's streams at the time when tensors were deleted: each may have queued kernels that read the
+        memory."""
 
 
 _viewed: dict[int, _Memory] = {}
-"""By the identity of the memory that they hold."""
+"""Viewed memory, by the id of CuPy's memory object."""
 
 
 class _Guard:
-    """Owner of the GPU array that one tensor views. When the last tensor of its memory goes, kernels that read any of
-    them may still be queued on PyTorch's streams: the memory goes back to the pool only after them."""
+    """Owner of the GPU array that one tensor views. When the last tensor of an allocation is deleted, kernels that read
+    it may still be queued on PyTorch's streams: the memory returns to the pool only after them."""
 
     def __init__(self, array: Any) -> None:
         self._key = id(array.data.mem)
         with _lock:
             memory = _viewed.get(self._key) or _Memory(array)
             memory.tensors += 1
-            _viewed[self._key] = memory  # once more: a destructor may have run since
+            _viewed[self._key] = memory  # again, because a destructor may have removed it meanwhile
         self._memory = memory
 
     def __del__(self) -> None:
@@ -66,7 +68,8 @@ class _Guard:
                 event.record(stream)
             _waiting.append((events, memory))
             while _waiting:
-                events, memory = oldest = _waiting.popleft()  # before it is asked: a destructor may run meanwhile
+                # removed before the query, because a destructor may run meanwhile
+                events, memory = oldest = _waiting.popleft()
                 if not all(e.query() for e in events):
                     _waiting.appendleft(oldest)
                     break
@@ -74,20 +77,20 @@ class _Guard:
 
 
 _COMPLETE = -1
-"""In the place of a stream, DLPack's word for: there is nothing to wait for."""
+"""DLPack's value for a stream if there is nothing to wait for."""
 
 
 def from_array(array: Any, complete: bool = True) -> torch.Tensor:
-    """A view of ``array``. One on a GPU is ``complete``, as batches are when they are handed out, or PyTorch's stream
-    is made to wait for CuPy's."""
+    """Return a view of ``array``. On a GPU, a ``complete`` array, such as a returned batch, needs no waiting; otherwise
+    PyTorch's stream waits for CuPy's."""
     if isinstance(array, np.ndarray):
         return torch.from_numpy(array if array.flags.writeable else array.copy())
-    kept = lent(array, _Guard(array)) if array.size else array
-    return torch.from_dlpack(kept.__dlpack__(stream=_COMPLETE) if complete else kept)
+    view = lent(array, _Guard(array)) if array.size else array
+    return torch.from_dlpack(view.__dlpack__(stream=_COMPLETE) if complete else view)
 
 
 def from_batch(batch: Batch) -> torch.Tensor:
-    """A view of ``batch``, (N, ...). Raises ValueError where its samples differ in shape."""
+    """Return a view of ``batch``, (N, ...). Raises ValueError if its samples differ in shape."""
     if batch.on_host or not batch.data.size:
         return from_array(batch.dense())
     data, start, shape = batch.block()

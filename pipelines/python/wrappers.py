@@ -1,4 +1,4 @@
-"""Functions of ``fn`` that are written by hand, because their calls take more than inputs and arguments."""
+"""Functions of ``fn`` that are written by hand, because their calls accept more than inputs and arguments."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 Wrapper = Callable[..., Any]
 WRAPPERS: dict[str, Wrapper] = {}
-"""The functions by the names of their operators (external_source, python_function)."""
+"""The functions, by the names of their operators (external_source, python_function)."""
 
 
 def wrap(name: str) -> Callable[[Wrapper], Wrapper]:
-    """Declare the function that is called as ``fn.<name>`` instead of the generated one."""
+    """Register the decorated function as ``fn.<name>`` instead of the generated one."""
 
     def register(function: Wrapper) -> Wrapper:
         WRAPPERS[name] = function

@@ -1,1 +1,2 @@
-"""DALI's automatic augmentations for the Python API: the schemes, and augmentations and policies of users' own."""
+"""DALI's automatic augmentations for the Python API: RandAugment, TrivialAugment and AutoAugment, with DALI's or the
+user's augmentations."""

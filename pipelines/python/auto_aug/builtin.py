@@ -1,4 +1,4 @@
-"""DALI's own augmentations, each one operation of `auto_aug.augment`."""
+"""DALI's augmentations as functions, each one operation of the operator `auto_aug.augment`."""
 
 from __future__ import annotations
 
@@ -27,114 +27,114 @@ def _moved(data: DataNode, operation: str, parameters: Any, fill_value: Any, int
 
 @augmentation(mag_range=(0, 0.3), randomly_negate=True, mag_to_param=along_x)
 def shear_x(data: Any, shear: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
-    """Shear along rows: a row moves by ``shear`` times its number."""
+    """Shear along rows: each row moves by ``shear`` times its index."""
     return _moved(data, "shear", shear, fill_value, interp_type)
 
 
 @augmentation(mag_range=(0, 0.3), randomly_negate=True, mag_to_param=along_y)
 def shear_y(data: Any, shear: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
-    """Shear along columns."""
+    """Shear along columns: each column moves by ``shear`` times its index."""
     return _moved(data, "shear", shear, fill_value, interp_type)
 
 
 @augmentation(mag_range=(0.0, 1.0), randomly_negate=True, mag_to_param=along_x)
 def translate_x(data: Any, rel_offset: Any, shape: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
-    """Move across, by a part of the width in ``shape``."""
+    """Translate horizontally, by a fraction of the width in ``shape``."""
     return _moved(data, "translate_relative", rel_offset, fill_value, interp_type, shape=shape)
 
 
 @augmentation(mag_range=(0, 250), randomly_negate=True, mag_to_param=along_x, name="translate_x")
 def translate_x_no_shape(data: Any, offset: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
-    """Move across, by pixels."""
+    """Translate horizontally, by pixels."""
     return _moved(data, "translate", offset, fill_value, interp_type)
 
 
 @augmentation(mag_range=(0.0, 1.0), randomly_negate=True, mag_to_param=along_y)
 def translate_y(data: Any, rel_offset: Any, shape: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
-    """Move down, by a part of the height in ``shape``."""
+    """Translate vertically, by a fraction of the height in ``shape``."""
     return _moved(data, "translate_relative", rel_offset, fill_value, interp_type, shape=shape)
 
 
 @augmentation(mag_range=(0, 250), randomly_negate=True, mag_to_param=along_y, name="translate_y")
 def translate_y_no_shape(data: Any, offset: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
-    """Move down, by pixels."""
+    """Translate vertically, by pixels."""
     return _moved(data, "translate", offset, fill_value, interp_type)
 
 
 @augmentation(mag_range=(0, 30), randomly_negate=True)
 def rotate(data: Any, angle: Any, fill_value: Any = 128, interp_type: Any = None, rotate_keep_size: bool = True) -> Any:
-    """Rotate counter-clockwise by degrees."""
+    """Rotate counter-clockwise, by degrees."""
     if rotate_keep_size:
         return _moved(data, "rotate", angle, fill_value, interp_type)
-    given = {"angle": angle, "fill_value": fill_value, "keep_size": False}
+    arguments = {"angle": angle, "fill_value": fill_value, "keep_size": False}
     if interp_type is not None:
-        given["interp_type"] = interp_type
-    return apply("rotate", [data], given)
+        arguments["interp_type"] = interp_type
+    return apply("rotate", [data], arguments)
 
 
 @augmentation(mag_range=(0, 0.9), randomly_negate=True, mag_to_param=from_one)
 def brightness(data: Any, parameter: Any) -> Any:
-    """Multiply all values."""
+    """Multiply all values by ``parameter``."""
     return _augment(data, "brightness", parameter)
 
 
 @augmentation(mag_range=(0, 0.9), randomly_negate=True, mag_to_param=from_one)
 def contrast(data: Any, parameter: Any) -> Any:
-    """Stretch values away from the image's mean, its channels weighted as for luma."""
+    """Multiply the difference of all values to the image's mean, whose channels are weighted as for luma."""
     return _augment(data, "contrast", parameter)
 
 
 @augmentation(mag_range=(0, 0.9), randomly_negate=True, mag_to_param=from_one)
 def color(data: Any, parameter: Any) -> Any:
-    """Multiply the saturation."""
+    """Multiply the saturation by ``parameter``."""
     return _augment(data, "color", parameter)
 
 
 @augmentation(mag_range=(0, 0.9), randomly_negate=True, mag_to_param=sharpening)
 def sharpness(data: Any, kernel: Any) -> Any:
-    """Sharpen or blur by a 3x3 filter; borders mirror the image, where Pillow leaves them alone."""
+    """Sharpen or blur with a 3x3 filter; the image is mirrored at its borders, which Pillow leaves unchanged."""
     return _augment(data, "sharpness", kernel)
 
 
 @augmentation(mag_range=(0, 4), mag_to_param=poster_mask)
 def posterize(data: Any, mask: Any) -> Any:
-    """Keep the bits of a mask."""
+    """Keep only the bits of ``mask``."""
     return _augment(data, "posterize", mask)
 
 
 @augmentation(mag_range=(256, 0))
 def solarize(data: Any, threshold: Any) -> Any:
-    """Invert the values that are not below a threshold."""
+    """Invert the values that are not below ``threshold``."""
     return _augment(data, "solarize", threshold)
 
 
 @augmentation(mag_range=(0, 110), mag_to_param=added)
 def solarize_add(data: Any, shift: Any) -> Any:
-    """Add to the values below 128."""
+    """Add ``shift`` to the values below 128."""
     return _augment(data, "solarize_add", shift)
 
 
 @augmentation
 def invert(data: Any, _: Any) -> Any:
-    """255 minus each value."""
+    """Invert: 255 minus each value."""
     return _augment(data, "invert")
 
 
 @augmentation
 def equalize(data: Any, _: Any) -> Any:
-    """Equalise the histogram of each channel, as OpenCV does it."""
+    """Equalize the histogram of each channel, with OpenCV's algorithm."""
     return _augment(data, "equalize")
 
 
 @augmentation
 def auto_contrast(data: Any, _: Any) -> Any:
-    """Stretch each channel to the whole range."""
+    """Stretch each channel to the full range."""
     return _augment(data, "auto_contrast")
 
 
 @augmentation
 def identity(data: Any, _: Any) -> Any:
-    """Nothing."""
+    """Return the data unchanged."""
     return data
 
 
@@ -142,12 +142,12 @@ BY_NAME: dict[str, Augmentation] = {
     name: value for name, value in list(globals().items()) if isinstance(value, Augmentation)
 }
 _OPERATIONS = {a.op: suites.Augmentation(name).operation for name, a in BY_NAME.items()}
-"""The operation that each function does."""
+"""Name of the operation of each function."""
 _KEYWORDS = ("fill_value", "interp_type", "shape")
 
 
 def of(entry: suites.Augmentation) -> Augmentation:
-    """The augmentation that an entry of a published suite means."""
+    """Return the augmentation for an entry of a published suite."""
     function = BY_NAME[entry.function]
     if entry.ends is None:
         return function
@@ -156,8 +156,8 @@ def of(entry: suites.Augmentation) -> Augmentation:
 
 
 def as_operations(augmentations: Sequence[Augmentation], bins: int, given: Sequence[str]) -> list[Any] | None:
-    """The argument ``operations`` that says what these ``augmentations`` do with the arguments ``given``; None where
-    one of them is a user's, and does anything."""
+    """Return the argument ``operations`` of the operator for these ``augmentations`` with the arguments ``given``; None
+    if one of them is the user's."""
     rows = []
     if any(name not in _KEYWORDS for name in given):
         return None

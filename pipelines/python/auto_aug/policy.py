@@ -1,4 +1,4 @@
-"""Policy: sub-policies of augmentations, of which each sample draws one."""
+"""Policy: a set of sub-policies of augmentations, from which one is drawn for each sample."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Step = tuple[Augmentation, float, int | None]
 
 
 class Policy:
-    """Sub-policies: sequences of (augmentation, probability, bin of its magnitude or None).
+    """Sub-policies: sequences of steps (augmentation, probability, bin of its magnitude or None).
 
-    For each sample one sub-policy is drawn, and its steps are done one after the other, each with its probability.
-    Raises SpecError for what is no policy.
+    For each sample one sub-policy is drawn, and its steps are applied one after the other, each with its probability.
+    Raises SpecError for invalid policies.
     """
 
     def __init__(self, name: str, num_magnitude_bins: int, sub_policies: Sequence[Sequence[Step]]) -> None:
@@ -43,21 +43,21 @@ class Policy:
         if not isinstance(probability, (int, float)) or not 0 <= probability <= 1:
             raise SpecError(f"{what}: the probability must be between 0 and 1, got {probability!r}")
         if probability == 0:
-            warnings.warn(f"{what}: the probability is 0: the step is never done", stacklevel=3)
+            warnings.warn(f"{what}: the probability is 0: the step is never applied", stacklevel=3)
         if strength is None:
             if augmentation.mag_range is not None:
-                raise SpecError(f"{what}: it has magnitudes, give a bin instead of None")
+                raise SpecError(f"{what}: it has magnitudes: use a bin instead of None")
             return
         if augmentation.mag_range is None:
-            warnings.warn(f"{what}: it has no magnitudes, bin {strength!r} has no effect; None says so", stacklevel=3)
+            warnings.warn(f"{what}: it has no magnitudes, so bin {strength!r} has no effect; use None", stacklevel=3)
         if not isinstance(strength, int) or not 0 <= strength < self.num_magnitude_bins:
             raise SpecError(f"{what}: the bin must be 0 to {self.num_magnitude_bins - 1}, got {strength!r}")
 
     @property
     def augmentations(self) -> dict[str, Augmentation]:
-        """All of its augmentations by name, sorted."""
-        found = {a.name: a for steps in self.sub_policies for a, _, _ in steps}
-        return dict(sorted(found.items()))
+        """The policy's augmentations by name, sorted."""
+        by_name = {a.name: a for steps in self.sub_policies for a, _, _ in steps}
+        return dict(sorted(by_name.items()))
 
     def __repr__(self) -> str:
         rows = ",\n\t".join(repr([(a.name, p, strength) for a, p, strength in steps]) for steps in self.sub_policies)
@@ -67,7 +67,7 @@ class Policy:
 
 
 def _with_names(sub_policies: Sequence[Sequence[Step]]) -> tuple[tuple[Step, ...], ...]:
-    """The sub-policies; where different augmentations share a name, all are numbered in the order of first use."""
+    """Return the sub-policies. If different augmentations share a name, all are numbered in the order of first use."""
     used = list(dict.fromkeys(a for steps in sub_policies for a, _, _ in steps))
     if len({a.name for a in used}) == len(used):
         return tuple(tuple((a, p, strength) for a, p, strength in steps) for steps in sub_policies)

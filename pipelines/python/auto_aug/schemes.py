@@ -1,7 +1,7 @@
-"""RandAugment, TrivialAugment and AutoAugment, for DALI's augmentations and for users' own.
+"""RandAugment, TrivialAugment and AutoAugment, for DALI's augmentations and for the user's.
 
-DALI's are one operator, which draws an operation for each image and does all of them in a kernel or two. Users' own are
-called with the part of the batch that drew them, by conditionals.
+DALI's augmentations become one operator, which draws an operation per image and runs all of them in one or two kernels.
+The user's augmentations are called in conditionals, each with the samples that drew it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def _seed(seed: int | None, number: int) -> int | None:
-    """A seed for draw ``number`` of a call: another for each, but with DALI's random numbers, as DALI does it."""
+    """Return the seed for draw ``number`` of a call: different per draw, but equal for all with DALI's random numbers,
+    as in DALI."""
     pipeline = Pipeline.current()
     if seed is None or (pipeline is not None and pipeline.settings.rng == "dali"):
         return seed
@@ -38,7 +39,7 @@ def _given(**arguments: Any) -> dict[str, Any]:
 
 
 def _filled(arguments: dict[str, Any], fill_value: int | None) -> dict[str, Any]:
-    """With ``fill_value``, whose None means the border."""
+    """Return the arguments with ``fill_value``, for which None means to repeat the border."""
     return {**arguments, "fill_value": fill_value}
 
 
@@ -47,11 +48,12 @@ def rand_augment(
     interp_type: Any = None, max_translate_abs: Any = None, max_translate_rel: Any = None, seed: int | None = None,
     monotonic_mag: bool = True, excluded: list[str] | None = None,
 ) -> Any:  # fmt: skip
-    """RandAugment (arXiv 1909.13719) of uint8 images (HWC) or videos (FHWC): ``n`` operations in a row for each sample,
-    drawn of 14, with the magnitude of bin ``m``.
+    """Apply RandAugment (arXiv 1909.13719) to uint8 images (HWC) or videos (FHWC): ``n`` operations in sequence per
+    sample, drawn from 14, with the magnitude of bin ``m``.
 
-    ``shape`` (height, width) makes translations parts of it, up to ``max_translate_rel``; else they are pixels, up to
-    ``max_translate_abs``: one number, or (down, across). ``fill_value`` None repeats the border. Raises SpecError.
+    With ``shape`` (height, width), translations are fractions of it, up to ``max_translate_rel``; otherwise pixels, up
+    to ``max_translate_abs``: one number, or (vertical, horizontal). ``fill_value`` None repeats the border. Raises
+    SpecError.
     """
     _check_rand(n, m, num_magnitude_bins)
     if n == 0:
@@ -76,7 +78,8 @@ def apply_rand_augment(
     augmentations: Sequence[Augmentation], data: DataNode, n: int, m: int, num_magnitude_bins: int = 31,
     seed: int | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """`rand_augment` with ``augmentations`` to choose from; ``kwargs`` go to those that take them."""
+    """Apply RandAugment with the user's ``augmentations``; ``kwargs`` are passed to those that accept them. See
+    `rand_augment`."""
     _check_rand(n, m, num_magnitude_bins)
     if n == 0:
         warnings.warn("apply_rand_augment with n=0 changes nothing", stacklevel=2)
@@ -89,18 +92,20 @@ def apply_rand_augment(
         more = {"n": n, "m": m, "num_magnitude_bins": num_magnitude_bins, "operations": operations}
         return apply("auto_aug.rand_augment", [data], {**more, **_given(seed=seed), **_handed_on(kwargs)})
     shape = () if n == 1 else (n,)
-    which = drawn(range(len(augmentations)), _seed(seed, 1), shape)
+    selected = drawn(range(len(augmentations)), _seed(seed, 1), shape)
     signed = any(a.randomly_negate for a in augmentations)
     bins: Any = signed_bin(m, seed=_seed(seed, 2), shape=shape) if signed else m
     for step in range(n):
-        own = bins if n == 1 or not signed else bins[step]
-        index = which if n == 1 else which[step]
-        data = select(augmentations, index, data, magnitude_bin=own, num_magnitude_bins=num_magnitude_bins, **kwargs)
+        step_bins = bins if n == 1 or not signed else bins[step]
+        index = selected if n == 1 else selected[step]
+        data = select(
+            augmentations, index, data, magnitude_bin=step_bins, num_magnitude_bins=num_magnitude_bins, **kwargs
+        )
     return data
 
 
 def _handed_on(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of augmentations as arguments of the operator: only fill_value may be None."""
+    """Return the keyword arguments of augmentations as arguments of the operator; None is kept only for fill_value."""
     return {k: v for k, v in kwargs.items() if v is not None or k == "fill_value"}
 
 
@@ -109,9 +114,9 @@ def trivial_augment_wide(
     interp_type: Any = None, max_translate_abs: Any = None, max_translate_rel: Any = None, seed: int | None = None,
     excluded: list[str] | None = None,
 ) -> Any:  # fmt: skip
-    """TrivialAugment, Wide (arXiv 2103.10158): one operation for each sample, drawn of 14, with a drawn magnitude.
+    """Apply TrivialAugment Wide (arXiv 2103.10158): one operation per sample, drawn from 14, with a drawn magnitude.
 
-    Arguments are those of `rand_augment`. Raises SpecError.
+    The arguments are those of `rand_augment`. Raises SpecError.
     """
     more = _given(shape=shape, interp_type=interp_type, max_translate_abs=max_translate_abs, seed=seed,
                   max_translate_rel=max_translate_rel, excluded=excluded)  # fmt: skip
@@ -123,7 +128,7 @@ def apply_trivial_augment(
     augmentations: Sequence[Augmentation], data: DataNode, num_magnitude_bins: int = 31, seed: int | None = None,
     **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """`trivial_augment_wide` with ``augmentations`` to choose from; ``kwargs`` go to those that take them."""
+    """Apply TrivialAugment with the user's ``augmentations``; ``kwargs`` are passed to those that accept them."""
     if not isinstance(num_magnitude_bins, int) or num_magnitude_bins < 1:
         raise SpecError(f"num_magnitude_bins must be a positive integer, got {num_magnitude_bins!r}")
     if len(augmentations) == 0:
@@ -136,17 +141,18 @@ def apply_trivial_augment(
     bins: Any = drawn(range(num_magnitude_bins), _seed(seed, 1))
     if any(a.randomly_negate for a in augmentations):
         bins = signed_bin(bins, seed=_seed(seed, 2))
-    which = drawn(range(len(augmentations)), _seed(seed, 3))
-    return select(augmentations, which, data, magnitude_bin=bins, num_magnitude_bins=num_magnitude_bins, **kwargs)
+    selected = drawn(range(len(augmentations)), _seed(seed, 3))
+    return select(augmentations, selected, data, magnitude_bin=bins, num_magnitude_bins=num_magnitude_bins, **kwargs)
 
 
 def auto_augment(
     data: DataNode, policy_name: str = "image_net", shape: Any = None, fill_value: int | None = 128,
     interp_type: Any = None, max_translate_abs: Any = None, max_translate_rel: Any = None, seed: int | None = None,
 ) -> Any:  # fmt: skip
-    """AutoAugment (arXiv 1805.09501) with one of its policies: image_net, reduced_image_net, svhn, reduced_cifar10.
+    """Apply AutoAugment (arXiv 1805.09501) with one of its policies: image_net, reduced_image_net, svhn,
+    reduced_cifar10.
 
-    Arguments are those of `rand_augment`. Raises SpecError.
+    The arguments are those of `rand_augment`. Raises SpecError.
     """
     if policy_name not in policies.NAMES:
         raise SpecError(f"policy_name must be one of {', '.join(policies.NAMES)}, got {policy_name!r}")
@@ -159,7 +165,7 @@ def auto_augment_image_net(
     data: DataNode, shape: Any = None, fill_value: int | None = 128, interp_type: Any = None,
     max_translate_abs: Any = None, max_translate_rel: Any = None, seed: int | None = None,
 ) -> Any:  # fmt: skip
-    """`auto_augment` with the policy image_net."""
+    """Apply `auto_augment` with the policy image_net."""
     return auto_augment(data, "image_net", shape, fill_value, interp_type, max_translate_abs, max_translate_rel, seed)
 
 
@@ -168,7 +174,8 @@ def _unchanged(data: Any) -> Any:
 
 
 def apply_auto_augment(policy: Policy, data: DataNode, seed: int | None = None, **kwargs: Any) -> Any:
-    """AutoAugment with ``policy``; ``kwargs`` go to the augmentations that take them. Raises SpecError."""
+    """Apply AutoAugment with ``policy``; ``kwargs`` are passed to the augmentations that accept them. Raises
+    SpecError."""
     if not policy.sub_policies:
         raise SpecError(f"policy {policy.name} has no sub-policies")
     rows, longest = policy.sub_policies, max(map(len, policy.sub_policies))
@@ -190,9 +197,9 @@ def apply_auto_augment(policy: Policy, data: DataNode, seed: int | None = None, 
             a, p, strength = row[k] if k < len(row) else (builtin.identity, 0.0, None)
             shares[i, k], strengths[i, k], places[i, k] = p, strength or 0, of_step.index(a)
     runs = apply("random.uniform", [], {"range": [0, 1], "shape": [longest], **_given(seed=_seed(seed, 1))})
-    which = drawn(range(len(rows)), _seed(seed, 2))
-    share, place = constant(shares)[which], constant(places)[which]
-    chosen: Any = constant(strengths)[which]
+    selected = drawn(range(len(rows)), _seed(seed, 2))
+    share, place = constant(shares)[selected], constant(places)[selected]
+    chosen: Any = constant(strengths)[selected]
     if any(a.randomly_negate for a in used):
         chosen = signed_bin(chosen, seed=_seed(seed, 3), shape=(longest,))
 
@@ -210,22 +217,24 @@ def apply_auto_augment(policy: Policy, data: DataNode, seed: int | None = None, 
 def get_rand_augment_suite(
     use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
 ) -> list[Augmentation]:
-    """The 14 augmentations of `rand_augment`. With ``use_shape``, translations are parts of an argument ``shape``."""
+    """Return the 14 augmentations of `rand_augment`. With ``use_shape``, translations are fractions of an argument
+    ``shape``."""
     return [builtin.of(e) for e in suites.rand_augment(use_shape, max_translate_abs, max_translate_rel)]
 
 
 def get_rand_augment_non_monotonic_suite(
     use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
 ) -> list[Augmentation]:
-    """As `get_rand_augment_suite`, with AutoAugment's ranges, of which higher bins are not always stronger."""
-    found = suites.rand_augment(use_shape, max_translate_abs, max_translate_rel, monotonic=False)
-    return [builtin.of(e) for e in found]
+    """Return the augmentations of `get_rand_augment_suite` with AutoAugment's ranges, in which higher bins are not
+    always stronger."""
+    entries = suites.rand_augment(use_shape, max_translate_abs, max_translate_rel, monotonic=False)
+    return [builtin.of(e) for e in entries]
 
 
 def get_trivial_augment_wide_suite(
     use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
 ) -> list[Augmentation]:
-    """The 14 augmentations of `trivial_augment_wide`."""
+    """Return the 14 augmentations of `trivial_augment_wide`."""
     return [builtin.of(e) for e in suites.trivial_augment_wide(use_shape, max_translate_abs, max_translate_rel)]
 
 
@@ -238,22 +247,22 @@ def _policy(name: str, title: str, *translations: Any) -> Policy:
 def get_image_net_policy(
     use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
 ) -> Policy:
-    """AutoAugment's policy for ImageNet."""
+    """Return AutoAugment's policy for ImageNet."""
     return _policy("image_net", "ImageNetPolicy", use_shape, max_translate_abs, max_translate_rel)
 
 
 def get_reduced_image_net_policy() -> Policy:
-    """AutoAugment's policy for the reduced ImageNet."""
+    """Return AutoAugment's policy for the reduced ImageNet."""
     return _policy("reduced_image_net", "ReducedImageNetPolicy")
 
 
 def get_reduced_cifar10_policy(
     use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
 ) -> Policy:
-    """AutoAugment's policy for the reduced CIFAR-10."""
+    """Return AutoAugment's policy for the reduced CIFAR-10."""
     return _policy("reduced_cifar10", "ReducedCifar10Policy", use_shape, max_translate_abs, max_translate_rel)
 
 
 def get_svhn_policy(use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None) -> Policy:
-    """AutoAugment's policy for SVHN."""
+    """Return AutoAugment's policy for SVHN."""
     return _policy("svhn", "SvhnPolicy", use_shape, max_translate_abs, max_translate_rel)

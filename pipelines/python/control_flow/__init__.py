@@ -1,1 +1,1 @@
-"""`if` on DataNodes: source rewritten to graph operations."""
+"""`if`, `and`, `or` and `not` on DataNodes: the source of functions is rewritten to graph operations."""

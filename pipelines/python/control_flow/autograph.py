@@ -1,6 +1,6 @@
-"""Autograph: conditionals on DataNodes, by rewriting the source of the functions that use them, and of those they call.
+"""Autograph: conditionals on DataNodes, by rewriting the source of the definition and of the functions that it calls.
 
-`statements` looks at the source, `rewriter` changes it, and `conditionals` is what the changed functions call.
+`statements` analyzes the source, `rewriter` changes it, and the changed functions call `conditionals`.
 """
 
 from __future__ import annotations
@@ -26,44 +26,45 @@ _converted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def do_not_convert(func: F) -> F:
-    """Mark a function that works on no DataNodes: its source stays as it is.
+    """Mark a function that does not use DataNodes, so that it is not rewritten.
 
-    Raises ValueError for the definition of a pipeline, which is to be marked by leaving enable_conditionals out.
+    Raises ValueError for the definition of a pipeline, which is not rewritten if enable_conditionals is not set.
     """
     if getattr(func, "_is_pipeline_def", False):
-        raise ValueError("do_not_convert is for functions that a definition calls, not for what pipeline_def made")
+        raise ValueError("do_not_convert is for functions that a definition calls, not for the definition itself")
     setattr(func, _KEPT, True)
     return func
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` with conditionals on DataNodes. Raises SpecError where its source cannot be found."""
+    """Return ``function`` rewritten with conditionals on DataNodes. Raises SpecError if its source cannot be found."""
     if getattr(function, _KEPT, False):
         return function
     try:
-        made: Callable[..., Any] = _rewrite(function)
+        rewritten: Callable[..., Any] = _rewrite(function)
     except (OSError, TypeError, IndentationError) as e:
         raise SpecError(f"the source of {function.__name__}() cannot be found ({e}), which enable_conditionals needs; "
                         "define the function in a file") from None  # fmt: skip
-    return made
+    return rewritten
 
 
 def converted_callee(function: Any) -> Any:
-    """The function that rewritten code calls instead of ``function``: rewritten, if it is the user's."""
+    """Return the function that rewritten code calls instead of ``function``: rewritten, if it is the user's."""
     if type(function) is functools.partial:
         return functools.partial(converted_callee(function.func), *function.args, **function.keywords)
-    call = getattr(type(function), "__call__", None)  # noqa: B004 - it is called in its place
-    if isinstance(call, types.FunctionType) and not getattr(function, _KEPT, False):  # an object of a class with it
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - it is called instead of the object
+    # an object whose class has a __call__ method
+    if isinstance(call, types.FunctionType) and not getattr(function, _KEPT, False):
         return converted_callee(types.MethodType(call, function)) if _is_users(call) else function
     bound = isinstance(function, types.MethodType)
     plain = function.__func__ if bound else function
     if not isinstance(plain, types.FunctionType) or not _is_users(plain):
         return function
     try:
-        made = _rewrite(plain)
+        rewritten = _rewrite(plain)
     except (OSError, TypeError, SyntaxError):
         return function
-    return types.MethodType(made, function.__self__) if bound else made
+    return types.MethodType(rewritten, function.__self__) if bound else rewritten
 
 
 class _Helper(Helper):
@@ -76,8 +77,8 @@ def _is_users(function: types.FunctionType) -> bool:
     if HELPER in function.__code__.co_freevars:
         return False
     module = function.__module__ or ""
-    here = __name__.split(".")[0]
-    if module.split(".")[0] in (here, "numpy", "torch", "jax", "functools", "contextlib", "typing"):
+    package = __name__.split(".")[0]
+    if module.split(".")[0] in (package, "numpy", "torch", "jax", "functools", "contextlib", "typing"):
         return False
     path = function.__code__.co_filename
     return "site-packages" not in path and not path.startswith(("<frozen", _stdlib()))
@@ -91,28 +92,28 @@ def _stdlib() -> str:
 
 
 def _source_of(code: types.CodeType) -> ast.FunctionDef:
-    """The `def` of a function. Raises OSError where there is no source, TypeError for what is no plain function."""
+    """Return the `def` of a function. Raises OSError if there is no source, TypeError if it is not a plain function."""
     lines, first = inspect.getsourcelines(code)
     definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
     if not isinstance(definition, ast.FunctionDef):
-        raise TypeError("it is no plain function")
+        raise TypeError("it is not a plain function")
     ast.increment_lineno(definition, first - 1)
     return definition
 
 
 def _source_of_lambda(code: types.CodeType) -> ast.FunctionDef:
-    """A lambda as a `def`. What stands in a line may hold several of them: compiled once more, only one has the places
-    of ``code``. Raises OSError where there is no source, TypeError where several may be meant."""
+    """Return a lambda as a `def`. A line may contain several lambdas: compiled again, only one has the positions of
+    ``code``. Raises OSError if there is no source, TypeError if the lambda cannot be identified."""
     lines, _ = inspect.findsource(code)
-    places = _places(code)
-    here = [n for n in _lambdas_of("".join(lines)) if n.lineno == code.co_firstlineno]
-    found = [n for n in here if _places_of(n) == places]
-    if len(found) != 1:
-        raise TypeError(f"{len(found)} lambdas in line {code.co_firstlineno} look like it")
-    node = copy.deepcopy(found[0])  # it is going to be rewritten
+    positions = _places(code)
+    candidates = [n for n in _lambdas_of("".join(lines)) if n.lineno == code.co_firstlineno]
+    matching = [n for n in candidates if _places_of(n) == positions]
+    if len(matching) != 1:
+        raise TypeError(f"{len(matching)} lambdas in line {code.co_firstlineno} match")
+    node = copy.deepcopy(matching[0])  # a copy, because it will be rewritten
     body = ast.copy_location(ast.Return(node.body), node.body)
     definition = ast.FunctionDef(name=_DEFINITION, args=node.args, body=[body], decorator_list=[])
-    definition.type_params = []  # type: ignore[attr-defined]  # Python 3.12 asks for it
+    definition.type_params = []  # type: ignore[attr-defined] # required by Python 3.12
     return ast.copy_location(definition, node)
 
 
@@ -133,10 +134,10 @@ def _places(code: types.CodeType) -> set[Any]:
 def _rewrite(function: Any) -> Any:
     if function in _converted:
         return _converted[function]
-    code = function.__code__  # of the function itself, not of what it wraps
+    code = function.__code__  # the function's own code, not that of a function that it wraps
     definition = _source_of_lambda(code) if code.co_name == "<lambda>" else _source_of(code)
     definition.decorator_list = []
-    definition.name = _DEFINITION  # its own name must go on to mean what it means outside
+    definition.name = _DEFINITION  # so that the function's own name in its body keeps its outer meaning
     owner = function.__qualname__.split(".")[-2:-1]
     definition = Rewriter(owner[0] if owner and owner[0] != "<locals>" else "").top(definition)
     factory = ast.FunctionDef(
@@ -145,16 +146,20 @@ def _rewrite(function: Any) -> Any:
         body=[definition],
         decorator_list=[],
     )
-    factory.type_params = []  # type: ignore[attr-defined]  # Python 3.12 asks for it
+    factory.type_params = []  # type: ignore[attr-defined] # required by Python 3.12
     module = ast.fix_missing_locations(ast.Module([factory], []))
     compiled = compile(module, code.co_filename, "exec")
     outer = next(c for c in compiled.co_consts if isinstance(c, types.CodeType))
     inner = next(c for c in outer.co_consts if isinstance(c, types.CodeType) and c.co_name == _DEFINITION)
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True)) | {HELPER: types.CellType(_Helper)}
     inner = inner.replace(co_name=code.co_name)
-    made = types.FunctionType(inner, function.__globals__, function.__name__, function.__defaults__,
+    rewritten = types.FunctionType(inner, function.__globals__, function.__name__, function.__defaults__,
                               tuple(cells[n] for n in inner.co_freevars))  # fmt: skip
-    made.__kwdefaults__ = function.__kwdefaults__
-    made.__doc__, made.__module__, made.__qualname__ = function.__doc__, function.__module__, function.__qualname__
-    _converted[function] = made
-    return made
+    rewritten.__kwdefaults__ = function.__kwdefaults__
+    rewritten.__doc__, rewritten.__module__, rewritten.__qualname__ = (
+        function.__doc__,
+        function.__module__,
+        function.__qualname__,
+    )
+    _converted[function] = rewritten
+    return rewritten

@@ -1,7 +1,7 @@
-"""Conditionals: what `if`, `and`, `or` and `not` on DataNodes do when a rewritten definition runs.
+"""Conditionals: the implementation of `if`, `and`, `or` and `not` on DataNodes, which rewritten definitions call.
 
 An `if` is a loop over its branches: one pass for a Python condition, two for a DataNode, each in a branch of the graph
-with the variables as they were before; afterwards what both branches assigned is merged, sample by sample.
+with the variables as they were before. Afterwards, the values that both branches assigned are merged, sample by sample.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def _condition(node: DataNode, what: str) -> DataNode:
 
 
 class UnboundError(SpecError, UnboundLocalError):
-    """A variable has no value, or one in one branch alone."""
+    """A variable has no value, or only in one branch of a conditional."""
 
 
 class Undefined:
-    """A variable that has no value, or one in only one branch of a conditional, or values that cannot be merged. The
-    error comes where it is used."""
+    """The value of a variable that has none, or only in one branch of a conditional, or values that cannot be merged.
+    Using it raises the error."""
 
     def __init__(self, why: str, error: type[Exception] = UnboundError) -> None:
         self._why = why
@@ -64,18 +64,18 @@ _MISSING = object()
 
 
 class Place:
-    """A place that a branch assigns to and that is no variable: ``box["key"]``, ``box.name``."""
+    """A target of an assignment in a branch that is not a variable: ``box["key"]``, ``box.name``."""
 
     def __init__(self, text: str, kind: str, find: Callable[[], tuple[Any, Any]]) -> None:
         self.text = text
         self._items = kind == "item"
         try:
             self._owner, self._key = find()
-        except Exception:  # made in the branch itself, where it needs no restoring
+        except Exception:  # created in the branch itself, so that it needs no restoring
             self._owner = _MISSING
 
     def get(self) -> Any:
-        """Its present value; `_MISSING` where it has none."""
+        """Return its current value; `_MISSING` if it has none."""
         if self._owner is _MISSING:
             return _MISSING
         try:
@@ -84,7 +84,7 @@ class Place:
             return _MISSING
 
     def set(self, value: Any) -> None:
-        """Put ``value`` there, or take away what is there."""
+        """Set it to ``value``, or delete it for `_MISSING`."""
         if self._owner is _MISSING or self.get() is value:
             return
         if value is _MISSING:
@@ -96,7 +96,7 @@ class Place:
 
 
 class Conditional:
-    """One `if`: its passes, and the variables before, in and after them."""
+    """One `if`: its passes, and the values of variables before, in and after them. Created by rewritten code."""
 
     def __init__(self, test: Any, names: Sequence[str], line: int, *places: Place) -> None:
         self._places = places if isinstance(test, DataNode) else ()
@@ -122,7 +122,7 @@ class Conditional:
             builder.leave()
 
     def start(self, variables: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The variables at the start of a pass."""
+        """Return the variables for the start of a pass."""
         for place, value in zip(self._places, self._found, strict=True):
             place.set(value)
         if self._before is None:
@@ -131,12 +131,12 @@ class Conditional:
         return tuple(self._before.values())
 
     def stop(self, variables: Mapping[str, Any]) -> None:
-        """Remember the variables at the end of a pass."""
+        """Record the variables at the end of a pass."""
         self._ends.append({n: variables[n] for n in self._names})
         self._left.append([p.get() for p in self._places])
 
     def merged(self) -> tuple[Any, ...]:
-        """The variables after the conditional."""
+        """Return the variables after the conditional."""
         if self._node is None:
             return tuple(self._ends[0].values())
         assert self._before is not None
@@ -151,12 +151,12 @@ class Conditional:
         if then is otherwise:
             return then
         if isinstance(then, Undefined) or isinstance(otherwise, Undefined):
-            return Undefined(f"variable {name!r} gets a value in only one branch of the conditional in line "
-                             f"{self._line}; give it one in both, or before")  # fmt: skip
+            return Undefined(f"variable {name!r} has a value in only one branch of the conditional in line "
+                             f"{self._line}; assign it in both, or before")  # fmt: skip
         try:
             return self._joined(then, otherwise)
         except (SpecError, TypeError) as e:
-            what = "what is returned" if name == RESULT else repr(name)
+            what = "the returned value" if name == RESULT else repr(name)
             return Undefined(f"{what} after the conditional in line {self._line}: {e}", SpecError)
 
     def _joined(self, then: Any, otherwise: Any) -> Any:
@@ -181,7 +181,7 @@ def _is_data(value: Any) -> bool:
 def _are_equal(a: Any, b: Any) -> bool:
     try:
         return a is b or (type(a) is type(b) and bool(a == b))
-    except (TypeError, ValueError, RuntimeError):  # arrays are equal, or not, element by element
+    except (TypeError, ValueError, RuntimeError):  # arrays compare element by element
         return False
 
 
@@ -191,7 +191,7 @@ def _edge(node: DataNode) -> Edge:
 
 
 def merge(predicate: DataNode | None, then: Any, otherwise: Any) -> DataNode:
-    """``then`` for the samples where the predicate is true, ``otherwise`` for the others."""
+    """Return ``then`` for the samples for which the predicate is true, ``otherwise`` for the others."""
     assert predicate is not None
     builder = current_builder()
     ends = [as_result(v) for v in (then, otherwise)]
@@ -233,14 +233,15 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Helper:
-    """The helpers that rewritten functions call."""
+    """Functions that rewritten definitions call."""
 
     conditional = Conditional
     place = Place
 
     @staticmethod
     def compare(left: Any, *rest: tuple[str, Callable[[], Any]]) -> Any:
-        """``left < b <= c``, where ``rest`` is ``("Lt", lambda: b), ("LtE", lambda: c)``: ``left < b and b <= c``."""
+        """Return ``left < b <= c`` for ``rest`` = ``("Lt", lambda: b), ("LtE", lambda: c)``, as ``left < b and b <=
+        c``."""
         (name, right), *others = rest
         value = right()
         first = _COMPARISONS[name](left, value)
@@ -248,22 +249,22 @@ class Helper:
 
     @staticmethod
     def and_(left: Any, right: Callable[[], Any]) -> Any:
-        """``left and right``."""
+        """Return ``left and right``."""
         return _short_circuit("and", left, right)
 
     @staticmethod
     def or_(left: Any, right: Callable[[], Any]) -> Any:
-        """``left or right``."""
+        """Return ``left or right``."""
         return _short_circuit("or", left, right)
 
     @staticmethod
     def not_(value: Any) -> Any:
-        """``not value``."""
+        """Return ``not value``."""
         return calculate("not {}", _condition(value, "not")) if isinstance(value, DataNode) else not value
 
     @staticmethod
     def choose(test: Any, then: Callable[[], Any], otherwise: Callable[[], Any], line: int) -> Any:
-        """``then if test else otherwise``."""
+        """Return ``then if test else otherwise``."""
         if not isinstance(test, DataNode):
             return then() if test else otherwise()
         conditional = Conditional(test, ("result",), line)

@@ -1,4 +1,4 @@
-"""Rewriter: the source of a function with conditionals as calls of `conditionals.Helper`."""
+"""Rewriter: replaces the conditionals in a function's source by calls of `conditionals.Helper`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from .statements import RESULT, assigned, assigned_places, declared_elsewhere, jumps, returns_in_if, without_returns
 
 HELPER = "__dali_run"
-"""The name by which rewritten functions know the helper."""
+"""Name of the helper in rewritten functions."""
 
 
 class Rewriter(ast.NodeTransformer):
-    """Replaces conditionals, and calls, by calls of the helper."""
+    """AST transformer that replaces conditionals and calls by calls of the helper. One instance per function."""
 
     def __init__(self, owner: str = "") -> None:
         """``owner`` is the class of a method, for its private names."""
@@ -65,7 +65,8 @@ class Rewriter(ast.NodeTransformer):
         body = [s for statement in node.body for s in self._statements(statement)]
         orelse = [s for statement in node.orelse for s in self._statements(statement)]
         if leaves_loop:
-            # break, continue or return out of the branch: it stays a Python `if`, whose condition must be Python's too
+            # A break, continue or return leaves the branch: it stays a Python `if`, whose condition must be a Python
+            # value.
             return ast.If(test, body, orelse)
         number = next(self._numbers)
         this, branch = f"__dali_run_if{number}", f"__dali_run_branch{number}"
@@ -75,7 +76,7 @@ class Rewriter(ast.NodeTransformer):
         def method(name: str, *args: ast.expr) -> ast.Call:
             return ast.Call(ast.Attribute(_load(this), name, ast.Load()), list(args), [])
 
-        made = ast.Call(
+        conditional_call = ast.Call(
             _helper("conditional"),
             [test, ast.Tuple([ast.Constant(n) for n in names], ast.Load()), ast.Constant(line), *places],
             [],
@@ -92,19 +93,23 @@ class Rewriter(ast.NodeTransformer):
         choice = ast.If(_load(branch), body, orelse)
         stop: list[ast.stmt] = [ast.Expr(method("stop", ast.Call(_load("locals"), [], [])))]
         loop = ast.For(ast.Name(branch, ast.Store()), _load(this), [*restore, choice, *stop], [])
-        statements: list[ast.stmt] = [ast.Assign([ast.Name(this, ast.Store())], made), loop, *after]
+        statements: list[ast.stmt] = [ast.Assign([ast.Name(this, ast.Store())], conditional_call), loop, *after]
         for s in statements:
             ast.copy_location(s, node)
             ast.fix_missing_locations(s)
         return statements
 
     def _place(self, target: ast.Attribute | ast.Subscript) -> ast.Call:
-        """The `Place` that ``target`` assigns to."""
+        """Return the `Place` that ``target`` assigns to."""
         text = ast.unparse(target)
-        found = copy.deepcopy(target)
-        owner = self.visit(found.value)
-        key = found.slice if isinstance(found, ast.Subscript) else ast.Constant(self._mangled(found.attr))
-        kind = "item" if isinstance(found, ast.Subscript) else "attribute"
+        target_copy = copy.deepcopy(target)
+        owner = self.visit(target_copy.value)
+        key = (
+            target_copy.slice
+            if isinstance(target_copy, ast.Subscript)
+            else ast.Constant(self._mangled(target_copy.attr))
+        )
+        kind = "item" if isinstance(target_copy, ast.Subscript) else "attribute"
         find = ast.Lambda(arguments([]), ast.Tuple([owner, key], ast.Load()))
         return ast.Call(_helper("place"), [ast.Constant(text), ast.Constant(kind), find], [])
 
@@ -112,11 +117,11 @@ class Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if len(node.ops) == 1:
             return node
-        rest: list[ast.expr] = [
+        comparisons: list[ast.expr] = [
             ast.Tuple([ast.Constant(type(op).__name__), ast.Lambda(arguments([]), right)], ast.Load())
             for op, right in zip(node.ops, node.comparators, strict=True)
         ]
-        return ast.copy_location(ast.Call(_helper("compare"), [node.left, *rest], []), node)
+        return ast.copy_location(ast.Call(_helper("compare"), [node.left, *comparisons], []), node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         values = [self.visit(v) for v in node.values]
@@ -147,7 +152,7 @@ class Rewriter(ast.NodeTransformer):
 
 
 def arguments(names: Sequence[str]) -> ast.arguments:
-    """Parameters of a function, by position."""
+    """Return positional parameters of a function."""
     return ast.arguments(posonlyargs=[], args=[ast.arg(n) for n in names], kwonlyargs=[], kw_defaults=[], defaults=[])
 
 

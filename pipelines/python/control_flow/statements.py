@@ -1,4 +1,4 @@
-"""Statements: what those of a function assign to, and where they leave it."""
+"""Analysis of a function's statements: assigned variables, and statements that leave them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import copy
 from collections.abc import Iterator, Sequence
 
 RESULT = "__dali_run_result"
-"""The variable that what is returned is assigned to, where a branch returns."""
+"""Variable to which the return value is assigned, if a branch returns."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def _walk(statements: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes, without what stands inside functions and classes."""
+    """Yield all nodes, except the contents of functions and classes."""
     for node in statements:
         yield node
         if not isinstance(node, _SCOPES):
@@ -20,7 +20,7 @@ def _walk(statements: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 
 def assigned(statements: Sequence[ast.stmt]) -> set[str]:
-    """Names of the variables that are assigned to."""
+    """Return the names of the variables that are assigned."""
     names: set[str] = set()
     for node in _walk(statements):
         if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
@@ -31,19 +31,19 @@ def assigned(statements: Sequence[ast.stmt]) -> set[str]:
             names |= {(a.asname or a.name).split(".")[0] for a in node.names}
         elif isinstance(node, ast.ExceptHandler) and node.name:
             names.discard(node.name)
-    # variables of comprehensions are their own
-    own = {n.id for node in _walk(statements) if isinstance(node, ast.comprehension)
+    # variables of comprehensions are local to them
+    comprehension_names = {n.id for node in _walk(statements) if isinstance(node, ast.comprehension)
            for n in ast.walk(node.target) if isinstance(n, ast.Name)}  # fmt: skip
     stored = {n.id for node in _walk(statements) if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For,
               ast.NamedExpr, ast.With)) for n in _targets(node)}  # fmt: skip
-    return {n for n in names if n not in own or n in stored}
+    return {n for n in names if n not in comprehension_names or n in stored}
 
 
 def assigned_places(statements: Sequence[ast.stmt]) -> list[ast.Attribute | ast.Subscript]:
-    """Places among the statements that are assigned to besides variables, with names and constants as keys; without
-    what belongs to something that is assigned itself, and is merged with it."""
+    """Return the assignment targets that are not variables, with names and constants as keys; without targets inside a
+    variable or target that is itself assigned, and merged as a whole."""
     changed = assigned(statements)
-    found: dict[str, ast.Attribute | ast.Subscript] = {}
+    targets: dict[str, ast.Attribute | ast.Subscript] = {}
     for node in _walk(statements):
         if not isinstance(node, (ast.Attribute, ast.Subscript)) or not isinstance(node.ctx, ast.Store):
             continue
@@ -54,8 +54,8 @@ def assigned_places(statements: Sequence[ast.stmt]) -> list[ast.Attribute | ast.
         if all(isinstance(n, parts) for n in inside) and not any(
             isinstance(n, ast.Name) and n.id in changed for n in inside
         ):
-            found.setdefault(ast.unparse(node), node)
-    return [n for n in found.values() if not any(ast.unparse(p) in found for p in ast.walk(n) if p is not n
+            targets.setdefault(ast.unparse(node), node)
+    return [n for n in targets.values() if not any(ast.unparse(p) in targets for p in ast.walk(n) if p is not n
             and isinstance(p, (ast.Attribute, ast.Subscript)))]  # fmt: skip
 
 
@@ -68,12 +68,12 @@ def _targets(node: ast.AST) -> Iterator[ast.Name]:
 
 
 def declared_elsewhere(statements: Sequence[ast.stmt]) -> set[str]:
-    """Names that the statements declare as `global` or `nonlocal`."""
+    """Return the names that the statements declare as `global` or `nonlocal`."""
     return {n for node in _walk(statements) if isinstance(node, (ast.Global, ast.Nonlocal)) for n in node.names}
 
 
 def jumps(statements: Sequence[ast.stmt]) -> bool:
-    """A return, or a break or continue of a loop around the statements, stands among them."""
+    """Return whether the statements contain a return, or a break or continue of a surrounding loop."""
 
     def search(nodes: Sequence[ast.AST], in_loop: bool) -> bool:
         for node in nodes:
@@ -90,7 +90,7 @@ def jumps(statements: Sequence[ast.stmt]) -> bool:
 
 
 def returns_in_if(body: Sequence[ast.stmt]) -> bool:
-    """A `return` stands in an `if` on the level of the function, and nowhere that it could not be moved from."""
+    """Return whether an `if` on the function's top level contains a `return`."""
     return any(_has_return([s]) for s in body if isinstance(s, ast.If))
 
 
@@ -99,8 +99,8 @@ def _has_return(statements: Sequence[ast.stmt]) -> bool:
 
 
 def without_returns(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """The statements with the result assigned instead of returned: what follows an `if` that returns in one branch
-    moves into its other branch."""
+    """Return the statements with the result assigned instead of returned: statements after an `if` that returns in one
+    branch move into its other branch."""
     out: list[ast.stmt] = []
     for i, statement in enumerate(body):
         if isinstance(statement, ast.Return):
@@ -108,9 +108,9 @@ def without_returns(body: Sequence[ast.stmt]) -> list[ast.stmt]:
             out.append(ast.copy_location(ast.Assign([ast.Name(RESULT, ast.Store())], value), statement))
             return out
         if isinstance(statement, ast.If) and _has_return([statement]):
-            rest = body[i + 1 :]
-            then = without_returns([*statement.body, *rest])
-            otherwise = without_returns([*statement.orelse, *copy.deepcopy(rest)])
+            following = body[i + 1 :]
+            then = without_returns([*statement.body, *following])
+            otherwise = without_returns([*statement.orelse, *copy.deepcopy(following)])
             out.append(ast.copy_location(ast.If(statement.test, then, otherwise), statement))
             return out
         out.append(statement)

@@ -1,4 +1,4 @@
-"""Errors in functions that were rewritten: which line of the program they come from."""
+"""Errors in rewritten functions, with the lines of the program that led to them."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from ...user_warnings import is_ours
 
 @contextlib.contextmanager
 def in_user_code() -> Iterator[None]:
-    """Exceptions that pass through begin with "in user code:" and the lines of the program that led to them.
+    """Context manager: exceptions that pass through begin with "in user code:" and the lines of the program that led to
+    them.
 
-    They keep their type, and are the cause of the new one. One whose type takes more than a text is raised as it is,
-    with the lines as a note.
+    They keep their type, and are the cause of the new exception. An exception whose type needs more than a text is
+    raised unchanged, with the lines as a note.
     """
     try:
         yield
     except Exception as e:
-        said = _lines(e)
-        if said is None or "in user code:" in str(e):
+        lines = _lines(e)
+        if lines is None or "in user code:" in str(e):
             raise
-        plain = isinstance(type(e).__init__, types.WrapperDescriptorType)  # none that a program wrote
+        plain = isinstance(type(e).__init__, types.WrapperDescriptorType)  # not a constructor that the program defined
         if not plain or len(e.args) != 1 or not isinstance(e.args[0], str):
-            e.add_note(said)
+            e.add_note(lines)
             raise
-        raise _like(e, f"{said}\n    {type(e).__name__}: {e.args[0]}\n") from e
+        raise _like(e, f"{lines}\n    {type(e).__name__}: {e.args[0]}\n") from e
 
 
 def _like(e: Exception, text: str) -> Exception:
-    made = type(e)(text)
-    if str(made) != text:  # KeyError shows its text in quotes
+    error = type(e)(text)
+    if str(error) != text:  # KeyError displays its text in quotes
         kind = type(e)
-        made = type(kind.__name__, (kind,), {"__str__": BaseException.__str__, "__module__": kind.__module__})(text)
-    return made
+        error = type(kind.__name__, (kind,), {"__str__": BaseException.__str__, "__module__": kind.__module__})(text)
+    return error
 
 
 def _lines(e: Exception) -> str | None:
-    """The frames of the program, from the outermost; None where there is none."""
+    """Return the frames of the program, outermost first; None if there are none."""
     frames = [f for f, _ in traceback.walk_tb(e.__traceback__) if not is_ours(f)]
     shown = [
         s for s in traceback.extract_tb(e.__traceback__) if any(s.filename == f.f_code.co_filename for f in frames)

@@ -1,1 +1,1 @@
-"""external_source: callables, iterables, worker processes."""
+"""external_source: callables, iterables, fed data and worker processes as sources of batches."""

@@ -1,4 +1,4 @@
-"""Memory that a worker process fills and its owner reads."""
+"""Shared memory that a worker process fills and the parent process reads."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ....ops.storage.descriptors import Descriptor
 
 
 class Block:
-    """Memory of a file that has no name and lies in no file system, here and in another process. It goes with the last
-    process that holds it, however that ends. (Shared memory with a name lies in `/dev/shm`, which has 64 MB in a
-    container, and whoever writes beyond is ended by SIGBUS.)"""
+    """Anonymous shared memory (memfd), mapped here and in another process. The system frees it with the last process
+    that holds it, however that process ends. (Named shared memory is in `/dev/shm`, which has 64 MB in a container, and
+    writing beyond that ends a process with SIGBUS.)"""
 
     def __init__(self, file: Descriptor) -> None:
         self._file = file
@@ -22,51 +22,49 @@ class Block:
 
     @staticmethod
     def new() -> Block:
-        """An empty one."""
+        """Return an empty block."""
         return Block(Descriptor(os.memfd_create("dali-run external_source", os.MFD_CLOEXEC)))
 
     @property
     def size(self) -> int:
-        """Bytes that it has in this process."""
+        """Number of bytes mapped in this process."""
         return 0 if self._map is None else len(self._map)
 
     def grow(self, nbytes: int) -> None:
-        """Have at least so many bytes. Raises MemoryError where the system has no memory for them: now, and not as they
-        are written, where nobody could be told."""
+        """Grow to at least ``nbytes``. Raises MemoryError if the system has too little memory: now, because a write
+        could not report it."""
         if nbytes <= self.size:
             return
         try:
             os.posix_fallocate(self._file.number, 0, nbytes)
         except OSError as e:
-            raise MemoryError(
-                f"no memory for the {nbytes:,} bytes that go to the parent process: {e.strerror}"
-            ) from None
+            raise MemoryError(f"no memory for {nbytes:,} bytes of data for the parent process: {e.strerror}") from None
         self._map = mmap.mmap(self._file.number, nbytes)
 
     def view(self) -> memoryview:
-        """Its bytes, as many as it has now."""
+        """Return the block's bytes at its present size."""
         size = os.fstat(self._file.number).st_size
         if self._map is None or len(self._map) < size:
             self._map = mmap.mmap(self._file.number, size)
         return memoryview(self._map)
 
     def close(self) -> None:
-        """Let go of it; what others hold is theirs."""
+        """Release the block in this process; other processes keep it."""
         self._file.close()
         self._map = None
 
     def send(self, connection: Connection) -> None:
-        """Give it to the process at the other end, too, which is to `receive` it next."""
+        """Share the block with the process at the other end, which must call `receive` next."""
         with socket.socket(fileno=os.dup(connection.fileno())) as channel:
             socket.send_fds(channel, [b"b"], [self._file.number])
 
     @staticmethod
     def receive(connection: Connection) -> Block:
-        """One that was sent. Raises EOFError where the other end is gone, OSError where this process may have no more
-        files."""
+        """Return a block that the other process sent. Raises EOFError if that process has ended, OSError if this
+        process may not open more files."""
         with socket.socket(fileno=os.dup(connection.fileno())) as channel:
-            told, files, _, _ = socket.recv_fds(channel, 1, 1)
-        if not told:
+            message, files, _, _ = socket.recv_fds(channel, 1, 1)
+        if not message:
             raise EOFError
         if not files:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

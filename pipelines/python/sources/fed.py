@@ -1,4 +1,4 @@
-"""Inputs that a program feeds: batches as they are, and videos, each of which becomes the batches of its sequences."""
+"""Inputs that a program feeds: whole batches, or videos, each of which becomes batches of sequences."""
 
 from __future__ import annotations
 
@@ -16,45 +16,46 @@ from ..arrays import as_batch
 
 @dataclass(slots=True)
 class Input:
-    """One operator of a pipeline that gets its data from the program."""
+    """One operator of a pipeline whose data comes from the program. Created by `source.input_of`, owned by the
+    session."""
 
     name: str
     op: Any
     state: Any
-    """Where the batches go; the operator's kernel takes them from there."""
+    """Queue of the batches for the operator's kernel."""
     max_batch_size: int
     fed: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
-    """Given by feed_input, as batches."""
+    """Batches from feed_input that were not used yet."""
     last: Any = None
 
     @property
     def has_source(self) -> bool:
-        """Asks by itself; else it waits for feed_input."""
+        """Whether a source provides the data; otherwise feed_input does."""
         return False
 
     @property
     def is_function(self) -> bool:
-        """The source is asked by number, so that it can go on from anywhere."""
+        """Whether the source is called with a number, so that it can continue from any position."""
         return False
 
     @property
     def repeats(self) -> bool:
-        """The last batch is given again where nothing else was fed."""
+        """Whether the last batch is repeated if no other was fed."""
         return False
 
     @property
     def ready(self) -> bool:
-        """There is data for one more batch."""
+        """Whether there is data for one more batch."""
         return not self.fed.empty() or self.repeats
 
     def poll(self, iteration: int, epoch: int) -> Any:
-        """The data of the next batch: what the source gives, or what was fed. Raises StopIteration at the end."""
+        """Return the data of the next batch, from the source or from feed_input. Raises StopIteration at the end."""
         del iteration, epoch
         return self._next_fed()
 
     def _next_fed(self) -> Any:
         try:
-            self.last = self.fed.get_nowait()  # asked once: another thread may feed at any moment
+            self.last = self.fed.get_nowait()  # one call, because another thread may feed at any moment
         except queue.Empty:
             if self.repeats:
                 return self.last
@@ -66,39 +67,42 @@ class Input:
         return self.last
 
     def feed(self, data: Any, layout: str | None) -> None:
-        """Take data; it is copied now, unless ``no_copy``. Raises JobError that says what is wrong."""
+        """Store the data of a batch; it is copied now, unless ``no_copy``. Raises JobError with the reason if it is
+        invalid."""
         raise NotImplementedError
 
     def batches(self, polled: Any) -> tuple[Sized, ...]:
-        """The result of `poll`, checked, as one batch an output. Raises JobError that says what is wrong."""
+        """Return the result of `poll` as one checked batch per output. Raises JobError with the reason if it is
+        invalid."""
         raise NotImplementedError
 
     def say_if_lost(self) -> None:
-        """Warn where a checkpoint cannot say how far the source has come."""
+        """Warn if a checkpoint cannot store how far the source has advanced."""
 
     def reset(self) -> None:
-        """A new epoch begins."""
+        """Begin a new epoch."""
 
     def skip(self, iterations: int) -> None:
-        """Go on after ``iterations`` batches of this epoch; the program feeds what follows."""
+        """Continue after ``iterations`` batches of this epoch; the program feeds the following ones."""
 
 
 @dataclass(slots=True)
 class FedVideos(Input):
-    """One experimental.inputs.video of a pipeline."""
+    """The input of one experimental.inputs.video."""
 
     op: VideoInput
     state: FedSequences
 
     def feed(self, data: Any, layout: str | None) -> None:
-        """Take a video: its file's bytes, uint8 of one dimension, in a list or an array (1, N). Raises JobError."""
+        """Store a video: the bytes of its file, uint8 of one dimension, in a list or an array (1, N). Raises
+        JobError."""
         try:
             batch = as_batch(data, layout or "", copy=not self.op.no_copy)
         except (TypeError, ValueError) as e:
             raise JobError(f"{self.name}: {e}") from e
         if len(batch) != 1 or batch.ndim != 1 or batch.dtype != np.uint8 or not batch.on_host:
-            raise JobError(f"{self.name}: takes one video at a time, in a list: its file's bytes, an array of uint8; "
-                           f"got {len(batch)} of {batch.ndim} dimensions, {batch.dtype}")  # fmt: skip
+            raise JobError(f"{self.name}: takes one video at a time, in a list: the bytes of its file as an array "
+                           f"of uint8; got {len(batch)} of {batch.ndim} dimensions, {batch.dtype}")  # fmt: skip
         try:
             parts = self.op.part_up(batch.sample(0), self.max_batch_size)
         except SampleError as e:
@@ -107,5 +111,5 @@ class FedVideos(Input):
             self.fed.put((part,))
 
     def batches(self, polled: Any) -> tuple[VideoPart, ...]:
-        found: tuple[VideoPart, ...] = polled
-        return found
+        parts: tuple[VideoPart, ...] = polled
+        return parts

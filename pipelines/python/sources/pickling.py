@@ -1,4 +1,4 @@
-"""Pickling of callbacks for worker processes: functions that cannot be imported by name travel by value."""
+"""Pickling of callbacks for worker processes. Functions that cannot be imported by name are pickled by value."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _BY_VALUE = "_dali_run_by_value"
 
 
 def pickle_by_value(function: F) -> F:
-    """Mark a global function to travel by value: a worker may be unable to import what a notebook defines."""
+    """Mark a global function to be pickled by value: a worker may not be able to import a function from a notebook."""
     setattr(function, _BY_VALUE, True)
     return function
 
 
 def dumps(value: Any, **options: Any) -> bytes:
-    """``value`` pickled. Only processes that this one starts read it."""
+    """Return ``value`` pickled. Only processes that this one starts read it."""
     buffer = io.BytesIO()
     _Pickler(buffer, **options).dump(value)
     return buffer.getvalue()
 
 
 def loads(data: bytes, **options: Any) -> Any:
-    """The object that `dumps` pickled."""
+    """Return the object that `dumps` pickled."""
     return pickle.loads(data, **options)
 
 
@@ -47,10 +47,10 @@ class _Pickler(pickle.Pickler):
 def _travels_by_value(function: FunctionType) -> bool:
     if getattr(function, _BY_VALUE, False) or function.__module__ == "__main__":
         return True
-    found: Any = sys.modules.get(function.__module__)
+    imported: Any = sys.modules.get(function.__module__)
     for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is not function
+        imported = getattr(imported, part, None)
+    return imported is not function
 
 
 def _state(function: FunctionType) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _state(function: FunctionType) -> dict[str, Any]:
     for cell in function.__closure__ or ():
         try:
             cells.append((True, cell.cell_contents))
-        except ValueError:  # not set yet
+        except ValueError:  # not assigned yet
             cells.append((False, None))
     return {"globals": used, "cells": cells, "defaults": function.__defaults__, "kwdefaults": function.__kwdefaults__,
             "name": function.__name__, "qualname": function.__qualname__, "module": function.__module__}  # fmt: skip

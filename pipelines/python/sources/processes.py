@@ -1,4 +1,4 @@
-"""Workers: processes that run the sources of parallel external_sources and hand arrays over in shared memory."""
+"""Worker processes that run the sources of parallel external_sources and pass arrays to the parent in shared memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .blocks import Block
 
 _ALIGNMENT = 64
 _PARENT_CHECK = 5.0
-"""Seconds between two looks of an idle worker whether its program still runs."""
+"""Seconds after which an idle worker checks again whether the parent process still runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelSource:
-    """The facts of one external_source that a worker must know."""
+    """Description of one external_source for the workers."""
 
     name: str
     source: Any
@@ -37,13 +37,13 @@ class ParallelSource:
     batch_info: bool
     wants_info: bool
     is_function: bool
-    """Called by number; else one worker holds the iterator and advances it."""
+    """Whether the source is called by number; otherwise one worker owns the iterator and advances it."""
     cycle: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A part of a batch: samples [low, high) of it, or all of it where sources give batches."""
+    """Samples [low, high) of a batch for one worker, or the whole batch if the source returns batches."""
 
     source: str
     epoch: int
@@ -52,7 +52,7 @@ class Task:
     low: int
     high: int
     slot: int
-    """Shared memory that the result goes into."""
+    """Index of the shared memory block for the result."""
 
 
 @dataclass(slots=True)
@@ -60,14 +60,14 @@ class _Worker:
     process: Any
     connection: Connection
     queue: list[Task] = field(default_factory=list)
-    """Tasks sent, whose answers have not come."""
+    """Tasks that were sent and not answered yet."""
     answers: dict[Task, Any] = field(default_factory=dict)
     blocks: dict[int, Block] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
     slots: int = 0
 
     def slot(self) -> int:
-        """A slot that nothing is in."""
+        """Return a slot that is not in use."""
         if self.free:
             return self.free.pop()
         self.slots += 1
@@ -75,13 +75,14 @@ class _Worker:
 
 
 class WorkerPool:
-    """Runs parallel sources ``depth`` batches ahead of the caller."""
+    """Processes that run parallel sources ``depth`` batches ahead of the caller. Owned by the session, which closes
+    it."""
 
     def __init__(
         self, sources: Sequence[ParallelSource], batch_size: int, depths: Mapping[str, int], workers: int, method: str,
         pickler: Any = None,
     ) -> None:  # fmt: skip
-        """Starts the processes. Raises ValueError for an unknown start method, JobError where there can be no more
+        """Start the processes. Raises ValueError for an unknown start method, JobError if the system allows no more
         processes."""
         if method not in ("fork", "spawn"):
             raise ValueError(f"py_start_method must be 'fork' or 'spawn', got {method!r}")
@@ -89,7 +90,7 @@ class WorkerPool:
         self._batch_size = batch_size
         self._depths = depths
         self._ahead: dict[str, list[tuple[int, int]]] = {s.name: [] for s in sources}
-        """(epoch, iteration) of the batches that were asked for and not taken, in order."""
+        """(epoch, iteration) of the batches that were requested and not taken, in order."""
         self._parts: dict[tuple[str, int, int], list[tuple[_Worker, Task]]] = {}
         self._turn = 0
         context: Any = multiprocessing.get_context(method)
@@ -107,16 +108,16 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes."""
+        """Process ids."""
         return [w.process.pid for w in self._workers]
 
     def capacities(self) -> list[int]:
-        """Bytes of the shared memory blocks in use."""
+        """Return the bytes of the shared memory blocks in use."""
         return [b.size for w in self._workers for b in w.blocks.values()]
 
     def next_batch(self, name: str, iteration: int, epoch: int) -> Any:
-        """The batch ``iteration`` of ``epoch``: arrays of its own, and no layout. Raises StopIteration at the end,
-        JobError with the traceback where the source raised."""
+        """Return batch ``iteration`` of ``epoch``: newly allocated arrays, and None as layout. Raises StopIteration at
+        the end, JobError with the traceback if the source raised an error."""
         ahead = self._ahead[name]
         if ahead and ahead[0] != (epoch, iteration):
             self._discard(name)
@@ -130,9 +131,9 @@ class WorkerPool:
         for worker, task in self._parts.pop((name, epoch, iteration)):
             kind, value = self._answer(worker, task)
             if kind == "error":
-                raise JobError(f"{name}: the source raised in a worker process:\n{value}")
+                raise JobError(f"{name}: the source raised an error in a worker process:\n{value}")
             if kind == "lost":
-                raise JobError(f"external_source cannot have the memory of its processes: {value}; allow more "
+                raise JobError(f"external_source cannot open the memory of its processes: {value}; allow more files "
                                "(ulimit -n), or lower py_num_workers")  # fmt: skip
             ended |= kind == "end"
             if kind == "data":
@@ -176,7 +177,7 @@ class WorkerPool:
         return worker.answers.pop(task)
 
     def _discard(self, name: str) -> None:
-        """Forget what was asked ahead: the epoch ended or begins anew."""
+        """Discard the batches that were requested ahead, because the epoch ended or restarts."""
         for epoch, iteration in self._ahead[name]:
             for worker, task in self._parts.pop((name, epoch, iteration), []):
                 if self._answer(worker, task)[0] != "lost":
@@ -184,18 +185,19 @@ class WorkerPool:
         self._ahead[name].clear()
 
     def close(self) -> None:
-        """End the processes and give the memory back."""
+        """Stop the processes and free their memory."""
         if _open.pop(id(self._workers), None) is not None:
             _shut_down(self._workers)
 
 
 _open: dict[int, list[_Worker]] = {}
-"""Of pools that are not closed yet. No destructor does it: that could wait for processes in the midst of anything."""
+"""Workers of pools that are not closed, by the id of their list. No destructor closes pools: it would wait for
+processes at arbitrary points of the program."""
 
 
 @atexit.register
 def _shut_down_all() -> None:
-    """Processes end and memory is given back before the interpreter goes."""
+    """Stop all processes and free their memory before the interpreter exits."""
     for workers in list(_open.values()):
         _shut_down(workers)
     _open.clear()
@@ -225,7 +227,7 @@ def _shut_down(workers: list[_Worker]) -> None:
         with contextlib.suppress(OSError):
             worker.connection.send(None)
     for worker in workers:
-        while worker.queue:  # it could wait for somebody to take its answers
+        while worker.queue:  # the worker may be waiting for its answers to be read
             try:
                 _hear(worker)
             except (EOFError, OSError):
@@ -241,8 +243,9 @@ def _shut_down(workers: list[_Worker]) -> None:
 
 
 def _hear(worker: _Worker) -> None:
-    """The next answer, and the memory that it is in, where that is new. Where it cannot be had, the answer is "lost",
-    and its slot is not to be used again: the process takes the memory to be here. Raises EOFError, and OSError."""
+    """Receive the next answer, and its memory block if that is new. If the block cannot be opened, the answer is "lost"
+    and its slot must not be used again, because the worker assumes that the block is open here. Raises EOFError and
+    OSError."""
     kind, value = worker.connection.recv()
     task = worker.queue.pop(0)
     if kind == "data" and task.slot not in worker.blocks:
@@ -256,7 +259,7 @@ def _hear(worker: _Worker) -> None:
 
 
 def _read(block: Block, rows: list[Any]) -> list[Any]:
-    """The arrays of an answer, copied out of the shared memory."""
+    """Return the arrays of an answer, copied from the shared memory."""
     memory = block.view()
 
     def array(entry: Any) -> Any:
@@ -273,14 +276,14 @@ def _died(worker: _Worker) -> JobError:
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):
             how = f"by {signal.Signals(-code).name}"
-    return JobError(f"a worker process of external_source ended ({how}); what it printed says why")
+    return JobError(f"a worker process of external_source ended ({how}); see its output for the reason")
 
 
-def _pickler(given: Any) -> tuple[Any, Any, Mapping[str, Any]]:
-    """dumps, loads and arguments of loads, from ``py_callback_pickler``: a module, or (module, kwargs, kwargs)."""
-    if given is None:
+def _pickler(setting: Any) -> tuple[Any, Any, Mapping[str, Any]]:
+    """Return dumps, loads and arguments of loads for ``py_callback_pickler``: a module, or (module, kwargs, kwargs)."""
+    if setting is None:
         return pickling.dumps, pickling.loads, {}
-    parts = given if isinstance(given, tuple) else (given,)
+    parts = setting if isinstance(setting, tuple) else (setting,)
     module = parts[0]
     dump_args = parts[1] if len(parts) > 1 and parts[1] else {}
     load_args = parts[2] if len(parts) > 2 and parts[2] else {}
@@ -293,8 +296,8 @@ def _pickler(given: Any) -> tuple[Any, Any, Mapping[str, Any]]:
 def _work(
     connection: Connection, inherited: Sequence[Connection], payload: Any, loads: Any, loads_args: Mapping[str, Any]
 ) -> None:
-    """Answer tasks until the program says so or ends. ``inherited`` are the program's ends of pipes, which a fork
-    copies: while one is open here, its reader does not notice the program's end."""
+    """Process tasks until the parent stops the worker or ends. ``inherited`` are the parent's ends of pipes, which a
+    fork copies: while one is open here, its reader does not notice that the parent has ended."""
     for end in inherited:
         end.close()
     sources = {s.name: s for s in (payload if loads is None else loads(payload, **loads_args))}
@@ -304,7 +307,7 @@ def _work(
     parent = program.pid if program is not None else os.getppid()
     while True:
         try:
-            while not connection.poll(_PARENT_CHECK):  # the program's own children may hold the pipe open
+            while not connection.poll(_PARENT_CHECK):  # other children of the parent may keep the pipe open
                 if os.getppid() != parent:
                     return
             task = connection.recv()
@@ -331,7 +334,7 @@ def _work(
 
 
 def _rows(source: ParallelSource, task: Task, iterators: dict[str, Any]) -> list[Any]:
-    """One entry a sample; one an output where the source gives batches."""
+    """Return one entry per sample; one per output if the source returns batches."""
     if not source.is_function:
         rows = [_advance(source, task, iterators) for _ in range(1 if source.per_batch else task.high - task.low)]
     elif source.per_batch:
@@ -362,29 +365,29 @@ def _advance(source: ParallelSource, task: Task, iterators: dict[str, Any]) -> A
 
 
 def _whole(part: Any) -> Any:
-    """A batch of an output: one array, or a list of arrays."""
+    """Return a batch of an output: one array, or a list of arrays."""
     return [np.asarray(p) for p in part] if isinstance(part, (list, tuple)) else np.asarray(part)
 
 
 def _store(rows: list[Any], block: Block) -> list[Any]:
-    """Copy the arrays into the slot's shared memory. Returns (dtype, shape, offset) of each."""
-    placed: list[Any] = []
-    todo: list[tuple[int, Any]] = []
+    """Copy the arrays into the slot's shared memory. Return (dtype, shape, offset) of each."""
+    entries: list[Any] = []
+    copies: list[tuple[int, Any]] = []
     at = 0
 
     def place(array: Any) -> tuple[str, tuple[int, ...], int]:
         nonlocal at
         if array.dtype.kind not in "biuf":
-            raise TypeError(f"the source gave {array.dtype}, which is no number")
+            raise TypeError(f"the source returned {array.dtype}, which is not a number type")
         start = at
-        todo.append((start, array))
+        copies.append((start, array))
         at += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
         return array.dtype.str, array.shape, start
 
     for row in rows:
-        placed.append([place(a) for a in row] if isinstance(row, list) else place(row))
+        entries.append([place(a) for a in row] if isinstance(row, list) else place(row))
     block.grow(max(at, 1))
     memory = block.view()
-    for start, array in todo:
+    for start, array in copies:
         np.ndarray(array.shape, array.dtype, memory, start)[...] = array
-    return placed
+    return entries

@@ -1,4 +1,4 @@
-"""Sources: the Python callables and iterables of external_source, asked for one batch after the other."""
+"""Sources: the Python callables and iterables of external_source, which are called for one batch after the other."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def external_source(
     use_copy_kernel: bool | None = None,
     max_batch_size: int | None = None,
 ) -> Any:
-    """Batches from a callable, an iterable, a generator function, or `Pipeline.feed_input`.
+    """Return batches from a callable, an iterable, a generator function, or `Pipeline.feed_input`.
 
     Args:
-        source: called (or advanced) once per batch, or once per sample with ``batch=False``, also where it is asked in
-            parallel. A callable may take one argument: the iteration, BatchInfo (``batch_info``), or SampleInfo
+        source: called (or advanced) once per batch, or once per sample with ``batch=False``, also in worker processes.
+            A callable may take one argument: the iteration, BatchInfo (``batch_info``), or SampleInfo
             (``batch=False``). StopIteration ends the epoch.
-        num_outputs: number of batches in each tuple that the source gives; the result is a list of DataNodes. Without
-            a source each of them is fed alone (`Pipeline.feed_input`), and ``name`` must not be given.
-        cycle: what an iterable does at its end: ``"quiet"``/True begins again at once, ``"raise"`` after `reset`.
-        layout, dtype, ndim: of the data, checked; one for all outputs, or a list for the first outputs.
-        parallel: ask in processes of its own, ``py_num_workers`` of the pipeline.
+        num_outputs: number of batches in each tuple that the source returns; the result is a list of DataNodes. Without
+            a source, each of them is fed separately (`Pipeline.feed_input`), and ``name`` must not be given.
+        cycle: behavior of an iterable at its end: ``"quiet"``/True restarts at once, ``"raise"`` after `reset`.
+        layout, dtype, ndim: properties of the data, checked; one for all outputs, or a list for the first outputs.
+        parallel: run the source in worker processes, ``py_num_workers`` of the pipeline.
     """
-    del bytes_per_sample_hint, max_batch_size  # memory is not sized ahead
+    del bytes_per_sample_hint, max_batch_size  # hints are not needed: memory is not allocated in advance
     if dtype is not None:
         dtype = [None if d is None else parse_dtype(d) for d in dtype] if isinstance(dtype, (list, tuple)) \
             else parse_dtype(dtype)  # fmt: skip
@@ -68,10 +68,10 @@ def external_source(
         "device": device,
     }  # fmt: skip
     if _is_asked(source):
-        takes_argument(source)  # raises TypeError for unsuitable parameters
+        takes_argument(source)  # for its TypeError for unsuitable parameters
     if source is None and num_outputs:
         if name is not None:
-            raise ArgumentValueError("external_source: a name belongs to one output; leave out name or num_outputs")
+            raise ArgumentValueError("external_source: a name belongs to one output; omit name or num_outputs")
         each = ExternalSource(arity=num_outputs, layout=layout, dtype=dtype, ndim=ndim)
         facts = zip(each.each("layout"), each.each("dtype"), each.each("ndim"), strict=True)
         alone = [{**args, "arity": 0, "layout": a, "dtype": b, "ndim": c} for a, b, c in facts]
@@ -81,21 +81,22 @@ def external_source(
 
 
 def _is_asked(source: Any) -> bool:
-    """A callable that gives one batch, or sample, a call; generator functions give iterables."""
+    """Return whether ``source`` is a callable that returns one batch, or sample, per call; generator functions return
+    iterables."""
     return callable(source) and not inspect.isgeneratorfunction(source)
 
 
 def takes_argument(function: Callable[..., Any]) -> bool:
-    """Whether ``function`` has one positional parameter (with or without a default). Raises TypeError if it has more,
-    or others: ``*args``, ``**kwargs``, and keywords that `functools.partial` does not set."""
+    """Return whether ``function`` has one positional parameter (with or without a default). Raises TypeError if it has
+    more, or others: ``*args``, ``**kwargs``, and keywords that `functools.partial` does not set."""
     try:
-        found = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # built in
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # built-in functions have no signature
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [p for p in found if p.kind in kinds]
+    positional = [p for p in parameters if p.kind in kinds]
     is_set = isinstance(function, functools.partial)
-    odd = [p for p in found if p.kind not in kinds and not (is_set and p.kind is inspect.Parameter.KEYWORD_ONLY)]
+    odd = [p for p in parameters if p.kind not in kinds and not (is_set and p.kind is inspect.Parameter.KEYWORD_ONLY)]
     if len(positional) > 1 or odd:
         got = ", ".join(map(str, odd or positional))
         raise TypeError("the source callback has no parameters, or one: the iteration, BatchInfo or SampleInfo; its "
@@ -104,42 +105,42 @@ def takes_argument(function: Callable[..., Any]) -> bool:
 
 
 def input_of(node: Node, state: Any, max_batch_size: int, used: Collection[int] | None = None) -> Input:
-    """The input of ``node``, which is fed or asks a source; ``state`` is where its batches go, ``used`` are the outputs
-    that the pipeline needs (None for all)."""
+    """Return the input of ``node``, fed by the program or by a source. ``state`` is the queue of its batches; ``used``
+    are the outputs that the pipeline needs (None for all)."""
     op = node.op
     if isinstance(op, VideoInput):
         return FedVideos(node.name, op, state, max_batch_size)
     assert isinstance(op, ExternalSource)
-    made = SourceInput(node.name, op, state, max_batch_size)
-    made.used = range(op.num_outputs) if used is None else used
+    source_input = SourceInput(node.name, op, state, max_batch_size)
+    source_input.used = range(op.num_outputs) if used is None else used
     source = op.source
     if source is None:
-        return made
+        return source_input
     if _is_asked(source):
-        made._function = source
-        made.wants_info = takes_argument(source)
+        source_input._function = source
+        source_input.wants_info = takes_argument(source)
     else:
-        made._iterator = made._begin()
-    return made
+        source_input._iterator = source_input._begin()
+    return source_input
 
 
 @dataclass(slots=True)
 class SourceInput(Input):
-    """One external_source of a pipeline: its source, and where the batches go."""
+    """The input of one external_source: its source, and the queue of its batches."""
 
     op: ExternalSource
     state: FedBatches
     workers: Any = None
-    """The processes that ask the source, for parallel ones."""
+    """The worker processes of a parallel source; else None."""
     wants_info: bool = False
     _iterator: Iterator[Any] | None = None
     _function: Callable[..., Any] | None = None
     _samples: int = 0
-    """Asked for in this epoch."""
+    """Number of samples requested in this epoch."""
     used: Collection[int] = ()
     """Outputs that the pipeline needs."""
     _kinds: dict[int, tuple[Any, int, str]] = field(default_factory=dict)
-    """Dtype, number of dimensions and layout of each output so far."""
+    """Dtype, number of dimensions and layout of each output's earlier batches."""
 
     @property
     def has_source(self) -> bool:
@@ -150,16 +151,16 @@ class SourceInput(Input):
         return self._function is not None
 
     def say_if_lost(self) -> None:
-        """Warn where a checkpoint cannot say how far the source has come."""
+        """Warn if a checkpoint cannot store how far the source has advanced."""
         kind = ""
         if self._iterator is not None:
             kind = "a generator function" if callable(self.op.source) else "an iterable"
         elif self._function is not None and not self.wants_info:
-            kind = "a callable that is not told which batch or sample it is asked for"
+            kind = "a callable that does not receive the number of the batch or sample"
         if kind:
-            warn(f"{self.name}: checkpoints do not hold the state of its source, {kind}; a pipeline that goes on from "
-                 "one reads the source again up to there. A callable that takes SampleInfo, BatchInfo or the iteration "
-                 "needs no state")  # fmt: skip
+            warn(f"{self.name}: checkpoints do not contain the state of its source, {kind}; a pipeline that "
+                 "continues from one reads the source again up to that point. A callable that takes SampleInfo, "
+                 "BatchInfo or the iteration needs no state")  # fmt: skip
 
     def _begin(self) -> Iterator[Any]:
         source = self.op.source
@@ -168,7 +169,7 @@ class SourceInput(Input):
     # -- asking -------------------------------------------------------------------------------------------------
 
     def poll(self, iteration: int, epoch: int) -> Any:
-        """The data of the next batch: what the source gives, or what was fed. Raises StopIteration at the end."""
+        """Return the data of the next batch, from the source or from feed_input. Raises StopIteration at the end."""
         if not self.has_source:
             return self._next_fed()
         if self.workers is not None:
@@ -203,13 +204,13 @@ class SourceInput(Input):
         return self.has_source or not self.fed.empty() or self.repeats
 
     def reset(self) -> None:
-        """A new epoch begins."""
+        """Begin a new epoch."""
         self._samples = 0
         if self._iterator is not None and self.op.cycle == "raise":
             self._iterator = self._begin()
 
     def skip(self, iterations: int) -> None:
-        """Go on after ``iterations`` batches of this epoch; iterables are advanced."""
+        """Continue after ``iterations`` batches of this epoch; iterables are advanced."""
         self._samples = iterations * self.max_batch_size
         if self._iterator is not None:
             for _ in range(iterations if self.op.batch else iterations * self.max_batch_size):
@@ -218,11 +219,13 @@ class SourceInput(Input):
     # -- converting ---------------------------------------------------------------------------------------------
 
     def feed(self, data: Any, layout: str | None) -> None:
-        """Take the data of one batch; it is copied now, unless ``no_copy``. Raises JobError that says what is wrong."""
+        """Store the data of one batch; it is copied now, unless ``no_copy``. Raises JobError with the reason if it is
+        invalid."""
         self.fed.put(self._converted(data, layout))
 
     def batches(self, polled: Any) -> tuple[Batch, ...]:
-        """The result of `poll`, checked, as one batch an output. Raises JobError that says what is wrong."""
+        """Return the result of `poll` as one checked batch per output. Raises JobError with the reason if it is
+        invalid."""
         if not self.has_source:
             fed: tuple[Batch, ...] = polled
             return fed
@@ -231,10 +234,10 @@ class SourceInput(Input):
     def _converted(self, data: Any, layout: str | None) -> tuple[Batch, ...]:
         parts = self._outputs(data) if self.op.arity else [data]
         out = []
-        wanted = zip(parts, self.op.each("layout"), self.op.each("dtype"), self.op.each("ndim"), strict=True)
-        for k, (part, own_layout, dtype, ndim) in enumerate(wanted):
+        declared = zip(parts, self.op.each("layout"), self.op.each("dtype"), self.op.each("ndim"), strict=True)
+        for k, (part, own_layout, dtype, ndim) in enumerate(declared):
             if layout and own_layout and layout != own_layout:
-                raise JobError(f"{self.name}: data of layout {own_layout} was promised, got {layout}")
+                raise JobError(f"{self.name}: data of layout {own_layout} was declared, got {layout}")
             try:
                 batch = as_batch(part, layout or own_layout or "", copy=not self.op.no_copy)
             except (TypeError, ValueError) as e:
@@ -250,20 +253,21 @@ class SourceInput(Input):
         return tuple(out)
 
     def _outputs(self, data: Any) -> list[Any]:
-        """One element of ``data`` per output; the first used one stands for unused ones that the source left out."""
+        """Return one element of ``data`` per output; the first used element stands in for unused outputs that the
+        source omitted."""
         n = len(data) if hasattr(data, "__getitem__") and hasattr(data, "__len__") else None
         if n is None or any(k >= n for k in self.used):
             got = type(data).__name__ if n is None else n
-            raise JobError(f"{self.name}: the source must give {self.op.arity} outputs, got {got}")
+            raise JobError(f"{self.name}: the source must return {self.op.arity} outputs, got {got}")
         return [data[k if k < n else min(self.used)] for k in range(self.op.arity)]
 
     def _check(self, batch: Batch, k: int, dtype: DALIDataType | None, ndim: int | None) -> None:
         if not len(batch):  # an empty list has no type
             return
         if dtype is not None and dtype != DALIDataType.NO_TYPE and from_numpy(batch.dtype) != dtype:
-            raise JobError(f"{self.name}: data of type {dtype.name} was promised, got {describe_batch(batch)}")
+            raise JobError(f"{self.name}: data of type {dtype.name} was declared, got {describe_batch(batch)}")
         if ndim is not None and batch.ndim != ndim:
-            raise JobError(f"{self.name}: data of {ndim} dimensions was promised, got {describe_batch(batch)}")
+            raise JobError(f"{self.name}: data of {ndim} dimensions was declared, got {describe_batch(batch)}")
         kind = batch.dtype, batch.ndim, batch.layout
         before = self._kinds.get(k)
         if before is not None and (before[:2] != kind[:2] or (before[2] and before[2] != kind[2])):

@@ -61,7 +61,7 @@ def test_feeding() -> None:
     assert p.run(x=np.array([5, 6]))[0].as_array().tolist() == [6, 7]
     assert p.output_names == ("y",)
     assert p.input_feed_count("x") == 1
-    with pytest.raises(KeyError, match="'z' is no external_source of this pipeline; it has: x"):
+    with pytest.raises(KeyError, match="'z' is not an external_source of this pipeline; it has: x"):
         p.input_feed_count("z")
     q = debugged(lambda: fn.external_source(lambda: np.zeros(2), name="x"))
     q.run()
@@ -118,7 +118,7 @@ def test_sources_may_give_fewer_samples(files: list[str]) -> None:
 
 def test_sources_must_give_equally_many_samples() -> None:
     p = debugged(lambda: [fn.external_source(iter([data])) for data in (np.zeros(1), np.zeros(2))])
-    with pytest.raises(JobError, match="gave 2, what was called before it 1"):
+    with pytest.raises(JobError, match="has 2, operators called before it 1"):
         p.run()
 
 

@@ -45,7 +45,7 @@ def endless() -> Any:
         (ValueError, "size", lambda: fn.resize(given(IMAGE), size="abc")),
         (ValueError, "interp_type", lambda: fn.resize(given(IMAGE), interp_type="abc")),
         (ValueError, "device must be", lambda: fn.flip(given(IMAGE), device="xpu")),
-        (TypeError, "no number", lambda: fn.flip("text")),
+        (TypeError, "not a number", lambda: fn.flip("text")),
         (RuntimeError, "step of a slice", lambda: given(IMAGE)[::0]),
         (ValueError, "cycle is for iterables", lambda: fn.external_source(source=lambda: 1, cycle=True)),
         (ValueError, "cycle is for iterables", lambda: fn.external_source(cycle=True)),
@@ -183,7 +183,7 @@ def test_serialize_and_iterators() -> None:
     for kind in (AssertionError, ValueError):
         with pytest.raises(kind, match="size must be"):
             DALIGenericIterator(pipe, ["a"], size=0)
-    with pytest.raises(RuntimeError, match="no whole batch"):
+    with pytest.raises(RuntimeError, match="no full batch"):
         DALIGenericIterator(pipe, ["a"], size=3, last_batch_policy=LastBatchPolicy.DROP)
     pipe.close()
 

@@ -74,7 +74,7 @@ def test_loops_written_by_hand(loop: Callable[[Pipeline], Iterator[int]], settin
 
 def test_old_names_say_so() -> None:
     p = pipe()
-    with pytest.warns(Warning, match="_run is DALI's old name of schedule_run") as warned:
+    with pytest.warns(Warning, match="_run is DALI's old name for schedule_run") as warned:
         p._run()
     assert [w.category for w in warned] == [Warning]
 

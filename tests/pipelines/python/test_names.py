@@ -211,7 +211,7 @@ def test_scalar_constants_are_converted_as_by_python() -> None:
     out = pipe().run()
     assert [o.at(0).tolist() for o in out] == [[12], 3]
     assert [o.dtype for o in out] == [types.UINT8, types.FLOAT]
-    with pytest.raises(TypeError, match="is no number"):
+    with pytest.raises(TypeError, match="is not a number"):
         types.ScalarConstant("3")
 
 

@@ -169,7 +169,7 @@ def test_outputs_that_nobody_uses() -> None:
         p = pipeline_def(lambda: fn.external_source(lambda: [np.zeros(2)] * given, num_outputs=2)[0])(  # noqa: B023
             batch_size=2, num_threads=1
         )
-        with pytest.warns(Warning, match="2 outputs, of which 1 .from 0 on. are not used") as warned:
+        with pytest.warns(Warning, match="2 outputs, of which 1 .counted from 0. are not used") as warned:
             p.build()
         assert [w.category for w in warned] == [Warning]
         assert len(p.run()[0]) == 2
@@ -205,18 +205,18 @@ def test_batches_are_of_one_kind(first: Any, second: Any, words: str) -> None:
     later = pipe([np.zeros((2, 1)), TensorListCPU(np.zeros((2, 1)), "Y")])  # a layout may come later
     assert [later.run()[0].layout() for _ in range(2)] == ["", "Y"]
     fed = pipe(name="x", layout="X", pipeline={"prefetch_queue_depth": 1})
-    with pytest.raises(JobError, match="layout X was promised, got Y"):
+    with pytest.raises(JobError, match="layout X was declared, got Y"):
         fed.feed_input("x", np.zeros((2, 1)), layout="Y")
 
 
 def test_data_is_checked() -> None:
     refused: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
-        (lambda: np.zeros(2, np.float32), {"dtype": types.UINT8}, "of type UINT8 was promised, got FLOAT"),
-        (lambda: np.zeros(2, np.float32), {"ndim": 1}, "of 1 dimensions was promised"),
+        (lambda: np.zeros(2, np.float32), {"dtype": types.UINT8}, "of type UINT8 was declared, got FLOAT"),
+        (lambda: np.zeros(2, np.float32), {"ndim": 1}, "of 1 dimensions was declared"),
         (lambda: np.zeros(3, np.float32), {}, "got 3 samples, the pipeline's batch_size is 2"),
         (lambda: np.float32(1), {}, "first dimension counts the samples"),
         (lambda: [np.zeros(1), np.zeros((1, 1))], {}, "share dtype and number of dimensions"),
-        (lambda: ["text", "text"], {}, "no array of numbers"),
+        (lambda: ["text", "text"], {}, "not an array of numbers"),
     ]
     for source, arguments, message in refused:
         with pytest.raises(JobError, match=message):
@@ -350,7 +350,7 @@ def test_feed_input() -> None:
     assert take(p, 3) == [[3, 3]] * 3
     p.feed_input("x", p.run()[0])
     assert take(p, 1) == [[3, 3]]
-    with pytest.raises(KeyError, match="no external_source"):
+    with pytest.raises(KeyError, match="not an external_source"):
         p.run(other=np.zeros(2))
     with pytest.raises(TypeError, match=r"by its name or its DataNode, got 3\.5"):
         p.feed_input(3.5, np.zeros(2))

@@ -42,7 +42,7 @@ ENTRIES: dict[str, list[tuple[Callable[[], object], str]]] = {
     "load_spec": [
         (lambda: load_spec(QUICKSTART, batchsize=3), "load_spec has no argument 'batchsize', nor has Pipeline; "
                                                      "did you mean batch_size?"),
-        (lambda: load_spec(QUICKSTART, data="x"), "it is a variable of the spec, so give overrides={'data': ...}"),
+        (lambda: load_spec(QUICKSTART, data="x"), "it is a variable of the spec, so pass overrides={'data': ...}"),
         (lambda: load_spec(QUICKSTART, {"outt": "x"}), "load_spec(overrides={'outt': ...}): the spec has no variable"),
     ],
     "Pipeline": [
