@@ -96,16 +96,16 @@ def counted(
 def shown(*, quiet: bool, watch: bool = False) -> Iterator[Report]:
     """Something to call with the state after every batch; shows it on stderr in the way that fits there: as a bar, with
     ``watch`` as the view of `dali-run top`, and without a terminal as lines."""
-    from ..ops.compiled.times import told_to
+    from ..ops.compiled.times import messages_to
 
     if quiet:
-        with told_to(lambda _: None):
+        with messages_to(lambda _: None):
             yield lambda _: None
     elif lively(sys.stderr) and watch:
         with _watched() as show:
             yield show
     elif lively(sys.stderr):
-        with _bar() as progress, told_to(lambda text: progress.console.print(text, highlight=False)):
+        with _bar() as progress, messages_to(lambda text: progress.console.print(text, highlight=False)):
             task = progress.add_task("", total=None, rejected="", held="")
 
             looked, held = 0.0, ""

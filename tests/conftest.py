@@ -38,10 +38,10 @@ CACHES = {".hypothesis", ".pytest_cache", ".mypy_cache", "__pycache__", ".covera
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Jobs that tests run are not remembered among the user's own; what tests read of stderr is the same whether loops
     were compiled for them or not."""
-    from dali_run.ops.compiled.times import told_to
+    from dali_run.ops.compiled.times import messages_to
 
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-    with told_to(lambda _: None):
+    with messages_to(lambda _: None):
         yield
 
 

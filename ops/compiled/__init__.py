@@ -1,1 +1,1 @@
-"""Compiled code that is kept: what Numba made, on disk and in the wheel, and CUDA binaries."""
+"""Compiled code on disk and in the wheel: machine code that Numba generated, and CUDA binaries."""

@@ -1,4 +1,5 @@
-"""Compiling ahead: listed loops, by several processes at once."""
+"""Compile listed loops before they are needed, in several processes. Called by `pipelines.job.warm` and the tests'
+setup."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from .listed import Loop
 from .stamp import PACKAGE, ROOT, stamp
 
 Answer = dict[str, Any]
-"""A worker's answer about a loop: ``key``, ``stamp``, ``kept``, ``file``, ``seconds``; or ``error``."""
+"""Answer of a compiler process about one loop: ``key``, ``stamp``, ``kept``, ``file``, ``seconds``; or ``error``."""
 
 
 def missing(wanted: Sequence[Loop]) -> list[Loop]:
-    """Those of ``wanted`` that neither the wheel's packs nor the folder hold."""
+    """Return the loops of ``wanted`` whose code is neither in the wheel's packs nor in a folder of the cache."""
     from .numba_cache import key_in_words
 
     found = []
@@ -39,7 +40,7 @@ def missing(wanted: Sequence[Loop]) -> list[Loop]:
 
 
 def file_of(module: str) -> Any:
-    """The source of a module of this package."""
+    """Return the source file of a module of this package."""
     return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
@@ -47,11 +48,12 @@ def compile_all(
     wanted: Sequence[Loop], processes: int, done: Callable[[Loop, Answer], None],
     environment: Mapping[str, str] | None = None,
 ) -> None:  # fmt: skip
-    """Compile ``wanted`` by so many ``processes``, in this order; ``done`` is told of each, one at a time.
+    """Compile the loops ``wanted`` in this order, in up to ``processes`` processes; ``done`` is called per loop, one at
+    a time.
 
-    A process that a loop ends (LLVM does that to a process) costs that loop alone: its answer is an ``error``, and
-    another process takes the next. Whatever ends this function, an interrupt too, ends the processes; what they have
-    kept by then stays kept."""
+    If a loop ends its process (LLVM does that), only that loop fails: its answer is an ``error``, and another process
+    takes the next one. The processes end when this function returns or raises, also for an interrupt; code that was
+    stored by then stays stored."""
     todo: queue.SimpleQueue[Loop] = queue.SimpleQueue()
     for loop in wanted:
         todo.put(loop)
@@ -75,11 +77,11 @@ def compile_all(
 
 
 class Compiler:
-    """A process that compiles, and the next one if a loop has ended it. Whoever starts it ends it; `end` may be called
-    by any thread, `compile` by one."""
+    """A compiler process, which is replaced if a loop ends it. Its creator calls `end`; any thread may call `end`, one
+    thread at a time `compile`."""
 
     def __init__(self, environment: Mapping[str, str], niceness: int = 0) -> None:
-        """``niceness``: added to that of this process."""
+        """``niceness``: added to the niceness of this process."""
         path = os.pathsep.join(filter(None, (str(_above_package()), os.environ.get("PYTHONPATH", ""))))
         self._environment = {**os.environ, "PYTHONPATH": path, **environment}
         self._command = [sys.executable, "-m", f"{PACKAGE}.ops.compiled.worker", str(niceness)]
@@ -89,7 +91,7 @@ class Compiler:
         self._over = False
 
     def start(self) -> None:
-        """Start the process, unless all is over."""
+        """Start the process, unless `end` was called."""
         with self._lock:
             if not self._over:
                 self._said.seek(0)
@@ -100,7 +102,7 @@ class Compiler:
                 )  # fmt: skip
 
     def compile(self, loop: Loop) -> Answer | None:
-        """The process's answer; None where all is over."""
+        """Compile ``loop`` and return the process's answer; None if `end` was called."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -119,10 +121,10 @@ class Compiler:
                 return None
             said = os.pread(self._said.fileno(), 1 << 16, 0).decode(errors="replace").strip()
         self.start()
-        return {"error": f"ended the compiler's process ({process.returncode}): {said[-300:] or 'it said nothing'}"}
+        return {"error": f"the compiler process ended ({process.returncode}): {said[-300:] or 'no output'}"}
 
     def end(self) -> None:
-        """End the process, for good."""
+        """End the process; it is not started again."""
         with self._lock:
             self._over = True
             self._said.close()
@@ -144,7 +146,7 @@ def _above_package() -> Any:
 
 
 def _feed(worker: Compiler, todo: Any, answers: Any) -> None:
-    """Hand a worker one loop after the other, until there are no more or all is over."""
+    """Let a process compile one loop after the other, until none is left or `end` was called."""
     try:
         with suppress(queue.Empty):
             while True:

@@ -1,7 +1,8 @@
-"""Compiles loops in the background, while libraries that give the same bits do their work.
+"""Compile loops in the background, while libraries that give the same bits do their work.
 
-`compile_ahead` starts it for decoders' loops. A row of the decoder table whose loop is `awaited` is not ready: the rows
-after it take its images. Once the loop is compiled and kept, the row loads it when it is next called.
+`pipelines.engine.compile_ahead` starts it for the loops of decoders. A row of the decoder table whose loop is `awaited`
+is not ready: the rows after it decode its images. When the loop is compiled and stored, the row loads it at its next
+call.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from contextlib import suppress
 from .listed import Loop
 
 _NICENESS = 10
-"""By which the priority of the compiler's process is below that of this one."""
+"""Niceness of the compiler process relative to this process."""
 _awaited: list[Loop] = []
 
 
 def awaited(*modules: str) -> bool:
-    """Whether loops of ``modules`` (without the package's own name) are being compiled in the background."""
+    """Return whether loops of ``modules`` (names without the package's) are being compiled in the background."""
     return bool(_awaited) and any(loop.module in modules for loop in tuple(_awaited))
 
 
 def compile_behind(wanted: Iterable[Loop]) -> None:
-    """Compile loops in this order, in one process of low priority, which this process ends when it ends."""
+    """Compile loops in this order, in one process of low priority that ends when this process ends."""
     from .ahead import Compiler
 
     todo = list(wanted)
@@ -33,9 +34,10 @@ def compile_behind(wanted: Iterable[Loop]) -> None:
 
     def run() -> None:
         try:
-            with suppress(OSError):  # no more processes, say
+            with suppress(OSError):  # for example the limit on processes is reached
                 worker.start()
-                while todo and worker.compile(todo[0]) is not None:  # if it fails, its first caller compiles it
+                # if it fails, the first caller of the loop compiles it
+                while todo and worker.compile(todo[0]) is not None:
                     _awaited.remove(todo.pop(0))
         finally:
             atexit.unregister(worker.end)

@@ -1,10 +1,10 @@
-"""CUDA binaries of the wheel: kernels as NVRTC compiled them ahead, by the text that they were made of.
+"""CUDA binaries of the wheel: kernels that NVRTC compiled when the wheel was built, found by their source text.
 
-A pack (`store.Pack`) for each major version of CUDA holds, for every kernel and architecture, an image for the driver.
-Its key is the digest of all that NVRTC would read, and the kernel where it is a template's instance; so an image is
-never taken for a source that has changed. CUDA binaries of one major version of CUDA run with every driver of that
-version and of later ones, whatever CuPy was made for, and those for 8.0 on 8.6, not the other way round; processors
-that are newer than all of them get PTX, which the driver compiles.
+A pack (`store.Pack`) for each major version of CUDA holds one image for the driver per kernel and architecture. Its key
+is the digest of all text that NVRTC would read, and for an instance of a template also the kernel; so an image is never
+used for a source that has changed. CUDA binaries of one major version of CUDA run with every driver of that version and
+of later ones, whatever CuPy was built for. Binaries for capability 8.0 run on 8.6, but not the reverse; GPUs that are
+newer than all of them get PTX, which the driver compiles. Called by `gpu.lane`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from . import store
 
 ARCHITECTURES = (80, 86, 89, 90, 100, 120)
-"""Compute capabilities, times ten, that there are images for."""
+"""Compute capabilities for which the wheel has binaries, times ten."""
 PTX = 80
-"""The capability that PTX is made for: what it has, all later ones have."""
+"""Compute capability, times ten, for which PTX is compiled; all later GPUs support it."""
 OPTIONS = ("--std=c++17",)
 
 LIST = Path(__file__).with_name("kernels.json")
@@ -34,13 +34,13 @@ _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.M)
 
 
 def pack_name(cuda: int) -> str:
-    """The file of the images for a major version of CUDA."""
+    """Return the name of the pack for a major version of CUDA."""
     return f"cuda{cuda}.pack"
 
 
 @cache
 def digest(text: str, folder: Path | None = None) -> str:
-    """A digest of a CUDA source and of all that it includes from ``folder``."""
+    """Return a digest of a CUDA source and of all files that it includes from ``folder``."""
     whole = hashlib.sha256(repr(OPTIONS).encode())
     todo, seen = [text], set[str]()
     while todo:
@@ -62,21 +62,21 @@ def _pack(cuda: int) -> store.Pack | None:
 
 @cache
 def there_are_any() -> bool:
-    """The wheel brought CUDA binaries; a checkout has none."""
+    """Return whether the wheel contains CUDA binaries; a checkout has none."""
     return any(store.PACKS.glob("cuda*.pack"))
 
 
 @cache
 def majors(runtime: int, driver: int) -> tuple[int, ...]:
-    """Major versions of CUDA whose images this ``driver`` takes, as far as the wheel has any: first that of CuPy's
-    ``runtime``, whose compiler would make the same ones."""
+    """Return the major versions of CUDA whose images this ``driver`` accepts and the wheel contains. The version of
+    CuPy's ``runtime``, whose compiler would produce the same images, comes first."""
     there = {int(p.stem.removeprefix("cuda")) for p in store.PACKS.glob("cuda*.pack")}
     return tuple(sorted((v for v in there if v <= driver), key=lambda v: (v != runtime, -v)))
 
 
 def find(made_from: str, kernel: str, capability: int, cuda: int) -> tuple[bytes, str] | None:
-    """The image that holds ``kernel`` for a GPU of this compute capability (90 for 9.0), and the name that the kernel
-    has in it; None where the wheel has none. ``kernel`` is empty for all of a source that are no templates."""
+    """Return the image that contains ``kernel`` for a GPU of this compute capability (90 for 9.0), and the kernel's
+    name in it; None if the wheel has none. ``kernel`` is empty for all kernels of a source that are not templates."""
     pack = _pack(cuda)
     if pack is None:
         return None
@@ -89,18 +89,19 @@ def find(made_from: str, kernel: str, capability: int, cuda: int) -> tuple[bytes
 
 
 def key(kernel: str, kind: str, made_from: str) -> str:
-    """The key of an image in the pack."""
+    """Return the key of an image in the pack."""
     return f"{made_from} {kind} {kernel}"
 
 
 def entry(image: bytes, name: str) -> bytes:
-    """An image and the kernel's name in it, as the pack holds them."""
+    """Return an image and the kernel's name in it as one entry of a pack."""
     return name.encode() + b"\n" + image
 
 
 @cache
 def listed() -> list[tuple[str, str]]:
-    """Sources in ops/cuda and instances of templates that are compiled ahead; empty for what is no template."""
+    """Return the sources in ops/cuda and the instances of templates that are compiled into the wheel; the instance is
+    empty for kernels that are not templates."""
     return [(source, kernel) for source, kernel in json.loads(LIST.read_text())]
 
 
@@ -108,7 +109,7 @@ _KERNEL = re.compile(r'extern "C" __global__ [^(]*?(?:__launch_bounds__\s*\([^)]
 
 
 def kernels_of(source: str) -> list[str]:
-    """Names of a source's kernels that are neither templates nor made by macros."""
+    """Return the names of a source's kernels, without templates and kernels that macros define."""
     lines = (SOURCES / source).read_text().splitlines()
     return _KERNEL.findall("\n".join(line for line in lines if not line.endswith("\\")))
 
@@ -119,15 +120,16 @@ _TYPE = re.compile(r"[a-z][a-z ]*[a-z]")
 
 
 def is_common(kernel: str) -> bool:
-    """The list is to hold this kernel: it is no template, or an instance for 8-bit or float32 values."""
+    """Return whether the list should contain this kernel: it is not a template, or an instance for 8-bit or float32
+    values."""
     types = [t for t in kernel.partition("<")[2].rstrip(">").split(", ") if _TYPE.fullmatch(t)]
     types = [t for t in types if t not in ("true", "false")]
     return not types or (types[0] in _IN and _OUT.issuperset(types))
 
 
 def record(source: str, kernel: str) -> bool:
-    """Note down, in the file that DALI_RUN_RECORD_KERNELS names, what is launched: for the list of kernels. True where
-    the list lacks what it is to hold."""
+    """Append a launched kernel to the file that DALI_RUN_RECORD_KERNELS names, if set. Return whether the list should
+    contain the kernel, but does not."""
     instance = kernel if "<" in kernel else ""
     if into := os.environ.get("DALI_RUN_RECORD_KERNELS"):
         with open(into, "a") as file:
@@ -141,7 +143,7 @@ def _listed() -> frozenset[tuple[str, str]]:
 
 
 def main(recorded: Sequence[str]) -> None:
-    """Add what files of DALI_RUN_RECORD_KERNELS hold, as far as it is common."""
+    """Add the common kernels of files that DALI_RUN_RECORD_KERNELS named to the list."""
     lines = {line for name in recorded for line in Path(name).read_text().splitlines()}
     new = {(source, kernel) for source, kernel in map(json.loads, lines) if is_common(kernel)}
     LIST.write_text("[\n" + ",\n".join(json.dumps(row) for row in sorted(new | set(listed()))) + "\n]\n")

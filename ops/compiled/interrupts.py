@@ -1,5 +1,5 @@
-"""Signals wait while Numba compiles. An exception that a handler raises in the midst of it (Ctrl-C) leaves tables half
-filled and libraries unfinished, and every later call fails."""
+"""Delay signals while Numba compiles. An exception that a signal handler raises during it (Ctrl-C) leaves Numba's
+tables and libraries incomplete, and every later call fails. Called by `numba_cache.install`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
 class _State:
-    """Of the main thread alone, which runs all handlers."""
+    """State of the main thread, which runs all signal handlers."""
 
     depth = 0
-    """How often it holds Numba's lock."""
+    """Number of times that the main thread holds Numba's lock."""
 
 
 _state = _State()
 _handlers: dict[int, Any] = {}
-"""The handlers in whose places `_wait` stands, or stood."""
+"""Handlers that `_wait` replaces, or replaced, by signal."""
 _arrived: list[tuple[int, FrameType | None]] = []
 
 
 def _wait(number: int, frame: FrameType | None) -> None:
-    """Handle a signal when the compiler is done. An exception at the wrong moment can leave this handler in its place:
-    then it passes signals on."""
+    """Handle a signal when the compiler is done. If an exception at an unlucky moment leaves this handler installed, it
+    passes signals on."""
     if _state.depth:
         _arrived.append((number, frame))
     else:
@@ -62,14 +62,14 @@ def _deliver() -> None:
 
 @cache
 def hold_interrupts() -> None:
-    """From here on a signal that arrives while Numba compiles is handled when that is done. Handlers that have
-    ``ends_the_process`` are called at once: there will be no later call."""
+    """From now on, handle a signal that arrives while Numba compiles when the compiler is done. Handlers with the
+    attribute ``ends_the_process`` are called at once: the process makes no later call."""
     from numba.core.compiler_lock import global_compiler_lock
 
     lock: Any = type(global_compiler_lock)
     acquire, release = lock.acquire, lock.release
 
-    # Python runs handlers after calls and at jumps back: never between `depth += 1` and the `try` that follows it.
+    # Python runs handlers after calls and at backward jumps: never between `depth += 1` and the `try` that follows it.
     def held_acquire(self: Any) -> None:
         if threading.current_thread() is not threading.main_thread():
             acquire(self)

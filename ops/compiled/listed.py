@@ -1,7 +1,8 @@
-"""The list of loops that are compiled ahead: `loops.json`, written by recording what jobs and tests ask for.
+"""The list of loops that are compiled ahead of time: `loops.json`, written by recording which loops jobs and tests
+call.
 
-One line a loop: its module, its function, its argument types in words (`signatures`), the operators and writers that
-asked for it while a job warmed up, and the seconds that compiling it took, for the order of work.
+One line per loop: its module, its function, its argument types in words (`signatures`), the operators and writers that
+called it while a job warmed up, and the seconds that compiling it took, which decide the order of compilation.
 """
 
 from __future__ import annotations
@@ -18,48 +19,52 @@ FILE = Path(__file__).with_name("loops.json")
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A function for one list of argument types."""
+    """A function for one list of argument types, as one line of the list."""
 
     module: str
-    """Without the package's own name."""
+    """Module name without the package's."""
     function: str
     types: tuple[str, ...]
+    """Argument types in words."""
     clients: frozenset[str] = field(default=frozenset(), compare=False)
-    """Names of operators and ``writers.NAME`` that need it in common jobs; empty where only rare ones do."""
+    """Names of operators and ``writers.NAME`` that need it in common jobs; empty if only rare jobs do."""
     seconds: float = field(default=1.0, compare=False)
+    """Seconds that compiling it took."""
 
     def line(self) -> str:
-        """The loop as a line of the list."""
+        """Return the loop as a line of the list."""
         return json.dumps([self.module, self.function, list(self.types), sorted(self.clients), round(self.seconds, 1)])
 
 
 def of_line(line: str) -> Loop:
-    """A loop of a line of the list."""
+    """Parse a line of the list."""
     module, function, types, clients, seconds = json.loads(line)
     return Loop(module, function, tuple(types), frozenset(clients), seconds)
 
 
 @cache
 def loops() -> tuple[Loop, ...]:
-    """All that are listed."""
-    lines = FILE.read_text().splitlines()[1:-1]  # of a JSON array, one a line
+    """Return all loops of the list."""
+    lines = FILE.read_text().splitlines()[1:-1]  # without the brackets of the JSON array, which has one loop per line
     return tuple(of_line(line.rstrip(",")) for line in lines)
 
 
 def write(found: Iterable[Loop]) -> None:
-    """Write the list anew."""
+    """Replace the list with the loops ``found``."""
     lines = sorted(loop.line() for loop in found)
     FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 def needed_by(clients: Collection[str]) -> list[Loop]:
-    """The loops that common jobs of these operators and writers need, the longest to compile first."""
+    """Return the loops that common jobs of these operators and writers need, those that take longest to compile
+    first."""
     wanted = set(clients)
     return sorted((loop for loop in loops() if loop.clients & wanted), key=lambda loop: -loop.seconds)
 
 
 def explicit() -> list[Loop]:
-    """Loops of listed modules whose argument types stand in their decorators: modules ask for them when imported."""
+    """Return the loops of listed modules whose argument types are in their decorators: importing the module requests
+    them."""
     from importlib import import_module
 
     from . import numba_cache as hooks
@@ -79,7 +84,7 @@ def explicit() -> list[Loop]:
 
 
 def main(recorded: Iterable[str]) -> None:
-    """Add what files of DALI_RUN_RECORD_LOOPS hold, and what listed modules ask for when imported."""
+    """Add the loops of files that DALI_RUN_RECORD_LOOPS named, and those that listed modules request when imported."""
     found = {loop: loop for loop in loops()}
     for loop in explicit():
         found.setdefault(loop, loop)

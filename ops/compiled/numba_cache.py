@@ -1,21 +1,19 @@
-"""Numba's loops of this package: how they are compiled, kept and loaded.
+"""How Numba compiles, stores and loads the loops of this package.
 
-Numba compiles a function for one list of argument types when it is first called. Three things are other here than
-Numba has them, for functions of this package alone:
+Numba compiles a function for one list of argument types when it is first called. For functions of this package alone,
+three things differ from plain Numba:
 
-* What is called from compiled code only is not compiled by itself. Numba optimises and assembles every function on
-  its own and once more in each that calls it; here it goes into its callers as it is, and is optimised there. That
-  saves two fifths of the time of the longest.
-* What is kept is the machine code of what Python called and nothing else, in files of their own (`store`), by a stamp
-  of all sources that went into it. Numba keeps every function with its intermediate code, by the source of the
-  function alone; its index loses entries where processes write at once; and it refuses to run where it cannot write.
-* Code is loaded without waking Numba's compiler.
+* A function that only compiled code calls is not compiled separately. Numba optimises and assembles every function
+separately and again in each caller; here its intermediate code goes into its callers, and is optimised there. That
+saves two fifths of the time for the longest loops. * Only machine code of functions that Python called is stored, in
+files of its own (`store`), by a stamp of all sources that it was compiled from. Numba stores every function with its
+intermediate code, by the source of the function alone; its index loses entries if processes write at the same time; and
+it refuses to run if it cannot write. * Stored code is loaded without initialising Numba's compiler.
 
-All hooks are set by `install`; a Numba that has no such places is left as it is, with its own cache.
+All hooks are set by `install`; a Numba version without the hooked functions is left as it is, with its own cache.
 """
 
-# Numba carries no types.
-# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="method-assign, call-arg, attr-defined"
+# Numba has no type annotations.
 
 from __future__ import annotations
 
@@ -42,25 +40,25 @@ from .warm_up_client import client
 
 
 class _State:
-    """The compiling that goes on now; under Numba's lock, which one thread holds at a time."""
+    """State of the current compilation, guarded by Numba's lock, which one thread holds at a time."""
 
     depth = 0
-    """Functions of this package that are being compiled, one for the other."""
+    """Number of functions of this package that are being compiled, nested."""
     inner = 0
-    """The same that are wanted by other compiled code."""
+    """Number of those that other compiled code requested."""
 
 
 state = _State()
 
 
 defined: dict[tuple[str, str], Any] = {}
-"""Dispatchers and callbacks of this package that are kept, by module and name."""
+"""Dispatchers and callbacks of this package that are cached, by module and name."""
 _LONG = 5.0
-"""Seconds of compiling that are told of."""
+"""Seconds of compiling after which it is announced."""
 
 
 def _announce() -> None:
-    """Tell that loops are compiled, once."""
+    """Announce once that loops are being compiled."""
     if not times.announced:
         times.announced = True
         if not store.announce_once():
@@ -71,7 +69,8 @@ def _announce() -> None:
 
 @contextmanager
 def _announced_if_long() -> Iterator[None]:
-    """Tell of what is compiled meanwhile while it takes long, not after: the first loop alone may take ten seconds."""
+    """Context manager around compiling: announce it while it takes long, not afterwards, because the first loop alone
+    may take ten seconds."""
     if times.announced:
         yield
         return
@@ -86,7 +85,8 @@ def _announced_if_long() -> Iterator[None]:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Nearly all that Numba makes lives until it is done: to look for garbage in it took 5 to 10 % of its time."""
+    """Context manager: suspend garbage collection. Nearly all objects that Numba creates live until it is done, and
+    searching them for garbage took 5 to 10 % of its time."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -97,23 +97,23 @@ def _without_collector() -> Iterator[None]:
 
 
 called: list[Any] = []
-"""All that Python may call. A dispatcher holds no references to what it calls: its table of overloads does, where code
-that can go into other code takes the place of what was loaded."""
+"""Compiled results that Python may call, kept alive. A dispatcher does not refer to the code that it calls: its table
+of overloads does, where code that can be inlined may replace a loaded result."""
 
 
 class _Collecting:
-    """A process that compiles what it is told to, and not what modules ask for while they are imported."""
+    """State of a process that compiles listed loops only, and not those that modules request when they are imported."""
 
     on = False
     explicit: ClassVar[dict[int, list[Any]]] = {}
-    """Of dispatchers by identity: the argument types that their modules asked for."""
+    """Argument types that modules requested, by the dispatcher's identity."""
 
 
 collecting = _Collecting()
 
 
 def collect() -> None:
-    """Make this process one that compiles what it is told to (`compile_listed`)."""
+    """Make this process compile only on request (`compile_listed`)."""
     import numba.core.dispatcher as numbas
 
     install()
@@ -130,7 +130,7 @@ def collect() -> None:
 
 
 def compile_listed(found: Any, args: tuple[Any, ...]) -> None:
-    """Compile a dispatcher for ``args``, and keep it. A callback was compiled when it was defined."""
+    """Compile a dispatcher for ``args``, and store it. A callback was compiled when it was defined."""
     if not hasattr(found, "py_func"):
         return
     able, found._can_compile, collecting.on = found._can_compile, True, False
@@ -141,7 +141,7 @@ def compile_listed(found: Any, args: tuple[Any, ...]) -> None:
 
 
 def _record(function: Any, args: Any) -> None:
-    """Note down, in the file that DALI_RUN_RECORD_LOOPS names, what was asked for and by whom: for the list."""
+    """Append a called loop and its client to the file that DALI_RUN_RECORD_LOOPS names, if set, for the list."""
     if into := os.environ.get("DALI_RUN_RECORD_LOOPS"):
         words = tuple(in_words(kind) for kind in args)
         if None not in words:
@@ -152,44 +152,45 @@ def _record(function: Any, args: Any) -> None:
 
 
 class _Inner:
-    """Stands for a function that was compiled for other compiled code alone: nothing that Python could call."""
+    """Entry point of a function that was compiled only for other compiled code: Python cannot call it."""
 
 
 def mine(dispatcher: Any) -> bool:
-    """The function belongs to this package."""
+    """Return whether the function belongs to this package."""
     return str(dispatcher.py_func.__module__).startswith(PACKAGE + ".")
 
 
 def key_of(function: Any, args: Any) -> str:
-    """A function and its argument types in words."""
+    """Return a function and its argument types in words: the key of its entry."""
     words = [in_words(kind) or repr(kind) for kind in args]
     return f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
 
 
 def key_in_words(loop: Loop) -> str:
-    """`key_of` of a loop of the list."""
+    """Return the key of a loop of the list; see `key_of`."""
     return f"{PACKAGE}.{loop.module}.{loop.function}({', '.join(loop.types)})"
 
 
 def function_of(found: Any) -> Any:
-    """The Python function of a dispatcher or a callback."""
+    """Return the Python function of a dispatcher or a callback."""
     return getattr(found, "py_func", None) or found._pyfunc
 
 
 def file_of(function: Any) -> Path:
-    """The source of a function."""
+    """Return the source file of a function."""
     return Path(function.__code__.co_filename)
 
 
 class LoopCache:
-    """Keeps what was compiled of one function."""
+    """Cache of one function's compiled code, as Numba's dispatcher calls it. Created by the hook of
+    ``enable_caching``."""
 
     cache_path = None
 
     def __init__(self, dispatcher: Any) -> None:
         function = dispatcher.py_func
         self._function = function
-        self._closure = function.__closure__ is not None  # what it closes over is in no stamp
+        self._closure = function.__closure__ is not None  # the stamp does not cover the variables of a closure
         self._file = file_of(function)
 
     def enable(self) -> None: ...
@@ -197,7 +198,7 @@ class LoopCache:
     def flush(self) -> None: ...
 
     def load(self, args: Any, context: Any) -> Any:
-        """The function compiled for these types, from a pack or the folder; None where there is none."""
+        """Return the function compiled for these types, from a pack or a folder; None if neither has it."""
         if self._closure or not (made_from := stamp(self._file)):
             return None
         key = key_of(self._function, args)
@@ -210,11 +211,11 @@ class LoopCache:
             return None
         try:
             return self.rebuilt(context, pickle.loads(entry))
-        except Exception:  # whatever is wrong with it, it can be compiled anew
+        except Exception:  # whatever is wrong with the entry, the function can be compiled again
             return None
 
     def save(self, args: Any, compiled: Any) -> None:
-        """Keep what was compiled, if it can be loaded by other processes."""
+        """Store compiled code, if other processes can load it."""
         from numba.core.serialize import dumps
 
         made_from = "" if self._closure else stamp(self._file)
@@ -227,11 +228,12 @@ class LoopCache:
         store.keep(key, made_from, target.host(compiled.target_context.codegen()), bytes(dumps(entry)))
 
     def wrapper(self, description: Any) -> str:
-        """The symbol by which the function is called."""
+        """Return the symbol by which the function is called."""
         return str(description.llvm_cpython_wrapper_name)
 
     def rebuilt(self, context: Any, entry: Any) -> Any:
-        """A CompileResult that Python can call. Other compiled code cannot: there is nothing in it to be inlined."""
+        """Return a CompileResult that Python can call. Other compiled code cannot: it contains nothing that could be
+        inlined."""
         from numba import _dynfunc
         from numba.core.compiler import CompileResult
 
@@ -247,7 +249,7 @@ class LoopCache:
 
 
 class CallbackCache(LoopCache):
-    """Keeps a callback of C code (`numba.cfunc`), for the places where `numba.core.ccallback` asks."""
+    """Cache of a callback of C code (`numba.cfunc`), as `numba.core.ccallback` calls it."""
 
     def __init__(self, callback: Any) -> None:
         self._function = callback._pyfunc
@@ -275,7 +277,7 @@ class CallbackCache(LoopCache):
 
 
 def _loaded(context: Any, code: bytes, wrapper: str, environments: Any) -> int:
-    """The address of the function ``wrapper`` of machine code, which is loaded for good."""
+    """Load machine code, for the rest of the process, and return the address of its function ``wrapper``."""
     from llvmlite import binding
     from numba.core.runtime import rtsys
 
@@ -300,7 +302,8 @@ def _set_environment(codegen: Any, environment: Any) -> None:
 
 @cache
 def install() -> bool:
-    """Set the hooks; False for a Numba that has no such places. Signals wait for the compiler from here on."""
+    """Set the hooks; return False for a Numba version without the hooked functions. Signals wait for the compiler from
+    now on."""
     from numba.core import ccallback, codegen, dispatcher
 
     hold_interrupts()
@@ -408,12 +411,12 @@ def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
         return found.entry_point
 
     def get_call_template(self, args, kws):
-        """The way by which compiled code asks for a function."""
+        """Called when compiled code calls a function: compile it for that caller."""
         with global_compiler_lock:
             state.inner += 1
             able = self._can_compile
             try:
-                if mine(self):  # of explicit signatures, all are candidates
+                if mine(self):  # with explicit signatures, all of them are candidates
                     self._can_compile = True
                     for explicit in collecting.explicit.pop(id(self), ()):
                         self.compile(explicit)
@@ -447,7 +450,7 @@ def _is_inner(compiled: Any) -> bool:
 
 
 def _gather(library: Any) -> None:
-    """Make a library ready to go into others: with what it calls, as it is."""
+    """Prepare a library to be linked into others: with the functions that it calls, without optimising it."""
     seen = set()
     for other in library._linking_libraries:
         if other not in seen:

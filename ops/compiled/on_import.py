@@ -1,4 +1,4 @@
-"""Numba gets the hooks of `numba_cache` when somebody imports it: first, and without it being imported for that."""
+"""Install the hooks of `numba_cache` when Numba is imported, before it compiles anything, and without importing it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _WAITED_FOR = "numba.core.decorators"
-"""The module of Numba without which nothing is compiled."""
+"""Module of Numba that every compilation needs."""
 
 
 class _Finder:
-    """Finds one module as Python does, and adds a step after its execution."""
+    """Import hook that finds one module as Python does, and adds a step after its execution."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != _WAITED_FOR:
@@ -38,7 +38,7 @@ class _Finder:
 
 
 def watch() -> None:
-    """Set the hooks as soon as Numba is there."""
+    """Install the hooks as soon as Numba is imported."""
     if _WAITED_FOR in sys.modules:
         from . import numba_cache
 

@@ -1,9 +1,7 @@
-"""Argument types of loops, in words that a file can hold and any Numba reads.
+"""Argument types of loops in words, which can be stored in a file and which any version of Numba reads.
 
-uint8             a number; bool; none
-uint8[:,:]C       an array of two dimensions in C order; "A" any strides; "r" after it: read only; "u": unaligned
-(int64, float32)  a tuple
-{"names": ...}    a record, as `numpy.dtype` takes it
+uint8             a number; bool; none uint8[:,:]C       an array of two dimensions in C order; "A" any strides; "r"
+after it: read only; "u": unaligned (int64, float32)  a tuple {"names": ...}    a record, as `numpy.dtype` takes it
 """
 
 # mypy: allow-untyped-calls, disable-error-code="arg-type, attr-defined, call-overload"
@@ -18,7 +16,7 @@ _ARRAY = re.compile(r"^(.*)\[(:(?:,:)*)\]([CFA])(r?)(u?)$", re.S)
 
 
 def in_words(kind: Any) -> str | None:
-    """A Numba type in words; None for one that this file has no words for."""
+    """Return a Numba type in words; None for a type that this notation does not cover."""
     from numba import types
 
     if isinstance(kind, types.Boolean):
@@ -48,7 +46,7 @@ def _record_in_words(kind: Any) -> str | None:
 
 
 def _described(dtype: Any) -> Any:
-    """A NumPy type as JSON."""
+    """Return a NumPy type as a JSON value."""
     if dtype.subdtype is not None:
         item, shape = dtype.subdtype
         return [_described(item), list(shape)]
@@ -74,7 +72,7 @@ def _dtype(described: Any) -> Any:
 
 
 def of_words(words: str) -> Any:
-    """The Numba type that `in_words` described. Raises ValueError."""
+    """Return the Numba type that `in_words` described. Raises ValueError."""
     from numba import from_dtype, types
 
     if words.startswith("{") and words.endswith("}"):
@@ -93,5 +91,5 @@ def of_words(words: str) -> Any:
 
 
 def _parts(words: str) -> list[str]:
-    """The elements of a tuple; tuples in tuples do not occur."""
+    """Return the elements of a tuple; tuples of tuples do not occur."""
     return [part.strip() for part in words.split(";") if part.strip()]

@@ -1,4 +1,4 @@
-"""Stamps of compiled functions: a digest of the sources that their machine code was made from."""
+"""Stamps of compiled functions: digests of the sources that their machine code was compiled from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 PACKAGE = __name__.split(".", 1)[0]
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder of the package; in a checkout that of the project, whose folders the package links."""
+"""Folder of the package; in a checkout, the project's folder, whose subfolders the package links."""
 
 _IMPORT = re.compile(r"^\s*from (\.+)([\w.]*) import (\([^)]*\)|[^\n]*)", re.M)
 _NAME = re.compile(r"\w+")
@@ -17,11 +17,11 @@ _NAME = re.compile(r"\w+")
 
 @cache
 def stamp(file: Path) -> str:
-    """A digest of a module's source and of all that it imports from this package, through modules that hold compiled
-    functions; empty where there is no source.
+    """Return a digest of a module's source and of all modules of this package that it imports, followed through modules
+    that contain compiled functions; empty if there is no source.
 
-    A function is compiled together with those that it calls and with constants of other modules: the stamp of its own
-    file, which Numba's cache goes by, would not see them change.
+    A function is compiled together with the functions that it calls and with constants of other modules. Numba's own
+    cache uses the stamp of the function's file alone, and would not see these change.
     """
     seen: dict[Path, bytes] = {}
     todo = [file]

@@ -1,9 +1,9 @@
-"""Where compiled code is kept: packs that the wheel brings, and a folder of this machine's own.
+"""Storage of compiled loops: packs that the wheel contains, and folders on this machine.
 
-An entry is one function for one list of argument types. Entries of the folder are files of their own, written under
-another name and renamed: any number of processes may read and write at once, and one that is killed leaves nothing
-that could be loaded. An entry begins with the stamp of the sources that it was made from; with another stamp it is as
-good as missing, and is overwritten.
+An entry is one function for one list of argument types. Entries in a folder are files of their own, written under
+another name and then renamed: any number of processes may read and write at once, and a process that is killed leaves
+nothing that could be loaded. An entry begins with the stamp of the sources that it was compiled from; with another
+stamp it counts as missing, and is overwritten.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from . import target
 from .stamp import ROOT
 
 PACKS = ROOT / "ops" / "compiled" / "packs"
-"""The folder of the packs; there is none in a checkout."""
+"""Folder of the packs; a checkout has none."""
 _STAMP = 32
 
 
 @cache
 def checkout() -> bool:
-    """The package runs from its project's folder: what it compiles may be kept beside the sources."""
+    """Return whether the package runs from its project's folder, so that compiled code may be stored next to the
+    sources."""
     return (ROOT / "pyproject.toml").is_file()
 
 
 def user_folder() -> Path:
-    """Where things of a user are kept that can be made anew."""
+    """Return the user's folder for data that can be computed again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dali-run" / "compiled"
 
 
 def folders() -> list[Path]:
-    """Folders to look for entries in, in this order; the first that can be written takes new ones."""
+    """Return the folders in which entries are looked up, in this order; the first writable one gets new entries."""
     found = []
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         found.append(Path(chosen) / "dali-run")
     if checkout():
         found.append(ROOT / "ops" / "compiled" / "__pycache__" / "loops")
-    with suppress(RuntimeError):  # nobody's home
+    with suppress(RuntimeError):  # no home directory
         found.append(user_folder())
     return found
 
 
 @cache
 def writable_folder() -> Path | None:
-    """The folder that takes new entries; None where none can be written."""
+    """Return the folder for new entries; None if none is writable."""
     for folder in folders():
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,7 @@ def writable_folder() -> Path | None:
 
 
 def announce_once() -> bool:
-    """Whether no process of this machine has told yet that loops are compiled. From then on one has."""
+    """Return whether no process of this machine has announced yet that loops are compiled; from now on, one has."""
     folder = writable_folder()
     try:
         if folder is not None:
@@ -75,13 +76,14 @@ def announce_once() -> bool:
 
 
 def name_of(key: str, made_for: str) -> str:
-    """The file name of an entry: what it holds, for which target, Numba and Python."""
+    """Return the file name of an entry: function name, and a digest of its key, target, Numba and Python."""
     digest = hashlib.sha256(f"{key} {made_for} {target.versions()}".encode()).hexdigest()[:24]
     return f"{key.split('(')[0].rsplit('.', 1)[-1]}-{digest}"
 
 
 def find(key: str, stamp: str, made_for: str) -> bytes | None:
-    """The entry ``key`` that was made from sources of this stamp for this target."""
+    """Return the entry ``key`` that was compiled from sources with this stamp for the target ``made_for``; None if
+    missing."""
     name = name_of(key, made_for)
     for folder in folders():
         try:
@@ -95,12 +97,12 @@ def find(key: str, stamp: str, made_for: str) -> bytes | None:
 
 
 def content(file: Path) -> bytes:
-    """The content of an entry of a folder. Raises OSError, zlib.error."""
+    """Return the content of an entry's file. Raises OSError, zlib.error."""
     return zlib.decompress(memoryview(file.read_bytes())[_STAMP:])
 
 
 def holds(key: str, stamp: str, made_for: str) -> bool:
-    """`find` would find it."""
+    """Return whether `find` would return an entry."""
     name = name_of(key, made_for)
     for folder in folders():
         with suppress(OSError), (folder / name).open("rb") as file:
@@ -110,7 +112,7 @@ def holds(key: str, stamp: str, made_for: str) -> bool:
 
 
 def keep(key: str, stamp: str, made_for: str, entry: bytes) -> bool:
-    """Keep an entry; False where nothing can be written."""
+    """Store an entry; return False if nothing can be written."""
     folder = writable_folder()
     if folder is None or not stamp:
         return False
@@ -124,7 +126,7 @@ def keep(key: str, stamp: str, made_for: str, entry: bytes) -> bool:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
-    except OSError:  # a full disk, a quota: the code runs without being kept
+    except OSError:  # a full disk or a quota: the code runs without being stored
         return False
     return True
 
@@ -133,7 +135,9 @@ def keep(key: str, stamp: str, made_for: str, entry: bytes) -> bool:
 
 
 class Pack:
-    """The entries for one level of processors, Numba and Python, in one file: a line of JSON, then the entries."""
+    """Read-only file of all entries for one level of processors, Numba and Python: a line of JSON, then the entries.
+
+    Opened once per process by `packs`; any thread may use it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -147,11 +151,11 @@ class Pack:
         return len(self._entries)
 
     def holds(self, key: str, stamp: str) -> bool:
-        """`find` would find it."""
+        """Return whether `find` would return an entry."""
         return self._entries.get(key, ("",))[0] == stamp
 
     def find(self, key: str, stamp: str) -> bytes | None:
-        """The entry ``key`` that was made from sources of this stamp."""
+        """Return the entry ``key`` that was compiled from sources with this stamp; None if missing."""
         made_from, at, size = self._entries.get(key, ("", 0, 0))
         if not size or made_from != stamp:
             return None
@@ -163,12 +167,12 @@ class Pack:
 
 
 def pack_name(level: str) -> str:
-    """The file of a level's pack, for this Numba and Python."""
+    """Return the file name of a level's pack for this Numba and Python."""
     return f"{level}-{target.versions()}.pack"
 
 
 def write_pack(path: Path, entries: Mapping[str, tuple[str, bytes]]) -> None:
-    """Write ``entries``: the stamp and the content of each."""
+    """Write a pack of ``entries``: stamp and content by key."""
     heading, body, at = {}, [], 0
     for key, (stamp, content) in sorted(entries.items()):
         packed = zlib.compress(content, 9)
@@ -180,7 +184,7 @@ def write_pack(path: Path, entries: Mapping[str, tuple[str, bytes]]) -> None:
 
 @cache
 def packs() -> tuple[Pack, ...]:
-    """The packs of the wheel that this process may use, the best first."""
+    """Return the packs of the wheel that this process may use, the best level first."""
     found = []
     if PACKS.is_dir():
         for level in target.levels():

@@ -1,7 +1,7 @@
-"""Targets: the processors that code is compiled for.
+"""Targets: the processors for which code is compiled.
 
-Code in the wheel is made for the levels of x86-64 that compilers agree on; the best one that this processor has is
-taken. What is compiled on the spot is made for the very processor, as always with Numba.
+Code in the wheel is compiled for the levels of x86-64 that compilers agree on; the best level that this processor
+supports is used. Code that is compiled on this machine is for exactly its processor, as always with Numba.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ LEVELS = {
     "x86-64-v3": "avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave cx16 popcnt sse4.2 ssse3 sahf",
     "x86-64-v2": "cx16 popcnt sse4.2 ssse3 sahf",
 }
-"""Levels of x86-64 that the wheel has code for, the best first, and LLVM's names of their features beyond the first.
+"""Levels of x86-64 for which the wheel has code, the best first, with LLVM's names of the features that each adds to
+the baseline.
 
-Level 4 (AVX-512) is left out: LLVM keeps to vectors of 256 bits there too. What it would gain was not measured.
+Level 4 (AVX-512) is left out: LLVM uses vectors of 256 bits there too. Its gain was not measured.
 """
 
 _TUNING = (
@@ -34,7 +35,7 @@ _TUNING = (
 
 @cache
 def versions() -> str:
-    """The versions that compiled code depends on besides the processor: it is loaded by exactly these and no others."""
+    """Return the versions of Python, Numba and llvmlite: compiled code is loaded only by exactly these."""
     import llvmlite
     import numba
 
@@ -49,32 +50,32 @@ def _settings() -> tuple[str, ...]:
 
 @cache
 def host(codegen: Any) -> str:
-    """The target of ``codegen`` in a word: processor, features and whatever else changes what Numba makes."""
+    """Return a digest of the target of ``codegen``: processor, features and all settings that change Numba's output."""
     described = repr((codegen.magic_tuple(), _settings()))
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
 def of_this_process() -> str:
-    """`host` of the code that this process would compile."""
+    """Return the target of the code that this process would compile; see `host`."""
     from numba.core.registry import cpu_target
 
     return host(cpu_target.target_context.codegen())
 
 
 def on_x86() -> bool:
-    """This machine's processor is of the family x86-64."""
+    """Return whether this machine's processor is of the x86-64 family."""
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
 def compiles_with(feature: str) -> bool:
-    """Numba compiles for an x86-64 processor with this feature (LLVM's name): for this one, or for the one that
-    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name (``generic`` where one cache serves many machines).
+    """Return whether Numba compiles for an x86-64 processor with this feature (LLVM's name).
 
-    LLVM ends the process for an instruction that the processor lacks."""
+    The processor is this machine's, or the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name (``generic`` if one
+    cache serves many machines). LLVM ends the process for an instruction that the processor lacks."""
     from llvmlite import binding
     from numba import config
 
-    settings: Any = config  # whose names are made of the environment
+    settings: Any = config  # its attributes are generated from NUMBA_* variables
     if not on_x86():
         return False
     if settings.CPU_FEATURES:
@@ -90,15 +91,15 @@ def compiles_with(feature: str) -> bool:
 
 @cache
 def levels() -> tuple[str, ...]:
-    """The levels of the wheel whose code this process may run, the best first.
+    """Return the levels of the wheel whose code this process may run, the best first.
 
-    None where NUMBA_CPU_NAME or NUMBA_CPU_FEATURES asks for a processor; the level itself may be asked for by name."""
+    Empty if NUMBA_CPU_NAME or NUMBA_CPU_FEATURES selects a processor, unless it selects one of the levels by name."""
     from llvmlite import binding
     from numba import config
 
     if not on_x86() or sys.platform != "linux":
         return ()
-    settings: Any = config  # whose names are made of the environment
+    settings: Any = config  # its attributes are generated from NUMBA_* variables
     if settings.BOUNDSCHECK or not settings.ENABLE_AVX or settings.OPT != 3:
         return ()
     if settings.CPU_NAME in LEVELS:

@@ -1,4 +1,4 @@
-"""How long this process has waited for compilers, and who is told of it."""
+"""Time that this process has waited for compilers, and the listener that is notified of long compilation."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from contextlib import contextmanager, suppress
 
 
 class Times:
-    """Counts of one process."""
+    """Counters of one process; the one instance is `times`. Any thread may update it."""
 
     compiled = 0
-    """Loops compiled by this process itself."""
+    """Number of loops compiled by this process."""
     loaded = 0
-    """Loops that were kept, loaded."""
+    """Number of loops loaded from the cache."""
     seconds = 0.0
-    """Waited for compilers, of this process and of others."""
+    """Seconds that threads spent compiling."""
     announced = False
-    """Whoever waits knows that loops are compiled."""
+    """True once the user was told that loops are being compiled."""
     images = 0
-    """CUDA modules that were loaded from the wheel's images."""
+    """Number of CUDA modules loaded from the wheel's images."""
     _told = 0.0
 
     def __init__(self) -> None:
         self._threads = threading.local()
         self.nvrtc: dict[str, float] = {}
-        """CUDA kernels for which there was no image, and the seconds that NVRTC, or CuPy's cache of what it made once,
-        took for them."""
+        """Seconds per CUDA kernel without an image, for NVRTC to compile it or CuPy to load it from its own cache."""
 
     @contextmanager
     def by_nvrtc(self, kernel: str) -> Iterator[None]:
-        """Meanwhile ``kernel`` is compiled, or taken from CuPy's cache."""
+        """Context manager around compiling ``kernel``, or loading it from CuPy's cache: measures its time."""
         began = time.perf_counter()
         try:
             yield
@@ -40,16 +39,17 @@ class Times:
             self.nvrtc[kernel] = self.nvrtc.get(kernel, 0.0) + time.perf_counter() - began
 
     def waited(self, seconds: float, *, compiled: bool = True) -> None:
-        """This thread has waited for a compiler; ``compiled``: its own work, else for that of another thread."""
+        """Add the time that this thread has waited for a compiler. ``compiled``: it compiled itself; otherwise another
+        thread did."""
         self.seconds += seconds * compiled
         self._threads.seconds = self.in_this_thread() + seconds
 
     def in_this_thread(self) -> float:
-        """Seconds that this thread has waited for compilers. What measures its work subtracts them."""
+        """Return the seconds that this thread has waited for compilers; measurements of its work subtract them."""
         return float(getattr(self._threads, "seconds", 0.0))
 
-    def untold(self) -> float:
-        """The seconds since this was last asked."""
+    def new_seconds(self) -> float:
+        """Return the seconds of compiling since the last call."""
         new, self._told = self.seconds - self._told, self.seconds
         return new
 
@@ -61,8 +61,8 @@ _listeners: list[Callable[[str], None]] = []
 
 
 @contextmanager
-def told_to(listener: Callable[[str], None]) -> Iterator[None]:
-    """Meanwhile ``listener`` is told of compiling that takes long, in whole lines, instead of stderr."""
+def messages_to(listener: Callable[[str], None]) -> Iterator[None]:
+    """Context manager: ``listener`` gets messages about long compilation, as whole lines, in place of stderr."""
     _listeners.append(listener)
     try:
         yield
@@ -71,9 +71,9 @@ def told_to(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def tell(line: str) -> None:
-    """Whoever waits for a compiler is to know it."""
+    """Print ``line`` for the user, who waits for a compiler, or pass it to the current listener."""
     if _listeners:
         _listeners[-1](line)
     else:
-        with suppress(OSError, ValueError):  # nobody may be there to read it
+        with suppress(OSError, ValueError):  # stderr may be closed
             print(f"dali-run: {line}", file=sys.stderr, flush=True)  # noqa: T201

@@ -1,4 +1,7 @@
-"""On whose behalf loops are called; without Numba being loaded for it."""
+"""Names the operator or writer for which loops are being called, so that recorded loops list it. Loads no Numba.
+
+Set by the warm-up of jobs (`pipelines.engine.warm_up`), read by `numba_cache`.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ _now = [""]
 
 
 def client() -> str:
-    """The operator or the writer (``writers.NAME``) that is being warmed up."""
+    """Return the operator or writer (``writers.NAME``) that is being warmed up; empty if none is."""
     return _now[-1]
 
 
 @contextmanager
 def on_behalf(name: str) -> Iterator[None]:
-    """Loops that are called meanwhile are called for this operator or writer."""
+    """Context manager: loops that are called inside it are recorded for this operator or writer."""
     _now.append(name)
     try:
         yield

@@ -1,8 +1,10 @@
-"""A process that compiles loops: one line of the list in, one line of JSON out, until its input ends.
+"""Process that compiles loops: reads lines of the list, answers each with a line of JSON, and exits when its input
+ends.
 
     python -m dali_run.ops.compiled.worker [NICENESS]
 
-It prints, of each loop, the key and the stamp that it is kept under, its file, and the seconds taken; or the error.
+An answer holds the key and the stamp under which the loop is stored, its file, and the seconds taken; or the error.
+Started by `ahead.Compiler`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 
 def compiled(line: str) -> dict[str, Any]:
-    """Compile the loop of a line, if it is not kept already, and say where it is."""
+    """Compile the loop of a line of the list, unless it is stored already, and return the answer."""
     from . import numba_cache, store, target
     from .listed import of_line
     from .signatures import of_words
@@ -37,7 +39,7 @@ def compiled(line: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the end at once: nothing half done is ever loaded
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # end immediately: nothing incomplete is ever loaded
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -48,7 +50,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             answer = compiled(line)
-        except Exception as e:  # of an older list, say: whoever needs it will see
+        except Exception as e:  # for example a loop of an older list: its first caller gets the error
             answer = {"error": f"{type(e).__name__}: {e}"}
         answers.write(json.dumps(answer) + "\n")
 

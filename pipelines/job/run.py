@@ -446,7 +446,7 @@ class JobRun:
         report["over_time"] = self.recorder.over_time()
         report["started"] = self.started.isoformat(timespec="seconds")
         report["machine"] = facts()
-        report["compiling_seconds"] = round(times.untold(), 6)
+        report["compiling_seconds"] = round(times.new_seconds(), 6)
         if self.prepared.target.device == "gpu":
             waited = {name: round(seconds, 6) for name, seconds in times.nvrtc.items()}
             report["cuda_kernels"] = {"images": times.images, "nvrtc": waited}

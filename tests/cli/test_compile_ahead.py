@@ -16,7 +16,7 @@ from dali_run.cli import main as cli
 from dali_run.ops.compiled import ahead, listed, store
 from dali_run.ops.compiled.ahead import Answer
 from dali_run.ops.compiled.listed import Loop
-from dali_run.ops.compiled.times import times, told_to
+from dali_run.ops.compiled.times import messages_to, times
 from dali_run.pipelines.bench.measure import Measurement, measure
 from dali_run.pipelines.engine import compile_ahead as tested
 from dali_run.pipelines.job.run import prepare
@@ -160,7 +160,7 @@ def test_it_is_told_once_on_a_machine(compiling: list[str], tmp_path: Path, monk
     monkeypatch.setattr(tested, "needed_by", lambda clients: [short])
     for client, lines in (("a", 1), ("c", 0), ("d", 0)):
         told: list[str] = []
-        with told_to(told.append):
+        with messages_to(told.append):
             tested.compile_ahead({client})
         assert len(told) == lines
     assert compiling == ["first"] * 3
@@ -168,7 +168,7 @@ def test_it_is_told_once_on_a_machine(compiling: list[str], tmp_path: Path, monk
 
 def test_it_is_told_and_done_once(compiling: list[str]) -> None:
     told: list[str] = []
-    with told_to(told.append):
+    with messages_to(told.append):
         tested.compile_ahead({"b"})
         assert not told
         tested.compile_ahead({"a", "b"}, processes=2)
