@@ -14,6 +14,7 @@ All hooks are set by `install`; a Numba version without the hooked functions is 
 """
 
 # Numba has no type annotations.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="method-assign, call-arg, attr-defined"
 
 from __future__ import annotations
 
