@@ -766,6 +766,7 @@ def file_reader(
     dont_use_mmap: bool = ...,
     skip_cached_images: bool = ...,
     tensor_init_bytes: int = ...,
+    join: Any = ...,
     file_root: str | None = ...,
     files: str | Sequence[str] | None = ...,
     labels: _Ints | None = ...,
@@ -778,7 +779,7 @@ def file_reader(
     seed: int | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
-) -> list[DataNode]:
+) -> Any:
     """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them."""
     ...
 
@@ -1139,6 +1140,21 @@ def jpeg_quality(
     """Estimate the quality (1 to 100) that JPEG files were saved with, from their quantisation tables (int32)."""
     ...
 
+def json_value(
+    input: _Tensor,
+    /,
+    *,
+    path: str,
+    type: Literal['text', 'int', 'float'] = ...,
+    missing: Literal['reject', 'empty'] = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Read one value of a JSON text by its path: ``caption``, ``$.labels[0].name``, ``['any name'].x``."""
+    ...
+
 def laplacian(
     input: _Tensor,
     /,
@@ -1263,13 +1279,14 @@ def mxnet_reader(
     dont_use_mmap: bool = ...,
     skip_cached_images: bool = ...,
     tensor_init_bytes: int = ...,
+    join: Any = ...,
     index_path: str | Sequence[str] | None = ...,
     device: Literal['cpu'] | None = ...,
     name: str | None = ...,
     seed: int | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
-) -> list[DataNode]:
+) -> Any:
     """Read images and labels of MXNet's RecordIO files, with or without their index."""
     ...
 
@@ -1398,6 +1415,7 @@ def numpy_reader(
     dont_use_mmap: bool = ...,
     skip_cached_images: bool = ...,
     tensor_init_bytes: int = ...,
+    join: Any = ...,
     file_root: str | None = ...,
     files: str | Sequence[str] | None = ...,
     file_list: str | None = ...,
@@ -1419,7 +1437,7 @@ def numpy_reader(
     seed: int | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
-) -> DataNode:
+) -> Any:
     """Read arrays from .npy files: ``file_root/*.npy`` and ``file_root/<folder>/*.npy``, or a list of files."""
     ...
 
@@ -2109,6 +2127,7 @@ def tfrecord_reader(
     dont_use_mmap: bool = ...,
     skip_cached_images: bool = ...,
     tensor_init_bytes: int = ...,
+    join: Any = ...,
     index_path: str | Sequence[str] | None = ...,
     features: Any = ...,
     key: str | None = ...,
@@ -2119,7 +2138,7 @@ def tfrecord_reader(
     seed: int | None = ...,
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
-) -> DataNode:
+) -> Any:
     """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
     ...
 
@@ -3735,6 +3754,7 @@ class hidden:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         file_root: str | None = ...,
         files: str | Sequence[str] | None = ...,
         labels: _Ints | None = ...,
@@ -3747,7 +3767,7 @@ class hidden:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> list[DataNode]:
+    ) -> Any:
         """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them."""
         ...
 
@@ -3772,13 +3792,14 @@ class hidden:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         index_path: str | Sequence[str] | None = ...,
         device: Literal['cpu'] | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> list[DataNode]:
+    ) -> Any:
         """Read images and labels of MXNet's RecordIO files, with or without their index."""
         ...
 
@@ -3859,6 +3880,7 @@ class hidden:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         file_root: str | None = ...,
         files: str | Sequence[str] | None = ...,
         file_list: str | None = ...,
@@ -3880,7 +3902,7 @@ class hidden:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> DataNode:
+    ) -> Any:
         """Read arrays from .npy files: ``file_root/*.npy`` and ``file_root/<folder>/*.npy``, or a list of files."""
         ...
 
@@ -4403,6 +4425,7 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         file_root: str | None = ...,
         files: str | Sequence[str] | None = ...,
         labels: _Ints | None = ...,
@@ -4415,7 +4438,7 @@ class readers:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> list[DataNode]:
+    ) -> Any:
         """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them."""
         ...
 
@@ -4440,13 +4463,14 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         index_path: str | Sequence[str] | None = ...,
         device: Literal['cpu'] | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> list[DataNode]:
+    ) -> Any:
         """Read images and labels of MXNet's RecordIO files, with or without their index."""
         ...
 
@@ -4470,6 +4494,7 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         file_root: str | None = ...,
         files: str | Sequence[str] | None = ...,
         file_list: str | None = ...,
@@ -4491,7 +4516,7 @@ class readers:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> DataNode:
+    ) -> Any:
         """Read arrays from .npy files: ``file_root/*.npy`` and ``file_root/<folder>/*.npy``, or a list of files."""
         ...
 
@@ -4516,6 +4541,7 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         index_path: str | Sequence[str] | None = ...,
         features: Any = ...,
         key: str | None = ...,
@@ -4526,7 +4552,7 @@ class readers:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> DataNode:
+    ) -> Any:
         """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
         ...
 
@@ -4668,6 +4694,7 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         file_root: str | None = ...,
         files: str | Sequence[str] | None = ...,
         labels: _Ints | None = ...,
@@ -4680,7 +4707,7 @@ class readers:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> list[DataNode]:
+    ) -> Any:
         """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them."""
         ...
 
@@ -4741,6 +4768,7 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         device: Literal['cpu'] | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
@@ -4771,6 +4799,7 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         schema: Literal['raw', 'datum', 'example', 'msgpack'] = ...,
         features: Any = ...,
         keys: str | Sequence[str] | None = ...,
@@ -4806,13 +4835,14 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         index_path: str | Sequence[str] | None = ...,
         device: Literal['cpu'] | None = ...,
         name: str | None = ...,
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> list[DataNode]:
+    ) -> Any:
         """Read images and labels of MXNet's RecordIO files, with or without their index."""
         ...
 
@@ -4877,6 +4907,7 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         file_root: str | None = ...,
         files: str | Sequence[str] | None = ...,
         file_list: str | None = ...,
@@ -4898,7 +4929,7 @@ class readers:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> DataNode:
+    ) -> Any:
         """Read arrays from .npy files: ``file_root/*.npy`` and ``file_root/<folder>/*.npy``, or a list of files."""
         ...
 
@@ -4924,6 +4955,7 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         key: str | None = ...,
         nulls: Literal['reject', 'empty'] = ...,
         check_crc: bool = ...,
@@ -4992,6 +5024,7 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         index_path: str | Sequence[str] | None = ...,
         features: Any = ...,
         key: str | None = ...,
@@ -5002,7 +5035,7 @@ class readers:
         seed: int | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
-    ) -> DataNode:
+    ) -> Any:
         """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
         ...
 
@@ -5142,6 +5175,7 @@ class readers:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         index_paths: str | Sequence[str] | None = ...,
         missing_component_behavior: Literal['', 'empty', 'skip', 'error'] = ...,
         dtypes: DALIDataType | npt.DTypeLike | Sequence[DALIDataType | npt.DTypeLike] | None = ...,

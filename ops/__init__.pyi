@@ -877,6 +877,7 @@ class FileReader:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         file_root: str | None = ...,
         files: str | Sequence[str] | None = ...,
         labels: _Ints | None = ...,
@@ -890,7 +891,7 @@ class FileReader:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> None: ...
-    def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class Filter:
     """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
@@ -1279,6 +1280,23 @@ class JpegQuality:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class JsonValue:
+    """Read one value of a JSON text by its path: ``caption``, ``$.labels[0].name``, ``['any name'].x``."""
+
+    def __init__(
+        self,
+        *,
+        path: str = ...,
+        type: Literal['text', 'int', 'float'] = ...,
+        missing: Literal['reject', 'empty'] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Laplacian:
     """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows."""
 
@@ -1359,6 +1377,7 @@ class MXNetReader:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         path: str | Sequence[str] = ...,
         index_path: str | Sequence[str] | None = ...,
         device: str | None = ...,
@@ -1367,7 +1386,7 @@ class MXNetReader:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> None: ...
-    def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class MedianBlur:
     """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
@@ -1569,6 +1588,7 @@ class NumpyReader:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         file_root: str | None = ...,
         files: str | Sequence[str] | None = ...,
         file_list: str | None = ...,
@@ -1591,7 +1611,7 @@ class NumpyReader:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> None: ...
-    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class OneHot:
     """Put an axis of ``num_classes`` into the shape, on_value where its index is the input's value, else off_value."""
@@ -2288,6 +2308,7 @@ class TFRecordReader:
         dont_use_mmap: bool = ...,
         skip_cached_images: bool = ...,
         tensor_init_bytes: int = ...,
+        join: Any = ...,
         path: str | Sequence[str] = ...,
         index_path: str | Sequence[str] | None = ...,
         features: Any = ...,
@@ -2300,7 +2321,7 @@ class TFRecordReader:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> None: ...
-    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class TensorResize:
     """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``."""
@@ -4078,6 +4099,7 @@ class _hidden:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             file_root: str | None = ...,
             files: str | Sequence[str] | None = ...,
             labels: _Ints | None = ...,
@@ -4091,7 +4113,7 @@ class _hidden:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
-        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class MXNetReader:
         """Read images and labels of MXNet's RecordIO files, with or without their index."""
@@ -4116,6 +4138,7 @@ class _hidden:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             path: str | Sequence[str] = ...,
             index_path: str | Sequence[str] | None = ...,
             device: str | None = ...,
@@ -4124,7 +4147,7 @@ class _hidden:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
-        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class NemoAsrReader:
         """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
@@ -4210,6 +4233,7 @@ class _hidden:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             file_root: str | None = ...,
             files: str | Sequence[str] | None = ...,
             file_list: str | None = ...,
@@ -4232,7 +4256,7 @@ class _hidden:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
-        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class SSDRandomCrop:
         """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels."""
@@ -4794,6 +4818,7 @@ class _readers:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             file_root: str | None = ...,
             files: str | Sequence[str] | None = ...,
             labels: _Ints | None = ...,
@@ -4807,7 +4832,7 @@ class _readers:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
-        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class Fits:
         """Read images of FITS files: ``file_root/*.fits`` and ``file_root/<folder>/*.fits``, or a list of files."""
@@ -4869,6 +4894,7 @@ class _readers:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             path: str | Sequence[str] = ...,
             fields: Any = ...,
             device: str | None = ...,
@@ -4902,6 +4928,7 @@ class _readers:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             path: str | Sequence[str] = ...,
             schema: Literal['raw', 'datum', 'example', 'msgpack'] = ...,
             features: Any = ...,
@@ -4939,6 +4966,7 @@ class _readers:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             path: str | Sequence[str] = ...,
             index_path: str | Sequence[str] | None = ...,
             device: str | None = ...,
@@ -4947,7 +4975,7 @@ class _readers:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
-        def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class NemoAsr:
         """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
@@ -5015,6 +5043,7 @@ class _readers:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             file_root: str | None = ...,
             files: str | Sequence[str] | None = ...,
             file_list: str | None = ...,
@@ -5037,7 +5066,7 @@ class _readers:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
-        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class Parquet:
         """Read columns of Parquet files (extra ``parquet``), those of Hugging Face's datasets with their images included."""
@@ -5062,6 +5091,7 @@ class _readers:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             path: str | Sequence[str] = ...,
             columns: str | Sequence[str] = ...,
             key: str | None = ...,
@@ -5135,6 +5165,7 @@ class _readers:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             path: str | Sequence[str] = ...,
             index_path: str | Sequence[str] | None = ...,
             features: Any = ...,
@@ -5147,7 +5178,7 @@ class _readers:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> None: ...
-        def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class Video:
         """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
@@ -5290,6 +5321,7 @@ class _readers:
             dont_use_mmap: bool = ...,
             skip_cached_images: bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             paths: str | Sequence[str] = ...,
             ext: str | Sequence[str] = ...,
             index_paths: str | Sequence[str] | None = ...,

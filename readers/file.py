@@ -28,9 +28,9 @@ from ..ops.storage.descriptors import Descriptor
 from ..ops.storage.inventory import InventoryEntries
 from ..ops.storage.urls import Store, is_url, join, plain_path
 from ..ops.types import DALIDataType
-from .base import Reader
 from .fetch.parallel import spread
 from .fetch.remote import RemoteFiles, local_copy
+from .join.reader import JoiningReader
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -291,7 +291,7 @@ def scalars(values: npt.NDArray[np.generic], ctx: Context) -> Batch:
     return Batch.from_dense(np.ascontiguousarray(values).reshape(-1, 1), "", ctx.samples)
 
 
-class File(Reader, name="readers.file"):
+class File(JoiningReader, name="readers.file"):
     """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them.
 
     Outputs: the files' bytes (uint8, 1-D) and labels (int32, shape (1,)). Labels count the sorted folders (byte-wise,
@@ -311,7 +311,7 @@ class File(Reader, name="readers.file"):
     case_sensitive_filter: Annotated[bool, Arg("patterns tell upper from lower case")] = False
 
     @property
-    def num_outputs(self) -> int:
+    def own_outputs(self) -> int:
         return 2
 
     def check(self) -> None:
@@ -324,10 +324,10 @@ class File(Reader, name="readers.file"):
         if self.labels is not None and any(not -(2**31) <= label < 2**31 for label in self.labels):
             raise SpecError("labels must fit 32 bits")
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def own_specs(self) -> tuple[Spec, ...]:
         return Spec((None,), DALIDataType.UINT8), Spec((1,), DALIDataType.INT32)
 
-    def open(self) -> _Files:
+    def open_records(self) -> _Files:
         if self.files is not None:
             names = [os.fsencode(f) for f in self.files]
             if any(b"\0" in n for n in names):

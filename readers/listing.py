@@ -17,10 +17,10 @@ from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType
-from .base import Reader
 from .fetch.extents import Groups, expand, one_or_more
 from .fetch.remote import local_copy
 from .file import FileSet, scalars
+from .join.reader import JoiningReader
 
 I64 = npt.NDArray[np.int64]
 
@@ -131,7 +131,7 @@ class _ListedFiles:
         )  # fmt: skip
 
 
-class Listing(Reader, name="readers.listing"):
+class Listing(JoiningReader, name="readers.listing"):
     """Read what the writer ``files`` wrote, by its listings: a sample for each line, with its key, files and numbers.
 
     Outputs: one per field. ``bytes`` gives the content of the sample's file for it (uint8, 1-D), ``int`` and ``float``
@@ -146,11 +146,11 @@ class Listing(Reader, name="readers.listing"):
     ]
 
     @property
-    def num_outputs(self) -> int:
+    def own_outputs(self) -> int:
         return len(self.fields)
 
     @property
-    def output_names(self) -> tuple[str, ...] | None:
+    def own_names(self) -> tuple[str, ...] | None:
         return tuple(self.fields)
 
     def check(self) -> None:
@@ -163,11 +163,11 @@ class Listing(Reader, name="readers.listing"):
             if kind not in ("bytes", *_NUMBERS):
                 raise SpecError(f"field {name!r} must be bytes, int or float, got {kind!r}")
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def own_specs(self) -> tuple[Spec, ...]:
         return tuple(
             Spec((None,), DALIDataType.UINT8) if kind == "bytes" else Spec((1,), _NUMBERS[kind][0])
             for kind in self.fields.values()
         )
 
-    def open(self) -> _ListedFiles:
+    def open_records(self) -> _ListedFiles:
         return _ListedFiles(self)

@@ -27,6 +27,7 @@ from .base import Reader
 from .fetch import index_cache
 from .fetch.extents import MAX_RECORD, U8, Groups, Mapped, expand, in_utf8, one_or_more, payload, short_names
 from .fetch.remote import is_folder
+from .join.reader import JoiningReader
 from .records.example import RecordParser, Wire, declared
 
 I64 = npt.NDArray[np.int64]
@@ -443,7 +444,7 @@ class Tensors:
 # -- the operators ----------------------------------------------------------------------------------------------------
 
 
-class LMDB(Reader, name="readers.lmdb"):
+class LMDB(JoiningReader, name="readers.lmdb"):
     """Read the records of LMDB databases, in the order of their keys.
 
     Outputs by ``schema``: raw gives the value's bytes; datum bytes and label; example and msgpack one output a feature.
@@ -481,13 +482,13 @@ class LMDB(Reader, name="readers.lmdb"):
             raise SpecError(f"encoded belongs to schema datum, not {self.schema}")
 
     @property
-    def num_outputs(self) -> int:
+    def own_outputs(self) -> int:
         return len(self._schema().specs)
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def own_specs(self) -> tuple[Spec, ...]:
         return self._schema().specs
 
-    def open(self) -> _LmdbRecords:
+    def open_records(self) -> _LmdbRecords:
         return _LmdbRecords(self.path, self._schema(), self.keys, self.prefix_keys)
 
 

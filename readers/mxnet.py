@@ -16,10 +16,10 @@ from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType
-from .base import Reader
 from .fetch import index_cache
 from .fetch.extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
 from .fetch.remote import local_copy
+from .join.reader import JoiningReader
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -161,7 +161,7 @@ def _labels(data: U8, at: I64, flags: I64, kinds: I64) -> tuple[npt.NDArray[np.f
 def labels_of(paths: Sequence[str]) -> tuple[int, bool, bool]:
     """The number of records, whether all their labels are whole numbers, and whether some record has several. Raises
     JobError."""
-    records = MXNet(path=tuple(paths)).open()
+    records = MXNet(path=tuple(paths)).open_records()
     whole, several = True, False
     for low in range(0, len(records), _BLOCK):
         labels, counts = records.labels(low, min(low + _BLOCK, len(records)))
@@ -240,7 +240,7 @@ def _listed(path: str, mapped: Mapped, i: int) -> I64:
     return _located(mapped, i, np.sort(np.array(offsets, np.int64)) + mapped.starts[i])
 
 
-class MXNet(Reader, name="readers.mxnet"):
+class MXNet(JoiningReader, name="readers.mxnet"):
     """Read images and labels of MXNet's RecordIO files, with or without their index.
 
     Outputs: the image's bytes (uint8, 1-D) and its labels (float32, 1-D: one, or as many as the record has).
@@ -254,7 +254,7 @@ class MXNet(Reader, name="readers.mxnet"):
     index_path: Annotated[str | tuple[str, ...] | None, Arg("index of each file: lines of key and offset")] = None
 
     @property
-    def num_outputs(self) -> int:
+    def own_outputs(self) -> int:
         return 2
 
     def check(self) -> None:
@@ -262,8 +262,8 @@ class MXNet(Reader, name="readers.mxnet"):
         if not one_or_more(self.path) or any(not p or "\0" in p for p in one_or_more(self.path)):
             raise SpecError("path names no file")
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def own_specs(self) -> tuple[Spec, ...]:
         return Spec((None,), DALIDataType.UINT8), Spec((None,), DALIDataType.FLOAT)
 
-    def open(self) -> _RecordIORecords:
+    def open_records(self) -> _RecordIORecords:
         return _RecordIORecords(self)

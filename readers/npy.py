@@ -16,8 +16,8 @@ from ..ops.context import Context
 from ..ops.copies.strided import Border, pad, run, whole, window
 from ..ops.errors import JobError, SampleError, SpecError
 from ..ops.storage.npy import NpyHeader, read_header
-from .base import Reader
 from .file import FileSet, check_choice, chosen_files
+from .join.reader import JoiningReader
 
 I64 = npt.NDArray[np.int64]
 
@@ -112,7 +112,7 @@ class _Arrays(FileSet):
         return run(ctx, plan, arrays)
 
 
-class Numpy(Reader, name="readers.numpy"):
+class Numpy(JoiningReader, name="readers.numpy"):
     """Read arrays from .npy files: ``file_root/*.npy`` and ``file_root/<folder>/*.npy``, or a list of files.
 
     Booleans, integers and floats of either byte order; Fortran order is put into C order. All files share the type and
@@ -165,10 +165,10 @@ class Numpy(Reader, name="readers.numpy"):
         elif self.is_set("roi_axes") and all(getattr(self, n) is None for n in _REGION):
             raise SpecError("roi_axes belong to a region: give roi_start, roi_end or roi_shape too")
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def own_specs(self) -> tuple[Spec, ...]:
         return (Spec(),)
 
-    def open(self) -> _Arrays:
+    def open_records(self) -> _Arrays:
         root, names, only_files = chosen_files(self.file_root, self.files, self.file_list, self.file_filter)
         return _Arrays(root, names, self, only_files=only_files)
 

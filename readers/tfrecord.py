@@ -15,11 +15,11 @@ from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType
-from .base import Reader
 from .fetch import index_cache
 from .fetch.extents import MAX_RECORD, Groups, Mapped, Records, expand, one_or_more, payload, short_names
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
+from .join.reader import JoiningReader
 from .records.example import STRING, RecordParser, declared
 
 I64 = npt.NDArray[np.int64]
@@ -271,7 +271,7 @@ def _two_numbers(line: bytes) -> bool:
     return len(parts) == 2 and all(p.isdigit() and len(p) < 19 for p in parts)
 
 
-class TFRecord(Reader, name="readers.tfrecord"):
+class TFRecord(JoiningReader, name="readers.tfrecord"):
     """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing.
 
     Outputs: with ``features`` (of tf.train.Example) one each, in their order: strings as bytes (uint8, 1-D), numbers
@@ -296,11 +296,11 @@ class TFRecord(Reader, name="readers.tfrecord"):
     use_o_direct: Annotated[bool, Arg("read past the page cache", ignored="files are mapped")] = False
 
     @property
-    def num_outputs(self) -> int:
+    def own_outputs(self) -> int:
         return 1 if self.features is None else len(self.features)
 
     @property
-    def output_names(self) -> tuple[str, ...] | None:
+    def own_names(self) -> tuple[str, ...] | None:
         return None if self.features is None else tuple(self.features)
 
     def check(self) -> None:
@@ -310,10 +310,10 @@ class TFRecord(Reader, name="readers.tfrecord"):
         if not one_or_more(self.path) or any(not p or "\0" in p for p in one_or_more(self.path)):
             raise SpecError("path names no file")
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def own_specs(self) -> tuple[Spec, ...]:
         if self.features is None:
             return (Spec((None,), DALIDataType.UINT8),)
         return tuple(f.spec for f in declared(self.features).values())
 
-    def open(self) -> _TFRecords:
+    def open_records(self) -> _TFRecords:
         return _TFRecords(self)

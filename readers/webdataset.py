@@ -19,10 +19,10 @@ from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType, to_numpy
-from .base import Reader
 from .fetch import index_cache
 from .fetch.extents import MAX_RECORD, U8, Groups, Mapped, expand, in_utf8, one_or_more, payload, short_names
 from .fetch.remote import local_copy
+from .join.reader import JoiningReader
 
 I64 = npt.NDArray[np.int64]
 
@@ -390,7 +390,7 @@ def _listed(path: str, mapped: Mapped, i: int, wanted: _Wanted) -> _Archive:
     )
 
 
-class WebDataset(Reader, name="readers.webdataset"):
+class WebDataset(JoiningReader, name="readers.webdataset"):
     """Read samples of tar archives (gzip'ed ones too): members in a row with one name up to its first dot.
 
     Outputs: one for each entry of ``ext``, the member's bytes (uint8, 1-D) or numbers of ``dtypes``.
@@ -412,7 +412,7 @@ class WebDataset(Reader, name="readers.webdataset"):
     case_sensitive_extensions: Annotated[bool, Arg("extensions tell upper from lower case")] = True
 
     @property
-    def num_outputs(self) -> int:
+    def own_outputs(self) -> int:
         return len(self.ext)
 
     @property
@@ -431,8 +431,8 @@ class WebDataset(Reader, name="readers.webdataset"):
         if any(d in (DALIDataType.NO_TYPE, DALIDataType.STRING, DALIDataType.BOOL) for d in self.output_dtypes):
             raise SpecError("dtypes must be types of numbers")
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def own_specs(self) -> tuple[Spec, ...]:
         return tuple(Spec((None,), d) for d in self.output_dtypes)
 
-    def open(self) -> _Samples:
+    def open_records(self) -> _Samples:
         return _Samples(self)

@@ -64,6 +64,7 @@ def sample_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # webdataset leaves archives to the collector
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_pages_can_be_followed(
     page: Path, sample_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any

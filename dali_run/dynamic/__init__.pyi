@@ -843,6 +843,23 @@ def jpeg_quality(
 def jpeg_quality(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
 
 @overload
+def json_value(
+    input: _V,
+    /,
+    *,
+    path: str,
+    type: Literal['text', 'int', 'float'] = ...,
+    missing: Literal['reject', 'empty'] = ...,
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> _V:
+    """Read one value of a JSON text by its path: ``caption``, ``$.labels[0].name``, ``['any name'].x``."""
+    ...
+
+@overload
+def json_value(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+
+@overload
 def laplacian(
     input: _V,
     /,
@@ -3087,6 +3104,7 @@ class readers:
             dont_use_mmap: builtins.bool = ...,
             skip_cached_images: builtins.bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             file_root: str | None = ...,
             files: str | Sequence[str] | None = ...,
             labels: _Ints | None = ...,
@@ -3164,6 +3182,7 @@ class readers:
             dont_use_mmap: builtins.bool = ...,
             skip_cached_images: builtins.bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             enable_checkpointing: builtins.bool = ...,
             seed: int | None = ...,
         ) -> None: ...
@@ -3196,6 +3215,7 @@ class readers:
             dont_use_mmap: builtins.bool = ...,
             skip_cached_images: builtins.bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             schema: Literal['raw', 'datum', 'example', 'msgpack'] = ...,
             features: Any = ...,
             keys: str | Sequence[str] | None = ...,
@@ -3233,6 +3253,7 @@ class readers:
             dont_use_mmap: builtins.bool = ...,
             skip_cached_images: builtins.bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             index_path: str | Sequence[str] | None = ...,
             enable_checkpointing: builtins.bool = ...,
             seed: int | None = ...,
@@ -3308,6 +3329,7 @@ class readers:
             dont_use_mmap: builtins.bool = ...,
             skip_cached_images: builtins.bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             file_root: str | None = ...,
             files: str | Sequence[str] | None = ...,
             file_list: str | None = ...,
@@ -3357,6 +3379,7 @@ class readers:
             dont_use_mmap: builtins.bool = ...,
             skip_cached_images: builtins.bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             key: str | None = ...,
             nulls: Literal['reject', 'empty'] = ...,
             check_crc: builtins.bool = ...,
@@ -3429,6 +3452,7 @@ class readers:
             dont_use_mmap: builtins.bool = ...,
             skip_cached_images: builtins.bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             index_path: str | Sequence[str] | None = ...,
             features: Any = ...,
             key: str | None = ...,
@@ -3585,6 +3609,7 @@ class readers:
             dont_use_mmap: builtins.bool = ...,
             skip_cached_images: builtins.bool = ...,
             tensor_init_bytes: int = ...,
+            join: Any = ...,
             index_paths: str | Sequence[str] | None = ...,
             missing_component_behavior: Literal['', 'empty', 'skip', 'error'] = ...,
             dtypes: DALIDataType | npt.DTypeLike | Sequence[DALIDataType | npt.DTypeLike] | None = ...,

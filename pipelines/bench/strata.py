@@ -81,7 +81,7 @@ def _files(graph: Graph) -> tuple[Sequence[str], Sequence[int]]:
         if any(p.start is not None for p in parts):
             raise SpecError("strata are of whole videos; this file_list names parts of them")
         return [p.path for p in parts], [p.label for p in parts]
-    source = reader.open()
+    source = reader.open_records()
     try:
         count = min(len(source), _LOOKED_AT)
         return [source.path(i) for i in range(count)], source.labels[:count].tolist()

@@ -347,6 +347,8 @@ class _Build:
         if isinstance(data, str) and data.startswith("$"):
             if data.startswith("$$"):
                 return data[1:]
+            if data.startswith(("$.", "$[")):  # a path in JSON
+                return data
             if data.startswith("${"):  # written as $${; `substitute` has already replaced references
                 return data
             match = _REF.fullmatch(data)

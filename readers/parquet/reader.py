@@ -16,9 +16,9 @@ from ...ops.batch import Batch, Origin
 from ...ops.context import Context
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import InventoryEntries
-from ..base import Reader
 from ..fetch.extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
 from ..fetch.parallel import spread
+from ..join.reader import JoiningReader
 from .blocks import CUT_SHORT, Bad, Blocks, File, Files, errors, said
 from .columns import Values, Where, resolve
 
@@ -244,7 +244,7 @@ def columns_of(path: str, names: Sequence[str] = ()) -> tuple[list[Where], list[
     return found, refused
 
 
-class Parquet(Reader, name="readers.parquet"):
+class Parquet(JoiningReader, name="readers.parquet"):
     """Read columns of Parquet files (extra ``parquet``), those of Hugging Face's datasets with their images included.
 
     Outputs: one a column, 1-D each: binary and text as bytes (uint8), one number or a list of them as such (uint8
@@ -265,7 +265,7 @@ class Parquet(Reader, name="readers.parquet"):
     cache_size: Annotated[int, Arg("bytes of decoded row groups that are kept", ge=0)] = 1 << 28
 
     @property
-    def num_outputs(self) -> int:
+    def own_outputs(self) -> int:
         return len(self.columns)
 
     def check(self) -> None:
@@ -277,8 +277,8 @@ class Parquet(Reader, name="readers.parquet"):
         if not one_or_more(self.path) or any(not p or "\0" in p for p in one_or_more(self.path)):
             raise SpecError("path names no file")
 
-    def infer(self, *specs: Spec) -> tuple[Spec, ...]:
+    def own_specs(self) -> tuple[Spec, ...]:
         return (Spec((None,)),) * len(self.columns)
 
-    def open(self) -> _ParquetRecords:
+    def open_records(self) -> _ParquetRecords:
         return _ParquetRecords(self)

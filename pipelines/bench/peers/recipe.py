@@ -109,7 +109,7 @@ def files_of(node: Node) -> Recipe:
     assert isinstance(node.op, File)
     given = _given(node, {"file_root", "files", "labels", "file_list", "file_filters", "dir_filters",
                           "case_sensitive_filter", "random_shuffle", "shuffle", "shuffle_after_epoch"})  # fmt: skip
-    source = node.op.open()
+    source = node.op.open_records()
     try:
         files = tuple(os.path.abspath(source.path(i)) for i in range(len(source)))
     finally:

@@ -70,6 +70,7 @@ INPUTS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "decoders.image_random_crop": ((jpeg,), ""), "encoded_as": ((jpeg,), ""),
     "experimental.remap": ((_IMAGE, np.ones((5, 4), np.float32), np.ones((5, 4), np.float32)), "HWC"),
     "experimental.warp_perspective": ((_IMAGE,), "HWC"), "number_from_text": ((np.frombuffer(b"12", np.uint8),), ""),
+    "json_value": ((np.frombuffer(b'{"caption": "b"}', np.uint8),), ""),
     "random_crop_generator": (([7, 9],), ""), "reductions.std_dev": ((_IMAGE, np.ones((1, 1, 3), np.float32)), "HWC"),
     "reductions.variance": ((_IMAGE, np.ones((1, 1, 3), np.float32)), "HWC"),
     "segmentation.select_masks": ((_LABELS[:1], [[1, 0, 3]], np.ones((3, 2), np.float32)), ""),

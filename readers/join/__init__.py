@@ -1,0 +1,1 @@
+"""Tables of labels and texts that readers join with their samples by key."""

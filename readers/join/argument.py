@@ -1,0 +1,110 @@
+"""Join: the checked `join` argument of readers, which says which table, by which key, and which fields."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ...ops.arrays.json_values import VALUE_SPECS, Path
+from ...ops.base import nearest
+from ...ops.errors import SpecError
+from ..fetch.extents import one_or_more
+
+FORMATS = ("csv", "tsv", "jsonl", "json", "parquet")
+"""Formats of tables."""
+_SUFFIXES = {"ndjson": "jsonl", "pq": "parquet", "tab": "tsv"}
+_CHOICES = {
+    "match": ("path", "name", "stem"),
+    "missing": ("reject", "leave_out", "empty"),
+    "duplicates": ("error", "first", "last"),
+    "malformed": ("error", "skip"),
+    "format": ("", *FORMATS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A checked `join` argument; the fields are its keys."""
+
+    file: str | tuple[str, ...]
+    fields: dict[str, str]
+    """Type (text, int, float) of each field: a column, or a path in JSON."""
+    key: str = ""
+    """Column or path of the key; empty for the names of a JSON object."""
+    match: str = "path"
+    missing: str = "reject"
+    duplicates: str = "error"
+    malformed: str = "error"
+    format: str = ""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a file that has no header."""
+    delimiter: str = ""
+    quotes: bool = True
+    rows: str = "$"
+    """Path to the rows of a JSON file."""
+    part: int = field(default=0)
+    """Number of ``match``, as compiled code takes it."""
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> Join:
+        """Return the declaration ``given``, checked. Raises SpecError."""
+        known = [f.name for f in fields(Join) if f.name != "part"]
+        for key in given:
+            if key not in known:
+                raise SpecError(f"join has no {key!r}{nearest(str(key), known)} (it has: {', '.join(known)})")
+        for key in ("file", "fields"):
+            if not given.get(key):
+                raise SpecError(f"join needs {key}: {'a table' if key == 'file' else 'columns, or paths in JSON'}")
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+        values["fields"] = _typed(values["fields"])
+        for key, choices in _CHOICES.items():
+            if values.get(key, choices[0]) not in choices:
+                raise SpecError(f"join: {key} must be {', '.join(filter(None, choices))}, got {values[key]!r}")
+        for key in ("key", "delimiter", "rows"):
+            if not isinstance(values.get(key, ""), str):
+                raise SpecError(f"join: {key} must be a text, got {values[key]!r}")
+        files = one_or_more(values["file"])
+        if not all(isinstance(f, str) and f and "\0" not in f for f in files):
+            raise SpecError(f"join: file must be a path, or several, got {values['file']!r}")
+        values["format"] = values.get("format") or _format(files[0])
+        values["part"] = _CHOICES["match"].index(values.get("match", "path"))
+        join = Join(**values)
+        join._check()
+        return join
+
+    def _check(self) -> None:
+        is_json = self.format in ("json", "jsonl")
+        if len(self.delimiter.encode()) > 1:
+            raise SpecError(f"join: delimiter must be one character, got {self.delimiter!r}")
+        if not self.key and self.format != "json":
+            raise SpecError(f"join needs key: {'the path to' if is_json else 'the column of'} the samples' keys")
+        for path in filter(None, (self.key, *self.fields, self.rows)) if is_json else ():
+            Path.of(path)
+        if self.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
+            raise SpecError("join of a Parquet file needs pyarrow: pip install 'dali-run[parquet]'")
+
+    @property
+    def digest(self) -> tuple[Any, ...]:
+        """The values that decide which rows have which keys."""
+        return (self.key, self.part, self.format, self.columns, self.delimiter, self.quotes, self.rows)
+
+
+def _typed(given: Any) -> dict[str, str]:
+    """Names and types of fields, of a list of names (texts) or a mapping."""
+    names = given if isinstance(given, Mapping) else dict.fromkeys(one_or_more(given), "text")
+    for name, kind in names.items():
+        if not isinstance(name, str) or not name:
+            raise SpecError(f"join: fields must be names of columns, got {name!r}")
+        if kind not in VALUE_SPECS:
+            raise SpecError(f"join: field {name!r} must be {', '.join(VALUE_SPECS)}, got {kind!r}")
+    return dict(names)
+
+
+def _format(file: str) -> str:
+    suffix = file.lower().removesuffix(".gz").rpartition(".")[2]
+    found = _SUFFIXES.get(suffix, suffix)
+    if found not in FORMATS:
+        raise SpecError(f"join: {file} has no suffix that tells its format; give format: {', '.join(FORMATS)}")
+    return found
