@@ -1,4 +1,7 @@
-"""Estimates the memory that a step will hold for each sample, from headers, declared shapes and sizes of inputs."""
+"""Estimate how much memory a step needs for each sample, from headers, declared shapes and sizes of inputs.
+
+Called by `BatchBudget`, which admits and cuts batches by these estimates.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +20,27 @@ from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 
 Outputs = tuple[tuple[np.dtype[Any], I64], ...]
-"""Type, and elements for each sample, of outputs."""
+"""For each output of a step that is kept: its dtype, and the number of elements per sample (int64[N])."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes for each of N samples, int64[N] each; estimates, but for ``certain``."""
+    """Estimated memory of one step, in bytes per sample (int64[N]). All fields but ``certain`` are estimates."""
 
     peak: I64
-    """Held at a time while the step runs, its inputs not counted."""
+    """Maximum in use at any time while the step runs, without its inputs."""
     kept: I64
-    """Held for later steps and outputs."""
+    """Results that later steps or outputs need when the step is done."""
     certain: I64
     """Need of the most demanding operator that knows its need, from image headers for example."""
     largest_operator: str
     """Name of that operator."""
     peak_total: int
-    """Sum of ``peak``; this and the next are computed by the estimating thread, to spare the one that launches."""
+    """Sum of ``peak``. Computed, like `kept_total`, by the thread that estimates, to spare the launching thread."""
     kept_total: int
     """Sum of ``kept``."""
     outputs: Outputs = ()
-    """The outputs of the step, as they are likely to be."""
+    """Dtype and size of the kept outputs, as estimated."""
 
     @property
     def copied(self) -> int:
@@ -46,7 +49,7 @@ class MemoryEstimate:
         return max(0, self.kept_total - sum(int(elements.sum()) * dtype.itemsize for dtype, elements in self.outputs))
 
     def part(self, low: int, high: int) -> MemoryEstimate:
-        """For the samples [low, high)."""
+        """Return the estimate for the samples [low, high)."""
         peak, kept = self.peak[low:high], self.kept[low:high]
         outputs = tuple((dtype, elements[low:high]) for dtype, elements in self.outputs)
         return MemoryEstimate(
@@ -55,40 +58,40 @@ class MemoryEstimate:
 
 
 Facts = tuple[tuple[Edge, Spec], ...]
-"""The known facts of the batches that a step takes."""
+"""The facts that are known about the batches that a step reads: their shapes, types and layouts, by edge."""
 
 
 def facts_of(env: Mapping[Edge, Batch]) -> Facts:
-    """The facts about batches that are there: their types, and extents where all samples have the same."""
-    found = []
+    """Return the facts of the batches in ``env``: type and layout, and the shape if it is that of all samples."""
+    facts = []
     for edge, b in env.items():
         shape = tuple(b.shapes[0].tolist()) if b.is_uniform else (None,) * b.ndim
-        found.append((edge, Spec(shape, from_numpy(b.dtype), b.layout)))
-    return tuple(found)
+        facts.append((edge, Spec(shape, from_numpy(b.dtype), b.layout)))
+    return tuple(facts)
 
 
 def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
-    """The specs of outputs, given batches that are there: operators know more of them than of the graph, to
-    which programs feed batches of types and shapes that they do not declare."""
-    known = dict(facts)
+    """Return the specs of all outputs of ``nodes``, inferred from the batches that they read. Operators know more of
+    these than of the graph: programs feed it batches of types and shapes that they do not declare."""
+    specs = dict(facts)
     for node in nodes:
         declared = (node.specs[k] if k < len(node.specs) else Spec() for k in range(node.op.num_outputs))
-        said: Sequence[Spec] = ()
-        if node.inputs and all(e in known for e in node.inputs):
-            with contextlib.suppress(Exception):  # the kernel tells what is wrong
-                given = node.op.infer(*(known[e] for e in node.inputs))
-                said = (given,) if isinstance(given, Spec) else given
+        inferred_here: Sequence[Spec] = ()
+        if node.inputs and all(e in specs for e in node.inputs):
+            with contextlib.suppress(Exception):  # the kernel reports the error
+                given = node.op.infer(*(specs[e] for e in node.inputs))
+                inferred_here = (given,) if isinstance(given, Spec) else given
         for k, spec in enumerate(declared):
-            known[Edge(node.id, k)] = said[k] if k < len(said) else spec
-    return known
+            specs[Edge(node.id, k)] = inferred_here[k] if k < len(inferred_here) else spec
+    return specs
 
 
 def estimate_memory(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
             emulate: bool = False, specs: Mapping[Edge, Spec] | None = None) -> MemoryEstimate:  # fmt: skip
-    """The memory that ``nodes`` will hold for ``samples``, given the batches of ``env``. ``specs``: of their outputs,
-    see `inferred`."""
+    """Estimate the memory that ``nodes`` will need for ``samples``, given the input batches in ``env``. ``gives``: the
+    edges that are kept; ``specs``: the specs of the outputs, see `inferred`."""
     n = len(samples)
-    elements: dict[Edge, I64 | int] = {}  # one number where it is that of all samples
+    elements: dict[Edge, I64 | int] = {}  # one number if it is the same for all samples
     live: dict[Edge, I64 | int] = {}
     peaks: list[I64 | int] = []
     certain: I64 | int = 0
@@ -104,11 +107,11 @@ def estimate_memory(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[E
         return [elements[e] for e in edges]
 
     for node in nodes:
-        found = _headers(node, env, emulate)
-        besides: I64 | int = 0
-        if found is not None:
+        headers = _headers(node, env, emulate)
+        temporary: I64 | int = 0
+        if headers is not None:
             its = env[node.inputs[0]].samples
-            besides = _spread(found[1], its, samples)
+            temporary = _spread(headers[1], its, samples)
         for k in range(node.op.num_outputs):
             edge = Edge(node.id, k)
             spec = node.specs[k] if k < len(node.specs) else Spec()
@@ -122,15 +125,15 @@ def estimate_memory(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[E
                 elements[edge] = sum(of(node.inputs))
             elif spec.shape is not None and (fixed := [d for d in spec.shape if d is not None]) == list(spec.shape):
                 elements[edge] = math.prod(fixed)
-            elif found is not None:
-                elements[edge] = _spread(found[0], its, samples)
+            elif headers is not None:
+                elements[edge] = _spread(headers[0], its, samples)
             else:
                 elements[edge] = _largest(of(node.inputs))
-            if not isinstance(node.op, Split):  # whose outputs are views
+            if not isinstance(node.op, Split):  # its outputs are views
                 live[edge] = elements[edge] * item[edge]
-        peaks.append(sum(live.values()) + besides)
-        if found is not None:
-            need = peaks[-1] if len(live) == 1 else live[Edge(node.id)] + besides
+        peaks.append(sum(live.values()) + temporary)
+        if headers is not None:
+            need = peaks[-1] if len(live) == 1 else live[Edge(node.id)] + temporary
             if not largest_operator:
                 largest_operator, certain = node.name, need
             elif np.any(need > certain):
@@ -171,7 +174,7 @@ def _headers(node: Node, env: Mapping[Edge, Batch], emulate: bool) -> tuple[I64,
 
 
 def _spread(values: I64, theirs: Samples, samples: Samples) -> I64:
-    """Values of some of ``samples`` as values of all; 0 for the others."""
+    """Expand values of the samples ``theirs`` to all ``samples``; 0 for the others."""
     if theirs is samples or len(theirs) == len(samples):
         return values
     whole = np.zeros(len(samples), np.int64)

@@ -1,4 +1,7 @@
-"""Results of a batch's chunks lie side by side in one array, so that joining them copies nothing."""
+"""Place the results of a batch's chunks next to each other in one array, so that joining them copies nothing.
+
+Used by `HostExecutor` for chunks of workers, and by `OnDevice` for launches that are cut.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ from .estimate import Outputs
 Empty = Callable[[int, Any], Any]
 Array = npt.NDArray[Any]
 
-_SMALLEST = 1 << 20
-"""Bytes of a batch. Smaller ones are copied in no time."""
+_MIN_BYTES = 1 << 20
+"""Size in bytes of a batch's output from which it gets an array of its own. Smaller outputs are copied in no time."""
 
 
-def whole_outputs(made: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
-    """An array for every large output of a step, as it is estimated, and where each sample ends in it. If the step
-    makes something else, its memory is never touched."""
-    found = []
-    for dtype, elements in made:
+def whole_outputs(outputs: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
+    """Allocate an array for every large output of a step, of its estimated size. Return each with the index at which
+    each sample ends in it (int64[N]). If the step computes something else, the memory is never touched."""
+    arrays = []
+    for dtype, elements in outputs:
         ends = np.cumsum(elements)
-        if len(ends) and int(ends[-1]) * dtype.itemsize >= _SMALLEST:
-            found.append((empty(int(ends[-1]), dtype), ends))
-    return found
+        if len(ends) and int(ends[-1]) * dtype.itemsize >= _MIN_BYTES:
+            arrays.append((empty(int(ends[-1]), dtype), ends))
+    return arrays
 
 
 def peak_without_outputs(peak: I64, whole: Sequence[tuple[Array, I64]]) -> I64:
@@ -41,15 +44,18 @@ def peak_without_outputs(peak: I64, whole: Sequence[tuple[Array, I64]]) -> I64:
 
 
 class OutputSlice:
-    """The part of a chunk in the outputs of its batch. Kernels that ask for memory of that size and type get it, each
-    part once; should one use it for something else, that is only one copy more."""
+    """The part of a batch's output arrays that one chunk fills, so that joining chunks copies nothing.
 
-    def __init__(self, whole: Sequence[tuple[Array, I64]], first: int, behind: int) -> None:
-        """For the samples [first, behind) of the batch."""
-        self._left = [array[int(ends[first - 1]) if first else 0 : int(ends[behind - 1])] for array, ends in whole]
+    The first kernel that allocates exactly this size and dtype gets the memory. If it uses it for another array,
+    joining costs one extra copy.
+    """
+
+    def __init__(self, whole: Sequence[tuple[Array, I64]], first: int, stop: int) -> None:
+        """``whole``: the arrays of the batch, from `whole_outputs`. The slice is that of the samples [first, stop)."""
+        self._left = [array[int(ends[first - 1]) if first else 0 : int(ends[stop - 1])] for array, ends in whole]
 
     def take(self, n: int, dtype: Any) -> Array | None:
-        """Uninitialised memory for ``n`` elements, if the part is that long."""
+        """Return uninitialised memory for ``n`` elements; None if no remaining slice has this length and dtype."""
         for k, array in enumerate(self._left):
             if len(array) == n and array.dtype == dtype:
                 return self._left.pop(k)
@@ -57,23 +63,23 @@ class OutputSlice:
 
 
 def in_place(parts: Sequence[Batch], whole: Sequence[tuple[Array, I64]]) -> Batch | None:
-    """The batch that ``parts`` are if they are side by side in one of the arrays ``whole``, from its beginning on, of
-    the host or of a device."""
-    live = [b for b in parts if len(b)]
-    first = next(iter(live), None)
+    """Return ``parts`` as one batch, without a copy, if their data follow each other in one of the arrays ``whole``,
+    from its beginning on; None if they do not. The arrays may be on the host or on a device."""
+    filled = [b for b in parts if len(b)]
+    first = next(iter(filled), None)
     for array, _ in whole if first is not None else ():
         at = begin = _address(array)
-        for b in live:
-            same = b.dtype == array.dtype and b.ndim == live[0].ndim and b.is_packed and type(b.data) is type(array)
+        for b in filled:
+            same = b.dtype == array.dtype and b.ndim == filled[0].ndim and b.is_packed and type(b.data) is type(array)
             if not same or _address(b.data) + int(b.offsets[0]) * b.dtype.itemsize != at:
                 break
             at += b.nbytes
         else:
-            sizes = np.concatenate([b.sizes for b in live])
+            sizes = np.concatenate([b.sizes for b in filled])
             data = array[: (at - begin) // array.dtype.itemsize]
-            shapes = np.concatenate([b.shapes for b in live])
+            shapes = np.concatenate([b.shapes for b in filled])
             samples = concat_samples([b.samples for b in parts])
-            return Batch(data, np.cumsum(sizes) - sizes, shapes, live[0].layout, samples)
+            return Batch(data, np.cumsum(sizes) - sizes, shapes, filled[0].layout, samples)
     return None
 
 
@@ -82,22 +88,22 @@ def _address(array: Any) -> int:
 
 
 def join(parts: Sequence[Batch], empty: Empty) -> Batch:
-    """`concat`, without a copy where the parts already lie one after the other in one array."""
-    live = [b for b in parts if len(b)]
-    side_by_side = len(live) > 1 and isinstance(live[0].data, np.ndarray) and live[0].data.base is not None
-    behind = None
-    for b in live if side_by_side else ():
+    """Concatenate ``parts``, without a copy if their data already follow each other in one array."""
+    filled = [b for b in parts if len(b)]
+    adjacent = len(filled) > 1 and isinstance(filled[0].data, np.ndarray) and filled[0].data.base is not None
+    stop = None
+    for b in filled if adjacent else ():
         begin = b.data.__array_interface__["data"][0] + int(b.offsets[0]) * b.dtype.itemsize
-        same = b.data.base is live[0].data.base and b.dtype == live[0].dtype and b.ndim == live[0].ndim
-        side_by_side = side_by_side and same and b.is_packed and begin == (begin if behind is None else behind)
-        behind = begin + b.nbytes
-    root = live[0].data.base if side_by_side else None
+        same = b.data.base is filled[0].data.base and b.dtype == filled[0].dtype and b.ndim == filled[0].ndim
+        adjacent = adjacent and same and b.is_packed and begin == (begin if stop is None else stop)
+        stop = begin + b.nbytes
+    root = filled[0].data.base if adjacent else None
     if not isinstance(root, np.ndarray) or root.dtype != np.uint8 or root.ndim != 1:
         return concat(parts, empty=empty)
-    first, sizes = live[0], np.concatenate([b.sizes for b in live])
+    first, sizes = filled[0], np.concatenate([b.sizes for b in filled])
     begin = first.data.__array_interface__["data"][0] + int(first.offsets[0]) * first.dtype.itemsize
     start = begin - root.__array_interface__["data"][0]
     data = root[start : start + int(sizes.sum()) * first.dtype.itemsize].view(first.dtype)
     offsets = np.cumsum(sizes) - sizes
-    shapes = np.concatenate([b.shapes for b in live])
+    shapes = np.concatenate([b.shapes for b in filled])
     return Batch(data, offsets, shapes, first.layout, concat_samples([b.samples for b in parts]))

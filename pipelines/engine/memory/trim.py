@@ -1,4 +1,4 @@
-"""Memory that was freed, back to the system."""
+"""Return freed memory to the operating system. Called when a job or an engine has ended."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cache
 
 
 def trim() -> None:
-    """Give back what glibc's malloc keeps for later, in all threads' arenas. Threads of the next job get other arenas,
-    and free parts of old ones stay resident: 100 jobs in one process grew by half. Takes milliseconds; does nothing
-    where the C library has no such call."""
+    """Return the free memory that glibc's malloc keeps in the arenas of all threads. Threads of the next job get other
+    arenas, and free parts of old ones stay resident: 100 jobs in one process grew by half. Takes milliseconds; does
+    nothing if the C library has no such call."""
     with contextlib.suppress(AttributeError, OSError):
         _libc().malloc_trim(0)
 
