@@ -161,7 +161,7 @@ class HostExecutor:
         """Have several batches read at once, each by a few threads, and hand them on in order before they are there.
         One batch alone, read by all threads, would make them wait for each other, and for the GIL, at its end."""
         threads, follows = self.pool.count, self._plan.steps[len(named) : len(named) + 1]
-        everyone, few = self.pool.some(threads - 1), self.pool.some(threads // self.reads_at_once - 1)
+        everyone, few = self.pool.slice_of(threads - 1), self.pool.slice_of(threads // self.reads_at_once - 1)
         for it in self._merger.batches():
             first = it.number == self._merger.number
             reading = it.chunks = Latch(1)

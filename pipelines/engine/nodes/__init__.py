@@ -1,1 +1,1 @@
-"""Samples go through nodes, and those that fail leave: what runs of nodes need, on the host and on a device."""
+"""Run samples through nodes on the host and on devices, and drop the samples that fail."""

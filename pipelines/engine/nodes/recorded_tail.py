@@ -1,4 +1,7 @@
-"""The last nodes of a step on a device as one program (`ops.gpu.launch_program`): their launches are known."""
+"""Run the last nodes of a device step as one recorded program (`ops.gpu.launch_program`).
+
+Used by `run_nodes` when a device step is launched.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,27 @@ from .node_pass import Env, NodePass, context_of
 
 @dataclass(slots=True)
 class RecordedTail:
-    """The last of some nodes, all of which repeat their launches: as one program, from the third time on."""
+    """The last nodes of a device step, from the first one after which every node can be replayed.
+
+    The first two batches of a shape run node by node. From the third on, the tail runs as one recorded program
+    (`ops.gpu.launch_program`). Created by `run_nodes` for each pass, through `recorded_tail_of`; used by the launching
+    thread.
+    """
 
     nodes: Sequence[Node]
     first: int
-    """The first of them that belongs to it."""
+    """Index in ``nodes`` of the first node of the tail."""
     node_pass: NodePass
     programs: ProgramCache
     samples: Samples
     inputs: dict[Edge, Batch] = field(default_factory=dict)
 
     def run(self, env: Env, keep: Collection[Edge]) -> bool:
-        """Run them as a program, if there is one for these batches."""
+        """Run the tail as a program and add its outputs to ``env``. Return False if there is no program for these
+        batches: `run_nodes` then runs the nodes one by one and calls `record`."""
         run, nodes = self.node_pass, self.nodes[self.first :]
-        made = {n.id for n in nodes}
-        self.inputs = {e: env[e] for n in nodes for e in n.inputs if e.node not in made}
+        ids = {n.id for n in nodes}
+        self.inputs = {e: env[e] for n in nodes for e in n.inputs if e.node not in ids}
         samples = next(iter(self.inputs.values())).samples if self.inputs else run.samples
         run.recorded = None
         if len(samples) == 0 or any(b.samples is not samples for b in self.inputs.values()):
@@ -45,19 +54,20 @@ class RecordedTail:
             return context_of(node, "gpu", samples, env, run)
 
         before = run.state()
-        found = self.programs.run(run.device, self._key, self.inputs, samples, context)
-        if found is None:
+        replayed = self.programs.run(run.device, self._key, self.inputs, samples, context)
+        if replayed is None:
             run.undo(before)
             return False
         run.recorded = None
-        outputs, sizes = found
+        outputs, sizes = replayed
         env |= cast("Env", outputs)
         if run.mark_whole is not None:
             run.mark_whole(nodes, len(samples), sizes)
         return True
 
     def record(self, keep: Collection[Edge]) -> None:
-        """They have run one by one."""
+        """Record the launches of the tail, whose nodes have just run one by one, for programs whose outputs are the
+        edges ``keep``."""
         run, recorded = self.node_pass, self.node_pass.recorded
         run.recorded = None
         if recorded is not None and len(recorded) == len(self.nodes) - self.first and not run.dropped:
@@ -69,12 +79,13 @@ class RecordedTail:
 
 
 def start_of_tail(nodes: Sequence[Node]) -> int:
-    """The place from which on ``nodes`` may become a program: they repeat their launches, or go by shapes alone."""
+    """Return the index from which all ``nodes`` can be part of a program: each can be replayed (`replayable`) or
+    depends on shapes only (`shape_only`)."""
     first, read = len(nodes), set[int]()
     while first:
         node = nodes[first - 1]
-        told = node.op.shape_only and node.id not in read
-        if not (told or (node.stage == "gpu" and node.op.replayable)) or (
+        from_shapes = node.op.shape_only and node.id not in read
+        if not (from_shapes or (node.stage == "gpu" and node.op.replayable)) or (
             node.samples_of is not None and not node.inputs
         ):
             break
@@ -84,7 +95,8 @@ def start_of_tail(nodes: Sequence[Node]) -> int:
 
 
 def recorded_tail_of(nodes: Sequence[Node], run: NodePass) -> RecordedTail | None:
-    """The last nodes that may become a program."""
+    """Return the part of ``nodes`` that may run as a program; None if there is none, or if this pass cannot be
+    replayed."""
     if run.device is None or run.emulate or run.attempt or len(run.draws) > 1 or not hasattr(run.device, "launches"):
         return None
     first = start_of_tail(nodes)

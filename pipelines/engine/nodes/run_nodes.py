@@ -1,4 +1,7 @@
-"""Run nodes: take the samples of one environment through a list of nodes, dropping what cannot be processed."""
+"""Run the samples of one pass through a list of nodes, and drop samples that cannot be processed.
+
+Called by `guarded`, for the host's steps and for device steps; `NodePass` holds the inputs and the results.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ from .node_pass import Dropped, Env, NodePass, context_of
 from .recorded_tail import recorded_tail_of
 
 RAISED_BY = "_dali_run_operator"
-"""On an exception: the node whose kernel raised it."""
+"""Attribute of an exception: the node whose kernel raised it."""
 
 
 def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[Edge] | None = None) -> None:
-    """Run ``nodes`` in order; their outputs are added to ``env``, samples that fail leave it.
+    """Run ``nodes`` in order and add their outputs to ``env``; samples that fail are removed from it.
 
-    With ``keep``, a batch leaves ``env`` after the last of ``nodes`` that reads it, unless its edge is in ``keep``:
-    what a chain holds at a time is then that of a few steps.
+    With ``keep``, a batch is removed from ``env`` after the last of ``nodes`` that reads it, unless its edge is in
+    ``keep``: a chain of nodes then holds the batches of a few nodes at a time.
     """
     if run.reservation is not None:
         run.reservation.start_pass(len(run.samples))
@@ -56,15 +59,15 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[E
                 if last[e] == node.id and e not in keep:
                     env.pop(e, None)
         if run.reservation is not None and node is not nodes[-1]:
-            made = {n.id for n in nodes}
-            run.reservation.keep_only(bytes_of(b for e, b in env.items() if e.node in made))
+            ids = {n.id for n in nodes}
+            run.reservation.keep_only(bytes_of(b for e, b in env.items() if e.node in ids))
     if whole is not None:
         whole.record(keep or ())
 
 
 def _draw(node: Node, env: Env, run: NodePass) -> bool:
-    """Run a node that does nothing but draw numbers (`Operator.drawn`). Of half a dozen such nodes of a batch, most
-    of the time would be what a kernel is given besides."""
+    """Run a node that only draws random numbers (`Operator.drawn`), without a context; return False if it needs one.
+    For a batch with half a dozen such nodes, creating contexts would take most of the time."""
     samples = _samples(node, (), env, run)
     if len(samples) == 0 or type(node.op).drawn is Operator.drawn:
         return False
@@ -79,7 +82,8 @@ def _draw(node: Node, env: Env, run: NodePass) -> bool:
 
 
 def _by_batch(node: Node, env: Env, run: NodePass) -> bool:
-    """Run a node whose streams go on from another state in each batch, where several go together: one by one."""
+    """Run a node whose random streams continue from another state in each request, if several requests were merged:
+    once per request. Return False if that is not needed."""
     if run.seeds.get(node.id) not in run.draws[0][2]:
         return False
     slots = (env[node.reads[0]].samples if node.reads else run.samples).slot
@@ -97,7 +101,8 @@ def _by_batch(node: Node, env: Env, run: NodePass) -> bool:
 
 
 def _in_groups(node: Node, env: Env, run: NodePass, slots: Iterable[npt.NDArray[np.int32]]) -> None:
-    """Run one node once for the samples at each of ``slots``, which are all of its samples, and join the outputs."""
+    """Run one node once for the samples at each of ``slots``, which together are all of its samples, and join the
+    outputs."""
     everything, before = (run.samples, run.reader_samples, run.started, run.recorded), len(run.dropped)
     run.started, run.recorded = {k: v for k, v in run.started.items() if k != node.id}, None
     parts: list[Env] = []
@@ -118,8 +123,8 @@ def _at(samples: Samples, slots: npt.NDArray[np.int32]) -> Samples:
 
 
 def _join(node: Node, env: Env, run: NodePass, parts: Sequence[Env], dropped: int) -> None:
-    """Add the outputs of ``node`` to ``env``, of which ``parts`` hold those of some samples each. ``dropped`` samples
-    had left before."""
+    """Join the outputs of ``node`` from ``parts``, each of some of the samples, and add them to ``env``. ``dropped`` is
+    the number of samples that had been dropped before."""
     for k in range(node.op.num_outputs):
         edge = Edge(node.id, k)
         found = [p[edge] for p in parts if len(p[edge])] or [parts[0][edge]]
@@ -129,8 +134,8 @@ def _join(node: Node, env: Env, run: NodePass, parts: Sequence[Env], dropped: in
 
 
 def _merge(node: Node, env: Env, run: NodePass) -> None:
-    """Join the branches of a conditional. Samples of a branch with another type than the data set's first sample has
-    are dropped."""
+    """Join the branches of a conditional. Samples of a branch are dropped if their type differs from the one that the
+    data set's first sample has."""
     before = len(run.dropped)
     for e in node.inputs:
         if len(env[e]) and (odd := odd_kind(env[e], run.kinds.get(Edge(node.id)))):
@@ -146,9 +151,9 @@ def _halve(node: Node, env: Env, run: NodePass, samples: Samples) -> None:
     _in_groups(node, env, run, (samples.slot[:half], samples.slot[half:]))
 
 
-def _refuse(node: Node, env: Env, run: NodePass, samples: Samples, problem: SampleError) -> None:
-    """Drop the sample that a kernel raised ``problem`` about; of several, find it by halves. A kernel that must see a
-    whole batch has raised it about the batch."""
+def _reject(node: Node, env: Env, run: NodePass, samples: Samples, problem: SampleError) -> None:
+    """Drop the sample for which a kernel raised ``problem``; if the kernel had several samples, find it by halving
+    them. If a kernel must see a whole batch, the problem is one of the batch: all its samples are dropped."""
     if len(samples) > 1 and not node.op.per_batch:
         _halve(node, env, run, samples)
         return
@@ -164,20 +169,20 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
             return
     elif node.stage == "cpu" and not node.reads and node.op.random and _draw(node, env, run):
         return
-    there = node.inputs[:1] if node.op.host_arguments else node.inputs
-    inputs = [_placed(env[e], node, run) for e in there] + [env[e] for e in node.inputs[len(there) :]]
+    device_inputs = node.inputs[:1] if node.op.host_arguments else node.inputs
+    inputs = [_placed(env[e], node, run) for e in device_inputs] + [env[e] for e in node.inputs[len(device_inputs) :]]
     samples = _samples(node, inputs, env, run)
     if len(samples) == 0:
         for k, spec in enumerate(node.specs):
             env[Edge(node.id, k)] = empty(spec, samples)
         return
     stage: Stage = "cpu" if run.emulate else node.stage
-    made: list[Context] = []
+    contexts: list[Context] = []
 
     def launch(device: Copies | None) -> tuple[Sequence[Batch], bool]:
         ctx = context_of(node, stage, samples, env, run)
         ctx.device = cast("Lane", device)
-        made.append(ctx)
+        contexts.append(ctx)
         outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
         return outputs, not (ctx.rejects or ctx.checks or ctx.finish)
 
@@ -200,13 +205,13 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
                 run.recorded.append(ProgramPart(node, None, node.inputs, gives, outputs))
     except UnlikeSamplesError as e:
         if node.op.per_batch:
-            _refuse(node, env, run, samples, SampleError("bad_argument", str(e)))
+            _reject(node, env, run, samples, SampleError("bad_argument", str(e)))
             return
         group = np.unique(e.shapes, axis=0, return_inverse=True)[1].reshape(-1)
         _in_groups(node, env, run, [samples.slot[group == k] for k in range(int(group.max()) + 1)])
         return
     except SampleError as e:
-        _refuse(node, env, run, samples, e)
+        _reject(node, env, run, samples, e)
         return
     except RaggedError:
         if node.op.per_batch:
@@ -216,8 +221,8 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
     except SpecError as e:
         if node.op.per_batch:
             raise e.at(node.where) from None
-        # The spec was found to be right before there was data: an error that data show is one about samples.
-        _refuse(node, env, run, samples, SampleError("bad_argument", str(e)))
+        # The spec was checked before there was data: an error that only data show is an error of samples.
+        _reject(node, env, run, samples, SampleError("bad_argument", str(e)))
         return
     except Exception as e:
         e.__dict__.setdefault(RAISED_BY, node)
@@ -229,7 +234,7 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
         if len(batch) != len(samples):
             raise AssertionError(f"{node.op.name} gave {len(batch)} samples for {len(samples)}")
         if run.kinds and (odd := odd_kind(batch, run.kinds.get(Edge(node.id, k)))):
-            _refuse(node, env, run, samples, SampleError("bad_shape", odd))
+            _reject(node, env, run, samples, SampleError("bad_shape", odd))
             return
         env[Edge(node.id, k)] = batch if batch.samples is samples else batch.replace(samples=samples)
     given = sum(b.nbytes for b in outputs)
@@ -237,14 +242,14 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
         run.observe(node, len(samples), taken, given, began, ended)
     if run.mark_device:
         run.mark_device(node, len(samples), taken, given, True)
-    if not made:
+    if not contexts:
         return
-    (ctx,) = made
+    (ctx,) = contexts
     run.checks += ctx.checks
     if ctx.finish is not None:
         run.late_outputs.append((Edge(node.id), ctx.finish))
-    # They refer to the context, and to others that share its list: a ring would keep the batch's memory until the
-    # collector comes.
+    # Checks and the function refer to the context: the reference cycle would keep the batch's memory until the
+    # garbage collector runs.
     ctx.checks.clear()
     ctx.finish = None
     if ctx.rejects:
@@ -255,9 +260,12 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
 
 
 def start_early(nodes: Sequence[Node], env: Env, run: NodePass) -> dict[int, StartedWork]:
-    """Have mixed kernels whose inputs are there start what the host does of their work; see `Operator.start_early`.
-    What an operator raises is met again by its launch, where it is told of its place, and tried with fewer samples;
-    what a reader raises, whose batches follow one another, is raised here."""
+    """Start the host's work of mixed kernels whose inputs are complete, see `Operator.start_early`; return it by the
+    node's id.
+
+    An operator's exception is ignored here: its launch raises it again, where the operator is named and fewer samples
+    are tried. A reader's exception is raised here, because its batches follow one another.
+    """
     begun = {}
     for node in nodes:
         if node.stage == "mixed" and all(e in env for e in (*node.inputs, *node.args.values())):
@@ -281,8 +289,8 @@ def start_early(nodes: Sequence[Node], env: Env, run: NodePass) -> dict[int, Sta
 def finish_late(
     run: NodePass, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()
 ) -> None:
-    """Replace the stand-ins in ``env`` by the late outputs of ``run``, less the samples that were dropped
-    since. The device must be done with the run's kernels. ``tried`` calls what allocates."""
+    """Replace the stand-ins in ``env`` by the late outputs of ``run``, without the samples that were dropped since. The
+    device must have finished the kernels of ``run``. ``tried`` calls the functions that allocate memory."""
     if not run.late_outputs or run.device is None:
         return
     parts: dict[Edge, list[Batch]] = {}
@@ -292,9 +300,9 @@ def finish_late(
                 parts.setdefault(edge, []).append(tried(finish))
     lane.synchronize()
     for edge, batches in parts.items():
-        whole = batches[0] if len(batches) == 1 else merge(batches)  # several where the batch was cut
+        whole = batches[0] if len(batches) == 1 else merge(batches)  # several if the batch was cut
         samples = env[edge].samples
-        if whole.samples is samples:  # nothing was dropped since, as a rule
+        if whole.samples is samples:  # usually no sample was dropped since
             env[edge] = whole
         else:
             env[edge] = whole.take(np.searchsorted(whole.samples.slot, samples.slot), samples)
@@ -308,13 +316,14 @@ def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: NodePass) -> Sa
     samples = run.reader_samples.get(node.id, run.samples)
     if not run.dropped:
         return samples
-    # What an earlier node dropped must not come back: inputs and arguments of one kernel hold the same samples.
+    # Dropped samples must not come back: inputs and arguments of one kernel hold the same samples.
     lost = np.isin(samples.slot, list(gone(run.dropped)))
     return samples.take(~lost) if lost.any() else samples
 
 
 def _placed(batch: Batch, node: Node, run: NodePass) -> Batch:
-    """The batch where the node runs: mixed operators take host input, gpu operators device input."""
+    """Return the batch in the memory in which the node reads it: mixed operators read host memory, gpu operators device
+    memory."""
     if run.device is None or run.emulate:
         return batch
     if node.stage == "gpu" or isinstance(node.op, (Split, Merge)):
@@ -326,7 +335,7 @@ def _placed(batch: Batch, node: Node, run: NodePass) -> Batch:
 def _split(node: Node, env: Env) -> None:
     data, predicate = env[node.inputs[0]], env[node.args["predicate"]]
     truth = np.asarray(predicate.data[predicate.offsets]).astype(bool)
-    wanted = predicate.samples.slot[truth]
-    first = np.isin(data.samples.slot, wanted)
-    env[Edge(node.id, 0)] = data.take(np.flatnonzero(first))
-    env[Edge(node.id, 1)] = data.take(np.flatnonzero(~first))
+    true_slots = predicate.samples.slot[truth]
+    is_true = np.isin(data.samples.slot, true_slots)
+    env[Edge(node.id, 0)] = data.take(np.flatnonzero(is_true))
+    env[Edge(node.id, 1)] = data.take(np.flatnonzero(~is_true))

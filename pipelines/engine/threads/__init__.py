@@ -1,1 +1,1 @@
-"""Threads and the hand-overs between them: pools, channels, latches."""
+"""Worker threads, and the channels and latches through which threads pass batches on."""

@@ -1,4 +1,4 @@
-"""Channel: the bounded queue between two threads of the executor, which also measures how long each side waits."""
+"""A bounded queue between two threads of the engine, which also measures how long each side waits."""
 
 from __future__ import annotations
 
@@ -11,58 +11,60 @@ T = TypeVar("T")
 
 
 class Closed(Exception):  # noqa: N818  # an end, not an error
-    """The channel was closed and is empty, or the run was stopped."""
+    """Raised by `Channel.get` and `Channel.put` if the channel was closed and is empty, or if the run was stopped."""
 
 
 _END: Any = object()
 
 
 class Channel(Generic[T]):
-    """First in, first out, at most ``depth`` items.
+    """A first-in, first-out queue of at most ``depth`` items between threads.
 
-    Items go one way, permits to put one the other; both queues are of those that wake a thread at the least cost.
+    Items go in one direction, permits to put an item in the other; both queues are `SimpleQueue`s, which wake a thread
+    at the least cost. The engine creates and closes channels; any thread may call them.
     """
 
     def __init__(self, name: str, depth: int) -> None:
         self.name = name
         self.depth = depth
         self.waited_full = 0.0
-        """Seconds that producers waited for room."""
+        """Seconds for which producers waited because the channel was full."""
         self.waited_empty = 0.0
         """Seconds that consumers waited for an item."""
         self.unfinished = 0
-        """Items that were not finished when they were taken: their consumer waited for work in the pool."""
+        """Number of items that were unfinished when they were taken: the consumer then waited for the worker pool."""
         self.passed = 0
+        """Number of items put so far."""
         self.occupancy = 0
-        """Sum of the items found at every put; over ``passed``, the mean fill."""
+        """Sum of the number of waiting items at every put; divided by ``passed`` it is the mean fill."""
         self._items: SimpleQueue[T] = SimpleQueue()
-        self._room: SimpleQueue[None] = SimpleQueue()
+        self._permits: SimpleQueue[None] = SimpleQueue()
         self._stopped = self._ended = False
         for _ in range(depth):
-            self._room.put(None)
+            self._permits.put(None)
 
     @property
     def fill(self) -> int:
-        """Items in it now, about: other threads go on."""
+        """Approximate number of items that wait now: other threads may change it."""
         return min(max(self._items.qsize() - self._ended, 0), self.depth)
 
     def put(self, item: T) -> None:
-        """Append ``item``, waiting for room. Raises Closed when the run was stopped."""
-        if self._room.empty():
+        """Append ``item``; wait while the channel is full. Raises Closed if the run was stopped."""
+        if self._permits.empty():
             began = time.perf_counter()
-            self._room.get()
+            self._permits.get()
             self.waited_full += time.perf_counter() - began
         else:
-            self._room.get()
+            self._permits.get()
         if self._stopped:
-            self._room.put(None)  # for the next thread that waits
+            self._permits.put(None)  # for the next thread that waits
             raise Closed
         self.occupancy += self._items.qsize()
         self.passed += 1
         self._items.put(item)
 
     def get(self) -> T:
-        """The oldest item, waiting for one. Raises Closed at the end, or when the run was stopped."""
+        """Take the oldest item; wait while there is none. Raises Closed at the end, or if the run was stopped."""
         if self._items.empty():
             began = time.perf_counter()
             item = self._items.get()
@@ -72,19 +74,19 @@ class Channel(Generic[T]):
         if item is _END or self._stopped:
             self._items.put(_END)  # for the next thread that waits
             raise Closed
-        self._room.put(None)
+        self._permits.put(None)
         return item
 
     def close(self) -> None:
-        """No more items will come; what is in the channel can still be taken."""
+        """Declare that no more items will come. Items that wait can still be taken."""
         self._ended = True
         self._items.put(_END)
 
     def stop(self) -> None:
-        """Wake everybody with Closed, at once."""
+        """Make all threads that wait on this channel raise Closed at once, and discard the items."""
         self._stopped = self._ended = True
         with suppress(Empty):
             while True:
                 self._items.get_nowait()
         self._items.put(_END)
-        self._room.put(None)
+        self._permits.put(None)

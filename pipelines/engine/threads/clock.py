@@ -1,6 +1,6 @@
-"""Clocks of worker threads: time that passes, time on a processor, and time spent waiting for one.
+"""Measure how worker threads spend their time: in total, on a processor, and waiting for a processor.
 
-What is left of the time that passes is spent waiting for something else: for the interpreter's lock above all.
+The rest of the total is spent waiting for something else, mostly for the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-_BETWEEN = 0.25
-"""Seconds between two looks at the kernel's count of a thread's waits: a look releases the interpreter's lock."""
+_SECONDS_BETWEEN_READS = 0.25
+"""Seconds between two reads of the kernel's count of a thread's waits: a read releases the interpreter's lock."""
 
 
 class Clock:
-    """The clock of one worker thread, which alone uses it."""
+    """The clock of one worker thread. The thread creates it and is the only one that uses it."""
 
     def __init__(self) -> None:
         self._file = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-        self._looked = time.perf_counter()
+        self._read_at = time.perf_counter()
         self._waited = self._waits()
 
     def begin(self) -> tuple[float, float]:
-        """The times at which a piece of work begins, for `end`."""
+        """Return the wall and processor time (seconds) at which a piece of work begins, for `end`."""
         return time.perf_counter(), time.thread_time()
 
     def end(self, began: tuple[float, float]) -> tuple[float, float, float]:
-        """Seconds that the piece of work took, seconds of a processor in it, and seconds that the thread was ready and
-        waited for a processor since that was last counted."""
+        """Return three times in seconds: how long the piece of work took, processor time in it, and time for which the
+        thread was ready but waited for a processor since that was last read."""
         now = time.perf_counter()
         waited = 0.0
-        if now - self._looked > _BETWEEN:
-            self._looked, before = now, self._waited
+        if now - self._read_at > _SECONDS_BETWEEN_READS:
+            self._read_at, before = now, self._waited
             self._waited = self._waits()
             waited = self._waited - before
         return now - began[0], time.thread_time() - began[1], waited
 
     def _waits(self) -> float:
-        with suppress(OSError, ValueError, IndexError):  # a kernel without the count
+        with suppress(OSError, ValueError, IndexError):  # this kernel does not count waits
             return int(self._file.read_text().split()[1]) * 1e-9
         return 0.0

@@ -1,4 +1,4 @@
-"""Lowers Python's thread switch interval while a GPU is being fed, and restores it afterwards."""
+"""Lower Python's thread switch interval while an engine feeds a GPU, and restore it afterwards."""
 
 from __future__ import annotations
 
@@ -6,34 +6,36 @@ import sys
 import threading
 
 INTERVAL = 2e-4
-"""Seconds. The launching thread lets go of the GIL many times a batch; with Python's 5 ms, readers' threads keep
-it waiting longer than it works (one H200, batch 1024: 135k images/s with 5 ms, 173k with 0.2 ms)."""
+"""Switch interval in seconds while a GPU is fed. The launching thread releases the GIL many times per batch; with
+Python's default of 5 ms, readers' threads keep it waiting longer than it works (one H200, batch 1024: 135k images/s
+with 5 ms, 173k with 0.2 ms)."""
 
 _lock = threading.RLock()
-"""Held for a moment; may be taken again by a destructor that stops an engine in the midst of it."""
+"""Held only briefly. Reentrant, because a destructor that stops an engine may interrupt a thread that holds it."""
 _owners: set[int] = set()
-_before = _ours = 0.0
-"""The interval that was found, and what it reads as since it was lowered; 0 where it was not."""
+_before = _lowered = 0.0
+"""The interval before it was lowered, and the one that Python reports since; 0 if it was not lowered."""
 
 
 def lower(owner: int) -> None:
-    """Lower the interval until `restore` was called for this ``owner`` and all others."""
-    global _before, _ours
+    """Lower the interval until `restore` was called for this ``owner`` and all other owners."""
+    global _before, _lowered
     with _lock:
         _owners.add(owner)
-        found = sys.getswitchinterval()
-        if found > INTERVAL:
+        current = sys.getswitchinterval()
+        if current > INTERVAL:
             sys.setswitchinterval(INTERVAL)
-            _before, _ours = found, sys.getswitchinterval()
+            _before, _lowered = current, sys.getswitchinterval()
 
 
 def restore(owner: int) -> None:
-    """``owner`` needs it no more. After the last one the interval is what it was, unless other code changed it."""
-    global _ours
+    """Declare that ``owner`` no longer needs the lowered interval. After the last owner the interval is set back,
+    unless other code changed it meanwhile."""
+    global _lowered
     with _lock:
         _owners.discard(owner)
         if _owners:
             return
-        if sys.getswitchinterval() == _ours:
+        if sys.getswitchinterval() == _lowered:
             sys.setswitchinterval(_before)
-        _ours = 0.0
+        _lowered = 0.0

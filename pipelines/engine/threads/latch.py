@@ -1,4 +1,4 @@
-"""Latch: the parts of one batch that worker threads are busy with."""
+"""Wait for the parts of one batch on which several worker threads work."""
 
 from __future__ import annotations
 
@@ -10,37 +10,42 @@ T = TypeVar("T")
 
 
 class Latch(Generic[T]):
-    """Collects ``n`` parts from any threads. The thread that finishes the last part joins them and calls `done`."""
+    """Collects ``n`` parts of a result from any threads. The thread that finishes the last part joins them and calls
+    `done`.
+
+    The thread that cuts a batch creates the latch; the thread that takes the batch from a channel waits for it.
+    """
 
     def __init__(self, n: int) -> None:
         self.parts: list[T | None] = [None] * n
         self.ended = 0.0
-        """When it was done (perf_counter); 0 before."""
-        self._left = n
+        """Time at which `done` was called (perf_counter, seconds); 0 before."""
+        self._missing = n
         self._error: BaseException | None = None
         self._lock = threading.Lock()
-        self._busy = threading.Lock()  # held until all is done: it costs a fraction of an Event
+        self._busy = threading.Lock()  # locked until all parts are done; a lock costs a fraction of an Event
         self._busy.acquire()
 
     def add(self, k: int, part: T) -> bool:
-        """Part ``k`` is there; True for the last one."""
+        """Add the finished part ``k``; return True if it was the last one."""
         with self._lock:
             self.parts[k] = part
-            self._left -= 1
-            return self._left == 0
+            self._missing -= 1
+            return self._missing == 0
 
     def take(self) -> list[T]:
-        """The parts that came, to be joined. They are forgotten here: the engine keeps a step's last latch."""
+        """Remove and return the parts, to be joined. The latch drops its references, because the engine keeps the last
+        latch of every step."""
         taken, self.parts = self.parts, []
         return [part for part in taken if part is not None]
 
     def done(self) -> None:
-        """The parts are joined: threads that wait may go on."""
+        """Release the threads that wait: the parts are joined."""
         self.ended = time.perf_counter()
         self._busy.release()
 
     def fail(self, error: BaseException) -> None:
-        """A part will not come: threads that wait get ``error``."""
+        """Release the threads that wait with ``error``: a part has failed."""
         with self._lock:
             if self._error is not None:
                 return
@@ -48,12 +53,12 @@ class Latch(Generic[T]):
         self.done()
 
     def wait_done(self) -> None:
-        """Wait until it is done, or has failed."""
+        """Wait until all parts are joined, or one has failed."""
         self._busy.acquire()
         self._busy.release()
 
     def wait(self) -> None:
-        """As `settle`. Raises what the first part that failed raised."""
+        """Wait until all parts are joined. Raises the exception of the first part that failed."""
         self.wait_done()
         if self._error is not None:
             raise self._error

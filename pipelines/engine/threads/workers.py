@@ -1,4 +1,4 @@
-"""Pool: worker threads that take work in the order in which it came, at the least cost of handing it over."""
+"""A pool of worker threads that take work in order, at the least cost of passing it to another thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _Tasks = SimpleQueue[_Work | None]
 
 
 class Pool:
-    """``count`` threads, started with the first work. Work says by itself when it is done, and never raises."""
+    """A pool of ``count`` threads, which start with the first work. Work reports its own completion, and must not
+    raise.
+
+    Created and shut down by `HostExecutor` and the launching thread; any thread may add work.
+    """
 
     def __init__(self, count: int, name: str) -> None:
         self.count = count
@@ -28,18 +32,18 @@ class Pool:
         self._started = self._closed = False
 
     def do(self, work: Callable[..., None], *args: Any) -> None:
-        """Have ``work(*args)`` done. Raises RuntimeError after `shutdown`, and while threads cannot be started."""
-        with self._lock:  # or it might be queued after the mark that ends the threads, and never be done
+        """Queue the call ``work(*args)``. Raises RuntimeError after `shutdown`, and if threads cannot be started."""
+        with self._lock:  # otherwise work could be queued after the marks that end the threads, and never be done
             if not self._started or self._closed:
                 self._start()
             self._tasks.put((work, args))
 
-    def some(self, count: int) -> PoolSlice | None:
-        """The pool, for work that is to take ``count`` of its threads at most; None for none of them."""
+    def slice_of(self, count: int) -> PoolSlice | None:
+        """Return the pool for work that may use at most ``count`` of its threads; None if that is no thread."""
         return PoolSlice(count, self.do) if count > 0 else None
 
     def shutdown(self, *, wait: bool = True) -> None:
-        """Take no more work, and wait until what was given is done."""
+        """Accept no more work, and wait until the queued work is done (``wait``)."""
         with self._lock:
             self._closed = True
         _end(self._tasks, self.count)
@@ -51,17 +55,17 @@ class Pool:
             raise RuntimeError("a pool that was shut down takes no more work")
         if self not in _pools:
             _pools.add(self)
-            # Garbage may be collected by any thread, at any moment: it must not wait for others.
+            # The garbage collector may run in any thread at any moment: a finalizer must not wait for other threads.
             weakref.finalize(self, _end, self._tasks, self.count).atexit = False
         for thread in self._threads:
-            if thread.ident is None:  # others were started the last time, when one could not be
+            if thread.ident is None:  # threads with an ident were started earlier, when another one could not be
                 thread.start()
         self._started = True
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSlice:
-    """A pool, and how many of its threads may be asked for help (`ops.context.Helpers`)."""
+    """A pool, and the number of its threads that a kernel may use (`ops.context.Helpers`)."""
 
     count: int
     do: Callable[..., None]
@@ -71,7 +75,7 @@ def _work(tasks: _Tasks) -> None:
     while (task := tasks.get()) is not None:
         work, args = task
         work(*args)
-        del task, work, args  # nothing is kept while the thread waits
+        del task, work, args  # keep no references while the thread waits
 
 
 def _end(tasks: _Tasks, threads: int) -> None:
@@ -82,17 +86,18 @@ def _end(tasks: _Tasks, threads: int) -> None:
 def _wait(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         if thread is not threading.current_thread():
-            with suppress(RuntimeError):  # it could not be started
+            with suppress(RuntimeError):  # the thread could not be started
                 thread.join()
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
-"""Those that have threads."""
+"""The pools whose threads have been started."""
 
 
 @atexit.register
 def _end_all() -> None:
-    """No thread may be in the middle of something when the interpreter goes; what nobody has begun is forgotten."""
+    """End all pools when the interpreter exits, so that no thread is in the middle of its work then; work that has not
+    begun is discarded."""
     for pool in list(_pools):
         while not pool._tasks.empty():
             with suppress(Empty):

@@ -507,7 +507,7 @@ def test_an_operator_that_cannot_tell_is_held_to_the_budget(spec: Path) -> None:
     assert tight.exit_code == REJECTS
     (line,) = (spec.parent / "tight" / "rejects.jsonl").read_text().splitlines()
     assert "odd.png" in line
-    assert "there is not enough memory for it: it needs" in line
+    assert "not enough memory for this sample: it needs" in line
 
 
 # -- allocations that fail on the host --------------------------------------------------------------------------------
