@@ -1,1 +1,2 @@
-"""The thread that asks makes the batch itself, with no hand-over to another: small ones, and those that it feeds."""
+"""Batches that the calling thread computes itself, without passing them to another thread: small ones, and those that
+the program feeds."""

@@ -1,4 +1,4 @@
-"""Contexts of operators that go from batch to batch: what is the same in all of them is put together once."""
+"""Reuse the contexts of operators from batch to batch, so that the parts that never differ are assembled once."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ from ..services import Services
 
 
 class Contexts:
-    """Of one step; one thread owns it. After each batch `counts` or `forget` is called."""
+    """The contexts of the operators of one step. Created by `FastPath` and `ReplayedStep`; used by one thread only.
+    After each batch either `accept` or `discard` is called."""
 
     def __init__(self, services: Services, allocate: Callable[[int, Any], Any] | None = None) -> None:
-        """``allocate`` makes arrays of the host."""
+        """``allocate(n, dtype)`` creates arrays in host memory; None for the kernels' default."""
         self._services, self._allocate = services, allocate
-        self._known: dict[tuple[int, int], Context] = {}
+        self._contexts: dict[tuple[int, int], Context] = {}
         self._run: NodePass | None = None
-        """The pass that kernels tell facts of."""
+        """The pass to which kernels report facts; None before the first batch."""
 
     def of(self, node: Node, stage: Stage, it: InFlightBatch, env: Env, lane: Any) -> Context:
-        """As `context_of`, for a batch whose numbers follow from its samples."""
+        """Return the context of ``node``, as `context_of`, for a batch whose random numbers follow from its samples."""
         key = node.id, id(lane)
-        known = self._known.get(key)
+        context = self._contexts.get(key)
         args = {k: env[e] for k, e in node.args.items()} if node.args else {}
-        if known is None:
+        if context is None:
             if self._run is None:
                 self._run = self._services.node_pass(it)
-            known = self._known[key] = context_of(node, stage, it.samples, env, self._run)
-            known.device = cast("Lane", lane)
-            known.allocate = None if lane is not None else self._allocate
-        known.samples, known.args = it.samples, args
-        return known
+            context = self._contexts[key] = context_of(node, stage, it.samples, env, self._run)
+            context.device = cast("Lane", lane)
+            context.allocate = None if lane is not None else self._allocate
+        context.samples, context.args = it.samples, args
+        return context
 
-    def counts(self) -> None:
-        """The batch counts: what kernels told of it is passed on. No batch is held."""
-        for known in self._known.values():
+    def accept(self) -> None:
+        """Deliver what kernels reported for this batch, and drop all references to it."""
+        for known in self._contexts.values():
             known.args = {}
         if self._run is not None and self._run.reports:
             self._run.reports.deliver()
 
-    def forget(self) -> None:
-        """The batch goes another way, which tells the same again; kernels may have noted down samples, too."""
-        self._known.clear()
+    def discard(self) -> None:
+        """Discard all contexts: the batch is computed on the regular path, where kernels report the same facts again.
+        Kernels may have recorded samples in the contexts."""
+        self._contexts.clear()
         self._run = None

@@ -1,8 +1,9 @@
-"""Direct: batches that the program itself provides, or that a GPU makes of nothing, launched and settled by the
-program's own thread.
+"""Launch and complete batches on one GPU in the caller's thread, if the program provides their data or the GPU
+generates it.
 
-Each hand-over to another thread costs 10 to 50 us, and as long again where the other one holds the GIL; launching a few
-kernels costs less than the four of them. What the GPU does, it does beside the program all the same.
+Passing a batch to another thread costs 10 to 50 us, and as long again if the other thread holds the GIL; launching a
+few kernels costs less than the four hand-overs of the regular path. The GPU still runs concurrently with the program.
+Used by `Engine`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from .replayed_step import LaunchedBatch, ReplayedStep
 
 
 def is_applicable(plan: Plan, options: Options) -> bool:
-    """Whether the program asks for each batch, and all that there is to do is to launch kernels on one GPU, after
-    arithmetic on a few numbers; and to decode, if it asks for one batch at a time: no other one is read meanwhile."""
+    """Return whether `DirectGpu` can run the plan: the program requests each batch, and all work is to launch kernels
+    on one GPU, after arithmetic on a few numbers. Decoding is allowed if the program requests one batch at a time,
+    because no other one could be read meanwhile."""
     target, steps = plan.target, plan.steps
     return (
         options.on_demand
@@ -46,7 +48,8 @@ def _is_quick(node: Node) -> bool:
 
 
 class DirectGpu:
-    """The program's thread owns it."""
+    """Runs all batches of an engine in the caller's thread on one GPU. Created by `Engine`; used by the caller's thread
+    only."""
 
     def __init__(
         self,
@@ -67,74 +70,75 @@ class DirectGpu:
         )
         self._replayed = ReplayedStep(services, budget, self._name, last, device_executor.wanted_on_host(last))
         self._in_flight: deque[tuple[InFlightBatch, Copies | None, LaunchedBatch | None]] = deque()
-        """Batches with their lanes, if they came to have one."""
-        self._due = 0
-        """Batches that were asked for and have not begun."""
+        """Launched batches, oldest first, each with its lane (None if it failed before) and its `LaunchedBatch` (None
+        if `DeviceExecutor` launched it)."""
+        self._requested = 0
+        """Number of batches that were requested and are not launched yet."""
 
     def open(self) -> None:
-        """Open the lanes."""
+        """Open the lanes of the GPU."""
         (lanes,) = self._device_executor.lanes.for_step()
         self._device_executor.lanes.open()
         self._lanes = deque(lanes.get() for _ in range(lanes.fill))
         self._host_executor.charge_batches = False
 
     def drop_references(self) -> None:
-        """The run is over: hold no batch."""
+        """Drop all references to batches: the run is over."""
         self._in_flight.clear()
         self._replayed.drop_references()
 
     def request_next(self) -> None:
-        """The schedule has one more batch: launch it, or do so later where all lanes are taken."""
-        self._due += 1
+        """Announce that the schedule has one more batch. It is launched now, or later if all lanes are taken."""
+        self._requested += 1
         self._launch()
 
     def take(self) -> InFlightBatch:
-        """The oldest batch, complete, or with what made it fail."""
+        """Return the oldest batch, complete, or with the exception that made it fail."""
         if not self._in_flight:
-            self._due = max(self._due, 1)
+            self._requested = max(self._requested, 1)
             self._launch()
-        it, lane, begun = self._in_flight.popleft()
+        it, lane, launched = self._in_flight.popleft()
         try:
             if it.problem is None:
-                self._finish(it, begun)
+                self._finish(it, launched)
             if it.problem is not None and lane is not None:
                 if_it_works(lane.synchronize)
         finally:
             if lane is not None:
                 self._lanes.append(lane)
-        if self._due:
+        if self._requested:
             self._launch()
         return it
 
     def _launch(self) -> None:
-        while self._due and self._lanes:
-            self._due -= 1
+        while self._requested and self._lanes:
+            self._requested -= 1
             it = self._merger.one(None)
             assert it is not None
-            lane, begun = None, None
+            lane, launched = None, None
             try:
                 for name, step, plain in self._before:
                     if not (plain.is_applicable and plain.run(it)):
                         self._host_executor.whole(it, name, step, None, None)
                 lane = self._lanes.popleft()
-                begun = self._begun(it, lane)
-            except Exception as e:  # raised in its turn
+                launched = self._launch_on(it, lane)
+            except Exception as e:  # raised when the batch is taken
                 it.fail(e)
-            self._in_flight.append((it, lane, begun))
+            self._in_flight.append((it, lane, launched))
 
-    def _finish(self, it: InFlightBatch, begun: LaunchedBatch | None) -> None:
+    def _finish(self, it: InFlightBatch, launched: LaunchedBatch | None) -> None:
         try:
-            if begun is not None:
-                self._replayed.finish(it, begun)
+            if launched is not None:
+                self._replayed.finish(it, launched)
             else:
                 self._device_executor.finish(it, self._step)
                 self._budget.release(it.order)
-        except Exception as e:  # the program may go on with the next batch
+        except Exception as e:  # the program may continue with the next batch
             it.fail(e)
 
-    def _begun(self, it: InFlightBatch, lane: Copies) -> LaunchedBatch | None:
-        """Launch the batch; None where `DevicePart` has it."""
-        begun = self._replayed.begin(it, lane) if self._replayed.is_applicable else None
-        if begun is None:
-            self._device_executor.begin(self._name, self._step, it, lane)
-        return begun
+    def _launch_on(self, it: InFlightBatch, lane: Copies) -> LaunchedBatch | None:
+        """Launch the batch on ``lane``. Return None if `DeviceExecutor` launched it on the regular path."""
+        launched = self._replayed.launch(it, lane) if self._replayed.is_applicable else None
+        if launched is None:
+            self._device_executor.launch_now(self._name, self._step, it, lane)
+        return launched

@@ -1,8 +1,9 @@
-"""Plain: nodes called one after the other for a whole batch, with nothing around them.
+"""Fast path for small batches: each kernel is called once for the whole batch, without error isolation or memory
+accounting.
 
-Of a batch of a few numbers, most of the time is what the engine does for batches that fail, or that memory does not
-hold. Here nothing of the kind is done: a batch that would need it is left as it was, and goes the other way, which
-tells its samples apart.
+For a batch of a few numbers, the engine spends most of its time on machinery for batches that fail or exceed the memory
+budget. The fast path skips it. If a batch turns out to need it, `FastPath.run` returns None and the batch in flight is
+left unchanged; its caller then takes the regular path (`nodes.guarded`), which isolates the samples that fail.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from ..nodes.node_pass import Env
 from ..services import Services
 from .contexts import Contexts
 
-_SMALL = 4 << 20
-"""Bytes of the arrays of a batch that the host computes."""
+_MAX_BYTES = 4 << 20
+"""Limit of the fast path in bytes: of the batches that a step reads, and of each array that a kernel allocates on the
+host."""
 _MAX_FAILURES = 8
-"""Batches in a row that were left as they were."""
+"""Consecutive batches that the fast path may leave to the regular path before it is no longer tried."""
 
 
 class TooLargeError(Exception):
-    """A kernel asks for more memory than a batch of a few numbers needs."""
+    """A kernel tried to allocate more than `_MAX_BYTES` bytes, the limit of the fast path."""
 
 
 def allows_fast_path(node: Node) -> bool:
-    """Its kernel may be called for a whole batch, and called again where that fails."""
+    """Return whether the kernel of ``node`` may be called for a whole batch, and called again if that fails."""
     op = node.op
     if (
         node.scope
@@ -52,33 +54,36 @@ def allows_fast_path(node: Node) -> bool:
 
 
 AGAIN = "small batches: computed again, so that samples that fail are told apart"
-"""Reason for a fallback, in reports."""
+"""Reason of a fallback, as reports show it."""
 
 
 class FastPath:
-    """Some nodes; one thread owns it."""
+    """A fixed list of nodes, run on the fast path. Created by `ReplayedStep` and `FastHostStep`; used by one thread
+    only."""
 
     def __init__(self, services: Services, nodes: Sequence[Node], keep: Collection[Edge]) -> None:
-        """``keep``: the outputs that are needed afterwards."""
+        """``keep``: the edges of outputs that are needed afterwards."""
         self._services, self._keep = services, keep
         self._nodes = [(n, n.stage, [Edge(n.id, k) for k in range(n.op.num_outputs)]) for n in nodes]
         last = {e: n.id for n in nodes for e in n.reads}
         self._frees = {n.id: [e for e in n.reads if last[e] == n.id and e not in keep] for n in nodes}
-        self._contexts = Contexts(services, _small)
+        self._contexts = Contexts(services, _small_array)
         self.is_applicable = all(map(allows_fast_path, nodes))
-        """They may be called so."""
+        """Whether every node may be called on the fast path."""
 
     def run(self, it: InFlightBatch, env: Env, lane: Any = None) -> list[tuple[int, int, float]] | None:
-        """Add their outputs to ``env``. For each node the bytes that it takes and gives, and when it ended; None where
-        one of them has more to say than its outputs. Raises what kernels raise."""
+        """Run the nodes and add their outputs to ``env``. Return (bytes read, bytes written, end time in seconds of
+        perf_counter) per node, or None if a kernel produced anything besides its outputs (rejects, checks, work to
+        finish later) or another number of outputs or samples; ``env`` may then hold some outputs. Exceptions of kernels
+        propagate."""
         found = None
         try:
             found = self._run(it, env, lane)
         finally:
             if found is None:
-                self._contexts.forget()
+                self._contexts.discard()
             else:
-                self._contexts.counts()
+                self._contexts.accept()
         return found
 
     def _run(self, it: InFlightBatch, env: Env, lane: Any) -> list[tuple[int, int, float]] | None:
@@ -86,8 +91,8 @@ class FastPath:
         for node, stage, edges in self._nodes:
             inputs = [env[e] for e in node.inputs]
             if stage == "gpu":
-                moved = 1 if node.op.host_arguments else len(inputs)
-                inputs[:moved] = [lane.to_device(b) for b in inputs[:moved]]
+                on_device = 1 if node.op.host_arguments else len(inputs)
+                inputs[:on_device] = [lane.to_device(b) for b in inputs[:on_device]]
             drawn = None
             if not inputs and not node.args and stage == "cpu" and type(node.op).drawn is not Operator.drawn:
                 seed = self._services.plan.seeds.get(node.id, 0)
@@ -114,7 +119,8 @@ class FastPath:
 
 
 class FastHostStep:
-    """A step of the host, of a few numbers a batch: sources, draws, arithmetic."""
+    """A step of the host that only handles a few numbers per batch: external sources, random numbers, arithmetic.
+    Created by `InlineHost` and `DirectGpu`; used by one thread only."""
 
     def __init__(self, services: Services, name: str, step: Step) -> None:
         self._services, self._name, self._gives = services, name, step.gives
@@ -125,21 +131,22 @@ class FastHostStep:
         ]
         self._nodes, self._needs = nodes, step.needs
         self._metadata_only = all(n.op.metadata_only for n in nodes)
-        self._plain = FastPath(services, nodes, step.gives)
-        self._in_vain = 0
+        self._fast_path = FastPath(services, nodes, step.gives)
+        self._failures = 0
         self.is_applicable = (
-            self._plain.is_applicable
+            self._fast_path.is_applicable
             and services.stats.spans is None
             and all(n.stage == "cpu" for n in nodes)
             and (services.plan.target.device != "null")
         )
-        """Batches may be tried."""
+        """Whether batches may take the fast path."""
 
     def run(self, it: InFlightBatch) -> bool:
-        """Take the batch through the step; False, and nothing is done, where it needs more."""
-        if it.draws or it.dropped or not len(it.samples.slot) or self._in_vain > _MAX_FAILURES:
+        """Run the step for the batch and add its outputs to ``it.env``. Return False, with the batch unchanged, if it
+        needs the regular path."""
+        if it.draws or it.dropped or not len(it.samples.slot) or self._failures > _MAX_FAILURES:
             return False
-        self._in_vain += 1
+        self._failures += 1
         began, taken, env = time.perf_counter(), 0, dict[Edge, Any]()
         for e in self._needs:
             batch = env[e] = it.env[e]
@@ -155,13 +162,13 @@ class FastHostStep:
                 env[edge] = batch.with_data(batch.data, it.samples, batch.nbytes)
                 taken += batch.data.nbytes
             sources.append((0, sum([b.nbytes for b in outputs]), time.perf_counter()))
-        if taken > _SMALL and not self._metadata_only:
+        if taken > _MAX_BYTES and not self._metadata_only:
             return False
         try:
-            found = self._plain.run(it, env)
+            found = self._fast_path.run(it, env)
         except TooLargeError:
             return False
-        except Exception:  # the other way finds the samples that raise it
+        except Exception:  # the regular path finds the samples that cause it
             self._services.fell_back(AGAIN, len(it.samples.slot))
             return False
         if found is None:
@@ -170,11 +177,11 @@ class FastHostStep:
             state.drop()
         for e in self._gives:
             it.env[e] = env[e]
-        self._in_vain = 0
-        self._services.stats.note(self._took, len(it.samples.slot), began, sources + found)
+        self._failures = 0
+        self._services.stats.note(self._record_times, len(it.samples.slot), began, sources + found)
         return True
 
-    def _took(self, samples: int, began: float, found: Sequence[tuple[int, int, float]]) -> None:
+    def _record_times(self, samples: int, began: float, found: Sequence[tuple[int, int, float]]) -> None:
         stats = self._services.stats
         nodes = [n for n, *_ in self._sources] + self._nodes
         ends = pairwise([began, *(ended for *_, ended in found)])
@@ -183,8 +190,8 @@ class FastHostStep:
         stats.busy(self._name, found[-1][2] - began if found else 0.0)
 
 
-def _small(n: int, dtype: Any) -> Any:
-    """Memory for a few numbers."""
-    if n * np.dtype(dtype).itemsize > _SMALL:
+def _small_array(n: int, dtype: Any) -> Any:
+    """Return an uninitialised array of the host. Raises TooLargeError above `_MAX_BYTES` bytes."""
+    if n * np.dtype(dtype).itemsize > _MAX_BYTES:
         raise TooLargeError
     return host_empty(n, dtype)

@@ -1,8 +1,7 @@
-"""Inline: batches for the host that take next to nothing, computed by the program's own thread; threads take over where
-they turn out to take longer.
+"""Compute small batches on the host in the caller's thread, until they take too long; then worker threads take over.
 
-Every hand-over to another thread costs 10 to 50 us, estimating memory more, and with the GIL so short a task gains
-nothing from another thread.
+Passing a batch to another thread costs 10 to 50 us, estimating its memory costs more, and because of the GIL such a
+short task gains nothing from another thread. Used by `Engine`.
 """
 
 from __future__ import annotations
@@ -19,48 +18,52 @@ from ..nodes.envs import bytes_of
 from ..services import Services
 from .fast_path import FastHostStep
 
-_QUICK, _PROMPT = 2e-3, 8e-3
-"""Seconds of CPU time, and seconds in all, that a batch may take."""
+_MAX_CPU_SECONDS, _MAX_SECONDS = 2e-3, 8e-3
+"""Limits for a batch in seconds: CPU time, and total time."""
 
-_FEW = 8
-"""Samples of a batch that is small even if it is read and decoded."""
+_SMALL_SAMPLES = 8
+"""Number of samples up to which a batch is small even if it is read and decoded."""
 
-_MUCH = 32 << 20
-"""Bytes that a batch of several chunks may have."""
+_MAX_BYTES = 32 << 20
+"""Limit in bytes for a batch of more than `_SMALL_SAMPLES` samples whose data are read; larger ones go to the worker
+threads."""
 
-_FIRST = 2
-"""Batches that may take any time: they compile loops."""
+_FREE_BATCHES = 2
+"""Number of first batches that may take any time, because they compile loops."""
 
-_PATIENCE = 16
-"""Batches that may take longer (first ones compile kernels, files are not in the page cache) before threads start."""
+_MAX_SLOW = 16
+"""Number of batches that may take too long (the first ones compile kernels, files are not in the page cache) before
+threads start."""
 
 
 def is_light(plan: Plan) -> bool:
-    """Nothing in the plan reads, decodes or runs code of the user's: all of it is arithmetic on a few numbers."""
+    """Return whether the plan is only arithmetic on a few numbers: nothing in it reads, decodes or runs the user's
+    code."""
     light = all(s.kind == "whole" for s in plan.steps)
     return light and all(not n.op.per_batch or n.op.is_trivial for n in plan.graph.nodes)
 
 
 class InlineHost:
-    """The program's thread owns it. Its batches are on no account: there is one at a time."""
+    """Computes the first batches of an engine in the caller's thread. Created by `Engine`; used by the caller's thread
+    only. Its batches are not charged to the memory budget, because there is one at a time."""
 
     def __init__(self, services: Services, merger: BatchMerger, host_executor: HostExecutor) -> None:
         plan = services.plan
         self._merger, self._host_executor = merger, host_executor
         self._steps = [(services.name_of(s), s, FastHostStep(services, services.name_of(s), s)) for s in plan.steps]
         reads = any(n.op.decodes or isinstance(n.op, Reader) for n in plan.graph.nodes)
-        self._most = _FEW if reads and not is_light(plan) else None
-        """Samples of a batch that may be computed so."""
+        self._max_samples = _SMALL_SAMPLES if reads and not is_light(plan) else None
+        """Maximum number of samples of a batch that is computed here; None for any number."""
         self._slow = 0.0
-        """Batches that took too long, less those that did not."""
-        self._doubtful = True
-        """The last batch took so long that the next one's work is timed."""
+        """Number of batches that took too long, minus the number of those that did not."""
+        self._measures_cpu = True
+        """Whether the last batch took so long that the CPU time of the next one is measured."""
 
     def take(self) -> InFlightBatch | None:
-        """The next batch; None where threads should make it, and all that follow. Raises what made it fail, and
-        StopIteration."""
-        began, at_work = time.perf_counter(), time.thread_time() if self._doubtful else None
-        it = self._merger.one(0 if self._slow > _PATIENCE else self._most)
+        """Compute and return the next batch. Return None if worker threads are to compute it and all that follow.
+        Raises the exception that made the batch fail, and StopIteration."""
+        began, at_work = time.perf_counter(), time.thread_time() if self._measures_cpu else None
+        it = self._merger.one(0 if self._slow > _MAX_SLOW else self._max_samples)
         if it is None:
             return None
         for name, step, plain in self._steps:
@@ -71,7 +74,7 @@ class InlineHost:
                 continue
             env = {e: it.env[e] for e in step.needs}
             reads = not all(n.op.metadata_only for n in step.nodes)
-            if reads and len(it.samples) > _FEW and bytes_of(env.values()) > _MUCH:
+            if reads and len(it.samples) > _SMALL_SAMPLES and bytes_of(env.values()) > _MAX_BYTES:
                 self._slow = math.inf
                 self._host_executor.with_threads(name, step, it)
                 continue
@@ -80,17 +83,17 @@ class InlineHost:
         return it
 
     def _judge(self, it: InFlightBatch, took: float, at_work: float | None) -> None:
-        """Whether the next batches are computed here follows from how long this one ``took``; ``at_work`` is the
-        thread's time before it."""
-        self._doubtful = took > _QUICK  # asking for the thread's time is a call of the system
-        if not self._doubtful:
+        """Decide whether the next batches are computed here, by how long this one took (``took``, seconds). ``at_work``
+        is the thread's CPU time before it, None if it was not measured."""
+        self._measures_cpu = took > _MAX_CPU_SECONDS  # reading the thread's CPU time is a system call
+        if not self._measures_cpu:
             worked = took
         elif at_work is None:
             return
         else:
             worked = time.thread_time() - at_work
-        if worked <= _QUICK and took <= _PROMPT:
+        if worked <= _MAX_CPU_SECONDS and took <= _MAX_SECONDS:
             self._slow -= self._slow > 0
-        else:  # a large batch that takes long soon goes to the threads
-            large = len(it.samples) > _FEW and it.number >= _FIRST
-            self._slow += max(1.0, worked / _PROMPT) if large else 1
+        else:  # large batches that take long soon go to the threads
+            large = len(it.samples) > _SMALL_SAMPLES and it.number >= _FREE_BATCHES
+            self._slow += max(1.0, worked / _MAX_SECONDS) if large else 1

@@ -1,9 +1,9 @@
-"""Rehearsed: batches for which all launches of a device step are known, without what finds them out.
+"""Replay a device step from its recorded launches.
 
-A batch of a few numbers takes the GPU some microseconds, and the way through `DevicePart` twenty times as long: it
-looks for what may differ from batch to batch. Here nothing differs but addresses, samples and drawn numbers, because
-the shapes are those of batches that went that way and left a program (`ops.gpu.launch_program`). Whatever is
-otherwise goes that way again, with the same result.
+A batch of a few numbers takes the GPU some microseconds, and `DeviceExecutor` twenty times as long to launch, because
+it handles everything that may differ between batches. Here only addresses, samples and random numbers differ: the
+shapes equal those of earlier batches that went through `DeviceExecutor` and left a program (`ops.gpu.launch_program`).
+Every other batch goes through `DeviceExecutor`, with the same result. Used by `DirectGpu`.
 """
 
 from __future__ import annotations
@@ -26,76 +26,80 @@ from ..services import Services
 from .contexts import Contexts
 from .fast_path import AGAIN, FastPath, TooLargeError
 
-_KEPT = 16
-"""Shapes of batches of which the memory is remembered."""
-_SEEN, _TURNS = 256, 4
-"""Shapes and lanes that are counted, and batches of a shape that make a program: a lane's first is launched, the second
-recorded, the third repeated."""
+_MAX_CACHED = 16
+"""Number of shapes of batches for which the needed memory is cached."""
+_MAX_COUNTED, _UNTIL_PROGRAM = 256, 4
+"""Number of pairs of lane and shapes that are counted, and number of batches of a shape that it takes to make a
+program: on each lane the first batch is launched, the second recorded, the third replayed."""
 _MAX_FAILURES = 8
-"""Batches in a row that were launched as they are, and then the other way all the same."""
+"""Consecutive failures of the fast path, after which batches go through `DeviceExecutor` at once."""
 
 
 class LaunchedBatch(NamedTuple):
-    """A batch on its way."""
+    """A batch that was launched and is not complete yet. Created by `ReplayedStep.launch`, passed to
+    `ReplayedStep.finish`."""
 
     lane: Any
     timer: Any
-    """Of what was launched: asked for `milliseconds`; None where the device has nothing to do."""
+    """Object whose ``milliseconds()`` returns the GPU time of the launch; None if the device has no work."""
     sizes: Sequence[tuple[int, int]]
-    """Bytes that each operator takes and gives."""
+    """Bytes that each operator reads and writes."""
     results: Env
     fed: Sequence[int]
-    """Bytes that each source gave."""
-    held: bool
-    """It is on the account."""
+    """Bytes that each external source provided."""
+    charged: bool
+    """Whether the batch is charged to the memory budget."""
     inputs: Sequence[Batch]
-    """Held until the device is done with them."""
+    """Input batches, referenced until the device has finished reading them."""
 
 
 class ReplayedStep:
-    """A device step whose inputs are fed, or made on the host; the program's thread owns it."""
+    """A device step whose inputs are fed by the program, or computed on the host. Created by `DirectGpu`; used by the
+    caller's thread only."""
 
     def __init__(self, services: Services, budget: BatchBudget, name: str, step: Step, to_host: Sequence[Edge]) -> None:
-        """``to_host`` are the edges of the step that are wanted on the host."""
+        """``to_host``: the output edges of the step that are needed on the host."""
         self._services, self._budget, self._name, self._step = services, budget, name, step
         sources = [n for n in step.nodes if isinstance(n.op, ExternalSource) and n.stage == "gpu"]
         self._nodes = [n for n in step.nodes if n not in sources]
-        made, on_host = {n.id for n in self._nodes}, {n.id for n in self._nodes if n.op.shape_only}
+        ids, on_host = {n.id for n in self._nodes}, {n.id for n in self._nodes if n.op.shape_only}
         self._fed = [Edge(n.id, k) for n in sources for k in range(n.op.num_outputs)]
-        read = dict.fromkeys(e for n in self._nodes for e in n.inputs if e.node not in made)
-        self._repeat = list(step.nodes[start_of_tail(step.nodes) :]) == self._nodes
-        """They may become a program."""
-        repeated = [n for n in self._nodes if n.op.replayable]
+        read = dict.fromkeys(e for n in self._nodes for e in n.inputs if e.node not in ids)
+        self._replayable = list(step.nodes[start_of_tail(step.nodes) :]) == self._nodes
+        """Whether the nodes can be replayed as a program."""
+        replayed = [n for n in self._nodes if n.op.replayable]
         self._operators = FastPath(services, self._nodes, step.gives)
-        self._plain = self._operators.is_applicable and (len(self._nodes) == 1 or not repeated)
-        """They may be launched as they are."""
+        self._launches_directly = self._operators.is_applicable and (len(self._nodes) == 1 or not replayed)
+        """Whether the nodes can be launched on the fast path."""
         self.is_applicable = (
-            (self._repeat or self._plain)
+            (self._replayable or self._launches_directly)
             and all(e in self._fed or e in step.needs for e in read)
             and all(e.node in on_host for e in to_host)
-            and services.stats.spans is None  # which are of single kernels
+            and services.stats.spans is None  # traces need a span for every kernel
         )
-        """Its batches may be launched here."""
+        """Whether batches may be launched here; if not, all go through `DeviceExecutor`."""
         if not self.is_applicable:
             return
         self._sources: list[tuple[Node, FedBatches]] = [(n, services.feed.states[n.id]) for n in sources]
         self._read = [(self._fed.index(e) if e in self._fed else -1, e) for e in read]
-        """The batches that operators take: which one was fed, or -1 where the host made it."""
-        self._passed = [(k, e) for k, e in enumerate(self._fed) if e in step.gives]
-        """Those that are outputs themselves."""
+        """The input batches of the operators: the index in `_fed`, or -1 if the host computed the batch, and the
+        edge."""
+        self._passed_through = [(k, e) for k, e in enumerate(self._fed) if e in step.gives]
+        """The fed batches that are outputs of the step themselves: index in `_fed`, and edge."""
         self._key = (self._nodes[0].id, len(step.nodes)) if self._nodes else (-1, 0)
         self._last: list[Batch] = []
         self._keys: list[Any] = []
-        """`key_of_one` of the last inputs."""
-        self._holds: dict[Any, tuple[int, int] | None] = {}
-        """Bytes that a batch of these shapes holds on the device and on the host; None where they are too many."""
+        """Results of `key_of_one` for the last inputs."""
+        self._needs: dict[Any, tuple[int, int] | None] = {}
+        """Bytes that a batch of these shapes needs on the device and on the host; None if it needs so much that it must
+        be cut."""
         self._seen: dict[int, int] = {}
-        """How often shapes came to a lane."""
-        self._in_vain = 0
+        """Number of batches of these shapes that came to a lane, by a hash of both."""
+        self._failures = 0
         self._contexts = Contexts(services)
 
-    def begin(self, it: InFlightBatch, lane: Any) -> LaunchedBatch | None:
-        """Launch the batch; None, and nothing is done, where there is no program for it."""
+    def launch(self, it: InFlightBatch, lane: Any) -> LaunchedBatch | None:
+        """Launch the batch on ``lane``. Return None, with nothing launched, if the regular path must launch it."""
         samples = it.samples
         if it.draws or it.dropped or not len(samples.slot):
             return None
@@ -106,18 +110,20 @@ class ReplayedStep:
                 return None
             fed += outputs
             nbytes.append(outputs[0].nbytes if len(outputs) == 1 else sum(b.nbytes for b in outputs))
-        if any(fed[k].on_host for k, _ in self._passed):  # before anything is launched: it would be in vain
+        if any(
+            fed[k].on_host for k, _ in self._passed_through
+        ):  # checked before anything is launched, which would be wasted
             return None
-        begun = LaunchedBatch(lane, None, (), {}, nbytes, False, ())
+        launch_state = LaunchedBatch(lane, None, (), {}, nbytes, False, ())
         if self._nodes:
             launched = self._launched(it, lane, fed, nbytes)
             if launched is None:
                 return None
-            begun = launched
-        for k, edge in self._passed:
+            launch_state = launched
+        for k, edge in self._passed_through:
             batch = fed[k]
-            begun.results[edge] = batch.with_data(batch.data, samples, batch.nbytes)
-        return begun
+            launch_state.results[edge] = batch.with_data(batch.data, samples, batch.nbytes)
+        return launch_state
 
     def _launched(
         self, it: InFlightBatch, lane: Any, fed: Sequence[Batch], nbytes: Sequence[int]
@@ -129,9 +135,9 @@ class ReplayedStep:
                 return None
             inputs.append(batch)
         shapes = self._shapes_of(inputs, lane, it.samples)
-        program = programs_of(lane).find(self._key, shapes) if self._repeat else None
-        held = None if program is None and not self._goes_plainly(lane, shapes) else self._held(it, shapes)
-        if held is None:
+        program = programs_of(lane).find(self._key, shapes) if self._replayable else None
+        need = None if program is None and not self._is_direct(lane, shapes) else self._need(it, shapes)
+        if need is None:
             return None
         timer: Any = None
         sizes: Sequence[tuple[int, int]] = []
@@ -141,37 +147,37 @@ class ReplayedStep:
                 timer, sizes = None if program.is_free else program, program.bytes
             else:
                 timer, sizes = lane, []
-                results = self._run_plainly(lane, fed, it, sizes)
+                results = self._run_directly(lane, fed, it, sizes)
         except TooLargeError:
             results = None
-        except Exception:  # memory, most likely; the other way is prepared for it
+        except Exception:  # most likely a lack of memory, for which the regular path is prepared
             self._services.fell_back(AGAIN, len(it.samples.slot))
             results = None
         if results is None:
-            self._in_vain += program is None
+            self._failures += program is None
             return None
-        there, here = held
-        if there and self._budget.device is not None:
-            self._budget.device.reserve(it.order, there, wait=False)
-        if here:
-            self._budget.host.reserve(it.order, here, wait=False)
-        return LaunchedBatch(lane, timer, sizes, results, nbytes, bool(there or here), inputs)
+        on_device, on_host = need
+        if on_device and self._budget.device is not None:
+            self._budget.device.reserve(it.order, on_device, wait=False)
+        if on_host:
+            self._budget.host.reserve(it.order, on_host, wait=False)
+        return LaunchedBatch(lane, timer, sizes, results, nbytes, bool(on_device or on_host), inputs)
 
-    def _goes_plainly(self, lane: Any, shapes: Any) -> bool:
-        """Batches of ``shapes`` are launched as they are: for the first time, or where there is no program although
-        they came often enough for one."""
-        if not self._plain or self._in_vain > _MAX_FAILURES:
+    def _is_direct(self, lane: Any, shapes: Any) -> bool:
+        """Return whether batches of ``shapes`` are launched on the fast path: for the first time, or if there is still
+        no program although enough of them came."""
+        if not self._launches_directly or self._failures > _MAX_FAILURES:
             return False
-        if not self._repeat:
+        if not self._replayable:
             return True
         key = hash((id(lane), shapes))
-        if len(self._seen) > _SEEN:
+        if len(self._seen) > _MAX_COUNTED:
             self._seen.clear()
         seen = self._seen[key] = self._seen.get(key, -1) + 1
-        return not 0 < seen <= _TURNS
+        return not 0 < seen <= _UNTIL_PROGRAM
 
     def _shapes_of(self, inputs: list[Batch], lane: Any, samples: Samples) -> Any:
-        """`key_of` the inputs; those that are given again and again are not looked at."""
+        """Return `key_of` the inputs. Batches that are fed again and again are looked at once."""
         last, keys = self._last, self._keys
         if len(last) != len(inputs):
             self._keys = [key_of_one(lane, b) for b in inputs]
@@ -183,41 +189,42 @@ class ReplayedStep:
         return (count_of(samples), *self._keys)
 
     def drop_references(self) -> None:
-        """Hold no batch any more."""
+        """Drop all references to batches."""
         self._last, self._keys = [], []
 
-    def _held(self, it: InFlightBatch, shapes: Any) -> tuple[int, int] | None:
-        """`BatchBudget.unsplit_need` for batches of ``shapes``."""
-        if shapes not in self._holds:
-            if len(self._holds) >= _KEPT:
-                self._holds.clear()
-            self._holds[shapes] = self._budget.unsplit_need(it, self._step)
-        return self._holds[shapes]
+    def _need(self, it: InFlightBatch, shapes: Any) -> tuple[int, int] | None:
+        """Return `BatchBudget.unsplit_need` for batches of ``shapes``, from the cache if possible."""
+        if shapes not in self._needs:
+            if len(self._needs) >= _MAX_CACHED:
+                self._needs.clear()
+            self._needs[shapes] = self._budget.unsplit_need(it, self._step)
+        return self._needs[shapes]
 
-    def _run(self, program: LaunchProgram, lane: Any, given: Sequence[Batch], it: InFlightBatch) -> Env | None:
+    def _run(self, program: LaunchProgram, lane: Any, inputs: Sequence[Batch], it: InFlightBatch) -> Env | None:
         samples, env, contexts = it.samples, it.env, self._contexts
         if program.is_free:
-            return program.run(lane, given, samples, _no_context)
+            return program.run(lane, inputs, samples, _no_context)
         if not program.changes:
             with lane:
-                return program.run(lane, given, samples, _no_context, timed=True)
-        found = None
+                return program.run(lane, inputs, samples, _no_context, timed=True)
+        results = None
         try:
             with lane:
-                found = program.run(
-                    lane, given, samples, lambda node: contexts.of(node, "gpu", it, env, lane), timed=True
+                results = program.run(
+                    lane, inputs, samples, lambda node: contexts.of(node, "gpu", it, env, lane), timed=True
                 )
         finally:
-            if found is None:
-                contexts.forget()
+            if results is None:
+                contexts.discard()
             else:
-                contexts.counts()
-        return found
+                contexts.accept()
+        return results
 
-    def _run_plainly(
+    def _run_directly(
         self, lane: Any, fed: Sequence[Batch], it: InFlightBatch, sizes: list[tuple[int, int]]
     ) -> Env | None:  # fmt: skip
-        """The results of the operators' own launches; None where one has more to say than these."""
+        """Run the operators on the fast path and return their results; None if a kernel produced anything besides its
+        outputs."""
         samples, env = it.samples, dict(it.env)
         for edge, batch in zip(self._fed, fed, strict=True):
             if batch.on_host:
@@ -226,29 +233,32 @@ class ReplayedStep:
         with lane:
             watch = lane.stopwatch()
             watch.begin()
-            found = self._operators.run(it, env, lane)
+            moved = self._operators.run(it, env, lane)
             watch.end()
-        if found is None:
+        if moved is None:
             return None
-        self._in_vain = 0
-        sizes += [(taken, given) for taken, given, _ in found]
+        self._failures = 0
+        sizes += [(taken, given) for taken, given, _ in moved]
         return {e: env[e] for e in self._step.gives}
 
-    def finish(self, it: InFlightBatch, begun: LaunchedBatch) -> None:
-        """Wait for the batch."""
+    def finish(self, it: InFlightBatch, launch_state: LaunchedBatch) -> None:
+        """Wait until the GPU has finished the batch, and add its results to ``it.env``."""
         milliseconds = 0.0
-        if begun.timer is not None:
-            with begun.lane.gpu:
-                begun.lane.synchronize()
-                timer = begun.lane.stopwatch() if begun.timer is begun.lane else begun.timer
+        if launch_state.timer is not None:
+            with launch_state.lane.gpu:
+                launch_state.lane.synchronize()
+                timer = launch_state.lane.stopwatch() if launch_state.timer is launch_state.lane else launch_state.timer
                 milliseconds = timer.milliseconds()
-        if begun.held:
+        if launch_state.charged:
             self._budget.release(it.order)
-        it.env |= begun.results
-        self._services.stats.note(self._took, len(it.samples.slot), begun.sizes, milliseconds / 1e3, begun.fed)
+        it.env |= launch_state.results
+        self._services.stats.note(
+            self._record_times, len(it.samples.slot), launch_state.sizes, milliseconds / 1e3, launch_state.fed
+        )
 
-    def _took(self, samples: int, sizes: Sequence[tuple[int, int]], seconds: float, fed: Sequence[int]) -> None:
-        """Take down a batch: the time of its kernels is dealt out by what each took when they ran one by one."""
+    def _record_times(self, samples: int, sizes: Sequence[tuple[int, int]], seconds: float, fed: Sequence[int]) -> None:
+        """Record the times of a batch. The time of its kernels is divided in proportion to what each took when they ran
+        one by one."""
         stats = self._services.stats
         for (node, _), given in zip(self._sources, fed, strict=True):
             stats.called(node, samples, 0, given, 0.0, device=True)
@@ -260,4 +270,4 @@ class ReplayedStep:
 
 
 def _no_context(node: Node) -> Context:
-    raise AssertionError(f"nothing changes that {node.name} would need one for")
+    raise AssertionError(f"{node.name} needs no context: nothing changes between its launches")

@@ -85,7 +85,7 @@ class DeviceExecutor:
             for launcher in launchers:
                 launcher.shutdown()
 
-    def begin(self, name: str, step: Step, it: InFlightBatch, lane: Copies) -> None:
+    def launch_now(self, name: str, step: Step, it: InFlightBatch, lane: Copies) -> None:
         """Launch a batch on a free ``lane``; it is to be `finish`ed in its turn by the same thread: so this waits for
         no other's end."""
         for _, ahead in self._budget.parts(it, step):

@@ -39,7 +39,7 @@ class Pool:
             self._tasks.put((work, args))
 
     def slice_of(self, count: int) -> PoolSlice | None:
-        """Return the pool for work that may use at most ``count`` of its threads; None if that is no thread."""
+        """Return the pool for work that may use at most ``count`` of its threads; None if ``count`` is 0."""
         return PoolSlice(count, self.do) if count > 0 else None
 
     def shutdown(self, *, wait: bool = True) -> None:

@@ -114,7 +114,7 @@ def held(budget: MemoryBudget) -> dict[tuple[int, ...], int]:
 def check(way: str, pipe: Pipeline, engines: list[Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch comes in its turn, no one waits at the end, nothing stays on the account, and no lane is lost."""
     if way == "threads":
-        monkeypatch.setattr(inline_host, "_PATIENCE", -1)
+        monkeypatch.setattr(inline_host, "_MAX_SLOW", -1)
     assert taken(pipe) == EVERY_THIRD
     assert pipe._session.in_flight == 0
     (engine,) = engines
@@ -157,7 +157,7 @@ def test_a_program_goes_on_after_errors_of_a_device(
     with faked(memory=True):
         pipe = piped(way, (4, 5, 3), lambda x: fn.crop(x, crop=[2, 2]))
         if way == "direct":
-            monkeypatch.setattr(replayed_step.ReplayedStep, "begin", lambda *_: None)
+            monkeypatch.setattr(replayed_step.ReplayedStep, "launch", lambda *_: None)
         check(way, pipe, engines, monkeypatch)
 
 
@@ -175,7 +175,7 @@ def refused(x: Any) -> Any:
 def test_an_error_holds_no_batch(make: Any, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may keep it for as long as it likes, with the lines that it came through."""
     if way == "threads":
-        monkeypatch.setattr(inline_host, "_PATIENCE", -1)
+        monkeypatch.setattr(inline_host, "_MAX_SLOW", -1)
     with nullcontext() if way in WAYS[:2] else faked(memory=True):
         if make == "a function":
             device = "gpu" if way == "direct" else "cpu"
@@ -216,7 +216,7 @@ def test_batches_that_went_together_fail_one_by_one() -> None:
 def test_where_nothing_can_be_started_each_attempt_says_so(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them waits for threads or lanes that are not there."""
     if way == "threads":
-        monkeypatch.setattr(inline_host, "_PATIENCE", -1)
+        monkeypatch.setattr(inline_host, "_MAX_SLOW", -1)
     start = threading.Thread.start
 
     def start_or_fail(self: threading.Thread) -> None:

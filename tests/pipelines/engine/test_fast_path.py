@@ -98,7 +98,7 @@ def test_a_sample_that_is_refused_costs_itself(policy: str, tried: list[bool]) -
 
 def test_large_arrays_go_the_other_way(tried: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that come in, and those that kernels ask for."""
-    monkeypatch.setattr(fast_path, "_SMALL", 4 * 5 * BATCH)
+    monkeypatch.setattr(fast_path, "_MAX_BYTES", 4 * 5 * BATCH)
     results(made(lambda x: x + 1, numbers()))
     assert all(tried)
     tried.clear()

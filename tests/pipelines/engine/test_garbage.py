@@ -64,7 +64,7 @@ class Kernel:
             return flip(op, *args)
 
         monkeypatch.setattr(Flip, "cpu", cpu)
-        monkeypatch.setattr(inline_host, "_PATIENCE", -1)  # threads make the first batch, too
+        monkeypatch.setattr(inline_host, "_MAX_SLOW", -1)  # threads make the first batch, too
 
 
 def started(kernel: Kernel) -> Pipeline:

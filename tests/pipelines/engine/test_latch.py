@@ -139,7 +139,7 @@ def test_batches_before_a_failure_come_first() -> None:
 
 
 def test_small_batches_are_made_by_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("_QUICK", "_PROMPT"):
+    for limit in ("_MAX_CPU_SECONDS", "_MAX_SECONDS"):
         monkeypatch.setattr(inline_host, limit, 1e9)
     before = set(threading.enumerate())
     with engine(2, batch=4, inline=True) as running:
@@ -148,7 +148,7 @@ def test_small_batches_are_made_by_who_asks(monkeypatch: pytest.MonkeyPatch) -> 
         assert set(threading.enumerate()) <= before
 
 
-@pytest.mark.parametrize("limit", ["_QUICK", "_PROMPT"])
+@pytest.mark.parametrize("limit", ["_MAX_CPU_SECONDS", "_MAX_SECONDS"])
 def test_threads_take_over_where_batches_take_long(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inline_host, limit, -1.0)
     with engine(2, batch=4, inline=True) as running:
@@ -161,8 +161,8 @@ def test_threads_take_over_where_batches_take_long(limit: str, monkeypatch: pyte
 
 
 def test_a_large_batch_of_several_chunks_goes_to_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline_host, "_MUCH", -1)
-    monkeypatch.setattr(fast_path, "_SMALL", -1)
+    monkeypatch.setattr(inline_host, "_MAX_BYTES", -1)
+    monkeypatch.setattr(fast_path, "_MAX_BYTES", -1)
     with engine(2, batch=32, inline=True) as running:
         Gate.opened.set()
         found = [next(running) for _ in range(3)]
@@ -173,7 +173,7 @@ def test_a_large_batch_of_several_chunks_goes_to_the_threads(monkeypatch: pytest
 
 
 def test_a_small_batch_of_several_chunks_is_made_by_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("_QUICK", "_PROMPT"):
+    for limit in ("_MAX_CPU_SECONDS", "_MAX_SECONDS"):
         monkeypatch.setattr(inline_host, limit, 1e9)
     before = set(threading.enumerate())
     with engine(2, batch=32, inline=True) as running:
@@ -183,8 +183,8 @@ def test_a_small_batch_of_several_chunks_is_made_by_who_asks(monkeypatch: pytest
 
 
 def test_batches_of_several_chunks_that_take_long_soon_go_to_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline_host, "_QUICK", -1.0)
-    monkeypatch.setattr(inline_host, "_PROMPT", 1e-9)  # each is billions of times too long
+    monkeypatch.setattr(inline_host, "_MAX_CPU_SECONDS", -1.0)
+    monkeypatch.setattr(inline_host, "_MAX_SECONDS", 1e-9)  # each is billions of times too long
     with engine(2, batch=16, inline=True) as running:
         Gate.opened.set()
         assert [next(running).request.start for _ in range(4)] == [0, 16, 32, 48]
@@ -192,14 +192,14 @@ def test_batches_of_several_chunks_that_take_long_soon_go_to_the_threads(monkeyp
 
 
 def test_what_nothing_but_draws_goes_to_the_threads_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline_host, "_QUICK", -1.0)
+    monkeypatch.setattr(inline_host, "_MAX_CPU_SECONDS", -1.0)
     pipe = Pipeline(batch_size=4, num_threads=2, device_id=None, seed=3)
     with pipe:
         pipe.set_outputs(fn.random.uniform(shape=[5]))
     found = [np.asarray(pipe.run()[0].as_array()) for _ in range(20)]
     assert not pipe._session.engine().inline
-    monkeypatch.setattr(inline_host, "_QUICK", 1e9)
-    monkeypatch.setattr(inline_host, "_PROMPT", 1e9)
+    monkeypatch.setattr(inline_host, "_MAX_CPU_SECONDS", 1e9)
+    monkeypatch.setattr(inline_host, "_MAX_SECONDS", 1e9)
     again = Pipeline(batch_size=4, num_threads=2, device_id=None, seed=3)
     with again:
         again.set_outputs(fn.random.uniform(shape=[5]))

@@ -98,7 +98,7 @@ def test_pictures_of_any_size_get_their_places_too(chain: str, monkeypatch: pyte
         return joined
 
     monkeypatch.setattr(host_executor, "join", watched)
-    monkeypatch.setattr(inline_host, "_MUCH", 0)  # all batches go to the workers
+    monkeypatch.setattr(inline_host, "_MAX_BYTES", 0)  # all batches go to the workers
 
     @pipeline_def(batch_size=40, num_threads=2, device_id=None)
     def program() -> Any:
@@ -128,8 +128,8 @@ def test_outputs_that_nobody_declared_are_foreseen_from_the_data(what: str, monk
         return joined
 
     monkeypatch.setattr(host_executor, "join", watched)
-    monkeypatch.setattr(fast_path, "_SMALL", 0)  # all batches go to the workers
-    monkeypatch.setattr(inline_host, "_MUCH", 0)
+    monkeypatch.setattr(fast_path, "_MAX_BYTES", 0)  # all batches go to the workers
+    monkeypatch.setattr(inline_host, "_MAX_BYTES", 0)
 
     @pipeline_def(batch_size=40, num_threads=2, device_id=None)
     def program() -> Any:

@@ -122,14 +122,14 @@ def test_results_are_those_of_the_cpu(name: str, real: bool, monkeypatch: pytest
     call, inputs = CALLS[name]
     wanted = results(made(call, None, inputs), COUNT)
     rehearsed: list[bool] = []
-    begin = ReplayedStep.begin
+    begin = ReplayedStep.launch
 
     def watched(self: ReplayedStep, *args: Any) -> Any:
         found = begin(self, *args)
         rehearsed.append(found is not None)
         return found
 
-    monkeypatch.setattr(ReplayedStep, "begin", watched)
+    monkeypatch.setattr(ReplayedStep, "launch", watched)
     ran, run = [], LaunchProgram.run
 
     def running(self: LaunchProgram, *args: Any, **more: Any) -> Any:
