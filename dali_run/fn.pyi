@@ -1327,7 +1327,7 @@ def nemo_asr_reader(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> list[DataNode]:
-    """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+    """Read speech with its transcript from manifests of NVIDIA NeMo: each line is a JSON object with ``audio_filepath``, and optionally ``text``, ``offset`` and ``duration`` (in seconds, of the segment to read)."""
     ...
 
 def nonsilent_region(
@@ -1892,7 +1892,7 @@ def sequence_reader(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+    """Read sequences of frames: ``file_root/<stream>/<frame>``, image files that `decoders.image` supports, sorted by name."""
     ...
 
 def sequence_rearrange(
@@ -2139,7 +2139,7 @@ def tfrecord_reader(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
+    """Read records of TFRecord files (also gzip'ed ones). Checksums are checked; missing indexes are made."""
     ...
 
 def tiles(
@@ -3841,7 +3841,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> list[DataNode]:
-        """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+        """Read speech with its transcript from manifests of NVIDIA NeMo: each line is a JSON object with ``audio_filepath``, and optionally ``text``, ``offset`` and ``duration`` (in seconds, of the segment to read)."""
         ...
 
     @staticmethod
@@ -3937,7 +3937,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+        """Read sequences of frames: ``file_root/<stream>/<frame>``, image files that `decoders.image` supports, sorted by name."""
         ...
 
     @staticmethod
@@ -4553,7 +4553,7 @@ class readers:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
+        """Read records of TFRecord files (also gzip'ed ones). Checksums are checked; missing indexes are made."""
         ...
 
     @staticmethod
@@ -4775,7 +4775,7 @@ class readers:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read what the writer ``files`` wrote, by its listings: a sample for each line, with its key, files and numbers."""
+        """Read samples that the writer ``files`` wrote, through its listings: one sample per line, with its key, files and numbers."""
         ...
 
     @staticmethod
@@ -4884,7 +4884,7 @@ class readers:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> list[DataNode]:
-        """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+        """Read speech with its transcript from manifests of NVIDIA NeMo: each line is a JSON object with ``audio_filepath``, and optionally ``text``, ``offset`` and ``duration`` (in seconds, of the segment to read)."""
         ...
 
     @staticmethod
@@ -5000,7 +5000,7 @@ class readers:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+        """Read sequences of frames: ``file_root/<stream>/<frame>``, image files that `decoders.image` supports, sorted by name."""
         ...
 
     @staticmethod
@@ -5036,7 +5036,7 @@ class readers:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
+        """Read records of TFRecord files (also gzip'ed ones). Checksums are checked; missing indexes are made."""
         ...
 
     @staticmethod
@@ -5186,7 +5186,7 @@ class readers:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read samples of tar archives (gzip'ed ones too): members in a row with one name up to its first dot."""
+        """Read samples of tar archives (also gzip'ed ones): consecutive members with the same name up to its first dot."""
         ...
 
     class hidden:
@@ -5222,7 +5222,7 @@ class readers:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+            """Read sequences of frames: ``file_root/<stream>/<frame>``, image files that `decoders.image` supports, sorted by name."""
             ...
 
 class reductions:

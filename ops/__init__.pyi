@@ -1448,7 +1448,7 @@ class MultiPaste:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class NemoAsrReader:
-    """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+    """Read speech with its transcript from manifests of NVIDIA NeMo: each line is a JSON object with ``audio_filepath``, and optionally ``text``, ``offset`` and ``duration`` (in seconds, of the segment to read)."""
 
     def __init__(
         self,
@@ -2100,7 +2100,7 @@ class Saturation:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class SequenceReader:
-    """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+    """Read sequences of frames: ``file_root/<stream>/<frame>``, image files that `decoders.image` supports, sorted by name."""
 
     def __init__(
         self,
@@ -2286,7 +2286,7 @@ class Stack:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class TFRecordReader:
-    """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
+    """Read records of TFRecord files (also gzip'ed ones). Checksums are checked; missing indexes are made."""
 
     def __init__(
         self,
@@ -4150,7 +4150,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class NemoAsrReader:
-        """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+        """Read speech with its transcript from manifests of NVIDIA NeMo: each line is a JSON object with ``audio_filepath``, and optionally ``text``, ``offset`` and ``duration`` (in seconds, of the segment to read)."""
 
         def __init__(
             self,
@@ -4274,7 +4274,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
     class SequenceReader:
-        """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+        """Read sequences of frames: ``file_root/<stream>/<frame>``, image files that `decoders.image` supports, sorted by name."""
 
         def __init__(
             self,
@@ -4872,7 +4872,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Listing:
-        """Read what the writer ``files`` wrote, by its listings: a sample for each line, with its key, files and numbers."""
+        """Read samples that the writer ``files`` wrote, through its listings: one sample per line, with its key, files and numbers."""
 
         def __init__(
             self,
@@ -4978,7 +4978,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class NemoAsr:
-        """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+        """Read speech with its transcript from manifests of NVIDIA NeMo: each line is a JSON object with ``audio_filepath``, and optionally ``text``, ``offset`` and ``duration`` (in seconds, of the segment to read)."""
 
         def __init__(
             self,
@@ -5107,7 +5107,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class Sequence:
-        """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+        """Read sequences of frames: ``file_root/<stream>/<frame>``, image files that `decoders.image` supports, sorted by name."""
 
         def __init__(
             self,
@@ -5143,7 +5143,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class TFRecord:
-        """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
+        """Read records of TFRecord files (also gzip'ed ones). Checksums are checked; missing indexes are made."""
 
         def __init__(
             self,
@@ -5299,7 +5299,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class Webdataset:
-        """Read samples of tar archives (gzip'ed ones too): members in a row with one name up to its first dot."""
+        """Read samples of tar archives (also gzip'ed ones): consecutive members with the same name up to its first dot."""
 
         def __init__(
             self,
@@ -5339,7 +5339,7 @@ class _readers:
     class hidden:
 
         class Sequence:
-            """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+            """Read sequences of frames: ``file_root/<stream>/<frame>``, image files that `decoders.image` supports, sorted by name."""
 
             def __init__(
                 self,

@@ -1,4 +1,8 @@
-"""The contract of readers: arguments, an open data set (a Source), and an order in which its records come."""
+"""The interface of readers: their common arguments (`Reader`), an open data set (`Source`), and the order of its
+records.
+
+The engine opens a source per reader and fetches batches from it; each format's module defines a reader and its source.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +20,30 @@ from .order import LIST_SEED, Order, Shuffle
 
 
 class Source(Origins, Protocol):
-    """An open data set.
+    """An open data set. `Reader.open` creates it; the engine that called `open` closes it.
 
-    ``fetch`` may be called from several threads at once, for different batches and parts of them; nothing that it
-    changes is shared. The rest is used by one thread at a time.
+    Several threads may call ``fetch`` at the same time, for different batches and parts of batches: it must change
+    nothing that calls share. All other methods are called by one thread at a time.
     """
 
     groups: npt.NDArray[np.int64] | None
-    """Records of each file, where a file holds many; None where a file is a record."""
+    """Number of records in each file, if a file holds several; None if each file is one record."""
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         ...
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
-        """The records ``ctx.samples.index``, one batch an output, host memory.
+        """Read the records ``ctx.samples.index``. Return one batch per output, in host memory.
 
-        Payload bytes go into ``ctx.staging(nbytes)`` in as few and large reads as there are extents, or are views of
+        Payload bytes are read into ``ctx.staging(nbytes)``, with one large read per extent if possible, or are views of
         a mapped file. Records that cannot be read are rejected through ``ctx``, never raised.
         """
         ...
 
     def fingerprint(self) -> str:
-        """Identity of the data: changes when records were added, removed or edited. A job resumes only on equality."""
+        """Identity of the data: changes when records are added, removed or edited. A job resumes only if it is
+        unchanged."""
         ...
 
     def inventory(self) -> InventoryEntries:
@@ -46,25 +51,25 @@ class Source(Origins, Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files and mappings."""
+        """Close files and mappings."""
         ...
 
 
 class Reader(Operator, abstract=True):
-    """Arguments that all readers share; a format adds its own and `open`."""
+    """Base of all readers: the arguments that they share. A subclass adds the arguments of its format and `open`."""
 
     inputs = (0, 0)
     per_batch = True
     random = True
 
     random_shuffle: Annotated[bool, Arg("shuffle, as DALI does: through a buffer of initial_fill samples")] = False
-    initial_fill: Annotated[int, Arg("samples in the shuffling buffer; 0 only where nothing is shuffled", ge=0)] = 1024
+    initial_fill: Annotated[int, Arg("samples in the shuffling buffer; 0 only if nothing is shuffled", ge=0)] = 1024
     num_shards: Annotated[int, Arg("cut the data set into this many shards", ge=1)] = 1
     shard_id: Annotated[int, Arg("read this shard", ge=0)] = 0
     stick_to_shard: Annotated[bool, Arg("read the same shard in every epoch instead of moving on")] = False
     pad_last_batch: Annotated[bool, Arg("repeat the last sample until all shards have full batches")] = False
     shuffle_after_epoch: Annotated[bool, Arg("reshuffle the files after every epoch, as DALI does")] = False
-    shuffle_after_epoch_seed: Annotated[int, Arg("of that shuffle")] = LIST_SEED
+    shuffle_after_epoch_seed: Annotated[int, Arg("seed of the shuffle of shuffle_after_epoch")] = LIST_SEED
     shuffle: Annotated[
         Literal["none", "window", "full"] | None,
         Arg("full: a new permutation of all records every epoch; window: as random_shuffle; instead of random_shuffle"),
@@ -83,11 +88,13 @@ class Reader(Operator, abstract=True):
     locations: ClassVar[tuple[str, ...]] = (
         "path", "paths", "files", "labels", "file_root", "file_list", "index_path", "index_paths", "annotations_file",
     )  # fmt: skip
-    """Arguments that only say where the data is: its `Source.fingerprint` tells what it is."""
+    """Names of arguments that only locate the data. A resumed job may change them, because `Source.fingerprint`
+    identifies it."""
     maps_files: ClassVar[bool] = False
-    """Records are views of mapped files, which a GPU may read by itself (`fetch.gpu_reads`)."""
+    """Whether records are views of mapped files, which a GPU can read without a copy on the host (`fetch.gpu_reads`).
+    """
     shuffles_list: ClassVar[bool] = False
-    """random_shuffle first shuffles the whole list of records, once (DALI's readers of files)."""
+    """Whether random_shuffle first shuffles the whole list of records once, as DALI's readers of files do."""
 
     def check(self) -> None:
         if self.shard_id >= self.num_shards:
@@ -99,25 +106,25 @@ class Reader(Operator, abstract=True):
         if self.shuffle_after_epoch and self.stick_to_shard:
             raise SpecError("shuffle_after_epoch and stick_to_shard exclude each other: the files of a shard change")
         if not self.initial_fill and (self.random_shuffle or self.shuffle == "window"):
-            raise SpecError("initial_fill must be at least 1 where records are shuffled through it, got 0")
+            raise SpecError("initial_fill must be at least 1 if records are shuffled through it, got 0")
 
     def remark(self) -> str:
         if not (self.skip or self.limit is not None) or not (self.random_shuffle or self.shuffle in ("window", "full")):
             return ""
-        return ("skip and limit choose records in stored order, before they are shuffled: of class folders, those of "
-                "the first or the last classes. For a random part, shuffle without them, and take whole shards of the "
+        return ("skip and limit choose records in stored order, before the shuffle: with class folders, images of the "
+                "first or the last classes. For a random subset, shuffle without them, and use some shards of the "
                 "output, or give `dali-run run` --limit")  # fmt: skip
 
     def order(
         self, size: int, seed: int = 0, batch_size: int = 1, groups: npt.NDArray[np.int64] | None = None
     ) -> Order:
-        """The order of a data set of ``size`` records; ``groups`` are the source's."""
+        """Order of the records of a data set of ``size`` records; ``groups`` is `Source.groups`."""
         shuffle: Shuffle = self.shuffle or ("window" if self.random_shuffle else "none")
         if self.shuffle_after_epoch:
             shuffle, seed = "epoch", self.shuffle_after_epoch_seed
-        left = max(0, size - self.skip)
+        remaining = max(0, size - self.skip)
         return Order(
-            size=left if self.limit is None else min(left, self.limit),
+            size=remaining if self.limit is None else min(remaining, self.limit),
             first=self.skip,
             shuffle=shuffle,
             seed=seed,
@@ -133,11 +140,11 @@ class Reader(Operator, abstract=True):
 
     @property
     def output_names(self) -> tuple[str, ...] | None:
-        """Names of the outputs, where the Python functions give a mapping instead of a list."""
+        """Names of the outputs if the reader's Python function returns a mapping; None if it returns a list."""
         return None
 
     def open(self) -> Source:
-        """Open the data set. Raises SpecError where the arguments name none, JobError where it cannot be read."""
+        """Open the data set. Raises SpecError if the arguments name no data, JobError if the data cannot be read."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context) -> tuple[Batch, ...]:

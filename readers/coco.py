@@ -32,28 +32,29 @@ F32 = npt.NDArray[np.float32]
 _INT32 = 2**31 - 1
 _MAX_PIXELS = 1 << 28  # of one mask
 _MAX_SHARED = 1 << 24
-"""Numbers of boxes and polygons that images with one id may be given in all, each of them all of the id's: a file of 40
-MB could ask for terabytes."""
+"""Limit on the numbers (of boxes and polygons) that images sharing an id receive in total, each image all of the id's:
+a file of 40 MB could ask for terabytes."""
 
 
 @dataclass(slots=True)
 class _Objects:
-    """The part of the annotations of an image id that is kept."""
+    """The annotations of one image id, after the reader's filters."""
 
     images: int = 0
-    """How many images have the id; each has all of its objects, as in DALI."""
+    """Number of images with this id; each receives all of its objects, as in DALI."""
     boxes: list[list[float]] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     polygons: list[tuple[int, list[float]]] = field(default_factory=list)
-    """Number of the box, and x, y, x, y, ..."""
+    """Polygons: (number of the box, [x, y, x, y, ...])."""
     runs: list[tuple[int, list[int]]] = field(default_factory=list)
-    """Number of the box, and lengths of runs outside, inside, outside, ... of its pixels, column by column."""
+    """Run lengths: (number of the box, lengths of runs outside, inside, outside, ... of its pixels, column by
+    column)."""
     problem: str = ""
-    """Why its images are refused."""
+    """Reason for which the id's images are rejected; empty if they are not."""
 
     @property
     def shared(self) -> int:
-        """Numbers that all images of the id are given, where there are several."""
+        """Total of numbers that the images of this id receive; 0 if only one image has it."""
         return self.images * (4 * len(self.boxes) + sum(len(xy) for _, xy in self.polygons)) if self.images > 1 else 0
 
 
@@ -64,14 +65,14 @@ class _Image:
     id: int
     name: str
     extent: tuple[float, float] | None
-    """Width and height, where they are given."""
+    """Width and height in pixels, if the file gives them."""
     problem: str = ""
-    """Why the image is refused."""
+    """Reason for which the image is rejected; empty if it is not."""
     objects: _Objects = field(default_factory=_Objects)
 
 
-class _RefusedError(ValueError):
-    """An entry of the annotation file that cannot be used; the text says why."""
+class _EntryError(ValueError):
+    """An unusable entry of the annotation file; the message says why."""
 
 
 def _is_number(value: Any) -> bool:
@@ -92,22 +93,22 @@ def _entries(path: str, document: Any, name: str) -> list[dict[str, Any]]:
 def _integer(entry: dict[str, Any], name: str) -> int:
     value = entry.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not -_INT32 <= value <= _INT32:
-        raise _RefusedError(f"its {name} must be an integer of 32 bits, got {value!r:.80}")
+        raise _EntryError(f"its {name} must be an integer of 32 bits, got {value!r:.80}")
     return value
 
 
 def load_annotations(path: str) -> Any:
-    """The JSON document. Raises JobError for anything else."""
+    """Load the JSON document of annotations. Raises JobError if the file cannot be read or is not JSON."""
     try:
         return json.loads(Path(local_copy(path)).read_bytes())
     except OSError as e:
         raise JobError(f"{path} cannot be read: {e.strerror}") from None
     except (ValueError, RecursionError) as e:
-        raise JobError(f"{path} is no JSON: {str(e)[:200]}") from None
+        raise JobError(f"{path} is not JSON: {str(e)[:200]}") from None
 
 
 class _Annotated:
-    """The images in their order, with the arrays of all their annotations one after the other."""
+    """The source of `Coco`: images in reading order, with the arrays of all their annotations one after the other."""
 
     groups: I64 | None = None
 
@@ -126,7 +127,7 @@ class _Annotated:
         if reader.skip_empty:
             listed = [image for image in listed if image.objects.boxes or image.problem]
         self._problems = {i: image.problem for i, image in enumerate(listed) if image.problem}
-        # a refused image may have any name: it is not looked for
+        # a rejected image may have any name: its file is not opened
         names = [b"." if image.problem else os.fsencode(image.name) for image in listed]
         self._files = FileSet(reader.file_root, names)
         self._named = [image.name for image in listed]
@@ -171,13 +172,13 @@ class _Annotated:
             try:
                 image.id = _integer(entry, "id")
                 if not isinstance(name, str) or not name or "\0" in name:
-                    raise _RefusedError(f"its file_name must be a text, got {name!r:.80}")
+                    raise _EntryError(f"its file_name must be a text, got {name!r:.80}")
                 if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                    raise _RefusedError(f"its file_name {name!r:.200} leads out of file_root")
+                    raise _EntryError(f"its file_name {name!r:.200} is outside of file_root")
                 width, height = entry.get("width"), entry.get("height")
                 if _is_extent(width) and _is_extent(height):
                     image.extent = width, height
-            except _RefusedError as e:
+            except _EntryError as e:
                 image.problem = f"{path}: image {number}: {e}"
             images.append(image)
         return images
@@ -188,7 +189,7 @@ class _Annotated:
         for number, entry in enumerate(_entries(path, document, "categories")):
             try:
                 categories.setdefault(_integer(entry, "id"), number + 1)
-            except _RefusedError as e:
+            except _EntryError as e:
                 raise JobError(f"{path}: category {number}: {e}") from None
         by_id: dict[int, _Objects] = {}
         for image in images:
@@ -201,13 +202,13 @@ class _Annotated:
             if objects is not None:
                 try:
                     _annotation(entry, objects, categories, reader)
-                except _RefusedError as e:
+                except _EntryError as e:
                     objects.problem = objects.problem or f"{path}: annotation {number}: {e}"
         if sum(objects.shared for objects in by_id.values()) > _MAX_SHARED:
-            most = max(by_id, key=lambda id: by_id[id].shared)
+            largest = max(by_id, key=lambda id: by_id[id].shared)
             raise JobError(
-                f"{path}: {by_id[most].images} images have the id {most}, and each would be given all of its "
-                f"{len(by_id[most].boxes)} boxes: more than memory should be spent on; give each image an id of its own"
+                f"{path}: {by_id[largest].images} images have the id {largest}, and each would receive all of its "
+                f"{len(by_id[largest].boxes)} boxes, which takes too much memory; give each image an id of its own"
             )
         for image in images:
             image.problem = image.problem or image.objects.problem
@@ -235,7 +236,7 @@ class _Annotated:
         return InventoryEntries(files.blob, {**files.state, "annotations": told}, files.records)
 
     def _told(self, i: int) -> tuple[list[object], ...]:
-        """The annotations of image ``i``."""
+        """Annotations of image ``i``, as values to hash."""
         box, vertex = int(self._first[i]), int(self._first_vertex[i])
         boxes, vertices = slice(box, box + int(self._counts[i])), slice(vertex, vertex + int(self._vertex_counts[i]))
         return ([int(self._ids[i])], self._labels[boxes].tolist(), self._boxes[boxes].tolist(),
@@ -266,7 +267,8 @@ class _Annotated:
         return tuple(out)
 
     def _masks(self, ctx: Context, which: I64) -> Batch:
-        """The label of every pixel, 0 outside of all objects; the larger label where objects overlap."""
+        """Masks of the images: the label of every pixel, 0 outside of all objects; the larger label if objects
+        overlap."""
         shapes = np.ones((len(which), 3), np.int32)
         masks: list[I32] = []
         for i, index in enumerate(which.tolist()):
@@ -294,17 +296,17 @@ class _Annotated:
 
 
 def _annotation(entry: dict[str, Any], objects: _Objects, categories: dict[int, int], reader: Coco) -> None:
-    """Add an annotation to those of its image id, where it is to be kept. Raises _RefusedError."""
+    """Add an annotation to the objects of its image id, unless it is filtered out. Raises _EntryError."""
     box = entry.get("bbox")
     if box is None or (entry.get("iscrowd") and not reader.include_iscrowd):
         return
     if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
-        raise _RefusedError(f"its bbox must be four numbers, got {box!r:.80}")
+        raise _EntryError(f"its bbox must be four numbers, got {box!r:.80}")
     if box[2] < reader.size_threshold or box[3] < reader.size_threshold:
         return
     category = _integer(entry, "category_id")
     if not reader.avoid_class_remapping and category not in categories:
-        raise _RefusedError(
+        raise _EntryError(
             f"category {category} is not in categories (avoid_class_remapping keeps the numbers as they are)"
         )
     segmentation = entry.get("segmentation") if reader.polygon_masks or reader.pixelwise_masks else None
@@ -312,17 +314,17 @@ def _annotation(entry: dict[str, Any], objects: _Objects, categories: dict[int, 
         try:
             objects.runs.append((len(objects.boxes), runs_of(segmentation.get("counts"))))
         except ValueError as e:
-            raise _RefusedError(f"its segmentation: {e}") from None
+            raise _EntryError(f"its segmentation: {e}") from None
     for xy in segmentation if isinstance(segmentation, list) else []:
         if not isinstance(xy, list) or len(xy) % 2 or not all(map(_is_number, xy)):
-            raise _RefusedError("its segmentation must be lists of x, y, x, y, ...")
+            raise _EntryError("its segmentation must be lists of x, y, x, y, ...")
         objects.polygons.append((len(objects.boxes), xy))
     objects.boxes.append(box)
     objects.labels.append(category if reader.avoid_class_remapping else categories[category])
 
 
 def _rows(ctx: Context, table: npt.NDArray[Any], counts: I64, which: I64) -> Batch:
-    """The rows of each sample, a view of the table of all."""
+    """Rows of ``table`` for each sample, as a view; image i has ``counts[i]`` rows."""
     starts = np.cumsum(counts) - counts
     width = table.shape[1]
     shapes = np.stack([counts[which], np.full(len(which), width)], axis=1).astype(np.int32)
@@ -346,21 +348,23 @@ class Coco(Reader, name="readers.coco"):
     shuffles_list: ClassVar[bool] = True
 
     annotations_file: Annotated[str, Arg("JSON file with images, annotations and categories")]
-    file_root: Annotated[str | None, Arg("folder that the files' names start from")] = None
+    file_root: Annotated[str | None, Arg("folder that the images' names are relative to")] = None
     ltrb: Annotated[bool, Arg("boxes as left, top, right, bottom")] = False
-    ratio: Annotated[bool, Arg("boxes and vertices in parts of the image's width and height")] = False
+    ratio: Annotated[bool, Arg("boxes and vertices as fractions of the image's size")] = False
     size_threshold: Annotated[float, Arg("leave out boxes less wide or high than this, in pixels", ge=0)] = 0.1
     skip_empty: Annotated[bool, Arg("leave out images without boxes")] = False
     include_iscrowd: Annotated[bool, Arg("keep annotations of crowds")] = True
-    avoid_class_remapping: Annotated[bool, Arg("labels are category ids as they stand")] = False
-    image_ids: Annotated[bool, Arg("give the images' ids")] = False
+    avoid_class_remapping: Annotated[bool, Arg("labels are the category ids")] = False
+    image_ids: Annotated[bool, Arg("also output the images' ids")] = False
     images: Annotated[tuple[str, ...] | None, Arg("read these files, in this order")] = None
-    polygon_masks: Annotated[bool, Arg("give polygons; those of crowds are run lengths and left out")] = False
+    polygon_masks: Annotated[bool, Arg("also output polygons (crowds have none)")] = False
     masks: Annotated[bool, Arg("the old name of polygon_masks", deprecated="polygon_masks")] = False
-    pixelwise_masks: Annotated[bool, Arg("give the label of every pixel")] = False
-    preprocessed_annotations: Annotated[str, Arg("folder of annotations that DALI has saved")] = ""
-    save_preprocessed_annotations: Annotated[bool, Arg("save annotations for DALI")] = False
-    save_preprocessed_annotations_dir: Annotated[str, Arg("where to")] = ""
+    pixelwise_masks: Annotated[bool, Arg("also output the label of every pixel")] = False
+    preprocessed_annotations: Annotated[str, Arg("folder of annotations that DALI has saved (not supported)")] = ""
+    save_preprocessed_annotations: Annotated[bool, Arg("save annotations for DALI (not supported)")] = False
+    save_preprocessed_annotations_dir: Annotated[
+        str, Arg("folder for annotations that are saved for DALI (not supported)")
+    ] = ""
     save_img_ids: Annotated[bool, Arg("the old name of image_ids", deprecated="image_ids")] = False
     meta_files_path: Annotated[
         str, Arg("the old name of preprocessed_annotations", deprecated="preprocessed_annotations")

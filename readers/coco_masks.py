@@ -1,7 +1,8 @@
-"""Masks of pixels from COCO's segmentations: polygons and run lengths.
+"""Pixel masks from COCO's segmentations, which are polygons or run lengths. `readers.coco` calls this module.
 
-A polygon covers what the COCO tools say: its outline is drawn on a grid five times as fine, and a pixel's column starts
-or ends where the outline crosses the column's middle (the algorithm of rleFrPoly in maskApi.c, restated for arrays).
+A polygon covers the pixels that the COCO tools give it: its outline is drawn on a grid five times as fine, and a
+pixel's column starts or ends at the outline's crossing of the column's middle (the algorithm of rleFrPoly in maskApi.c,
+restated for arrays).
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ Mask = npt.NDArray[np.bool_]
 
 _FINE = 5
 MAX_OUTLINE = 1 << 24
-"""Points of the fine grid that an outline may have; more is no picture's."""
+"""Largest number of points of an outline on the fine grid; no image needs more."""
 
 
 def polygon_mask(xy: list[float], height: int, width: int) -> Mask:
-    """The pixels inside the polygon x, y, x, y, ...: bool[height, width]. Raises ValueError for a huge one."""
-    exact = np.array(xy, np.float32).astype(np.float64)  # coordinates are float32, as the vertices are given
+    """Mask of the pixels inside the polygon x, y, x, y, ...: bool[height, width]. Raises ValueError if the polygon is
+    huge."""
+    exact = np.array(xy, np.float32).astype(np.float64)  # float32, like the vertices of the output
     corners = np.trunc(_FINE * exact.reshape(-1, 2) + 0.5)
     if not (np.abs(corners) < MAX_OUTLINE).all():
-        raise ValueError("a polygon lies far outside of its image")
+        raise ValueError("a polygon reaches far outside of its image")
     points = _outline(corners.astype(np.int64))
     u, v = points[1:, 0], points[1:, 1]
     before_u, before_v = points[:-1, 0], points[:-1, 1]
-    # where the outline goes from one fine column to the next
+    # steps of the outline from one fine column to the next
     x = (np.where(u < before_u, u, u - 1) + 0.5) / _FINE - 0.5
     crossing = (u != before_u) & (np.floor(x) == x) & (x >= 0) & (x <= width - 1)
     y = np.ceil(np.clip((np.minimum(v, before_v) + 0.5) / _FINE - 0.5, 0, height))
@@ -37,17 +39,17 @@ def polygon_mask(xy: list[float], height: int, width: int) -> Mask:
 
 
 def _outline(corners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Every fine grid point on the edges, one edge after the other."""
+    """Fine grid points on the edges, one edge after the other."""
     first, last = corners, np.roll(corners, -1, axis=0)
     d = np.abs(last - first)
     flat = d[:, 0] >= d[:, 1]
-    # the longer direction is walked upwards, whichever way the edge runs
+    # walk the longer axis of each edge upwards, whichever direction the edge has
     turned = np.where(flat, first[:, 0] > last[:, 0], first[:, 1] > last[:, 1])
     low = np.where(turned[:, None], last, first)
     high = np.where(turned[:, None], first, last)
     steps = d.max(axis=1)
     if int(steps.sum()) > MAX_OUTLINE:
-        raise ValueError("a polygon's outline is longer than that of any picture")
+        raise ValueError("a polygon's outline is longer than any image needs")
     edge = np.repeat(np.arange(len(corners)), steps + 1)
     t = np.arange(len(edge)) - np.repeat(np.cumsum(steps + 1) - (steps + 1), steps + 1)
     t = np.where(turned[edge], steps[edge] - t, t)
@@ -62,13 +64,13 @@ def _outline(corners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def runs_of(counts: Any) -> list[int]:
-    """Run lengths as they stand in ``counts``: a list, or COCO's text of them. Raises ValueError."""
+    """Parse ``counts``, run lengths as a list or in COCO's text encoding. Raises ValueError."""
     if isinstance(counts, list) and all(isinstance(c, int) and 0 <= c < 2**31 for c in counts):
         return counts
     if not isinstance(counts, str) or not all(48 <= ord(c) < 112 for c in counts):
         raise ValueError("counts must be a list of run lengths, or COCO's text of them")
-    # five bits a character, the lowest first; bit 5 says that more come, the last one's bit 4 is the sign; from the
-    # fourth on, differences to the run before the last
+    # five bits per character, the lowest first; bit 5: more characters follow; bit 4 of the last one: the sign; from
+    # the fourth run on, the difference to the run before the last
     runs: list[int] = []
     value = shift = 0
     for character in counts:
@@ -92,7 +94,7 @@ def runs_of(counts: Any) -> list[int]:
 
 
 def runs_mask(runs: list[int], height: int, width: int) -> Mask:
-    """The pixels inside runs outside, inside, outside, ... down the columns: bool[height, width]."""
+    """Mask of the pixels inside runs outside, inside, outside, ... down the columns: bool[height, width]."""
     ends = np.minimum(np.cumsum(np.array(runs, np.int64)), height * width)
     toggles = np.bincount(ends, minlength=height * width + 1)
     inside = np.cumsum(toggles[: height * width]) & 1

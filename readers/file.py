@@ -1,4 +1,5 @@
-"""readers.file: a file is a sample, the folder it lies in is its label."""
+"""readers.file: each file is a sample, and the folder that holds it is its label. Also `FileSet`, the base of sources
+of single files."""
 
 from __future__ import annotations
 
@@ -41,25 +42,27 @@ _sending: Any = Kernels(".fetch.sent_files_cpu", __package__)
 
 MEDIA_FILTERS = (*(f"*{suffix}" for suffix in LISTED_SUFFIXES), "*.flac", "*.ogg", "*.wav")
 VIDEO_FILTERS = ("*.mp4", "*.mov", "*.mkv", "*.webm", "*.avi", "*.ts", "*.mpg", "*.mpeg")
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a file that became a pipe must not block
-_AT_FDCWD = -100  # relative to the working directory
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK: a file that was replaced by a pipe must not block
+_AT_FDCWD = -100  # file names are relative to the working directory
 MAX_FILE = 2**31 - 1
-"""Sizes are 32 bits wide in a Batch."""
-_OPENING = 1 << 15  # bytes that could be read in the time that a file takes to open
-_STAT_THREADS = 16  # a file system answers many at a time, a remote one above all
+"""Largest file in bytes: sizes are 32 bits wide in a Batch."""
+_OPENING = 1 << 15  # bytes that can be read in the time that opening a file takes
+_STAT_THREADS = 16  # a file system answers many requests at a time, above all a remote one
 _STAT_CHUNK = 2048
 
 
 class FileSet:
-    """Files by number: names, sizes and times, and their bytes many at a time. What readers of files build on."""
+    """Files by number: their names, sizes and times, and reading the bytes of many at a time. Base of sources of single
+    files.
+
+    It reads local files and URLs. `read` may be called from several threads. Its owner calls `close`.
+    """
 
     groups: I64 | None = None
 
     def __init__(self, root: str | None, names: Sequence[bytes], *, only_files: bool = False) -> None:
-        """``names`` are relative to ``root``, or to the working directory. ``only_files`` drops folders and devices.
-
-        ``kept`` says which of ``names`` are left.
-        """
+        """``names`` are relative to ``root``, or to the working directory if it is None. ``only_files`` excludes
+        folders and devices; the mask ``kept`` then tells which of ``names`` remain."""
         root = None if root is None else plain_path(root)
         self.root = root
         remote = is_url(root) if root is not None else any(is_url(os.fsdecode(n)) for n in names[:1])
@@ -86,17 +89,17 @@ class FileSet:
         return len(self._starts)
 
     def name(self, i: int) -> bytes:
-        """The name of file ``i``, as it was given."""
+        """Name of file ``i``, as it was given."""
         start = int(self._starts[i])
         stop = int(self._starts[i + 1]) if i + 1 < len(self) else len(self._names)
         return self._names[start : stop - 1].tobytes()
 
     def path(self, i: int) -> str:
-        """The path of file ``i``."""
+        """Path of file ``i``."""
         name = os.fsdecode(self.name(i))
         return join(self.root, name) if self.root else name
 
-    def _twice(self) -> set[bytes]:
+    def _repeated_names(self) -> set[bytes]:
         """Names that are listed more than once."""
         if self._repeated is None:
             seen: set[bytes] = set()
@@ -105,18 +108,19 @@ class FileSet:
         return self._repeated
 
     def origin(self, index: int) -> Origin:
-        """The key is the path below the root; a file that is listed twice has its number added."""
+        """Origin of a sample. Its key is the path below the root; "#" and the file's number are appended if the file is
+        listed more than once."""
         name = self.name(index)
         key = name.decode("utf-8", "backslashreplace")
-        return Origin(f"{key}#{index}" if name in self._twice() else key, self.path(index), named=key)
+        return Origin(f"{key}#{index}" if name in self._repeated_names() else key, self.path(index), named=key)
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some files, as `origin` gives them, in UTF-8."""
+        """Keys of the files ``index``, as `origin` returns them, in UTF-8."""
         text, n = self._names.data, len(self)
         starts = self._starts[index].tolist()
         stops = np.where(index + 1 < n, self._starts[np.minimum(index + 1, n - 1)], len(text)).tolist()
         names = [bytes(text[a : b - 1]) for a, b in zip(starts, stops, strict=True)]
-        repeated = self._twice()
+        repeated = self._repeated_names()
         return [
             name if name.isascii() and name not in repeated else self.origin(i).key.encode()
             for i, name in zip(index.tolist(), names, strict=True)
@@ -130,18 +134,18 @@ class FileSet:
         return h.hexdigest()
 
     def inventory(self) -> InventoryEntries:
-        """The files."""
+        """Inventory with one entry per file."""
         state = {"size": self.sizes, "modified": self.mtimes}
         return InventoryEntries(self._names[:-1].tobytes(), state, np.ones(len(self), np.int64))
 
     def close(self) -> None:
-        """Let go of the root directory."""
+        """Close the root directory."""
         if self._root is not None:
             self._root.close()
 
     @property
     def _directory(self) -> int:
-        """The folder that names are relative to, as the system takes it."""
+        """Descriptor of the folder that names are relative to."""
         return _AT_FDCWD if self._root is None else self._root.number
 
     def _stat(self) -> tuple[I64, I64]:
@@ -161,11 +165,12 @@ class FileSet:
             list(pool.map(stat, chunks))
         return sizes, mtimes
 
-    def read(self, ctx: Context, which: I64) -> Batch:
-        """The bytes of files ``which``, one for each sample of ``ctx``; what cannot be read is rejected."""
+    def read(self, ctx: Context, indices: I64) -> Batch:
+        """Read the files ``indices``, one per sample of ``ctx``, into one batch of bytes. Files that cannot be read are
+        rejected."""
         if self._remote is not None:
-            return self._fetched(ctx, self._remote, which)
-        which, n = np.ascontiguousarray(which), len(which)
+            return self._fetched(ctx, self._remote, indices)
+        which, n = np.ascontiguousarray(indices), len(indices)
         sizes, at, status = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int32)
         shapes = np.empty((n, 1), np.int32)
         nbytes = _kernels.places(self.sizes, which, MAX_FILE, sizes, at, shapes)
@@ -182,7 +187,7 @@ class FileSet:
         return Batch(out, at, shapes, "", ctx.samples)
 
     def _whole(self, ctx: Context, which: I64, nbytes: int, at: I64, sizes: I64, status: I32) -> U8:
-        """The bytes of files ``which``, all of them in memory of the host."""
+        """Read the files ``which`` into one array in host memory."""
         out, files = ctx.staging(nbytes), (self._directory, _FLAGS, self._names, self._starts, which)
 
         def read(a: int, b: int) -> None:
@@ -194,7 +199,8 @@ class FileSet:
     def _sent(
         self, ctx: Context, uploads: Uploader, which: I64, nbytes: int, at: I64, sizes: I64, status: I32
     ) -> U8 | None:  # fmt: skip
-        """The same, on their way to a device piece by piece; None where they are to be read as a whole."""
+        """Read the files ``which`` and upload them in pieces meanwhile. Return their array, of which the host holds the
+        header bytes; None if the files have to be read as a whole."""
         files = self._directory, _FLAGS, self._names, self._starts, which
         try:
             upload = uploads.begin(nbytes, sizes)
@@ -212,20 +218,20 @@ class FileSet:
 
             spread(ctx, len(which), nbytes + len(which) * _OPENING, send)
             return upload.finish_files(shown, at, sizes, kept)
-        except Exception as e:  # of the GPU, of memory; to read them as a whole does without
+        except Exception as e:  # errors of the GPU or of memory: reading the files as a whole needs neither
             uploads.failed(e, nbytes)
             return None
 
     def _fetched(self, ctx: Context, remote: RemoteFiles, which: I64) -> Batch:
-        """The bytes of files of a store."""
+        """Read files of a remote store into one batch of bytes."""
         for k in np.flatnonzero(self.sizes[which] > MAX_FILE).tolist():
             ctx.reject(k, "too_large", f"the file has {int(self.sizes[which[k]])} bytes; at most {MAX_FILE} can be one "
                        "sample")  # fmt: skip
-        refused = {r.slot for r in ctx.rejects}
-        wanted = [k for k in range(len(which)) if int(ctx.samples.slot[k]) not in refused]
+        rejected = {r.slot for r in ctx.rejects}
+        remaining = [k for k in range(len(which)) if int(ctx.samples.slot[k]) not in rejected]
         sizes = np.zeros(len(which), np.int64)
-        came: dict[int, bytes] = {}
-        for k, got in zip(wanted, remote.read([int(which[k]) for k in wanted]), strict=True):
+        contents: dict[int, bytes] = {}
+        for k, got in zip(remaining, remote.read([int(which[k]) for k in remaining]), strict=True):
             expected = int(self.sizes[which[k]])
             if isinstance(got, str):
                 ctx.reject(k, "read_failed", got if expected >= 0 else "is a folder, or was not there from the start")
@@ -233,26 +239,26 @@ class FileSet:
                 ctx.reject(k, "read_failed", f"changed while the job ran: {expected} bytes in the index, {len(got)} "
                            "now; start a new job")  # fmt: skip
             else:
-                came[k], sizes[k] = got, len(got)
-        room = (sizes // 16 + 1) * 16
-        at = np.cumsum(room) - room
-        out = ctx.staging(int(room.sum()))
-        for k, data in came.items():
+                contents[k], sizes[k] = got, len(got)
+        capacities = (sizes // 16 + 1) * 16
+        at = np.cumsum(capacities) - capacities
+        out = ctx.staging(int(capacities.sum()))
+        for k, data in contents.items():
             out[at[k] : at[k] + len(data)] = np.frombuffer(data, np.uint8)
         return Batch(out, at, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
 
-    def head(self, i: int, most: int) -> tuple[bytes, int]:
-        """The first bytes of file ``i``, and how many it has. Raises OSError."""
+    def head(self, i: int, max_bytes: int) -> tuple[bytes, int]:
+        """Return the first ``max_bytes`` bytes of file ``i``, and its size. Raises OSError."""
         if self._remote is not None:
             got = self._remote.read([i])[0]
             if isinstance(got, str):
                 raise OSError(got)
-            return got[:most], len(got)
+            return got[:max_bytes], len(got)
         with open(self.path(i), "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
-            return file.read(most), os.fstat(file.fileno()).st_size
+            return file.read(max_bytes), os.fstat(file.fileno()).st_size
 
     def _why(self, i: int, size: int) -> str:
-        """Ask the system again, for its reason."""
+        """Reason for which file ``i`` cannot be read, found by opening it again."""
         path = self.path(i)
         try:
             if not os.path.isfile(path) and os.path.exists(path):
@@ -268,7 +274,7 @@ class FileSet:
 
 
 class _Files(FileSet):
-    """Files with labels."""
+    """Files with labels, the source of `File`."""
 
     def __init__(self, root: str | None, names: Sequence[bytes], labels: Sequence[int], *, only_files: bool) -> None:
         super().__init__(root, names, only_files=only_files)
@@ -287,28 +293,28 @@ class _Files(FileSet):
 
 
 def scalars(values: npt.NDArray[np.generic], ctx: Context) -> Batch:
-    """One value a sample, of shape (1,), as DALI's readers give labels."""
+    """A batch of one value per sample, of shape (1,), which is the shape of labels in DALI's readers."""
     return Batch.from_dense(np.ascontiguousarray(values).reshape(-1, 1), "", ctx.samples)
 
 
 class File(JoiningReader, name="readers.file"):
     """Read files: ``file_root/<folder>/<file>``, a list of files, or a text file that lists them.
 
-    Outputs: the files' bytes (uint8, 1-D) and labels (int32, shape (1,)). Labels count the sorted folders (byte-wise,
-    empty ones included), come with the list, or are the places in it.
+    Outputs: the files' bytes (uint8, 1-D) and labels (int32, shape (1,)). A label is the index of the file's folder
+    among the sorted folders (byte-wise, empty ones included), the label in the list, or the file's index in the list.
     """
 
     aliases = ("file_reader", "readers._file")
     example = "{op: readers.file, file_root: ./train, random_shuffle: true, out: [jpegs, labels]}"
     shuffles_list: ClassVar[bool] = True
 
-    file_root: Annotated[str | None, Arg("folder of folders, or what relative names in a list start from")] = None
-    files: Annotated[tuple[str, ...] | None, Arg("names of files")] = None
-    labels: Annotated[tuple[int, ...] | None, Arg("labels of files")] = None
+    file_root: Annotated[str | None, Arg("folder of class folders, or the base of relative names in a list")] = None
+    files: Annotated[tuple[str, ...] | None, Arg("paths of the files")] = None
+    labels: Annotated[tuple[int, ...] | None, Arg("labels of the files")] = None
     file_list: Annotated[str | None, Arg("text file with a name and a label on every line")] = None
     file_filters: Annotated[tuple[str, ...], Arg("patterns of file names below file_root")] = MEDIA_FILTERS
     dir_filters: Annotated[tuple[str, ...] | None, Arg("patterns of folder names below file_root")] = None
-    case_sensitive_filter: Annotated[bool, Arg("patterns tell upper from lower case")] = False
+    case_sensitive_filter: Annotated[bool, Arg("patterns distinguish upper from lower case")] = False
 
     @property
     def own_outputs(self) -> int:
@@ -318,7 +324,7 @@ class File(JoiningReader, name="readers.file"):
         super().check()
         check_choice(self.file_root, self.files, self.file_list)
         if self.labels is not None and self.files is None:
-            raise SpecError("labels belong to files; with file_root the folders are the labels")
+            raise SpecError("labels need files; with file_root the folders are the labels")
         if self.labels is not None and self.files is not None and len(self.labels) != len(self.files):
             raise SpecError(f"{len(self.labels)} labels for {len(self.files)} files")
         if self.labels is not None and any(not -(2**31) <= label < 2**31 for label in self.labels):
@@ -361,7 +367,7 @@ class File(JoiningReader, name="readers.file"):
 
 
 def _endings(root: str, folders: Sequence[bytes]) -> str:
-    """The remedy for filters that match nothing: the commonest endings of names in ``folders``."""
+    """Remedy for filters that match nothing: the most common file name endings in ``folders``."""
     names = (name for folder in folders for name in list_folder(os.path.join(os.fsencode(root), folder)))
     found = Counter(os.fsdecode(os.path.splitext(name)[1]) for name in names)
     common = [f"'*{ending}'" for ending, _ in found.most_common(5) if ending]
@@ -371,7 +377,7 @@ def _endings(root: str, folders: Sequence[bytes]) -> str:
 
 
 def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes], object]) -> str:
-    """Where files lie that were looked for in folders of ``root``: in it, or one folder further down."""
+    """Hint for messages: whether matching files exist in ``root`` itself, or one folder further down."""
     if is_url(root):
         return ""
     top = os.fsencode(plain_path(root))
@@ -395,7 +401,7 @@ def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes
 
 
 def check_choice(root: str | None, files: Sequence[str] | None, file_list: str | None) -> None:
-    """Refuse arguments that name no files, or files in two ways. Raises SpecError."""
+    """Raises SpecError if the arguments name no files, or name them in two ways."""
     if files is not None and file_list is not None:
         raise SpecError("files and file_list exclude each other")
     if files is None and file_list is None and root is None:
@@ -403,14 +409,14 @@ def check_choice(root: str | None, files: Sequence[str] | None, file_list: str |
     if files is not None and not files:
         raise SpecError("files is an empty list")
     if files is not None and any("\0" in f for f in files):
-        raise SpecError("a name of files holds a zero character, which no file's name can")
+        raise SpecError("a name in files holds a NUL character; a file's name cannot")
 
 
 def chosen_files(
     root: str | None, files: Sequence[str] | None, file_list: str | None, file_filter: str
 ) -> tuple[str | None, list[bytes], bool]:
-    """The folder and the names in it that a reader of single files reads, and whether a folder was searched: ``files``,
-    the lines of ``file_list``, or what matches ``file_filter`` in ``root`` and its folders. Raises JobError."""
+    """Return the folder, the file names relative to it, and whether a folder was searched: for ``files``, for the lines
+    of ``file_list``, or for the files that match ``file_filter`` in ``root`` and its folders. Raises JobError."""
     if files is not None:
         return root, [os.fsencode(f) for f in files], False
     if file_list is not None:
@@ -433,13 +439,13 @@ def chosen_files(
     return root, names, True
 
 
-def subdirectories(root: str, wanted: Callable[[bytes], object]) -> list[bytes]:
-    """Names of the folders in ``root`` (links followed), sorted byte-wise. Raises JobError."""
+def subdirectories(root: str, matches: Callable[[bytes], object]) -> list[bytes]:
+    """Names of the folders in ``root`` that ``matches`` accepts (links followed), sorted byte-wise. Raises JobError."""
     if is_url(root):
-        return sorted(n for n in (os.fsencode(f) for f in Store(root).folder()[0]) if wanted(n))
+        return sorted(n for n in (os.fsencode(f) for f in Store(root).folder()[0]) if matches(n))
     try:
         with os.scandir(os.fsencode(plain_path(root))) as entries:
-            return sorted(e.name for e in entries if wanted(e.name) and e.is_dir())
+            return sorted(e.name for e in entries if matches(e.name) and e.is_dir())
     except FileNotFoundError:
         raise JobError(f"file_root {root}: there is no such folder{_from_here(root)}") from None
     except NotADirectoryError:
@@ -450,7 +456,7 @@ def subdirectories(root: str, wanted: Callable[[bytes], object]) -> list[bytes]:
 
 
 def _from_here(path: str) -> str:
-    """For messages: what a relative path starts from."""
+    """Hint for messages: the working directory, if the path is relative."""
     with suppress(OSError):
         return "" if os.path.isabs(plain_path(path)) else f" in {os.getcwd()}"
     return ""
@@ -467,7 +473,8 @@ def list_folder(folder: bytes) -> list[bytes]:
 
 
 def matcher(patterns: Iterable[str] | None, case_sensitive: bool) -> Callable[[bytes], object]:
-    """Does a name match one of the shell patterns? Everything does where there are none."""
+    """Return a function that tells whether a name matches one of the shell patterns; any name does if ``patterns`` is
+    None."""
     if patterns is None:
         return lambda name: True  # noqa: ARG005
     flags = 0 if case_sensitive else re.IGNORECASE
@@ -479,10 +486,8 @@ _LINE = re.compile(rb"(.*\S)\s+(\d+)\s*\Z", re.DOTALL)
 
 
 def read_file_list(path: str) -> tuple[list[bytes], list[int]]:
-    """Names and labels from a text file: a name (spaces allowed), white space, a number. Blank lines are skipped.
-
-    Raises JobError with the line that is wrong.
-    """
+    """Read names and labels from a text file: on each line a name (spaces allowed), white space, a number. Blank lines
+    are skipped. Raises JobError that names a malformed line."""
     try:
         lines = Path(local_copy(path)).read_bytes().split(b"\n")
     except OSError as e:

@@ -1,6 +1,6 @@
-"""Many small files at once: their sizes, and their bytes into one buffer, without the GIL.
+"""Compiled loops that find the sizes of many small files, and read their bytes into one buffer, without the GIL.
 
-Calls the C library directly; a file costs its system calls and nothing else.
+They call the C library directly: a file costs its system calls and nothing else. `readers.file.FileSet` calls them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 from numba import types
 
 OK, NO_OPEN, NO_READ, CHANGED = 0, 1, 2, 3
-"""Status of a read."""
+"""Statuses of reading a file."""
 MISSING, NOT_A_FILE = -1, -2
-"""Sizes of what cannot be read."""
+"""Values in place of a size: there is no such file; it is a folder or device."""
 
 _openat: Any = types.ExternalFunction("openat", types.int32(types.int32, types.intp, types.int32))
 _pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.uintp, types.int64))
@@ -23,7 +23,7 @@ _statx: Any = types.ExternalFunction(
     "statx", types.int32(types.int32, types.intp, types.int32, types.uint32, types.intp)
 )
 
-# statx(2): the layout of struct statx is the same on all Linux machines; here in words of eight bytes
+# statx(2): the layout of struct statx is equal on all Linux machines; the constants are indices of 8-byte words
 _BASIC_STATS = 0x7FF
 _MODE, _SIZE, _MTIME_S, _MTIME_NS, _WORDS = 3, 5, 14, 15, 32
 _TYPE_MASK, _REGULAR = 0o170000, 0o100000
@@ -31,7 +31,7 @@ _TYPE_MASK, _REGULAR = 0o170000, 0o100000
 
 @numba.njit("void(int32, uint8[::1], int64[::1], int64[::1], int64[::1], int64, int64)", nogil=True, cache=True)
 def stat_files(root: Any, names: Any, starts: Any, sizes: Any, mtimes: Any, low: Any, high: Any) -> None:
-    """Sizes in bytes (or MISSING, NOT_A_FILE) and modification times in ns of files [low, high).
+    """Fill sizes in bytes (or MISSING, NOT_A_FILE) and modification times in ns of files [low, high).
 
     ``names`` holds NUL-terminated paths, relative to the open directory ``root``; name i starts at ``starts[i]``.
     """
@@ -49,9 +49,9 @@ def stat_files(root: Any, names: Any, starts: Any, sizes: Any, mtimes: Any, low:
 
 @numba.njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1], int32[:, ::1])", cache=True)
 def places(all_sizes: Any, which: Any, most: Any, sizes: Any, at: Any, shapes: Any) -> Any:
-    """Sizes of the files ``which``, below zero for those of more than ``most`` bytes, and where they begin in one
-    buffer: multiples of 16, with room for one byte more at least after each, see `read_files`. ``shapes`` [N, 1] are
-    those of what will be read. Returns the size of the buffer."""
+    """Lay out the files ``which`` in one buffer: fill ``sizes`` (below zero for more than ``most`` bytes), offsets
+    ``at`` (multiples of 16, with at least one spare byte after each file, see `read_files`) and ``shapes`` [N, 1] of
+    the bytes to read. Return the size of the buffer."""
     end = np.int64(0)
     for k in range(len(which)):
         size = all_sizes[which[k]]
@@ -63,8 +63,8 @@ def places(all_sizes: Any, which: Any, most: Any, sizes: Any, at: Any, shapes: A
 
 @numba.njit(nogil=True, cache=True)
 def read_one(root: Any, name: Any, flags: Any, to: Any, size: Any) -> Any:
-    """The file ``name`` (where it is spelled) of ``size`` bytes to the address ``to``, where there is room for one byte
-    more. Returns its status."""
+    """Read the file whose name is at address ``name``, of ``size`` bytes, to the address ``to``, which has space for
+    one byte more. Return its status."""
     if size < 0:
         return NO_OPEN
     file = _openat(root, name, flags)
@@ -91,10 +91,11 @@ def read_files(
     root: Any, flags: Any, names: Any, starts: Any, which: Any, out: Any, at: Any, sizes: Any, status: Any, low: Any,
     high: Any,
 ) -> Any:  # fmt: skip
-    """File ``which[k]`` into ``out[at[k] : at[k] + sizes[k]]``, for k in [low, high). Returns how many failed.
+    """Read file ``which[k]`` into ``out[at[k] : at[k] + sizes[k]]``, for k in [low, high). Return the number of
+    failures.
 
-    Each place has room for one byte more than the file, so that the read that fills it also shows that the file ends
-    there. Sizes below zero are left alone.
+    Each file has space for one more byte, so that the read that fills it also shows that the file ends there. Files
+    with sizes below zero are skipped.
     """
     good = np.int64(0)
     for k in range(low, high):

@@ -1,4 +1,5 @@
-"""readers.fits: images of FITS files (FITS Standard 4.0, fits.gsfc.nasa.gov), plain or in compressed tiles."""
+"""readers.fits: read images of FITS files (FITS Standard 4.0, fits.gsfc.nasa.gov), uncompressed or in compressed
+tiles."""
 
 from __future__ import annotations
 
@@ -29,37 +30,38 @@ _TYPES = {8: ">u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 _MOST_HDUS, _MOST_BLOCKS = 10_000, 4096
 _MAX_ELEMENTS = 1 << 31
 _MOST_BLOCK = 4096
-"""Integers of a block of Rice's code, usually 16 or 32; a file could claim one that holds all pixels in one byte."""
+"""Largest number of integers in a block of Rice's code, usually 16 or 32; a file could claim a block that holds all
+pixels in one byte."""
 _WIDEST = 8
-"""Bytes of an element."""
+"""Largest size of an element in bytes."""
 
 Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Hdu:
-    """A header and where its data stands in the file."""
+    """A header, and the offset of its data in the file."""
 
     cards: dict[str, Value]
     start: int
     size: int
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """The integer of card ``name``. Raises SampleError."""
+        """Integer of card ``name``. Raises SampleError if the card holds something else."""
         value = self.cards.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise SampleError("corrupt_data", f"header card {name} must be an integer, got {value!r:.60}")
         return value
 
     def number(self, name: str, default: float) -> float:
-        """The number of card ``name``. Raises SampleError."""
+        """Number of card ``name``. Raises SampleError if the card holds something else."""
         value = self.cards.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise SampleError("corrupt_data", f"header card {name} must be a number, got {value!r:.60}")
         return float(value)
 
     def extents(self, prefix: str = "") -> tuple[int, ...]:
-        """NAXISn, the last first: as arrays in C order have them. Raises SampleError."""
+        """Shape of the array in C order: NAXISn, the last axis first. Raises SampleError."""
         count = self.integer(prefix + "NAXIS")
         if not 0 <= count <= 999:
             raise SampleError("corrupt_data", f"{prefix}NAXIS is {count}")
@@ -71,7 +73,7 @@ class Hdu:
 
 
 def read_hdus(data: memoryview) -> Iterator[Hdu]:
-    """The headers of a file, in their order. Raises SampleError."""
+    """Iterate over the headers of a file, in their order. Raises SampleError."""
     at = 0
     for number in range(_MOST_HDUS):
         if at > len(data):
@@ -79,7 +81,7 @@ def read_hdus(data: memoryview) -> Iterator[Hdu]:
         if len(data) - at < _BLOCK and number:
             return
         if number == 0 and bytes(data[:6]) != b"SIMPLE":
-            raise SampleError("not_an_image", "is no FITS file: it does not begin with SIMPLE")
+            raise SampleError("not_an_image", "is not a FITS file: it does not begin with SIMPLE")
         cards, at = _header(data, at)
         hdu = Hdu(cards, at, 0)
         extents = hdu.extents()
@@ -135,9 +137,8 @@ def _value(text: str) -> Value:
 
 
 def read_image(data: memoryview, hdu: Hdu) -> npt.NDArray[Any]:
-    """The pixels of an HDU as a C-contiguous array of the machine's byte order, scaled by BSCALE and BZERO: unsigned
-    integers where these say so, else float32, or float64 where the stored type has 32 bits and more. Raises
-    SampleError."""
+    """Pixels of an HDU as a C-contiguous array of native byte order, scaled by BSCALE and BZERO: unsigned integers if
+    these imply them, else float32, or float64 if the stored type has 32 bits or more. Raises SampleError."""
     if hdu.cards.get("ZIMAGE") is True:
         stored = _tiles(data, hdu)
     else:
@@ -169,16 +170,16 @@ def read_image(data: memoryview, hdu: Hdu) -> npt.NDArray[Any]:
 
 
 def _tiles(data: memoryview, hdu: Hdu) -> npt.NDArray[Any]:
-    """An image that is stored as a table of compressed tiles (section 10). Raises SampleError."""
+    """Decode an image that is stored as a table of compressed tiles (section 10). Raises SampleError."""
     extents = hdu.extents("Z")
     bits = hdu.integer("ZBITPIX")
     if bits not in (8, 16, 32) or "ZSCALE" in {v for k, v in hdu.cards.items() if k.startswith("TTYPE")}:
-        raise SampleError("unsupported", "compressed images are read where they hold integers of 8, 16 or 32 bits")
+        raise SampleError("unsupported", "compressed images are supported if they hold integers of 8, 16 or 32 bits")
     if not extents or math.prod(extents) == 0:
         raise SampleError("bad_shape", "the HDU has no pixels")
     method = hdu.cards.get("ZCMPTYPE")
     if method not in ("RICE_1", "RICE_ONE", "GZIP_1", "GZIP_2", "NOCOMPRESS"):
-        raise SampleError("unsupported", f"compression {method!r} is not known here; RICE_1, GZIP_1 and GZIP_2 are")
+        raise SampleError("unsupported", f"compression {method!r} is not supported; RICE_1, GZIP_1 and GZIP_2 are")
     column, wide, row_bytes = _column(hdu)
     ndim = len(extents)
     tile = tuple(hdu.integer(f"ZTILE{k}", extents[-1] if k == 1 else 1) for k in range(ndim, 0, -1))
@@ -209,7 +210,8 @@ def _tiles(data: memoryview, hdu: Hdu) -> npt.NDArray[Any]:
 
 
 def _column(hdu: Hdu) -> tuple[int, bool, int]:
-    """Where the descriptor of the compressed data stands in a row, whether it is of 64 bits, and the row's bytes."""
+    """Offset in a row of the compressed data's descriptor, whether the descriptor has 64 bits, and the row's size in
+    bytes."""
     widths = {"L": 1, "B": 1, "I": 2, "J": 4, "K": 8, "A": 1, "E": 4, "D": 8, "P": 8, "Q": 16}
     at = 0
     found: tuple[int, bool] | None = None
@@ -250,13 +252,14 @@ def _tile(
     if len(raw) != need:
         raise problem
     values = np.frombuffer(raw, np.uint8)
-    if method == "GZIP_2":  # the first bytes of all, then the second ones, ...
+    if method == "GZIP_2":  # first all first bytes of the elements, then all second bytes, ...
         values = np.ascontiguousarray(values.reshape(dtype.itemsize, count).T).reshape(-1)
     return values.view(dtype.newbyteorder(">")).astype(dtype)
 
 
 class _Images(FileSet):
-    """Files of images. The first that can be read says the types and numbers of dimensions of all."""
+    """Files of images, the source of `Fits`. The first readable file determines the dtypes and numbers of dimensions of
+    all."""
 
     def __init__(self, root: str | None, names: list[bytes], reader: Fits, *, only_files: bool) -> None:
         super().__init__(root, names, only_files=only_files)
@@ -315,23 +318,23 @@ class _Images(FileSet):
 class Fits(Reader, name="readers.fits"):
     """Read images of FITS files: ``file_root/*.fits`` and ``file_root/<folder>/*.fits``, or a list of files.
 
-    One output for each of ``hdu_indices``, in C order (NAXIS1 is last). BSCALE and BZERO are applied: unsigned integers
-    stay integers, other scales give floats. Tiles compressed by Rice's code or gzip are read where they hold integers.
-    Without ``dtypes`` an output has the type of the first file's data (DALI: UINT8).
+    One output per number in ``hdu_indices``, in C order (NAXIS1 is last). BSCALE and BZERO are applied: unsigned
+    integers stay integers, other scales give floats. Tiles compressed by Rice's code or gzip are supported if they hold
+    integers. Without ``dtypes`` an output has the dtype of the first file's data (DALI: UINT8).
     """
 
     aliases = ("experimental.readers.fits",)
     example = "{op: readers.fits, file_root: ./sky, hdu_indices: [2], out: images}"
     shuffles_list: ClassVar[bool] = True
 
-    file_root: Annotated[str | None, Arg("folder, or what relative names in a list start from")] = None
-    files: Annotated[tuple[str, ...] | None, Arg("names of files")] = None
+    file_root: Annotated[str | None, Arg("folder, or the base of relative names in a list")] = None
+    files: Annotated[tuple[str, ...] | None, Arg("paths of the files")] = None
     file_list: Annotated[str | None, Arg("text file with a name on every line")] = None
     file_filter: Annotated[str, Arg("pattern of file names below file_root")] = "*.fits"
     hdu_indices: Annotated[tuple[int, ...], Arg("HDUs to read, counted from 1; the first after the primary", ge=1)] = (
         2,
     )
-    dtypes: Annotated[tuple[DALIDataType, ...] | None, Arg("types of the outputs; values round and saturate")] = None
+    dtypes: Annotated[tuple[DALIDataType, ...] | None, Arg("dtypes of the outputs; values round and saturate")] = None
 
     def check(self) -> None:
         super().check()

@@ -1,6 +1,6 @@
-"""Tiles of compressed FITS images: Rice's code (FITS Standard 4.0, section 10.4.1)."""
+"""Compiled decoder of tiles of compressed FITS images: Rice's code (FITS Standard 4.0, section 10.4.1)."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type hints.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import numpy as np
 
 @numba.njit(nogil=True, cache=True)
 def rice(data, width, block, out):
-    """Decode a tile of len(out) integers of ``width`` bytes, differences in blocks of ``block``; is it whole?"""
+    """Decode a tile of len(out) integers of ``width`` bytes, coded as differences in blocks of ``block``. Return False
+    if the tile is truncated or corrupt."""
     bits = 3 if width == 1 else 4 if width == 2 else 5
     raw, most = 8 * width, (6 if width == 1 else 14 if width == 2 else 25)
     n = len(data)
@@ -20,7 +21,7 @@ def rice(data, width, block, out):
     last = np.int64(0)
     for k in range(width):
         last = (last << 8) | np.int64(data[k])
-    at, held, left = width, np.int64(0), 0  # `left` bits of `held` are still to be read
+    at, held, left = width, np.int64(0), 0  # the lowest `left` bits of `held` are still to be read
     modulus, half = np.int64(1) << raw, np.int64(1) << (raw - 1)
     i = 0
     while i < len(out):
@@ -35,7 +36,7 @@ def rice(data, width, block, out):
             if split >= 0:
                 zeros, need = np.int64(0), raw
                 if split < most:
-                    while True:  # so many zeros, then a one
+                    while True:  # count zeros up to the next one
                         if left == 0:
                             if at >= n:
                                 return False

@@ -1,4 +1,4 @@
-"""readers.listing: samples that the writer `files` wrote, by its listings."""
+"""readers.listing: read samples that the writer `files` wrote, through its listings."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ _NUMBERS: dict[str, tuple[DALIDataType, Any]] = {
     "float": (DALIDataType.FLOAT, np.float32),
 }
 _PREFIX = "field:"
-"""Start of the keys of numbers in a line; the rest is the field's name."""
+"""Prefix of a number field's key in a line; the rest is the field's name."""
 
 
 def lines_of(path: str) -> list[dict[str, Any]]:
-    """The lines of a listing: ``key``, ``files`` and numbers. Raises JobError with the line that is wrong."""
+    """Parse a listing. Return its lines, each with ``key``, ``files`` and numbers. Raises JobError that names a
+    malformed line."""
     try:
         lines = Path(local_copy(path)).read_bytes().splitlines()
     except OSError as e:
@@ -52,12 +53,12 @@ def lines_of(path: str) -> list[dict[str, Any]]:
 
 
 def _is_below(names: list[str]) -> bool:
-    """Whether files lie in the listing's folder, so that a listing from anybody reads nothing else."""
+    """Whether all files lie below the listing's folder: a listing of unknown origin must not read any others."""
     return not any(part in ("", ".", "..") for name in names for part in name.split("/"))
 
 
 class _ListedFiles:
-    """The samples of all listings, by number."""
+    """The samples of all listings, by number. `Listing.open` creates it; see `Source` for its methods and threads."""
 
     def __init__(self, reader: Listing) -> None:
         paths = expand(one_or_more(reader.path))
@@ -111,7 +112,7 @@ class _ListedFiles:
         return whole.hexdigest()
 
     def inventory(self) -> InventoryEntries:
-        """The listings."""
+        """Inventory of the listings."""
         stats = [os.stat(local_copy(p)) for p in self._paths]
         state = {"size": np.array([s.st_size for s in stats]), "modified": np.array([s.st_mtime_ns for s in stats])}
         return InventoryEntries(b"\0".join(map(os.fsencode, self._paths)), state, self._files.counts)
@@ -132,17 +133,19 @@ class _ListedFiles:
 
 
 class Listing(JoiningReader, name="readers.listing"):
-    """Read what the writer ``files`` wrote, by its listings: a sample for each line, with its key, files and numbers.
+    """Read samples that the writer ``files`` wrote, through its listings: one sample per line, with its key, files and
+    numbers.
 
-    Outputs: one per field. ``bytes`` gives the content of the sample's file for it (uint8, 1-D), ``int`` and ``float``
-    the number in the line (int64 or float32, shape (1,)). A line whose files are not those of the fields is rejected.
+    Outputs: one per field. ``bytes`` gives the content of the sample's file for that field (uint8, 1-D), ``int`` and
+    ``float`` the number in the line (int64 or float32, shape (1,)). A line whose files do not match the fields is
+    rejected.
     """
 
     example = "{op: readers.listing, path: out/*.jsonl, fields: {image: bytes, label: int}, out: [jpegs, labels]}"
 
-    path: Annotated[str | tuple[str, ...], Arg("listings (<shard>.jsonl), or patterns of them")]
+    path: Annotated[str | tuple[str, ...], Arg("listings (<shard>.jsonl), or patterns that match them")]
     fields: Annotated[
-        dict[str, Any], Arg("name: bytes, int or float, for all fields in the order in which they were written")
+        dict[str, Any], Arg("types of all fields, in the order in which they were written: {name: bytes, int or float}")
     ]
 
     @property
@@ -158,7 +161,7 @@ class Listing(JoiningReader, name="readers.listing"):
         if not one_or_more(self.path) or any(not p or "\0" in p for p in one_or_more(self.path)):
             raise SpecError("path names no listing")
         if not self.fields:
-            raise SpecError("fields is empty; name those that were written")
+            raise SpecError("fields is empty; name the fields that were written")
         for name, kind in self.fields.items():
             if kind not in ("bytes", *_NUMBERS):
                 raise SpecError(f"field {name!r} must be bytes, int or float, got {kind!r}")

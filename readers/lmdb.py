@@ -1,7 +1,7 @@
-"""readers.lmdb, readers.caffe, readers.caffe2: records of LMDB databases, whole or taken apart by a schema.
+"""readers.lmdb, readers.caffe, readers.caffe2: read records of LMDB databases, whole or parsed by a schema.
 
-The database is read without the LMDB library: pages are walked once, values are views of the mapped file. It must not
-be written to while it is read.
+The database is read without the LMDB library: its pages are scanned once, and values are views of the mapped file.
+Nothing may write to the database meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .records.example import RecordParser, Wire, declared
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_VERSION = 1  # of the cached index
+_VERSION = 1  # version of the cached index's layout
 _BLOCK = 1 << 16
 _THREADS = 16
 _MAGIC, _EMPTY = 0xBEEFC0DE, 2**64 - 1
@@ -50,8 +50,8 @@ class _Meta:
 
 
 def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
-    """Raises JobError where there is no meta page, or only one: the lost one may be that of the last commit, whose
-    records the other does not have (LMDB refuses such a file too)."""
+    """Find the newest meta page. Raises JobError if there is no meta page, or only one: the lost one may be that of the
+    last commit, whose records the other does not have (LMDB also refuses such a file)."""
     found: list[_Meta] = []
     problem = "no page is a meta page of LMDB"
     for page_size in (4096, 8192, 16384, 32768, 65536, 2048, 1024, 512):  # the second meta page is the second page
@@ -64,7 +64,7 @@ def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
                 continue
             if version != 1:
                 problem = (
-                    f"its format is {version}; only format 1 (LMDB 0.9) is known; copy it with LMDB 0.9's mdb_copy"
+                    f"its format is {version}; only format 1 (LMDB 0.9) is supported; copy it with LMDB 0.9's mdb_copy"
                 )
                 continue
             (pad,) = struct.unpack_from("<I", page, 40)
@@ -114,24 +114,24 @@ def _walk(mapped: Mapped, i: int) -> tuple[I64, int]:
 
 
 def _inside(rows: I64, size: int) -> bool:
-    """A cached index points only into its file."""
+    """Whether the rows of a cached index are inside their file."""
     low, lengths = rows[:, [0, 2]], rows[:, [1, 3]]
     good = (low >= 0) & (lengths >= 0) & (low <= size) & (lengths <= size - low)
     return bool((good.all(axis=1) | (rows[:, 4] == 2)).all())
 
 
 class Schema(Protocol):
-    """Takes the values of records apart."""
+    """A parser of the values of records into outputs."""
 
     specs: tuple[Spec, ...]
 
     def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: Mask) -> tuple[Batch, ...]:
-        """One batch an output from ``data[offsets[i] : offsets[i] + sizes[i]]``; see `RecordParser.parse`."""
+        """Return one batch per output from ``data[offsets[i] : offsets[i] + sizes[i]]``; see `RecordParser.parse`."""
         ...
 
 
 class _LmdbRecords:
-    """The records of all databases, by number."""
+    """The records of all databases, by number; the source of `LMDB`, `Caffe` and `Caffe2`."""
 
     def __init__(
         self, path: str | tuple[str, ...], schema: Schema, keys: tuple[str, ...] | None = None, prefixed: bool = True
@@ -160,7 +160,7 @@ class _LmdbRecords:
             raise JobError(message if whole else f"{files[file]}: byte {int(self._rows[0, 2])}: {message}")
 
     def _walked(self, i: int) -> tuple[I64, int, str]:
-        """A database that cannot be read at all becomes one record, which is rejected."""
+        """Scan database ``i``. One that cannot be read at all becomes a single record, which is rejected."""
         try:
             return *_walk(self._mapped, i), ""
         except JobError as e:
@@ -189,7 +189,7 @@ class _LmdbRecords:
         return Origin(key, self.folders[file], record, value, named)
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some records, as `origin` gives them, in UTF-8."""
+        """Keys of the records ``index``, as `origin` returns them, in UTF-8."""
         files, rows, data = self._files.files(index), self._rows[index], self._mapped.data
         starts = (np.asarray(self._starts, np.int64)[files] + rows[:, 0]).tolist()
         sizes = rows[:, 1].tolist()
@@ -213,7 +213,7 @@ class _LmdbRecords:
         )
 
     def close(self) -> None:
-        """The files stay mapped until the last batch that shows them is gone."""
+        """Do nothing: the files stay mapped until the last batch that is a view of them is gone."""
 
     def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
         from . import lmdb_cpu as cpu
@@ -258,7 +258,7 @@ class _LmdbRecords:
 
 
 class Raw:
-    """The value's bytes."""
+    """Schema of the values' bytes as they are."""
 
     specs: tuple[Spec, ...] = (Spec((None,), DALIDataType.UINT8),)
 
@@ -267,7 +267,7 @@ class Raw:
 
 
 class Features:
-    """Features of tf.train.Example or MessagePack."""
+    """Schema of features of tf.train.Example or MessagePack."""
 
     def __init__(self, features: dict[str, Any], wire: Wire) -> None:
         self._parser = RecordParser.of(declared(features), wire)
@@ -278,7 +278,7 @@ class Features:
 
 
 class Datum:
-    """Caffe's Datum: image and label."""
+    """Schema of Caffe's Datum: image and label."""
 
     def __init__(self, image: bool = True, label: bool = True, encoded: bool = True) -> None:
         self.image, self.label, self.encoded = image, label, encoded
@@ -294,7 +294,7 @@ class Datum:
         cpu.read_datums(data, offsets, sizes, found, status)
         nbytes = found[:, cpu.DATA_STOP] - found[:, cpu.DATA]
         extents = found[:, cpu.CHANNELS : cpu.WIDTH + 1]
-        # products of numbers that are not sizes must not wrap around to something that looks right
+        # products of numbers that are not sizes must not wrap around to a plausible size
         sane = ((extents > 0) & (extents <= MAX_RECORD)).all(axis=1)
         fits = sane & (np.prod(extents.astype(np.float64), axis=1) == nbytes)
         odd = status != cpu.OK
@@ -336,13 +336,13 @@ class Datum:
 
 
 class Tensors:
-    """Caffe2's TensorProtos: image, label by ``label_type``, further tensors, boxes."""
+    """Schema of Caffe2's TensorProtos: image, label by ``label_type``, further tensors, boxes."""
 
     def __init__(
         self, label_type: int, num_labels: int, additional: int, bbox: bool, image: bool, encoded: bool
     ) -> None:
         self._label_type, self._num_labels, self._encoded, self._image = label_type, num_labels, encoded, image
-        self._labels = {0: 1, 1: 1, 2: 1, 3: 2, 4: 0}[label_type]  # tensors that make up the label
+        self._labels = {0: 1, 1: 1, 2: 1, 3: 2, 4: 0}[label_type]  # number of tensors that make up the label
         self._further = additional + bbox
         self._additional = additional
         pixels = Spec((None, None, None), DALIDataType.UINT8, "HWC")
@@ -447,22 +447,20 @@ class Tensors:
 class LMDB(JoiningReader, name="readers.lmdb"):
     """Read the records of LMDB databases, in the order of their keys.
 
-    Outputs by ``schema``: raw gives the value's bytes; datum bytes and label; example and msgpack one output a feature.
-    Features of msgpack are the entries of a map by name, or of an array by number ("0", "1").
+    Outputs by ``schema``: raw gives the value's bytes; datum gives bytes and label; example and msgpack give one output
+    per feature. Features of msgpack are the entries of a map by name, or of an array by number ("0", "1").
     """
 
     maps_files = True
     example = "{op: readers.lmdb, path: ./train_lmdb, schema: datum, out: [jpegs, labels]}"
 
     path: Annotated[str | tuple[str, ...], Arg("database folders or files, or patterns of them")]
-    schema: Annotated[Literal["raw", "datum", "example", "msgpack"], Arg("what a value is")] = "raw"
-    features: Annotated[dict[str, Any] | None, Arg("of schemas example and msgpack, as in readers.tfrecord")] = None
-    keys: Annotated[tuple[str, ...] | None, Arg("patterns of keys to read, for databases that hold other things")] = (
-        None
-    )
-    encoded: Annotated[bool, Arg("schema datum: images are encoded files; false: raw pixels, given as CHW")] = True
+    schema: Annotated[Literal["raw", "datum", "example", "msgpack"], Arg("format of the values")] = "raw"
+    features: Annotated[dict[str, Any] | None, Arg("for example and msgpack: features, as in readers.tfrecord")] = None
+    keys: Annotated[tuple[str, ...] | None, Arg("patterns of the keys to read; None for all records")] = None
+    encoded: Annotated[bool, Arg("schema datum: images are encoded files; false: raw pixels, CHW")] = True
     prefix_keys: Annotated[
-        bool, Arg("put the database's name before the keys of several; false: their keys differ already")
+        bool, Arg("put the database's name before each key if there are several; false: their keys differ already")
     ] = True
 
     def _schema(self) -> Schema:
@@ -495,8 +493,8 @@ class LMDB(JoiningReader, name="readers.lmdb"):
 class Caffe(Reader, name="readers.caffe"):
     """Read images and labels from Caffe's LMDBs (Datum).
 
-    Outputs: bytes (uint8, 1-D) and label (int32, shape (1,)). Raw pixels (``encoded: false``) are given as Caffe stores
-    them, CHW; DALI calls the same bytes HWC.
+    Outputs: bytes (uint8, 1-D) and label (int32, shape (1,)). Raw pixels (``encoded: false``) keep Caffe's layout, CHW;
+    DALI labels the same bytes HWC.
     """
 
     maps_files = True
@@ -504,9 +502,9 @@ class Caffe(Reader, name="readers.caffe"):
     example = "{op: readers.caffe, path: ./train_lmdb, random_shuffle: true, out: [jpegs, labels]}"
 
     path: Annotated[str | tuple[str, ...], Arg("database folders or files, or patterns of them")]
-    image_available: Annotated[bool, Arg("give the image")] = True
-    label_available: Annotated[bool, Arg("give the label")] = True
-    encoded: Annotated[bool, Arg("images are encoded files; false: raw pixels, given as CHW")] = True
+    image_available: Annotated[bool, Arg("output the image")] = True
+    label_available: Annotated[bool, Arg("output the label")] = True
+    encoded: Annotated[bool, Arg("images are encoded files; false: raw pixels, CHW")] = True
 
     def _schema(self) -> Datum:
         return Datum(self.image_available, self.label_available, self.encoded)
@@ -515,7 +513,7 @@ class Caffe(Reader, name="readers.caffe"):
         super().check()
         check_path(self.path)
         if not self.image_available and not self.label_available:
-            raise SpecError("gives nothing: neither image_available nor label_available is true")
+            raise SpecError("has no output: set image_available or label_available to true")
 
     @property
     def num_outputs(self) -> int:
@@ -532,8 +530,8 @@ class Caffe2(Reader, name="readers.caffe2"):
     """Read tensors from Caffe2's LMDBs (TensorProtos).
 
     Outputs: image bytes (uint8, 1-D), label, then ``additional_inputs`` tensors and the box. ``label_type``: 0 one
-    integer; 1 which of num_labels are set (0 or 1 each); 2 integers as they stand; 3 weights of some of num_labels;
-    4 none.
+    integer; 1 the labels of num_labels that are set (0 or 1 each); 2 integers as stored; 3 weights of some of
+    num_labels; 4 none.
     """
 
     maps_files = True
@@ -542,11 +540,11 @@ class Caffe2(Reader, name="readers.caffe2"):
 
     path: Annotated[str | tuple[str, ...], Arg("database folders or files, or patterns of them")]
     label_type: Annotated[int, Arg("how the label is stored", ge=0, le=4)] = 0
-    num_labels: Annotated[int, Arg("labels that there are, for types 1 and 3", ge=1)] = 1
+    num_labels: Annotated[int, Arg("number of labels, for types 1 and 3", ge=1)] = 1
     additional_inputs: Annotated[int, Arg("further tensors after the label", ge=0, le=64)] = 0
     bbox: Annotated[bool, Arg("the last tensor is a box")] = False
     image_available: Annotated[bool, Arg("the first tensor is an image")] = True
-    encoded: Annotated[bool, Arg("images are encoded files; false: raw pixels, given as HWC")] = True
+    encoded: Annotated[bool, Arg("images are encoded files; false: raw pixels, HWC")] = True
 
     def _schema(self) -> Tensors:
         return Tensors(self.label_type, self.num_labels, self.additional_inputs, self.bbox, self.image_available,
@@ -556,7 +554,7 @@ class Caffe2(Reader, name="readers.caffe2"):
         super().check()
         check_path(self.path)
         if not self._schema().specs:
-            raise SpecError("gives nothing: no image, no label, no further tensor")
+            raise SpecError("has no output: ask for an image, a label or further tensors")
 
     @property
     def num_outputs(self) -> int:

@@ -1,7 +1,7 @@
-"""The pages of an LMDB file, walked without the library and without trusting them.
+"""Compiled loops that scan the pages of an LMDB file, without the LMDB library and without trusting the pages.
 
 Format: LMDB 0.9 (mdb.c of OpenLDAP: MDB_page, MDB_node, MDB_meta, MDB_db), 64-bit little-endian. Only the main database
-is walked; nothing is read outside the file, and no page twice, so that the walk ends whatever the pages say.
+is scanned; nothing is read outside the file, and no page twice, so that the scan ends whatever the pages say.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numba
 import numpy as np
 
 BRANCH, LEAF = 1, 2  # page flags
-BIG, SUB, DUP = 1, 2, 4  # node flags: value on pages of its own, a database, several values
+BIG, SUB, DUP = 1, 2, 4  # node flags: value on pages of its own; a database; several values
 _PAGE_HEADER, _NODE_HEADER = 16, 8
 MAX_DEPTH = 32
 
 # kinds of an entry
 GOOD = 0
-BAD_NODE = 1  # a record whose key or value lies outside the file
+BAD_NODE = 1  # a record whose key or value is outside the file
 BAD_PAGE = 2  # not a page: its records are lost
 NOT_PLAIN = 3  # a named database, or a key with several values
-BAD_OVERFLOW = 4  # found when read: the pages of the value are not marked as such
+BAD_OVERFLOW = 4  # found when read: the pages of the value are not marked as overflow pages
 
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
@@ -34,7 +34,7 @@ def _unsigned(data: Any, at: Any, nbytes: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _is_page(data: Any, at: Any, page_size: Any, number: Any) -> Any:
-    """A branch or leaf page that says it is number ``number``, its node table inside."""
+    """Whether this is a branch or leaf page that holds its own number ``number`` and all of its node table."""
     flags = _unsigned(data, at + 10, 2)
     lower, upper = _unsigned(data, at + 12, 2), _unsigned(data, at + 14, 2)
     kind = flags & 0xF
@@ -51,10 +51,12 @@ def _is_page(data: Any, at: Any, page_size: Any, number: Any) -> Any:
     "int64(uint8[::1], int64, int64, int64, int64, uint8[::1], int64[:, ::1], int64[::1])", nogil=True, cache=True
 )
 def walk(data: Any, start: Any, size: Any, page_size: Any, root: Any, visited: Any, out: Any, stack: Any) -> Any:
-    """Rows (key offset, key size, value offset, value size, kind) in the order of the tree, as many as ``out`` holds.
+    """Fill ``out`` with rows (key offset, key size, value offset, value size, kind) in the order of the tree, as many
+    as it holds. Return their number.
 
-    The file is ``data[start : start + size]``; offsets count from there. ``stack`` keeps where the walk is: depth,
-    then page and next node of each level; zeros at first, to be handed in again until fewer rows than fit come back.
+    The file is ``data[start : start + size]``; offsets count from its start. ``stack`` keeps the scan's state: depth,
+    then page and next node of each level. It is all zeros at first; call again with it until fewer rows than fit are
+    returned.
     """
     pages = size // page_size
     rows = 0
@@ -118,9 +120,10 @@ def walk(data: Any, start: Any, size: Any, page_size: Any, root: Any, visited: A
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def check_overflow(data: Any, starts: Any, page_sizes: Any, offsets: Any, sizes: Any, kinds: Any) -> None:
-    """Values that begin after a page header must be on overflow pages, and those as many as the value needs.
+    """Check that values that begin right after a page header are on overflow pages, and on enough of them; else set
+    BAD_OVERFLOW.
 
-    ``offsets`` count from the file's start. Values inside leaf pages never begin at a page's first node place.
+    ``offsets`` count from the file's start. Values inside leaf pages never begin at a page's first node.
     """
     for i in range(len(offsets)):
         inside = offsets[i] % page_sizes[i]

@@ -1,4 +1,4 @@
-"""readers.mxnet: images and labels of MXNet's RecordIO files."""
+"""readers.mxnet: read images and labels of MXNet's RecordIO files."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from .join.reader import JoiningReader
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 
-_VERSION = 1  # of the cached index
+_VERSION = 1  # version of the cached index's layout
 _BLOCK = 1 << 16
 _EXACT = 1 << 24
-"""Largest number up to which float32 holds every whole number."""
+"""Largest n for which float32 holds all whole numbers up to n."""
 _THREADS = 16
 _COLUMNS = 4
-_START, _SIZE, _PARTS, _KIND = range(_COLUMNS)  # as in recordio_cpu
+_START, _SIZE, _PARTS, _KIND = range(_COLUMNS)  # equal to the constants of recordio_cpu
 
 
 class _RecordIORecords:
-    """The records of all files, by number. Places count from the start of the mapping."""
+    """The records of all files, by number; the source of `MXNet`. Offsets count from the start of the mapping."""
 
     def __init__(self, reader: MXNet) -> None:
         paths = expand(one_or_more(reader.path))
@@ -66,7 +66,7 @@ class _RecordIORecords:
         return Origin(f"{self._names[file]}/{record:08d}", self._mapped.paths[file], record, offset)
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some records, as `origin` gives them, in UTF-8."""
+        """Keys of the records ``index``, as `origin` returns them, in UTF-8."""
         return self._files.numbered(self._names, index)
 
     def fingerprint(self) -> str:
@@ -76,7 +76,7 @@ class _RecordIORecords:
         return self._mapped.inventory(self._names, self._files.counts)
 
     def close(self) -> None:
-        """The files stay mapped until the last batch that shows them is gone."""
+        """Do nothing: the files stay mapped until the last batch that is a view of them is gone."""
 
     def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
         from . import recordio_cpu as cpu
@@ -90,13 +90,13 @@ class _RecordIORecords:
         return "corrupt_record", f"the record is no image record: its {size} bytes do not hold the labels that they say"
 
     def _headers(self, rows: I64, kinds: I64, sizes: I64, staging: Callable[[int], U8]) -> tuple[U8, I64, I64]:
-        """The memory that holds some records, their begins in it, and the flags of their headers. ``kinds`` of those
-        without a header are set. Records in parts are put together in memory from ``staging``."""
+        """Return the memory that holds some records, their offsets in it, and the flags of their headers. Sets
+        ``kinds`` of records without a header. Records in several parts are joined in memory from ``staging``."""
         from . import recordio_cpu as cpu
 
         data, at = self._mapped.data, rows[:, _START] + 8
         if bool(((rows[:, _PARTS] > 1) & (kinds == cpu.GOOD)).any()):
-            # so is their batch, which can only show one array
+            # the whole batch is copied, because it can be a view of one array only
             room = np.where(kinds == cpu.GOOD, (sizes + 15) // 16 * 16, 0)
             at = np.cumsum(room) - room
             data = staging(int(room.sum()))
@@ -106,7 +106,8 @@ class _RecordIORecords:
         return data, at, flags
 
     def labels(self, low: int, high: int) -> tuple[npt.NDArray[np.float32], I64]:
-        """The labels of records [low, high), one after the other, and how many each has (none if it is damaged)."""
+        """Labels of records [low, high), one after the other, and the number of each record's labels (0 if it is
+        damaged)."""
         from . import recordio_cpu as cpu
 
         rows = self._rows[low:high].copy()
@@ -148,7 +149,7 @@ class _RecordIORecords:
 
 
 def _labels(data: U8, at: I64, flags: I64, kinds: I64) -> tuple[npt.NDArray[np.float32], I64, I64]:
-    """The labels of records, where each record's begin, and how many it has."""
+    """Labels of records, the offset of each record's labels, and their number."""
     from . import recordio_cpu as cpu
 
     counts = np.where(kinds == cpu.GOOD, np.maximum(flags, 1), 0)
@@ -159,7 +160,7 @@ def _labels(data: U8, at: I64, flags: I64, kinds: I64) -> tuple[npt.NDArray[np.f
 
 
 def labels_of(paths: Sequence[str]) -> tuple[int, bool, bool]:
-    """The number of records, whether all their labels are whole numbers, and whether some record has several. Raises
+    """Number of records, whether all labels are whole numbers, and whether some record has several labels. Raises
     JobError."""
     records = MXNet(path=tuple(paths)).open_records()
     whole, several = True, False
@@ -171,7 +172,7 @@ def labels_of(paths: Sequence[str]) -> tuple[int, bool, bool]:
 
 
 def _index(mapped: Mapped, i: int) -> I64:
-    """The rows of file ``i``: from the cache, or by walking the file."""
+    """Rows of file ``i``: from the cached index, or by scanning the file."""
     from .recordio_cpu import LOST, walk
 
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
@@ -196,13 +197,13 @@ def _index(mapped: Mapped, i: int) -> I64:
 
 
 def framed(path: str) -> I64:
-    """Where the records of the file ``path`` begin. Raises JobError for a damaged file, or one that is no RecordIO."""
+    """Offsets of the records of the file ``path``. Raises JobError if the file is damaged or is not RecordIO."""
     mapped = Mapped([path])
     rows = _index(mapped, 0)
     starts: I64 = rows[:, _START] - mapped.starts[0]
     wrong = np.flatnonzero(rows[:, _KIND] != 0)
     if len(wrong):
-        raise JobError(f"{path}: what lies at byte {starts[wrong[0]]} is damaged, or no record of RecordIO's")
+        raise JobError(f"{path}: the bytes from {starts[wrong[0]]} on are damaged, or are not a RecordIO record")
     return starts
 
 
@@ -220,7 +221,8 @@ def _located(mapped: Mapped, i: int, starts: I64) -> I64:
 
 
 def _listed(path: str, mapped: Mapped, i: int) -> I64:
-    """An index as im2rec and rec2idx write it: lines of key and offset. The order is that of offsets, as in DALI."""
+    """Read an index as im2rec and rec2idx write it: lines of key and offset. Records are ordered by offset, as in
+    DALI."""
     size = int(mapped.sizes[i])
     try:
         lines = Path(local_copy(path)).read_bytes().splitlines()
@@ -250,7 +252,7 @@ class MXNet(JoiningReader, name="readers.mxnet"):
     aliases = ("mxnet_reader", "readers._mxnet")
     example = "{op: readers.mxnet, path: train.rec, index_path: train.idx, random_shuffle: true, out: [jpegs, labels]}"
 
-    path: Annotated[str | tuple[str, ...], Arg("files, or patterns of files")]
+    path: Annotated[str | tuple[str, ...], Arg("files, or patterns that match them")]
     index_path: Annotated[str | tuple[str, ...] | None, Arg("index of each file: lines of key and offset")] = None
 
     @property

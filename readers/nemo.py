@@ -1,4 +1,4 @@
-"""readers.nemo_asr: speech with its text, from manifests of NVIDIA NeMo: a JSON object on every line."""
+"""readers.nemo_asr: read speech with its transcript, from manifests of NVIDIA NeMo: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from .file import FileSet, scalars
 
 I64 = npt.NDArray[np.int64]
 
-_WORK = 16  # to decode a byte takes as long as to copy so many
+_WORK = 16  # decoding a byte takes as long as copying this many
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of a manifest."""
+    """One line of a manifest."""
 
     path: str
     offset: float
     duration: float
-    """Seconds; 0 where it is not given."""
+    """Seconds to read; 0 if the manifest does not say: all from ``offset`` on."""
     text: str
 
 
@@ -52,11 +52,11 @@ def _seconds(value: Any, name: str) -> float:
 
 
 def _entry(line: str) -> Entry:
-    """Raises ValueError with what is wrong."""
+    """Parse a line. Raises ValueError that says what is wrong."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as e:
-        raise ValueError(f"is no JSON: {str(e)[:200]}") from None
+        raise ValueError(f"is not JSON: {str(e)[:200]}") from None
     if not isinstance(found, dict):
         raise ValueError(f"needs a JSON object, got {line[:80]!r}")
     path, text = found.get("audio_filepath"), found.get("text", "")
@@ -70,8 +70,8 @@ def _entry(line: str) -> Entry:
 
 
 def read_manifest(path: str) -> list[Entry]:
-    """The entries of a manifest. Names that are not absolute start from the working directory, or, where the first of
-    them is not there, from the manifest's folder. Raises JobError with the line that is wrong."""
+    """Read the entries of a manifest. Relative paths start from the working directory, or, if the first of them does
+    not exist there, from the manifest's folder. Raises JobError that names a malformed line."""
     try:
         lines = Path(local_copy(path)).read_text(encoding="utf-8").split("\n")
     except OSError as e:
@@ -88,12 +88,12 @@ def read_manifest(path: str) -> list[Entry]:
     folder = os.path.dirname(path)
     relative = next((e.path for e in entries if not os.path.isabs(e.path)), None)
     if folder and relative is not None and not os.path.exists(relative):
-        entries = [replace(e, path=os.path.join(folder, e.path)) for e in entries]  # absolute names stay
+        entries = [replace(e, path=os.path.join(folder, e.path)) for e in entries]  # absolute paths stay
     return entries
 
 
 class _Speech:
-    """The entries that are left, and their files."""
+    """The entries within the duration limits, and their files; the source of `NemoAsr`."""
 
     groups: I64 | None = None
 
@@ -141,10 +141,10 @@ class _Speech:
         return tuple(out)
 
     def _decoded(self, ctx: Context, encoded: Batch, which: I64) -> tuple[Batch, Batch]:
-        """The signals, and the rates of the files, decoded by idle threads."""
+        """Decode the audio in idle threads. Return the signals, and the sampling rates of the files in Hz."""
         done: dict[int, tuple[Context, Batch]] = {}
         own = np.zeros(len(which), np.float32)
-        refused = {r.slot for r in ctx.rejects}
+        rejected = {r.slot for r in ctx.rejects}
 
         def decode(low: int, high: int) -> None:
             part = slice(low, high)
@@ -157,23 +157,23 @@ class _Speech:
         spread(ctx, len(which), len(encoded.data) * _WORK, decode)
         parts = [done[low] for low in sorted(done)]
         for ctx_, _ in parts:
-            ctx.rejects += [r for r in ctx_.rejects if r.slot not in refused]
+            ctx.rejects += [r for r in ctx_.rejects if r.slot not in rejected]
         audio = concat([signals for _, signals in parts], ctx.samples, ctx.allocate)
         return audio, Batch.from_dense(own, "", ctx.samples)
 
 
 def hash_of(value: object) -> int:
-    """63 bits that tell values apart, the same in every process."""
+    """A hash of 63 bits, which is equal in every process."""
     return int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:8], "little") >> 1
 
 
 class NemoAsr(Reader, name="readers.nemo_asr"):
-    """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with
-    ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted).
+    """Read speech with its transcript from manifests of NVIDIA NeMo: each line is a JSON object with
+    ``audio_filepath``, and optionally ``text``, ``offset`` and ``duration`` (in seconds, of the segment to read).
 
-    Outputs: the signal, as `decoders.audio` gives it; the sampling rate of the file, before resampling (FLOAT, a
-    scalar); the text (uint8, UTF-8); and with ``read_idxs`` the number of the entry, counted after those that
-    ``min_duration`` and ``max_duration`` leave out (INT64, shape (1,)).
+    Outputs: the signal, as `decoders.audio` returns it; the sampling rate of the file in Hz, before resampling (FLOAT,
+    a scalar); the text (uint8, UTF-8); and with ``read_idxs`` the index of the entry among the entries within
+    ``min_duration`` and ``max_duration`` (INT64, shape (1,)).
     """
 
     aliases = ("nemo_asr_reader",)
@@ -183,22 +183,22 @@ class NemoAsr(Reader, name="readers.nemo_asr"):
     shuffles_list: ClassVar[bool] = True
     locations: ClassVar[tuple[str, ...]] = (*Reader.locations, "manifest_filepaths")
 
-    manifest_filepaths: Annotated[tuple[str, ...], Arg("the manifests")]
-    read_sample_rate: Annotated[bool, Arg("output the sampling rate of the file")] = True
-    read_text: Annotated[bool, Arg("output the text")] = True
-    read_idxs: Annotated[bool, Arg("output the number of the entry")] = False
-    downmix: Annotated[bool, Arg("the mean over channels, as a signal (n,)")] = True
+    manifest_filepaths: Annotated[tuple[str, ...], Arg("paths of the manifests")]
+    read_sample_rate: Annotated[bool, Arg("also output the sampling rate of the file")] = True
+    read_text: Annotated[bool, Arg("also output the text")] = True
+    read_idxs: Annotated[bool, Arg("also output the index of the entry")] = False
+    downmix: Annotated[bool, Arg("output the mean over channels, as a signal (n,)")] = True
     dtype: Annotated[DALIDataType, Arg("FLOAT, INT16 or INT32")] = DALIDataType.FLOAT
-    sample_rate: Annotated[float, Arg("resample to this rate; 0 or less keeps that of the file")] = -1.0
-    quality: Annotated[float, Arg("of resampling, 0 to 100", ge=0, le=100)] = 50.0
-    parity: Annotated[Resampler, Arg(f"of resampling: {RESAMPLER}")] = "dali-run"
+    sample_rate: Annotated[float, Arg("resample to this rate in Hz; 0 or less keeps the rate of the file")] = -1.0
+    quality: Annotated[float, Arg("quality of resampling, 0 to 100", ge=0, le=100)] = 50.0
+    parity: Annotated[Resampler, Arg(f"resampler: {RESAMPLER}")] = "dali-run"
     min_duration: Annotated[float, Arg("leave out entries of a shorter duration, seconds", ge=0)] = 0.0
     max_duration: Annotated[float, Arg("leave out entries of a longer duration, seconds; 0 keeps all", ge=0)] = 0.0
     normalize_text: Annotated[bool | None, Arg("change the text", ignored="DALI does nothing with it either")] = None
 
     @property
     def decoder(self) -> Audio:
-        """The decoder of the files."""
+        """Decoder of the files' audio."""
         rate = max(self.sample_rate, 0.0)
         return Audio(downmix=self.downmix, dtype=self.dtype, quality=self.quality, parity=self.parity, sample_rate=rate)
 
@@ -224,8 +224,8 @@ class NemoAsr(Reader, name="readers.nemo_asr"):
         entries = [e for path in self.manifest_filepaths for e in read_manifest(path)]
         if not entries:
             raise JobError(f"{', '.join(self.manifest_filepaths)}: there are no entries")
-        least, longest = self.min_duration or -math.inf, self.max_duration or math.inf
-        left = [e for e in entries if least <= e.duration <= longest]
-        if not left:
+        shortest, longest = self.min_duration or -math.inf, self.max_duration or math.inf
+        within = [e for e in entries if shortest <= e.duration <= longest]
+        if not within:
             raise JobError(f"none of {len(entries)} entries has a duration of {self.min_duration:g} to {longest:g} s")
-        return _Speech(self, left)
+        return _Speech(self, within)

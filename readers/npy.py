@@ -1,4 +1,4 @@
-"""readers.numpy: arrays of .npy files, whole or a region of each."""
+"""readers.numpy: read arrays of .npy files, whole or a region of each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from .join.reader import JoiningReader
 
 I64 = npt.NDArray[np.int64]
 
-_HEADERS_KEPT = 4096
+_MAX_CACHED_HEADERS = 4096
 _LONGEST_HEADER = 1 << 14
 
 
 class _Arrays(FileSet):
-    """Files of arrays. The first that can be read says the type and the number of dimensions of all."""
+    """Files of arrays, the source of `Numpy`. The first readable file determines the dtype and number of dimensions of
+    all."""
 
     def __init__(self, root: str | None, names: list[bytes], reader: Numpy, *, only_files: bool) -> None:
         super().__init__(root, names, only_files=only_files)
@@ -46,13 +47,13 @@ class _Arrays(FileSet):
         raise JobError(f"no array can be read: {problem}")
 
     def _header(self, data: memoryview, size: int) -> NpyHeader:
-        """The header of a file of ``size`` bytes that starts with ``data``. Raises SampleError."""
+        """Parse the header of a file of ``size`` bytes that starts with ``data``. Raises SampleError."""
         length = int.from_bytes(data[8:10], "little") + 10 if bytes(data[6:7]) == b"\1" else _LONGEST_HEADER
         key = (bytes(data[: min(length, _LONGEST_HEADER)]), size)
         header = self._headers.get(key)
         if header is None:
             header = read_header(data, size)
-            if len(self._headers) >= _HEADERS_KEPT:
+            if len(self._headers) >= _MAX_CACHED_HEADERS:
                 self._headers.clear()
             self._headers[key] = header
         return header
@@ -62,10 +63,10 @@ class _Arrays(FileSet):
         n, ndim, itemsize = len(files), len(self._model.shape), self._dtype.itemsize
         shapes, at = np.zeros((n, ndim), np.int32), np.zeros(n, np.int64)
         fortran = np.zeros(n, np.bool_)
-        refused = {r.slot for r in ctx.rejects}
+        rejected = {r.slot for r in ctx.rejects}
         data: npt.NDArray[np.uint8] = files.data
         for i, (start, size) in enumerate(zip(files.offsets.tolist(), files.sizes.tolist(), strict=True)):
-            if int(ctx.samples.slot[i]) in refused:
+            if int(ctx.samples.slot[i]) in rejected:
                 continue
             try:
                 header = self._header(data[start : start + size].data, size)
@@ -75,7 +76,7 @@ class _Arrays(FileSet):
                 continue
             first = start + header.offset
             stop = first + itemsize * math.prod(header.shape)
-            if first % itemsize:  # an unusual header: move the elements to where they can be viewed
+            if first % itemsize:  # an unusual header: move the elements to an aligned address
                 data[start : start + stop - first] = data[first:stop].copy()
                 first, stop = start, start + stop - first
             if not header.dtype.isnative:
@@ -115,40 +116,40 @@ class _Arrays(FileSet):
 class Numpy(JoiningReader, name="readers.numpy"):
     """Read arrays from .npy files: ``file_root/*.npy`` and ``file_root/<folder>/*.npy``, or a list of files.
 
-    Booleans, integers and floats of either byte order; Fortran order is put into C order. All files share the type and
-    the number of dimensions of the first. Nothing is unpickled.
+    Elements are booleans, integers and floats of either byte order; arrays in Fortran order are converted to C order.
+    All files need the dtype and the number of dimensions of the first. Nothing is unpickled.
     """
 
     aliases = ("numpy_reader", "readers._numpy")
     example = "{op: readers.numpy, file_root: ./volumes, roi_start: [0, 16, 16], roi_shape: [64, 64, 64], out: volumes}"
     shuffles_list: ClassVar[bool] = True
 
-    file_root: Annotated[str | None, Arg("folder, or what relative names in a list start from")] = None
-    files: Annotated[tuple[str, ...] | None, Arg("names of files")] = None
+    file_root: Annotated[str | None, Arg("folder, or the base of relative names in a list")] = None
+    files: Annotated[tuple[str, ...] | None, Arg("paths of the files")] = None
     file_list: Annotated[str | None, Arg("text file with a name on every line")] = None
     file_filter: Annotated[str, Arg("pattern of file names below file_root")] = "*.npy"
     roi_start: Annotated[tuple[int, ...] | None, Arg("first element of the region", per_sample=True)] = None
-    roi_end: Annotated[tuple[int, ...] | None, Arg("element after the last", per_sample=True)] = None
-    roi_shape: Annotated[tuple[int, ...] | None, Arg("extents of the region", per_sample=True)] = None
-    rel_roi_start: Annotated[tuple[float, ...] | None, Arg("start, in parts of the extent", per_sample=True)] = None
-    rel_roi_end: Annotated[tuple[float, ...] | None, Arg("end, in parts of the extent", per_sample=True)] = None
-    rel_roi_shape: Annotated[tuple[float, ...] | None, Arg("shape, in parts of the extent", per_sample=True)] = None
-    roi_axes: Annotated[tuple[int, ...], Arg("axes that the region speaks of; all by default")] = ()
+    roi_end: Annotated[tuple[int, ...] | None, Arg("element after the last of the region", per_sample=True)] = None
+    roi_shape: Annotated[tuple[int, ...] | None, Arg("shape of the region", per_sample=True)] = None
+    rel_roi_start: Annotated[tuple[float, ...] | None, Arg("start, as fractions of the shape", per_sample=True)] = None
+    rel_roi_end: Annotated[tuple[float, ...] | None, Arg("end, as fractions of the shape", per_sample=True)] = None
+    rel_roi_shape: Annotated[tuple[float, ...] | None, Arg("size, as fractions of the shape", per_sample=True)] = None
+    roi_axes: Annotated[tuple[int, ...], Arg("axes to which the region applies; all by default")] = ()
     out_of_bounds_policy: Annotated[
-        Literal["error", "pad", "trim_to_shape"], Arg("what to do where the region reaches outside")
+        Literal["error", "pad", "trim_to_shape"], Arg("what to do if the region reaches outside of the array")
     ] = "error"
-    fill_value: Annotated[float, Arg("what stands outside, for policy pad")] = 0.0
-    cache_header_information: Annotated[bool, Arg("keep headers", ignored="they are always kept")] = False
+    fill_value: Annotated[float, Arg("value outside of the array, with out_of_bounds_policy: pad")] = 0.0
+    cache_header_information: Annotated[bool, Arg("cache headers", ignored="they are always cached")] = False
     register_buffers: Annotated[bool, Arg("for GPUDirect Storage", ignored="files are read by the CPU")] = True
     use_o_direct: Annotated[bool, Arg("read past the page cache", ignored="the page cache is used")] = False
 
     @property
     def has_region(self) -> bool:
-        """A part of each array is asked for."""
+        """Whether only a region of each array is read."""
         return any(map(self.has_value, _REGION))
 
     def region(self, ndim: int) -> Slice:
-        """The slice that cuts the region out of arrays of ``ndim`` dimensions."""
+        """Return the slice operator that cuts the region out of arrays of ``ndim`` dimensions."""
         constants = {n.replace("roi_", ""): getattr(self, n) for n in _REGION if n not in self.per_sample}
         arguments: dict[str, Any] = {k: v for k, v in constants.items() if v}
         inputs = frozenset(n.replace("roi_", "") for n in _REGION if n in self.per_sample)
@@ -163,7 +164,7 @@ class Numpy(JoiningReader, name="readers.numpy"):
         if self.has_region:
             self.region(max(self.roi_axes, default=0) + 1).check()
         elif self.is_set("roi_axes") and all(getattr(self, n) is None for n in _REGION):
-            raise SpecError("roi_axes belong to a region: give roi_start, roi_end or roi_shape too")
+            raise SpecError("roi_axes belong to a region: also give roi_start, roi_end or roi_shape")
 
     def own_specs(self) -> tuple[Spec, ...]:
         return (Spec(),)

@@ -1,8 +1,8 @@
-"""Order: which record comes when, as a pure function of (size, arguments, seed, position).
+"""Order of records: which record comes at which position, as a pure function of (size, arguments, seed, position).
 
-The shuffles named ``window`` and ``epoch`` are DALI 2.4's to the bit: C++'s std::shuffle and uniform_int_distribution
-as libstdc++ 11 computes them (Lemire's method for generators with a power-of-two range, division for
-minstd_rand0), on the engines of ISO C++ [rand.predef]. Draws are made for a whole pass at once.
+The shuffles named ``window`` and ``epoch`` equal DALI 2.4's to the bit: C++'s std::shuffle and uniform_int_distribution
+as libstdc++ 11 computes them (Lemire's method for generators with a power-of-two range, division for minstd_rand0), on
+the engines of ISO C++ [rand.predef]. Random numbers are drawn for a whole pass at once.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ U64 = npt.NDArray[np.uint64]
 Shuffle = Literal["none", "window", "full", "epoch"]
 
 LIST_SEED = 524287
-"""DALI's fixed seed of the global shuffle of file lists, and the default of shuffle_after_epoch."""
+"""DALI's fixed seed for shuffling file lists, and the default of shuffle_after_epoch_seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One epoch of one shard, every record exactly once: what is converted, and by which global position."""
+    """One epoch of one shard, every record exactly once: the records that a job converts, by their positions."""
 
     positions: range
-    """Positions in the whole data set's order; shard k of n has [floor(N k/n), floor(N (k+1)/n))."""
+    """Positions in the order of the whole data set; shard k of n has [floor(N k/n), floor(N (k+1)/n))."""
     first: int
-    """The record at position 0, where records come in stored order."""
+    """Record at position 0, if records come in stored order."""
     shuffled: I64 | None
-    """The record at each position of the whole order; None where they come in stored order: a list of a billion
-    numbers that count up would take 8 GB."""
+    """Record at each position of the whole order; None if records come in stored order: a list of a billion consecutive
+    numbers would take 8 GB."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
     @property
     def index(self) -> I64:
-        """The record at each position of the whole order, all at once."""
+        """Record at each position of the whole order, as one array."""
         return np.arange(self.positions.stop, dtype=np.int64) + self.first if self.shuffled is None else self.shuffled
 
     def samples(self, start: int, n: int, origins: Origins) -> Samples:
-        """The samples at global positions [start, start + n), cut to this shard's."""
+        """Samples at global positions [start, start + n), restricted to this shard."""
         position = np.arange(max(start, self.positions.start), min(start + n, self.positions.stop), dtype=np.int64)
         slot = np.arange(len(position), dtype=np.int32)
         index = position + self.first if self.shuffled is None else self.shuffled[position]
@@ -57,30 +57,30 @@ class Job:
 
 @dataclass(slots=True)
 class Order:
-    """The order of one reader's samples. Nothing is stored but caches; use one object from one thread at a time.
+    """Order of one reader's samples. It stores nothing but caches; one thread at a time may use an object.
 
     A pass is one walk over one shard; the endless sequence is pass 0, 1, ... Without ``stick_to_shard`` pass ``e``
-    walks shard (shard_id + e) mod num_shards, as a reader does that simply runs on.
+    walks shard (shard_id + e) mod num_shards, as a DALI reader that is run epoch after epoch.
     """
 
     size: int
-    """Records that take part."""
+    """Number of records that take part."""
     first: int = 0
-    """The record that comes first in stored order (``skip``)."""
+    """Record that comes first in stored order (``skip``)."""
     shuffle: Shuffle = "none"
     seed: int = 0
     fill: int = 1024
-    """Samples in the window of the ``window`` shuffle."""
+    """Samples in the buffer of the ``window`` shuffle."""
     shuffled_list: bool = False
-    """The ``window`` shuffle works on a list that was shuffled once, with a fixed seed (DALI's file lists)."""
+    """Whether the ``window`` shuffle works on a list that was shuffled once, with a fixed seed (DALI's file lists)."""
     groups: I64 | None = None
-    """Records of each file, where the ``epoch`` shuffle permutes whole files (DALI's containers)."""
+    """Number of records in each file, if the ``epoch`` shuffle permutes whole files (DALI's containers)."""
     num_shards: int = 1
     shard_id: int = 0
     stick_to_shard: bool = False
     pad_last_batch: bool = False
     batch_size: int = 1
-    """Where padding rounds up to."""
+    """Multiple to which padding rounds up."""
     _passes: dict[int, I64] = field(default_factory=dict, repr=False)
     _list: I64 | None = field(default=None, repr=False)
     _states: list[int] = field(default_factory=list, repr=False)
@@ -91,11 +91,11 @@ class Order:
 
     @property
     def epoch_size(self) -> int:
-        """Records of all shards."""
+        """Number of records of all shards together."""
         return self.size
 
     def epoch_size_padded(self, batch_size: int = 1) -> int:
-        """Samples that all shards give in one epoch padded to full batches; DALI says it for batches of 1."""
+        """Samples of all shards in one epoch padded to full batches; DALI reports it for batches of 1."""
         return -(-_ceil(self.size, self.num_shards) // batch_size) * batch_size * self.num_shards
 
     def shard_size(self, epoch: int) -> int:
@@ -117,7 +117,7 @@ class Order:
         if self.num_shards > self.size:
             raise SpecError(f"num_shards is {self.num_shards}, but there are only {self.size} records")
         epoch, at = self._locate(start)
-        if at + n <= self.shard_size(epoch) and not self.pad_last_batch:  # most batches lie within a pass
+        if at + n <= self.shard_size(epoch) and not self.pad_last_batch:  # most batches lie within one pass
             slot, index = np.arange(n, dtype=np.int32), self.pass_order(epoch)[at : at + n]
             return Samples(slot, np.arange(start, start + n), np.full(n, epoch, np.int64), index, origins)
         epochs, index = np.empty(n, np.int64), np.empty(n, np.int64)
@@ -125,7 +125,7 @@ class Order:
         while done < n:
             length = min(self.shard_size(epoch) - at, n - done)
             records = self.pass_order(epoch)
-            # what is past the end is padding: the last sample again
+            # positions past the end are padding: the last sample again
             index[done : done + length] = records[np.minimum(np.arange(at, at + length), len(records) - 1)]
             epochs[done : done + length] = epoch
             done, at, epoch = done + length, 0, epoch + 1
@@ -134,11 +134,11 @@ class Order:
         )
 
     def locate(self, position: int) -> tuple[int, int]:
-        """The pass that holds ``position`` of the endless sequence, and the place in it."""
+        """The pass that holds ``position`` of the endless sequence, and the index in that pass."""
         return self._locate(position) if self.size else (0, position)
 
     def pass_order(self, epoch: int) -> I64:
-        """The records of pass ``epoch`` in their order, without padding."""
+        """Records of pass ``epoch`` in their order, without padding."""
         if epoch not in self._passes:
             while len(self._passes) > 1:
                 del self._passes[next(iter(self._passes))]
@@ -146,9 +146,9 @@ class Order:
         return self._passes[epoch]
 
     def job(self) -> Job:
-        """This shard's part of epoch 0 of the whole data set, for conversion.
+        """This shard of epoch 0 of the whole data set, for conversion.
 
-        The order does not depend on the number of shards, so that the shards' outputs joined are one machine's.
+        The order does not depend on the number of shards, so that the joined outputs of the shards equal one machine's.
         """
         if self._job is None:
             whole = replace(self, num_shards=1, shard_id=0, stick_to_shard=False, _passes={}, _states=[],
@@ -162,7 +162,7 @@ class Order:
 
     @property
     def _keeps_shard(self) -> bool:
-        # a fresh order of all records each epoch is cut at the same places
+        # each epoch's order of all records is cut into shards at the same positions
         return self.stick_to_shard or self.shuffle in ("full", "epoch")
 
     def _range(self, epoch: int) -> tuple[int, int]:
@@ -170,7 +170,7 @@ class Order:
         return _cut(self.size, self.num_shards, shard)
 
     def _locate(self, position: int) -> tuple[int, int]:
-        """The pass that holds ``position``, and the place in it."""
+        """The pass that holds ``position``, and the index in that pass."""
         if self.num_shards == 1 or self.pad_last_batch or self._keeps_shard:
             return divmod(position, self.shard_size(0))
         cycle, rest = divmod(position, self.size)
@@ -193,9 +193,10 @@ class Order:
         return np.arange(low, high, dtype=np.int64)
 
     def _window(self, epoch: int) -> I64:
-        """DALI's buffer: give a random one of the ``fill`` records ahead, put the next one into its place.
+        """Shuffle as DALI's buffer does: return a random one of the next ``fill`` records, and put the record after
+        them in its place.
 
-        Its window never reaches beyond the pass, so that a pass depends on earlier ones only through the state of the
+        The buffer never reaches beyond the pass, so that a pass depends on earlier ones only through the state of the
         generator.
         """
         from .order_cpu import MINSTD, window
@@ -206,7 +207,9 @@ class Order:
         if not self._states:
             self._states.append(int(seed_sequence(self.seed, 4)[3]) % MINSTD or 1)
         order = self._list
-        for walk in range(min(epoch, len(self._states) - 1), epoch + 1):  # earlier ones for the state that they leave
+        for walk in range(
+            min(epoch, len(self._states) - 1), epoch + 1
+        ):  # earlier passes only for the generator's state
             order = self._list[slice(*self._range(walk))].copy()
             state = window(order, self._states[walk], self.fill)
             if walk + 1 == len(self._states):
@@ -214,7 +217,8 @@ class Order:
         return order
 
     def _permutation(self, epoch: int) -> I64:
-        """DALI's shuffle_after_epoch: lists are shuffled on top of the last epoch's order, files of records anew."""
+        """Shuffle as DALI's shuffle_after_epoch does: a list of single files is shuffled starting from the last epoch's
+        order, containers of records are shuffled from stored order each epoch."""
         if self.groups is None:
             done, order = self._permuted or (0, np.arange(self.size, dtype=np.int64))
             if done > epoch + 1:
@@ -227,7 +231,7 @@ class Order:
         order = std_shuffle(np.arange(len(self.groups), dtype=np.int64), self._epoch_words(epoch + 1))
         starts = np.cumsum(self.groups) - self.groups
         records = np.concatenate([np.arange(starts[g], starts[g] + self.groups[g]) for g in order.tolist()])
-        # skip and limit leave out records of some files
+        # skip and limit exclude records of some files
         return records[(records >= self.first) & (records < self.first + self.size)] - self.first
 
     def _epoch_words(self, epoch: int) -> MT19937_64:
@@ -243,7 +247,7 @@ def _cut(size: int, num_shards: int, shard: int) -> tuple[int, int]:
 
 
 def _random_permutation(n: int, seed: int, epoch: int) -> I64:
-    """All of 0 ... n-1, sorted by 64-bit Philox numbers of (seed, epoch, place)."""
+    """A permutation of 0 ... n-1: the numbers sorted by 64-bit Philox numbers of (seed, epoch, number)."""
     low = np.arange(_ceil(n, 2), dtype=np.uint64)
     words = philox(seed & _MASK64, np.full(len(low), epoch, np.uint64), low)
     return np.argsort(words.view(np.uint64).reshape(-1)[:n], kind="stable").astype(np.int64)
@@ -256,7 +260,8 @@ _BLOCK = 1 << 14
 
 
 class _Words:
-    """A generator's words, given out in blocks; what a caller does not use comes again."""
+    """Random words of a generator, buffered in blocks; words that a caller peeks at and does not skip are returned
+    again."""
 
     bits: int
 
@@ -264,13 +269,13 @@ class _Words:
         self._ready: U64 = np.empty(0, np.uint64)
 
     def peek(self, n: int) -> U64:
-        """The next ``n`` words."""
+        """Return the next ``n`` words without consuming them."""
         while len(self._ready) < n:
             self._ready = np.concatenate([self._ready, self._more()])
         return self._ready[:n]
 
     def skip(self, n: int) -> None:
-        """Go on by ``n`` words that were peeked at."""
+        """Consume the next ``n`` words."""
         self._ready = self._ready[n:]
 
     def _more(self) -> U64:
@@ -278,7 +283,7 @@ class _Words:
 
 
 class MT19937(_Words):
-    """std::mt19937; NumPy's RandomState seeds and steps the same generator."""
+    """std::mt19937; NumPy's RandomState uses the same seeding and steps."""
 
     bits = 32
 
@@ -291,7 +296,7 @@ class MT19937(_Words):
 
 
 class MT19937_64(_Words):  # noqa: N801 - the engine's name
-    """std::mt19937_64 (Matsumoto and Nishimura, 64-bit variant), a block of 312 words at a time."""
+    """std::mt19937_64 (64-bit variant by Matsumoto and Nishimura), one block of 312 words at a time."""
 
     bits = 64
 
@@ -344,7 +349,8 @@ def _multiply64(words: U64, bounds: U64) -> tuple[U64, U64]:
 
 
 def _lemire(words: _Words, bounds: U64) -> U64:
-    """A number below each of ``bounds``: the high half of word x bound (Lemire, "Fast random integer generation")."""
+    """Random numbers below each of ``bounds``: the high half of word x bound (Lemire, "Fast random integer
+    generation")."""
     multiply: Callable[[U64, U64], tuple[U64, U64]] = _multiply32 if words.bits == 32 else _multiply64
     mask = np.uint64((1 << words.bits) - 1)
     out, at = np.empty(len(bounds), np.uint64), 0
@@ -362,9 +368,9 @@ def _lemire(words: _Words, bounds: U64) -> U64:
 
 
 def std_shuffle(values: I64, words: _Words) -> I64:
-    """std::shuffle of a copy of ``values``.
+    """Shuffle a copy of ``values`` as std::shuffle does.
 
-    libstdc++ takes two places from one draw while the square of the size fits the generator's range.
+    libstdc++ takes two indices from one random word while the square of the size fits the generator's range.
     """
     n = len(values)
     if n < 2:
@@ -372,7 +378,7 @@ def std_shuffle(values: I64, words: _Words) -> I64:
     places = np.arange(1, n, dtype=np.uint64)
     if ((1 << words.bits) - 1) // n < n:
         return _swap(values, _lemire(words, places + np.uint64(1)).astype(np.int64), first=1)
-    odd = places[0 if n % 2 else 1 :: 2]  # the first place of each pair; an even size has one draw before them
+    odd = places[0 if n % 2 else 1 :: 2]  # the first index of each pair; with an even size one draw precedes them
     bounds = (odd + np.uint64(1)) * (odd + np.uint64(2))
     drawn = _lemire(words, bounds if n % 2 else np.concatenate([np.array([2], np.uint64), bounds]))
     pairs = drawn if n % 2 else drawn[1:]
@@ -383,8 +389,8 @@ def std_shuffle(values: I64, words: _Words) -> I64:
 
 
 def _swap(values: I64, targets: I64, first: int = 0) -> I64:
-    """``values`` after exchanging place first + k with place targets[k], one after the other."""
-    if len(targets) > 50_000:  # where compiled code is worth its import
+    """Return ``values`` after element first + k was exchanged with element targets[k], for one k after the other."""
+    if len(targets) > 50_000:  # enough elements to be worth the import of compiled code
         from .order_cpu import swap
 
         copy = values.copy()

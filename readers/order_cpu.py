@@ -1,4 +1,4 @@
-"""The loops of shuffles: exchanges, and what libstdc++ draws for DALI's buffer."""
+"""Compiled loops of `readers.order`: exchanges of a shuffle, and the random numbers of DALI's shuffling buffer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numba
 
 @numba.njit("void(int64[::1], int64[::1], int64)", nogil=True, cache=True)
 def swap(values: Any, targets: Any, first: Any) -> None:
-    """Exchange place ``first + k`` with place ``targets[k]``, one after the other, in place."""
+    """Exchange element ``first + k`` with element ``targets[k]``, for one k after the other, in place."""
     for k in range(len(targets)):
         i, j = first + k, targets[k]
         kept = values[i]
@@ -18,16 +18,16 @@ def swap(values: Any, targets: Any, first: Any) -> None:
 
 
 MINSTD = 2147483647
-"""Words of minstd_rand0 (ISO C++ [rand.predef]) are powers of 16807 modulo this prime."""
+"""Modulus of minstd_rand0 (ISO C++ [rand.predef]), a prime: its words are powers of 16807 modulo it."""
 
 
 @numba.njit("int64(int64[::1], int64, int64)", nogil=True, cache=True)
 def window(values: Any, state: Any, fill: Any) -> Any:
-    """For each place, exchange it with a random one of the ``fill`` places from there on, in place. Returns the
-    generator's state after that.
+    """Exchange each element with a random one of the ``fill`` elements from it on, in place. Return the generator's
+    state after that.
 
-    libstdc++'s uniform_int_distribution divides the generator's range by a scale, and draws again what is past the last
-    whole bucket.
+    Like libstdc++'s uniform_int_distribution, divide the generator's range by a scale, and draw again for words past
+    the last full bucket.
     """
     n = len(values)
     bound, scale = 0, 0

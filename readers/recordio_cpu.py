@@ -1,8 +1,8 @@
-"""RecordIO framing and the image records of MXNet in it.
+"""Compiled loops over RecordIO framing, and over MXNet's image records in it. `readers.mxnet` calls them.
 
 Format (dmlc-core, recordio.h): uint32 magic, uint32 kind (3 bits) and length (29 bits), data, padded to 4 bytes. A
-record that holds the magic number at a multiple of 4 is cut there: parts of kind 1, 2 ..., 3, the number itself left
-out. Image records (MXNet, image_recordio.h): uint32 flag, float32 label, uint64 id, uint64 id2, ``flag`` float32
+record that holds the magic number at a multiple of 4 is cut there into parts of kind 1, 2 ..., 3, without the number
+itself. Image records (MXNet, image_recordio.h): uint32 flag, float32 label, uint64 id, uint64 id2, ``flag`` float32
 labels, image.
 """
 
@@ -19,14 +19,14 @@ MAGIC = 0xCED7230A
 IMAGE_HEADER = 24
 
 START, SIZE, PARTS, KIND = range(4)
-"""Columns: where the record's first header lies, bytes of data when joined, parts, kind."""
+"""Columns: offset of the record's first header, bytes of data when its parts are joined, number of parts, kind."""
 COLUMNS = 4
 
 # kinds of an index entry
 GOOD = 0
-LOST = 1  # bytes that no record begins in
+LOST = 1  # bytes in which no record begins
 TRUNCATED = 2  # the file ends before its record does
-NO_IMAGE = 3  # found when read: shorter than its header says
+NO_IMAGE = 3  # found when the record is read: shorter than its header says
 
 
 @numba.njit("int64(uint8[::1], int64)", nogil=True, cache=True)
@@ -38,7 +38,7 @@ def _u32(data: Any, at: Any) -> Any:
 
 @numba.njit("Tuple((int64, int64, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _record(data: Any, at: Any, stop: Any) -> Any:
-    """Kind of the record at ``at``, its size, its parts, and where the next begins."""
+    """Kind of the record at ``at``, its size in bytes, its number of parts, and the offset of the next record."""
     size, parts = np.int64(0), np.int64(0)
     while True:
         if stop - at < 8:
@@ -62,12 +62,13 @@ def _record(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("Tuple((int64, int64, int64))(uint8[::1], int64, int64, int64, int64[:, ::1])", nogil=True, cache=True)
 def walk(data: Any, at: Any, stop: Any, search: Any, rows: Any) -> Any:
-    """Records from ``at`` until ``stop`` or until ``rows`` is full: how many, where to go on, and what is left of
-    ``search``.
+    """Scan records from ``at`` until ``stop`` or until ``rows`` is full. Return their number, the offset to continue
+    at, and the remainder of ``search``.
 
-    After damage the next place is looked for where a whole record stands, followed by another or by the end. ``search``
-    is how many parts of records that turn out not to be whole may be looked at: parts can be shared by all records of a
-    file that was made for that, and each would be followed to the end. Once those are spent the rest is LOST.
+    After damage, the scan looks for the next offset of a whole record that is followed by another record or by the end.
+    ``search`` is the number of parts of incomplete records that it may examine: a crafted file can share its parts
+    between all records, and each would be followed to the end. When ``search`` is used up, the remaining bytes are
+    LOST.
     """
     n = 0
     while at < stop and n < len(rows):
@@ -98,7 +99,7 @@ def walk(data: Any, at: Any, stop: Any, search: Any, rows: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[:, ::1])", nogil=True, cache=True)
 def locate(data: Any, starts: Any, stops: Any, rows: Any) -> None:
-    """Rows of the records whose places are known; each must begin at its start and lie before its stop."""
+    """Fill the rows of records with known offsets; each must begin at its start and end before its stop."""
     for i in range(len(starts)):
         kind, size, parts, _ = _record(data, starts[i], stops[i])
         rows[i, START], rows[i, SIZE], rows[i, PARTS], rows[i, KIND] = starts[i], size, parts, kind
@@ -106,7 +107,7 @@ def locate(data: Any, starts: Any, stops: Any, rows: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], uint8[::1])", nogil=True, cache=True)
 def join(data: Any, rows: Any, at: Any, out: Any) -> None:
-    """The whole data of each GOOD record to ``out[at[i] :]``, the magic numbers between parts put back."""
+    """Copy the whole data of each GOOD record to ``out[at[i] :]``, with the magic numbers between its parts."""
     for i in range(len(rows)):
         if rows[i, KIND] != GOOD:
             continue
@@ -124,7 +125,8 @@ def join(data: Any, rows: Any, at: Any, out: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def read_headers(data: Any, at: Any, sizes: Any, labels: Any, kinds: Any) -> None:
-    """How many labels each image record at ``at[i]`` has; NO_IMAGE where they do not fit into it."""
+    """Fill ``labels`` with the number of labels of each image record at ``at[i]``; set NO_IMAGE if they do not fit into
+    it."""
     for i in range(len(at)):
         labels[i] = 0
         if kinds[i] != GOOD:
@@ -138,7 +140,7 @@ def read_headers(data: Any, at: Any, sizes: Any, labels: Any, kinds: Any) -> Non
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1], float32[::1])", nogil=True, cache=True)
 def read_labels(data: Any, at: Any, flags: Any, kinds: Any, to: Any, out: Any) -> None:
-    """The labels: the header's own where the flag is 0, else the ``flag`` numbers after it."""
+    """Copy the labels: the one in the header if the flag is 0, else the ``flag`` numbers after it."""
     bits = out.view(np.uint32)
     for i in range(len(at)):
         if kinds[i] != GOOD:

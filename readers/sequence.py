@@ -1,4 +1,4 @@
-"""readers.sequence: sequences of frames that lie in folders as pictures, one folder a stream."""
+"""readers.sequence: sequences of frames, which are image files; each folder is a stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class _Streams:
-    """The sequences of all streams, and the files of their frames."""
+    """The sequences of all streams, and the files of their frames; the source of `Sequence`."""
 
     groups: I64 | None = None
 
@@ -72,7 +72,7 @@ class _Streams:
         shapes = decoded.shapes.reshape(n, length, 3)
         for i in np.flatnonzero((shapes != shapes[:, :1]).any(axis=(1, 2)) & ~bad).tolist():
             k = int(np.flatnonzero((shapes[i] != shapes[i, 0]).any(axis=1))[0])
-            ctx.reject(i, "bad_shape", f"frame {k} is of {shapes[i, k].tolist()}, the first of {shapes[i, 0].tolist()}")
+            ctx.reject(i, "bad_shape", f"frame {k} is {shapes[i, k].tolist()}, the first frame {shapes[i, 0].tolist()}")
             bad[i] = True
         out = np.concatenate([np.full((n, 1), length), shapes[:, 0]], axis=1).astype(np.int32)
         out[bad] = 0
@@ -80,11 +80,12 @@ class _Streams:
 
 
 class Sequence(Reader, name="readers.sequence"):
-    """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name.
+    """Read sequences of frames: ``file_root/<stream>/<frame>``, image files that `decoders.image` supports, sorted by
+    name.
 
-    The output is uint8, FHWC. Sequences start every ``step`` frames of a stream, take every ``stride``-th frame from
-    there on, and are left out where the stream ends before them. DALI calls it deprecated: videos are read by
-    readers.video.
+    The output is uint8, FHWC. A sequence starts at every ``step``-th frame of a stream and takes every ``stride``-th
+    frame from there; sequences that would reach beyond the end of the stream are left out. DALI has deprecated this
+    reader: use readers.video for videos.
     """
 
     aliases = ("sequence_reader",)
@@ -92,7 +93,7 @@ class Sequence(Reader, name="readers.sequence"):
     shuffles_list: ClassVar[bool] = True
 
     file_root: Annotated[str, Arg("folder of folders of frames")]
-    sequence_length: Annotated[int, Arg("frames of a sequence", ge=1)]
+    sequence_length: Annotated[int, Arg("frames per sequence", ge=1)]
     image_type: Annotated[DALIImageType, Arg("colour space of the output")] = DALIImageType.RGB
     step: Annotated[int, Arg("frames between the starts of two sequences", ge=1)] = 1
     stride: Annotated[int, Arg("frames between two frames of a sequence", ge=1)] = 1

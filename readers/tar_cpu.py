@@ -1,8 +1,9 @@
-"""Members of a tar archive, and how they make up samples, without the GIL and without trusting the archive.
+"""Compiled loops that list the members of a tar archive and group them into samples, without the GIL and without
+trusting the archive. `readers.webdataset` calls them.
 
 Formats: POSIX.1-1988 (ustar) and -2001 (pax) headers, GNU long names and sizes (GNU tar manual, "Basic Tar Format"),
-old archives without a magic. Samples: members in a row whose names agree up to the first dot of the base name
-(the WebDataset convention).
+old archives without a magic. Samples: consecutive members whose names agree up to the first dot of the base name (the
+WebDataset convention).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 BLOCK = 512
 MAX_NAME = 4096
-_MAX_EXTENDED = 1 << 20  # bytes of one pax header or long name
+_MAX_EXTENDED = 1 << 20  # largest size in bytes of a pax header or long name
 
 HEADER, DATA, SIZE, KIND, NAME, NAME_SIZE = range(6)
 """Columns of a member: offsets from the start of the file, and into the names."""
@@ -25,16 +26,16 @@ GOOD = 0
 LOST = 1  # bytes without a header
 TRUNCATED = 2  # the file ends before its member does
 UNSUPPORTED = 3  # a sparse file, or a link out of the archive
-HARD_LINK = 4  # to a member before; of links, DATA and SIZE are the place of the target's name in the names
+HARD_LINK = 4  # to an earlier member; for links, DATA and SIZE are the extent of the target's name in the names
 SYMBOLIC_LINK = 5
 
 AT, NAMES_USED = range(2)
-"""Where a walk stands: place in the data, and bytes of names written."""
+"""Columns of a scan's state: offset in the data, and bytes of names written."""
 
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _number(data: Any, at: Any, width: Any) -> Any:
-    """An octal number, or GNU's base-256 one; -1 for neither."""
+    """Parse an octal number, or GNU's base-256 number; -1 for neither."""
     if data[at] & 0x80:
         if data[at] != 0x80:
             return np.int64(-1)
@@ -55,7 +56,7 @@ def _number(data: Any, at: Any, width: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, boolean)", nogil=True, cache=True)
 def _is_header(data: Any, at: Any, strict: Any) -> Any:
-    """The checksum is right (bytes taken as unsigned or, as old programs did, as signed)."""
+    """Whether the checksum is right (bytes taken as unsigned or, as old programs did, as signed)."""
     unsigned, signed = np.int64(256), np.int64(256)  # the checksum's own field counts as eight spaces
     for k in range(BLOCK):
         if k < 148 or k >= 156:
@@ -79,14 +80,14 @@ def _is_zero(data: Any, at: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _length(data: Any, at: Any, most: Any) -> Any:
-    """Bytes before the first zero."""
+    """Number of bytes before the first zero."""
     n = 0
     while n < most and data[at + n] != 0:
         n += 1
     return n
 
 
-@numba.njit(nogil=True, cache=True)  # the texts are constants, which have a type of their own
+@numba.njit(nogil=True, cache=True)  # no signature: the texts are constants, which have a type of their own
 def _starts(data: Any, at: Any, stop: Any, text: Any) -> Any:
     if stop - at < len(text):
         return False
@@ -106,8 +107,8 @@ _SPARSE = np.frombuffer(bytearray(b"GNU.sparse."), np.uint8)
     "Tuple((boolean, int64, int64, int64, boolean, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True
 )
 def _pax(data: Any, at: Any, stop: Any) -> Any:
-    """Records "length key=value": right, place and length of the path (-1), the size (-1), is it a sparse file, place
-    and length of a link's target (-1)."""
+    """Parse records "length key=value". Return whether they are valid, offset and length of the path (-1 if there is
+    none), the size (-1), whether it is a sparse file, offset and length of a link's target (-1)."""
     path, path_size, size, sparse = np.int64(-1), np.int64(0), np.int64(-1), False
     link, link_size = np.int64(-1), np.int64(0)
     while at < stop and data[at] != 0:
@@ -137,15 +138,16 @@ def _pax(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64[:, ::1], uint8[::1], int64[::1])", nogil=True, cache=True)
 def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any) -> Any:
-    """Regular members, links and damage of the archive ``data[start : stop]``, as many as the arrays hold.
+    """Scan the archive ``data[start : stop]`` for regular members, links and damage, as many as the arrays hold. Return
+    their number.
 
-    ``state[AT]`` is where to go on; it is ``stop`` when all is done.
+    ``state[AT]`` is the offset to continue at; it is ``stop`` when the scan is complete.
     """
     rows = 0
     at, used = state[AT], state[NAMES_USED]
     path, path_size, pax_size, sparse = np.int64(-1), np.int64(0), np.int64(-1), False
     link, link_size = np.int64(-1), np.int64(0)
-    first = at  # of the headers that belong to the next member
+    first = at  # offset of the first header of the next member
     zeros = 0
     while rows < len(members) and len(names) - used >= 2 * MAX_NAME:
         if path < 0 and pax_size < 0 and link < 0 and not sparse:
@@ -191,7 +193,7 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
         if pax_size >= 0 and kind not in (120, 103, 76, 75):
             size = pax_size
         body = at + BLOCK
-        if kind in (120, 103, 76, 75):  # x, g, L, K: what goes before a member
+        if kind in (120, 103, 76, 75):  # x, g, L, K: headers that precede a member
             right = size <= _MAX_EXTENDED and size <= stop - body
             if right and kind == 120:
                 right, p, p_size, s, is_sparse, target, target_size = _pax(data, body, body + size)
@@ -222,7 +224,7 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
             else:
                 at = min(stop, body + (size + BLOCK - 1) // BLOCK * BLOCK)
             continue
-        if 51 <= kind <= 54:  # devices, folders, pipes: no data, whatever the size says
+        if 51 <= kind <= 54:  # devices, folders, pipes: no data, whatever their size field says
             at = body
             path, pax_size, sparse, link = np.int64(-1), np.int64(-1), False, np.int64(-1)
             continue
@@ -274,7 +276,7 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def key_length(names: Any, at: Any, size: Any) -> Any:
-    """Bytes of a name before the first dot of its base name."""
+    """Number of bytes of a name before the first dot of its base name."""
     base = 0
     for k in range(size):
         if names[at + k] == 47:
@@ -307,14 +309,15 @@ def _same(a: Any, a_at: Any, a_size: Any, b: Any, b_at: Any, b_size: Any, case: 
 def group(
     members: Any, names: Any, wanted: Any, wanted_starts: Any, wanted_outputs: Any, case: Any, firsts: Any, parts: Any
 ) -> Any:
-    """How many samples the members make up: the first member of each, and the member of each output or -1.
+    """Group members into samples. Fill the first member of each sample, and the member of each output or -1; return the
+    number of samples.
 
     ``wanted[wanted_starts[w] : wanted_starts[w + 1]]`` is an extension of output ``wanted_outputs[w]``; the first
-    member that has one counts. Damage counts for all outputs of its sample, or of one of its own. Names that begin with
-    two underscores are no samples.
+    member that has one counts. Damage counts for all outputs of its sample, or of a sample of its own. Members whose
+    names begin with two underscores belong to no sample.
     """
     samples = 0
-    previous = -1  # a member of the sample that is being made
+    previous = -1  # a member of the current sample
     for m in range(len(members)):
         at, size = members[m, NAME], members[m, NAME_SIZE]
         damaged = members[m, KIND] in (LOST, TRUNCATED)
@@ -333,7 +336,7 @@ def group(
             firsts[samples] = m
             parts[samples] = -1
             samples += 1
-        if damaged:  # whatever the sample has, it is not whole
+        if damaged:  # the sample is incomplete, whatever members it has
             parts[samples - 1] = m
             previous = -1
             continue
@@ -348,7 +351,7 @@ def group(
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], uint64[::1])", nogil=True, cache=True)
 def hash_keys(names: Any, at: Any, sizes: Any, out: Any) -> None:
-    """FNV-1a of each sample's key."""
+    """Hash each sample's key (FNV-1a)."""
     for i in range(len(at)):
         value = np.uint64(14695981039346656037)
         for k in range(key_length(names, at[i], sizes[i])):

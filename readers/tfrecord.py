@@ -1,4 +1,4 @@
-"""readers.tfrecord: records of TFRecord files, taken apart into features or given whole."""
+"""readers.tfrecord: read records of TFRecord files, whole or parsed into features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType
 from .fetch import index_cache
-from .fetch.extents import MAX_RECORD, Groups, Mapped, Records, expand, one_or_more, payload, short_names
+from .fetch.extents import MAX_RECORD, Groups, Mapped, UncheckedRecords, expand, one_or_more, payload, short_names
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
 from .join.reader import JoiningReader
@@ -25,18 +25,18 @@ from .records.example import STRING, RecordParser, declared
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
 
-_VERSION = 1  # of the cached index
-_LOST = 2  # tfrecord_cpu.LOST
+_VERSION = 1  # version of the cached index's layout
+_LOST = 2  # equals tfrecord_cpu.LOST
 _BLOCK = 1 << 22
-"""Records that are walked at a time. Arrays of this size go back to the system when they are not needed any more."""
+"""Records scanned at a time. Arrays of this size are returned to the system when they are freed."""
 _THREADS = 16
 _SEARCH, _SEARCH_RATIO = 1 << 24, 16
-"""Bytes of an unpacked file that are looked through for records after damage: so many, or so many for each that it has
-packed. A search costs three times what unpacking does, and bombs are nothing but damage."""
+"""Bytes of an unpacked gzip file that are searched for records after damage: at least _SEARCH, and up to _SEARCH_RATIO
+times the packed size. Searching takes three times as long as unpacking, and a gzip bomb is nothing but damage."""
 
 
 class _TFRecords:
-    """The records of all files, by number."""
+    """The records of all files, by number; the source of `TFRecord`."""
 
     def __init__(self, reader: TFRecord) -> None:
         paths = expand(one_or_more(reader.path))
@@ -75,17 +75,17 @@ class _TFRecords:
         return Origin(key.decode("utf-8", "backslashreplace"), self._mapped.paths[file], record, place)
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some records, as `origin` gives them, in UTF-8: their feature ``key`` if there is one, else the
-        names of their files with their numbers."""
+        """Keys of the records ``index``, as `origin` returns them, in UTF-8: their feature ``key`` if there is one,
+        else the names of their files with their numbers."""
         numbered = self._files.numbered(self._names, index)
         if self._key is None:
             return numbered
         offsets, sizes = self._offsets[index], self._sizes[index]
         good = (self._kinds[index] == 0) & ~self._mapped.truncated(offsets)
-        places = self._key.places(len(index))
-        self._key.find(self._mapped.data, offsets, sizes, good, places, 0, len(index))
-        start, stop, count, kind = places.found[:, 0].T
-        named = good & (places.status == 0) & (kind == STRING) & (count == 1)
+        extents = self._key.extents(len(index))
+        self._key.find(self._mapped.data, offsets, sizes, good, extents, 0, len(index))
+        start, stop, count, kind = extents.found[:, 0].T
+        named = good & (extents.status == 0) & (kind == STRING) & (count == 1)
         data = self._mapped.data
         return [
             data[a:b].tobytes().decode("utf-8", "backslashreplace").encode() if yes else number
@@ -99,7 +99,7 @@ class _TFRecords:
         return self._mapped.inventory(self._names, self._files.counts)
 
     def close(self) -> None:
-        """The files stay mapped until the last batch that shows them is gone."""
+        """Do nothing: the files stay mapped until the last batch that is a view of them is gone."""
 
     def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
         from . import tfrecord_cpu as cpu
@@ -125,8 +125,8 @@ class _TFRecords:
         search = _search(self._mapped, file)
         if size > search:
             return (
-                f"no record begins here or in the {search} bytes from here; the other {size - search} are not looked "
-                f"through, for a packed file of {self._mapped.stored[file]}: they are lost"
+                f"no record begins in the {search} bytes from here; the other {size - search} bytes are lost: a packed "
+                f"file of {self._mapped.stored[file]} bytes is not searched further"
             )
         return f"no record begins here or in the {size} bytes from here; they are lost"
 
@@ -138,32 +138,32 @@ class _TFRecords:
         self._mapped.will_need(ctx, offsets, sizes)
         data, parser, good = self._mapped.data, self._parser, np.empty(len(which), np.bool_)
         nbytes = cpu.sift(sizes, self._mapped.truncated(offsets), MAX_RECORD, kinds, good)
-        places = parser.places(len(which)) if parser is not None else None
-        records = Records(offsets, sizes, kinds, good, checked=not self._check)
+        extents = parser.extents(len(which)) if parser is not None else None
+        records = UncheckedRecords(offsets, sizes, kinds, good, checked=not self._check)
 
         def check(low: int, high: int) -> None:
             part = slice(low, high)
             cpu.check_records(data, offsets[part], sizes[part], kinds[part], good[part])
 
-        def look(low: int, high: int) -> None:  # both at once, while the bytes are in the caches
+        def look(low: int, high: int) -> None:  # checksum and features together, while the bytes are in the caches
             if not records.checked:
                 check(low, high)
-            if parser is not None and places is not None:
-                parser.find(data, offsets, sizes, good, places, low, high)
+            if parser is not None and extents is not None:
+                parser.find(data, offsets, sizes, good, extents, low, high)
 
         if ctx.allocate_staging is None:  # nothing will be copied
             spread(ctx, len(kinds), nbytes if self._check else 0, look)
             records.checked = True
-        elif parser is not None and places is not None:
-            parser.find(data, offsets, sizes, good, places, 0, len(kinds))
-            if not records.checked and (right := parser.sift(places)) is not None:
-                for i in np.flatnonzero(~right).tolist():  # what is wrong with the bytes comes first
+        elif parser is not None and extents is not None:
+            parser.find(data, offsets, sizes, good, extents, 0, len(kinds))
+            if not records.checked and (right := parser.sift(extents)) is not None:
+                for i in np.flatnonzero(~right).tolist():  # errors of the bytes come before those of the features
                     look(i, i + 1)
         found: tuple[Batch, ...]
-        if parser is None or places is None:
+        if parser is None or extents is None:
             found = (payload(ctx, data, np.where(good, offsets, 0), np.where(good, sizes, 0), 0, records),)
         else:
-            found = parser.take(ctx, data, sizes, good, places, records)
+            found = parser.take(ctx, data, sizes, good, extents, records)
         if not records.checked:
             spread(ctx, len(kinds), nbytes, check)
         for i in np.flatnonzero(~good).tolist() if b"\0" in good.tobytes() else ():
@@ -172,7 +172,7 @@ class _TFRecords:
 
 
 def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
-    """Where the records of file ``i`` lie: from the cache, or by walking the file."""
+    """Extents and kinds of the records of file ``i``: from the cached index, or by scanning the file."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
     path, key = mapped.local[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
     kind = "tfrecord" if check else "tfrecord-unchecked"
@@ -182,7 +182,7 @@ def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
             cached[0] += start
             return cached[0], cached[1], cached[2].astype(np.int32)
     offsets, sizes, kinds = _walk(mapped, i, check)
-    if i in mapped.damage and (len(kinds) == 0 or kinds[-1] == 0):  # what could be unpacked ends with a whole record
+    if i in mapped.damage and (len(kinds) == 0 or kinds[-1] == 0):  # the unpacked bytes end with a whole record
         offsets, sizes, kinds = np.append(offsets, start + size), np.append(sizes, 0), np.append(kinds, np.int32(_LOST))
     if not mapped.unpacked[i]:
         index_cache.store(
@@ -192,11 +192,11 @@ def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
 
 
 def _inside(columns: list[I64], size: int) -> bool:
-    """A cached index points only into its file, framing included."""
+    """Whether the entries of a cached index are inside their file, framing included."""
     offsets, sizes, kinds = columns
     if not len(offsets) == len(sizes) == len(kinds):
         return False
-    for low in range(0, len(offsets), _BLOCK):  # of all at once there would be several arrays as large as the index
+    for low in range(0, len(offsets), _BLOCK):  # in blocks, which need less memory than the index
         at, nbytes, kind = (column[low : low + _BLOCK] for column in columns)
         framed = np.isin(kind, (0, 1))
         first, last = np.where(framed, at - 12, at), np.where(framed, size - 4, size)
@@ -207,21 +207,21 @@ def _inside(columns: list[I64], size: int) -> bool:
 
 
 def _search(mapped: Mapped, i: int) -> int:
-    """Bytes of file ``i`` that are looked through for records after damage."""
+    """Bytes of file ``i`` that may be searched for records after damage."""
     if not mapped.unpacked[i]:
         return int(mapped.sizes[i])
     return max(_SEARCH, _SEARCH_RATIO * int(mapped.stored[i]))
 
 
 def _walk(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
-    """Records of file ``i``, whatever their kind."""
+    """Scan file ``i`` for records of any kind."""
     from .tfrecord_cpu import walk
 
     at, stop, search = int(mapped.starts[i]), int(mapped.starts[i] + mapped.sizes[i]), _search(mapped, i)
     blocks: list[tuple[Any, ...]] = []
     found = 0
     while at < stop and (left := mapped.records_left(i, found)):
-        most = min(_BLOCK, left, (stop - at) // 16 + 2)  # of the framing alone a record has 16 bytes
+        most = min(_BLOCK, left, (stop - at) // 16 + 2)  # the framing alone has 16 bytes per record
         offsets, sizes, kinds = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32)
         n, at, search = walk(mapped.data, at, stop, search, check, offsets, sizes, kinds)
         blocks.append((offsets[:n].copy(), sizes[:n].copy(), kinds[:n].copy()))
@@ -233,20 +233,20 @@ def _walk(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
 
 
 def framed(path: str) -> tuple[I64, I64]:
-    """Where the records of the file ``path`` lie, and their sizes, framing included. Raises JobError for a damaged
-    file, or one that is no TFRecord."""
+    """Offsets and sizes of the records of the file ``path``, framing included. Raises JobError if the file is damaged
+    or is not a TFRecord file."""
     mapped = Mapped([path])
     start, size = int(mapped.starts[0]), int(mapped.sizes[0])
     offsets, sizes, kinds = _walk(mapped, 0, True)
     wrong = np.flatnonzero(kinds != 0)
     if mapped.damage or len(wrong):
         at = max(int(offsets[wrong[0]]) - start - 12, 0) if len(wrong) else size
-        raise JobError(f"{path}: what lies at byte {at} is damaged, or no record of TFRecord's")
+        raise JobError(f"{path}: the bytes from {at} on are damaged, or are not a TFRecord")
     return offsets - start - 12, sizes + 16
 
 
 def _listed(path: str, mapped: Mapped, i: int) -> tuple[I64, I64, I32]:
-    """An index as DALI's tfrecord2idx writes it: lines of offset and length, framing included."""
+    """Read an index as DALI's tfrecord2idx writes it: lines of offset and length, framing included."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
     try:
         text = Path(local_copy(path)).read_bytes()
@@ -272,10 +272,10 @@ def _two_numbers(line: bytes) -> bool:
 
 
 class TFRecord(JoiningReader, name="readers.tfrecord"):
-    """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing.
+    """Read records of TFRecord files (also gzip'ed ones). Checksums are checked; missing indexes are made.
 
-    Outputs: with ``features`` (of tf.train.Example) one each, in their order: strings as bytes (uint8, 1-D), numbers
-    as float32 or int64 of the feature's shape. Without, the record's bytes.
+    Outputs: with ``features`` (of tf.train.Example) one per feature, in their order: strings as bytes (uint8, 1-D),
+    numbers as float32 or int64 of the feature's shape. Without ``features``, the record's bytes.
     """
 
     maps_files = True
@@ -285,13 +285,13 @@ class TFRecord(JoiningReader, name="readers.tfrecord"):
         "out: [jpegs, labels]}"
     )
 
-    path: Annotated[str | tuple[str, ...], Arg("files, or patterns of files")]
+    path: Annotated[str | tuple[str, ...], Arg("files, or patterns that match them")]
     index_path: Annotated[str | tuple[str, ...] | None, Arg("tfrecord2idx's index of each file")] = None
     features: Annotated[
         dict[str, Any] | None,
         Arg("name: type, or name: {dtype: string|float|int64, shape: [..], default: .., var_len: true}"),
     ] = None
-    key: Annotated[str | None, Arg("bytes feature with the samples' keys, as the writer's option key names it")] = None
+    key: Annotated[str | None, Arg("bytes feature that holds the samples' keys (the writer's option key)")] = None
     check_crc: Annotated[bool, Arg("check every record's checksums; false leaves its bytes to a GPU")] = True
     use_o_direct: Annotated[bool, Arg("read past the page cache", ignored="files are mapped")] = False
 

@@ -1,4 +1,5 @@
-"""TFRecord framing: uint64 length, its masked CRC-32C, the data, its masked CRC-32C (tensorflow.org, "TFRecord")."""
+"""Compiled loops over TFRecord framing: uint64 length, its masked CRC-32C, the data, its masked CRC-32C
+(tensorflow.org, "TFRecord")."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ HEADER, FOOTER = 12, 4
 
 # kinds of an index entry
 GOOD = 0
-BAD_LENGTH_CRC = 1  # the length fits what follows, but not its checksum
-LOST = 2  # bytes that no record begins in
+BAD_LENGTH_CRC = 1  # the length fits the bytes that follow, but not its checksum
+LOST = 2  # bytes in which no record begins
 TRUNCATED = 3  # the file ends before its record does
-BAD_DATA_CRC = 4  # found when read
-GONE = 5  # the file was cut short since
+BAD_DATA_CRC = 4  # found when the record is read
+GONE = 5  # the file was truncated after it was indexed
 TOO_LARGE = 6
 
 
@@ -39,7 +40,7 @@ def _u32(data: Any, at: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _is_header(data: Any, at: Any, stop: Any) -> Any:
-    """A length whose checksum is right; it may reach beyond the end."""
+    """Whether a length with a right checksum is at ``at``; its record may reach beyond the end."""
     return stop - at >= HEADER and _u64(data, at) >= 0 and masked_crc32c(data, at, at + 8) == _u32(data, at + 8)
 
 
@@ -50,9 +51,9 @@ def _fits(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _next_header(data: Any, at: Any, end: Any, stop: Any) -> Any:
-    """Where the next header of a record that fits begins, from ``at`` to ``end``; ``stop`` where none does.
+    """Offset of the next header of a record that fits, from ``at`` to ``end``; ``stop`` if there is none.
 
-    Damage may be a bomb's: of most bytes nothing is looked at but the number that they end.
+    Damage may be a gzip bomb's: for most offsets, only the number that ends there is examined.
     """
     last = stop - HEADER - FOOTER
     if at > last:
@@ -60,7 +61,7 @@ def _next_header(data: Any, at: Any, end: Any, stop: Any) -> Any:
     value = np.uint64(_u64(data, at)) << np.uint64(8)
     while at <= last and at < end:
         value = value >> np.uint64(8) | np.uint64(data[at + 7]) << np.uint64(56)
-        # Zeros are no header (the checksum of a length of 0 is not 0), and bombs are full of them.
+        # Zeros are not a header (the checksum of a length of 0 is not 0), and bombs are full of them.
         if (
             value <= np.uint64(last - at)
             and (value != 0 or _u32(data, at + 8) != 0)
@@ -77,12 +78,12 @@ def _next_header(data: Any, at: Any, end: Any, stop: Any) -> Any:
     cache=True,
 )
 def walk(data: Any, at: Any, stop: Any, search: Any, check: Any, offsets: Any, sizes: Any, kinds: Any) -> Any:
-    """Records from ``at`` until ``stop`` or until the arrays are full: how many, where to go on, and what is left of
-    ``search``.
+    """Scan records from ``at`` until ``stop`` or until the arrays are full. Return their number, the offset to continue
+    at, and the remainder of ``search``.
 
-    ``offsets`` and ``sizes`` are the data's. After damage the next length with a right checksum is looked for, in
-    ``search`` bytes in all; what lies between becomes one entry LOST, and the rest, too, once those are spent. Without
-    ``check`` any length that fits is believed.
+    ``offsets`` and ``sizes`` are those of the data. After damage, the scan looks for the next length with a right
+    checksum, in ``search`` bytes in total; the bytes before it become one entry LOST, and so does everything after
+    ``search`` bytes. Without ``check`` any length that fits is accepted.
     """
     n = 0
     while at < stop and n < len(offsets):
@@ -110,9 +111,9 @@ def walk(data: Any, at: Any, stop: Any, search: Any, check: Any, offsets: Any, s
 
 @numba.njit("int64(int64[::1], boolean[::1], int64, int32[::1], boolean[::1])", cache=True)
 def sift(sizes: Any, gone: Any, most: Any, kinds: Any, good: Any) -> Any:
-    """Which records are ``good``: GOOD of kind, not ``gone``, of ``most`` bytes at most; the others of that kind become
-    TOO_LARGE, and all that are gone GONE. Returns the bytes of the good ones. It takes some microseconds and keeps the
-    GIL, of which NumPy's operations would let go each time."""
+    """Fill ``good``: whether each record has kind GOOD, is not ``gone``, and has at most ``most`` bytes. Larger records
+    get the kind TOO_LARGE, gone ones GONE. Return the bytes of the good ones. The loop takes some microseconds and
+    keeps the GIL, which the NumPy equivalents would release and take again for each operation."""
     total = np.int64(0)
     for i in range(len(sizes)):
         if gone[i]:
@@ -127,8 +128,8 @@ def sift(sizes: Any, gone: Any, most: Any, kinds: Any, good: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int32[::1], boolean[::1], int64)", nogil=True, cache=True)
 def check_record(data: Any, offsets: Any, sizes: Any, kinds: Any, good: Any, i: Any) -> None:
-    """Both checksums of record ``i`` if its kind is GOOD; sets BAD_LENGTH_CRC or BAD_DATA_CRC, and then it is not
-    ``good`` any more. Its extent must be framed."""
+    """Check both checksums of record ``i`` if its kind is GOOD. If one is wrong, set the kind to BAD_LENGTH_CRC or
+    BAD_DATA_CRC, and ``good`` to False. The extent must have the framing around it."""
     if kinds[i] != GOOD:
         return
     at, stop = offsets[i], offsets[i] + sizes[i]
@@ -141,6 +142,6 @@ def check_record(data: Any, offsets: Any, sizes: Any, kinds: Any, good: Any, i: 
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int32[::1], boolean[::1])", nogil=True, cache=True)
 def check_records(data: Any, offsets: Any, sizes: Any, kinds: Any, good: Any) -> None:
-    """`check_record` of all."""
+    """Call `check_record` for all records."""
     for i in range(len(offsets)):
         check_record(data, offsets, sizes, kinds, good, i)

@@ -1,4 +1,4 @@
-"""readers.webdataset: samples of tar archives, one output for each wanted extension."""
+"""readers.webdataset: read samples of tar archives, with one output per requested extension."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from .join.reader import JoiningReader
 
 I64 = npt.NDArray[np.int64]
 
-_VERSION = 2  # of the cached index
+_VERSION = 2  # version of the cached index's layout
 _BLOCK = 1 << 15
 _THREADS = 16
 _COLUMNS = 6
-# columns of a member, and kinds, as in tar_cpu
+# columns and kinds of a member, equal to the constants of tar_cpu
 _HEADER, _DATA, _SIZE, _KIND, _NAME, _NAME_SIZE = range(_COLUMNS)
 _GOOD, _LOST, _TRUNCATED, _UNSUPPORTED, _HARD_LINK, _SYMBOLIC_LINK = range(6)
 
 
 @dataclass(frozen=True, slots=True)
 class _Archive:
-    """One archive: its members, their names, and which of them make up each sample."""
+    """One archive: its members, their names, and the members of each sample."""
 
     members: I64
     names: U8
     firsts: I64
-    """The first member of each sample."""
+    """Index of the first member of each sample."""
     parts: I64
-    """[samples, outputs]: a member, or -1."""
+    """[samples, outputs]: index of a member, or -1."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Extensions, as the compiled code takes them."""
+class _Extensions:
+    """The extensions of all outputs, as arrays for the compiled loops."""
 
     text: U8
     starts: I64
@@ -58,15 +58,15 @@ class _Wanted:
     case: bool
 
     @staticmethod
-    def of(ext: tuple[str, ...], case: bool) -> _Wanted:
+    def of(ext: tuple[str, ...], case: bool) -> _Extensions:
         pairs = [(e.encode(), k) for k, alternatives in enumerate(ext) for e in alternatives.split(";")]
         starts = np.cumsum([0, *(len(e) for e, _ in pairs)]).astype(np.int64)
         text = np.frombuffer(bytearray(b"".join(e for e, _ in pairs) + b"\0"), np.uint8)
-        return _Wanted(text, starts, np.array([k for _, k in pairs], np.int64), len(ext), case)
+        return _Extensions(text, starts, np.array([k for _, k in pairs], np.int64), len(ext), case)
 
 
 class _Samples:
-    """The samples of all archives, by number."""
+    """The samples of all archives, by number; the source of `WebDataset`."""
 
     def __init__(self, reader: WebDataset) -> None:
         paths = expand(one_or_more(reader.paths))
@@ -74,7 +74,7 @@ class _Samples:
         self._ext = reader.ext
         self._dtypes = [to_numpy(d) for d in reader.output_dtypes]
         self._mapped = Mapped(paths)
-        wanted = _Wanted.of(reader.ext, reader.case_sensitive_extensions)
+        wanted = _Extensions.of(reader.ext, reader.case_sensitive_extensions)
         if reader.index_paths:  # DALI's default is an empty list
             listed = expand(one_or_more(reader.index_paths))
             if len(listed) != len(paths):
@@ -89,7 +89,7 @@ class _Samples:
         self._files = Groups(np.array([len(a.firsts) for a in archives], np.int64))
         self.groups: I64 | None = self._files.counts
         self._names = short_names(paths)
-        # one table of all archives: where each part of each sample lies
+        # one table of all archives: the extent of each part of each sample
         tables = [_table(a, int(start)) for a, start in zip(archives, self._mapped.starts, strict=True)]
         self._offsets, self._sizes, self._kinds = (np.concatenate(t) for t in zip(*tables, strict=True))
         self._unique = self._are_unique()
@@ -99,7 +99,8 @@ class _Samples:
             raise JobError(f"{first.source}: byte {first.offset}: {reason}; is it a tar archive?")
 
     def _are_unique(self) -> bool:
-        """Keys name one sample each (by their hashes: no texts are made of millions of names)."""
+        """Whether every key names one sample (compared by hashes, because the keys of millions of samples are large as
+        texts)."""
         from .tar_cpu import hash_keys
 
         hashes = []
@@ -116,7 +117,8 @@ class _Samples:
         return len(self._offsets)
 
     def origin(self, index: int) -> Origin:
-        """The key is the members' common name; where it is not unique, the archive and the number are added."""
+        """Origin of a sample. Its key is the members' common name; if that is not unique, archive and number are
+        added."""
         from .tar_cpu import key_length
 
         file, record = self._files.locate(index)
@@ -130,7 +132,7 @@ class _Samples:
         return Origin(key, path, record, header, f"{path}:{header}:{name.decode('utf-8', 'backslashreplace')}")
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some samples, as `origin` gives them, in UTF-8."""
+        """Keys of the samples ``index``, as `origin` returns them, in UTF-8."""
         files = self._files.files(index)
         records = index - self._files.firsts[files]
         found = [b""] * len(index)
@@ -158,7 +160,7 @@ class _Samples:
         return self._mapped.inventory(self._names, self._files.counts, "plain" if self._unique else "with archive")
 
     def close(self) -> None:
-        """The files stay mapped until the last batch that shows them is gone."""
+        """Do nothing: the files stay mapped until the last batch that is a view of them is gone."""
 
     def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
         damage = self._mapped.damage.get(self._files.locate(index)[0])
@@ -209,7 +211,7 @@ class _Samples:
 
 
 def _as(batch: Batch, dtype: np.dtype[np.generic]) -> Batch:
-    """Bytes taken for numbers; members begin at multiples of 512, copies at multiples of 16."""
+    """View bytes as numbers of ``dtype``; members begin at multiples of 512, copies at multiples of 16."""
     if dtype.itemsize == 1:
         return batch.replace(data=batch.data.view(dtype))
     whole = len(batch.data) // dtype.itemsize * dtype.itemsize
@@ -218,22 +220,22 @@ def _as(batch: Batch, dtype: np.dtype[np.generic]) -> Batch:
 
 
 def members_of(path: str) -> list[tuple[str, int, int]]:
-    """Name, offset and size of the files in the archive ``path``. Raises JobError for a damaged or compressed one."""
+    """Name, offset and size of the files in the archive ``path``. Raises JobError if it is damaged or compressed."""
     mapped = Mapped([path])
     if mapped.unpacked[0]:
-        raise JobError(f"{path}: is compressed, so that offsets say nothing of it; unpack it first")
+        raise JobError(f"{path}: is compressed, so that its members have no offsets; unpack it first")
     members, names = _members(mapped, 0)
     found = []
     for row in members.tolist():
         if row[_KIND] != _GOOD:
-            raise JobError(f"{path}: the member at byte {row[_HEADER]} is damaged, or of no kind that holds data")
+            raise JobError(f"{path}: the member at byte {row[_HEADER]} is damaged, or is not a regular file")
         name = names[row[_NAME] : row[_NAME] + row[_NAME_SIZE]].tobytes()
         found.append((os.fsdecode(name), row[_DATA], row[_SIZE]))
     return found
 
 
 def _table(archive: _Archive, start: int) -> tuple[I64, I64, I64]:
-    """Offset, size and kind of each part of each sample; kind -1 for a part that is missing."""
+    """Offset, size and kind of each part of each sample; kind -1 for a missing part."""
     there = archive.parts >= 0
     rows = archive.members[np.where(there, archive.parts, archive.firsts[:, None])]
     kinds = np.where(there, rows[:, :, _KIND], -1)
@@ -241,12 +243,12 @@ def _table(archive: _Archive, start: int) -> tuple[I64, I64, I64]:
 
 
 def _complete(archive: _Archive) -> _Archive:
-    """Without the samples that lack a part; damaged ones stay, so that they are reported."""
+    """Drop the samples that lack a part; damaged samples stay, so that they are reported."""
     keep = (archive.parts >= 0).all(axis=1)
     return _Archive(archive.members, archive.names, archive.firsts[keep], archive.parts[keep])
 
 
-def _grouped(mapped: Mapped, i: int, wanted: _Wanted) -> _Archive:
+def _grouped(mapped: Mapped, i: int, wanted: _Extensions) -> _Archive:
     from .tar_cpu import group
 
     members, names = _members(mapped, i)
@@ -256,7 +258,7 @@ def _grouped(mapped: Mapped, i: int, wanted: _Wanted) -> _Archive:
 
 
 def _members(mapped: Mapped, i: int) -> tuple[I64, U8]:
-    """The members of archive ``i`` and their names: from the cache, or by walking the archive."""
+    """Members of archive ``i`` and their names: from the cached index, or by scanning the archive."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
     path, key = mapped.local[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
     if not mapped.unpacked[i]:
@@ -275,7 +277,7 @@ def _members(mapped: Mapped, i: int) -> tuple[I64, U8]:
 
 
 def _inside(members: I64, size: int, nbytes: int) -> bool:
-    """A cached index points only into its file and its names."""
+    """Whether the entries of a cached index are inside their file and their names."""
     low, lengths = members[:, [_HEADER, _DATA, _NAME]], members[:, [_SIZE, _SIZE, _NAME_SIZE]]
     ends = np.array([size, size, nbytes])
     lengths = np.where(np.array([False, True, True]), lengths, 0)
@@ -306,8 +308,8 @@ def _walk(mapped: Mapped, start: int, stop: int) -> tuple[I64, U8]:
 
 
 def _follow(members: I64, names: U8) -> I64:
-    """Members with the bytes of what links lead to; one that leads out of the archive is unsupported. (GNU tar stores
-    the second name of a file as a hard link.)"""
+    """Replace links by the extents of the members that they refer to; a link out of the archive becomes unsupported.
+    (GNU tar stores the second name of a file as a hard link.)"""
     links = np.flatnonzero(members[:, _KIND] >= _HARD_LINK)
     if not len(links):
         return members
@@ -316,7 +318,7 @@ def _follow(members: I64, names: U8) -> I64:
     keep = np.ones(len(members), np.bool_)
     at = 0
     for i in [*links.tolist(), len(members)]:
-        for k in range(at, i):  # of equal names the last one counts, as when they are unpacked
+        for k in range(at, i):  # of equal names the last member counts, as when unpacking
             found[_plain(text, members[k, _NAME], members[k, _NAME_SIZE])] = k
         at = i + 1
         if i == len(members):
@@ -330,7 +332,7 @@ def _follow(members: I64, names: U8) -> I64:
             members[i, [_DATA, _SIZE, _KIND]] = members[to, [_DATA, _SIZE, _KIND]]
             found[name] = i
         else:
-            keep[i] = members[i, _KIND] == _HARD_LINK or "." in posixpath.basename(name)  # else it may be of a folder
+            keep[i] = members[i, _KIND] == _HARD_LINK or "." in posixpath.basename(name)  # else it may link to a folder
             members[i, [_DATA, _SIZE, _KIND]] = members[i, _HEADER], 0, _UNSUPPORTED
     return members[keep]
 
@@ -339,11 +341,9 @@ def _plain(text: bytes, at: int, size: int) -> str:
     return posixpath.normpath(text[at : at + size].decode("utf-8", "surrogateescape"))
 
 
-def _listed(path: str, mapped: Mapped, i: int, wanted: _Wanted) -> _Archive:
-    """An index as DALI's wds2idx writes it: ``v1.2 <samples>``, then a line of ``ext offset size name`` of every part.
-
-    Versions 1.0 and 1.1 have no names.
-    """
+def _listed(path: str, mapped: Mapped, i: int, wanted: _Extensions) -> _Archive:
+    """Read an index as DALI's wds2idx writes it: ``v1.2 <samples>``, then per sample a line of ``ext offset size name``
+    for every part. Versions 1.0 and 1.1 have no names."""
     size = int(mapped.sizes[i])
     try:
         lines = Path(local_copy(path)).read_text("utf-8", "surrogateescape").splitlines()
@@ -391,25 +391,25 @@ def _listed(path: str, mapped: Mapped, i: int, wanted: _Wanted) -> _Archive:
 
 
 class WebDataset(JoiningReader, name="readers.webdataset"):
-    """Read samples of tar archives (gzip'ed ones too): members in a row with one name up to its first dot.
+    """Read samples of tar archives (also gzip'ed ones): consecutive members with the same name up to its first dot.
 
-    Outputs: one for each entry of ``ext``, the member's bytes (uint8, 1-D) or numbers of ``dtypes``.
+    Outputs: one per entry of ``ext``, the member's bytes (uint8, 1-D) or its numbers, of ``dtypes``.
     """
 
     maps_files = True
     example = "{op: readers.webdataset, paths: train-*.tar, ext: [jpg;jpeg, cls], out: [jpegs, labels]}"
 
-    paths: Annotated[str | tuple[str, ...], Arg("archives, or patterns of them")]
-    ext: Annotated[tuple[str, ...], Arg("extensions without the first dot, one entry an output; alternatives: jpg;png")]
+    paths: Annotated[str | tuple[str, ...], Arg("archives, or patterns that match them")]
+    ext: Annotated[tuple[str, ...], Arg("extensions without the first dot, one per output; alternatives: jpg;png")]
     index_paths: Annotated[str | tuple[str, ...] | None, Arg("wds2idx's index of each archive")] = None
     missing_component_behavior: Annotated[
         Literal["", "empty", "skip", "error"],
-        Arg("samples that lack a part: an empty part (default), leave them out, or reject them"),
+        Arg("for samples that lack a part: output an empty part (default), skip or reject them"),
     ] = ""
     dtypes: Annotated[
-        tuple[DALIDataType, ...] | None, Arg("take the bytes of each output for numbers of this type")
+        tuple[DALIDataType, ...] | None, Arg("view the bytes of each output as numbers of this dtype")
     ] = None
-    case_sensitive_extensions: Annotated[bool, Arg("extensions tell upper from lower case")] = True
+    case_sensitive_extensions: Annotated[bool, Arg("extensions distinguish upper from lower case")] = True
 
     @property
     def own_outputs(self) -> int:
@@ -417,7 +417,7 @@ class WebDataset(JoiningReader, name="readers.webdataset"):
 
     @property
     def output_dtypes(self) -> tuple[DALIDataType, ...]:
-        """Of each output."""
+        """Dtype of each output."""
         return self.dtypes or (DALIDataType.UINT8,) * len(self.ext)
 
     def check(self) -> None:
@@ -429,7 +429,7 @@ class WebDataset(JoiningReader, name="readers.webdataset"):
         if self.dtypes is not None and len(self.dtypes) != len(self.ext):
             raise SpecError(f"{len(self.dtypes)} dtypes for {len(self.ext)} outputs")
         if any(d in (DALIDataType.NO_TYPE, DALIDataType.STRING, DALIDataType.BOOL) for d in self.output_dtypes):
-            raise SpecError("dtypes must be types of numbers")
+            raise SpecError("dtypes must be numeric types")
 
     def own_specs(self) -> tuple[Spec, ...]:
         return tuple(Spec((None,), d) for d in self.output_dtypes)

@@ -252,7 +252,7 @@ def test_file_names_of_annotations_stay_inside(tmp_path: Path, picture: bytes) -
     rows = [json.loads(line) for line in (tmp_path / "out/rejects.jsonl").read_text().splitlines()]
     assert len(rows) == len(names) - 1
     assert all(r["message"] and r["code"] for r in rows)
-    outside = [r for r in rows if "leads out of file_root" in r["message"]]
+    outside = [r for r in rows if "is outside of file_root" in r["message"]]
     assert len(outside) >= 100
     assert verify(tmp_path / "out").samples == 1
 

@@ -3154,7 +3154,7 @@ class readers:
         ) -> None: ...
 
     class Listing(Reader):
-        """Read what the writer ``files`` wrote, by its listings: a sample for each line, with its key, files and numbers."""
+        """Read samples that the writer ``files`` wrote, through its listings: one sample per line, with its key, files and numbers."""
 
         def __init__(
             self,
@@ -3260,7 +3260,7 @@ class readers:
         ) -> None: ...
 
     class NemoAsr(Reader):
-        """Read speech with its text from manifests as NVIDIA NeMo has them: on every line a JSON object with ``audio_filepath``, and maybe ``text``, ``offset`` and ``duration`` (seconds of the file that are wanted)."""
+        """Read speech with its transcript from manifests of NVIDIA NeMo: each line is a JSON object with ``audio_filepath``, and optionally ``text``, ``offset`` and ``duration`` (in seconds, of the segment to read)."""
 
         def __init__(
             self,
@@ -3389,7 +3389,7 @@ class readers:
         ) -> None: ...
 
     class Sequence(Reader):
-        """Read sequences of frames: ``file_root/<stream>/<frame>``, pictures that `decoders.image` knows, sorted by name."""
+        """Read sequences of frames: ``file_root/<stream>/<frame>``, image files that `decoders.image` supports, sorted by name."""
 
         def __init__(
             self,
@@ -3425,7 +3425,7 @@ class readers:
         ) -> None: ...
 
     class TFRecord(Reader):
-        """Read records of TFRecord files (gzip'ed ones too). Checksums are checked; indexes are made where missing."""
+        """Read records of TFRecord files (also gzip'ed ones). Checksums are checked; missing indexes are made."""
 
         def __init__(
             self,
@@ -3581,7 +3581,7 @@ class readers:
         ) -> None: ...
 
     class Webdataset(Reader):
-        """Read samples of tar archives (gzip'ed ones too): members in a row with one name up to its first dot."""
+        """Read samples of tar archives (also gzip'ed ones): consecutive members with the same name up to its first dot."""
 
         def __init__(
             self,

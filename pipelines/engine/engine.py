@@ -29,7 +29,7 @@ from ...ops.gpu.early_init import start_ahead
 from ...ops.gpu.lane import page_lock_through, page_locked_blocks, pinned_empty
 from ...ops.gpu.watchdog import Watch, unwatch, watch
 from ...ops.interfaces import Copies
-from ...readers.fetch.gpu_reads import lender_for, way_for
+from ...readers.fetch.gpu_reads import lender_for, upload_method_for
 from ..compile.plan import Plan
 from ..compile.schedule import Step, segments
 from . import hand_over
@@ -181,8 +181,8 @@ class Engine:
         free = {i: self.lanes.for_step() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if free and self.plan.target.device == "gpu":
             host, stats = self.budget.host, self.stats  # and not self: files stay registered from run to run
-            again = self.options.uploads is None or self.options.uploads.again
-            way, why = way_for(self.options.upload, self.options.num_threads, again=again)
+            again = self.options.uploads is None or self.options.uploads.repeatedly
+            way, why = upload_method_for(self.options.upload, self.options.num_threads, repeatedly=again)
             self.host_executor.lender = lender_for(
                 way,
                 self.plan.target.indices,

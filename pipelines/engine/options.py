@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...readers.fetch.gpu_reads import Uploads
+from ...readers.fetch.gpu_reads import RegistrationCache
 from ..settings import RunSettings
 from .lanes import SharedResources
 
@@ -54,7 +54,7 @@ class Options(RunSettings):
     merge_requests: bool = False
     """Small batches may go onto a device together: results do not depend on the rest of a batch. They are handed
     out together, too, or, as ``whole_batches``, one by one."""
-    uploads: Uploads | None = None
+    uploads: RegistrationCache | None = None
     """How other runs of the graph in this process brought the files to the GPU, with which this one goes on; None:
     there were none, and records may be read again."""
     resources: SharedResources | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ops.errors import SpecError
-from ...readers.fetch.gpu_reads import Uploads
+from ...readers.fetch.gpu_reads import RegistrationCache
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import RejectLimit
@@ -39,7 +39,7 @@ class OpenJob:
         self._feed = JobFeed(sources, limit)
         self._schema = schema_of(prepared, self._feed, write_config(prepared))
         # parts may be too short to find out which way is faster, and lie in the same files
-        self._uploads = Uploads(again=False, keep=True)
+        self._uploads = RegistrationCache(repeatedly=False, keep=True)
         self._resources = SharedResources()
         self._warm = False
 

@@ -21,7 +21,7 @@ from ...ops.gpu.early_init import start_ahead, start_named
 from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short
-from ...readers.fetch.gpu_reads import Uploads
+from ...readers.fetch.gpu_reads import RegistrationCache
 from ...writers.bytes import sidecar
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.config import WriteConfig
@@ -332,7 +332,7 @@ class JobRun:
         trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
         amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report, *, warm: bool = False,
         wanted: frozenset[tuple[int, int]] | None = None, look: Look | None = None,
-        uploads: Uploads | None = None, resources: SharedResources | None = None,
+        uploads: RegistrationCache | None = None, resources: SharedResources | None = None,
     ) -> None:  # fmt: skip
         """``command`` says how the job was started, for its report, which ``amend`` completes. ``warm``: this process
         ran a part of the job before, so everything is compiled. ``wanted``: see `Stretch`. ``look`` keeps a few
@@ -366,7 +366,7 @@ class JobRun:
             feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, wanted
         )
         options = options_of(prepared.spec, prepared.target)
-        options = replace(options, uploads=uploads or Uploads(again=False), resources=resources)
+        options = replace(options, uploads=uploads or RegistrationCache(repeatedly=False), resources=resources)
         if any(n.op.output_after_sync and n.stage == "gpu" for n in prepared.whole.nodes):
             options = replace(options, lanes=lanes_for(options.gpu_queue, late=True))
         self.batches: Batches

@@ -100,7 +100,7 @@ def describe_job(
     if containers and target.device != "cpu":
         indices = target.indices if target.device == "gpu" else ()
         threads = threads_of(settings.num_threads)
-        plan["upload"] = describe(settings.upload, indices, threads, again=write is None)
+        plan["upload"] = describe(settings.upload, indices, threads, repeatedly=write is None)
     decodes = any(n.op.decodes for n in built.graph.nodes)
     plan["isolation"] = {"mode": settings.isolation, "timeout": settings.decode_timeout} if decodes else None
     if write is not None:

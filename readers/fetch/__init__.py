@@ -1,1 +1,1 @@
-"""The bytes of records into buffers: extents, threads, URLs, files that a GPU reads."""
+"""Read the bytes of records into buffers: extents of mapped files, threads, URLs, files that a GPU reads."""

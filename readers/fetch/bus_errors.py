@@ -1,8 +1,8 @@
-"""Lost pages: a mapped file that is cut short, or cannot be read, while it is being worked on.
+"""Survive bus errors: touching a page of a mapped file that was truncated, or that cannot be read.
 
-Touching such a page raises SIGBUS, which would end the process. Here a page of zeros takes its place, the file is
-remembered, and the engine drops the samples that came from it before delivering a batch. (PulseAudio and
-systemd-journald do the same.)
+Such an access raises SIGBUS, which would end the process. The handler here puts a page of zeros in its place and
+records the file; the engine drops samples of that file before it delivers a batch. (PulseAudio and systemd-journald do
+the same.) `extents` registers its mappings with `watch`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class _Action(ctypes.Structure):
-    """struct sigaction of glibc and musl, 64 bits."""
+    """``struct sigaction`` of glibc and musl on 64-bit systems."""
 
     _fields_ = (
         ("handler", ctypes.c_void_p),
@@ -34,7 +34,7 @@ class _Action(ctypes.Structure):
 
 _lost: set[str] = set()
 _mappings: dict[int, tuple[int, Sequence[int], Sequence[str]]] = {}
-"""Length, and where which file begins, by base address."""
+"""Watched mappings by base address: (length in bytes, offset of each file, name of each file)."""
 _lock = threading.Lock()
 _before = _Action()
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,26 +43,26 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 
 
 def lost_files() -> frozenset[str]:
-    """Files of which a page was touched that was no longer there; as they were named to `watch`."""
+    """Names, as given to `watch`, of files of which a missing page was touched."""
     return frozenset(_lost) if _lost else _NOTHING
 
 
 _NOTHING: frozenset[str] = frozenset()
 
 
-def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str], *, again: bool = False) -> None:
-    """Let faults in [base, base + length) cost zeros. File i of ``names`` begins at ``base + starts[i]``. ``again``: of
-    files that are mapped already; what was lost of them is lost."""
+def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str], *, second: bool = False) -> None:
+    """Replace missing pages in [base, base + length) by zeros when they are touched. File i of ``names`` begins at
+    ``base + starts[i]``. With ``second`` the files are mapped already, and keep what `lost_files` says about them."""
     with _lock:
         if not _mappings:
             _install()
         _mappings[base] = length, starts, names
-        if not again:
-            _lost.difference_update(names)  # they were opened again, and are what they are now
+        if not second:
+            _lost.difference_update(names)  # # the files were opened again: what was lost before is past
 
 
 def forget(base: int) -> None:
-    """The mapping at ``base`` is about to go."""
+    """Stop watching the mapping at ``base``; its owner calls this before it unmaps it."""
     _mappings.pop(base, None)
 
 
@@ -76,7 +76,7 @@ def _install() -> None:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 def _handler(number: int, info: int, _: int) -> None:
-    """Runs in the thread that touched the page, in the midst of what reads it: no code that holds a lock."""
+    """Handle SIGBUS, in the thread that touched the page and in the middle of any code: takes no lock."""
     address = ctypes.c_uint64.from_address(info + _ADDRESS_IN_SIGINFO).value
     for base, (length, starts, names) in list(_mappings.items()):
         if base <= address < base + length:
@@ -86,6 +86,6 @@ def _handler(number: int, info: int, _: int) -> None:
                 break
             _lost.add(names[bisect_right(starts, address - base) - 1])
             return
-    # not ours: it happens again, for the previous handler
+    # an address of no watched mapping: the access faults again, then under the previous handler
     with contextlib.suppress(Exception):
         _libc.sigaction(number, ctypes.byref(_before), None)

@@ -1,7 +1,7 @@
-"""Containers as one flat array: files are mapped one after the other into one address range.
+"""Map containers into one flat array: all files lie one after the other in one address range.
 
-Records are then (offset, size) in that array, whatever file holds them; a batch is a view, and nothing is copied that
-does not have to be.
+A record is then an extent, (offset, size), of that array, whichever file holds it, and a batch is a view of it: bytes
+are copied only if a device or a later step needs them elsewhere. Readers of containers call this module.
 """
 
 from __future__ import annotations
@@ -44,50 +44,52 @@ I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 
 MAX_RECORD = 2**31 - 1
-"""Sizes are 32 bits wide in a Batch."""
-_MAX_FILES = 60_000  # Linux allows 65530 mappings
-_GUARD = mmap.PAGESIZE  # readable zeros after the last byte
+"""Largest size of a record in bytes: sizes are 32 bits wide in a Batch."""
+_MAX_FILES = 60_000  # Linux allows 65530 mappings per process
+_GUARD = mmap.PAGESIZE  # bytes of readable zeros after the last file
 _PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
 _MADV_RANDOM, _AT_FDCWD = 1, -100
 _FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 MAX_RATIO = 200
-"""Unpacked bytes for each packed one, from `FREE_UNPACKED` on; records that people pack shrink 2 to 50 times, bombs a
-thousand times."""
+"""Largest ratio of unpacked to packed bytes of a gzip'ed file that unpacks to more than `FREE_UNPACKED`. Useful records
+shrink 2 to 50 times, gzip bombs a thousand times."""
 FREE_UNPACKED = 1 << 26
-"""Bytes that a gzip'ed file may unpack to whatever its size."""
+"""Bytes to which a gzip'ed file may unpack whatever its size."""
 BOMB_RATIO, BOMB_UNPACKED = 500, 1 << 24
-"""Above so many bytes a file that is packed more than so many times is a bomb: runs of a byte shrink 1,030 times."""
+"""Above BOMB_UNPACKED unpacked bytes, a file packed more than BOMB_RATIO times is a gzip bomb: runs of one byte shrink
+1,030 times."""
 FREE_RECORDS = 1 << 20
-"""Records that a gzip'ed file may hold whatever its size; from there on one for each packed byte."""
+"""Records that a gzip'ed file may hold whatever its size; larger files may hold one per packed byte."""
 FREE_MEMBERS, MEMBER_BYTES = 1 << 16, 1 << 10
-"""Gzip members that a file may hold whatever its size; from there on one for so many of its bytes. An empty one has 20
-bytes and takes as long as unpacking thousands; bgzip's have about 16,000."""
-_COPY = 1 << 16  # bytes unpacked at a time, and what damage may cost
+"""Gzip members that a file may hold whatever its size; larger files may hold one per MEMBER_BYTES packed bytes. An
+empty member has 20 bytes and takes as long as unpacking thousands; bgzip's members have about 16,000."""
+_COPY = 1 << 16  # bytes unpacked at a time, and the most that are lost before damage
 
 
 class Mapped:
-    """Files as one array ``data``; file ``i`` is ``data[starts[i] : starts[i] + sizes[i]]``.
+    """Files mapped as one array ``data``; file ``i`` is ``data[starts[i] : starts[i] + sizes[i]]``.
 
-    The mapping is private: a write into ``data`` stays in this process. It lives as long as any view of it. Gzip'ed
+    The mapping is private (a write into ``data`` stays in this process) and lives as long as any view of it. Gzip'ed
     files are unpacked into temporary files first. Raises JobError for files that cannot be opened.
     """
 
     def __init__(self, paths: Sequence[str], max_unpacked: int = 1 << 36, named: Sequence[str] | None = None) -> None:
-        """``named``: what the files are called as sources of samples, where that is not their paths."""
+        """``max_unpacked``: bytes to which a gzip'ed file may unpack. ``named``: names of the files as sources of
+        samples, by default their paths."""
         if len(paths) > _MAX_FILES:
             raise JobError(f"{len(paths)} files are too many to map at once; at most {_MAX_FILES}: use larger shards")
         self.paths = list(paths)
         self.named = self.paths if named is None else list(named)
         self.local = local_copies(self.paths)
-        """Where the files lie here; elsewhere than ``paths`` where those are URLs."""
+        """Local paths of the files; they differ from ``paths`` for URLs, whose files are copied into a cache."""
         self.sizes: I64 = np.empty(len(paths), np.int64)
         self.mtimes: I64 = np.empty(len(paths), np.int64)
-        """Modification times in ns of the files as they lie on disk."""
+        """Modification times in ns of the files on disk."""
         self.stored: I64 = np.empty(len(paths), np.int64)
-        """Bytes on disk; differs from ``sizes`` for gzip'ed files."""
+        """Sizes in bytes on disk; they differ from ``sizes`` for gzip'ed files."""
         self.unpacked: npt.NDArray[np.bool_] = np.zeros(len(paths), np.bool_)
         self.damage: dict[int, str] = {}
-        """Problems with the packing of gzip'ed files; the bytes that could be unpacked are there."""
+        """Errors of gzip'ed files by file number; the bytes before the error were unpacked."""
         self._identities: list[tuple[int, int]] = []
         names = [os.fsencode(path) + b"\0" for path in self.local]
         self._names = np.frombuffer(bytearray(b"".join(names) + b"\0"), np.uint8)
@@ -137,49 +139,51 @@ class Mapped:
             except (EOFError, zlib.error) as e:
                 self.damage[i] = f"its gzip packing is damaged after the first {out.tell()} bytes: {e}"
             except OverflowError as e:
-                self.damage[i] = f"{e}; if it is no bomb, unpack it yourself (gunzip)"
+                self.damage[i] = f"{e}; if that is right, unpack the file first (gunzip)"
             out.flush()
             return os.dup(out.fileno())
 
     def records_left(self, i: int, found: int) -> int:
-        """How many records after the first ``found`` ones are looked for in file ``i``. 0 where a gzip'ed file is a
-        bomb of records that hold next to nothing: the rest of it is damage."""
+        """Number of further records to look for in file ``i`` after the first ``found`` ones. 0 if the gzip'ed file
+        holds more records than its size allows (a bomb of empty records): the remainder of the file counts as damage.
+        """
         if not self.unpacked[i]:
             return sys.maxsize
-        most = max(FREE_RECORDS, int(self.stored[i]))
-        if found >= most:
+        max_records = max(FREE_RECORDS, int(self.stored[i]))
+        if found >= max_records:
             self.damage.setdefault(
-                i, f"unpacks to more than {most} records; if it is no bomb, unpack it yourself (gunzip)"
+                i, f"unpacks to more than {max_records} records; if that is right, unpack the file first (gunzip)"
             )
-        return max(most - found, 0)
+        return max(max_records - found, 0)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def fingerprint(self, names: Sequence[str], *columns: npt.NDArray[np.int64]) -> str:
-        """Identity of a source of these files: names, sizes and times of the files, and the index of records."""
+        """Identity of a source of these files: a hash of the files' names, sizes and times, and of the index of
+        records."""
         h = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
         for column in (self.stored, self.mtimes, *columns):
             h.update(np.ascontiguousarray(column).view(np.uint8).data)
         return h.hexdigest()
 
     def inventory(self, names: Sequence[str], records: I64, keys: str = "") -> InventoryEntries:
-        """The files under ``names``, as what a data set is made of."""
+        """Inventory of these files under the given ``names``."""
         state = {"size": self.stored, "modified": self.mtimes}
         return InventoryEntries(b"\0".join(os.fsencode(n) for n in names), state, records, keys)
 
     def file_of(self, offsets: I64) -> I64:
-        """The file that holds each offset."""
+        """Index of the file that holds each offset."""
         return self._files_of(offsets)[0]
 
     def _files_of(self, offsets: I64) -> tuple[I64, int, int]:
-        """`file_of`, and the first and the last of these files."""
+        """`file_of`, and the smallest and the largest of these indices."""
         files = np.empty(len(offsets), np.int64)
         low, high = _loops.files_of(self.starts, np.ascontiguousarray(offsets), files)
         return files, low, high
 
     def will_need(self, ctx: Context, offsets: I64, sizes: I64) -> None:
-        """Let the system read these extents; a disk is fastest when it knows everything that is wanted."""
+        """Ask the system to read these extents: a disk is fastest if it knows all of them at once."""
         from .extents_cpu import will_need
 
         if ctx.lender is not None and ctx.lender.holds(self, offsets, sizes):
@@ -187,11 +191,12 @@ class Mapped:
         will_need(self.data, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), mmap.PAGESIZE)
 
     def share(self) -> Shared:
-        """The files once more, as the page cache has them: what is written to a file is seen there at once."""
+        """Map the files again, shared with the page cache: bytes written to a file appear in this mapping at once."""
         return Shared(self)
 
     def reopened(self, i: int) -> int | None:
-        """File ``i``, if it is still the one that was mapped; the caller closes it. Not where it was unpacked."""
+        """Open file ``i`` again if it is still the file that was mapped; the caller closes it. None if not, or if it
+        was unpacked."""
         if self.unpacked[i]:
             return None
         try:
@@ -206,32 +211,33 @@ class Mapped:
         return None
 
     def is_same(self, i: int) -> bool:
-        """File ``i`` is there under its name, as it was mapped."""
+        """Whether the mapped file ``i`` still exists under its name, unchanged."""
         handle = self.reopened(i)
         if handle is not None:
             os.close(handle)
         return handle is not None
 
     def expect_jumps(self) -> None:
-        """Only a few bytes here and there will be looked at: nothing is to be read ahead."""
+        """Turn off read-ahead: only a few bytes at scattered offsets will be read."""
         _libc().madvise(self.data.ctypes.data, len(self.data), _MADV_RANDOM)
 
     def truncated(self, offsets: I64) -> npt.NDArray[np.bool_]:
-        """Which of ``offsets`` lie in a file that has been cut short since it was mapped, or could not be read.
+        """bool[n]: whether each of ``offsets`` is in a file that has been truncated since it was mapped, or could not
+        be read.
 
-        It is asked before every batch. What is lost later reads as zeros, see `bus_errors`.
+        Called before every batch. Pages that are lost later read as zeros, see `bus_errors`.
         """
         from ..file_cpu import stat_files
 
         files, low, high = self._files_of(offsets)
         which = np.unique(files) if low < high else np.array([low] * (len(files) > 0), np.int64)
         now, mtimes = np.empty(len(which), np.int64), np.empty(len(which), np.int64)
-        # without the GIL: a shuffled batch may come from hundreds of files
+        # the loop holds no GIL: a shuffled batch may come from hundreds of files
         stat_files(np.int32(_AT_FDCWD), self._names, self._name_starts[which], now, mtimes, 0, len(which))
-        bad = (now >= 0) & (now < self.stored[which])  # below 0: removed, and the mapping keeps the old bytes
+        bad = (now >= 0) & (now < self.stored[which])  # -1 is a removed file, whose bytes the mapping keeps
         if lost := lost_files():
             bad |= np.array([self.named[i] in lost for i in which.tolist()], np.bool_)
-        bad &= ~self.unpacked[which]  # whose mapped files are ours
+        bad &= ~self.unpacked[which]  # unpacked files are private copies
         return np.isin(files, which[bad]) if bad.any() else np.zeros(len(files), np.bool_)
 
 
@@ -239,14 +245,14 @@ _known: weakref.WeakValueDictionary[int, Mapped] = weakref.WeakValueDictionary()
 
 
 def mapped_of(data: U8) -> Mapped | None:
-    """The mapping whose whole bytes are ``data``; None for any other array."""
+    """Return the mapping whose ``data`` is this array; None for any other array."""
     found = _known.get(id(data))
     return found if found is not None and found.data is data else None
 
 
 def cut_short(address: int, offsets: I64) -> str | None:
-    """The first file that was cut short, or could not be read, of those in which ``offsets`` bytes from ``address``
-    lie; None where all are whole, and for memory that is no file's."""
+    """Name of the first truncated or unreadable file among those that hold the bytes at ``offsets`` from ``address``;
+    None if all files are intact, and for memory that is not a mapping."""
     for mapped in list(_known.values()):
         place = address - mapped.data.ctypes.data
         if 0 <= place < len(mapped.data):
@@ -256,11 +262,14 @@ def cut_short(address: int, offsets: I64) -> str | None:
 
 
 class Shared:
-    """The files of a `Mapped` at the same places of a second address range, read-only and shared with all users.
-    A registered part of it is the page cache itself, while a page of a private mapping is copied when it is pinned."""
+    """A second mapping of the files of a `Mapped`, at the same offsets of another address range, read-only and shared.
+
+    CUDA can register it without a copy: a registered range of it is the page cache itself, whereas a page of a private
+    mapping is copied when it is pinned. `gpu_reads` creates and closes it.
+    """
 
     def __init__(self, mapped: Mapped) -> None:
-        """Raises OSError where there is no room for it."""
+        """Raises OSError if the address space has no range for it."""
         libc = _libc()
         self.length = int((-(-mapped.sizes // mmap.PAGESIZE)).sum()) * mmap.PAGESIZE
         if 2 * len(mapped) > _MAX_FILES:
@@ -271,7 +280,8 @@ class Shared:
             raise OSError(f"{self.length} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
         self.base: int = base
         self.missing: list[tuple[int, int]] = []
-        """Places [a, b) of files that are not here: unpacked ones, and what was replaced since."""
+        """Offsets [a, b) of files that are missing in this mapping: unpacked files, and files replaced since they were
+        mapped."""
         for i, (start, size) in enumerate(zip(mapped.starts.tolist(), mapped.sizes.tolist(), strict=True)):
             handle = mapped.reopened(i) if size else None
             placed = handle is not None and libc.mmap(
@@ -281,24 +291,28 @@ class Shared:
                 os.close(handle)
             if size and placed in (False, None, _FAILED):
                 self.missing.append((start, start + size))
-        watch(base, self.length, mapped.starts.tolist(), mapped.named, again=True)  # should the host look at it
+        watch(base, self.length, mapped.starts.tolist(), mapped.named, second=True)  # in case the host reads it
 
     def resident(self, start: int, size: int) -> float:
-        """The part of the pages of ``size`` bytes from ``start`` (a page's) that are in the page cache."""
+        """Share of the pages of ``size`` bytes from ``start`` (a multiple of the page size) that are in the page
+        cache."""
         pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
         if _libc().mincore(self.base + start, size, pages.ctypes.data):
             return 0.0
         return float((pages & 1).mean())
 
     def close(self) -> None:
-        """Take the mapping away."""
+        """Unmap the files."""
         forget(self.base)
         _libc().munmap(self.base, max(self.length, 1))
 
 
 def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
-    """Unpack all gzip members. What comes before damage has been written when EOFError or zlib.error is raised, or
-    OverflowError: more than ``limit`` bytes, or too many bytes or members for what was packed."""
+    """Unpack all gzip members. When an exception is raised, the bytes before the damage have been written.
+
+    Raises EOFError or zlib.error for damage, OverflowError for more than ``limit`` bytes, or for too many bytes or
+    members for the packed size.
+    """
     gzip_header = 16 + zlib.MAX_WBITS
     decoder = zlib.decompressobj(gzip_header)
     members = 1
@@ -307,7 +321,7 @@ def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
             if decoder.eof:
                 members += 1
                 if members > max(FREE_MEMBERS, packed.tell() // MEMBER_BYTES):
-                    raise OverflowError(f"is packed in more than {members - 1} parts, each next to nothing")
+                    raise OverflowError(f"has more than {members - 1} gzip members, nearly empty ones")
                 decoder = zlib.decompressobj(gzip_header)
             out.write(decoder.decompress(chunk, 16 * _COPY))
             if out.tell() > limit:
@@ -346,7 +360,8 @@ def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int, paths: Seq
     for handle, size, start in zip(handles, sizes.tolist(), starts.tolist(), strict=True):
         if size == 0:
             continue
-        # read-only where the system counts what could be written (vm.overcommit_memory=2): nobody writes anyway
+        # read-only if the system counts memory that could be written (vm.overcommit_memory=2): it is never written
+        # anyway
         placed = any(
             map_(base + start, size, access, private | _MAP_FIXED, handle, 0) != _FAILED
             for access in (writable, mmap.PROT_READ)
@@ -362,13 +377,14 @@ def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int, paths: Seq
         unmap(base, length)
 
     buffer = (ctypes.c_uint8 * length).from_address(base)
-    weakref.finalize(buffer, release).atexit = False  # threads may still read while the interpreter ends
+    weakref.finalize(buffer, release).atexit = False  # threads may still read while the interpreter exits
     data: U8 = np.frombuffer(memoryview(buffer), np.uint8)[:total]
     return data
 
 
 class Groups:
-    """Which file holds a record, and as which number; records of all files are numbered through."""
+    """Numbering of the records of several files: converts between a record's number in the data set and (file, number
+    in it)."""
 
     def __init__(self, counts: I64) -> None:
         self.counts = counts
@@ -376,16 +392,16 @@ class Groups:
         self._firsts: list[int] = self.firsts.tolist()
 
     def locate(self, index: int) -> tuple[int, int]:
-        """File and number in it of record ``index``."""
+        """File of record ``index``, and the record's number in it."""
         file = bisect_right(self._firsts, index) - 1
         return file, index - self._firsts[file]
 
     def files(self, index: I64) -> npt.NDArray[np.intp]:
-        """The file of each record."""
+        """File of each record."""
         return np.searchsorted(self.firsts, index, side="right") - 1
 
     def numbered(self, names: Sequence[str], index: I64) -> list[bytes]:
-        """``<name of its file>/<number in it>`` of each record, in UTF-8."""
+        """``<name of its file>/<number in it>`` for each record, in UTF-8."""
         files = self.files(index)
         records = (index - self.firsts[files]).tolist()
         texts = [in_utf8(name) for name in names]
@@ -393,30 +409,30 @@ class Groups:
 
 
 @dataclass(slots=True)
-class Records:
-    """TFRecords of a batch whose checksums are to be computed: while something of them is copied, if anything is."""
+class UncheckedRecords:
+    """TFRecords of a batch whose checksums are still to be checked, together with copying their extents."""
 
     offsets: I64
     sizes: I64
     kinds: npt.NDArray[np.int32]
     good: npt.NDArray[np.bool_]
-    """``kinds`` and ``good`` are as of `tfrecord_cpu.check_record`."""
+    """``kinds`` and ``good`` are arguments of `tfrecord_cpu.check_record`."""
     checked: bool = False
 
 
-NO_RECORDS = Records(
+NO_RECORDS = UncheckedRecords(
     np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.bool_), checked=True
 )
 
 
 def payload(
-    ctx: Context, data: U8, offsets: I64, sizes: I64, output: int = 0, records: Records = NO_RECORDS
+    ctx: Context, data: U8, offsets: I64, sizes: I64, output: int = 0, records: UncheckedRecords = NO_RECORDS
 ) -> Batch:  # fmt: skip
-    """Extents of ``data`` as a batch of bytes, for ``output`` of the reader: a view, or copied where the engine wants
-    them in its own memory and nobody lends a view that a device can fetch from.
+    """Return extents of ``data`` as a batch of bytes, for output number ``output`` of the reader.
 
-    Extents must lie in ``data``; what was rejected has size 0. Where they are copied, and the checksums of the
-    ``records`` that they lie in were not computed before, that is done, too.
+    The batch is a view if the engine accepts views, or if the GPU reads the files itself; otherwise the bytes are
+    copied into memory of the engine. Extents must lie in ``data``; rejected records have size 0. If bytes are copied,
+    the checksums of ``records``, the TFRecords around the extents, are checked on the way, unless that was done before.
     """
     if ctx.allocate_staging is None:
         return Batch(data, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
@@ -433,7 +449,9 @@ def payload(
     at, shapes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
     total = _loops.lay_out(sizes, 16, at, shapes)
     offsets = np.ascontiguousarray(offsets)
-    if not records.checked and 2 * total < int(records.sizes.sum()):  # as many threads as the records are worth
+    if not records.checked and 2 * total < int(
+        records.sizes.sum()
+    ):  # few bytes are copied: checks deserve more threads
         records = NO_RECORDS
     uploads = ctx.uploads.get(output)
     if uploads is not None and mapped is not None:
@@ -452,10 +470,10 @@ def payload(
 
 def _sent(
     ctx: Context, uploads: Uploader, data: U8, offsets: I64, sizes: I64, at: I64, nbytes: int, why: str,
-    records: Records,
+    records: UncheckedRecords,
 ) -> U8 | None:  # fmt: skip
-    """``data``, of which these extents are on their way to a device; None where they are to be copied as a whole.
-    ``why``: the host copies them."""
+    """Upload the extents of ``data`` in pieces. Return ``data`` as an array of which the device has these extents, or
+    None if they have to be copied as a whole. ``why``: reason for which the host copies them."""
     try:
         upload = uploads.begin(nbytes, reason=why)
         if upload is None:
@@ -474,18 +492,19 @@ def _sent(
         spread(ctx, len(sizes), nbytes, send)
         records.checked = True
         return upload.finish_extents(data, offsets, sizes, at)
-    except Exception as e:  # of the GPU, of memory; to copy them as a whole does without
+    except Exception as e:  # errors of the GPU or of memory: copying the extents as a whole needs neither
         uploads.failed(e, nbytes)
         return None
 
 
 def in_utf8(key: str) -> bytes:
-    """A key as names hold it; what of a path was no UTF-8 stays as it is."""
+    """A key as it is used in names: UTF-8; bytes of a path that are not valid UTF-8 are kept."""
     return key.encode("utf-8", "surrogateescape")
 
 
 def expand(paths: Sequence[str]) -> list[str]:
-    """Paths with patterns (``*``, ``?``, ``[...]``) expanded in sorted order. Raises JobError where nothing matches."""
+    """Expand patterns (``*``, ``?``, ``[...]``) in paths, in sorted order. Raises JobError if a path or pattern matches
+    nothing."""
     found: list[str] = []
     for path in map(plain_path, paths):
         if is_url(path):
@@ -502,12 +521,12 @@ def expand(paths: Sequence[str]) -> list[str]:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Paths below their common folder: what tells the files of one data set apart."""
+    """Paths relative to their common folder: short names of the files of one data set."""
     full = [os.path.abspath(p) for p in paths]
     top = os.path.dirname(full[0]) if len(full) == 1 else os.path.commonpath([os.path.dirname(p) for p in full])
     return [os.path.relpath(p, top) for p in full]
 
 
 def one_or_more(value: Any) -> tuple[str, ...]:
-    """A text, or several."""
+    """Return a text as a tuple of one, or several texts as a tuple."""
     return (value,) if isinstance(value, str) else tuple(value)

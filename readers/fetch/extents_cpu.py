@@ -1,4 +1,4 @@
-"""Extents, parts of a buffer: asked for ahead, and copied into places of another buffer."""
+"""Compiled loops over extents, (offset, size) ranges of a buffer: prefetch their pages, lay them out, and copy them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from llvmlite import ir
 from numba import extending, types
 
-intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
+intrinsic: Any = extending.intrinsic  # typed after the wrapped function, which has one argument more
 
-# Numba's own copies between slices go element by element, at a tenth of the speed
+# Numba copies between slices element by element, at a tenth of the speed of memcpy
 _memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
 
 _madvise: Any = types.ExternalFunction("madvise", types.int32(types.intp, types.uintp, types.int32))
@@ -20,12 +20,12 @@ _WILLNEED = 3
 
 _LINE = 64
 _LONG = 8192
-"""Bytes from which a copy goes past the caches: what is copied is read next by a GPU, or much later."""
+"""Bytes from which on a copy bypasses the caches: its bytes are read next by a GPU, or much later."""
 
 
 @intrinsic
 def _stream_line(_typing: Any, _to: Any, _source: Any) -> Any:
-    """64 bytes from an address of any alignment to one at a multiple of 32, without a place in the caches."""
+    """Copy 64 bytes from an address of any alignment to one that is a multiple of 32, bypassing the caches."""
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         to, source = args
@@ -42,7 +42,7 @@ def _stream_line(_typing: Any, _to: Any, _source: Any) -> Any:
 
 @intrinsic
 def _fence(_typing: Any) -> Any:
-    """Makes streamed bytes visible to other threads from here on."""
+    """Make streamed bytes visible to other threads from here on."""
 
     def generate(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
         builder.fence("seq_cst")
@@ -53,9 +53,10 @@ def _fence(_typing: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64)", nogil=True, cache=True)
 def will_need(data: Any, offsets: Any, sizes: Any, page: Any) -> None:
-    """Ask for the pages of extents of a mapping, all at once instead of one after the other when they are touched.
+    """Prefetch the pages of extents of a mapping (madvise), all at once instead of one after the other when they are
+    touched.
 
-    Extents that follow each other within a page are asked for together.
+    Extents that follow each other within a page are requested together.
     """
     base = data.ctypes.data
     i = 0
@@ -72,9 +73,9 @@ def will_need(data: Any, offsets: Any, sizes: Any, page: Any) -> None:
 
 @numba.njit("int64(int64[::1], int64, int64[::1], int32[:, ::1])", cache=True)
 def lay_out(sizes: Any, step: Any, at: Any, shapes: Any) -> Any:
-    """Where extents of ``sizes`` begin one after the other, each at a multiple of ``step``, and their ``shapes``
-    [N, 1]; returns where the last one ends, rounded up. As `files_of`, it takes some microseconds and keeps the GIL,
-    of which NumPy's operations would let go each time."""
+    """Lay out extents of ``sizes`` one after the other, each at a multiple of ``step``: fill their offsets ``at`` and
+    ``shapes`` [N, 1], and return the end of the last one, rounded up. Like `files_of` this takes some microseconds and
+    keeps the GIL, which the NumPy equivalents would release and take again for each operation."""
     end = np.int64(0)
     for i in range(len(sizes)):
         at[i], shapes[i, 0] = end, sizes[i]
@@ -82,16 +83,18 @@ def lay_out(sizes: Any, step: Any, at: Any, shapes: Any) -> Any:
     return end
 
 
-@numba.njit(cache=True)  # for whatever asks: read-only arrays, too
+@numba.njit(cache=True)  # no signature: callers also pass read-only arrays
 def files_of(starts: Any, offsets: Any, files: Any) -> Any:
-    """The file that holds each of ``offsets``, where files begin at ``starts``, growing; the first and the last of
-    these files."""
+    """Fill ``files`` with the index of the file that holds each of ``offsets``; the files begin at ``starts``,
+    ascending. Return the smallest and the largest of these indices."""
     low: Any = len(starts)
     high: Any = -1
     file = np.int64(0)
     for i in range(len(offsets)):
         last = file + 1 == len(starts)
-        if offsets[i] < starts[file] or not (last or offsets[i] < starts[file + 1]):  # not in that of the one before
+        if offsets[i] < starts[file] or not (
+            last or offsets[i] < starts[file + 1]
+        ):  # not in the previous offset's file
             file = np.searchsorted(starts, offsets[i], side="right") - 1
         files[i] = file
         low, high = min(low, file), max(high, file)
@@ -100,13 +103,13 @@ def files_of(starts: Any, offsets: Any, files: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64, int64, uint8[::1], int64)", nogil=True, cache=True)
 def copy_extent(source: Any, offset: Any, size: Any, out: Any, at: Any) -> None:
-    """``source[offset : offset + size]`` to ``out[at:]``; the caller has checked the bounds."""
+    """Copy ``source[offset : offset + size]`` to ``out[at:]``; the caller has checked the bounds."""
     _memcpy(out.ctypes.data + at, source.ctypes.data + offset, np.uintp(size))
 
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1])", nogil=True, cache=True)
 def copy_extents(source: Any, offsets: Any, sizes: Any, out: Any, at: Any) -> None:
-    """``source[offsets[i] : offsets[i] + sizes[i]]`` to ``out[at[i] :]``; the caller has checked the bounds."""
+    """Copy ``source[offsets[i] : offsets[i] + sizes[i]]`` to ``out[at[i] :]``; the caller has checked the bounds."""
     for i in range(len(offsets)):
         if sizes[i] < _LONG:
             copy_extent(source, offsets[i], sizes[i], out, at[i])

@@ -1,5 +1,7 @@
-"""Containers on the way to a GPU without a copy on the host. Parts of mapped files are registered with CUDA as
-a run touches them, and the GPU gathers records out of the page cache.
+"""Let a GPU read containers without a copy on the host: windows of mapped files are registered with CUDA when a run
+first needs them, and the GPU gathers records directly from the page cache.
+
+The engine creates the lenders (`lender_for`) and closes them; `extents.payload` borrows from them.
 """
 
 from __future__ import annotations
@@ -18,45 +20,48 @@ from ...ops.gpu.registered import register, unregister, why_not
 from .extents import I64, U8, Mapped, Shared
 
 Upload = Literal["auto", "copy", "registered", "pieces"]
-"""How bytes come to a GPU. Single files in pieces, a few megabytes at a time while the rest is read
-(`ops.gpu.uploads`), but for ``copy``: a batch at a time, into page-locked memory. Containers: ``copy``; ``pieces``; or
-gathered by the GPU out of files that are ``registered``. ``auto``: by `way_for`."""
-Way = Literal["copy", "registered", "pieces"]
-"""Way of containers to a GPU."""
+"""How bytes get to a GPU (``pipeline.upload``). Single files are uploaded in pieces of a few megabytes while the rest
+is read (`ops.gpu.uploads`), except with ``copy``: then one batch at a time, through page-locked memory. Records of
+containers: ``copy``; ``pieces``; or ``registered``: the GPU gathers them from registered files. ``auto``: see
+`upload_method_for`."""
+UploadMethod = Literal["copy", "registered", "pieces"]
+"""How records of containers get to a GPU; see `Upload`."""
 
 WINDOW = 256 << 20
-"""Bytes that are registered at a time: some 10 ms where they are in the page cache."""
-_AT_ONCE = 4
-"""Windows that one batch may wait for. What else it needs comes with the next ones, so that the first batches of a
-shuffled data set do not wait until all of it is registered."""
-_RESIDENT = 0.9
-"""Part of a window that must be in the page cache: to read the rest from a disk, for a few records, takes too long."""
-_PATIENCE = 8
-"""Batches after which a window counts as idle, and one that was not resident is looked at again."""
-_SOON = 256
-"""Batches within which a window that was given back must not be wanted again: else the order jumps about in more than
-may be registered, and what is registered stays."""
-_REFUSALS = 3
-"""Windows in a row that CUDA refuses before nothing more is tried."""
+"""Bytes that are registered at a time: about 10 ms if they are in the page cache."""
+_MAX_WINDOWS = 4
+"""Windows that are registered for one batch; it is copied if it needs more, and later batches register the others, so
+that the first batches of a shuffled data set do not wait until all of it is registered."""
+_MIN_RESIDENT = 0.9
+"""Share of a window that must be in the page cache to register it: reading the others from a disk for a few records
+takes too long."""
+_IDLE_BATCHES = 8
+"""Batches without use after which a window counts as idle, and after which a window that was not in the page cache is
+checked again."""
+_SOON_BATCHES = 256
+"""If a window is needed again within this many batches after it was unregistered, the order jumps about in more files
+than may be registered: registered windows then stay."""
+_MAX_FAILURES = 3
+"""Consecutive windows that CUDA may reject before no more are registered."""
 
 
 @dataclass(slots=True)
 class _Window:
-    """A part of the files that is registered as a whole."""
+    """A range of a reader's mapped files that is registered as a unit."""
 
     start: int
     size: int
     registered: bool = False
-    refused: str = ""
-    """Why it never will be."""
-    last: int = -_PATIENCE
-    """The batch that wanted it last, or, where it is not registered, when it was looked at."""
-    given_back: int = -_SOON
+    rejection: str = ""
+    """Reason for which it can never be registered; empty if it can."""
+    last: int = -_IDLE_BATCHES
+    """Number of the last batch that needed the window; if it is not registered, of the last batch that checked it."""
+    unregistered_at: int = -_SOON_BATCHES
     leases: weakref.WeakSet[RegisteredLease] = field(default_factory=weakref.WeakSet)
 
 
-class _Area:
-    """The windows of the files of one reader."""
+class _ReaderWindows:
+    """The windows of one reader's files. Created and used by `RegisteredFiles`, under its lock."""
 
     def __init__(self, mapped: Mapped) -> None:
         self.mapped = mapped
@@ -72,10 +77,10 @@ class _Area:
         self.windows = [_Window(at, min(WINDOW, length - at)) for at in range(0, length, WINDOW)]
         for low, high in self.shared.missing:
             for window in self.windows[low // WINDOW : (high - 1) // WINDOW + 1]:
-                window.refused = "a file was unpacked, or replaced while the job ran"
+                window.rejection = "a file was unpacked, or replaced while the job ran"
 
-    def wanted(self, offsets: I64, sizes: I64) -> list[_Window]:
-        """The windows that hold the extents."""
+    def windows_of(self, offsets: I64, sizes: I64) -> list[_Window]:
+        """Windows that hold the extents."""
         there = sizes > 0
         first, last = offsets[there] // WINDOW, (offsets[there] + sizes[there] - 1) // WINDOW
         if not len(first):
@@ -87,51 +92,54 @@ class _Area:
 
 
 class RegisteredFiles:
-    """Lends views of mapped files whose bytes the GPUs ``indices`` read out of the page cache.
+    """A zero-copy source: lends arrays over mapped files whose bytes the GPUs ``indices`` read from the page cache.
 
-    At most ``limit`` bytes are registered at a time; unused parts are given back for the next ones.
-    ``account(nbytes)`` gets how much is registered, ``told(way, nbytes)`` how the bytes of a batch travel and why.
-    May be used by several threads.
+    At most ``limit`` bytes are registered at a time; unused windows are unregistered to make space. It calls
+    ``account(nbytes)`` with the number of registered bytes whenever it changes, and ``told(method, nbytes)`` with the
+    method and bytes of each batch it lends. All methods may be called from several threads. `close` ends it.
     """
 
     def __init__(
         self, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None],
         *, kept: bool = False,
     ) -> None:  # fmt: skip
-        """``kept``: what is registered stays so when a run is over, for the next one."""
+        """``kept``: files stay registered for the next run when this run closes."""
         self._device = indices[0]
         self._kept = kept
         self._limit = limit
         self._account = account
         self._told = told
         self._why_not = why_not(indices)
-        self._areas: dict[int, _Area] = {}
+        self._areas: dict[int, _ReaderWindows] = {}
         self._used = 0
         self._clock = 0
-        self._refusals = 0
+        self._failures = 0
         self._scattered = False
-        """Nothing is given back before the end."""
+        """Whether windows stay registered until the end, because the order jumps about in too many."""
         self._lock = threading.Lock()
 
     def begin(self, account: Callable[[int], None], told: Callable[[str, int], None]) -> None:
-        """Another run goes on with what is registered; ``account`` and ``told`` are its own."""
+        """Continue for another run with the registered files; ``account`` and ``told`` are that run's callbacks."""
         with self._lock:
             self._account(0)
             self._account, self._told = account, told
             self._account(self._used)
 
     def of(self, number: int) -> RegisteredFiles:
-        """Lends for batch ``number``: all GPUs read the same memory."""
+        """Return the lender of batch ``number``: this one, because all GPUs read the same memory."""
         return self
 
     def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
-        """The extents are registered, and therefore in memory."""
+        """Whether the extents are registered, and therefore in memory."""
         with self._lock:
             area = self._areas.get(id(mapped))
-            return area is not None and bool(area.windows) and all(w.registered for w in area.wanted(offsets, sizes))
+            return (
+                area is not None and bool(area.windows) and all(w.registered for w in area.windows_of(offsets, sizes))
+            )
 
     def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
-        """The files of ``mapped`` as an array whose extents a GPU can fetch, or why they are to be copied."""
+        """Return the files of ``mapped`` as an array whose extents a GPU can fetch, or the reason for which they must
+        be copied."""
         with self._lock:
             self._clock += 1
             lent = self._why_not or self._lent(mapped, offsets, sizes)
@@ -142,66 +150,66 @@ class RegisteredFiles:
     def _lent(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
         area = self._areas.get(id(mapped))
         if area is None:
-            area = self._areas[id(mapped)] = _Area(mapped)
+            area = self._areas[id(mapped)] = _ReaderWindows(mapped)
         if area.shared is None:
             return area.why_not
-        wanted = area.wanted(offsets, sizes)
-        for window in wanted:
+        needed = area.windows_of(offsets, sizes)
+        for window in needed:
             window.last = self._clock if window.registered else window.last
-        missing = [w for w in wanted if not w.registered]
-        for window in missing[:_AT_ONCE]:
-            why = self._obstacle(area.shared, window, local=len(wanted) <= _AT_ONCE)
+        missing = [w for w in needed if not w.registered]
+        for window in missing[:_MAX_WINDOWS]:
+            why = self._register_window(area.shared, window, local=len(needed) <= _MAX_WINDOWS)
             if why:
                 return why
-        if len(missing) > _AT_ONCE:
+        if len(missing) > _MAX_WINDOWS:
             return "being registered"
         lease = RegisteredLease(mapped.data, area.shared.base - mapped.data.ctypes.data, WINDOW)
-        for window in wanted:
+        for window in needed:
             window.leases.add(lease)
         return lease.array()
 
-    def _obstacle(self, shared: Shared, window: _Window, *, local: bool) -> str:
-        """Register ``window``, or say what keeps it from being registered."""
-        if window.refused:
-            return window.refused
-        if self._clock - window.last < _PATIENCE:
+    def _register_window(self, shared: Shared, window: _Window, *, local: bool) -> str:
+        """Register ``window``. Return the reason if that is not possible, else an empty text."""
+        if window.rejection:
+            return window.rejection
+        if self._clock - window.last < _IDLE_BATCHES:
             return "not in the page cache"
-        if shared.resident(window.start, window.size) < _RESIDENT:
+        if shared.resident(window.start, window.size) < _MIN_RESIDENT:
             window.last = self._clock
             return "not in the page cache"
-        self._scattered |= self._clock - window.given_back < _SOON
-        if not self._has_room(window.size, local and not self._scattered):
+        self._scattered |= self._clock - window.unregistered_at < _SOON_BATCHES
+        if not self._has_space(window.size, local and not self._scattered):
             return f"pipeline.memory.host leaves {self._limit >> 20} MiB for registered files"
         try:
             register(shared.base + window.start, window.size, self._device)
-        except Exception as e:  # CUDARuntimeError; whatever it is, copying does without
-            window.refused = f"cudaHostRegister: {e}"
-            self._refusals += 1
-            if self._refusals >= _REFUSALS:
-                self._why_not = window.refused
-            return window.refused
-        self._refusals = 0
+        except Exception as e:  # whatever the CUDA error is, the host can copy instead
+            window.rejection = f"cudaHostRegister: {e}"
+            self._failures += 1
+            if self._failures >= _MAX_FAILURES:
+                self._why_not = window.rejection
+            return window.rejection
+        self._failures = 0
         window.registered, window.last = True, self._clock
         self._changed(window.size)
         return ""
 
-    def _has_room(self, nbytes: int, may_give_back: bool) -> bool:
-        """There is room for ``nbytes`` more, or was made."""
-        if self._used + nbytes <= self._limit or nbytes > self._limit or not may_give_back:
+    def _has_space(self, nbytes: int, may_unregister: bool) -> bool:
+        """Whether ``nbytes`` more may be registered; unregisters idle windows for them if ``may_unregister``."""
+        if self._used + nbytes <= self._limit or nbytes > self._limit or not may_unregister:
             return self._used + nbytes <= self._limit
         idle = [(w.last, area, w) for area in self._areas.values() for w in area.windows
-                if w.registered and self._clock - w.last >= _PATIENCE and not w.leases]  # fmt: skip
+                if w.registered and self._clock - w.last >= _IDLE_BATCHES and not w.leases]  # fmt: skip
         for _, area, window in sorted(idle, key=lambda found: found[0]):
             if self._used + nbytes <= self._limit:
                 break
-            self._give_back(area, window)
+            self._unregister(area, window)
         return self._used + nbytes <= self._limit
 
-    def _give_back(self, area: _Area, window: _Window) -> None:
+    def _unregister(self, area: _ReaderWindows, window: _Window) -> None:
         assert area.shared is not None
         unregister(area.shared.base + window.start, self._device)
         window.registered = False
-        window.last, window.given_back = self._clock - _PATIENCE, self._clock
+        window.last, window.unregistered_at = self._clock - _IDLE_BATCHES, self._clock
         self._changed(-window.size)
 
     def _changed(self, nbytes: int) -> None:
@@ -209,72 +217,76 @@ class RegisteredFiles:
         self._account(self._used)
 
     def close(self) -> None:
-        """Lend no more, and begin to give everything back, beside whatever comes next (`settle`). The device must be
-        done with all that was lent; the host may still look at it."""
+        """Stop lending, and start to unregister everything in a background thread (`wait_until_released`). The device
+        must have finished with everything that was lent; the host may still read it."""
         if self._kept:
             return
         with self._lock:
             self._why_not = "the run is over"
             areas, self._areas = list(self._areas.values()), {}
         if areas:
-            _do_beside(lambda: self._give_all_back(areas))
+            _do_in_background(lambda: self._unregister_all(areas))
 
-    def _give_all_back(self, areas: Sequence[_Area]) -> None:
+    def _unregister_all(self, areas: Sequence[_ReaderWindows]) -> None:
         for area in areas:
             for window in area.windows:
                 if window.registered:
-                    with contextlib.suppress(Exception):  # of a GPU that has failed: it ended the run already
-                        self._give_back(area, window)
+                    with contextlib.suppress(Exception):  # the GPU has failed, which has ended the run already
+                        self._unregister(area, window)
             if area.shared is not None:
                 area.shared.close()
 
 
-_giving: set[threading.Thread] = set()
+_background: set[threading.Thread] = set()
 _lock = threading.Lock()
 
 
-def _do_beside(work: Callable[[], None]) -> None:
-    """Do ``work`` in a thread of its own, which the process waits for when it ends. Unregistering and unmapping takes a
-    tenth of a second for some gigabytes."""
+def _do_in_background(work: Callable[[], None]) -> None:
+    """Do ``work`` in a thread of its own, which the process waits for at its end. Unregistering and unmapping some
+    gigabytes takes a tenth of a second."""
 
     def body() -> None:
         try:
             work()
         finally:
             with _lock:
-                _giving.discard(thread)
+                _background.discard(thread)
 
     thread = threading.Thread(target=body, name="give back")
     with _lock:
-        _giving.add(thread)
+        _background.add(thread)
     try:
         thread.start()
-    except RuntimeError:  # the interpreter ends, and begins no threads any more
+    except RuntimeError:  # the interpreter exits, and starts no more threads
         body()
 
 
-def settle() -> None:
-    """Wait until all is given back of lenders that were closed."""
+def wait_until_released() -> None:
+    """Wait until closed lenders have unregistered everything."""
     with _lock:
-        threads = list(_giving)
+        threads = list(_background)
     for thread in threads:
         thread.join()
 
 
-class Uploads:
-    """Files that a run registers, and how its records are read. With ``keep`` they stay registered for the next run of
-    the same graph over other records, in this process; then nothing is given back before the process ends."""
+class RegistrationCache:
+    """The registered files that successive runs of a graph share in this process. Created by the program or job that
+    starts the runs; one run at a time uses it.
 
-    def __init__(self, *, again: bool = True, keep: bool = False) -> None:
-        self.again = again
-        """Records may be read again and again, as programs and benchmarks do; jobs read each once."""
+    With ``keep`` the files stay registered for the next run, over other records, until the process ends.
+    """
+
+    def __init__(self, *, repeatedly: bool = True, keep: bool = False) -> None:
+        self.repeatedly = repeatedly
+        """Whether records are read repeatedly, as by programs and benchmarks; a job reads each record once."""
         self._keep = keep
         self._files: RegisteredFiles | None = None
 
     def files(
         self, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None]
     ) -> RegisteredFiles:
-        """For a run, the only one at the time; the rest is as of `RegisteredFiles`."""
+        """Return the lender of a run, which must be the only run at the time; the parameters are those of
+        `RegisteredFiles`."""
         if self._files is None or not self._keep:
             self._files = RegisteredFiles(indices, limit, account, told, kept=self._keep)
         else:
@@ -283,20 +295,22 @@ class Uploads:
 
 
 COPIED_FASTER, PIECES_FASTER = 4, 12
-"""Threads from which the host takes records of containers to a GPU faster than the GPU gathers them out of registered
-files: if each is read once, and if they are read again and again.
+"""Numbers of threads from which the host uploads records of containers faster than a GPU gathers them from registered
+files: COPIED_FASTER if each record is read once, PIECES_FASTER if records are read repeatedly.
 
-Once: registering a gigabyte takes 55 ms, in which the driver keeps all other threads waiting (one H200, a job from
+Once: registering a gigabyte takes 55 ms, during which the driver blocks all other threads (one H200, a job from
 TFRecord to JPEGs with 16 threads: 126,000 images/s copied, 84,000 registered); copying 1,024 JPEGs takes 30 to 37 ms of
-one core. Again, files registered before (the same machine, TFRecord): 16 threads
-366,800 in pieces, 275,600 registered; 8 threads 214,200 in pieces, 294,700 registered."""
+one core. Repeatedly, files registered before (same machine, TFRecord): 16 threads 366,800 images/s in pieces, 275,600
+registered; 8 threads 214,200 in pieces, 294,700 registered.
+"""
 
 
-def way_for(upload: Upload, threads: int, *, again: bool) -> tuple[Way, str]:
-    """The way of containers' records to a GPU, and why. ``again``: they may be read again and again."""
+def upload_method_for(upload: Upload, threads: int, *, repeatedly: bool) -> tuple[UploadMethod, str]:
+    """Choose the upload method for records of containers. Return it with the reason. ``repeatedly``: records may be
+    read more than once."""
     if upload != "auto":
         return upload, f"upload: {upload}"
-    if again:
+    if repeatedly:
         few = threads < PIECES_FASTER
         reason = f"{'fewer than' if few else 'at least'} {PIECES_FASTER} threads, records read again"
         return ("registered" if few else "pieces"), reason
@@ -307,20 +321,23 @@ def way_for(upload: Upload, threads: int, *, again: bool) -> tuple[Way, str]:
 
 
 def lender_for(
-    way: Way, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None],
-    uploads: Uploads | None = None,
+    method: UploadMethod, indices: Sequence[int], limit: int, account: Callable[[int], None],
+    told: Callable[[str, int], None], registrations: RegistrationCache | None = None,
 ) -> RegisteredFiles | None:  # fmt: skip
-    """The part that lends the GPUs ``indices`` views of containers; None if the host is to copy all of them.
-    ``uploads`` has what earlier runs of the graph have left; the rest is as in `RegisteredFiles`."""
-    return (uploads or Uploads()).files(indices, limit, account, told) if way == "registered" else None
+    """Return the lender of containers for the GPUs ``indices``; None if the method is that the host copies them.
+    ``registrations`` holds files that earlier runs of the graph have registered; the other parameters are those of
+    `RegisteredFiles`."""
+    return (
+        (registrations or RegistrationCache()).files(indices, limit, account, told) if method == "registered" else None
+    )
 
 
-def describe(upload: Upload, indices: Sequence[int], threads: int, *, again: bool) -> str:
-    """How records of containers will come to the GPUs ``indices``, in words, and why."""
-    way, reason = way_for(upload, threads, again=again)
-    if way == "registered":
+def describe(upload: Upload, indices: Sequence[int], threads: int, *, repeatedly: bool) -> str:
+    """Describe how records of containers will be uploaded to the GPUs ``indices``, and why."""
+    method, reason = upload_method_for(upload, threads, repeatedly=repeatedly)
+    if method == "registered":
         obstacle = why_not(indices)
         if obstacle:
             return f"copied by the host: {obstacle}"
         return f"gathered by the GPU out of registered files ({reason})"
-    return f"copied by the host{', in pieces' if way == 'pieces' else ''} ({reason})"
+    return f"copied by the host{', in pieces' if method == 'pieces' else ''} ({reason})"

@@ -1,4 +1,5 @@
-"""Encoded files on their way to a GPU that decodes them: as much of each as the host looks at."""
+"""Compiled loops that choose the header bytes of encoded files: the bytes that the host needs if a GPU decodes the
+file."""
 
 from __future__ import annotations
 
@@ -13,27 +14,29 @@ from ...ops.codecs.tiff import directory_cpu as tiff
 from ...ops.codecs.uncompressed.decoder_cpu import bmp_header, pnm_header
 from .extents_cpu import copy_extent
 
-_LEAST, _PLAIN = 54, 1024
-"""Bytes of a BMP or PNM: of smaller ones all is kept, of larger ones no more is looked at (`codecs.uncompressed`)."""
+_MIN_BYTES, _UNCOMPRESSED = 54, 1024
+"""Sizes in bytes of BMP and PNM files: a smaller file than the first is kept whole; of larger ones the host reads no
+more than the second (`codecs.uncompressed`)."""
 _SIGNATURE = 8
-"""Bytes that a PNG begins with, and a TIFF up to its directory."""
+"""Bytes that are always kept: the signature of a PNG, and of a TIFF all before the offset of its directory ends."""
 _IDAT = 0x49444154
 
 
 @njit(nogil=True, cache=True)
 def scratch() -> Any:
-    """Arrays that `keep` works with."""
+    """Return the scratch arrays that `keep` needs."""
     return walking(), np.empty(tiff.FACTS, np.int64)
 
 
 @njit(nogil=True, cache=True)
 def keep(data: Any, shown: Any, functions: Any, arrays: Any) -> Any:
-    """Copy to ``shown`` those bytes of the file ``data`` that the host looks at, as long as nothing turns out odd; all
-    of them where a decoder of the host takes it, or may. Returns from which byte on some are missing.
+    """Copy the header bytes of the file ``data`` to the same offsets of ``shown``, or the whole file if a decoder of
+    the host decodes it, or might. Return the offset from which on bytes of the file are missing in ``shown``.
 
-    ``functions`` as of `libdeflate.addresses`, ``arrays`` as `scratch` gives them. Of a PNG all is kept but the
-    bodies of IDATs, whose CRCs are right then; of a plain TIFF all from where its directory, or what that points to,
-    begins."""
+    ``functions`` comes from `libdeflate.addresses`, ``arrays`` from `scratch`. Of a PNG everything is kept but the
+    bodies of IDATs, whose CRCs are checked here; of a supported TIFF everything from its directory, or the first values
+    that the directory refers to, to the end of the file.
+    """
     size = len(data)
     kept = _seen(data, size, functions, shown, arrays)
     if kept >= 0:
@@ -43,15 +46,17 @@ def keep(data: Any, shown: Any, functions: Any, arrays: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _copy(data: Any, begin: Any, end: Any, shown: Any) -> None:
-    """Copy ``data[begin:end]`` to the same place of ``shown``. An assignment to a slice takes ten times as long."""
+    """Copy ``data[begin:end]`` to the same offsets of ``shown``. Assigning to a slice takes ten times as long in
+    Numba."""
     copy_extent(data, begin, end - begin, shown, begin)
 
 
 @njit(nogil=True, cache=True)
 def _seen(data: Any, size: Any, functions: Any, shown: Any, arrays: Any) -> Any:
-    """How many bytes from the beginning on are to be copied; negative where they were, and others."""
+    """Number of bytes from the file's start that the caller has to copy; negative if this function copied the kept
+    bytes."""
     (row, tables, known), facts = arrays
-    if size < _LEAST:
+    if size < _MIN_BYTES:
         return size
     if data[0] == 0xFF and data[1] == 0xD8:
         return head_of(data, row, tables, known)
@@ -67,13 +72,13 @@ def _seen(data: Any, size: Any, functions: Any, shown: Any, arrays: Any) -> Any:
         _copy(data, 0, _SIGNATURE, shown)
         _copy(data, low, size, shown)
         return -_SIGNATURE
-    return min(size, _PLAIN) if row[0] else size
+    return min(size, _UNCOMPRESSED) if row[0] else size
 
 
 @njit(nogil=True, cache=True)
 def _png(data: Any, size: Any, crc: Any, shown: Any) -> Any:
-    """Copy all of the PNG but the bodies of IDATs; false where one of those is not in order, or none of them hides
-    anything."""
+    """Copy everything of a PNG but the bodies of IDATs. Return False if a chunk is corrupt, or if there is no IDAT
+    body."""
     at, hidden, start = np.int64(_SIGNATURE), 0, data.ctypes.data
     _copy(data, 0, at, shown)
     while at < size:
@@ -98,7 +103,8 @@ def _png(data: Any, size: Any, crc: Any, shown: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _lowest(start: Any, facts: Any) -> Any:
-    """The first byte of a plain TIFF's directory, or of what it points to, but for its strips and tiles."""
+    """Offset of the first byte of a supported TIFF's directory, or of the values that it refers to, except strips and
+    tiles."""
     big = facts[tiff.BIG]
     low = tiff.number(start + 4, 4, big)
     at, entries = low + 2, tiff.number(start + low, 2, big)

@@ -1,4 +1,5 @@
-"""Indexes of containers on disk, so that a file is walked once. A cached index is believed only for the very file.
+"""Cache the indexes of containers on disk, so that each file is scanned once. A cached index is valid only for a file
+of the same path, size and modification time.
 
 Layout: little-endian int64: magic, version, file size, modification time (ns), number of columns, CRC-32 of the rest,
 then the length of each column, then the columns.
@@ -20,14 +21,14 @@ import numpy.typing as npt
 I64 = npt.NDArray[np.int64]
 
 WORTHWHILE = 16 << 20
-"""Bytes of a container from which on its index is kept; smaller ones are walked faster than one can see."""
+"""Size in bytes from which the index of a container is cached; smaller containers are scanned in no noticeable time."""
 
 _MAGIC = int.from_bytes(b"dalirunx", "little")
 _HEADER = 6
 
 
-def _places(path: str, kind: str) -> list[Path]:
-    """Where the index of ``path`` may lie: hidden beside it, else in the user's cache."""
+def _index_paths(path: str, kind: str) -> list[Path]:
+    """Possible paths of the index of ``path``: a hidden file next to it, then one in the user's cache folder."""
     full = os.path.abspath(path)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     name = hashlib.sha256(os.fsencode(full)).hexdigest()[:40]
@@ -38,22 +39,22 @@ def _places(path: str, kind: str) -> list[Path]:
 
 
 def load(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: int) -> list[I64] | None:
-    """The columns of the cached index of ``path``, or None where there is none for this size, time and version.
+    """Return the columns of the cached index of ``path``; None if there is none for this size, time and version.
 
-    The numbers come from a file that anyone may have written: the caller checks every bound.
+    Anyone may have written the file with the index: the caller checks every bound.
     """
     if size < WORTHWHILE:
         return None
-    for place in _places(path, kind):
+    for place in _index_paths(path, kind):
         with contextlib.suppress(OSError), open(place, "rb") as file:
-            found = _read(file, [_MAGIC, version, size, mtime_ns, columns])
-            if found is not None:
-                return found
+            index = _read(file, [_MAGIC, version, size, mtime_ns, columns])
+            if index is not None:
+                return index
     return None
 
 
 def _read(file: BinaryIO, key: list[int]) -> list[I64] | None:
-    """The columns of an index, read into their places: of a billion records they have 24 GB."""
+    """Columns of an index file, read without a second copy: those of a billion records take 24 GB."""
     columns, words = key[-1], os.fstat(file.fileno()).st_size // 8
     table = np.fromfile(file, "<i8", _HEADER + columns)
     if len(table) < _HEADER + columns or table[: _HEADER - 1].tolist() != key:
@@ -75,8 +76,8 @@ def _crc(*arrays: I64) -> int:
 
 
 def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The columns of indexes one after the other. ``parts`` is emptied on the way, so that no more than one column is
-    there twice at a time."""
+    """Concatenate the columns of several indexes. Empties ``parts`` on the way, so that at most one column is in memory
+    twice at a time."""
     columns = [list(column) for column in zip(*parts, strict=True)]
     parts.clear()
     found = []
@@ -87,13 +88,14 @@ def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def store(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: list[I64]) -> None:
-    """Keep an index where one may be written; written whole or not at all. Failure is no error, only slower."""
+    """Cache an index in the first place that is writable, atomically. A failure raises nothing: the next run scans
+    again."""
     if size < WORTHWHILE:
         return
     lengths = np.array([len(c) for c in columns], "<i8")
     body = [lengths, *(np.ascontiguousarray(c, "<i8") for c in columns)]
     header = np.array([_MAGIC, version, size, mtime_ns, len(columns), _crc(*body)], "<i8")
-    for place in _places(path, kind):
+    for place in _index_paths(path, kind):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=".dali-run-", dir=place.parent)

@@ -1,4 +1,5 @@
-"""Inputs at URLs: files are read whole, many at a time; containers are copied into a cache and mapped there."""
+"""Read inputs at URLs: single files are read whole, many at a time; containers are copied into a local cache and
+mapped."""
 
 from __future__ import annotations
 
@@ -16,17 +17,18 @@ from ...ops.errors import JobError, SpecError
 from ...ops.storage.urls import Store, is_url, plain_path, split, version_of
 
 THREADS = 16
-"""Requests at a time: a store answers each one late, but many at once."""
+"""Concurrent requests: a store answers each request late, but many at the same time."""
 _DEFAULT = 100 << 30
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _lock = threading.Lock()
 _in_use: set[Path] = set()
-_coming: dict[Path, int] = {}
-"""Bytes of copies that are being made."""
+_downloading: dict[Path, int] = {}
+"""Sizes in bytes of copies that are being downloaded, by their paths."""
 
 
 def cache_limit() -> int:
-    """Bytes that copies may take together: DALI_RUN_CACHE_SIZE (``500G``), 100 GiB by default. Raises SpecError."""
+    """Bytes that the cached copies may take together: DALI_RUN_CACHE_SIZE (``500G``), by default 100 GiB. Raises
+    SpecError."""
     text = os.environ.get("DALI_RUN_CACHE_SIZE", "").strip().upper().removesuffix("B")
     if not text:
         return _DEFAULT
@@ -34,20 +36,21 @@ def cache_limit() -> int:
     try:
         return int(float(number) * _UNITS[unit])
     except ValueError:
-        raise SpecError(f"DALI_RUN_CACHE_SIZE={text!r} is no size; say 500G, 20M or a number of bytes") from None
+        raise SpecError(f"DALI_RUN_CACHE_SIZE={text!r} is not a size; use 500G, 20M or a number of bytes") from None
 
 
 def cache_folder() -> Path:
-    """Where copies lie."""
+    """Folder of the cached copies."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home, "dali-run", "remote")
 
 
 def local_copy(path: str) -> str:
-    """``path`` itself, or for a URL its copy in the cache: made now, unless there is one of this very version.
+    """Return ``path``, or for a URL the path of its copy in the cache, which is downloaded unless this version is
+    there.
 
-    A copy's modification time is made of the version that the store tells, so that it is the same on every machine.
-    Raises JobError where there is no such file, or no room.
+    The copy's modification time is derived from the version that the store reports, so that it is equal on all
+    machines. Raises JobError if there is no such file, or no space for it.
     """
     if not is_url(path):
         return plain_path(path)
@@ -60,11 +63,11 @@ def local_copy(path: str) -> str:
     place = cache_folder() / key / name
     with _lock:
         _in_use.add(place)
-        there = place.exists() and place.stat().st_size == size
-        if not there:
-            _make_room(size, path)
-            _coming[place] = size
-    if not there:
+        cached = place.exists() and place.stat().st_size == size
+        if not cached:
+            _free_space(size, path)
+            _downloading[place] = size
+    if not cached:
         temporary = ""
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +75,8 @@ def local_copy(path: str) -> str:
             os.close(handle)
             store.get(name, temporary)
             if os.path.getsize(temporary) != size:
-                raise JobError(f"{path} has {size} bytes, {os.path.getsize(temporary)} came; try again")
+                received = os.path.getsize(temporary)
+                raise JobError(f"{path}: only {received} of {size} bytes were downloaded; try again")
             os.utime(temporary, ns=(time.time_ns(), version))
             os.replace(temporary, place)
         except FileNotFoundError:
@@ -80,7 +84,7 @@ def local_copy(path: str) -> str:
         except OSError as e:
             raise JobError(f"{path} cannot be copied to {place}: {e.strerror or e}") from None
         finally:
-            _coming.pop(place, None)
+            _downloading.pop(place, None)
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
     with contextlib.suppress(OSError):
@@ -89,7 +93,7 @@ def local_copy(path: str) -> str:
 
 
 def is_folder(path: str) -> bool:
-    """``path``, or what a URL names, is a folder."""
+    """Whether ``path``, a local path or a URL, is a folder."""
     if not is_url(path):
         return os.path.isdir(path)
     info = Store(path).info()
@@ -97,24 +101,24 @@ def is_folder(path: str) -> bool:
 
 
 def local_copies(paths: Sequence[str]) -> list[str]:
-    """`local_copy` of all of ``paths``, several at a time."""
+    """Call `local_copy` for each of ``paths``, several at a time."""
     if not any(is_url(p) for p in paths):
         return [plain_path(p) for p in paths]
     with ThreadPoolExecutor(min(THREADS, len(paths))) as pool:
         return list(pool.map(local_copy, paths))
 
 
-def _make_room(size: int, path: str) -> None:
-    """Remove the copies that were used longest ago, until ``size`` bytes more are within the limit."""
+def _free_space(size: int, path: str) -> None:
+    """Remove the least recently used copies until ``size`` more bytes fit within the limit."""
     limit = cache_limit()
     files = [f for f in cache_folder().glob("*/[!.]*") if f.is_file()] if cache_folder().is_dir() else []
-    found = []
+    copies = []
     for file in files:
         with contextlib.suppress(OSError):
             status = file.stat()
-            found.append((status.st_atime_ns, status.st_size, file))
-    total = sum(n for _, n, _ in found) + sum(_coming.values()) + size
-    for _, n, file in sorted(found):
+            copies.append((status.st_atime_ns, status.st_size, file))
+    total = sum(n for _, n, _ in copies) + sum(_downloading.values()) + size
+    for _, n, file in sorted(copies):
         if total <= limit:
             return
         if file not in _in_use:
@@ -130,22 +134,23 @@ def _make_room(size: int, path: str) -> None:
 
 
 class RemoteFiles:
-    """Files below a URL (or anywhere, by their own URLs), by number."""
+    """Files at URLs, addressed by number: below one root, or each with a URL of its own."""
 
     def __init__(self, root: str | None, names: Sequence[bytes]) -> None:
-        """Raises JobError where a name is no URL and there is no root."""
+        """``root``: URL of the folder that ``names`` are relative to; None if the names are URLs. Raises JobError if
+        there is no root and a name is not a URL."""
         self._names = [os.fsdecode(n) for n in names]
         if root is None:
             local = next((n for n in self._names if not is_url(n)), None)
             if local is not None:
-                raise JobError(f"files: {local!r} is no URL, but others are; give all files in one way")
+                raise JobError(f"files: {local!r} is not a URL, but others are; give URLs or local paths, not both")
         self._root = Store(root) if root is not None else None
 
     def _at(self, i: int) -> tuple[Store, str]:
         return (self._root, self._names[i]) if self._root is not None else split(self._names[i])
 
     def stat(self, absent: int) -> tuple[list[int], list[int]]:
-        """Sizes (``absent`` where there is no such file) and versions."""
+        """Return the files' sizes in bytes (``absent`` for a file that does not exist) and versions."""
         listed = self._root.files() if self._root is not None else {}
 
         def one(i: int) -> tuple[int, int]:
@@ -158,11 +163,11 @@ class RemoteFiles:
             return int(info.get("size") or 0), version_of(info)
 
         with ThreadPoolExecutor(THREADS) as pool:
-            told = list(pool.map(one, range(len(self._names))))
-        return [size for size, _ in told], [version for _, version in told]
+            rows = list(pool.map(one, range(len(self._names))))
+        return [size for size, _ in rows], [version for _, version in rows]
 
-    def read(self, which: Sequence[int]) -> list[bytes | str]:
-        """The bytes of files, or why there are none."""
+    def read(self, indices: Sequence[int]) -> list[bytes | str]:
+        """Read the files ``indices``. Return the bytes of each, or as a text why it cannot be read."""
 
         def one(i: int) -> bytes | str:
             store, name = self._at(i)
@@ -173,5 +178,5 @@ class RemoteFiles:
             except JobError as e:
                 return str(e)
 
-        with ThreadPoolExecutor(min(THREADS, len(which) or 1)) as pool:
-            return list(pool.map(one, which))
+        with ThreadPoolExecutor(min(THREADS, len(indices) or 1)) as pool:
+            return list(pool.map(one, indices))

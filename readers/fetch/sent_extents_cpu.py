@@ -1,4 +1,7 @@
-"""Extents of mapped files on their way to a GPU, without the GIL; see `ops.gpu.uploads`."""
+"""Compiled loops that copy extents of mapped files into staging pieces and upload them, without the GIL.
+
+`extents` calls them for records of containers; `ops.gpu.uploads` describes pieces and events.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ def copy_checked(
     source: Any, offsets: Any, sizes: Any, out: Any, at: Any, low: Any, high: Any, record_at: Any, record_sizes: Any,
     kinds: Any, good: Any,
 ) -> None:  # fmt: skip
-    """`extents_cpu.copy_extents` of [low, high), each after the checksums of its TFRecord: the extent is in the
-    processor's cache then."""
+    """Copy the extents [low, high) as `extents_cpu.copy_extents` does, each after the checksums of its TFRecord were
+    checked: the check leaves the extent in the processor's cache."""
     for k in range(low, high):
         check_record(source, record_at, record_sizes, kinds, good, k)
         copy_extents(source, offsets[k : k + 1], sizes[k : k + 1], out, at[k : k + 1])
@@ -30,11 +33,12 @@ def send_extents(
     source: Any, offsets: Any, sizes: Any, at: Any, low: Any, high: Any, pieces: Any, events: Any, busy: Any,
     state: Any, calls: Any, device: Any, record_at: Any, record_sizes: Any, kinds: Any, good: Any,
 ) -> Any:  # fmt: skip
-    """``source[offsets[k] : offsets[k] + sizes[k]]``, for k in [low, high), piece by piece to ``at[k]`` bytes after the
-    address ``device``. The caller has checked the bounds.
+    """Upload ``source[offsets[k] : offsets[k] + sizes[k]]``, for k in [low, high), through staging pieces to ``at[k]``
+    bytes after the device address ``device``. The caller has checked the bounds.
 
-    ``pieces`` and what follows it is as of `sent_files_cpu.send_files`, what follows ``device`` as of `copy_checked`.
-    Returns the extent to go on with: ``high``, or where the next piece is not free or the driver refuses something.
+    The parameters from ``pieces`` to ``calls`` are described at `sent_files_cpu.send_files`, those after ``device`` at
+    `tfrecord_cpu.check_record`. Returns the extent to continue with: ``high``, or an earlier one if the next piece is
+    not free yet or the driver rejects a call.
     """
     most = np.int64(pieces.shape[1])
     k = low

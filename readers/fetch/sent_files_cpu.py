@@ -1,4 +1,7 @@
-"""Many small files on their way to a GPU while they are read, without the GIL; see `ops.gpu.uploads`."""
+"""Compiled loop that reads many small files into staging pieces and uploads them while it reads, without the GIL.
+
+`readers.file` calls it; `ops.gpu.uploads` describes pieces and events.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 from ...ops.gpu.pieces_cpu import is_free, send
 from ...ops.gpu.uploads import NEXT, SENT
 from ..file_cpu import NO_OPEN, OK, read_one
-from . import header_bytes_cpu as heads
+from . import header_bytes_cpu
 from .extents_cpu import copy_extent
 
 
@@ -19,15 +22,15 @@ def send_files(
     root: Any, flags: Any, names: Any, starts: Any, which: Any, at: Any, sizes: Any, status: Any, low: Any, high: Any,
     pieces: Any, events: Any, busy: Any, state: Any, calls: Any, device: Any, shown: Any, kept: Any, functions: Any,
 ) -> Any:  # fmt: skip
-    """As `file_cpu.read_files`, piece by piece to the address ``device``, from where the files begin ``at`` their
-    places. ``shown[at[k]:]`` gets the bytes that the host looks at: all of what is larger than a piece. ``kept[k]``
-    becomes the place from which on some are missing, or the file's size.
+    """Read files as `file_cpu.read_files` does, into staging pieces, and upload these: file k begins ``at[k]`` bytes
+    after the device address ``device``. ``shown[at[k]:]`` gets the header bytes, which the host needs: all of a file
+    larger than a piece. ``kept[k]`` becomes the offset from which on bytes are missing on the host, or the file's size.
 
-    ``pieces`` [count, size], ``events``, ``busy``, ``state`` and ``calls`` are those of `gpu.uploads`, ``functions``
-    those of `libdeflate.addresses`. Returns the file
-    to go on with: ``high``, or where the next piece is not free or the driver refuses something.
+    ``pieces`` [count, size], ``events``, ``busy``, ``state`` and ``calls`` belong to `gpu.uploads`, ``functions`` come
+    from `libdeflate.addresses`. Returns the file to continue with: ``high``, or an earlier one if the next piece is not
+    free yet or the driver rejects a call.
     """
-    arrays = heads.scratch()
+    arrays = header_bytes_cpu.scratch()
     k = low
     while k < high:
         first, piece = k, state[NEXT]
@@ -60,7 +63,7 @@ def send_files(
             status[k] = read_one(root, name, flags, pieces[piece].ctypes.data + place, sizes[k])
             if status[k] == OK:
                 data = pieces[piece, place : place + sizes[k]]
-                kept[k] = heads.keep(data, shown[at[k] : at[k] + sizes[k]], functions, arrays)
+                kept[k] = header_bytes_cpu.keep(data, shown[at[k] : at[k] + sizes[k]], functions, arrays)
             end = at[k] + room
             k += 1
         if end < 0:

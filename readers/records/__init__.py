@@ -1,1 +1,1 @@
-"""Fields inside a record: protobuf Example, Datum, msgpack."""
+"""Parse the fields inside a record: protobuf Example, Datum, msgpack."""

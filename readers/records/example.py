@@ -1,4 +1,4 @@
-"""Features of records (tf.train.Example, MessagePack): how they are declared, and a batch of records taken apart."""
+"""Declare features of records (tf.train.Example, MessagePack), and parse a batch of records into features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...ops.context import Context
 from ...ops.errors import SpecError
 from ...ops.kernels import Kernels
 from ...ops.types import DALIDataType
-from ..fetch.extents import MAX_RECORD, NO_RECORDS, U8, Records, payload
+from ..fetch.extents import MAX_RECORD, NO_RECORDS, U8, UncheckedRecords, payload
 
 _found: Any = Kernels(".example_checks_cpu", __package__)
 
@@ -26,18 +26,18 @@ _DTYPES = {
     "string": "string", "bytes": "string", "float": "float", "float32": "float", "int64": "int64",
 }  # fmt: skip
 _COUNT = 2
-"""The column of what was found that tells how many values there are."""
+"""Column of ``found`` with the number of values."""
 STRING = 1
-"""The kind of a feature of bytes in what was found."""
+"""Kind of a feature of bytes in ``found``."""
 _KINDS = {"string": STRING, "float": 2, "int64": 3}  # the field numbers of Feature
 _KIND_NAMES = {1: "bytes", 2: "floats", 3: "integers", 4: "something else"}
 
 Wire = Literal["example", "msgpack"]
-_WIRE_NAMES = {"example": "tf.train.Example", "msgpack": "MessagePack map or array"}
+_WIRE_NAMES = {"example": "a tf.train.Example", "msgpack": "a MessagePack map or array"}
 
 
 def _compiled(wire: Wire) -> Any:
-    """The parsers of a format; all have the same calls."""
+    """Compiled parsers of a format; the modules of all formats have the same functions."""
     if wire == "example":
         from . import example_cpu
 
@@ -63,10 +63,10 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 class FixedLenFeature:
-    """A feature with as many values in every record.
+    """A feature with the same number of values in every record.
 
-    A string is one value, given as its bytes. ``default`` stands for a missing feature; without one (None) such a
-    record is rejected.
+    A string is one value, returned as its bytes. ``default`` replaces a missing feature; without a default (None) a
+    record that lacks the feature is rejected.
     """
 
     def __init__(self, shape: Sequence[int] | int, dtype: Any, default: Any = None) -> None:
@@ -84,18 +84,18 @@ class FixedLenFeature:
             dtype = np.float32 if self.dtype == "float" else np.int64
             return np.broadcast_to(np.asarray(value, dtype), self.shape).copy()
         except (TypeError, ValueError, OverflowError):
-            raise SpecError(f"{value!r} is no default for {self.dtype} of shape {list(self.shape)}") from None
+            raise SpecError(f"{value!r} is not a default for {self.dtype} of shape {list(self.shape)}") from None
 
     @property
     def spec(self) -> Spec:
-        """The values of the feature."""
+        """Shape and dtype of the feature's values."""
         if self.dtype == "string":
             return Spec((None,), DALIDataType.UINT8)
         return Spec(self.shape, DALIDataType.FLOAT if self.dtype == "float" else DALIDataType.INT64)
 
 
 class VarLenFeature:
-    """A feature with any number of values, rows of ``shape``. A missing feature has no values."""
+    """A feature with any number of values, as rows of ``shape``. A missing feature has no values."""
 
     def __init__(self, shape: Sequence[int], dtype: Any) -> None:
         self.dtype = _dtype(dtype)
@@ -107,7 +107,7 @@ class VarLenFeature:
 
     @property
     def spec(self) -> Spec:
-        """The values of the feature."""
+        """Shape and dtype of the feature's values."""
         if self.dtype == "string":
             return Spec((None,), DALIDataType.UINT8)
         return Spec((None, *self.shape), DALIDataType.FLOAT if self.dtype == "float" else DALIDataType.INT64)
@@ -117,9 +117,9 @@ Feature = FixedLenFeature | VarLenFeature
 
 
 def declared(features: Mapping[str, Any]) -> dict[str, Feature]:
-    """Features as they stand in a spec: ``{name: {dtype, shape, default}}``, ``{dtype, var_len: true}`` or ``dtype``.
+    """Parse the features of a spec: ``{name: {dtype, shape, default}}``, ``{dtype, var_len: true}`` or ``dtype``.
 
-    Without a shape, a string is one value and a number a list of one. Raises SpecError with the name.
+    Without a shape, a string is one value and a number a list of one. Raises SpecError with the feature's name.
     """
     out: dict[str, Feature] = {}
     for name, value in features.items():
@@ -147,8 +147,8 @@ def _declared(value: Any) -> Feature:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where the features of some records lie, as compiled code says it."""
+class FeatureExtents:
+    """Extents of the features in some records, as filled by compiled code."""
 
     found: I64
     """[records, features, 4]: start, stop, count, kind."""
@@ -157,18 +157,18 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class RecordParser:
-    """Takes the wanted features out of records, a batch at a time."""
+    """Parser of requested features, for one batch of records at a time. Several threads may share it."""
 
     wire: Wire
     features: Mapping[str, Feature]
     names: U8
     name_starts: I64
     wanted: I64
-    """[F, 3], see `example_checks_cpu`."""
+    """[F, 3]: the requests in the columns of `example_checks_cpu`."""
 
     @staticmethod
     def of(features: Mapping[str, Feature], wire: Wire = "example") -> RecordParser:
-        """For these features."""
+        """Create the parser of these features."""
         encoded = [name.encode() for name in features]
         starts = np.cumsum([0, *map(len, encoded)]).astype(np.int64)
         names = np.frombuffer(bytearray(b"".join(encoded) + b"\0"), np.uint8)
@@ -176,52 +176,57 @@ class RecordParser:
         return RecordParser(wire, features, names, starts, wanted)
 
     def parse(self, ctx: Context, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_]) -> tuple[Batch, ...]:
-        """One batch a feature from the records ``data[offsets[i] : offsets[i] + sizes[i]]``.
+        """Return one batch per feature from the records ``data[offsets[i] : offsets[i] + sizes[i]]``.
 
-        ``good`` marks the records that were not rejected before; this rejects the rest of the bad ones, each once.
+        ``good`` marks the records that were not rejected before; `parse` rejects the other bad records, each once.
         """
-        places = self.places(len(offsets))
-        self.find(data, offsets, sizes, good, places, 0, len(offsets))
-        return self.take(ctx, data, sizes, good, places)
+        extents = self.extents(len(offsets))
+        self.find(data, offsets, sizes, good, extents, 0, len(offsets))
+        return self.take(ctx, data, sizes, good, extents)
 
-    def places(self, n: int) -> Places:
-        """Room for what `find` finds in ``n`` records."""
-        return Places(np.empty((n, len(self.features), 4), np.int64), np.empty(n, np.int32))
+    def extents(self, n: int) -> FeatureExtents:
+        """Allocate the arrays that `find` fills for ``n`` records."""
+        return FeatureExtents(np.empty((n, len(self.features), 4), np.int64), np.empty(n, np.int32))
 
     def find(
-        self, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_], places: Places, low: int, high: int
+        self, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_], extents: FeatureExtents, low: int,
+        high: int,
     ) -> None:  # fmt: skip
-        """Where the features of the records [low, high) lie. Several threads may share a batch's records."""
+        """Find the extents of the features of the records [low, high). Several threads may share a batch's records."""
         part = slice(low, high)
         _compiled(self.wire).find_features(
-            data, offsets[part], sizes[part], good[part], self.names, self.name_starts, places.found[part],
-            places.status[part],
+            data, offsets[part], sizes[part], good[part], self.names, self.name_starts, extents.found[part],
+            extents.status[part],
         )  # fmt: skip
 
-    def sift(self, places: Places) -> npt.NDArray[np.bool_] | None:
-        """Which records are as they should be; None where all are."""
-        right = np.empty(len(places.found), np.bool_)
-        return right if _found.sift(places.found, places.status, self.wanted, MAX_RECORD, right) else None
+    def sift(self, extents: FeatureExtents) -> npt.NDArray[np.bool_] | None:
+        """Mask of the records that have all requested features; None if all records do."""
+        right = np.empty(len(extents.found), np.bool_)
+        return right if _found.sift(extents.found, extents.status, self.wanted, MAX_RECORD, right) else None
 
     def take(
-        self, ctx: Context, data: U8, sizes: I64, good: npt.NDArray[np.bool_], places: Places,
-        records: Records = NO_RECORDS,
+        self, ctx: Context, data: U8, sizes: I64, good: npt.NDArray[np.bool_], extents: FeatureExtents,
+        records: UncheckedRecords = NO_RECORDS,
     ) -> tuple[Batch, ...]:  # fmt: skip
-        """One batch a feature of records whose features were found; see `parse` and, for ``records``, `payload`."""
-        found, right = places.found, np.ones(len(places.found), np.bool_)
-        if self.sift(places) is not None:
-            right = self._refuse(ctx, sizes, good, places)
+        """Return one batch per feature of records whose features were found; see `parse` and, for ``records``,
+        `payload`."""
+        found, right = extents.found, np.ones(len(extents.found), np.bool_)
+        if self.sift(extents) is not None:
+            right = self._reject_invalid(ctx, sizes, good, extents)
         return tuple(
             _take(self.wire, ctx, data, feature, found, f, right, records)
             for f, feature in enumerate(self.features.values())
         )
 
-    def _refuse(self, ctx: Context, sizes: I64, good: npt.NDArray[np.bool_], places: Places) -> npt.NDArray[np.bool_]:
-        """Reject what is not as it should be, and forget what was found there; the others."""
+    def _reject_invalid(
+        self, ctx: Context, sizes: I64, good: npt.NDArray[np.bool_], extents: FeatureExtents
+    ) -> npt.NDArray[np.bool_]:
+        """Reject records whose features are not as requested, and clear what was found there. Return the mask of the
+        others."""
         cpu = _compiled(self.wire)
-        found, status = places.found, places.status
+        found, status = extents.found, extents.status
         for i in np.flatnonzero((status != cpu.OK) & good).tolist():
-            ctx.reject(i, "corrupt_record", f"is no {_WIRE_NAMES[self.wire]}: its {int(sizes[i])} bytes do not parse")
+            ctx.reject(i, "corrupt_record", f"is not {_WIRE_NAMES[self.wire]}: its {int(sizes[i])} bytes do not parse")
         right: npt.NDArray[np.bool_] = status == cpu.OK
         for f, (name, feature) in enumerate(self.features.items()):
             for i, code, message in _problems(name, feature, found[:, f], right):
@@ -232,7 +237,7 @@ class RecordParser:
 
 
 def _wanted(feature: Feature) -> tuple[int, int, int]:
-    """A feature as `example_checks_cpu.sift` is told of it; `_problems` says the same in words."""
+    """Request of a feature in the columns of `example_checks_cpu.sift`; `_problems` reports the same rules in words."""
     size = 1 if feature.dtype == "string" else math.prod(feature.shape)
     fixed = isinstance(feature, FixedLenFeature)
     needed = fixed and math.prod(feature.shape) > 0 and feature.default is None  # type: ignore[union-attr]
@@ -271,9 +276,9 @@ def _problems(name: str, feature: Feature, found: I64, good: npt.NDArray[np.bool
 
 def _take(
     wire: Wire, ctx: Context, data: U8, feature: Feature, found: I64, f: int, good: npt.NDArray[np.bool_],
-    records: Records,
+    records: UncheckedRecords,
 ) -> Batch:  # fmt: skip
-    """Feature ``f`` of the records; nothing was found in those that are not ``good``."""
+    """Feature ``f`` of the records; records that are not ``good`` have no values."""
     default = feature.default if isinstance(feature, FixedLenFeature) else None
     n = len(found)
     if feature.dtype == "string":
@@ -298,7 +303,7 @@ def _take(
     elif feature.shape:
         shapes = np.tile(np.array(feature.shape), (n, 1))
         shapes[~good] = 0  # nothing was read
-    elif total < n:  # a scalar has one element, a rejected one too
+    elif total < n:  # a scalar has one element, also in a rejected record
         values, at = np.append(values, values.dtype.type(0)), np.where(good, at, total)
     return Batch(values, at, shapes.astype(np.int32), "", ctx.samples)
 
@@ -306,7 +311,7 @@ def _take(
 def _with_default(
     ctx: Context, data: U8, offsets: I64, sizes: I64, missing: npt.NDArray[np.bool_], default: U8
 ) -> Batch:
-    """Bytes, with ``default`` where there are none: copied, as the default does not lie in the container."""
+    """Bytes, with ``default`` for missing values: copied, because the default is not in the container."""
     from ..fetch.extents_cpu import copy_extents
 
     room = np.where(missing, len(default), sizes)

@@ -1,7 +1,7 @@
-"""Features that were found in the records of a batch: whether they are those asked for, and where they lie.
+"""Compiled checks of the features found in a batch of records: whether they are as requested, and their extents.
 
-These loops take some microseconds and keep the GIL. As NumPy's operations they would be dozens, each of which lets go
-of it (from 500 elements on): beside other threads, getting it back takes longer than all of them.
+These loops take some microseconds and keep the GIL. The NumPy equivalents would be dozens of operations, each of which
+releases the GIL (from 500 elements on): next to other threads, taking it back would cost more than all of the loops.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numba
 from .example_cpu import COUNT, KIND, OK, START, STOP
 
 WANTED, SIZE, RULES = 0, 1, 2
-"""Columns of what is wanted of features: their kind, how many values, and rules."""
+"""Columns of the requested features: their kind, number of values, and rules."""
 NEEDED, FIXED = 1, 2
-"""Rules: there must be a value; there must be as many as SIZE (> 0) says, else any multiple."""
+"""Rules: there must be a value; there must be exactly SIZE (> 0) values, otherwise any multiple of SIZE."""
 
 
 @numba.njit("int64(int64[:, :, ::1], int32[::1], int64[:, ::1], int64, boolean[::1])", cache=True)
 def sift(found: Any, status: Any, wanted: Any, most: Any, good: Any) -> Any:
-    """Which records are OK, and have what is ``wanted`` [F, 3] of each feature, in at most ``most`` bytes and values;
-    returns how many are not ``good``."""
+    """Fill ``good``: whether each record is OK and has all features as ``wanted`` [F, 3] requests, with at most
+    ``most`` bytes and values. Return the number of records that are not good."""
     bad = 0
     for i in range(len(found)):
         good[i] = status[i] == OK
@@ -42,7 +42,8 @@ def sift(found: Any, status: Any, wanted: Any, most: Any, good: Any) -> Any:
 
 @numba.njit("int64(int64[:, :, ::1], int64, int64[::1], int64[::1])", cache=True)
 def texts(found: Any, f: Any, offsets: Any, sizes: Any) -> Any:
-    """Where the strings of feature ``f`` lie, (0, 0) for those that are missing or empty; how many are missing."""
+    """Fill the extents of the strings of feature ``f``, (0, 0) if they are missing or empty. Return the number of
+    missing ones."""
     missing = 0
     for i in range(len(found)):
         there = found[i, f, COUNT] > 0
@@ -54,8 +55,9 @@ def texts(found: Any, f: Any, offsets: Any, sizes: Any) -> Any:
 
 @numba.njit("int64(int64[:, :, ::1], int64, boolean[::1], int64, int64[:, ::1], int64[::1], int64[::1])", cache=True)
 def numbers(found: Any, f: Any, good: Any, default: Any, rows: Any, counts: Any, at: Any) -> Any:
-    """The ``rows`` of what was found of feature ``f``; how many values each record will have, ``default`` where a good
-    one has none, and where they begin. Returns how many there are in all."""
+    """Fill ``rows`` with the entries found for feature ``f``, ``counts`` with the number of values that each record
+    will have (``default`` for a good record without any), and ``at`` with the offset of its first value. Return the
+    total of values."""
     total = 0
     for i in range(len(found)):
         rows[i] = found[i, f]

@@ -1,7 +1,8 @@
-"""tf.train.Example, a batch of them in one pass: where each wanted feature lies, then its numbers.
+"""Compiled parser of a batch of tf.train.Example in one pass: finds the extent of each requested feature, then reads
+its numbers.
 
-Messages (tensorflow/core/example/{example,feature}.proto): Example {1: Features}, Features {1: map entry*},
-entry {1: key, 2: Feature}, Feature {1: BytesList | 2: FloatList | 3: Int64List}, each list {1: value*}.
+Messages (tensorflow/core/example/{example,feature}.proto): Example {1: Features}, Features {1: map entry*}, entry {1:
+key, 2: Feature}, Feature {1: BytesList | 2: FloatList | 3: Int64List}, each list {1: value*}.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import numpy as np
 from .protobuf_cpu import BYTES, FIXED32, VARINT, count_varints, field, varint
 
 OK, DAMAGED = 0, 1
-"""Status of a record."""
+"""Statuses of a record."""
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 """Kinds of a feature: the field numbers of Feature."""
 START, STOP, COUNT, KIND = 0, 1, 2, 3
-"""Columns of ``found``: the extent of a list message (of the value itself, for bytes), its values, and its kind."""
+"""Columns of ``found``: the extent of a list message (of the value itself, for bytes), its number of values, and its
+kind."""
 
 
 @numba.njit("int64(uint8[::1], int64, int64, uint8[::1], int64[::1])", nogil=True, cache=True)
 def _which(data: Any, at: Any, stop: Any, names: Any, name_starts: Any) -> Any:
-    """Number of the wanted feature with this name, or -1."""
+    """Number of the requested feature with this name, or -1."""
     for f in range(len(name_starts) - 1):
         low, size = name_starts[f], name_starts[f + 1] - name_starts[f]
         if size == stop - at:
@@ -39,7 +41,7 @@ def _which(data: Any, at: Any, stop: Any, names: Any, name_starts: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _list(data: Any, at: Any, stop: Any, found: Any) -> Any:
-    """Count the values of the list message [at, stop) of kind found[KIND]; False for damage."""
+    """Count the values of the list message [at, stop) of kind found[KIND]. Return False for damage."""
     kind, count = found[KIND], 0
     found[START], found[STOP] = at, stop
     while at < stop:
@@ -77,7 +79,7 @@ def _list(data: Any, at: Any, stop: Any, found: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _feature(data: Any, at: Any, stop: Any, found: Any) -> Any:
-    """Find the list in the Feature [at, stop); the last one counts, as protobuf has it."""
+    """Find the list in the Feature [at, stop); the last list counts, as in protobuf."""
     found[COUNT], found[KIND] = 0, 0
     while at < stop:
         number, wire, low, high = field(data, at, stop)
@@ -95,7 +97,7 @@ def _feature(data: Any, at: Any, stop: Any, found: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, uint8[::1], int64[::1], int64[:, ::1])", nogil=True, cache=True)
 def _entry(data: Any, at: Any, stop: Any, names: Any, name_starts: Any, found: Any) -> Any:
-    """One feature of the map: its name and its value, in any order."""
+    """Parse one feature of the map: its name and its value, in any order."""
     name_low, name_high, low, high = at, at, at, at
     while at < stop:
         number, wire, a, b = field(data, at, stop)
@@ -118,10 +120,11 @@ def _entry(data: Any, at: Any, stop: Any, names: Any, name_starts: Any, found: A
 def find_features(
     data: Any, offsets: Any, sizes: Any, good: Any, names: Any, name_starts: Any, found: Any, status: Any
 ) -> None:  # fmt: skip
-    """Walk the Examples at ``offsets``; ``found[i, f]`` says where feature f of record i lies, KIND 0 for nowhere.
+    """Find the features of the Examples at ``offsets``: fill ``found[i, f]`` with the extent of feature f of record i,
+    KIND 0 if it is missing.
 
     ``names[name_starts[f] : name_starts[f + 1]]`` are the names. Extents must lie in ``data``. Records that are not
-    ``good`` are not looked at, and DAMAGED.
+    ``good`` are skipped, with the status DAMAGED.
     """
     for i in range(len(offsets)):
         found[i] = 0
@@ -150,7 +153,7 @@ def find_features(
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], float32[::1])", nogil=True, cache=True)
 def read_floats(data: Any, found: Any, at: Any, out: Any) -> None:
-    """The values of FloatLists that `find_features` found: ``found[i, COUNT]`` of them to ``out[at[i] :]``."""
+    """Copy the values of FloatLists that `find_features` found: ``found[i, COUNT]`` of them to ``out[at[i] :]``."""
     bits = out.view(np.uint32)
     for i in range(len(found)):
         if found[i, KIND] != FLOAT_LIST:
@@ -172,7 +175,7 @@ def read_floats(data: Any, found: Any, at: Any, out: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def read_integers(data: Any, found: Any, at: Any, out: Any) -> None:
-    """The values of Int64Lists that `find_features` found: ``found[i, COUNT]`` of them to ``out[at[i] :]``."""
+    """Copy the values of Int64Lists that `find_features` found: ``found[i, COUNT]`` of them to ``out[at[i] :]``."""
     for i in range(len(found)):
         if found[i, KIND] != INT64_LIST:
             continue

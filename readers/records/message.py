@@ -1,4 +1,4 @@
-"""Messages of protobuf as Python values, one field after the other, for what is no hot path.
+"""Parse protobuf messages into Python values, one field after the other, outside of hot paths.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
@@ -12,7 +12,8 @@ from .varint import varint
 
 
 def message_fields(data: bytes | memoryview) -> Iterator[tuple[int, Any]]:
-    """Field numbers and values (int, or a slice of ``data``) of a protobuf message. Raises ValueError for others."""
+    """Iterate over field numbers and values (int, or a slice of ``data``) of a protobuf message. Raises ValueError for
+    anything else."""
     at = 0
     while at < len(data):
         tag, at = varint(data, at)

@@ -1,7 +1,8 @@
-"""MessagePack records, a batch of them in one pass: maps by name, arrays by number. The same calls as `example_cpu`.
+"""Compiled parser of a batch of MessagePack records in one pass: entries of maps by name, of arrays by number. It has
+the same functions as `example_cpu`.
 
 Format: github.com/msgpack/msgpack, spec.md. Arrays of the msgpack-numpy package (maps with "nd" and "data") count as
-their bytes. Nothing is read outside a record, and nesting costs no recursion.
+their bytes. Nothing is read outside a record, and nesting needs no recursion.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .example_cpu import BYTES_LIST, COUNT, DAMAGED, FLOAT_LIST, INT64_LIST, KIN
 
 NIL, INTEGER, FLOAT, BYTES, ARRAY, MAP, EXTENSION, BAD = range(8)
 OTHER = 4
-"""Kind of a feature that is neither bytes nor numbers, next to those of example_cpu."""
+"""Kind of a feature that is neither bytes nor numbers, in addition to the kinds of example_cpu."""
 
 
 @numba.njit("uint64(uint8[::1], int64, int64)", nogil=True, cache=True)
@@ -28,17 +29,17 @@ def _big(data: Any, at: Any, nbytes: Any) -> Any:
 
 @numba.njit("Tuple((int64, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
 def head(data: Any, at: Any, stop: Any) -> Any:
-    """Type of the value at ``at``, where its content begins, and how long it is.
+    """Type of the value at ``at``, offset of its content, and its length.
 
-    Lengths are bytes, or elements of arrays and maps. The content of numbers is the value itself, its first byte
-    included; see `number`.
+    Lengths count bytes, or elements of arrays and maps. The content of a number is the value itself, including its
+    first byte; see `number`.
     """
     bad = np.int64(BAD), at, np.int64(0)
     if at >= stop:
         return bad
     first = np.int64(data[at])
     kind, content, length = np.int64(BAD), at + 1, np.int64(0)
-    width = np.int64(0)  # of the length that follows
+    width = np.int64(0)  # bytes of the length field that follows
     if first < 0x80 or first >= 0xE0:
         kind, content, length = np.int64(INTEGER), at, np.int64(1)
     elif first < 0x90:
@@ -79,7 +80,7 @@ def head(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def skip(data: Any, at: Any, stop: Any) -> Any:
-    """Where the value at ``at`` ends, -1 for damage."""
+    """End of the value at ``at``, -1 for damage."""
     pending = np.int64(1)
     while pending > 0:
         kind, at, length = head(data, at, stop)
@@ -92,14 +93,14 @@ def skip(data: Any, at: Any, stop: Any) -> Any:
             pending += 2 * length
         else:
             at += length
-        if pending > stop - at:  # every value takes a byte at least
+        if pending > stop - at:  # every value takes at least one byte
             return np.int64(-1)
     return at
 
 
 @numba.njit("Tuple((int64, float64))(uint8[::1], int64)", nogil=True, cache=True)
 def number(data: Any, at: Any) -> Any:
-    """The INTEGER or FLOAT at ``at``, as both."""
+    """The INTEGER or FLOAT at ``at``, as an integer and as a float."""
     first = np.int64(data[at])
     if first < 0x80:
         return first, np.float64(first)
@@ -135,7 +136,7 @@ def _equal(data: Any, at: Any, size: Any, names: Any, low: Any, name_size: Any) 
 
 @numba.njit("int64(int64, uint8[::1], int64[::1])", nogil=True, cache=True)
 def _by_number(position: Any, names: Any, name_starts: Any) -> Any:
-    """The wanted feature whose name is this number, or -1."""
+    """The requested feature whose name is this number, or -1."""
     for f in range(len(name_starts) - 1):
         low, high = name_starts[f], name_starts[f + 1]
         value = np.int64(0)
@@ -150,7 +151,7 @@ def _by_number(position: Any, names: Any, name_starts: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _value(data: Any, at: Any, stop: Any, found: Any) -> Any:
-    """The contents of the value at ``at``, which is known to be whole."""
+    """Fill ``found`` with the extent, count and kind of the value at ``at``, which is known to be complete."""
     end = skip(data, at, stop)
     kind, content, length = head(data, at, stop)
     found[START], found[STOP], found[COUNT], found[KIND] = at, end, 1, OTHER
@@ -205,7 +206,8 @@ def _value(data: Any, at: Any, stop: Any, found: Any) -> Any:
 def find_features(
     data: Any, offsets: Any, sizes: Any, good: Any, names: Any, name_starts: Any, found: Any, status: Any
 ) -> None:  # fmt: skip
-    """As `example_cpu.find_features`: the wanted entries of a map by their keys, of an array by their places."""
+    """Find features as `example_cpu.find_features` does: entries of a map by their keys, of an array by their
+    positions."""
     for i in range(len(offsets)):
         found[i] = 0
         status[i] = OK if good[i] else DAMAGED
@@ -236,7 +238,7 @@ def find_features(
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], float32[::1])", nogil=True, cache=True)
 def read_floats(data: Any, found: Any, at: Any, out: Any) -> None:
-    """As `example_cpu.read_floats`."""
+    """Copy values as `example_cpu.read_floats` does."""
     for i in range(len(found)):
         place = found[i, START]
         for k in range(found[i, COUNT] if found[i, KIND] == FLOAT_LIST else 0):
@@ -246,7 +248,7 @@ def read_floats(data: Any, found: Any, at: Any, out: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def read_integers(data: Any, found: Any, at: Any, out: Any) -> None:
-    """As `example_cpu.read_integers`."""
+    """Copy values as `example_cpu.read_integers` does."""
     for i in range(len(found)):
         place = found[i, START]
         for k in range(found[i, COUNT] if found[i, KIND] == INT64_LIST else 0):

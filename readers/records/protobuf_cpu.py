@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, bounded: nothing is read outside [at, stop), whatever the bytes say.
+"""Compiled, bounded parser of the protobuf wire format: nothing is read outside [at, stop), whatever the bytes say.
 
 Format: protobuf.dev, "Encoding". Groups, which no message here has, count as damage.
 """
@@ -15,7 +15,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 @numba.njit("Tuple((uint64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
 def varint(data: Any, at: Any, stop: Any) -> Any:
-    """The number at ``at`` and the place after it, or -1 where there is none."""
+    """The number at ``at`` and the offset after it, or -1 if there is none."""
     value, shift = np.uint64(0), np.uint64(0)
     while at < stop and shift < np.uint64(70):
         byte = np.uint64(data[at])
@@ -31,7 +31,7 @@ def varint(data: Any, at: Any, stop: Any) -> Any:
 def field(data: Any, at: Any, stop: Any) -> Any:
     """The field at ``at``: number, wire type, and the extent of its value; wire type -1 for damage.
 
-    The extent of a varint is the number itself; of BYTES what the length says, of the fixed ones their bytes.
+    The extent of a varint is the number itself, of BYTES the bytes that its length says, of fixed types their bytes.
     """
     tag, at = varint(data, at, stop)
     if at < 0 or tag > np.uint64(0xFFFFFFFF) or tag < np.uint64(8):
@@ -57,7 +57,7 @@ def field(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def count_varints(data: Any, at: Any, stop: Any) -> Any:
-    """How many numbers [at, stop) holds, -1 where the last is cut off or one is too long."""
+    """Count the numbers in [at, stop); -1 if the last is cut off or one is too long."""
     count, length = 0, 0
     for i in range(at, stop):
         length += 1

@@ -755,7 +755,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     try:
         yield fake
     finally:
-        gpu_reads.settle()
+        gpu_reads.wait_until_released()
         device._idle_streams.clear()
         device._idle_streams.update(streams)
         device._page_locking.clear()

@@ -48,9 +48,9 @@ def changed(path: tuple[Any, ...], value: Any) -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [  # of the image with id 1
-        (("images", 1, "file_name"), "../secret.txt", "leads out of file_root"),
-        (("images", 1, "file_name"), "/etc/passwd", "leads out of file_root"),
-        (("images", 1, "file_name"), "a/../../secret.txt", "leads out of file_root"),
+        (("images", 1, "file_name"), "../secret.txt", "is outside of file_root"),
+        (("images", 1, "file_name"), "/etc/passwd", "is outside of file_root"),
+        (("images", 1, "file_name"), "a/../../secret.txt", "is outside of file_root"),
         (("images", 1, "file_name"), 5, "file_name must be a text"),
         (("images", 1, "file_name"), "a\0b", "file_name must be a text"),
         (("images", 1, "file_name"), "", "file_name must be a text"),
@@ -83,9 +83,9 @@ def test_a_bad_entry_costs_its_image(root: Path, path: tuple[Any, ...], value: A
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (b"", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b"\xff\xfe", "is no JSON"),
+        (b"", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
         ([], "'images' is a list of objects"),
         ({"images": {}}, "'images' is a list of objects"),
         ({"images": [], "annotations": 5}, "'annotations' is a list of objects"),

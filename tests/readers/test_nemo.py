@@ -139,7 +139,7 @@ def test_relative_names_start_from_the_manifests_folder_where_they_are_not_here(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "manifest.json:2: is no JSON"),
+        ("{", "manifest.json:2: is not JSON"),
         ("[1]", "needs a JSON object"),
         ('{"text": "a"}', "needs audio_filepath"),
         ('{"audio_filepath": "a", "duration": "long"}', "duration must be a number of seconds"),

@@ -461,8 +461,8 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         ({"a": {"shape": [1]}}, "needs a mapping with a dtype"),
         ({"a": {"dtype": "int64", "size": 3}}, "has no key 'size'"),
         ({"a": {"dtype": "int64", "shape": [-1]}}, "list of sizes"),
-        ({"a": {"dtype": "int64", "shape": [2], "default": [1, 2, 3]}}, "is no default"),
-        ({"a": {"dtype": "int64", "default": "x"}}, "is no default"),
+        ({"a": {"dtype": "int64", "shape": [2], "default": [1, 2, 3]}}, "is not a default"),
+        ({"a": {"dtype": "int64", "default": "x"}}, "is not a default"),
         ({"a": {"dtype": "string", "shape": [2]}}, "holds one value"),
         ({"a": {"dtype": "float", "var_len": True, "default": 1}}, "no default"),
     ]
@@ -606,4 +606,4 @@ def test_a_packed_file_says_what_was_not_looked_through(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(gzip.compress(good.read_bytes() + (b"\1" + bytes(99)) * 200_000, 9))
     reader = TFRecord(path=str(tmp_path / "a.tfrecord"), features={"label": "int64"})
     _, rejects = fetch(reader, open_reader(reader), range(3))
-    assert "no record begins here or in the 16777216 bytes from here; the other 3222784 are not" in rejects[-1].message
+    assert "no record begins in the 16777216 bytes from here; the other 3222784 bytes are lost" in rejects[-1].message

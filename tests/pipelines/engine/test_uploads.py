@@ -86,7 +86,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records lie across borders of windows, batches in several; so it is with pieces."""
     monkeypatch.setattr(lenders, "WINDOW", 16 << 10)
-    monkeypatch.setattr(lenders, "_AT_ONCE", 64)
+    monkeypatch.setattr(lenders, "_MAX_WINDOWS", 64)
     shrink(monkeypatch, 16 << 10)
 
 
@@ -237,7 +237,7 @@ def test_what_cuda_refuses_is_copied_and_said(packed: Path) -> None:
     with refusing(lambda number: number == 2) as fake:
         run = Run(plan)
         run.same(want)
-        lenders.settle()
+        lenders.wait_until_released()
         assert fake.registered == {}
     assert {way.split(":")[0] for way in run.uploads} == {"registered", "in pieces"}
 
@@ -270,7 +270,7 @@ def test_registered_bytes_are_on_the_account(packed: Path) -> None:
         run = Run(plan, look=look, memory=Memory(host=192 << 10))
         run.same(want)
         assert max(most) > 0
-        lenders.settle()
+        lenders.wait_until_released()
         assert fake.registered == {}
         assert run.engine.budget.host.used <= run.engine.budget.host.limit
         few = Run(plan, look=look, memory=Memory(host=20 << 10))
@@ -286,7 +286,7 @@ def test_only_what_is_in_the_page_cache_is_registered(packed: Path, monkeypatch:
         return 0.5 if looked.count(start) < 2 else 1.0
 
     monkeypatch.setattr("dali_run.readers.fetch.extents.Shared.resident", resident)
-    monkeypatch.setattr(lenders, "_PATIENCE", 2)
+    monkeypatch.setattr(lenders, "_IDLE_BATCHES", 2)
     with faked(memory=True):
         plan = plan_of(packed, limit=8, pad_last_batch=False)
         want = Run(plan, 1, upload="copy")
@@ -298,7 +298,7 @@ def test_only_what_is_in_the_page_cache_is_registered(packed: Path, monkeypatch:
 def test_a_scattered_order_registers_a_little_at_a_time(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batches go up in pieces, until all is registered that there is room for; nothing is given back."""
     monkeypatch.setattr(lenders, "WINDOW", 4 << 10)
-    monkeypatch.setattr(lenders, "_AT_ONCE", 2)
+    monkeypatch.setattr(lenders, "_MAX_WINDOWS", 2)
     with faked(memory=True) as fake:
         plan = plan_of(packed, shuffle="full")
         want = Run(plan, upload="copy")

@@ -355,7 +355,7 @@ def test_sizes_of_the_cache_have_units(text: str, nbytes: int, monkeypatch: pyte
     assert remote.cache_limit() == nbytes
     for wrong in ("G", "20X", "many"):
         monkeypatch.setenv("DALI_RUN_CACHE_SIZE", wrong)
-        with pytest.raises(SpecError, match=f"'{wrong.upper()}' is no size; say 500G"):
+        with pytest.raises(SpecError, match=f"'{wrong.upper()}' is not a size; use 500G"):
             remote.cache_limit()
 
 
@@ -384,7 +384,7 @@ def test_the_cache_is_bounded_and_knows_versions(place: Path, monkeypatch: pytes
     store.put(str(place / "c"), "c")
     assert Path(remote.local_copy("memory://bucket/c")).read_bytes() == b"d" * 1000
     monkeypatch.setenv("DALI_RUN_CACHE_SIZE", "much")
-    with pytest.raises(SpecError, match="is no size"):
+    with pytest.raises(SpecError, match="is not a size"):
         remote.local_copy("memory://bucket/b")
     assert version_of({"ETag": "x", "size": 1}) != version_of({"ETag": "y", "size": 1})
 

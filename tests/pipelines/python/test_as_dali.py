@@ -478,7 +478,7 @@ def test_a_shuffling_buffer_of_nothing_where_nothing_is_shuffled(tmp_path: Path)
     (_, labels) = run(lambda: tuple(fn.readers.file(files=files, initial_fill=0)))
     assert labels.as_array().ravel().tolist() == [0, 1]
     for shuffled in ({"random_shuffle": True}, {"shuffle": "window"}):
-        with pytest.raises(SpecError, match="initial_fill must be at least 1 where records are shuffled"):
+        with pytest.raises(SpecError, match="initial_fill must be at least 1 if records are shuffled"):
             run(lambda a=shuffled: fn.readers.file(files=files, initial_fill=0, **a)[1])
 
 

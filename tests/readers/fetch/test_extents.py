@@ -36,7 +36,7 @@ def test_gzip_bombs_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     honest.write_bytes(gzip.compress(records, 1))
     mapped = extents.Mapped([str(bomb), str(honest)])
     assert list(mapped.damage) == [0]
-    assert "more than 200 times its size; if it is no bomb, unpack it yourself" in mapped.damage[0]
+    assert "more than 200 times its size; if that is right, unpack the file first" in mapped.damage[0]
     assert 1 << 22 < mapped.sizes[0] < 1 << 24
     assert mapped.sizes[1] == len(records)
     limited = extents.Mapped([str(honest)], max_unpacked=1 << 20)
@@ -52,7 +52,7 @@ def test_many_empty_gzip_members_are_cut_off(tmp_path: Path, monkeypatch: pytest
     honest.write_bytes(gzip.compress(data) * 200)
     mapped = extents.Mapped([str(empties), str(honest)])
     assert list(mapped.damage) == [0]
-    assert "more than 100 parts" in mapped.damage[0]
+    assert "more than 100 gzip members" in mapped.damage[0]
     assert mapped.sizes.tolist() == [len(data), 200 * len(data)]
 
 

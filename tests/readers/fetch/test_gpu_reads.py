@@ -46,7 +46,7 @@ class Lending:
         self.mapped = mapped
         self.used = 0
         self.ways: list[str] = []
-        self.files = RegisteredFiles((0,), limit, self._account, lambda way, _: self.ways.append(way))
+        self.files = RegisteredFiles((0,), limit, self._account, lambda method, _: self.ways.append(method))
 
     def _account(self, nbytes: int) -> None:
         self.used = nbytes
@@ -59,7 +59,7 @@ class Lending:
             return None
         return lent
 
-    def way(self) -> str:
+    def reason(self) -> str:
         return self.ways[-1]
 
 
@@ -79,11 +79,11 @@ def test_a_view_shows_the_file_and_says_where_a_device_finds_it(fake: Fake, mapp
     assert not lending.files.holds(mapped, np.array([0, WINDOW]), np.array([1, 1]))
     assert lending.used == 2 * WINDOW
     lending.files.close()
-    lenders.settle()
+    lenders.wait_until_released()
     assert fake.registered == {}
     assert lending.used == 0
     assert lending.window(1) is None
-    assert lending.way() == "the run is over"
+    assert lending.reason() == "the run is over"
 
 
 def test_the_last_window_ends_with_the_last_page(fake: Fake, mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,16 +120,16 @@ def test_what_is_held_is_not_given_back(fake: Fake, mapped: Mapped) -> None:
     lending = Lending(mapped, 2 * WINDOW)
     held = lending.window(0)
     for k in range(1, 6):
-        lent = [lending.window(k) is not None for _ in range(2 * lenders._PATIENCE)]
+        lent = [lending.window(k) is not None for _ in range(2 * lenders._IDLE_BATCHES)]
         assert lent[-1]  # once the one before it has been idle for a while
         assert lent == [True] * len(lent) or k > 1
     assert held is not None
     base = int(lease_of(held).sources(np.array([0]))[0])  # type: ignore[union-attr]
     assert base in fake.registered
     also = lending.window(5)
-    for _ in range(2 * lenders._PATIENCE):
+    for _ in range(2 * lenders._IDLE_BATCHES):
         assert lending.window(6) is None
-    assert lending.way() == "pipeline.memory.host leaves 0 MiB for registered files"
+    assert lending.reason() == "pipeline.memory.host leaves 0 MiB for registered files"
     del held
     assert lending.window(6) is not None
     assert base not in fake.registered
@@ -174,7 +174,7 @@ def test_too_many_files_are_not_mapped_twice(fake: Fake, mapped: Mapped, monkeyp
     monkeypatch.setattr("dali_run.readers.fetch.extents._MAX_FILES", 5)
     lending = Lending(mapped)
     assert lending.window(0) is None
-    assert lending.way() == "3 files are too many to map twice"
+    assert lending.reason() == "3 files are too many to map twice"
     lending.files.close()
 
 
@@ -224,23 +224,23 @@ def test_threads(fake: Fake, mapped: Mapped) -> None:
     assert problems == []
     assert "registered" in lending.ways
     lending.files.close()
-    lenders.settle()
+    lenders.wait_until_released()
     assert fake.registered == {}
 
 
 def test_the_next_run_finds_registered_what_the_last_one_has_left(fake: Fake, mapped: Mapped) -> None:
-    kept = lenders.Uploads(keep=True)
+    kept = lenders.RegistrationCache(keep=True)
     used: list[list[int]] = [[], []]
     told: list[list[str]] = [[], []]
     for run in range(2):
         lender = lenders.lender_for(
-            "registered", (0,), 1 << 30, used[run].append, lambda way, _, run=run: told[run].append(way), kept
+            "registered", (0,), 1 << 30, used[run].append, lambda method, _, run=run: told[run].append(method), kept
         )
         assert lender is not None
         for k in range(4):
             assert lease_of(lender.of(k).lend(mapped, np.array([(k + 2 * run) * WINDOW]), np.array([WINDOW])))
         lender.close()
-        lenders.settle()
+        lenders.wait_until_released()
         assert fake.registrations == len(fake.registered) == 4 + 2 * run
     # what the first run had is on the second one's account from its beginning on
     assert used == [[WINDOW * n for n in (1, 2, 3, 4, 0)], [WINDOW * n for n in (4, 5, 6)]]
@@ -248,9 +248,9 @@ def test_the_next_run_finds_registered_what_the_last_one_has_left(fake: Fake, ma
 
 
 def test_the_way_of_containers_is_a_rule() -> None:
-    ways = {(threads, again): lenders.way_for("auto", threads, again=again)[0]
-            for threads in (1, 3, 4, 11, 12, 64) for again in (False, True)}  # fmt: skip
+    ways = {(threads, repeatedly): lenders.upload_method_for("auto", threads, repeatedly=repeatedly)[0]
+            for threads in (1, 3, 4, 11, 12, 64) for repeatedly in (False, True)}  # fmt: skip
     assert [ways[t, False] for t in (1, 3, 4, 64)] == ["registered", "registered", "copy", "copy"]
     assert [ways[t, True] for t in (1, 4, 11, 12, 64)] == ["registered"] * 3 + ["pieces"] * 2
-    assert lenders.way_for("registered", 64, again=False) == ("registered", "upload: registered")
+    assert lenders.upload_method_for("registered", 64, repeatedly=False) == ("registered", "upload: registered")
     assert lenders.lender_for("copy", (0,), 1, lambda _: None, lambda *_: None) is None
