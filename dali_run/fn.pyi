@@ -1155,6 +1155,20 @@ def json_value(
     """Read one value of a JSON text by its path: ``caption``, ``$.labels[0].name``, ``['any name'].x``."""
     ...
 
+def keep_if(
+    input: _Tensor,
+    /,
+    *inputs: _Tensor,
+    condition: str = ...,
+    names: str | Sequence[str] = ...,
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> DataNode:
+    """Keep the samples for which a condition is true, and leave all others out: later steps do not see them."""
+    ...
+
 def laplacian(
     input: _Tensor,
     /,

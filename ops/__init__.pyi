@@ -1297,6 +1297,22 @@ class JsonValue:
     ) -> None: ...
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
+class KeepIf:
+    """Keep the samples for which a condition is true, and leave all others out: later steps do not see them."""
+
+    def __init__(
+        self,
+        *,
+        condition: str = ...,
+        names: str | Sequence[str] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
+
 class Laplacian:
     """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows."""
 

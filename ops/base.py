@@ -153,6 +153,9 @@ class Operator:
     whose data is on a GPU, and does not touch the data."""
     host_arguments: ClassVar[bool] = False
     """The gpu kernel reads all inputs but the first in host memory; if they are there, they are not uploaded."""
+    leaves_out: ClassVar[bool] = False
+    """Whether the operator removes samples on purpose (`Context.leave_out`): a graph keeps it although no output needs
+    it."""
     makes_files: ClassVar[bool] = False
     """Whether the output is the bytes of whole files, which writers may store unchanged, as they do with files that
     were read."""

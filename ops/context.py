@@ -96,6 +96,8 @@ class Context:
     """Name of the operator within a fused one; see `Reject`."""
     rejects: list[Reject] = field(default_factory=list)
     """Samples for which `reject` or `flag` was called."""
+    left_out: tuple[npt.NDArray[np.int32], Mapping[str, npt.NDArray[Any]]] | None = None
+    """Slots and values that `leave_out` was called with."""
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
     """Functions to call when the device has finished; each returns the slots whose results are wrong, see
     `check_later`."""
@@ -115,6 +117,11 @@ class Context:
         slot = int(self.samples.slot[i])
         if all(r.slot != slot for r in self.rejects):
             self.rejects.append(Reject(slot, code, message, self.part, kept=True))
+
+    def leave_out(self, selected: npt.NDArray[np.bool_], values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Leave the ``selected`` samples of this call, bool[N], out of the result, because the user asked for it: they
+        are not rejects. ``values``, [N] each, are logged with them. A kernel calls this at most once."""
+        self.left_out = self.samples.slot[selected], {name: v[selected] for name, v in values.items()}
 
     def decoded_by(self, decoder: str, images: int, seconds: float = 0.0) -> None:
         """Add ``images`` images that ``decoder`` decoded, in ``seconds`` of CPU threads, to the report."""

@@ -19,7 +19,7 @@ from ..errors import SpecError
 from ..kernels import Kernels
 from ..types import from_numpy, to_numpy
 from . import expression
-from .expression import Typed
+from .expression import LETTERS, Typed
 from .expression_plan import Program, planned
 
 Array = npt.NDArray[Any]
@@ -32,8 +32,6 @@ the system, and go back to it, one by one: clearing their pages took longer than
 _loops: Any = Kernels(".expression_cpu", __package__)
 _functions: Any = Kernels(".functions_cpu", __package__)
 
-_LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
-
 
 class Expr(Operator, name="expr"):
     """Calculate with batches: ``images * 1.5 + 2``. Shapes broadcast as in NumPy; one pass, whatever the expression.
@@ -45,7 +43,7 @@ class Expr(Operator, name="expr"):
     """
 
     replayable = True
-    inputs = (1, len(_LETTERS))
+    inputs = (1, len(LETTERS))
     bound = "exact for + - * / comparisons and integers; 4 units in the last place for other functions"
     example = '{op: expr, expr: "images * scale + 2", out: images}'
 
@@ -54,7 +52,7 @@ class Expr(Operator, name="expr"):
 
     def check(self) -> None:
         used = expression.names(expression.parse(self.expr))
-        known = self.names or _LETTERS
+        known = self.names or LETTERS
         unknown = [n for n in used if n not in known]
         if unknown:
             raise SpecError(f"{unknown[0]!r} in the expression names no input")
@@ -94,7 +92,7 @@ class Expr(Operator, name="expr"):
         return out
 
     def _names(self, inputs: int) -> tuple[str, ...]:
-        names = self.names or _LETTERS[:inputs]
+        names = self.names or LETTERS[:inputs]
         if len(names) != inputs:
             raise SpecError(f"names {len(names)} inputs, got {inputs}")
         missing = _used(self.expr) - set(names)

@@ -16,13 +16,15 @@ from ..errors import SpecError
 
 MOST_CHARACTERS = 4096
 MOST_DEPTH = 60
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
+"""Names of the inputs, in order, unless they are given others."""
 
 Dtype = np.dtype[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An input."""
+    """An input, or one element of it: ``shape[1]``."""
 
     name: str
 
@@ -102,6 +104,8 @@ def _tree(node: ast.expr, depth: int) -> Tree:
         raise SpecError(f"the expression is nested deeper than {MOST_DEPTH} levels; cut it into several steps")
     if isinstance(node, ast.Name):
         return Name(node.id)
+    if isinstance(node, ast.Subscript):
+        return _element(node)
     if isinstance(node, ast.Constant):
         return _constant(node.value)
     if isinstance(node, ast.UnaryOp):
@@ -125,12 +129,47 @@ def _tree(node: ast.expr, depth: int) -> Tree:
 
 _REFUSED: dict[type[ast.expr], str] = {
     ast.IfExp: "a if b else c is not allowed in an expression; use an `if:` step",
-    ast.Subscript: "indexing is not allowed in an expression; use a slice step before it",
     ast.Attribute: "names in an expression have no attributes",
     ast.Lambda: "functions cannot be made in an expression",
     ast.List: "lists are not allowed in an expression",
     ast.Tuple: "tuples are not allowed in an expression",
 }
+
+
+def _element(node: ast.Subscript) -> Name:
+    """The name of one element, written in one way."""
+    indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    try:
+        numbers = [ast.literal_eval(i) for i in indices]
+    except (ValueError, TypeError):
+        numbers = []
+    if not isinstance(node.value, ast.Name) or not numbers or any(type(n) is not int for n in numbers):
+        raise SpecError("an index in an expression is a whole number after a name, as in shape[1] or boxes[0, -1]; use "
+                        "a slice step for anything else")  # fmt: skip
+    return Name(f"{node.value.id}[{', '.join(map(str, numbers))}]")
+
+
+def element(name: str) -> tuple[str, tuple[int, ...]]:
+    """The batch and the indices of an input that `parse` gave: ``shape[1]`` is ``shape`` and (1,)."""
+    base, bracket, rest = name.partition("[")
+    return base, tuple(int(n) for n in rest[:-1].split(",")) if bracket else ()
+
+
+def renamed(text: str, new: Mapping[str, str]) -> str:
+    """The expression ``text`` with other names for its inputs, elements of inputs included."""
+
+    class Rename(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.Name(new.get(node.id, node.id), ast.Load())
+
+        def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+            name = _element(node).name
+            return ast.Name(new[name], ast.Load()) if name in new else node
+
+        def visit_Call(self, node: ast.Call) -> ast.expr:
+            return ast.Call(node.func, [self.visit(a) for a in node.args], [])
+
+    return ast.unparse(Rename().visit(ast.parse(text.strip(), mode="eval").body))
 
 
 def _binary(op: ast.AST, left: ast.expr, right: ast.expr, depth: int) -> Tree:

@@ -98,7 +98,7 @@ def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> d
             next(engine)
         _forget(engine)
         samples = read = batches = 0
-        recorder = Recorder(engine, lambda: Counts(read, 0, 0.0))
+        recorder = Recorder(engine, lambda: Counts(read, 0, 0, 0.0))
         began = time.perf_counter()
         while (taken := time.perf_counter() - began) < this.seconds or batches < FEWEST_BATCHES:
             batch = next(engine)

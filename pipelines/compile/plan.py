@@ -138,7 +138,8 @@ def assign_seeds(graph: Graph, seed: int) -> dict[int, int]:
 
 
 def _depth_first(graph: Graph) -> Iterator[Node]:
-    """Nodes from the outputs, left to right, each after what it reads. Without recursion: graphs may be long chains.
+    """Nodes from the outputs, left to right, and then from operators that leave samples out, each after what it reads.
+    Without recursion: graphs may be long chains.
 
     Arguments come in the order of their names. What reads nothing is made for whole batches by DALI, in a branch of a
     conditional, too, and split by the predicates of the branch where it is read: they come after it.
@@ -152,7 +153,8 @@ def _depth_first(graph: Graph) -> Iterator[Node]:
                 yield from (predicate.node for predicate, _ in source.scope)
 
     seen: set[int] = set()
-    todo = [(e.node, False) for e in reversed(list(graph.outputs.values()))]
+    ends = [*(e.node for e in graph.outputs.values()), *(n.id for n in graph.nodes if n.op.leaves_out)]
+    todo = [(node, False) for node in reversed(ends)]
     while todo:
         at, complete = todo.pop()
         node = graph.nodes[at]

@@ -1,4 +1,4 @@
-"""Prune: remove nodes that no output needs, and number the rest anew."""
+"""Prune: remove nodes that neither an output nor a condition for samples needs, and number the rest anew."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from ..graph.renumber import renumber
 
 
 def prune(graph: Graph) -> Graph:
-    """The graph without nodes that no output depends on. Pruned operators consume no seed, as in DALI."""
+    """Return the graph without nodes that no output depends on, nor an operator that leaves samples out. Pruned
+    operators consume no seed, as in DALI."""
     needed: set[int] = set()
-    todo = [e.node for e in graph.outputs.values()]
+    todo = [e.node for e in graph.outputs.values()] + [n.id for n in graph.nodes if n.op.leaves_out]
     while todo:
         at = todo.pop()
         if at not in needed:

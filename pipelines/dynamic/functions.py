@@ -16,8 +16,8 @@ from ..python.functions import wrapped
 from .readers import reader_class
 from .values import invoke
 
-_INTERNAL = ("constant", "expr", "shapes", "tensor_subscript")
-"""Operators that tensors apply themselves: for arrays, arithmetic, shapes and indices."""
+_INTERNAL = ("constant", "expr", "keep_if", "shapes", "tensor_subscript")
+"""Operators that tensors apply themselves (for arrays, arithmetic, shapes and indices), and one for whole data sets."""
 _FORMER = ("experimental.decoders.", "experimental.peek_image_shape", "experimental.readers.")
 """Former names, by prefix, that DALI's dynamic mode also has."""
 

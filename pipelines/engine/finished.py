@@ -12,7 +12,7 @@ from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .in_flight import InFlightBatch
 from .nodes.envs import drop, gone
-from .nodes.node_pass import Dropped
+from .nodes.node_pass import Dropped, LeftOut, Loss, rejected
 from .services import Services
 
 
@@ -22,8 +22,11 @@ def finished(services: Services, iteration: InFlightBatch) -> InFlightBatch:
     if files := lost_files():
         _lose(plan, iteration, files)
     for d in iteration.dropped:
-        stats.count(stats.rejected, d.code)
-    lost = [d for d in iteration.dropped if not d.kept]
+        if isinstance(d, LeftOut):
+            stats.count(stats.left_out, d.node, len(d.slots))
+        else:
+            stats.count(stats.rejected, d.code)
+    lost = [d for d in rejected(iteration.dropped) if not d.kept]
     if lost and policy == "fail":
         d = lost[0]
         at = iteration.origin_of(d)
@@ -45,18 +48,24 @@ def _lose(plan: Plan, iteration: InFlightBatch, files: frozenset[str]) -> None:
     names = {slot: plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
     why = "the file was cut short, or could not be read, while the job ran"
     # what zeros were refused for is not the cause
-    iteration.dropped = [d for d in iteration.dropped if d.slot not in names]
+    dropped: list[Loss] = []
+    for d in iteration.dropped:
+        if isinstance(d, LeftOut):
+            dropped.append(d.take(~np.isin(d.slots, list(names))))
+        elif d.slot not in names:
+            dropped.append(d)
+    iteration.dropped = dropped
     iteration.dropped += [Dropped(slot, name, "read_failed", why) for slot, name in names.items()]
     drop(iteration.env, set(names))
     iteration.samples = iteration.samples.take(~np.isin(iteration.samples.slot, list(names)))
 
 
 def replace_dropped(iteration: InFlightBatch, edges: Iterable[Edge]) -> None:
-    """Replace every dropped sample by a copy of the nearest good one, in all outputs alike."""
+    """Replace every rejected sample by a copy of the nearest good one, in all outputs alike."""
     good = iteration.samples.slot
     if len(good) == 0:
         return
-    slots = np.sort(np.concatenate([good, np.array(sorted(gone(iteration.dropped)), good.dtype)]))
+    slots = np.sort(np.concatenate([good, np.array(sorted(gone(rejected(iteration.dropped))), good.dtype)]))
     right = np.searchsorted(good, slots).clip(0, len(good) - 1)
     left = (right - 1).clip(0)
     nearest = np.where(np.abs(good[left] - slots) <= np.abs(good[right] - slots), left, right)

@@ -16,7 +16,7 @@ from ..compile.plan import Plan
 from ..graph.nodes import Edge
 from .memory.estimate import MemoryEstimate, Outputs
 from .nodes.envs import cut, within
-from .nodes.node_pass import Draws, Dropped, Env, NodePass, State
+from .nodes.node_pass import Draws, Dropped, Env, LeftOut, Loss, NodePass, State
 from .threads.latch import Latch
 
 
@@ -60,7 +60,7 @@ class InFlightBatch:
     everyone: Samples
     """The samples that it began with."""
     env: Env = field(default_factory=dict)
-    dropped: list[Dropped] = field(default_factory=list)
+    dropped: list[Loss] = field(default_factory=list)
     replaced: bool = False
     """Copies of other samples stand in the places of the dropped ones."""
     chunks: Latch[tuple[Env, NodePass]] | None = None
@@ -103,7 +103,12 @@ class InFlightBatch:
 
         everyone, samples = inside(self.everyone), inside(self.samples)
         readers = {i: inside(s) for i, s in self.reader_samples.items()}
-        dropped = [d for d in self.dropped if low <= d.slot < high]
+        dropped: list[Loss] = []
+        for d in self.dropped:
+            if isinstance(d, LeftOut):
+                dropped.append(d.take((d.slots >= low) & (d.slots < high)))
+            elif low <= d.slot < high:
+                dropped.append(d)
         request = Request(self.request.start + low - int(self.everyone.slot[0]), high - low)
         return InFlightBatch(
             (*self.order, k),

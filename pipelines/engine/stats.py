@@ -97,6 +97,8 @@ class Stats:
         """Seconds in which the workers had nothing of a stage to do."""
         self.spans: list[Span] | None = [] if trace else None
         self.rejected: dict[str, int] = {}
+        self.left_out: dict[str, int] = {}
+        """Samples that operators left out on purpose."""
         self.fallbacks: dict[str, int] = {}
         """Samples that another lane or device had to take over, by reason."""
         self.decoders: dict[str, int] = {}

@@ -63,6 +63,8 @@ class Report:
     """Samples written in this run."""
     rejected: int
     """Samples rejected in this run; ``rejects.jsonl`` in the output says which and why."""
+    left_out: int
+    """Samples that the spec left out on purpose in this run (`keep_if`); ``left_out.jsonl`` lists them."""
     seconds: float
     """Wall time of this run, without start-up."""
     samples_per_second: float | None
@@ -204,6 +206,7 @@ def _report(result: JobResult) -> Report:
         read=samples.get("read", 0),
         written=samples.get("written", 0),
         rejected=samples.get("rejected", 0),
+        left_out=samples.get("left_out", 0),
         seconds=data.get("seconds", 0.0),
         samples_per_second=data.get("samples_per_second"),
         bottleneck=bottleneck.get("sentence", ""),

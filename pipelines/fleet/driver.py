@@ -130,9 +130,9 @@ class Driver:
         self._no_device = 0
         """Workers that found no GPU that works."""
         self._reject_counter: RejectCounter | None = None
-        self._before = (0, 0)
-        self.totals = [0, 0]
-        """Samples written and rejected by all parts, earlier runs included."""
+        self._before = (0, 0, 0)
+        self.totals = [0, 0, 0]
+        """Samples written, rejected and left out by all parts, earlier runs included."""
         self._rejecting = False
         self._shown = 0.0
         self.watch = Watch()
@@ -151,8 +151,11 @@ class Driver:
     @property
     def counts(self) -> dict[str, int]:
         """Samples of this run."""
-        written, rejected = self.totals
-        return {"read": self.read, "written": written - self._before[0], "rejected": rejected - self._before[1]}
+        names = ("written", "rejected", "left_out")
+        changes = {k: now - was for k, now, was in zip(names, self.totals, self._before, strict=True)}
+        if not self.whole.config.leaves_out:
+            del changes["left_out"]
+        return {"read": self.read, **changes}
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -282,7 +285,8 @@ class Driver:
     def _begin(self, span: range, who: Mapping[str, Any]) -> None:
         self._span, self._who = span, who
         self.parts = self.whole.parts(span, who, max(1, self.group.room()), self._device)
-        self._before = (sum(p.written for p in self.parts), sum(p.rejected for p in self.parts))
+        self._before = (sum(p.written for p in self.parts), sum(p.rejected for p in self.parts),
+                        sum(p.left_out for p in self.parts))  # fmt: skip
         self.totals = list(self._before)
         self._todo.extend(p for p in self.parts if not p.done)
         self._left = sum(p.left for p in self.parts if not p.done)
@@ -298,8 +302,9 @@ class Driver:
             state.worked.reports.append(told["report"])
         self.totals[0] += told["written"] - part.written
         self.totals[1] += told["rejected"] - part.rejected
+        self.totals[2] += told["left_out"] - part.left_out
         before = part.rejected
-        part.written, part.rejected = told["written"], told["rejected"]
+        part.written, part.rejected, part.left_out = told["written"], told["rejected"], told["left_out"]
         if told["code"] in (FAILED, INTERRUPTED):
             self._count_rejects()
             if told.get("final"):

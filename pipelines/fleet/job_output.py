@@ -46,6 +46,7 @@ class Part:
     """Positions that are in no published shard yet."""
     written: int = 0
     rejected: int = 0
+    left_out: int = 0
     done: bool = False
     tries: int = 0
     """Times that a worker failed at it."""
@@ -127,7 +128,7 @@ class JobOutput:
     def parts(self, span: range, who: Mapping[str, Any], workers: int, device: str) -> list[Part]:
         """All parts, with what earlier runs did. Raises JobError where those were of another job."""
         begun = self.begun()
-        unit = (self.config.samples_of_shard(len(span), None) or 1) if self.config.bytes is None else 1
+        unit = (self.config.samples_of_shard(len(span), None) or 1) if not self.config.by_content else 1
         n = parts_for(len(span), unit, workers, device)
         n, journals = (n, {}) if begun is None else begun
         borders = tapered(-(-len(span) // unit), n, device)
@@ -145,6 +146,7 @@ class JobOutput:
             part.done = contents.done
             part.written = sum(int(e["samples"]) for e in contents.entries)
             part.rejected = sum(int(e["rejects"]) for e in contents.entries)
+            part.left_out = sum(int(e.get("left_out", 0)) for e in contents.entries)
         return parts
 
     def _check_ours(self, contents: Contents, who: Mapping[str, Any], whole: int, n: int, i: int) -> None:

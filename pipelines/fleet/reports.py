@@ -14,7 +14,7 @@ _SUMS = (
     "blocked_on_output_seconds", "busy_seconds", "batches", "full_seconds", "empty_seconds", "waited_seconds",
     "worker_seconds", "processor_seconds", "core_wait_seconds",
 )  # fmt: skip
-_COUNTS = ("rejected", "decoders", "fallbacks", "uploads")
+_COUNTS = ("rejected", "left_out", "decoders", "fallbacks", "uploads")
 
 
 @dataclass

@@ -23,7 +23,7 @@ from ..engine.inputs import opened_once
 from ..job.known_jobs import remember
 from ..job.look import Look
 from ..job.part import check_divisible
-from ..job.run import CLEAN, REJECTS, JobResult, Prepared, Progress, prepare, run_job, write_config
+from ..job.run import CLEAN, REJECTS, JobResult, Prepared, Progress, prepare, run_job, write_config, written_text
 from ..spec.shipped import known_spec
 from ..tools.machine import facts
 from ..wording import count
@@ -87,7 +87,7 @@ def run(
     for remark in prepared.built.notes:
         note(str(remark))
     why = check_divisible(prepared)
-    if why is not None and config.bytes is None:
+    if why is not None and not config.by_content:
         raise SpecError(f"{path}: parts of this job would not make the files of one process: {why}")
     if why is not None:
         note(f"{why}, so every part has shards of its own: files are cut otherwise than by one process")
@@ -160,10 +160,9 @@ def _led(
         whole.publish_rejects()
         return JobResult(code, message, report, config.url or config.path)
     whole.join(report)
-    written, rejected = driver.totals
-    told = f", {rejected} rejected (see {config.where}/rejects.jsonl)" * bool(rejected)
-    return JobResult(REJECTS if rejected else CLEAN, f"wrote {count(written, 'sample')} to {config.where}{told}",
-                     report, config.url or config.path)  # fmt: skip
+    written, rejected, left_out = driver.totals
+    text = written_text(config, written, left_out, rejected, f"{config.where}/rejects.jsonl")
+    return JobResult(REJECTS if rejected else CLEAN, text, report, config.url or config.path)
 
 
 def _in_one_piece(config: WriteConfig) -> bool:

@@ -172,7 +172,8 @@ class WorkerLoop:
             ended = (result := job.run(part, span, self._teller(part, running), self._command)).job
             report = {k: v for k, v in ended.report.items() if k not in _LONG}
             told = {"ended": part[0], "code": ended.exit_code, "text": ended.message, "written": result.written,
-                    "rejected": result.rejected, "report": report, "final": ended.final}  # fmt: skip
+                    "rejected": result.rejected, "left_out": result.left_out, "report": report,
+                    "final": ended.final}  # fmt: skip
             good = ended.exit_code != FAILED and not any_hung()  # a fresh process may have better luck
         except BusyError as e:
             told, good = {"busy": part[0], "owner": e.owner, "text": str(e)}, True

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from ...ops.batch import Batch, Origin, Samples
+from ...writers.shards.left_out import NOTHING_LEFT_OUT, LeftOutRows, left_out_rows
 from ...writers.shards.rejects import RejectRow
 from ..compile.plan import Plan
 from ..engine.engine import Engine, InFlightBatch, Options
 from ..engine.inputs import JobFeed
 from ..engine.nodes.envs import gone
-from ..engine.nodes.node_pass import Dropped
+from ..engine.nodes.node_pass import Dropped, Loss, left_out, rejected
 from ..engine.stats import Stats
 from ..engine.warm_up import warm_up
 from .report import build_report
@@ -32,6 +33,7 @@ class Finished:
     rejects: list[RejectRow]
     number: int
     """Of the batch."""
+    left_out: LeftOutRows = NOTHING_LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +96,40 @@ class Batches:
         start, stop = max(low, s.first), min(low + it.request.n, s.stop)
         samples, outputs = it.samples, it.outputs(self.plan)
         rows = list(rows_of(it.dropped, it.position_of, it.origin_of, replaced=it.replaced))
+        omitted = rows_left_out(self.plan, it)
         if stop - start < it.request.n:  # the batch was taken whole, but some of it is written already
             places = s.feed.places(samples.position)
             where = np.flatnonzero((places >= start) & (places < stop))
             samples = samples.take(where)
             outputs = {name: batch.take(where, samples) for name, batch in outputs.items()}
             rows = [r for r in rows if start <= int(s.feed.places(np.array([r.position]))[0]) < stop]
-        return Finished(start, stop, samples, outputs, rows, it.number)
+            places = s.feed.places(omitted.positions)
+            omitted = omitted.take(np.flatnonzero((places >= start) & (places < stop)))
+        return Finished(start, stop, samples, outputs, rows, it.number, omitted)
 
     def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
         """The report of the run so far; see `build_report`."""
         return build_report(self.engine, seconds, counts, sink_seconds=sink_seconds)
 
 
+def rows_left_out(plan: Plan, iteration: InFlightBatch) -> LeftOutRows:
+    """Lines of left_out.jsonl for the samples of a batch that were left out on purpose."""
+    everyone, found = iteration.everyone, []
+    for lost in left_out(iteration.dropped):
+        samples = everyone.take(np.searchsorted(everyone.slot, lost.slots))
+        condition = next((getattr(n.op, "condition", "") for n in plan.graph.nodes if n.name == lost.node), "")
+        found.append(left_out_rows(samples, lost.node, condition, lost.values))
+    return LeftOutRows.joined(found)
+
+
 def rows_of(
-    dropped: Iterable[Dropped], position_of: Callable[[Dropped], int], origin_of: Callable[[Dropped], Origin],
+    dropped: Iterable[Loss], position_of: Callable[[Dropped], int], origin_of: Callable[[Dropped], Origin],
     *, replaced: bool = False, part_of: Callable[[Dropped], int] = lambda _: -1,
 ) -> Iterator[RejectRow]:  # fmt: skip
     """Lines of the reject log for samples that were dropped, or noted."""
     dropped = list(dropped)
     lost = gone(dropped)
-    for d in dropped:
+    for d in rejected(dropped):
         if d.kept and d.slot in lost:  # by another operator, later
             continue
         origin = origin_of(d)

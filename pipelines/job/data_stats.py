@@ -25,6 +25,7 @@ from ..compile.plan import compile_graph
 from ..engine.engine import Engine
 from ..engine.inputs import JobFeed, Sources
 from ..engine.nodes.envs import gone
+from ..engine.nodes.node_pass import one_by_one
 from ..graph.builder import GraphBuilder
 from ..graph.nodes import Edge, Graph
 from ..problems import Mark, Problems
@@ -208,7 +209,7 @@ def _run(
                 for name, sum_ in sums.items():
                     sum_.add(name, batches)
                 lost = gone(iteration.dropped)
-                for d in iteration.dropped:
+                for d in one_by_one(iteration.dropped):
                     if not (d.kept and d.slot in lost):
                         origin = iteration.origin_of(d)
                         what = {"operator": d.node, "code": d.code, "message": d.message, "kept": d.kept}

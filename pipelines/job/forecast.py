@@ -37,7 +37,7 @@ def forecast(
     ``samples`` are counted from the readers' lists: no record is read. ``why`` says what prevented it. With ``measure``
     the graph runs for so many seconds, without writing: ``samples_per_second``, ``bytes_per_sample`` of what
     would be written, and for the whole job ``seconds`` and ``bytes``. ``shards`` follows from `shard.samples`, or
-    from the bytes.
+    from the bytes; with `shard.full` it is unknown.
 
     Raises SpecError; with ``measure`` also JobError and DeviceError.
     """
@@ -66,7 +66,7 @@ def forecast(
         if found["samples"] is not None:
             found["seconds"] = found["samples"] / found["samples_per_second"]
             found["bytes"] = round(found["samples"] * found["bytes_per_sample"])
-    if spec.write is not None and found["samples"] is not None:
+    if spec.write is not None and found["samples"] is not None and not spec.write.shard_full:
         found["shards"] = _shards(found["samples"], found["bytes"], spec.write.shard_samples, spec.write.shard_bytes)
     return found
 

@@ -42,6 +42,7 @@ class Counts:
 
     read: int
     rejected: int
+    left_out: int
     sink_seconds: float
 
 
@@ -111,6 +112,7 @@ class Recorder:
             "seconds": [round(r.at, 3) for r in rows],
             "samples": [r.counts.read for r in rows],
             "rejected": [r.counts.rejected for r in rows],
+            "left_out": [r.counts.left_out for r in rows],
             "queues": {name: {"depth": engine.channels[i].depth, "fill": [_at(r.fills, i) for r in rows]}
                        for i, name in enumerate(names)},
             "operators": {o["name"]: [round(max(r.operators[i]), 4) for r in rows] for i, o in enumerate(operators)},
@@ -145,6 +147,7 @@ class Recorder:
             "seconds": round(last.at, 3),
             "done": last.counts.read,
             "rejected": last.counts.rejected,
+            "left_out": last.counts.left_out,
             "samples_per_second": round((last.counts.read - first.counts.read) / seconds, 1),
             "recent_samples_per_second": _rates(recent),
             "operators": [

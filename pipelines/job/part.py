@@ -25,6 +25,7 @@ class PartResult:
     written: int
     """Samples in its shards, of earlier runs too."""
     rejected: int
+    left_out: int
 
 
 class OpenJob:
@@ -80,7 +81,7 @@ class OpenJob:
                              uploads=self._uploads, resources=self._resources)  # fmt: skip
                 self._warm = True
                 result = run.run()
-        return PartResult(result, output.written, output.rejected)
+        return PartResult(result, output.written, output.rejected, output.left_out)
 
 
 def check_divisible(prepared: Prepared) -> str | None:
@@ -89,8 +90,8 @@ def check_divisible(prepared: Prepared) -> str | None:
     if spec.write is None:
         raise SpecError(f"{spec.file}: there is no `write:` section, so there is nothing to run")
     config = write_config(prepared)
-    if config.bytes is not None:
-        return "its shards are cut by bytes"
+    if config.by_content:
+        return f"its shards are cut by {'bytes' if config.bytes is not None else 'the samples that are written (full)'}"
     if config.samples_of_shard(1, None) is None:
         return "its shards have no size; give shard: {samples: N}"
     return None

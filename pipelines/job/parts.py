@@ -16,14 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.batch import I32, I64, Batch, Samples
+from ...writers.shards.left_out import NOTHING_LEFT_OUT, LeftOutRows
 from ...writers.shards.rejects import RejectRow
 from ..compile.split_job import SplitPlans
 from ..engine.engine import Engine, InFlightBatch, Options, Request
 from ..engine.first_sample import Decided, first_part, undecided
 from ..engine.nodes.envs import gone
-from ..engine.nodes.node_pass import Dropped
+from ..engine.nodes.node_pass import Dropped, rejected
 from ..engine.stats import Stats
-from .batches import Batches, Finished, Stretch, rows_of
+from .batches import Batches, Finished, Stretch, rows_left_out, rows_of
 from .report import build_report
 
 
@@ -39,11 +40,13 @@ class Lost:
 
 @dataclass(slots=True)
 class Piece:
-    """A batch of the second engine: all parts of the samples in [start, stop), of which ``lost`` have none."""
+    """A batch of the second engine: all parts of the samples in [start, stop), of which ``lost`` and ``left_out`` have
+    none."""
 
     start: int
     stop: int
     lost: list[Lost]
+    left_out: LeftOutRows
     samples: Samples
     batches: tuple[Batch, ...]
     first: int = 0
@@ -62,6 +65,8 @@ class PartsFeed:
         self.lost: list[Lost] = []
         """Samples from there on that were dropped. Of this and `at` the thread that asks for batches is the owner; the
         caller's reads them when the run is over."""
+        self.left_out = NOTHING_LEFT_OUT
+        """Samples from there on that were left out on purpose; owned as `lost` is."""
         self.states: Mapping[int, Any] = {split_plans.source: self}
         edges = undecided(split_plans.back)
         env = first_part(split_plans, stretch.feed.states, stretch.feed.stored()) if edges else {}
@@ -114,6 +119,7 @@ class PartsFeed:
         owner, part = self._chosen(iteration, data, outputs)
         counts = np.bincount(owner, minlength=len(data)).astype(np.int64)
         lost = [*self.lost, *_lost(iteration)]
+        left_out = LeftOutRows.joined([self.left_out, rows_left_out(self._split_plans.front, iteration)])
         places, ends = self._stretch.feed.places(data.samples.position), np.cumsum(counts)
         there = np.flatnonzero(counts)
         a = 0
@@ -124,9 +130,11 @@ class PartsFeed:
             stop = iteration.request.start + iteration.request.n if b == len(there) else int(places[there[b]])
             mine = [x for x in lost if self._place(x) < stop]
             lost = [x for x in lost if self._place(x) >= stop]
-            yield self._piece(stop, mine, outputs, owner[low:high], part[low:high])
+            before = self._stretch.feed.places(left_out.positions) < stop
+            here, left_out = left_out.take(np.flatnonzero(before)), left_out.take(np.flatnonzero(~before))
+            yield self._piece(stop, mine, here, outputs, owner[low:high], part[low:high])
             a = b
-        self.lost = lost
+        self.lost, self.left_out = lost, left_out
 
     def _place(self, lost: Lost) -> int:
         return int(self._stretch.feed.places(np.array([lost.position]))[0])
@@ -165,7 +173,9 @@ class PartsFeed:
     def _drop(self, iteration: InFlightBatch, data: Batch, i: int, why: str) -> None:
         iteration.dropped.append(Dropped(int(data.samples.slot[i]), self._split_plans.name, "bad_shape", why))
 
-    def _piece(self, stop: int, lost: list[Lost], outputs: Mapping[str, Batch], owner: I64, part: I32) -> Piece:
+    def _piece(
+        self, stop: int, lost: list[Lost], left_out: LeftOutRows, outputs: Mapping[str, Batch], owner: I64, part: I32
+    ) -> Piece:
         whole = outputs[self._split_plans.data].samples
         cut = [outputs[self._split_plans.data], *self._beside(outputs)]
         samples = Samples(
@@ -178,14 +188,14 @@ class PartsFeed:
             *(b.take(np.searchsorted(b.samples.slot, whole.slot[owner]), samples) for b in repeated),
         )
         start, self.at = self.at, stop
-        return Piece(start, stop, lost, samples, batches)
+        return Piece(start, stop, lost, left_out, samples, batches)
 
 
 def _lost(iteration: InFlightBatch) -> list[Lost]:
     """The samples that were dropped, or noted, by position."""
     everyone, dropped = iteration.everyone, gone(iteration.dropped)
     found = []
-    for d in iteration.dropped:
+    for d in rejected(iteration.dropped):
         if not (d.kept and d.slot in dropped):
             at = int(np.searchsorted(everyone.slot, d.slot))
             found.append(Lost(d, int(everyone.position[at]), everyone.take(slice(at, at + 1))))
@@ -237,10 +247,11 @@ class PartsBatches(Batches):
         for it in self.engine:
             piece, number = self.parts.delivered(), it.number + 1
             rows = [*map(_row, piece.lost), *rows_of(it.dropped, it.position_of, it.origin_of, part_of=it.part_of)]
-            yield Finished(piece.start, piece.stop, it.samples, it.outputs(self.plan), rows, it.number)
+            omitted = LeftOutRows.joined([piece.left_out, rows_left_out(self.plan, it)])
+            yield Finished(piece.start, piece.stop, it.samples, it.outputs(self.plan), rows, it.number, omitted)
         if self.parts.at < self.stretch.stop:
             rows = [_row(x) for x in self.parts.lost]
-            yield Finished(self.parts.at, self.stretch.stop, Samples.numbered(0), {}, rows, number)
+            yield Finished(self.parts.at, self.stretch.stop, Samples.numbered(0), {}, rows, number, self.parts.left_out)
 
     def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
         """One report of both engines; stages are numbered on."""
@@ -255,7 +266,7 @@ class PartsBatches(Batches):
         for key, place in (("operators", "stage"), ("stages", "id"), ("queues", "name")):
             before = [r for r in first[key] if r[place] != "write"]
             then[key] = [*before, *(moved(r, place) for r in then[key])]
-        for key in ("rejected", "decoders", "fallbacks", "uploads"):
+        for key in ("rejected", "left_out", "decoders", "fallbacks", "uploads"):
             then[key] = dict(sorted((Counter(first[key]) + Counter(then[key])).items()))
         for name, times in first["decoder_times"].items():  # a decoder may work in both
             added = then["decoder_times"].get(name, {})

@@ -112,6 +112,7 @@ def build_report(
             for c in engine.channels
         ],
         "rejected": dict(sorted(stats.rejected.items())),
+        "left_out": dict(sorted(stats.left_out.items())),
         "decoders": dict(sorted(stats.decoders.items())),
         "decoder_times": {
             name: {

@@ -277,10 +277,12 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
         options={k: v.to_python() for k, v in spec.write.options.items()},
         samples=spec.write.shard_samples,
         bytes=spec.write.shard_bytes,
+        full=spec.write.shard_full,
         sha256=spec.write.sha256,
         fields=fields,
         url=place.rstrip("/") if is_url(place) else "",
         split=prepared.split_plans is not None,
+        leaves_out=any(n.op.leaves_out for n in prepared.built.graph.nodes),
     )
 
 
@@ -352,10 +354,11 @@ class JobRun:
         self.first = output.resume_from
         self.written_before = output.written
         self.rejected_before = output.rejected
+        self.left_out_before = output.left_out
         self.stop = feed.positions.stop
         self.total = self.stop - self.first
         self.writing = 0.0
-        self.read = self.rejected = 0
+        self.read = self.rejected = self.left_out = 0
         self.live = Live(config.url or config.path, output.part, {
             "name": self.name, "total": self.total, "device": prepared.target.device,
             "threads": threads_of(prepared.spec.pipeline.num_threads),
@@ -384,7 +387,9 @@ class JobRun:
                 raise
             raise ours from e
         self.began = time.perf_counter()
-        self.recorder = Recorder(self.batches.engine, lambda: Counts(self.read, self.rejected, self.writing))
+        self.recorder = Recorder(
+            self.batches.engine, lambda: Counts(self.read, self.rejected, self.left_out, self.writing)
+        )
 
     def run(self) -> JobResult:
         self.live.start(self.recorder)
@@ -416,10 +421,9 @@ class JobRun:
             remedy = "lower pipeline.batch_size or memory.host, and run the same command again: it continues"
             return self._ended(FAILED, f"out of memory while writing: {str(e) or 'an allocation failed'}; {remedy}")
         code = REJECTS if self.output.rejected else CLEAN
-        rejected = f", {self.output.rejected} rejected (see {self.output.reject_counter.log})" * (code == REJECTS)
-        return self._result(
-            code, f"wrote {count(self.output.written, 'sample')} to {self.config.where}{rejected}", report
-        )
+        text = written_text(self.config, self.output.written, self.output.left_out, self.output.rejected,
+                            self.output.reject_counter.log)  # fmt: skip
+        return self._result(code, text, report)
 
     def _write(self, batch: Finished) -> None:
         if self.look is not None:  # before they may be too many
@@ -427,12 +431,19 @@ class JobRun:
             self.look.refused(list(zip(places.tolist(), batch.rejects, strict=True)))
         began, compiling = time.perf_counter(), times.in_this_thread()
         self.output.add(
-            batch.start, batch.stop, batch.samples, batch.outputs, batch.rejects, lambda: _check_intact(batch.outputs)
+            batch.start,
+            batch.stop,
+            batch.samples,
+            batch.outputs,
+            batch.rejects,
+            lambda: _check_intact(batch.outputs),
+            batch.left_out,
         )
         self.writing += time.perf_counter() - began - (times.in_this_thread() - compiling)
         self.batches.engine.stats.span("write", "write", began, time.perf_counter(), batch.number)
         self.read += batch.stop - batch.start
         self.rejected += len(batch.rejects)
+        self.left_out += len(batch.left_out)
         if self.look is not None:
             self.look.written(self.feed.places(batch.samples.position).tolist(), batch.samples, batch.outputs)
 
@@ -440,6 +451,8 @@ class JobRun:
         seconds = time.perf_counter() - self.began
         rejected = self.output.rejected - self.rejected_before  # the writer's own rejects included
         counts = {"read": self.read, "written": self.output.written - self.written_before, "rejected": rejected}
+        if self.config.leaves_out:
+            counts["left_out"] = self.output.left_out - self.left_out_before
         report = {"name": self.name, **self.batches.report(seconds, counts, self.writing)}
         report["command"] = self.command
         report["warm_up_seconds"] = round(self.warm_up, 6)
@@ -470,6 +483,13 @@ class JobRun:
                                   self.prepared.spec.pipeline.rng)  # fmt: skip
         self.live.end({FAILED: "failed", INTERRUPTED: "interrupted"}.get(code, "finished"), message)
         return JobResult(code, message, report, self.config.url or self.config.path)
+
+
+def written_text(config: WriteConfig, written: int, left_out: int, rejected: int, reject_log: str) -> str:
+    """The sentence about a finished job."""
+    omitted = f", left out {left_out} (see {config.where}/left_out.jsonl)" * bool(left_out)
+    failed = f", {rejected} rejected (see {reject_log})" * bool(rejected)
+    return f"wrote {count(written, 'sample')} to {config.where}{omitted}{failed}"
 
 
 def options_of(spec: Spec, target: Target) -> Options:

@@ -19,7 +19,7 @@ from ..compile.infer import infer_node
 from ..compile.plan import Plan
 from ..engine.engine import Request
 from ..engine.inputs import numbered
-from ..engine.nodes.node_pass import Env, NodePass
+from ..engine.nodes.node_pass import Env, NodePass, one_by_one
 from ..engine.nodes.run_nodes import finish_late, run_nodes
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
@@ -123,8 +123,7 @@ class Eager(EagerBuilder):
                 run_nodes([node], self.env, run)
             lane.synchronize()
             finish_late(run, self.env)
-        if run.dropped:
-            d = run.dropped[0]
+        for d in one_by_one(run.dropped):
             raise JobError(f"{d.node}: sample {d.slot}: {d.code}: {d.message}")
 
     def _settle(self, name: str, n: int) -> None:

@@ -18,7 +18,7 @@ from ..compile.place import Target
 from ..compile.plan import Plan, compile_graph
 from ..engine.engine import Engine, InFlightBatch, Options, Request
 from ..engine.inputs import EndlessFeed, Sources
-from ..engine.nodes.node_pass import Dropped
+from ..engine.nodes.node_pass import Loss
 from ..engine.options import ahead_for, lanes_for
 from ..engine.stats import Stats
 from ..graph.nodes import Edge, Graph
@@ -42,7 +42,7 @@ class Session:
         self.stats = Stats()
         self.taken = 0
         """Position after the last batch that was returned."""
-        self.dropped: list[Dropped] = []
+        self.dropped: list[Loss] = []
         """Samples missing from that batch, with the reasons."""
         self.next = 0
         """Position of the next batch to schedule."""

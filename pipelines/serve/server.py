@@ -13,6 +13,7 @@ from ...ops.errors import DaliRunError, RaggedError, SpecError, kept
 from ...ops.types import DALIDataType, to_numpy
 from ...readers.external_source import ExternalSource
 from ..compile.prune import prune
+from ..engine.nodes.node_pass import one_by_one
 from ..graph.nodes import Graph
 from ..python.from_spec import load_spec
 from ..python.pipeline import Pipeline
@@ -171,7 +172,7 @@ class Server:
         pipe = self._pipeline()
         batch = {name: _joined([r[name] for r in requests]) for name in self.inputs}
         outputs = pipe.run(**batch)
-        why = {d.slot: f"{d.node}: {d.code}: {d.message}" for d in pipe._session.dropped if not d.kept}
+        why = {d.slot: f"{d.node}: {d.code}: {d.message}" for d in one_by_one(pipe._session.dropped) if not d.kept}
         return dict(zip(pipe.output_names, outputs, strict=True)), why
 
     def _text(self, problem: Exception) -> str:

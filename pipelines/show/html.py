@@ -65,6 +65,8 @@ def html_report(report: Mapping[str, Any], seen: Seen | None = None, origin: Ori
         ("rejected", f"{samples.get('rejected', 0):,}"),
         ("device", f"{report['device']}, {count(report['threads'], 'thread')}"),
     ]  # fmt: skip
+    if samples.get("left_out"):
+        figures.insert(4, ("left out", f"{samples['left_out']:,}"))
     if "kept" in samples:
         figures.append(("kept their bytes", f"{samples['kept']:,}"))
     if report.get("compiling_seconds", 0) >= 1:
@@ -218,6 +220,8 @@ def _rejects(report: Mapping[str, Any], seen: Seen) -> list[str]:
         parts.append(rejects_table(seen.rejects))
         if seen.more_rejects:
             parts.append(f"<p>{seen.more_rejects:,} more are in rejects.jsonl.</p>")
+    if report.get("left_out"):
+        parts += _counts("operator", "samples", report["left_out"], "Samples left out on purpose, in left_out.jsonl")
     return parts
 
 

@@ -108,6 +108,7 @@ def pace(status: Mapping[str, Any]) -> str:
     now = [f"{rate(status['samples_per_second'])} now"] if status["state"] == "running" else []
     left = _left(status)
     return ", ".join([*now, f"{rate(average)} on average", *([f"{left} left"] if left else []),
+                      *([f"{status['left_out']:,} left out"] if status.get("left_out") else []),
                       f"{status['rejected']:,} rejected"])  # fmt: skip
 
 

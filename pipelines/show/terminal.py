@@ -44,7 +44,8 @@ def _headline(report: Mapping[str, Any]) -> Text:
     line.append(f", {rate(report['samples_per_second'])}", "bold cyan")
     line.append(f" on {report['device']}, {count(report['threads'], 'thread')}", "default")
     if "written" in samples:
-        line.append(f"; {samples['written']:,} written, {samples.get('rejected', 0):,} rejected", "default")
+        omitted = f", {samples['left_out']:,} left out" if samples.get("left_out") else ""
+        line.append(f"; {samples['written']:,} written{omitted}, {samples.get('rejected', 0):,} rejected", "default")
     if "kept" in samples:
         line.append(f"; {samples['kept']:,} pictures were as asked for and kept their bytes", "default")
     if report.get("compiling_seconds", 0) >= 1:
@@ -144,6 +145,9 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
     if report.get("rejected"):
         by_code = _some([f"{n:,} {code}" for code, n in sorted(report["rejected"].items(), key=lambda x: -x[1])])
         parts.append(Text(f"Rejected: {by_code}; each is a line in rejects.jsonl", "yellow"))
+    if report.get("left_out"):
+        by_operator = _some([f"{n:,} by {name}" for name, n in sorted(report["left_out"].items(), key=lambda x: -x[1])])
+        parts.append(Text(f"Left out on purpose: {by_operator}; each is a line in left_out.jsonl"))
     for way, nbytes in report.get("uploads", {}).items():
         parts.append(Text(f"Files to the GPU: {size(nbytes)} {way}"))
     if report.get("decoders"):

@@ -32,6 +32,7 @@ from ..graph.nodes import Edge, Graph
 from ..plugins import NotRunError, find_operator, known_writer, load_installed_plugins, load_plugin
 from ..problems import Mark, Problem, Problems, show
 from . import slips
+from .expressions import EXPRESSIONS, Expression, without_indices
 from .model import Condition, Ref, Spec, Step, WriteField, parse_spec
 from .text import Value
 
@@ -229,8 +230,8 @@ class _Build:
         """Add one step to the graph. Return its outputs, or nothing if it has a mistake."""
         cls = self.operator(step)
         inputs = [self.look_up(ref, step.label) for ref in step.inputs]
-        if step.op == "expr":
-            return self.expression_step(step)
+        if step.op in EXPRESSIONS:
+            return self.expression_step(step, EXPRESSIONS[step.op])
         args, fine = self.arguments(cls, step.args, step.arg_marks, step.label, step.mark)
         if cls is None:
             return ()
@@ -256,7 +257,7 @@ class _Build:
         except SpecError as e:
             self.say(step, str(e))
             return ()
-        if len(step.outputs) != len(edges):
+        if len(step.outputs) != len(edges) and (step.outputs or not cls.leaves_out):
             self.say(step, f"has {len(edges)} output{'s' * (len(edges) != 1)}, but `out` names {len(step.outputs)}"
                      " (write _ for outputs that you do not want)")  # fmt: skip
         return edges if self.infer(step.mark, step.label) else ()
@@ -367,27 +368,30 @@ class _Build:
 
     # -- expressions and conditionals -----------------------------------------------------------------------------
 
-    def expression_step(self, step: Step) -> tuple[Edge, ...]:
-        text = step.args.get("expr")
+    def expression_step(self, step: Step, kind: Expression) -> tuple[Edge, ...]:
+        text = step.args.get(kind.key)
         for key in step.args:
-            if key != "expr":
-                self.problems.add(step.arg_marks[key], f"{step.label}: has no argument {key!r}{nearest(key, ['expr'])}")
+            if key != kind.key:
+                hint = nearest(key, [kind.key])
+                self.problems.add(step.arg_marks[key], f"{step.label}: has no argument {key!r}{hint}")
         if step.inputs:
             self.problems.add(step.inputs[0].mark, f"{step.label}: takes its inputs from the names in the expression; "
                               "remove `in:`")  # fmt: skip
         if text is None:
-            self.say(step, "needs argument 'expr' (\"images * 2 + 1\")")
+            self.say(step, f'needs argument {kind.key!r} ("{kind.example}")')
             return ()
         if not text.sound:
             return ()
         if not isinstance(text.data, str):
-            self.problems.add(text.mark, f"{step.label}: expr must be text, got {text.kind}")
+            self.problems.add(text.mark, f"{step.label}: {kind.key} must be text, got {text.kind}")
             return ()
         inputs = self.expression_inputs(text.data, text.mark, step.label)
         if inputs is None or step.broken:
             return ()
-        args = {"expr": text.data, "names": tuple(inputs)}
-        return self.add(step, find_operator("expr"), list(inputs.values()), args)
+        args = {kind.argument: text.data, "names": tuple(inputs)}
+        if step.op == "expr":
+            args = without_indices(text.data, tuple(inputs))
+        return self.add(step, find_operator(step.op), list(inputs.values()), args)
 
     def expression_inputs(self, text: str, mark: Mark, label: str) -> dict[str, Edge] | None:
         """Return the batches that an expression names; None if it has a mistake."""
@@ -401,9 +405,19 @@ class _Build:
                 mark, f"{label}: {show(text)} names no batch; write a constant as an argument, or use `constant`"
             )
             return None
-        edges_or_none = {n: self.look_up(Ref(n, mark), label) for n in names}
-        edges = {n: e for n, e in edges_or_none.items() if e is not None}
-        return edges if len(edges) == len(names) else None
+        found = {n: self.look_up(Ref(expression.element(n)[0], mark), label) for n in names}
+        edges = {n: self.element(n, e, mark, label) for n, e in found.items() if e is not None}
+        known = {n: e for n, e in edges.items() if e is not None}
+        return known if len(known) == len(names) else None
+
+    def element(self, name: str, edge: Edge, mark: Mark, label: str) -> Edge | None:
+        """The batch of an input of an expression: ``edge``, or the element of it that ``name`` has an index of."""
+        indices = expression.element(name)[1]
+        if not indices:
+            return edge
+        args = {"kinds": "i" * len(indices), "start": indices}
+        edges = self.graph.add("tensor_subscript", [edge], args, mark=replace(mark, label=f"{label}: {name}"))
+        return edges[0] if self.infer(mark, f"{label}: {name}") else None
 
     def condition(self, step: Condition) -> None:
         predicate = self.predicate(step)
@@ -433,7 +447,7 @@ class _Build:
         inputs = self.expression_inputs(text, mark, step.label)
         if inputs is None:
             return None
-        edges = self.graph.add("expr", list(inputs.values()), {"expr": text, "names": tuple(inputs)},
+        edges = self.graph.add("expr", list(inputs.values()), without_indices(text, tuple(inputs)),
                                mark=replace(mark, label=step.label))  # fmt: skip
         return edges[0] if self.infer(mark, step.label) else None
 

@@ -22,6 +22,7 @@ from ...writers.base import CHECKSUMS, ENCODINGS, Writer, options_of, writers
 from ..limits import Memory
 from ..plugins import load_installed_plugins, load_operators
 from ..settings import RunSettings
+from .expressions import EXPRESSIONS
 from .model import Policy
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -206,7 +207,13 @@ def _write(writer: type[Writer]) -> Schema:
         "properties": {
             "writer": {},
             "path": {"type": "string", "description": "folder of the shards"},
-            "shard": _section({"samples": _or_variable({"type": "integer", "minimum": 1}), "bytes": _size()}),
+            "shard": _section(
+                {
+                    "samples": _or_variable({"type": "integer", "minimum": 1}),
+                    "bytes": _size(),
+                    "full": _or_variable({"type": "boolean", "description": "samples counts those that are written"}),
+                }
+            ),
             "fields": {"type": ["object", "null"], "additionalProperties": _section(field)},
             "checksums": {
                 **_or_variable({"enum": list(CHECKSUMS)}),
@@ -234,8 +241,10 @@ def _step(op: type[Operator]) -> Schema:
         "seed": _or_variable({"type": "integer", "minimum": -1}),
     }
     required = ["op", "out", *(n for n, p in known.items() if p.required and n not in replaced)]
-    if op.name == "expr":  # the names in the expression are its inputs
-        known = {n: p for n, p in known.items() if n != "names"}
+    if op.name in EXPRESSIONS:  # its inputs are the names in the expression
+        kind = EXPRESSIONS[op.name]
+        known = {kind.key if n == kind.argument else n: p for n, p in known.items() if n != "names"}
+        required = ["op", kind.key, *(["out"] if not op.leaves_out else [])]
     else:
         properties["in"] = _NAMES
         required += ["in"] if op.inputs[0] else []

@@ -118,6 +118,7 @@ class Write:
     path: str
     shard_samples: int | None = None
     shard_bytes: int | None = None
+    shard_full: bool = False
     sha256: bool = False
     fields: tuple[WriteField, ...] | None = None
     """The fields; None to write every output."""
@@ -560,7 +561,7 @@ def _step(value: Value, label: str, problems: Problems) -> Step | Condition | No
     for i, ref in enumerate(outputs):
         if ref.name != "_" and ref.name in (r.name for r in outputs[:i]):
             section.say(ref.mark, f"`out` names {ref.name!r} twice; every output needs a name of its own (or _)")
-    if not section.has("out") and not glued:
+    if not section.has("out") and not glued and not (name is not None and name.data == "keep_if"):
         section.say(value.mark, "needs `out:`, the names of its outputs (_ for those you do not want)")
     return Step(
         label=label,
@@ -672,10 +673,17 @@ def _write(section: _Section | None) -> Write | None:
     path = section.text("path", "")
     samples: int | None = None
     size: int | None = None
+    full = False
     shard = section.section("shard")
     if shard is not None:
         samples = shard.integer("samples", 0, 1) or None
         size = shard.size("bytes")
+        flag = shard.take("full")
+        full = flag is not None and flag.data is True
+        if flag is not None and not isinstance(flag.data, bool):
+            shard.say(flag.mark, f"full must be true or false, got {flag.kind}")
+        elif flag is not None and full and samples is None:
+            shard.say(flag.mark, "full needs samples, the number of samples per shard")
         shard.finish()
     fields = section.section("fields")
     return Write(
@@ -685,6 +693,7 @@ def _write(section: _Section | None) -> Write | None:
         path=path,
         shard_samples=samples,
         shard_bytes=size,
+        shard_full=full,
         sha256=section.choice("checksums", CHECKSUMS, "tree") == "sha256",
         fields=None if fields is None else _fields(fields),
         options=section.entries,

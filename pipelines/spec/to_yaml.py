@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import enum
 import json
 import keyword
@@ -20,6 +19,7 @@ from ...readers.base import Reader
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Graph, Node, Scope
 from ..problems import Mark, Problems
+from .expressions import EXPRESSIONS
 from .text import UNPRINTABLE, both_float, is_field_name, resolve
 
 Step = dict[str, Any]
@@ -223,8 +223,8 @@ class _Dump:
 
     def step(self, node: Node) -> Step:
         step: Step = {"op": node.op.name}
-        if node.op.name == "expr":
-            step["expr"] = self._expression(node)
+        if node.op.name in EXPRESSIONS:
+            step[EXPRESSIONS[node.op.name].key] = self._expression(node)
         elif node.inputs:
             names = [self.name(e) for e in node.inputs]
             step["in"] = names[0] if len(names) == 1 else names
@@ -234,7 +234,7 @@ class _Dump:
             step["device"] = node.device
         if node.seed is not None:
             step["seed"] = node.seed
-        if node.op.name != "expr":
+        if node.op.name not in EXPRESSIONS:
             for p in parameters(type(node.op)).values():
                 value = self._argument(node, p)
                 if value is not None:
@@ -266,18 +266,11 @@ class _Dump:
 
     def _expression(self, node: Node) -> str:
         """Return the expression with the names of its inputs in the spec."""
-        text = str(getattr(node.op, "expr"))  # noqa: B009 - a field of one operator, not of all
+        text = str(getattr(node.op, EXPRESSIONS[node.op.name].argument))
         input_names = getattr(node.op, "names", ()) or tuple("abcdefghijklmnopqrstuvwxyz")
         names = {n: self.name(e) for n, e in zip(input_names, node.inputs, strict=False)}
         used = expression.names(expression.parse(text))
-        if all(names[n] == n for n in used):
-            return text
-        tree = ast.parse(text.strip(), mode="eval")
-        calls = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
-        for part in ast.walk(tree):
-            if isinstance(part, ast.Name) and id(part) not in calls:
-                part.id = names[part.id]
-        return ast.unparse(tree)
+        return text if all(names[n] == n for n in used) else expression.renamed(text, names)
 
 
 # -- values -----------------------------------------------------------------------------------------------------------

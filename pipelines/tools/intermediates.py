@@ -21,7 +21,7 @@ from ..compile.place import Target
 from ..compile.plan import compile_graph
 from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.inputs import JobFeed, Sources
-from ..engine.nodes.node_pass import Env, NodePass
+from ..engine.nodes.node_pass import Env, NodePass, one_by_one
 from ..engine.nodes.run_nodes import run_nodes
 from ..graph.conditionals import Merge, Split
 from ..graph.nodes import Edge, Node
@@ -102,7 +102,7 @@ def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Itera
         entries = [(name, edge.output, env[edge]) for name, edge in edges]
         origins = {int(s): samples.origin(i) for i, s in enumerate(samples.slot)}
         rejects = [{"key": origins[d.slot].key, "source": origins[d.slot].source, "operator": d.node, "code": d.code,
-                    "message": d.message} for d in run.dropped]  # fmt: skip
+                    "message": d.message} for d in one_by_one(run.dropped)]  # fmt: skip
         keys = [origins[int(s)].key for s in samples.slot]
         yield SampleFacts(built.spec.name, nodes, entries, [e for _, e in edges], keys, rejects)
 

@@ -13,6 +13,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.context import Context
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.plugins import find_operator
+from dali_run.pipelines.spec.expressions import EXPRESSIONS
 
 
 def operator(name: str, per_sample: Sequence[str] = (), **arguments: Any) -> Any:
@@ -40,11 +41,18 @@ def apply(
     return op.kernel(stage)(ctx, *inputs), ctx.rejects
 
 
+def arguments_of_example(cls: type[Operator]) -> dict[str, Any]:
+    """The arguments in ``cls.example``, by their names in Python; ``$name`` for those that come as inputs."""
+    step = yaml.safe_load(cls.example)
+    key = EXPRESSIONS[cls.name].key if cls.name in EXPRESSIONS else ""
+    given = {EXPRESSIONS[cls.name].argument if k == key else k: v for k, v in step.items()}
+    return {k: v for k, v in given.items() if k not in ("op", "in", "out", "name", "device", "seed")}
+
+
 def of_example(cls: type[Operator]) -> Any:
     """The operator of ``cls.example``. Arguments that come as inputs there (``$name``) keep their defaults, or, where
     the operator needs them, are 1."""
-    step = yaml.safe_load(cls.example)
-    kept = {k: v for k, v in step.items() if k not in ("op", "in", "out", "name", "device", "seed")}
+    kept = arguments_of_example(cls)
     given = {k: v for k, v in kept.items() if not (isinstance(v, str) and v.startswith("$"))}
     try:
         return operator(cls.name, **given)

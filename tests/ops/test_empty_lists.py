@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from dali_run.ops.base import Operator, Spec, operators, parameters
 from dali_run.ops.batch import Batch
@@ -14,7 +13,7 @@ from dali_run.ops.types import from_numpy
 from dali_run.pipelines.plugins import load_operators
 from tests.kit.ops.kinds import KINDS, takes
 
-from ..kit.operators import apply, operator
+from ..kit.operators import apply, arguments_of_example, operator
 
 load_operators()
 
@@ -32,9 +31,7 @@ def vectors() -> list[tuple[type[Operator], str]]:
 
 
 def arguments_of(cls: type[Operator]) -> dict[str, Any]:
-    step = yaml.safe_load(cls.example)
-    given = {k: v for k, v in step.items() if k not in ("op", "in", "out", "name", "device", "seed")}
-    return {k: v for k, v in given.items() if not (isinstance(v, str) and v.startswith("$"))}
+    return {k: v for k, v in arguments_of_example(cls).items() if not (isinstance(v, str) and v.startswith("$"))}
 
 
 def result(op: Any, inputs: list[Batch]) -> list[Any] | None:

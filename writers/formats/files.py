@@ -23,7 +23,7 @@ from .extensions import file_columns, single
 from .names import COMMON, safe_path, split_extension
 from .names import texts as as_texts
 
-OWN_NAMES = {"inputs", "journal", "manifest", "rejects", "report"}
+OWN_NAMES = {"inputs", "journal", "left_out", "manifest", "rejects", "report"}
 """First parts of the names of a job's own files: ``manifest`` of ``manifest-00001-of-00004.json``."""
 
 _BESIDE = 2

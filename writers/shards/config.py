@@ -36,8 +36,17 @@ class WriteConfig:
     split: bool = False
     """Samples are parts of those that positions count (`split_samples`)."""
 
+    leaves_out: bool = False
+    """The job may leave samples out on purpose (`keep_if`): they are listed in left_out.jsonl."""
+    full: bool = False
+    """Shards hold ``samples`` samples that were written, however many are left out or rejected between them."""
     sha256: bool = False
     """SHA-256 of every file, too."""
+
+    @property
+    def by_content(self) -> bool:
+        """Whether the samples that are written decide where shards end, and not their positions alone."""
+        return self.bytes is not None or self.full
 
     @property
     def where(self) -> str:
@@ -51,15 +60,18 @@ class WriteConfig:
         for limit, value in (("samples", self.samples), ("bytes", self.bytes)):
             if value is not None and value < 1:
                 raise SpecError(f"shard: {limit} must be at least 1, got {value}")
+        if self.full and self.samples is None:
+            raise SpecError("shard: full needs samples, the number of samples per shard")
         if not self.fields:
             raise SpecError("write: fields is empty; name at least one output")
         return make_writer(self.writer, self.options)
 
     def part_range(self, whole: range, part: tuple[int, int]) -> range:
         """Positions that part (i, n) of a job over ``whole`` writes: whole shards, so that n parts make the same files
-        as one. Where shards are cut by bytes, parts have files of their own, and equal shares of the positions."""
+        as one. Where shards are cut by what is written, parts have files of their own, and equal shares of the
+        positions."""
         i, n = part
-        unit = (self.samples_of_shard(len(whole), part) or 1) if self.bytes is None else 1
+        unit = (self.samples_of_shard(len(whole), part) or 1) if not self.by_content else 1
         units = -(-len(whole) // unit)
         return whole[units * i // n * unit : units * (i + 1) // n * unit]
 
@@ -78,7 +90,7 @@ class WriteConfig:
             "name": self.name,
             "writer": self.writer,
             "options": dict(self.options),
-            "shard": {"samples": self.samples, "bytes": self.bytes},
+            "shard": {"samples": self.samples, "bytes": self.bytes, **({"full": True} if self.full else {})},
             "fields": {k: dataclasses.asdict(v) for k, v in self.fields.items()},
             **({"sha256": True} if self.sha256 else {}),
         }

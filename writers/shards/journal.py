@@ -183,7 +183,8 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
         return "shard"
     if not (isinstance(positions, list) and len(positions) == 2 and all(map(_count, positions))):
         return "positions"
-    if not all(_count(entry.get(k, 0)) for k in ("samples", "rejects", "rejects_size", "replaced")):
+    counts = ("samples", "rejects", "rejects_size", "replaced", "left_out", "left_out_size")
+    if not all(_count(entry.get(k, 0)) for k in counts):
         return "counts"
     if not isinstance(entry.get("carry", {}), dict):
         return "counts"
@@ -318,6 +319,16 @@ class Journal:
     def rejects_size(self) -> int:
         """Bytes of rejects.jsonl that belong to published shards."""
         return int(self.entries[-1]["rejects_size"]) if self.entries else 0
+
+    @property
+    def left_out(self) -> int:
+        """Samples that were left out on purpose."""
+        return sum(int(e.get("left_out", 0)) for e in self.entries)
+
+    @property
+    def left_out_size(self) -> int:
+        """Bytes of left_out.jsonl that belong to published shards."""
+        return int(self.entries[-1].get("left_out_size", 0)) if self.entries else 0
 
     @property
     def carry(self) -> dict[str, Any]:

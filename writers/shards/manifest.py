@@ -17,9 +17,12 @@ import numpy as np
 from ...ops.batch import I64
 from ...ops.errors import JobError
 from ..bytes import files_io, sidecar
+from ..bytes.files_io import File
 from .journal import Contents, differences, encode_json, read_journal
 from .mirror import Mirror
 
+_PIECE_BYTES = 16 << 20
+"""Bytes of a log that are copied at a time."""
 _PART = re.compile(r"journal-(\d{5})-of-(\d{5})\.jsonl")
 
 
@@ -83,6 +86,8 @@ class OutputFiles:
         self.lock = root / (".dali-run.lock" if addition is not None else f".dali-run{mark}.lock")
         self.journal = root / f"journal{mark}.jsonl"
         self.rejects = root / f"rejects{mark}.jsonl"
+        self.left_out = root / f"left_out{mark}.jsonl"
+        """Samples that were left out on purpose; written by jobs that may do so."""
         self.report = root / f"report{mark}.json"
         self.manifest = root / ("manifest.json" if addition is not None else f"manifest{mark}.json")
         self.inputs = root / (f"inputs{mark}.gz" if addition is not None else "inputs.gz")
@@ -122,7 +127,7 @@ class OutputFiles:
     @property
     def removable(self) -> list[Path]:
         """In the order in which a job is taken back: the journal, which knows of the rest, last."""
-        return [self.manifest, self.report, self.before, self.rejects, self.inputs, self.journal]
+        return [self.manifest, self.report, self.before, self.left_out, self.rejects, self.inputs, self.journal]
 
 
 def output_files_of(root: Path) -> list[OutputFiles]:
@@ -186,22 +191,26 @@ def manifest_with_additions(root: Path) -> bytes:
     """The manifest as it should be: all shards, and the rejects that are left. Raises JobError, OSError."""
     found = output_files_of(root)
     if found and found[0].part is not None:
-        manifest = merged_manifest(journals_of(found), base_rejects(root), found[0].inputs)
+        left_out = root / "left_out.jsonl"
+        manifest = merged_manifest(journals_of(found), base_rejects(root), left_out, found[0].inputs)
     else:
         base = read_journal(root / "journal.jsonl")
         if base is None:
             raise JobError(f"{root / 'journal.jsonl'} is missing")
-        manifest = json.loads(build_manifest(base, base_rejects(root), found[0].inputs))
+        manifest = json.loads(build_manifest(base, base_rejects(root), found[0].left_out, found[0].inputs))
     for files in addition_files_of(root):
         contents = read_journal(files.journal)
         if contents is None or not contents.done or files.addition is None:
             continue
-        kind, totals = files.addition.kind, _totals(contents.entries)
+        kind, totals = files.addition.kind, _totals([contents])
         first = files.addition.positions[0] if kind == "append" and len(files.addition.positions) else 0
         manifest["stages"] = files.addition.number
         manifest["version"] = max(manifest["version"], contents.version)
         manifest["samples"] += totals["samples"]
         manifest["bytes"] += totals["bytes"]
+        if "left_out" in totals:
+            manifest["left_out"] = manifest.get("left_out", 0) + totals["left_out"]
+            manifest.setdefault("later_left_out", []).append(file_info(files.left_out))
         manifest["rejects"] = totals["rejects"] + (manifest["rejects"] if kind == "append" else 0)
         for entry in contents.entries:
             shard = _shard(entry)
@@ -218,17 +227,18 @@ def manifest_with_additions(root: Path) -> bytes:
     return encode_json(manifest, indent=2)
 
 
-def build_manifest(contents: Contents, rejects: Path, inputs: Path | None) -> bytes:
-    """The manifest's text. ``inputs`` is the list of inputs, if the manifest covers one. Raises OSError if the reject
-    log cannot be read."""
+def build_manifest(contents: Contents, rejects: Path, left_out: Path, inputs: Path | None) -> bytes:
+    """The manifest's text. ``left_out`` is read if the job may leave samples out; ``inputs`` is the list of inputs, if
+    the manifest covers one. Raises OSError if a log cannot be read."""
     return encode_json(
         {
             "format": "dali-run-manifest",
             "version": contents.version,
             **contents.header,
             "positions": [contents.header["range"][0], contents.stop],
-            **_totals(contents.entries),
+            **_totals([contents]),
             "rejects_file": file_info(rejects),
+            **_left_out(contents, left_out),
             **_inputs(contents, inputs),
             "shards": [_shard(e) for e in contents.entries],
         },
@@ -241,16 +251,28 @@ def version_of(journals: Sequence[Contents]) -> int:
     return max(contents.version for contents in journals)
 
 
-def _totals(entries: Any) -> dict[str, int]:
+def _totals(journals: Sequence[Contents]) -> dict[str, int]:
+    entries = [e for j in journals for e in j.entries]
     return {
         "samples": sum(e["samples"] for e in entries),
         "rejects": sum(e["rejects"] for e in entries),
+        **({"left_out": sum(e.get("left_out", 0) for e in entries)} if leaves_out(journals[0]) else {}),
         "bytes": sum(f["bytes"] for e in entries for f in e["files"]),
     }
 
 
+def leaves_out(contents: Contents) -> bool:
+    """Whether the job of this journal may leave samples out on purpose."""
+    return contents.header.get("leaves_out") is True
+
+
 def _shard(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in entry.items() if k not in ("rejects_size", "carry")}
+    return {k: v for k, v in entry.items() if k not in ("rejects_size", "left_out_size", "carry")}
+
+
+def _left_out(contents: Contents, path: Path) -> dict[str, Any]:
+    """The entry for the log of samples that were left out; nothing if the job leaves none out."""
+    return {"left_out_file": file_info(path)} if leaves_out(contents) else {}
 
 
 def _inputs(contents: Contents, path: Path | None) -> dict[str, Any]:
@@ -270,6 +292,24 @@ def replace(path: Path, data: bytes, files: OutputFiles) -> None:
     temporary = temporary_of(path, files)
     files_io.remove(temporary)
     files_io.write_new(temporary, data)
+    files_io.rename(temporary, path)
+    files_io.sync_dir(path.parent)
+    files.put(path)
+
+
+def replace_joined(path: Path, sources: Sequence[Path], files: OutputFiles) -> None:
+    """Publish the bytes of ``sources``, one after the other, as `replace` does; they need not fit into memory."""
+    temporary = temporary_of(path, files)
+    files_io.remove(temporary)
+    file = File(temporary)
+    try:
+        for source in sources:
+            with sidecar.open_regular(source) as log:
+                while piece := log.read(_PIECE_BYTES):
+                    file.write(piece)
+        file.sync()
+    finally:
+        file.close()
     files_io.rename(temporary, path)
     files_io.sync_dir(path.parent)
     files.put(path)
@@ -297,10 +337,13 @@ def merge_parts(root: Path, by: OutputFiles) -> bool:
     if not all(j is not None and j.done for j in journals):
         return False
     contents = journals_of(found)
-    rejects = root / "rejects.jsonl"
+    rejects, left_out = root / "rejects.jsonl", root / "left_out.jsonl"
     check_parts(found, contents)
     replace(rejects, b"".join(sidecar.read(s.rejects) for s in found), by)
-    replace(root / "manifest.json", encode_json(merged_manifest(contents, rejects, found[0].inputs), indent=2), by)
+    if leaves_out(contents[0]):
+        replace_joined(left_out, [s.left_out for s in found], by)
+    manifest = merged_manifest(contents, rejects, left_out, found[0].inputs)
+    replace(root / "manifest.json", encode_json(manifest, indent=2), by)
     return True
 
 
@@ -346,7 +389,7 @@ def check_parts(found: Sequence[OutputFiles], journals: Sequence[Contents]) -> N
         raise JobError(f"the parts end at position {at} of {first['whole']}")
 
 
-def merged_manifest(journals: Sequence[Contents], rejects: Path, inputs: Path) -> dict[str, Any]:
+def merged_manifest(journals: Sequence[Contents], rejects: Path, left_out: Path, inputs: Path) -> dict[str, Any]:
     """The manifest of a whole job from its parts' journals."""
     first = journals[0].header
     entries = [e for j in journals for e in j.entries]
@@ -357,8 +400,9 @@ def merged_manifest(journals: Sequence[Contents], rejects: Path, inputs: Path) -
         **({"schema": first["schema"]} if "schema" in first else {}),
         "parts": len(journals),
         "positions": [first["range"][0], journals[-1].stop],
-        **_totals(entries),
+        **_totals(journals),
         "rejects_file": file_info(rejects),
+        **_left_out(journals[0], left_out),
         **_inputs(journals[0], inputs),
         "shards": [_shard(e) for e in entries],
     }

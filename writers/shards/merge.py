@@ -17,10 +17,12 @@ from .manifest import (
     build_manifest,
     check_parts,
     journals_of,
+    leaves_out,
     merge_parts,
     output_files_of,
     part_files_of,
     replace,
+    replace_joined,
     version_of,
 )
 from .mirror import Mirror
@@ -82,9 +84,10 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
         if missing:
             raise JobError(f"{root}: of {count} parts these have no journal: {missing}. They did not run, or something "
                            "removes the output; run the same command again: it does what is missing")  # fmt: skip
-        if journals[0].header["write"]["shard"]["bytes"] is not None:
+        shard = journals[0].header["write"]["shard"]
+        if shard["bytes"] is not None or shard.get("full"):
             for part, contents in zip(parts, journals, strict=True):
-                replace(part.manifest, build_manifest(contents, part.rejects, None), part)
+                replace(part.manifest, build_manifest(contents, part.rejects, part.left_out, None), part)
             replace(files.report, encode_json(report, indent=2), files)
             merge_parts(root, files)
             return
@@ -92,12 +95,14 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
         header = journals[0].header
         header |= {"range": [header["range"][0], journals[-1].stop], "whole": None, "part": None}
         replace(files.rejects, b"".join(sidecar.read(p.rejects) for p in parts), files)
+        if leaves_out(journals[0]):
+            replace_joined(files.left_out, [p.left_out for p in parts], files)
         replace(files.report, encode_json(report, indent=2), files)
         lines = encode_journal(header, _in_a_row(journals), journals[-1].stop, version_of(journals))
         replace(files.journal, b"".join(lines), files)
     whole = read_journal(files.journal)
     assert whole is not None
-    replace(files.manifest, build_manifest(whole, files.rejects, files.inputs), files)
+    replace(files.manifest, build_manifest(whole, files.rejects, files.left_out, files.inputs), files)
     for part in parts:
         for path in part.removable:
             if path != part.inputs:
@@ -106,10 +111,15 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
 
 def _in_a_row(journals: list[Contents]) -> Iterator[dict[str, Any]]:
     """The shards of all parts: what counts on from shard to shard does so over all of them."""
-    before = 0
+    before = dict.fromkeys(_LOG_SIZES, 0)
     carry: dict[str, Any] = {}
     for contents in journals:
         for entry in contents.entries:
             carry = entry["carry"] or carry
-            yield {**entry, "rejects_size": before + entry["rejects_size"], "carry": carry}
-        before += contents.entries[-1]["rejects_size"] if contents.entries else 0
+            yield {**entry, **{k: before[k] + entry[k] for k in _LOG_SIZES if k in entry}, "carry": carry}
+        for key in _LOG_SIZES if contents.entries else ():
+            before[key] += contents.entries[-1].get(key, 0)
+
+
+_LOG_SIZES = ("rejects_size", "left_out_size")
+"""Keys of a shard's line that count bytes of a log from its beginning."""

@@ -27,12 +27,13 @@ from ..bytes.files_io import job_errors
 from .borders import Cuts
 from .config import WriteConfig
 from .journal import Journal, encode_json
+from .left_out import NOTHING_LEFT_OUT, LeftOutRows
 from .lock import Lock
 from .manifest import Addition, OutputFiles, build_manifest, merge_parts, publish_addition, replace
 from .mirror import Mirror
 from .publisher import Publisher
 from .rejects import RejectCounter, RejectLimit, RejectRow
-from .resume import Listing, earlier_entries, let_go, open_journal, open_rejects, remove_unlisted
+from .resume import Listing, earlier_entries, let_go, open_journal, open_log, remove_unlisted
 
 
 class Output:
@@ -62,8 +63,8 @@ class Output:
         self._next = journal.stop
         self._shard: _OpenShard | None = None
         self._shards = journal.shards
-        self._totals = [journal.samples, journal.rejected]
-        """Shards, samples and rejects of the open shard's predecessors, published or not."""
+        self._totals = [journal.samples, journal.rejected, journal.left_out]
+        """Samples written, rejected and left out of the open shard's predecessors, published or not."""
         self._closed = False
         self._led = False
         self._begun = True
@@ -105,9 +106,8 @@ class Output:
             try:
                 if config.url:
                     output_files.mirror = Mirror(config.url, config.path)
-                    output_files.mirror.begin(
-                        output_files.lock.name, [output_files.journal.name, output_files.rejects.name] if led else None
-                    )
+                    own = [output_files.journal.name, output_files.rejects.name, output_files.left_out.name]
+                    output_files.mirror.begin(output_files.lock.name, own if led else None)
                 begun = output_files.journal.exists()
                 header = {
                     "identity": dict(identity),
@@ -116,6 +116,7 @@ class Output:
                     "range": [start, cuts.stop],
                     "whole": whole,
                     **({"split": True} if config.split else {}),
+                    **({"leaves_out": True} if config.leaves_out else {}),
                     "part": None if part is None else list(part),
                 }
                 if addition is not None:
@@ -148,7 +149,9 @@ class Output:
             remove_unlisted(self._output_files, self.config.name, self._journal, left)
         if inputs is not None and not self._output_files.inputs.exists():
             replace(self._output_files.inputs, inputs().encode(), self._output_files)
-        self._publisher.rejects = open_rejects(self._output_files, self._journal)
+        self._publisher.rejects = open_log(self._output_files.rejects, self._journal.rejects_size)
+        if self.config.leaves_out:
+            self._publisher.left_out = open_log(self._output_files.left_out, self._journal.left_out_size)
         earlier = earlier_entries(self._output_files)
         if not self._journal.entries and earlier and earlier[-1]["carry"]:
             self._carry = copy.deepcopy(earlier[-1]["carry"])
@@ -189,13 +192,19 @@ class Output:
         """Rejects so far, earlier runs included."""
         return self._totals[1] + (self._shard.rejects if self._shard else 0)
 
+    @property
+    def left_out(self) -> int:
+        """Samples left out on purpose so far, earlier runs included."""
+        return self._totals[2] + (self._shard.left_out if self._shard else 0)
+
     # -- taking batches -------------------------------------------------------------------------------------------
 
     def add(
         self, start: int, stop: int, samples: Samples, fields: Mapping[str, Batch], rejects: Sequence[RejectRow] = (),
-        intact: Callable[[], None] = lambda: None,
+        intact: Callable[[], None] = lambda: None, left_out: LeftOutRows = NOTHING_LEFT_OUT,
     ) -> None:  # fmt: skip
-        """Take positions [start, stop): ``samples`` with their ``fields`` survived, the rest are ``rejects``.
+        """Take positions [start, stop): ``samples`` with their ``fields`` survived, the rest are ``rejects`` or were
+        ``left_out`` on purpose.
 
         The fields' data may still be looked at and written after the return: it must not change. ``intact`` is called,
         by whichever thread, when it was looked at and small values were copied, before anything of it is published; it
@@ -206,22 +215,29 @@ class Output:
             if self._closed or self.finished:
                 raise JobError("internal: samples were delivered to an output that is closed")
             cuts = self._cuts
-            cuts.check(self._next, start, stop, samples, rejects)
+            cuts.check(self._next, start, stop, samples, rejects, left_out)
             records = Records(samples, {name: fields[name] for name in self.config.fields} if len(samples) else fields)
             rows = sorted(rejects, key=lambda r: r.position)
             at = start
             while at < stop:
-                end = cuts.end(at, stop)
+                end = cuts.end(at, stop, samples.position, self._shard.samples if self._shard else 0)
                 if end == stop and at == start:
-                    at = self._add_piece(at, end, records, rows, intact)
+                    at = self._add_piece(at, end, records, rows, left_out, intact)
                     continue
                 lo, hi = np.searchsorted(cuts.places(samples.position), (at, end))
                 inside = [r for r in rows if at <= cuts.place(r.position) < end]
-                at = self._add_piece(at, end, records.take(slice(int(lo), int(hi))), inside, intact)
+                at = self._add_piece(
+                    at, end, records.take(slice(int(lo), int(hi))), inside, self._between(left_out, at, end), intact
+                )
+
+    def _between(self, left_out: LeftOutRows, start: int, stop: int) -> LeftOutRows:
+        places = self._cuts.places(left_out.positions)
+        return left_out.take(np.flatnonzero((places >= start) & (places < stop)))
 
     def _add_piece(
-        self, start: int, stop: int, records: Records, rejects: Sequence[RejectRow], intact: Callable[[], None]
-    ) -> int:
+        self, start: int, stop: int, records: Records, rejects: Sequence[RejectRow], left_out: LeftOutRows,
+        intact: Callable[[], None],
+    ) -> int:  # fmt: skip
         """Take as much of [start, stop) as belongs to one shard; returns the position after it."""
         shard = self._shard or self._open_shard(start)
         refused = self._writer.refuse(records, self._carry) if len(records) else ()
@@ -244,6 +260,7 @@ class Output:
                 if full:
                     stop = self._cuts.place(int(records.samples.position[n - 1])) + 1
                     rejects = [r for r in rejects if self._cuts.place(r.position) < stop]
+                    left_out = self._between(left_out, start, stop)
                 opened.append(frames, n)
                 intact()
                 shard.add(records, n, int(frames.sizes[:n].sum()))
@@ -251,9 +268,12 @@ class Output:
             self._publisher.log(rejects)
             shard.rejects += len(rejects)
             shard.replaced += sum(r.there for r in rejects)
+        if len(left_out):
+            self._publisher.log_left_out(left_out)
+            shard.left_out += len(left_out)
         self._next = shard.stop = stop
         self.reject_counter.add(stop - start, rejects)
-        if self._cuts.complete(start, stop, shard.bytes):
+        if self._cuts.complete(start, stop, shard.bytes, shard.samples):
             self._close_shard()
         return stop
 
@@ -304,7 +324,7 @@ class Output:
         shard = self._shard
         assert shard is not None
         # Where names promise a count, or there is nothing else, a shard without samples is published too.
-        there = bool(shard.samples or self.config.bytes is None or not self._shards)
+        there = bool(shard.samples or not self.config.by_content or not self._shards)
         if there:
             opened = self._opened(shard)
             if shard.framed is None:
@@ -313,7 +333,8 @@ class Output:
                 self._hand_over(shard, lambda: _close(opened, shard.files), 1)
         self._shard = None
         self._shards += 1
-        self._totals = [self._totals[0] + shard.samples, self._totals[1] + shard.rejects]
+        found = (shard.samples, shard.rejects, shard.left_out)
+        self._totals = [before + n for before, n in zip(self._totals, found, strict=True)]
         entry = shard.entry(self._publisher.logged, copy.deepcopy(self._carry))
         self._publisher.take(shard.files, entry, there=there, framed=shard.framed)
 
@@ -339,11 +360,8 @@ class Output:
                 inputs = (
                     self._output_files.inputs if self._output_files.part is None else None
                 )  # listed once for all parts
-                replace(
-                    self._output_files.manifest,
-                    build_manifest(contents, self._output_files.rejects, inputs),
-                    self._output_files,
-                )
+                manifest = build_manifest(contents, self._output_files.rejects, self._output_files.left_out, inputs)
+                replace(self._output_files.manifest, manifest, self._output_files)
             if self._output_files.part is not None:
                 merge_parts(self.config.path, self._output_files)
         self.abort()
@@ -414,6 +432,7 @@ class _OpenShard:
     stop: int
     samples: int = 0
     rejects: int = 0
+    left_out: int = 0
     replaced: int = 0
     """Lines of the reject log in whose place a sample was written: another one, or the damaged one itself."""
     bytes: int = 0
@@ -433,7 +452,7 @@ class _OpenShard:
             self.first_key = records.samples.origin(0).key
         self.last = records.samples, n - 1
 
-    def entry(self, rejects_size: int, carry: Mapping[str, Any]) -> dict[str, Any]:
+    def entry(self, log_sizes: Mapping[str, int], carry: Mapping[str, Any]) -> dict[str, Any]:
         """Its line of the journal; the files come when they are published."""
         return {
             "shard": self.files.stem,
@@ -441,9 +460,10 @@ class _OpenShard:
             "samples": self.samples,
             "rejects": self.rejects,
             **({"replaced": self.replaced} if self.replaced else {}),
+            **({"left_out": self.left_out} if self.left_out else {}),
             "first_key": self.first_key,
             "last_key": None if self.last is None else self.last[0].origin(self.last[1]).key,
             "files": [],
-            "rejects_size": rejects_size,
+            **log_sizes,
             "carry": carry,
         }

@@ -14,19 +14,22 @@ from ..bytes import files_io
 from ..bytes.background import Workers
 from ..bytes.files_io import File
 from .journal import Journal
+from .left_out import LeftOutRows
 from .lock import Lock
 from .manifest import OutputFiles
 from .rejects import RejectRow
 
 
 class Publisher:
-    """Takes shards that are complete. Shard, reject log, journal: each is durable before the next one is touched."""
+    """Takes shards that are complete. Shard, logs, journal: each is durable before the next one is touched."""
 
     def __init__(self, output_files: OutputFiles, journal: Journal, lock: Lock, waiting: int) -> None:
         """``waiting``: bytes that may wait to be written."""
         self.workers = Workers(waiting)
         self.rejects: File | None = None
         """The reject log, from `Output`'s preparations on."""
+        self.left_out: File | None = None
+        """The log of samples that are left out on purpose; None if the job leaves none out."""
         self._output_files = output_files
         self._journal = journal
         self._lock = lock
@@ -43,10 +46,21 @@ class Publisher:
         """Add lines to the reject log."""
         self._log.write("".join(r.line() for r in rows).encode())
 
+    def log_left_out(self, rows: LeftOutRows) -> None:
+        """Add lines to the log of samples that are left out on purpose."""
+        if self.left_out is None:
+            raise JobError("internal: samples were left out by a job that leaves none out")
+        self.left_out.write("".join(rows.lines).encode("ascii"))
+
     @property
-    def logged(self) -> int:
-        """Bytes of the reject log."""
-        return self._log.size
+    def logged(self) -> dict[str, int]:
+        """Bytes of the logs, as the journal lists them."""
+        left_out = {} if self.left_out is None else {"left_out_size": self.left_out.size}
+        return {"rejects_size": self._log.size, **left_out}
+
+    @property
+    def _logs(self) -> list[File]:
+        return [self._log] if self.left_out is None else [self._log, self.left_out]
 
     @property
     def _log(self) -> File:
@@ -76,7 +90,8 @@ class Publisher:
         if there:
             entry["files"] = [i.listed(self._journal.contents.version) for i in files.publish()]
         self._put([self._output_files.root / info["name"] for info in entry["files"]])
-        self._log.sync()
+        for log in self._logs:
+            log.sync()
         self._journal.append(entry)
         try:
             self._check_there()
@@ -85,7 +100,7 @@ class Publisher:
                 for info in entry["files"]:
                     files_io.remove(self._output_files.root / info["name"])
             raise
-        self._put([self._output_files.rejects, self._output_files.journal])
+        self._put([*(log.path for log in self._logs), self._output_files.journal])
         if self._output_files.mirror is not None:
             for info in entry["files"]:
                 self._output_files.mirror.forget(info["name"])
@@ -94,7 +109,8 @@ class Publisher:
     def _check_there(self) -> None:
         """Raises JobError where somebody has removed the output while the job writes, or writes it, too."""
         self._lock.check()
-        for file in (self._journal, self._log):
+        watched: list[Journal | File] = [self._journal, *self._logs]
+        for file in watched:
             if file.removed:
                 raise JobError(
                     f"{self._output_files.root}: the output was removed while the job wrote it ({file.path.name} is "
@@ -111,7 +127,7 @@ class Publisher:
         """All positions up to ``stop`` are in shards: wait for the last, and say so in the journal."""
         self.workers.publishing.wait()
         self._journal.append({"done": True, "stop": stop})
-        self._put([self._output_files.rejects, self._output_files.journal])
+        self._put([*(log.path for log in self._logs), self._output_files.journal])
 
     def stop(self, unfinished: Iterable[ShardFiles] = ()) -> None:
         """Publish what is complete, remove the rest and ``unfinished``, end the threads."""
@@ -123,7 +139,7 @@ class Publisher:
 
     def close(self) -> None:
         """Let go of reject log and journal."""
-        for file in (self.rejects, self._journal):
+        for file in (self.rejects, self.left_out, self._journal):
             with contextlib.suppress(OSError):
                 if file is not None:
                     file.close()

@@ -225,12 +225,12 @@ def remove_unlisted(files: OutputFiles, name: str, journal: Journal, stem: str |
             files_io.remove(root / entry)
 
 
-def open_rejects(files: OutputFiles, journal: Journal) -> File:
-    """The reject log, cut to what the journal tells of."""
-    log, listed = File(files.rejects, append=True), journal.rejects_size
+def open_log(path: Path, listed: int) -> File:
+    """A log beside the shards, cut to the ``listed`` bytes that the journal tells of."""
+    log = File(path, append=True)
     if log.size < listed:
         raise JobError(
-            f"{files.rejects} is shorter than the journal says ({log.size} bytes, {listed} expected); restore it, or "
+            f"{path} is shorter than the journal says ({log.size} bytes, {listed} expected); restore it, or "
             "start anew with --fresh"
         )
     if log.size > listed:

@@ -22,12 +22,14 @@ from ..bytes import sidecar
 from ..bytes.checksums import checksums_of
 from ..bytes.written import Problem, UnreadError, WrittenShard
 from .journal import Contents, read_journal
+from .left_out import parse_position
 from .manifest import (
     OutputFiles,
     addition_files_of,
     base_rejects,
     build_manifest,
     file_info,
+    leaves_out,
     manifest_with_additions,
     output_files_of,
     rejects_with_additions,
@@ -174,19 +176,22 @@ def _check_files(root: Path, output_files: OutputFiles, problems: list[Problem])
         start, stop = entry["positions"]
         lost = entry["rejects"] - entry.get("replaced", 0)
         split = contents.header.get("split") is True  # a position may have any number of samples
-        if start != at or (not split and entry["samples"] + lost != stop - start):
+        left_out = entry.get("left_out", 0)
+        if start != at or (not split and entry["samples"] + lost + left_out != stop - start):
             problems.append(Problem(output_files.journal.name, entry["shard"], (
-                f"positions {start} to {stop} with {entry['samples']} samples and {entry['rejects']} rejects do not "
-                f"follow on {at}, or do not add up")))  # fmt: skip
+                f"positions {start} to {stop} with {entry['samples']} samples, {entry['rejects']} rejects and "
+                f"{left_out} left out do not follow on {at}, or do not add up")))  # fmt: skip
         at = stop
     if not contents.done:
         problems.append(Problem(output_files.journal.name, "", f"the job is not finished: it ends at position {at}; "
                                 "run the same command again"))  # fmt: skip
     log = output_files.rejects if output_files.addition is not None else base_rejects(root, output_files)
     _check_rejects(log, contents, problems)
+    if leaves_out(contents):
+        problems += _check_left_out(output_files.left_out, contents)
     if contents.done and output_files.part is not None:
         try:
-            if sidecar.read(output_files.manifest) != build_manifest(contents, log, None):
+            if sidecar.read(output_files.manifest) != build_manifest(contents, log, output_files.left_out, None):
                 problems.append(Problem(output_files.manifest.name, "", "does not say what journal and reject log say"))
         except OSError as e:
             problems.append(
@@ -218,6 +223,28 @@ def _check_rejects(log: Path, contents: Contents, problems: list[Problem]) -> No
         problems.append(Problem(log.name, "", f"holds {len(lines)} lines, the journal says {expected}"))
 
 
+def _check_left_out(log: Path, contents: Contents) -> Iterator[Problem]:
+    """The log of samples that were left out, line by line: it may be larger than memory."""
+    before, lines = -1, 0
+    try:
+        with sidecar.open_regular(log) as file:
+            for lines, line in enumerate(file, 1):
+                try:
+                    position = parse_position(line)
+                    if position < before or not line.endswith(b"\n"):
+                        raise ValueError(f"position {position} follows {before}")
+                    before = position
+                except ValueError as e:
+                    yield Problem(log.name, f"line {lines}", f"is damaged: {e}")
+    except FileNotFoundError:
+        yield Problem(log.name, "", "is missing")
+    except (OSError, JobError) as e:
+        yield Problem(log.name, "", f"cannot be read: {e.strerror if isinstance(e, OSError) else e}")
+    expected = sum(e.get("left_out", 0) for e in contents.entries)
+    if lines != expected and contents.done:
+        yield Problem(log.name, "", f"holds {lines} lines, the journal says {expected}")
+
+
 @contextlib.contextmanager
 def _at_hand(mirror: Mirror | None, entry: Mapping[str, Any]) -> Iterator[None]:
     """The files of a shard, here while they are checked."""
@@ -247,7 +274,7 @@ def _unlisted(
 ) -> Iterator[Problem]:
     listed = {f["name"] for e in entries for f in e["files"]}
     listed.update(p.name for output_files in output_files_of for p in output_files.removable)
-    listed.update(("manifest.json", "rejects.jsonl", "report.json", "inputs.gz"))
+    listed.update(("manifest.json", "rejects.jsonl", "left_out.jsonl", "report.json", "inputs.gz"))
     suffixes = tuple({Path(name).suffix for e in entries for f in e["files"] if (name := f["name"])} - {""})
     found = 0
     for name in names:

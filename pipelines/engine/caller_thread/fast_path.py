@@ -102,7 +102,7 @@ class FastPath:
             else:
                 ctx = self._contexts.of(node, stage, it, env, lane)
                 outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
-                if ctx.rejects or ctx.checks or ctx.finish is not None:
+                if ctx.rejects or ctx.left_out is not None or ctx.checks or ctx.finish is not None:
                     return None
             if len(outputs) != len(edges):
                 return None

@@ -19,7 +19,7 @@ from ....ops.context import kind_text
 from ....ops.errors import SpecError
 from ....ops.types import to_numpy
 from ...graph.nodes import Edge, Node
-from .node_pass import Dropped, Env, NodePass
+from .node_pass import Env, LeftOut, Loss, NodePass
 
 
 def bytes_of(batches: Iterable[Batch]) -> int:
@@ -74,9 +74,15 @@ def nothing(nodes: Sequence[Node], samples: Samples, gives: Sequence[Edge]) -> E
     return {e: empty(by_id[e.node].specs[e.output] if by_id[e.node].specs else Spec(), no_samples) for e in gives}
 
 
-def gone(dropped: Iterable[Dropped]) -> set[int]:
+def gone(dropped: Iterable[Loss]) -> set[int]:
     """Return the slots of the dropped samples that left the batch."""
-    return {d.slot for d in dropped if not d.kept}
+    slots = set[int]()
+    for d in dropped:
+        if isinstance(d, LeftOut):
+            slots.update(d.slots.tolist())
+        elif not d.kept:
+            slots.add(d.slot)
+    return slots
 
 
 def drop(env: Env, slots: set[int]) -> None:

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,51 @@ class Dropped:
 
     slot: int
     node: str
-    code: RejectCode
+    code: RejectCode | Literal["left_out"]
     message: str
     kept: bool = False
     """Whether the sample stays in the batch: it is damaged, and only reported."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeftOut:
+    """Samples that a node left out on purpose in one call. They are arrays, because there may be as many of them as
+    of samples that stay."""
+
+    slots: npt.NDArray[np.int32]
+    node: str
+    values: Mapping[str, npt.NDArray[Any]]
+    """Values that the node decided by, [N] each, by their names in the condition."""
+    kept: ClassVar[bool] = False
+
+    def take(self, selected: npt.NDArray[np.bool_]) -> LeftOut:
+        """The ``selected`` samples, bool[N]."""
+        return LeftOut(self.slots[selected], self.node, {name: v[selected] for name, v in self.values.items()})
+
+    def each(self) -> Iterator[Dropped]:
+        """The samples one by one, for messages about a few of them."""
+        for i, slot in enumerate(self.slots.tolist()):
+            shown = ", ".join(f"{name} is {v[i]}" for name, v in self.values.items())
+            yield Dropped(slot, self.node, "left_out", f"left out on purpose: {shown}")
+
+
+Loss = Dropped | LeftOut
+
+
+def rejected(lost: Iterable[Loss]) -> list[Dropped]:
+    """The samples that failed, without those that were left out on purpose."""
+    return [d for d in lost if isinstance(d, Dropped)]
+
+
+def left_out(lost: Iterable[Loss]) -> list[LeftOut]:
+    """The samples that were left out on purpose."""
+    return [d for d in lost if isinstance(d, LeftOut)]
+
+
+def one_by_one(lost: Iterable[Loss]) -> Iterator[Dropped]:
+    """All lost samples, each with its reason."""
+    for d in lost:
+        yield from (d,) if isinstance(d, Dropped) else d.each()
 
 
 class DeferredReports:
@@ -142,7 +183,7 @@ class NodePass:
     """Called after nodes that were launched as one program: nodes, samples, and each node's bytes in and out."""
     reports: DeferredReports = field(default_factory=DeferredReports)
     """Deferred calls of `count`, `decoders` and `waited`."""
-    dropped: list[Dropped] = field(default_factory=list)
+    dropped: list[Loss] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
     """Calls that return the slots of samples that failed a kernel's check on the device, once the device is done."""
     late_outputs: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)

@@ -25,7 +25,7 @@ from ....ops.interfaces import Copies, Lane, StartedWork
 from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 from .envs import bytes_of, drop, empty, gone, in_order, merge, odd_kind, pieces
-from .node_pass import Dropped, Env, NodePass, context_of
+from .node_pass import Dropped, Env, LeftOut, NodePass, context_of
 from .recorded_tail import recorded_tail_of
 
 RAISED_BY = "_dali_run_operator"
@@ -252,10 +252,12 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
     # garbage collector runs.
     ctx.checks.clear()
     ctx.finish = None
-    if ctx.rejects:
+    if ctx.rejects or ctx.left_out is not None:
         run.dropped += [
             Dropped(r.slot, node.parts.get(r.part, node.name), r.code, r.message, r.kept) for r in ctx.rejects
         ]
+        if ctx.left_out is not None:
+            run.dropped.append(LeftOut(ctx.left_out[0], node.name, ctx.left_out[1]))
         drop(env, gone(run.dropped))
 
 

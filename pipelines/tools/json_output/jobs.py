@@ -83,6 +83,8 @@ class OverTime(TypedDict):
     seconds: list[float]
     samples: list[int]
     rejected: list[int]
+    left_out: NotRequired[list[int]]
+    """Samples left out on purpose; not known while several workers run."""
     queues: dict[str, QueueOverTime]
     operators: dict[str, list[float]]
     memory: dict[str, list[int]]
@@ -176,6 +178,8 @@ class Report(TypedDict):
     stages: list[Stage]
     queues: list[Queue]
     rejected: dict[str, int]
+    left_out: dict[str, int]
+    """Samples that each operator left out on purpose (`keep_if`)."""
     decoders: dict[str, int]
     decoder_times: dict[str, DecoderTimes]
     fallbacks: dict[str, int]
@@ -246,6 +250,7 @@ class Live(TypedDict):
     threads: int
     done: NotRequired[int]
     rejected: NotRequired[int]
+    left_out: NotRequired[int]
     seconds: NotRequired[float]
     samples_per_second: NotRequired[float | None]
     recent_samples_per_second: NotRequired[list[float]]

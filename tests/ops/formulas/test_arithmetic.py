@@ -100,7 +100,7 @@ def test_rules_of_our_own(text: str, dtype: Any, given: list[float], want: list[
     [
         ("a +", "is not an expression"),
         ("a.real", "no attributes"),
-        ("a[0]", "slice step"),
+        ("a[0:1]", "slice step"),
         ("0 < a < 5", "cannot be chained"),
         ("a if a else a", "`if:` step"),
         ("__import__('os')", "no function '__import__'"),

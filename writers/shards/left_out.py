@@ -1,0 +1,92 @@
+"""Samples that a job leaves out on purpose: the line of left_out.jsonl for each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.batch import I32, I64, Samples
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutRows:
+    """Lines of left_out.jsonl, in the job's order. They are columns, because there may be as many of them as of
+    samples that are written."""
+
+    positions: I64
+    """Place of each sample in the job's order, [N]."""
+    parts: I32
+    """Part of a split sample, -1 for all of it, [N]."""
+    lines: list[str]
+    """The JSON of each sample with a final newline, [N]."""
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def take(self, selected: npt.NDArray[np.intp]) -> LeftOutRows:
+        """The rows at the indices ``selected``."""
+        return LeftOutRows(self.positions[selected], self.parts[selected], [self.lines[i] for i in selected.tolist()])
+
+    @staticmethod
+    def joined(rows: Iterable[LeftOutRows]) -> LeftOutRows:
+        """All ``rows``, ordered by position and part."""
+        all_rows = [r for r in rows if len(r)]
+        if not all_rows:
+            return NOTHING_LEFT_OUT
+        positions = np.concatenate([r.positions for r in all_rows])
+        parts = np.concatenate([r.parts for r in all_rows])
+        whole = LeftOutRows(positions, parts, [line for r in all_rows for line in r.lines])
+        return whole.take(np.lexsort((parts, positions)))
+
+
+NOTHING_LEFT_OUT = LeftOutRows(np.zeros(0, np.int64), np.zeros(0, np.int32), [])
+
+
+def left_out_rows(
+    samples: Samples, operator: str, condition: str, values: Mapping[str, npt.NDArray[Any]]
+) -> LeftOutRows:
+    """The rows of ``samples``, which ``operator`` left out because ``condition`` does not hold for ``values``, [N]
+    each. The JSON is ASCII; a value that is not finite is null."""
+    tail = f'"operator": {quoted(operator)}, "condition": {quoted(condition)}, "values": {{'
+    names = [f"{quoted(name)}: " for name in values]
+    columns = [_texts(v) for v in values.values()]
+    n = len(samples)
+    cells = [", ".join(map("".join, zip(names, row, strict=True))) for row in zip(*columns, strict=True)] or [""] * n
+    parts = np.full(n, -1, np.int32) if samples.part is None else samples.part
+    lines = []
+    for i, (position, part, cell) in enumerate(zip(samples.position.tolist(), parts.tolist(), cells, strict=True)):
+        origin = samples.origin(i)
+        end = f', "part": {part}}}\n' if part >= 0 else "}\n"
+        lines.append(
+            f'{{"position": {position}, "key": {quoted(origin.key)}, "source": {quoted(origin.source)}, "record": '
+            f'{origin.record}, "offset": {origin.offset}, {tail}{cell}}}{end}'
+        )
+    return LeftOutRows(samples.position, parts, lines)
+
+
+def _texts(values: npt.NDArray[Any]) -> list[str]:
+    """``values`` as JSON, floats with as few digits as tell them apart."""
+    if values.dtype.kind == "b":
+        return ["true" if v else "false" for v in values.tolist()]
+    if values.dtype.kind != "f":
+        return list(map(str, values.tolist()))
+    texts: list[str] = values.astype(str).tolist()
+    return [t if finite else "null" for t, finite in zip(texts, np.isfinite(values).tolist(), strict=True)]
+
+
+def parse_position(line: bytes) -> int:
+    """The position in a ``line`` of left_out.jsonl. Raises ValueError for anything else."""
+    try:
+        row = json.loads(line)
+        position = row["position"]
+        if type(position) is int and isinstance(row["values"], dict) and isinstance(row["key"], str):
+            return position
+    except (TypeError, KeyError, RecursionError):
+        pass
+    raise ValueError("is not a line of left_out.jsonl")
