@@ -1,1 +1,1 @@
-"""Pipelines that answer requests: the server, and the model repository of NVIDIA Triton."""
+"""Serving of pipelines: a server that answers requests, and model repositories for NVIDIA Triton."""

@@ -1,4 +1,5 @@
-"""Server: a pipeline whose inputs are fed by requests. Several requests make one batch; each is answered by itself."""
+"""Server: a pipeline whose inputs are fed by requests. Several requests share one batch; each gets its own answer. Used
+by `dali_run.plugin.triton`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Arrays = Mapping[str, Any]
 
 
 class RequestError(DaliRunError):
-    """A request cannot be answered; others are not touched by it."""
+    """A request cannot be answered. Other requests of the same batch are not affected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,52 +34,52 @@ class Port:
     name: str
     dtype: DALIDataType
     shape: tuple[int | None, ...]
-    """Of one sample; None where samples differ."""
+    """Shape of one sample; None for lengths that differ between samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """A request whose inputs are right."""
+    """A valid request."""
 
     number: int
     samples: dict[str, Any]
-    """By input: an array (N, ...), or a list of N arrays."""
+    """Samples of each input: an array (N, ...), or a list of N arrays."""
     n: int
     wanted: Collection[str]
-    """Outputs."""
+    """Names of the requested outputs."""
 
 
 def inputs_of(graph: Graph) -> tuple[Port, ...]:
-    """The inputs of ``graph``: its external_sources. Raises SpecError for one whose type is not known."""
-    found = []
+    """Return the inputs of ``graph``: its external_sources. Raises SpecError if the type of one is unknown."""
+    ports = []
     for node in prune(graph).nodes:
         if not isinstance(node.op, ExternalSource):
             continue
         dtype, ndim = node.op.each("dtype")[0], node.op.each("ndim")[0]
         if dtype is None or ndim is None:
-            raise SpecError(f"{node.name}: an input that is served needs dtype= and ndim=, so that requests can be "
-                            "checked")  # fmt: skip
-        found.append(Port(node.name, dtype, (None,) * ndim))
-    return tuple(found)
+            raise SpecError(f"{node.name}: an input of a served pipeline needs dtype= and ndim=, so that requests "
+                            "can be checked")  # fmt: skip
+        ports.append(Port(node.name, dtype, (None,) * ndim))
+    return tuple(ports)
 
 
 def outputs_of(graph: Graph) -> tuple[Port, ...]:
-    """The outputs of ``graph``. Raises SpecError for one whose type is not known before it is computed."""
-    found = []
+    """Return the outputs of ``graph``. Raises SpecError if the type of one is unknown before it is computed."""
+    ports = []
     for name, edge in graph.outputs.items():
         spec = graph.spec(edge)
         if spec.dtype is None or spec.shape is None:
-            raise SpecError(f"output {name!r}: its type ({spec}) is not known before it is computed: put a cast or a "
+            raise SpecError(f"output {name!r}: its type ({spec}) is unknown before it is computed: add a cast or a "
                             "reshape step after it")  # fmt: skip
-        found.append(Port(name, spec.dtype, spec.shape))
-    return tuple(found)
+        ports.append(Port(name, spec.dtype, spec.shape))
+    return tuple(ports)
 
 
 class Server:
-    """Answers requests with the pipeline of a spec."""
+    """A pipeline of a spec that answers requests. May be called by several threads; they take turns."""
 
     def __init__(self, spec: Any, **arguments: Any) -> None:
-        """``arguments`` are Pipeline's. Raises SpecError, DeviceError."""
+        """``arguments`` are passed to Pipeline. Raises SpecError, DeviceError."""
         self._spec = spec
         self._arguments = {"prefetch_queue_depth": 1, "on_error": "skip", **arguments}
         self._lock = threading.Lock()
@@ -95,17 +96,17 @@ class Server:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """In their order."""
+        """Names of the outputs, in the spec's order."""
         return self._pipeline().output_names
 
     def execute(
         self, requests: Sequence[Arrays], wanted: Sequence[Collection[str]] | None = None
     ) -> list[dict[str, Any] | RequestError]:
-        """An answer to each request: arrays (N, ...) by output, or the error that only this request gets. ``wanted``
-        names the outputs that each request asks for; all by default.
+        """Return an answer for each request: arrays (N, ...) by output, or the error of this request alone. ``wanted``
+        names the requested outputs of each request; by default all.
 
-        A request gives an array (N, ...) for each input, or N strings of bytes for one of encoded files. Requests are
-        put together into batches of up to ``max_batch_size`` samples.
+        A request contains an array (N, ...) for each input, or N byte strings for an input of encoded files. Requests
+        are combined into batches of up to ``max_batch_size`` samples.
         """
         answers: list[Any] = [None] * len(requests)
         checked: list[_Checked] = []
@@ -129,7 +130,7 @@ class Server:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def _checked(self, number: int, request: Arrays, wanted: Collection[str]) -> _Checked:
-        """The request as arrays of the right types. Raises RequestError."""
+        """Return the request with its inputs checked. Raises RequestError."""
         if set(request) != set(self.inputs):
             raise RequestError(
                 f"the inputs are {', '.join(self.inputs)}; the request has {', '.join(request) or 'none'}"
@@ -137,8 +138,8 @@ class Server:
         samples = {name: _samples(request[name], port) for name, port in self.inputs.items()}
         counts = {name: len(s) for name, s in samples.items()}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{n} has {c}" for n, c in counts.items())
-            raise RequestError(f"the inputs of a request must have as many samples: {told}")
+            counted = ", ".join(f"{n} has {c}" for n, c in counts.items())
+            raise RequestError(f"the inputs of a request must have the same number of samples: {counted}")
         n = next(iter(counts.values()))
         if not 1 <= n <= self.max_batch_size:
             raise RequestError(f"a request has 1 to {self.max_batch_size} samples, got {n}")
@@ -147,14 +148,14 @@ class Server:
     # -- batches ------------------------------------------------------------------------------------------------
 
     def _answer(self, group: Sequence[_Checked], answers: list[Any]) -> None:
-        """Run the requests of ``group`` as one batch, or each alone where the batch as a whole fails."""
+        """Run the requests of ``group`` as one batch, or each alone if that batch fails."""
         try:
             outputs, why = self._run([r.samples for r in group])
-        except Exception as e:  # whatever it is, it must not reach the other requests
+        except Exception as e:  # any error must not reach the other requests
             self._forget()
             if len(group) > 1:
-                for one in group:
-                    self._answer([one], answers)
+                for request in group:
+                    self._answer([request], answers)
             else:
                 answers[group[0].number] = RequestError(self._text(e))
             return
@@ -168,7 +169,7 @@ class Server:
             start += request.n
 
     def _run(self, requests: Sequence[dict[str, Any]]) -> tuple[dict[str, TensorList], dict[int, str]]:
-        """The outputs of a batch, and why samples of it are missing, by their place."""
+        """Return the outputs of a batch, and the reasons for which samples are missing, by index in the batch."""
         pipe = self._pipeline()
         batch = {name: _joined([r[name] for r in requests]) for name in self.inputs}
         outputs = pipe.run(**batch)
@@ -176,49 +177,49 @@ class Server:
         return dict(zip(pipe.output_names, outputs, strict=True)), why
 
     def _text(self, problem: Exception) -> str:
-        """The error's text for a client, without the places of the pipeline's steps in files of this server."""
+        """Return the error's text for a client, without positions in spec files of this server."""
         text = str(problem) or type(problem).__name__
         for mark in {str(node.mark) for node in self._graph.nodes if node.mark}:
             text = text.replace(f"{mark}: ", "").replace(f" ({mark})", "")
         return text
 
     def _forget(self) -> None:
-        """The pipeline may be broken: the next batch gets a new one."""
+        """Close the pipeline, which may be broken: the next batch gets a new one."""
         if self._pipe is not None:
             self._pipe.close()
         self._pipe = None
 
 
-def _samples(given: Any, port: Port) -> Any:
-    """An array (N, ...), or a list of arrays. Raises RequestError where it is not of the type of ``port``."""
+def _samples(values: Any, port: Port) -> Any:
+    """Return an array (N, ...), or a list of arrays. Raises RequestError if its type differs from that of ``port``."""
     ndim = len(port.shape)
-    if getattr(given, "dtype", None) == np.object_ or isinstance(given, (list, tuple)):
-        items = np.asarray(given, np.object_).reshape(-1).tolist() if hasattr(given, "dtype") else list(given)
+    if getattr(values, "dtype", None) == np.object_ or isinstance(values, (list, tuple)):
+        items = np.asarray(values, np.object_).reshape(-1).tolist() if hasattr(values, "dtype") else list(values)
         if port.dtype == DALIDataType.UINT8 and ndim == 1 and all(isinstance(i, bytes) for i in items):
             return [np.frombuffer(i, np.uint8) for i in items]
-        raise RequestError(f"{port.name}: strings of bytes are taken where samples are 1-D UINT8")
+        raise RequestError(f"{port.name}: byte strings are accepted only if samples are 1-D UINT8")
     dtype = to_numpy(port.dtype)
-    if getattr(given, "dtype", None) != dtype or given.ndim != ndim + 1:
-        got = f"{getattr(given, 'dtype', type(given).__name__)} of shape {tuple(getattr(given, 'shape', ()))}"
+    if getattr(values, "dtype", None) != dtype or values.ndim != ndim + 1:
+        got = f"{getattr(values, 'dtype', type(values).__name__)} of shape {tuple(getattr(values, 'shape', ()))}"
         raise RequestError(f"{port.name}: takes {dtype} with {ndim + 1} dimensions, samples first; got {got}")
-    return given
+    return values
 
 
-def _groups(requests: Sequence[_Checked], most: int) -> list[list[_Checked]]:
-    """Requests that go together, in their order: up to ``most`` samples."""
+def _groups(requests: Sequence[_Checked], max_samples: int) -> list[list[_Checked]]:
+    """Combine requests in their order into groups of up to ``most`` samples."""
     groups: list[list[_Checked]] = []
-    room = 0
+    free = 0
     for request in requests:
-        if request.n > room:
+        if request.n > free:
             groups.append([])
-            room = most
+            free = max_samples
         groups[-1].append(request)
-        room -= request.n
+        free -= request.n
     return groups
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """The samples of several requests as one array, where they are alike, else as a list."""
+    """Return the samples of several requests as one array if their shapes agree, otherwise as a list."""
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(p, np.ndarray) for p in parts) and len({p.shape[1:] for p in parts}) == 1:
@@ -227,11 +228,11 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _part(outputs: Mapping[str, TensorList], why: Mapping[int, str], start: int, n: int) -> dict[str, Any]:
-    """The outputs of samples ``start`` to ``start + n``. Raises RequestError where one of them is missing."""
+    """Return the outputs of samples ``start`` to ``start + n``. Raises RequestError if one is missing."""
     lost = [slot for slot in range(start, start + n) if slot in why]
     if lost:
         raise RequestError("; ".join(f"sample {slot - start}: {why[slot]}" for slot in lost[:4]))
-    made: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     for name, output in outputs.items():
         slots = output.batch.samples.slot
         first = int(np.searchsorted(slots, start))
@@ -239,9 +240,9 @@ def _part(outputs: Mapping[str, TensorList], why: Mapping[int, str], start: int,
         if len(part) != n or part.samples.slot.tolist() != list(range(start, start + n)):
             raise RequestError(f"output {name!r} does not have a sample for each of the request")
         try:
-            made[name] = part.dense()
+            answer[name] = part.dense()
         except RaggedError:
             shapes = " and ".join(str(tuple(s)) for s in np.unique(part.shapes, axis=0)[:2].tolist())
             raise RequestError(f"output {name!r}: the samples of a request must have one shape, got {shapes}; send "
                                "them one by one, or resize or pad them in the pipeline") from None  # fmt: skip
-    return made
+    return answer

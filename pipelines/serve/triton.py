@@ -1,4 +1,4 @@
-"""The model repository of NVIDIA Triton's Python back end, written for a spec.
+"""Model repositories for the Python backend of NVIDIA Triton, written for a spec by `dali-run serve-model`.
 
     REPOSITORY/NAME/config.pbtxt    types, batching, instances
     REPOSITORY/NAME/1/model.py      loads spec.yaml with dali_run.plugin.triton
@@ -52,7 +52,7 @@ CONFIG, MODEL_FILE, SPEC_FILE = "config.pbtxt", "model.py", "spec.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as it is written."""
+    """The contents of a model, not written yet."""
 
     name: str
     spec: str
@@ -70,10 +70,10 @@ def make_model(
     strings: Sequence[str] = (),
     instances: int = 1,
 ) -> Model:
-    """The model that serves the spec at ``path``, which may be a Python file with an autoserialize'd definition.
+    """Return a model that serves the spec at ``path``, which may be a Python file with an autoserialize'd definition.
 
-    Readers give way to inputs with the names of their batches. ``outputs`` are those that are served, all by default;
-    ``strings`` names inputs that take encoded files as strings of bytes (TYPE_STRING). Raises SpecError, SpecErrors.
+    Readers are replaced by inputs with the names of their batches. ``outputs`` are the outputs to serve, by default
+    all; ``strings`` names inputs that accept encoded files as byte strings (TYPE_STRING). Raises SpecError, SpecErrors.
     """
     if not _NAME.fullmatch(name):
         raise SpecError(f"the name of a model has letters, digits, '_', '.' and '-', got {name!r}")
@@ -88,23 +88,25 @@ def make_model(
     graph = build(replace(spec, write=None), problems).graph
     unknown = [o for o in outputs if o not in graph.outputs]
     if unknown:
-        raise SpecError(f"there is no output {unknown[0]!r}; there are: {', '.join(graph.outputs)}")
+        raise SpecError(f"there is no output {unknown[0]!r}; available: {', '.join(graph.outputs)}")
     chosen = {k: e for k, e in graph.outputs.items() if not outputs or k in outputs}
     served = with_inputs(prune(replace(graph, outputs=chosen)), _batch_names(spec))
-    taken, given = inputs_of(served), outputs_of(served)
-    _check(taken, given, strings)
+    inputs, served_outputs = inputs_of(served), outputs_of(served)
+    _check(inputs, served_outputs, strings)
     text = to_yaml(served, name=name, sections={"pipeline": _section(spec.pipeline)})
-    return Model(name, text, _config(name, spec.pipeline, taken, given, strings, instances), taken, given)
+    return Model(
+        name, text, _config(name, spec.pipeline, inputs, served_outputs, strings, instances), inputs, served_outputs
+    )
 
 
 def write_model(model: Model, repository: Path, force: bool = False) -> list[Path]:
-    """Write the model below ``repository``; the files that were written. Raises SpecError where one is there already,
+    """Write the model below ``repository`` and return the written files. Raises SpecError if a file already exists,
     unless ``force``."""
     folder = repository / model.name
     files = {folder / CONFIG: model.config, folder / "1" / MODEL_FILE: MODEL, folder / "1" / SPEC_FILE: model.spec}
-    there = [f for f in files if f.exists() or f.is_symlink()]
-    if there and not force:
-        raise SpecError(f"{there[0]} is there already; --force writes over it")
+    existing = [f for f in files if f.exists() or f.is_symlink()]
+    if existing and not force:
+        raise SpecError(f"{existing[0]} already exists; use --force to overwrite it")
     (folder / "1").mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
         file.write_text(text, encoding="utf-8")
@@ -115,8 +117,8 @@ def write_model(model: Model, repository: Path, force: bool = False) -> list[Pat
 
 
 def _batch_names(spec: Spec) -> dict[tuple[str, int, int], tuple[str, ...]]:
-    """The names of the batches that each step makes, by its place."""
-    found: dict[tuple[str, int, int], tuple[str, ...]] = {}
+    """Return the names of each step's output batches, by the step's position."""
+    batch_names: dict[tuple[str, int, int], tuple[str, ...]] = {}
 
     def walk(steps: Sequence[Step | Condition]) -> None:
         for step in steps:
@@ -124,16 +126,16 @@ def _batch_names(spec: Spec) -> dict[tuple[str, int, int], tuple[str, ...]]:
                 walk(step.then)
                 walk(step.otherwise)
             else:
-                found[step.mark.file, step.mark.line, step.mark.column] = tuple(r.name for r in step.outputs)
+                batch_names[step.mark.file, step.mark.line, step.mark.column] = tuple(r.name for r in step.outputs)
 
     walk(spec.graph)
-    return found
+    return batch_names
 
 
 def with_inputs(graph: Graph, names: Mapping[tuple[str, int, int], Sequence[str]]) -> Graph:
-    """The graph with an external_source in the place of every output of a reader that is used.
+    """Return the graph with an external_source instead of every used output of a reader.
 
-    Raises SpecError where nothing is left to be fed, or where an input would have no type.
+    Raises SpecError if the result has no input, or if the type of an input is unknown.
     """
     used = {e for n in graph.nodes for e in n.reads} | set(graph.outputs.values())
     nodes: list[Node] = []
@@ -160,16 +162,16 @@ def with_inputs(graph: Graph, names: Mapping[tuple[str, int, int], Sequence[str]
             spec = graph.spec(edge)
             wish = called[k] if k < len(called) else f"{node.name}_{k}"
             if spec.dtype is None or spec.shape is None:
-                raise SpecError(f"{node.where}: the type of {wish!r} is not known before it is read; put an "
-                                "external_source with dtype and ndim in the reader's place")  # fmt: skip
+                raise SpecError(f"{node.where}: the type of {wish!r} is unknown before it is read; put an "
+                                "external_source with dtype and ndim in place of the reader")  # fmt: skip
             op = ExternalSource(dtype=spec.dtype.name, ndim=len(spec.shape), layout=spec.layout or None)
             new[edge] = Edge(len(nodes))
             nodes.append(Node(len(nodes), op, (), {}, wish, specs=op.infer()))
-    made = renumber(nodes, {k: new[e] for k, e in graph.outputs.items()})
-    if not any(isinstance(n.op, ExternalSource) for n in made.nodes):
-        raise SpecError("nothing can be sent to this pipeline: it has no reader and no external_source that an output "
+    result = renumber(nodes, {k: new[e] for k, e in graph.outputs.items()})
+    if not any(isinstance(n.op, ExternalSource) for n in result.nodes):
+        raise SpecError("this pipeline has no inputs: it has no reader and no external_source that an output "
                         "needs")  # fmt: skip
-    return made
+    return result
 
 
 def _check(inputs: Sequence[Port], outputs: Sequence[Port], strings: Sequence[str]) -> None:
@@ -178,20 +180,20 @@ def _check(inputs: Sequence[Port], outputs: Sequence[Port], strings: Sequence[st
             raise SpecError(f"{port.name}: Triton has no type for {port.dtype.name}")
     twice = {p.name for p in inputs} & {p.name for p in outputs}
     if twice:
-        raise SpecError(f"{sorted(twice)[0]!r} is both an input and an output: Triton wants two names")
+        raise SpecError(f"{sorted(twice)[0]!r} is both an input and an output: Triton needs two different names")
     for name in strings:
-        found = next((p for p in inputs if p.name == name), None)
-        if found is None:
-            raise SpecError(f"there is no input {name!r}; there are: {', '.join(p.name for p in inputs)}")
-        if found.dtype != DALIDataType.UINT8 or len(found.shape) != 1:
-            raise SpecError(f"input {name!r} is no row of bytes, and cannot be sent as strings")
+        matching = next((p for p in inputs if p.name == name), None)
+        if matching is None:
+            raise SpecError(f"there is no input {name!r}; available: {', '.join(p.name for p in inputs)}")
+        if matching.dtype != DALIDataType.UINT8 or len(matching.shape) != 1:
+            raise SpecError(f"input {name!r} is not a 1-D array of bytes, and cannot be sent as strings")
 
 
 def _section(settings: Settings) -> dict[str, Any]:
-    made: dict[str, Any] = {"batch_size": settings.batch_size, "seed": settings.seed, **settings.to_dict()}
+    section: dict[str, Any] = {"batch_size": settings.batch_size, "seed": settings.seed, **settings.to_dict()}
     if settings.num_threads != "auto":
-        made["num_threads"] = settings.num_threads
-    return made if settings.device == "auto" else {**made, "device": settings.device}
+        section["num_threads"] = settings.num_threads
+    return section if settings.device == "auto" else {**section, "device": settings.device}
 
 
 # -- config.pbtxt -----------------------------------------------------------------------------------------------------

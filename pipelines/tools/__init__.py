@@ -1,1 +1,1 @@
-"""The code of `inspect`, `validate`, `plan`, `ops`, `doctor` and `sample-data`."""
+"""Implementation of `inspect`, `validate`, `plan`, `ops`, `doctor`, `port`, `sample-data` and the index commands."""

@@ -1,10 +1,10 @@
-"""Put compiled code into a wheel: packs of CPU loops for levels of x86-64, and of CUDA images.
+"""Put compiled code into a wheel: packs of CPU loops for levels of x86-64, and packs of CUDA images.
 
     python -m dali_run.pipelines.tools.compiled_wheel IN.whl OUT_FOLDER [--levels x86-64-v3,x86-64-v2]
         [--nvrtc libnvrtc.so.13 ...] [--architectures 80,90] [--work FOLDER]
 
-No GPU is needed. The code is for the Python and the Numba that run this. The wheel is tagged with that Python; with
-another Numba it compiles what it needs. Work in FOLDER is taken up again.
+Called by `make wheel`. No GPU is needed. The code is for the Python and Numba versions that run this script; the wheel
+is tagged with that Python, and with another Numba it compiles at run time. Work found in FOLDER is reused.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--nvrtc", type=Path, nargs="*", default=[])
     parser.add_argument("--architectures", default=",".join(map(str, binaries.ARCHITECTURES)))
     parser.add_argument("--work", type=Path, default=Path("build/compiled"))
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     files: dict[str, bytes] = {}
-    for level in filter(None, told.levels.split(",")):
-        pack = told.work / store.pack_name(level)
-        count = loops_for(level, pack, told.work / level)
+    for level in filter(None, options.levels.split(",")):
+        pack = options.work / store.pack_name(level)
+        count = loops_for(level, pack, options.work / level)
         _say(f"{pack.name}: {count} of {len(loops())} loops, {pack.stat().st_size:,} bytes")
         files[_PLACE + pack.name] = pack.read_bytes()
-    for library in told.nvrtc:
+    for library in options.nvrtc:
         version = int(library.name.rpartition(".so.")[2].split(".")[0])
-        pack = told.work / binaries.pack_name(version)
-        wanted = [int(a) for a in told.architectures.split(",")]
+        pack = options.work / binaries.pack_name(version)
+        architectures = [int(a) for a in options.architectures.split(",")]
         try:
-            for done, total in compile_pack(pack, str(library), wanted, usable_cores()):
+            for done, total in compile_pack(pack, str(library), architectures, usable_cores()):
                 if done % 50 == 0 or done == total:
                     _say(f"compiled {done} of {total} CUDA images")
         except CompileError as e:
             raise SystemExit(str(e)) from None
         _say(f"{pack.name}: {pack.stat().st_size:,} bytes")
         files[_PLACE + pack.name] = pack.read_bytes()
-    _say(f"wrote {add_to_wheel(told.wheel, told.out, files)}")
+    _say(f"wrote {add_to_wheel(options.wheel, options.out, files)}")
     return 0
 
 
 def loops_for(level: str, pack: Path, folder: Path, wanted: Sequence[Loop] | None = None) -> int:
-    """Compile the listed loops (or those ``wanted``) for a level of x86-64 into ``pack``; how many it holds. Raises
-    SystemExit that names every loop that could not be compiled or kept: a wheel without it would compile it, or fail,
-    in front of the user."""
+    """Compile the listed loops (or only ``wanted``) for a level of x86-64 into ``pack``. Return the number of loops in
+    it. Raises SystemExit that names every loop that could not be compiled or stored: a wheel without it would compile
+    it, or fail, on the user's machine."""
     todo = sorted(loops() if wanted is None else wanted, key=lambda loop: -loop.seconds)
     entries: dict[str, tuple[str, bytes]] = {}
-    kept = folder.absolute() / "dali-run"
+    cache_folder = folder.absolute() / "dali-run"
     began = said = time.perf_counter()
     seen = 0
     failed: list[str] = []
@@ -74,10 +74,12 @@ def loops_for(level: str, pack: Path, folder: Path, wanted: Sequence[Loop] | Non
         nonlocal said, seen
         seen += 1
         if not answer.get("kept"):
-            failed.append(f"{loop.module}.{loop.function}({', '.join(loop.types)}): {answer.get('error', 'not kept')}")
+            failed.append(
+                f"{loop.module}.{loop.function}({', '.join(loop.types)}): {answer.get('error', 'not cache_folder')}"
+            )
             _say(f"{level}: {failed[-1]}")
             return
-        entries[answer["key"]] = answer["stamp"], store.content(kept / answer["file"])
+        entries[answer["key"]] = answer["stamp"], store.content(cache_folder / answer["file"])
         if (now := time.perf_counter()) - said > 10:
             said = now
             _say(f"{level}: compiled {seen} of {len(todo)} loops, {now - began:.0f} s")
@@ -91,12 +93,14 @@ def loops_for(level: str, pack: Path, folder: Path, wanted: Sequence[Loop] | Non
 
 
 def environment_for(level: str, folder: Path) -> Mapping[str, str]:
-    """The variables by which a process compiles for ``level``, and keeps it in ``folder``."""
+    """Return the environment variables with which a process compiles for ``level`` and stores the code in
+    ``folder``."""
     return {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(folder.absolute())}
 
 
 def add_to_wheel(wheel: Path, out: Path, files: Mapping[str, bytes]) -> Path:
-    """A copy of ``wheel`` in the folder ``out`` with ``files``, tagged for this Python on Linux x86-64."""
+    """Write a copy of ``wheel`` with ``files`` to the folder ``out``, tagged for this Python on Linux x86-64, and
+    return its path."""
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     name = "-".join([*wheel.name.split("-")[:2], python, "none", "manylinux2014_x86_64.whl"])
     out.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""NVRTC without a GPU: CUDA sources to images for the driver, by the compiler and the options of run time.
+"""CUDA sources compiled to images for the driver without a GPU, by NVRTC with the options that are used at run time.
 
     python -m dali_run.pipelines.tools.cuda_images OUT.pack LIBRARY [SM ...]
 
-compiles every kernel of the list (`kernels.json`) with the library ``libnvrtc.so``, for all architectures or those
-named (90 for 9.0), on all cores.
+compiles every kernel of the list (`kernels.json`) with the library ``libnvrtc.so``, for all architectures or the given
+ones (90 for 9.0), on all cores.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from ...ops.compiled import binaries, store
 from ..cores import usable_cores
 
 JPEG = "the JPEG decoder"
-"""Stands for the text that `ops.codecs.jpeg.cuda` makes of many sources, which takes longest to compile."""
+"""Entry of the list for the source that `ops.codecs.jpeg.cuda` assembles from many files, which takes longest to
+compile."""
 
 
 class CompileError(Exception):
-    """NVRTC's own words."""
+    """NVRTC's error message."""
 
 
 def image(library: str, text: str, kernel: str, kind: str, folder: Path | None) -> tuple[bytes, str]:
-    """The image of ``text`` for ``sm_90`` or as ``ptx_80``, and the name of ``kernel`` in it. Raises CompileError."""
+    """Compile ``text`` for ``sm_90``, for example, or as ``ptx_80``. Return the image and the mangled name of
+    ``kernel``. Raises CompileError."""
     nvrtc = ctypes.CDLL(library)
     program = ctypes.c_void_p()
 
@@ -50,13 +52,13 @@ def image(library: str, text: str, kernel: str, kind: str, folder: Path | None) 
         lowered = ctypes.c_char_p(b"")
         if kernel:
             call("GetLoweredName", program, kernel.encode(), ctypes.byref(lowered))
-        name = (lowered.value or b"").decode()  # belongs to the program
+        name = (lowered.value or b"").decode()  # memory of the program
         what = "CUBIN" if kind.startswith("sm_") else "PTX"
         size = ctypes.c_size_t()
         call(f"Get{what}Size", program, ctypes.byref(size))
-        made = ctypes.create_string_buffer(size.value)
-        call(f"Get{what}", program, made)
-        return made.raw, name
+        code = ctypes.create_string_buffer(size.value)
+        call(f"Get{what}", program, code)
+        return code.raw, name
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -72,7 +74,7 @@ def _log(nvrtc: Any, program: Any) -> str:
 
 @cache
 def text_of(source: str) -> tuple[str, Path | None]:
-    """The text that NVRTC reads for an entry of the list, and the folder of the files that it includes."""
+    """Return the source text that NVRTC compiles for an entry of the list, and the folder of its include files."""
     if source == JPEG:
         return source_text(), None
     return (binaries.SOURCES / source).read_text(), binaries.SOURCES
@@ -80,26 +82,26 @@ def text_of(source: str) -> tuple[str, Path | None]:
 
 @cache
 def digest_of(source: str) -> str:
-    """The digest of all that NVRTC reads for an entry of the list."""
+    """Return the digest of everything that NVRTC reads for an entry of the list."""
     return binaries.digest(*text_of(source))
 
 
 def _compile(task: tuple[str, str, str, str]) -> tuple[str, str, bytes] | str:
-    """An entry of the pack, or what NVRTC has against it."""
+    """Return an entry of the pack, or NVRTC's error."""
     library, source, kernel, kind = task
     text, folder = text_of(source)
     made_from = digest_of(source)
     try:
-        made = image(library, text, kernel, kind, folder)
+        compiled = image(library, text, kernel, kind, folder)
     except CompileError as e:
         return f"{source} {kernel} for {kind}: {e}"
-    return binaries.key(kernel, kind, made_from), made_from, binaries.entry(*made)
+    return binaries.key(kernel, kind, made_from), made_from, binaries.entry(*compiled)
 
 
 def compile_pack(out: Path, library: str, architectures: Sequence[int], processes: int) -> Iterator[tuple[int, int]]:
-    """Compile all that is listed into the pack ``out``; how many images are done, and how many there are. Those that
-    this compiler has made before, of the same sources, are taken from there. Raises CompileError that names every image
-    that could not be made; the others are kept."""
+    """Compile all listed kernels into the pack ``out``. Yield (images done, images in total). Images that the same
+    compiler made earlier from the same sources are reused. Raises CompileError that names every image that could not be
+    made; the others are kept."""
     kinds = [*(f"sm_{a}" for a in architectures), f"ptx_{binaries.PTX}"]
     tasks = [(library, source, kernel, kind) for source, kernel in everything() for kind in kinds]
     entries: dict[str, tuple[str, bytes]] = {_COMPILER: (made_by := _version(library), b"")}
@@ -109,18 +111,20 @@ def compile_pack(out: Path, library: str, architectures: Sequence[int], processe
             keys = [
                 (binaries.key(kernel, kind, digest_of(source)), digest_of(source)) for _, source, kernel, kind in tasks
             ]
-            entries |= {key: (made_from, found) for key, made_from in keys if (found := before.find(key, made_from))}
+            entries |= {
+                key: (made_from, content) for key, made_from in keys if (content := before.find(key, made_from))
+            }
     todo = [task for task in tasks if binaries.key(task[2], task[3], digest_of(task[1])) not in entries]
     yield len(tasks) - len(todo), len(tasks)
-    # not forked: the caller may have threads, JAX's for instance, and what they hold would stay held
+    # not forked: other threads of the caller, JAX's for instance, may hold locks that stay locked in a fork
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         done = enumerate(pool.map(_compile, todo, chunksize=1), len(tasks) - len(todo) + 1)
         failed: list[str] = []
-        for count, made in done:
-            if isinstance(made, str):
-                failed.append(made)
+        for count, result in done:
+            if isinstance(result, str):
+                failed.append(result)
             else:
-                key, made_from, content = made
+                key, made_from, content = result
                 entries[key] = made_from, content
             yield count, len(tasks)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +134,7 @@ def compile_pack(out: Path, library: str, architectures: Sequence[int], processe
 
 
 _COMPILER = "compiler"
-"""The entry of a pack that tells, as its stamp, which library made it."""
+"""Entry of a pack whose stamp identifies the library that made it."""
 
 
 def _version(library: str) -> str:
@@ -140,12 +144,13 @@ def _version(library: str) -> str:
 
 
 def everything() -> list[tuple[str, str]]:
-    """Sources and instances that there are to be images of."""
+    """Return the sources and kernel instances for which images are needed."""
     return [(JPEG, ""), *binaries.listed()]
 
 
 def without_image(capability: int, versions: Sequence[int]) -> list[str]:
-    """Kernels without an image for GPUs of this compute capability (90 for 9.0) in these versions of CUDA."""
+    """Return the kernels that have no image for GPUs of this compute capability (90 for 9.0) in these versions of
+    CUDA."""
     return [
         f"{source} {kernel}".rstrip()
         for source, kernel in everything()
@@ -155,9 +160,9 @@ def without_image(capability: int, versions: Sequence[int]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     out, library, *architectures = arguments
-    wanted = [int(a) for a in architectures] or list(binaries.ARCHITECTURES)
+    architectures_wanted = [int(a) for a in architectures] or list(binaries.ARCHITECTURES)
     try:
-        for done, total in compile_pack(Path(out), library, wanted, usable_cores()):
+        for done, total in compile_pack(Path(out), library, architectures_wanted, usable_cores()):
             if done % 50 == 0 or done == total:
                 print(f"compiled {done} of {total} CUDA images", file=sys.stderr)  # noqa: T201
     except CompileError as e:

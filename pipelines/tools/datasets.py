@@ -1,6 +1,7 @@
-"""Inspect data: which records a shard or a data set holds, what is in their fields, and do the pictures decode.
+"""Inspection of data: the records of a shard or data set, the contents of their fields, and whether their images
+decode. Used by `inspect`, `stats` and `init`.
 
-Records come from the readers where those know the container, so that what is shown is what a job would read.
+Records are read through the readers that know the container, so that a job reads the same.
 """
 
 from __future__ import annotations
@@ -41,28 +42,28 @@ from .intermediates import save_pictures
 from .remote_sample import skeleton
 
 _MOST_SHOWN = 60
-"""Characters of a value."""
+"""Largest number of displayed characters of a value."""
 
 
 @dataclass(slots=True)
 class Record:
-    """One record, taken apart."""
+    """One record with its fields."""
 
     key: str
     source: str
     number: int
     fields: dict[str, Any] = field(default_factory=dict)
-    """Bytes, numbers, texts or arrays."""
+    """Fields by name: bytes, numbers, texts or arrays."""
     problem: str = ""
 
 
 @dataclass(slots=True)
 class DataSet:
-    """The findings at a path."""
+    """The data found at a path."""
 
     kind: str
     count: int | None
-    """None where only a full read would tell."""
+    """Number of records; None if only a full read can tell."""
     records: Iterator[Record]
 
 
@@ -70,25 +71,29 @@ def inspect_data(
     target: Path | str, n: int, out: Path | None = None, follow_links: bool = False,
     seen: list[tuple[int, str, Image.Image]] | None = None, in_part: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """The first ``n`` records at ``target`` as plain data. Their pictures go to the folder ``out``, with a contact
-    sheet, and to ``seen``: the record's number in what is returned, the field, the picture. Of a URL, the first
-    container or the first files are copied here, and looked at (``in_part``: this was done).
+    """Return the first ``n`` records at ``target`` as data for JSON. Their images are saved in the folder ``out``, with
+    a contact sheet, and appended to ``seen``: the record's index in the result, the field, the image. For a URL, the
+    first container or the first files are downloaded and inspected (then with ``in_part``).
 
-    Raises SpecError for what is no data set, and for links that lead out of it unless they are to be followed.
+    Raises SpecError if there is no data set, and for links that point outside of it, unless ``follow_links``.
     """
     if is_url(target):
         with skeleton(str(target), n) as copy:
-            told = inspect_data(copy.place, n, out, seen=seen, in_part=True)
-            for sample in told["samples"]:
+            report = inspect_data(copy.place, n, out, seen=seen, in_part=True)
+            for sample in report["samples"]:
                 sample["source"] = sample["source"].replace(str(copy.place), str(target).rstrip("/"))
-            return {**told, "target": str(target), "records": told["records"] if len(copy.containers) == 1 else None}
+            return {
+                **report,
+                "target": str(target),
+                "records": report["records"] if len(copy.containers) == 1 else None,
+            }
     target = Path(plain_path(str(target)))
     if not follow_links:
         check_links(target)
-    found = open_data(target, in_part=in_part)
+    data_set = open_data(target, in_part=in_part)
     rows: list[dict[str, Any]] = []
     pictures: dict[str, list[Image.Image]] = {}
-    for record in itertools.islice(found.records, n):
+    for record in itertools.islice(data_set.records, n):
         for name, picture in _pictures(record) if out is not None or seen is not None else ():
             pictures.setdefault(name, []).append(picture)
             if seen is not None:
@@ -98,12 +103,12 @@ def inspect_data(
                      "problem": record.problem})  # fmt: skip
     if out is not None and pictures:
         save_pictures(list(pictures.items()), out)
-    return {"target": str(target), "kind": found.kind, "records": found.count, "samples": rows}
+    return {"target": str(target), "kind": data_set.kind, "records": data_set.count, "samples": rows}
 
 
 def _pictures(record: Record) -> Iterator[tuple[str, Image.Image]]:
-    """The fields of a record that can be seen: encoded images and videos that decode, arrays that look like images or
-    sequences of frames."""
+    """Yield the fields of a record that can be displayed: encoded images and videos that decode, arrays that look like
+    images or sequences of frames."""
     for name, value in record.fields.items():
         if isinstance(value, bytes) and is_video(value):
             with suppress(SampleError):
@@ -122,8 +127,8 @@ def _pictures(record: Record) -> Iterator[tuple[str, Image.Image]]:
 
 
 def describe(value: Any) -> dict[str, Any]:
-    """A field described: ``{"what", ...}`` and, for images, ``{"format", "width", "height", "mode", "problem"}``,
-    for videos ``{"codec", "width", "height", "frames", "seconds"}``."""
+    """Describe a field: ``{"what", ...}`` and, for images, ``{"format", "width", "height", "mode", "problem"}``, for
+    videos ``{"codec", "width", "height", "frames", "seconds"}``."""
     if isinstance(value, bytes):
         try:
             return {"bytes": len(value), **_image(value)}
@@ -151,7 +156,8 @@ def describe(value: Any) -> dict[str, Any]:
 
 
 def _image(data: bytes) -> dict[str, Any]:
-    """Facts of an encoded image, decoded to see whether it can be. Raises SampleError for anything else."""
+    """Return facts about an encoded image, which is decoded as a check. Raises SampleError for data that is not an
+    image."""
     kind = recognise(memoryview(data))
     try:
         with warnings.catch_warnings():
@@ -160,7 +166,7 @@ def _image(data: bytes) -> dict[str, Any]:
                 facts = {"what": kind, "width": image.width, "height": image.height, "mode": image.mode}
                 image.load()
                 return facts
-    except Exception as e:  # Pillow raises nine kinds for damaged files
+    except Exception as e:  # Pillow raises nine exception types for damaged files
         return {"what": kind, "problem": f"does not decode: {' '.join(str(e).split())}"}
 
 
@@ -173,8 +179,8 @@ def _short(text: str) -> str:
 
 
 def open_data(target: Path, *, in_part: bool = False) -> DataSet:
-    """The records at ``target``: a shard, a folder of files, an LMDB, an output of ours, of which only some shards are
-    there if ``in_part``. Raises SpecError."""
+    """Return the records at ``target``: a shard, a folder of files, an LMDB, or an output of dali-run, of which only
+    some shards exist if ``in_part``. Raises SpecError."""
     load_operators()
     if not target.exists():
         raise SpecError(f"{target}: there is no such file or folder")
@@ -190,8 +196,8 @@ def open_data(target: Path, *, in_part: bool = False) -> DataSet:
 
 
 def check_links(target: Path) -> None:
-    """Raises SpecError where a folder, or a folder in it, holds a symbolic link that leads out of it: a data set may
-    come from anybody, and what is read of it ends up in pictures and in outputs."""
+    """Raise SpecError if a folder, or a folder in it, contains a symbolic link that points outside of it: a data set
+    may be from an untrusted source, and its data ends up in images and outputs."""
     root = os.path.realpath(target)
     folders = [root] if os.path.isdir(root) else []
     for folder in folders:
@@ -201,42 +207,42 @@ def check_links(target: Path) -> None:
                     leads = os.path.realpath(entry.path)
                     if leads != root and not leads.startswith(root + os.sep):
                         raise SpecError(
-                            f"{entry.path} is a link to {leads}, outside of {target}; if that is as it should be, "
-                            "--follow-links reads it"
+                            f"{entry.path} is a link to {leads}, outside of {target}; to read it anyway, "
+                            "use --follow-links"
                         )
                 elif folder == root and entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
 
 
 def written_files(output: Path) -> list[tuple[str, int, list[str]]]:
-    """Name, number of samples and files of the shards of an output of ours, by its manifest, which is data: SpecError
-    where it is not one, JobError where it names files outside of the folder."""
+    """Return name, number of samples and files of the shards in an output of dali-run, from its manifest. Raises
+    SpecError if the manifest is invalid, JobError if it names files outside of the folder."""
     path = output / "manifest.json"
     try:
         shards = sidecar.read_json(path)["shards"]
-        found = [(str(s["shard"]), int(s["samples"]), [f["name"] for f in s["files"]]) for s in shards]
+        written = [(str(s["shard"]), int(s["samples"]), [f["name"] for f in s["files"]]) for s in shards]
     except (OSError, ValueError, LookupError, TypeError) as e:
-        raise SpecError(f"{path}: is no manifest of dali-run ({e})") from None
-    for _, _, names in found:
+        raise SpecError(f"{path}: is not a manifest of dali-run ({e})") from None
+    for _, _, names in written:
         for name in names:
             sidecar.inside(output, name)
-    return found
+    return written
 
 
 def _output(target: Path, in_part: bool) -> DataSet:
-    """The output of one of our jobs."""
+    """Return the records in the output of a dali-run job."""
     shards = written_files(target)
     names = [name for _, _, files in shards for name in files]
     count = sum(samples for _, samples, _ in shards)
     paths = [target / n for n in names if not n.endswith((".idx", ".jsonl"))]
     paths = [p for p in paths if p.exists()] if in_part else paths
     databases = [p.parent for p in paths if p.name == "data.mdb"]
-    found = _lmdb(databases) if databases else _shards(paths)
-    return DataSet(f"{found.kind}, written by dali-run", count, found.records)
+    data_set = _lmdb(databases) if databases else _shards(paths)
+    return DataSet(f"{data_set.kind}, written by dali-run", count, data_set.records)
 
 
 def _folder(target: Path) -> DataSet:
-    """A folder may hold a million files: nothing here takes a system call or an object for each."""
+    """Return the records of a folder, which may hold a million files: no system call and no object per file."""
     with os.scandir(target) as entries:
         inside = sorted((e for e in entries if e.name[0] != "."), key=lambda e: e.name)
     for kind in _CONTAINERS:
@@ -248,8 +254,8 @@ def _folder(target: Path) -> DataSet:
         return _lmdb(databases)
     if folders:
         filters = [*MEDIA_FILTERS, *VIDEO_FILTERS]
-        told = {"file_root": str(target), "file_filters": filters}
-        return read_through("folders of files", "readers.file", told, _file_fields)
+        arguments = {"file_root": str(target), "file_filters": filters}
+        return read_through("folders of files", "readers.file", arguments, _file_fields)
     return _files([e.name for e in inside if e.is_file()], target)
 
 
@@ -285,7 +291,8 @@ def _recordio(paths: list[Path]) -> DataSet:
 
 
 def _parquet(paths: list[Path]) -> DataSet:
-    """All columns that can be read; of the others what stands in their place is why not."""
+    """Return the records of Parquet files with all readable columns; for the other columns, the reason replaces the
+    value."""
     columns, refused = columns_of(str(paths[0]))
     key = next((c.name for c in columns if c.name == "key" and c.kind == "text" and len(columns) > 1), None)
     names = [c.name for c in columns if c.name != key]
@@ -294,13 +301,13 @@ def _parquet(paths: list[Path]) -> DataSet:
     kinds = {c.name: c.kind for c in columns}
 
     def fields(outputs: list[Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, value in zip(names, outputs, strict=True):
             if kinds[name] in ("bytes", "text"):
-                found[name] = value.tobytes()
+                values[name] = value.tobytes()
             else:
-                found[name] = value if kinds[name] == "list" or len(value) != 1 else value[0].item()
-        return with_arrays({**found, **{f"(column {k})": why for k, why in enumerate(refused)}})
+                values[name] = value if kinds[name] == "list" or len(value) != 1 else value[0].item()
+        return with_arrays({**values, **{f"(column {k})": why for k, why in enumerate(refused)}})
 
     arguments = {"path": [str(p) for p in paths], "columns": names, "key": key, "nulls": "empty"}
     return read_through("Parquet", "readers.parquet", arguments, fields)
@@ -312,8 +319,8 @@ def _parquet(paths: list[Path]) -> DataSet:
 def read_through(
     kind: str, name: str, arguments: dict[str, Any], take_apart: Any, spread: int | None = None
 ) -> DataSet:
-    """The data set that reader ``name`` opens; ``take_apart`` makes a record's fields of its outputs. ``spread``: only
-    so many of its records, evenly from all of it."""
+    """Return the data set that reader ``name`` opens; ``take_apart`` converts the outputs for a record to its fields.
+    ``spread``: read only this many records, evenly distributed."""
     op_class = find(name)
     assert issubclass(op_class, Reader)
     known = parameters(op_class)
@@ -322,13 +329,13 @@ def read_through(
     reader.check()
     source = reader.open()
     n = len(source)
-    which = range(n) if spread is None or n <= spread else [k * n // spread for k in range(spread)]
-    return DataSet(kind, n, _through(reader, source, which, take_apart))
+    indices = range(n) if spread is None or n <= spread else [k * n // spread for k in range(spread)]
+    return DataSet(kind, n, _through(reader, source, indices, take_apart))
 
 
-def _through(reader: Reader, source: Any, which: Iterable[int], take_apart: Any) -> Iterator[Record]:
-    """One record after the other: a bad one is shown with its reason."""
-    for i in which:
+def _through(reader: Reader, source: Any, indices: Iterable[int], take_apart: Any) -> Iterator[Record]:
+    """Yield one record after the other; an invalid one has its reason in ``problem``."""
+    for i in indices:
         at = np.array([i], np.int64)
         samples = Samples(np.zeros(1, np.int32), at, np.zeros(1, np.int64), at, source)
         ctx = Context(op=reader, stage="cpu", samples=samples, source=source)
@@ -357,7 +364,7 @@ def _value_only(outputs: list[Any]) -> dict[str, Any]:
 
 
 def _value_fields(outputs: list[Any]) -> dict[str, Any]:
-    """A value of TFRecord or LMDB: an Example, a Datum, an image, or bytes."""
+    """Return the fields of a TFRecord or LMDB value: an Example, a Datum, an image, or bytes."""
     data: bytes = outputs[0].tobytes()
     try:
         recognise(memoryview(data))
@@ -367,7 +374,7 @@ def _value_fields(outputs: list[Any]) -> dict[str, Any]:
 
 
 def with_arrays(fields: dict[str, Any]) -> dict[str, Any]:
-    """Raw tensors of the tfrecord and lmdb writers (``x``, ``x/shape``, ``x/dtype``) as arrays."""
+    """Convert raw tensors of the tfrecord and lmdb writers (``x``, ``x/shape``, ``x/dtype``) to arrays."""
     joined = dict(fields)
     for name, data in fields.items():
         shape, dtype = fields.get(f"{name}/shape"), fields.get(f"{name}/dtype")
@@ -384,9 +391,9 @@ def with_arrays(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def example_fields(data: bytes) -> dict[str, Any]:
-    """The features of a tf.train.Example; nothing where ``data`` is not one."""
+    """Return the features of a tf.train.Example; empty if ``data`` is not one."""
     try:
-        # views: a large value is copied once, not at every level
+        # views, so that a large value is copied once instead of at every level
         parts = [v for n, v in message_fields(memoryview(data)) if n == 1 and isinstance(v, memoryview)]
         features = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         fields = {}
@@ -401,7 +408,7 @@ def example_fields(data: bytes) -> dict[str, Any]:
 
 
 def _feature(data: memoryview) -> Any:
-    """A Feature: one value as such, several as an array or a list. Raises ValueError."""
+    """Return the value of a Feature: one value as a scalar, several as an array or a list. Raises ValueError."""
     for kind, values in message_fields(data):
         items = [v for n, v in message_fields(values) if n == 1]
         if kind == 1:
@@ -430,7 +437,7 @@ _DATUM = {1: "channels", 2: "height", 3: "width", 4: "data", 5: "label", 6: "flo
 
 
 def datum_fields(data: bytes) -> dict[str, Any]:
-    """The fields of a Caffe Datum; nothing where ``data`` is not one."""
+    """Return the fields of a Caffe Datum; empty if ``data`` is not one."""
     try:
         fields = {_DATUM[n]: v for n, v in message_fields(data)}
     except (ValueError, KeyError):
@@ -442,7 +449,7 @@ def datum_fields(data: bytes) -> dict[str, Any]:
 
 
 def tar_records(paths: list[Path]) -> Iterator[Record]:
-    """Members that share a name up to the first dot of its last part are one sample, as webdataset has it."""
+    """Yield samples: members with the same name up to the first dot of its last part, as in webdataset."""
     for path in paths:
         record: Record | None = None
         number = 0
@@ -469,7 +476,8 @@ def tar_records(paths: list[Path]) -> Iterator[Record]:
 
 
 def _npy(paths: list[Path]) -> DataSet:
-    """Shards of the numpy writer (``<shard>.<field>.npy``, samples along the first axis), or one array."""
+    """Return the records of the numpy writer's shards (``<shard>.<field>.npy``, samples along the first axis), or of
+    one array."""
     shards: dict[str, dict[str, Path]] = {}
     for path in paths:
         shard, _, name = path.stem.rpartition(".")
@@ -491,14 +499,15 @@ def _load(path: Path) -> Any:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as e:
-        raise JobError(f"{path}: is no array that can be read safely: {e}") from None
+        raise JobError(f"{path}: cannot be read safely as an array: {e}") from None
 
 
 # -- containers by name -----------------------------------------------------------------------------------------------
 
 
 def _named(suffixes: str) -> re.Pattern[str]:
-    """File names that end so, packed or not, or with a number after that (``x.tfrecord-00000-of-00010``)."""
+    """Return a pattern for file names with these suffixes, also compressed, or followed by a number
+    (``x.tfrecord-00000-of-00010``)."""
     return re.compile(rf".*\.({suffixes})(\.(gz|bz2|xz)|-\d+-of-\d+)?")
 
 
@@ -509,4 +518,4 @@ _CONTAINERS: dict[re.Pattern[str], Callable[[list[Path]], DataSet]] = {
     _named("parquet"): _parquet,
     _named("npy"): _npy,
 }
-"""In the order in which they are looked for in a folder."""
+"""Containers by name pattern, in the order in which a folder is searched for them."""

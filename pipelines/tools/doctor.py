@@ -1,4 +1,5 @@
-"""Doctor: what this machine can do, and what to install for the rest. Looks only; never raises, whatever is missing."""
+"""Doctor: report of what this machine supports, and what to install for the rest. It changes nothing and never raises,
+whatever is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from ..cores import usable_cores
 from ..wording import size
 
 Status = Literal["ok", "note", "missing", "warning"]
-"""note: works, but slower or with limits; missing: an optional part; warning: something to repair."""
+"""ok; note: works, but slower or with limits; missing: an optional part; warning: needs repair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,11 @@ class Finding:
     status: Status
     value: str
     remedy: str = ""
-    """The remedy; empty where none is needed."""
+    """What to do; empty if nothing is needed."""
 
 
 def examine() -> dict[str, Any]:
-    """All findings as plain data: ``{"findings": [...], "remedies": [...]}``."""
+    """Return all findings as data for JSON: ``{"findings": [...], "remedies": [...]}``."""
     findings: list[Finding] = []
     for probe in (_python, _packages, _cpu, _memory, _codecs, _gpu, _compiled, _folders):
         findings += _guarded(probe)
@@ -49,13 +50,14 @@ def examine() -> dict[str, Any]:
 
 
 def _guarded(probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """The findings of ``probe`` until it was done or broke: a machine in trouble is what a doctor is for."""
-    found: list[Finding] = []
+    """Return the findings of ``probe`` up to its end or its exception, which becomes a finding: doctor must work on a
+    broken machine."""
+    findings: list[Finding] = []
     try:
-        found.extend(probe())
+        findings.extend(probe())
     except Exception as e:
-        found.append(Finding(probe.__name__.strip("_"), "examination", "warning", f"broke: {type(e).__name__}: {e}"))
-    return found
+        findings.append(Finding(probe.__name__.strip("_"), "examination", "warning", f"broke: {type(e).__name__}: {e}"))
+    return findings
 
 
 # -- software ---------------------------------------------------------------------------------------------------------
@@ -68,7 +70,7 @@ def _python() -> Iterator[Finding]:
 
 
 def version_of(package: str) -> str:
-    """The installed version of a distribution, empty where there is none."""
+    """Return the installed version of a distribution; empty if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -77,19 +79,19 @@ def version_of(package: str) -> str:
 
 _CORE = ("numpy", "numba", "pillow", "simplejpeg", "pyyaml", "lmdb", "typer", "rich")
 OPTIONAL = {
-    "imagecodecs": ("JPEG XL, and colour of 16 bits a channel in TIFF and JPEG 2000", "formats"),
+    "imagecodecs": ("JPEG XL, and 16-bit color in TIFF and JPEG 2000", "formats"),
     "pillow-heif": ("HEIC", "formats"),
-    "soundfile": ("sounds", "media"),
-    "soxr": ("resampling of sounds as soxr and librosa do it", "media"),
+    "soundfile": ("audio", "media"),
+    "soxr": ("resampling of audio with the results of soxr and librosa", "media"),
     "av": ("videos", "media"),
     "pyarrow": ("Parquet files", "parquet"),
     "fsspec": ("data at URLs, with s3fs, gcsfs or adlfs for the store", "remote"),
     "ray": ("jobs on a Ray cluster (--on ray)", "ray"),
-    "opencv-python-headless": ("optical_flow where no GPU has an engine for it", "flow"),
+    "opencv-python-headless": ("optical_flow if no GPU has an engine for it", "flow"),
 }
-"""Packages that some jobs need: what for, and the extra that brings them. Those for a GPU are looked at with it."""
+"""Optional packages: their purpose, and the extra that installs them. Packages for a GPU are examined with it."""
 _SAME = {"opencv-python-headless": ("opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")}
-"""Packages that do as well."""
+"""Packages that can replace another one."""
 
 
 def _packages() -> Iterator[Finding]:
@@ -161,33 +163,37 @@ def _codecs() -> Iterator[Finding]:
 
 
 def _gpu() -> Iterator[Finding]:
-    found = driver()
-    if found is None or not found.gpus:
-        what = "no NVIDIA driver" if found is None else "a driver, but no GPU that may be used"
+    gpu_driver = driver()
+    if gpu_driver is None or not gpu_driver.gpus:
+        what = "no NVIDIA driver" if gpu_driver is None else "a driver, but no GPU that may be used"
         yield Finding("gpu", "driver", "note", f"{what}: device: auto runs on the CPU")
         return
-    yield Finding("gpu", "driver", "ok", f"runs CUDA up to {found.cuda[0]}.{found.cuda[1]}")
-    for i, gpu in enumerate(found.gpus):
+    yield Finding("gpu", "driver", "ok", f"runs CUDA up to {gpu_driver.cuda[0]}.{gpu_driver.cuda[1]}")
+    for i, gpu in enumerate(gpu_driver.gpus):
         capability = ".".join(map(str, gpu.compute_capability))
         yield Finding("gpu", f"GPU {i}", "ok", f"{gpu.name}, {size(gpu.memory_bytes)}, compute capability {capability}")
-    yield from _cupy(found)
-    yield from _nvjpeg(found)
+    yield from _cupy(gpu_driver)
+    yield from _nvjpeg(gpu_driver)
     yield from _nvdec()
     yield from _flow_engine()
     yield from _uploads()
 
 
-def _cupy(found: Driver) -> Iterator[Finding]:
-    remedy = f"pip install 'dali-run[{found.extra}]'" if found.extra else "update the driver: CUDA 12 is the oldest"
+def _cupy(gpu_driver: Driver) -> Iterator[Finding]:
+    remedy = (
+        f"pip install 'dali-run[{gpu_driver.extra}]'"
+        if gpu_driver.extra
+        else "update the driver: CUDA 12 is the oldest"
+    )
     try:
         import cupy
-    except Exception as e:  # a broken CuPy raises many kinds
+    except Exception as e:  # a broken CuPy raises many types of exceptions
         value = "not installed" if isinstance(e, ModuleNotFoundError) else f"cannot be loaded: {e}"
         yield Finding("gpu", "CuPy", "missing", value, remedy)
         return
     runtime = cupy.cuda.runtime.runtimeGetVersion()
     yield Finding("gpu", "CuPy", "ok", f"{cupy.__version__}, CUDA runtime {runtime // 1000}.{runtime % 1000 // 10}")
-    if runtime // 1000 > found.cuda[0]:
+    if runtime // 1000 > gpu_driver.cuda[0]:
         yield Finding("gpu", "CUDA", "warning", "CuPy was built for a newer CUDA than the driver runs", remedy)
     try:
         major, minor = cupy.cuda.nvrtc.getVersion()
@@ -197,14 +203,14 @@ def _cupy(found: Driver) -> Iterator[Finding]:
         yield Finding("gpu", "NVRTC", "warning", f"cannot compile kernels: {e}", remedy)
 
 
-def _nvjpeg(found: Driver) -> Iterator[Finding]:
+def _nvjpeg(gpu_driver: Driver) -> Iterator[Finding]:
     from ...ops.codecs.jpeg import nvjpeg
     from ...ops.errors import DeviceError
 
     try:
         library = nvjpeg.library()
     except DeviceError as e:
-        remedy = f"pip install 'dali-run[{found.extra}]'" if found.extra else ""
+        remedy = f"pip install 'dali-run[{gpu_driver.extra}]'" if gpu_driver.extra else ""
         yield Finding("gpu", "nvJPEG", "missing", f"{str(e).split(';')[0]}; JPEGs are decoded on the CPU", remedy)
         return
     version = ".".join(map(str, library.version))
@@ -239,14 +245,14 @@ def _flow_engine() -> Iterator[Finding]:
 
     try:
         lane = Lane(0)
-    except DeviceError:  # CuPy's finding says why
+    except DeviceError:  # CuPy's finding has the reason
         return
     try:
         with lane:
             engine = nvofa.engine(0, lane.context)
         least, most = (" x ".join(map(str, size)) for size in (engine.least, engine.most))
         yield Finding("gpu", "optical flow engine", "ok",
-                      f"output_grid {', '.join(map(str, engine.grids))}, pictures of {least} to {most}")  # fmt: skip
+                      f"output_grid {', '.join(map(str, engine.grids))}, images of {least} to {most}")  # fmt: skip
     except nvofa.NoEngineError as e:
         yield Finding("gpu", "optical flow engine", "note", f"{e}: optical_flow is computed on the host")
     finally:
@@ -254,7 +260,7 @@ def _flow_engine() -> Iterator[Finding]:
 
 
 def _uploads() -> Iterator[Finding]:
-    """How records come to the GPU: of containers, and through the host's memory."""
+    """Yield how records reach the GPU: directly from containers, and through host memory."""
     from ...ops.gpu.registered import probe, why_not_locked
 
     if importlib.util.find_spec("cupy") is None:
@@ -265,7 +271,7 @@ def _uploads() -> Iterator[Finding]:
     else:
         yield Finding("gpu", "files in the page cache", "ok", "are read by the GPU itself (pipeline.upload)")
     why = why_not_locked(0)
-    value = f"{why}: the driver makes it, which takes longer" if why else "is registered"
+    value = f"{why}: the driver allocates it, which takes longer" if why else "is registered"
     yield Finding("gpu", "page-locked memory", "note" if why else "ok", value)
 
 
@@ -285,12 +291,12 @@ def _folders() -> Iterator[Finding]:
         if os.access(nearest, os.W_OK):
             yield Finding("folders", what, "ok", f"{folder}, {size(shutil.disk_usage(nearest).free)} free")
         else:
-            yield Finding("folders", what, "note", f"{folder} cannot be written: recompiled on every run",
-                          f"set {variable} to a folder that can be written")  # fmt: skip
+            yield Finding("folders", what, "note", f"{folder} is not writable: recompiled in every run",
+                          f"set {variable} to a writable folder")  # fmt: skip
 
 
 def _compiled() -> Iterator[Finding]:
-    """Where loops come from: the wheel, a folder, or a compiler on every start."""
+    """Yield where compiled loops come from: the wheel, a folder, or a compiler at every start."""
     from ...ops.compiled import store, target
 
     for pack in store.packs():
@@ -308,17 +314,17 @@ def _compiled() -> Iterator[Finding]:
         nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
         if nearest.is_dir() and os.access(nearest, os.W_OK):
             free = size(shutil.disk_usage(nearest).free)
-            yield Finding("compiled code", "compiled here", "ok", f"kept in {folder}, {free} free")
+            yield Finding("compiled code", "compiled here", "ok", f"stored in {folder}, {free} free")
             break
     else:
-        missing = "" if store.packs() else "; everything is compiled anew on every start"
-        yield Finding("compiled code", "compiled here", "note", f"cannot be kept: no folder can be written{missing}",
-                      "set NUMBA_CACHE_DIR to a folder that can be written")  # fmt: skip
+        missing = "" if store.packs() else "; everything is compiled again at every start"
+        yield Finding("compiled code", "compiled here", "note", f"cannot be stored: no folder is writable{missing}",
+                      "set NUMBA_CACHE_DIR to a writable folder")  # fmt: skip
     yield from _images(driver())
 
 
-def _images(found: Driver | None) -> Iterator[Finding]:
-    """Whether the wheel's CUDA images serve the GPUs that are here, and CuPy."""
+def _images(gpu_driver: Driver | None) -> Iterator[Finding]:
+    """Yield whether the wheel's CUDA images fit this machine's GPUs and CuPy."""
     from ...ops.compiled import binaries, store
     from .cuda_images import everything, without_image
 
@@ -327,9 +333,9 @@ def _images(found: Driver | None) -> Iterator[Finding]:
     if not packs:
         yield Finding(area, what, "note", "none: NVRTC compiles them when first launched")
         return
-    versions = binaries.majors(0, found.cuda[0]) if found is not None else ()
+    versions = binaries.majors(0, gpu_driver.cuda[0]) if gpu_driver is not None else ()
     capabilities = sorted(
-        {10 * major + minor for major, minor in (g.compute_capability for g in found.gpus)} if found else ()
+        {10 * major + minor for major, minor in (g.compute_capability for g in gpu_driver.gpus)} if gpu_driver else ()
     )
     if not capabilities:
         yield Finding(area, what, "ok", f"{', '.join(packs)}: compute capability "
@@ -340,13 +346,14 @@ def _images(found: Driver | None) -> Iterator[Finding]:
         value = f"{', '.join(packs)}: {here}"
         if missing:
             yield Finding(area, what, "note", f"{value}; NVRTC compiles the others when first launched",
-                          f"make wheel, with CUDA={found.cuda[0] if found else ''}, of these sources")  # fmt: skip
+                          f"make wheel, with CUDA={gpu_driver.cuda[0] if gpu_driver else ''}, from "
+                          "these sources")  # fmt: skip
         else:
             yield Finding(area, what, "ok", value)
 
 
 def _text(path: str) -> str:
-    """A small file of the system, empty where it cannot be read."""
+    """Return the text of a small system file; empty if it cannot be read."""
     try:
         return Path(path).read_text(errors="replace")
     except OSError:

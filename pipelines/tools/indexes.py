@@ -1,5 +1,5 @@
-"""The indexes that DALI's scripts write: where the records of a TFRecord or RecordIO file, or the members of a tar
-archive, lie."""
+"""Index files of DALI's scripts: positions of the records of a TFRecord or RecordIO file, or of the members of a tar
+archive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...readers import mxnet, tfrecord, webdataset
 
 
 def write_tfrecord_index(source: Path, index: Path) -> int:
-    """As ``tfrecord2idx``: lines of offset and length, framing included. Returns how many records there are.
+    """Write the index of ``tfrecord2idx``: lines of offset and length, framing included. Return the number of records.
 
     Raises JobError for a file that is damaged or cannot be read; no index is written then.
     """
@@ -22,7 +22,7 @@ def write_tfrecord_index(source: Path, index: Path) -> int:
 
 
 def write_recordio_index(source: Path, index: Path) -> int:
-    """As ``rec2idx``: lines of number and offset, with a tab between. Returns how many records there are.
+    """Write the index of ``rec2idx``: lines of number and offset, with a tab between. Return the number of records.
 
     Raises JobError for a file that is damaged or cannot be read; no index is written then.
     """
@@ -32,10 +32,10 @@ def write_recordio_index(source: Path, index: Path) -> int:
 
 
 def write_webdataset_index(source: Path, index: Path) -> int:
-    """As ``wds2idx``: ``v1.2`` and the number of samples, then extension, offset, size and name of each member, a line
-    a sample. Returns how many samples there are.
+    """Write the index of ``wds2idx``: ``v1.2`` and the number of samples, then one line per sample with extension,
+    offset, size and name of each member. Return the number of samples.
 
-    Raises JobError for an archive that is damaged, holds no samples, or cannot be read; no index is written then.
+    Raises JobError for an archive that is damaged, has no samples, or cannot be read; no index is written then.
     """
     lines: list[str] = []
     last = None
@@ -43,7 +43,7 @@ def write_webdataset_index(source: Path, index: Path) -> int:
         folder, slash, file = name.rpartition("/")
         stem, dot, extension = file.partition(".")
         if not stem or not dot:
-            continue  # hidden files, and those without an extension
+            continue  # hidden files, and files without an extension
         part = f"{extension} {offset} {size} {name}"
         if (key := folder + slash + stem) == last:
             lines[-1] += f" {part}"
@@ -51,7 +51,7 @@ def write_webdataset_index(source: Path, index: Path) -> int:
             lines.append(part)
         last = key
     if not lines:
-        raise JobError(f"{source}: holds no samples")
+        raise JobError(f"{source}: has no samples")
     _write(index, (f"v1.2 {len(lines)}\n", *(f"{line}\n" for line in lines)))
     return len(lines)
 
@@ -63,7 +63,7 @@ def _found(source: Path) -> str:
 
 
 def _write(index: Path, lines: Iterable[str]) -> None:
-    """The whole index or nothing: it takes its name when it is complete."""
+    """Write the whole index or nothing: the file gets its name when it is complete."""
     unfinished = index.with_name(f".{index.name}.{os.getpid()}")
     try:
         with unfinished.open("w", encoding="utf-8", errors="surrogateescape") as out:

@@ -1,4 +1,4 @@
-"""The pages of `inspect`: every intermediate of a spec with its pictures, or the records of a data set."""
+"""HTML pages of `inspect`: every intermediate of a spec with its images, or the records of a data set."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..wording import count
 from .thumbnails import thumbnail, thumbnails
 
 _MOST_BYTES = 64 << 20
-"""Bytes of a picture that is shown."""
+"""Size in bytes up to which an image file is displayed."""
 _NOT_PICTURES = (".npy", ".wav", ".flac", ".ogg")
 
 
 def spec_page(found: Mapping[str, Any], command: Sequence[str]) -> str:
-    """The page of what `inspect_spec` found, with the pictures that it wrote."""
+    """Return the page for a result of `inspect_spec`, with the images that it wrote."""
     folder = Path(found["folder"])
     files = [name for row in found["intermediates"] for name in row["files"] if not name.endswith(_NOT_PICTURES)]
     files = [name for name in files if (folder / name).stat().st_size <= _MOST_BYTES]
@@ -39,8 +39,8 @@ def spec_page(found: Mapping[str, Any], command: Sequence[str]) -> str:
     rejects = [Reject(r["key"], r["operator"], r["code"], r["message"], None) for r in found["rejects"]]
     columns = ("operator", "shapes", "dtype", "layout", "min", "max", "mean")
     sections = [
-        Section("Intermediates", [table(columns, rows, 4, "What every operator gives")]),
-        Section("Pictures", strips),
+        Section("Intermediates", [table(columns, rows, 4, "Outputs of every operator")]),
+        Section("Images", strips),
         Section("Rejected samples", [rejects_table(rejects)] if rejects else []),
         _made_by(command),
     ]
@@ -51,7 +51,7 @@ def spec_page(found: Mapping[str, Any], command: Sequence[str]) -> str:
 
 
 def data_page(found: Mapping[str, Any], seen: Sequence[tuple[int, str, Image.Image]], command: Sequence[str]) -> str:
-    """The page of what `inspect_data` found, with the pictures that it saw."""
+    """Return the page for a result of `inspect_data`, with the images in ``seen``."""
     rows, figures = [], []
     for number, s in enumerate(found["samples"]):
         rows += [[s["key"], name, value_in_words(f)] for name, f in s["fields"].items()]
@@ -61,7 +61,7 @@ def data_page(found: Mapping[str, Any], seen: Sequence[tuple[int, str, Image.Ima
             figures.append(f'<figure><div class="pair">{shown}</div><figcaption>{text(s["key"])}</figcaption></figure>')
     sections = [
         Section("Samples", [table(("key", "field", "holds"), rows, 3, "The first samples, field by field")]),
-        Section("Pictures", [f'<div class="pictures">{"".join(figures)}</div>'] if figures else []),
+        Section("Images", [f'<div class="pictures">{"".join(figures)}</div>'] if figures else []),
         _made_by(command),
     ]
     records = "unknown" if found["records"] is None else count(found["records"], "record")

@@ -1,4 +1,5 @@
-"""Inspect a graph at work: every intermediate of a few samples as a picture or an array, a table, a contact sheet."""
+"""Inspection of a running graph: every intermediate of a few samples as an image or an array, with a table and a
+contact sheet."""
 
 from __future__ import annotations
 
@@ -30,33 +31,33 @@ from ..spec.build import load_spec
 from .overlays import Pictures, overlays
 
 Entry = tuple[str, int, Batch]
-"""Name of an operator, number of its output, and what came out; host memory."""
+"""Name of an operator, index of its output, and the batch in host memory."""
 CONTACT_SHEET = "contact-sheet.png"
 _SOUNDS = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
-"""Suffixes of sounds by their first bytes."""
+"""Suffixes of audio files by their first bytes."""
 _CELL, _LABEL = 160, 14
 
 
 Against = tuple[Path, Mapping[str, Any]]
-"""Another spec, or the same, and its overrides."""
+"""Path and overrides of another spec, or of the same one."""
 
 
 @dataclass(frozen=True, slots=True)
-class SampleFacts:
+class InspectedSamples:
     """The outputs of every operator of a spec for its first samples."""
 
     name: str
-    """Of the spec."""
+    """Name of the spec."""
     nodes: list[Node]
     entries: list[Entry]
     edges: list[Edge]
-    """Of the entries."""
+    """Edges of the entries."""
     samples: list[str]
-    """Keys."""
+    """Keys of the samples."""
     rejects: list[dict[str, str]]
 
     def titled(self) -> Iterator[tuple[str, Batch]]:
-        """The entries by what they are called: the operator, and which output where it has several."""
+        """Yield the entries with their titles: the operator's name, with the output's index if there are several."""
         several = {name for name, output, _ in self.entries if output}
         for name, output, batch in self.entries:
             yield f"{name}[{output}]" if name in several else name, batch
@@ -65,10 +66,10 @@ class SampleFacts:
 def inspect_spec(
     path: Path, overrides: Mapping[str, Any] | None, n: int, folder: Path, against: Against | None = None
 ) -> dict[str, Any]:
-    """Run the first ``n`` samples of a spec on the CPU, nothing fused, and `dump` what every operator gives.
+    """Run the first ``n`` samples of a spec on the CPU, without fusion, and `dump` the outputs of every operator.
 
-    ``against`` is run, too; rows of operators that both have, by name, then say how far `apart` the results are.
-    Raises SpecError, JobError. Nothing is written where the spec writes.
+    ``against`` is also run; rows of operators in both specs, by name, then contain the `apart` of their results.
+    Nothing is written to the spec's output. Raises SpecError, JobError.
     """
     with _looked_at(path, overrides, n) as seen:
         drawn = dict(_drawn_over(seen.nodes, {e: b for e, (_, _, b) in zip(seen.edges, seen.entries, strict=True)}))
@@ -83,8 +84,8 @@ def inspect_spec(
 
 
 @contextmanager
-def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Iterator[SampleFacts]:
-    """The first ``n`` samples of a spec; the data sets that batches may view are open meanwhile."""
+def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Iterator[InspectedSamples]:
+    """Run the first ``n`` samples of a spec; the data sets that batches may view stay open in the body."""
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     plan = compile_graph(built.graph, Target("cpu"), settings.seed, fusing=False)
@@ -104,15 +105,15 @@ def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Itera
         rejects = [{"key": origins[d.slot].key, "source": origins[d.slot].source, "operator": d.node, "code": d.code,
                     "message": d.message} for d in one_by_one(run.dropped)]  # fmt: skip
         keys = [origins[int(s)].key for s in samples.slot]
-        yield SampleFacts(built.spec.name, nodes, entries, [e for _, e in edges], keys, rejects)
+        yield InspectedSamples(built.spec.name, nodes, entries, [e for _, e in edges], keys, rejects)
 
 
 def apart(ours: Batch, theirs: Batch) -> dict[str, Any]:
-    """How far two results of the same samples are apart.
+    """Return the differences between two results for the same samples.
 
-    ``samples``: those that both have at the same place; ``other_shape``: those among them whose shapes differ, which
-    are not compared further; ``differ``: the share of values that are not equal; ``max`` and ``mean`` of the absolute
-    differences, None where nothing was compared.
+    ``samples``: number of samples that both have at the same index; ``other_shape``: number of them whose shapes
+    differ, and which are not compared further; ``differ``: share of values that are not equal; ``max`` and ``mean`` of
+    the absolute differences, None if nothing was compared.
     """
     second = dict(_by_record(theirs))
     pairs = [(x, second[k]) for k, x in _by_record(ours) if k in second]
@@ -129,14 +130,14 @@ def apart(ours: Batch, theirs: Batch) -> dict[str, Any]:
 
 
 def _by_record(batch: Batch) -> Iterator[tuple[tuple[int, int], NDArray[Any]]]:
-    """Samples by their place in the batch and the record that they are of."""
+    """Yield the samples with their index in the batch and their record."""
     who = zip(batch.samples.slot.tolist(), batch.samples.index.tolist(), strict=True)
     for key, sample in zip(who, batch, strict=True):
         yield key, np.asarray(sample)
 
 
 def _drawn_over(nodes: Sequence[Node], batches: Mapping[Edge, Batch]) -> list[tuple[Edge, Pictures]]:
-    """Boxes, polygons and classes over the graph's own pictures."""
+    """Return boxes, polygons and class masks drawn over the graph's own images."""
     pictures: dict[Edge, Pictures] = {}
     for edge, batch in batches.items():
         slots = batch.samples.slot.tolist()
@@ -147,11 +148,11 @@ def _drawn_over(nodes: Sequence[Node], batches: Mapping[Edge, Batch]) -> list[tu
 
 
 def dump(entries: Sequence[Entry], folder: Path, drawn: Sequence[Pictures] | None = None) -> list[dict[str, Any]]:
-    """Write every sample of ``entries`` below ``folder``; one row for each entry: name, shapes, dtype, range, files.
+    """Write every sample of ``entries`` below ``folder``. Return one row per entry: name, shapes, dtype, range, files.
 
     Images (uint8, float or other numbers, HWC or CHW with 1 or 3 channels) become PNG files, stretched to 0..255 unless
-    they are uint8; encoded images keep their bytes; the rest becomes .npy. ``drawn`` holds, for each entry, pictures
-    with it drawn over them, or none. All pictures are on the contact sheet, a row for each entry.
+    they are uint8; encoded images keep their bytes; other samples become .npy. ``drawn`` has, for each entry, images
+    with the entry drawn over them, or none. All images are on the contact sheet, one row per entry.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
@@ -182,7 +183,7 @@ def dump(entries: Sequence[Entry], folder: Path, drawn: Sequence[Pictures] | Non
 
 
 def facts(batch: Batch) -> dict[str, Any]:
-    """Shapes, dtype, layout, and the range of the values."""
+    """Return shapes, dtype, layout, and the range of the values."""
     shapes = sorted({tuple(map(int, s)) for s in batch.shapes})
     values = [np.asarray(s) for s in batch if np.asarray(s).size]
     result: dict[str, Any] = {
@@ -203,7 +204,7 @@ def facts(batch: Batch) -> dict[str, Any]:
 
 
 def _write(sample: NDArray[Any], layout: str, stem: Path) -> tuple[Path, Image.Image | None]:
-    """The file of one sample, and its picture where it has one."""
+    """Write one sample to a file, and return the file and its image, if it has one."""
     if sample.ndim == 1 and sample.dtype == np.uint8 and sample.size:
         sound = _SOUNDS.get(sample[:4].tobytes())
         if sound is not None and sample[8:12].tobytes() != b"WEBP":
@@ -225,13 +226,13 @@ def _write(sample: NDArray[Any], layout: str, stem: Path) -> tuple[Path, Image.I
         return path, None
     path = stem.with_name(stem.name + ".png")
     picture.save(path)
-    if is_signal(sample, layout) or layout in SPECTRA:  # a drawing: the numbers are beside it
+    if is_signal(sample, layout) or layout in SPECTRA:  # the image is only a drawing, so the numbers are also written
         np.save(stem.with_name(stem.name + ".npy"), sample, allow_pickle=False)
     return path, picture
 
 
 def save_pictures(rows: Sequence[tuple[str, Sequence[Image.Image]]], folder: Path) -> None:
-    """Write named pictures and their contact sheet below ``folder``."""
+    """Write named images and their contact sheet below ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, pictures in rows:
         for i, picture in enumerate(pictures):
@@ -240,12 +241,12 @@ def save_pictures(rows: Sequence[tuple[str, Sequence[Image.Image]]], folder: Pat
 
 
 def safe_name(text: str) -> str:
-    """``text`` as part of a file name."""
+    """Return ``text`` as part of a file name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_.") or "unnamed"
 
 
 def contact_sheet(rows: Sequence[tuple[str, Sequence[Image.Image]]]) -> Image.Image:
-    """A grid of thumbnails: a titled row for each entry, a column for each sample."""
+    """Return a grid of thumbnails: a titled row per entry, a column per sample."""
     columns = max(len(pictures) for _, pictures in rows)
     step = _CELL + 8
     sheet = Image.new("RGB", (columns * step + 8, len(rows) * (step + _LABEL) + 8), "white")

@@ -1,4 +1,4 @@
-"""Names of other libraries, and the operators that do the same: `dali-run ops --like`."""
+"""Equivalents of other libraries' transforms, for `dali-run ops --like`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _DALI = ("nvidia.dali.fn", "nvidia.dali.ops", "dali_run.fn", "dali_run.ops", "da
 
 
 def operators_like(name: str) -> list[dict[str, Any]]:
-    """Steps that do the same as ``name``: ``[{"name", "steps", "note", "operators"}]``, of every library that has a
-    transform of this name, if ``name`` says none. Without steps there is nothing like it, and the note says more.
-    DALI's own names, older ones and classes included, give its operator.
+    """Return steps that are equivalent to ``name``: ``[{"name", "steps", "note", "operators"}]``, for every library
+    with a transform of this name, unless ``name`` includes the library. An entry without steps has no equivalent; its
+    note says more. DALI's own names, also older ones and classes, return the operator.
 
     Raises SpecError with the nearest names.
     """
-    wanted = name.strip().removesuffix("()")
-    found = [_answer(known, **table()[known]) for known in matches(wanted)]
-    own = _of_dali(wanted)
-    if own:
-        found.append(own)
-    if not found:
-        raise SpecError(f"nothing is known to be like {name!r}{_near(wanted)}")
-    return found
+    transform = name.strip().removesuffix("()")
+    answers = [_answer(known, **table()[known]) for known in matches(transform)]
+    dali_operator = _of_dali(transform)
+    if dali_operator:
+        answers.append(dali_operator)
+    if not answers:
+        raise SpecError(f"dali-run knows no equivalent of {name!r}{_near(transform)}")
+    return answers
 
 
 def _answer(name: str, steps: list[str], note: str = "") -> dict[str, Any]:
@@ -46,16 +46,16 @@ def _of_dali(name: str) -> dict[str, Any] | None:
     spelled = {bare(n): op for n, op in known.items()} | {bare(class_name(n)): op for n, op in known.items()}
     low = name.lower()
     prefix = next((p for p in _DALI if low.startswith(p + ".")), "")
-    own = spelled.get(bare(name)) or spelled.get(bare(name[len(prefix) + 1 :] if prefix else name))
-    if own is None:
+    operator = spelled.get(bare(name)) or spelled.get(bare(name[len(prefix) + 1 :] if prefix else name))
+    if operator is None:
         return None
-    return _answer(f"DALI's {name}", [operators()[own].example or f"{{op: {own}}}"])
+    return _answer(f"DALI's {name}", [operators()[operator].example or f"{{op: {operator}}}"])
 
 
 def _near(name: str) -> str:
-    library, rest = split(name)
+    library, transform_name = split(name)
     transforms = {known.partition(".")[2]: known for known in table() if library in (None, known.partition(".")[0])}
-    close = nearest(rest.rpartition(".")[2], transforms)
+    close = nearest(transform_name.rpartition(".")[2], transforms)
     if close:
         return close
-    return nearest(rest, operators()) or "; `dali-run ops` lists the operators"
+    return nearest(transform_name, operators()) or "; `dali-run ops` lists the operators"

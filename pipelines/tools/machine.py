@@ -1,4 +1,4 @@
-"""Machine: what a run ran on, for its report."""
+"""Description of the machine, for reports of runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PACKAGES = ("numpy", "numba", "simplejpeg", "pillow", "cupy-cuda12x", "cupy-cud
 
 
 def facts() -> dict[str, Any]:
-    """CPU, cores, GPUs, driver and versions, as plain data."""
-    found = driver()
+    """Return CPU, cores, GPUs, driver and versions as data for JSON."""
+    gpu_driver = driver()
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
@@ -27,9 +27,9 @@ def facts() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "gpus": [g.name for g in found.gpus] if found else [],
-        "cuda": ".".join(map(str, found.cuda)) if found else None,
-        "driver": _first_line("/proc/driver/nvidia/version") if found else None,
+        "gpus": [g.name for g in gpu_driver.gpus] if gpu_driver else [],
+        "cuda": ".".join(map(str, gpu_driver.cuda)) if gpu_driver else None,
+        "driver": _first_line("/proc/driver/nvidia/version") if gpu_driver else None,
         "versions": {"dali-run": __version__} | {p: v for p in _PACKAGES if (v := version_of(p))},
     }
 

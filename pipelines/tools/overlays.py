@@ -1,4 +1,4 @@
-"""Boxes, polygons and classes of pixels, drawn over the pictures that they belong to."""
+"""Boxes, polygons and class masks drawn over the images to which they belong; used by `intermediates`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...ops.batch import Batch
 from ..graph.nodes import Edge, Node
 
 Pictures = Mapping[int, Image.Image]
-"""By slot: samples that were dropped on the way are missing."""
+"""Images by slot (index in the batch); dropped samples are missing."""
 
 _BLANK = 300
 _PALETTE = [tuple(int(v) for v in row) for row in (
@@ -25,22 +25,22 @@ _PALETTE = [tuple(int(v) for v in row) for row in (
 
 @dataclass(slots=True)
 class Drawing:
-    """Drawable outputs of one operator."""
+    """An output of one operator that can be drawn."""
 
     node: int
     kind: str
-    """boxes, polygons or classes."""
+    """Kind of the output: boxes, polygons or classes."""
     layout: str
-    """Of boxes: xyXY, xyWH, ..."""
+    """Layout of boxes: xyXY, xyWH, ..."""
     edge: Edge
     others: dict[str, Edge] = field(default_factory=dict)
-    """Labels of boxes, vertices of polygons."""
+    """Other outputs of the operator: labels of boxes, vertices of polygons."""
 
 
 def drawings(nodes: Sequence[Node]) -> list[Drawing]:
-    """Drawable batches of a graph, in its order: what operators say of their outputs, and classes of pixels handed on
-    by operators of one output."""
-    found: list[Drawing] = []
+    """Return the drawable batches of a graph, in its order: those that operators declare (`Operator.shows`), and class
+    masks passed on by operators with one output."""
+    drawable: list[Drawing] = []
     classes: set[Edge] = set()
     for node in nodes:
         shown = dict(node.op.shows())
@@ -51,23 +51,23 @@ def drawings(nodes: Sequence[Node]) -> list[Drawing]:
             kind, _, layout = what.partition(" ")
             others: dict[str, Edge] = {o: Edge(node.id, kinds[o]) for o in ("labels", "vertices") if o in kinds}
             if kind in ("boxes", "polygons", "classes"):
-                found.append(Drawing(node.id, kind, layout, Edge(node.id, k), others))
+                drawable.append(Drawing(node.id, kind, layout, Edge(node.id, k), others))
             if kind == "classes":
                 classes.add(Edge(node.id, k))
-    return found
+    return drawable
 
 
 def overlays(
     nodes: Sequence[Node], batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures]
 ) -> list[tuple[Edge, Pictures]]:
-    """A row of pictures for each drawing: over the next picture of the graph that is made before the same kind of
-    drawing changes again, else over the last one before; over a blank where there is none."""
-    wanted = drawings(nodes)
-    masks = {d.edge for d in wanted if d.kind == "classes"}
+    """Return images for each drawing: drawn over the next image of the graph before another drawing of the same kind,
+    otherwise over the last image before it; over a blank if there is none."""
+    to_draw = drawings(nodes)
+    masks = {d.edge for d in to_draw if d.kind == "classes"}
     plain = sorted((e for e in pictures if e not in masks), key=lambda e: (e.node, e.output))
     rows = []
-    for drawing in wanted:
-        later = [d.node for d in wanted if d.kind == drawing.kind and d.node > drawing.node]
+    for drawing in to_draw:
+        later = [d.node for d in to_draw if d.kind == drawing.kind and d.node > drawing.node]
         end = min(later, default=1 << 62)
         if drawing.kind == "classes":
             base = _of_its_size(drawing, batches, pictures, plain)
@@ -84,7 +84,7 @@ def overlays(
 def _of_its_size(
     drawing: Drawing, batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures], plain: Sequence[Edge]
 ) -> Pictures:
-    """The nearest pictures of the size of the drawn classes, those that are made later first."""
+    """Return the nearest images that have the size of the class masks, preferring images that are computed later."""
     extents = {int(s): _plane(np.asarray(x)).shape[::-1] for s, x in _by_slot(batches[drawing.edge])}
     for edge in sorted(plain, key=lambda e: (abs(e.node - drawing.node), -e.node)):
         if all(s in pictures[edge] and pictures[edge][s].size == size for s, size in extents.items()):
@@ -120,26 +120,26 @@ def _drawn(drawing: Drawing, batches: Mapping[Edge, Batch], base: Pictures) -> P
 
 
 def color_of(number: int) -> tuple[int, ...]:
-    """Of a class or an object."""
+    """Return the color of a class or an object."""
     return _PALETTE[int(number) % len(_PALETTE)]
 
 
 def with_boxes(
     picture: Image.Image, boxes: NDArray[Any], layout: str = "xyXY", labels: NDArray[Any] | None = None
 ) -> Image.Image:
-    """``picture`` with boxes [n, 4] in the order of ``layout``, in parts of the picture (where none is above 2) or in
-    pixels; one colour a label, and its number."""
+    """Return ``picture`` with boxes [n, 4] in the order of ``layout``, in fractions of the image (if no value is above
+    2) or in pixels; each label has a color, and is written as a number."""
     drawn = picture.convert("RGB")
     canvas = ImageDraw.Draw(drawn)
     at = [layout.index(c) for c in ("xyXY" if "X" in layout else "xyWH")]
-    given = np.asarray(boxes, np.float64)[:, at]
+    corners_of_boxes = np.asarray(boxes, np.float64)[:, at]
     if "X" not in layout:
-        given[:, 2:] += given[:, :2]
-    if given.size and np.abs(given).max() <= 2:
-        given = given * (drawn.width, drawn.height, drawn.width, drawn.height)
-    numbers = np.arange(len(given)) if labels is None else np.asarray(labels).reshape(-1)
+        corners_of_boxes[:, 2:] += corners_of_boxes[:, :2]
+    if corners_of_boxes.size and np.abs(corners_of_boxes).max() <= 2:
+        corners_of_boxes = corners_of_boxes * (drawn.width, drawn.height, drawn.width, drawn.height)
+    numbers = np.arange(len(corners_of_boxes)) if labels is None else np.asarray(labels).reshape(-1)
     width = max(1, max(drawn.size) // 150)
-    for k, row in enumerate(given):
+    for k, row in enumerate(corners_of_boxes):
         x0, y0, x1, y1 = (float(np.clip(v, -1e6, 1e6)) for v in np.nan_to_num(row))
         number = int(numbers[k]) if k < len(numbers) else k
         corners = (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1))
@@ -150,8 +150,8 @@ def with_boxes(
 
 
 def with_polygons(picture: Image.Image, polygons: NDArray[Any], vertices: NDArray[Any]) -> Image.Image:
-    """``picture`` with polygons [n, 3] (object, first vertex, vertex after the last) of ``vertices`` [v, 2], in parts
-    of the picture (where none is above 2) or in pixels."""
+    """Return ``picture`` with polygons [n, 3] (object, first vertex, vertex after the last) of ``vertices`` [v, 2], in
+    fractions of the image (if no value is above 2) or in pixels."""
     drawn = picture.convert("RGB")
     points = np.asarray(vertices, np.float64).reshape(len(vertices), -1)[:, :2]
     if points.size and np.abs(points).max() <= 2:
@@ -167,7 +167,7 @@ def with_polygons(picture: Image.Image, polygons: NDArray[Any], vertices: NDArra
 
 
 def with_classes(picture: Image.Image, classes: NDArray[Any]) -> Image.Image:
-    """``picture`` with a colour for every class but 0, half transparent."""
+    """Return ``picture`` with a color for every class except 0, half transparent."""
     drawn = np.asarray(picture.convert("RGB"), np.float32)
     palette = np.array(_PALETTE, np.float32)
     numbers = np.asarray(classes).astype(np.int64)

@@ -1,4 +1,5 @@
-"""Port: what a program for DALI uses that differs or is missing here, by its source alone; nothing of it is run."""
+"""Port: findings about a program for DALI that differs or fails with dali-run, from its source alone; nothing is
+executed."""
 
 from __future__ import annotations
 
@@ -36,30 +37,30 @@ _SETTINGS = (
     "concurrency",
     "set_affinity",
 )
-"""Arguments of Pipeline that mean nothing here."""
+"""Arguments of Pipeline that have no effect in dali-run."""
 _METHODS = {
     "serialize": "gives JSON, not DALI's protobuf",
     "executor_statistics": "has calls, samples, bytes and seconds of every operator besides DALI's sizes",
 }
-"""Methods of pipelines that differ, by name: what an object is cannot be told without running the program."""
+"""Methods of pipelines that differ, by name, because an object's type is unknown unless the program runs."""
 _PRIVATE = {
     "_batches_to_consume", "_build_graph", "_consumer_iter", "_feed_input", "_first_iter", "_get_checkpoint",
     "_get_params", "_iter_setup", "_last_iter", "_names_and_devices", "_py_graph_built", "_run_input_callbacks",
     "_schedule_py_workers", "_set_api_type",
 }  # fmt: skip
-"""Members of DALI's Pipeline without a public name that this package lacks."""
+"""Private members of DALI's Pipeline that dali-run does not have."""
 _FATAL: tuple[Kind, ...] = ("unreadable", "missing", "refused")
-"""Findings that end the program."""
+"""Kinds of findings with which the program fails."""
 _DRAWS = "random numbers are not DALI's, unless the pipeline has rng='dali'"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One place in a program."""
+    """One finding at a position of a program."""
 
     line: int
     column: int
-    """From 1."""
+    """Column, counted from 1."""
     kind: Kind
     text: str
 
@@ -71,28 +72,28 @@ class Report:
     path: Path
     findings: list[Finding] = field(default_factory=list)
     rewritten: str = ""
-    """The program with imports of this package; empty where there is nothing to rewrite."""
+    """The program with imports of dali-run; empty if there is nothing to change."""
     encoding: str = "utf-8"
-    """The encoding of the file, as its first lines name it."""
+    """The file's encoding, as declared in its first lines."""
 
     @property
     def runs(self) -> bool:
-        """Whether the program can be read, nothing that it uses is missing, and no argument is refused."""
+        """Whether the program can be parsed, uses nothing that is missing, and no argument is rejected."""
         return all(f.kind not in _FATAL for f in self.findings)
 
     def described(self, rewritten: bool) -> dict[str, Any]:
-        """As plain data."""
+        """Return the report as data for JSON."""
         return {"path": str(self.path), "runs": self.runs, "rewritten": rewritten,
                 "findings": [asdict(f) for f in self.findings]}  # fmt: skip
 
 
 def examine(path: Path) -> Report:
-    """Look through the program ``path``. A file that cannot be read, or is not Python of this version, has that as its
-    only finding."""
+    """Examine the program ``path``. If it cannot be read or is not valid Python of this version, that is the only
+    finding."""
     try:
         raw = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-        source = raw.decode(encoding)  # line ends stay as they are
+        source = raw.decode(encoding)  # without changing line ends
         tree = ast.parse(source, str(path))
     except OSError as e:
         return Report(path, [Finding(1, 1, "unreadable", f"cannot be read: {e.strerror}")])
@@ -106,7 +107,7 @@ def examine(path: Path) -> Report:
 
 
 def lines_of(reports: Iterable[Report]) -> Iterator[str]:
-    """Lines for people: each finding once, at its first place, with the number of further places."""
+    """Yield lines for people: each finding once, at its first position, with the number of positions."""
     first: dict[tuple[Kind, str], str] = {}
     places: Counter[tuple[Kind, str]] = Counter()
     files: dict[tuple[Kind, str], set[Path]] = {}
@@ -116,7 +117,7 @@ def lines_of(reports: Iterable[Report]) -> Iterator[str]:
             first.setdefault(key, f"{report.path}:{f.line}:{f.column}")
             places[key] += 1
             files.setdefault(key, set()).add(report.path)
-            if f.kind == "unreadable":  # each file's own
+            if f.kind == "unreadable":  # this text belongs to one file
                 yield f"{report.path}:{f.line}:{f.column}: {f.kind}: {f.text}"
     for (kind, text), where in first.items():
         n, among = places[kind, text], len(files[kind, text])
@@ -126,7 +127,7 @@ def lines_of(reports: Iterable[Report]) -> Iterator[str]:
 
 
 def rewrite(report: Report) -> bool:
-    """Write the program with imports of this package; False where there is nothing to change. Raises SpecError."""
+    """Write the program with imports of dali-run. Return False if there is nothing to change. Raises SpecError."""
     if not report.rewritten:
         return False
     try:
@@ -140,7 +141,7 @@ def rewrite(report: Report) -> bool:
 
 
 def _bindings(tree: ast.Module) -> dict[str, str]:
-    """The program's names for DALI's modules and members: ``fn`` -> ``nvidia.dali.fn``."""
+    """Return the program's names for DALI's modules and members: ``fn`` -> ``nvidia.dali.fn``."""
     bound: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -160,7 +161,7 @@ def _is_dali(name: str) -> bool:
 
 
 def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
-    """The full name that an expression like ``fn.readers.file`` stands for; nothing where it is not DALI's."""
+    """Return the full name for an expression like ``fn.readers.file``; empty if it is not DALI's."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -172,23 +173,23 @@ def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
 
 
 def _missing(full: str) -> str:
-    """Why there is nothing here by DALI's name ``full``; nothing where there is."""
-    at = _OURS
-    here: Any = importlib.import_module(_OURS)
+    """Return the reason for which dali-run lacks DALI's name ``full``; empty if it has it."""
+    module_name = _OURS
+    module: Any = importlib.import_module(_OURS)
     parts = place_of(full.removeprefix(_DALI).removeprefix(".")).split(".") if full != _DALI else []
     for k, part in enumerate(parts):
-        at = f"{at}.{part}"
+        module_name = f"{module_name}.{part}"
         try:
-            here = getattr(here, part)
+            module = getattr(module, part)
             continue
         except (AttributeError, ImportError):
             pass
-        spec = _found(at)
+        spec = _found(module_name)
         if spec is None:
             return f"{full}: {_whose(full)}"
         try:
-            here = importlib.import_module(at)
-        except ImportError:  # a framework is not installed here: the module's source has its names
+            module = importlib.import_module(module_name)
+        except ImportError:  # the framework is not installed: the module's source lists its names
             return "" if _is_in_source(Path(str(spec.origin)), parts[k + 1 :]) else f"{full}: {_whose(full)}"
     return ""
 
@@ -196,7 +197,7 @@ def _missing(full: str) -> str:
 def _whose(full: str) -> str:
     room, _, name = full.removeprefix(f"{_DALI}.").partition(".")
     if room == "fn":
-        return "DALI has it, dali-run has not" if name in DALI_NAMES else "neither DALI nor dali-run has it"
+        return "DALI has it, dali-run does not" if name in DALI_NAMES else "neither DALI nor dali-run has it"
     return "dali-run has none"
 
 
@@ -208,7 +209,7 @@ def _found(name: str) -> ModuleSpec | None:
 
 
 def _is_in_source(origin: Path, names: Sequence[str]) -> bool:
-    """Whether the module in the file ``origin`` has a member, or modules below it, by these names."""
+    """Return whether the module in the file ``origin`` has a member, or modules below it, with these names."""
     for name in names:
         below = (origin.parent / f"{name}.py", origin.parent / name / "__init__.py")
         inner = [p for p in below if origin.name == "__init__.py" and p.exists()]
@@ -219,16 +220,16 @@ def _is_in_source(origin: Path, names: Sequence[str]) -> bool:
 
 
 def names_in(origin: Path) -> set[str]:
-    """The names that the module in the file ``origin`` defines and imports at its top."""
-    found: set[str] = set()
+    """Return the names that the module in the file ``origin`` defines and imports at its top level."""
+    names_found: set[str] = set()
     for node in ast.parse(origin.read_text(encoding="utf-8")).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
+            names_found.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {a.asname or a.name for a in node.names}
+            names_found |= {a.asname or a.name for a in node.names}
         elif isinstance(node, ast.Assign):
-            found |= {t.id for t in node.targets if isinstance(t, ast.Name)}
-    return found
+            names_found |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+    return names_found
 
 
 # -- what is looked for -----------------------------------------------------------------------------------------------
@@ -237,12 +238,12 @@ def names_in(origin: Path) -> set[str]:
 def _imports(tree: ast.Module) -> Iterator[Finding]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            wanted = [a.name for a in node.names]
+            full_names = [a.name for a in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            wanted = [f"{node.module}.{a.name}" for a in node.names]
+            full_names = [f"{node.module}.{a.name}" for a in node.names]
         else:
             continue
-        for full in wanted:
+        for full in full_names:
             if _is_dali(full) and (why := _missing(full.removesuffix(".*"))):
                 yield Finding(node.lineno, node.col_offset + 1, "missing", why)
 
@@ -270,15 +271,15 @@ def _calls(tree: ast.Module, bound: dict[str, str]) -> Iterator[Finding]:
         at = node.lineno, node.col_offset + 1
         full = _dotted(node.func, bound)
         if full and not _missing(full):
-            given = {k.arg: k.value for k in node.keywords if k.arg}
-            for kind, text in _arguments(full.removeprefix(f"{_DALI}."), given):
+            keywords = {k.arg: k.value for k in node.keywords if k.arg}
+            for kind, text in _arguments(full.removeprefix(f"{_DALI}."), keywords):
                 yield Finding(*at, kind, text)
         elif isinstance(node.func, ast.Attribute) and not full and node.func.attr in _METHODS:
             yield Finding(*at, "differs", f"Pipeline.{node.func.attr} {_METHODS[node.func.attr]}")
 
 
 def _arguments(name: str, given: Mapping[str, ast.expr]) -> Iterator[tuple[Kind, str]]:
-    """Remarks on the arguments ``given`` in a call of DALI's ``name``."""
+    """Yield findings about the arguments ``given`` in a call of DALI's ``name``."""
     room, _, rest = name.partition(".")
     if name in ("Pipeline", "pipeline.Pipeline", "pipeline_def", "pipeline.pipeline_def"):
         known = {*inspect.signature(Pipeline).parameters, "enable_conditionals", "debug", "fn"}
@@ -308,7 +309,7 @@ def _arguments(name: str, given: Mapping[str, ast.expr]) -> Iterator[tuple[Kind,
 
 
 def _refused(cls: type[Operator], given: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Reasons for which ``cls`` refuses the constants among the arguments ``given``."""
+    """Yield the reasons for which ``cls`` rejects constants among the arguments ``given``."""
     known, constants = parameters(cls), {}
     for argument, value in given.items():
         if argument in known and (plain := _constant(value)) is not None:
@@ -320,14 +321,14 @@ def _refused(cls: type[Operator], given: Mapping[str, ast.expr]) -> Iterator[str
     try:
         cls(**required | constants).check()
     except SpecError as e:
-        if any(name in str(e) for name in constants):  # not for values that are only known when the program runs
+        if any(name in str(e) for name in constants):  # unknown values may make up for the error
             yield str(e)
-    except (TypeError, AttributeError, ValueError):  # an argument that it needs is not known yet
+    except (TypeError, AttributeError, ValueError):  # the value of a required argument is unknown
         pass
 
 
 def _constant(value: ast.expr) -> Any:
-    """The value of a literal; None for everything else."""
+    """Return the value of a literal; None for other expressions."""
     try:
         return ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -337,7 +338,7 @@ def _constant(value: ast.expr) -> Any:
 def _dynamic_arguments(name: str, given: Iterable[str]) -> Iterator[tuple[Kind, str]]:
     module, _, last = place_of(name).rpartition(".")
     called = getattr(importlib.import_module(f"{_OURS}.{module}"), last, None)
-    operator = getattr(called, "operator", None)  # of a reader's class
+    operator = getattr(called, "operator", None)  # attribute of a reader's class
     known = {*inspect.signature(called).parameters, *(parameters(operator) if operator else ())} if called else set()
     for argument in given:
         if argument not in known and not {"arguments", "kwargs"} & known - ({"arguments"} if operator else set()):
@@ -348,7 +349,7 @@ def _dynamic_arguments(name: str, given: Iterable[str]) -> Iterator[tuple[Kind, 
 
 
 def _rewritten(source: str, tree: ast.Module, bound: dict[str, str]) -> str:
-    """``source`` with ``nvidia.dali`` replaced wherever it names a module; nothing else changes."""
+    """Return ``source`` with ``nvidia.dali`` replaced wherever it names a module, and otherwise unchanged."""
     edits: list[tuple[int, int, str]] = []
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -388,6 +389,6 @@ def _rewritten(source: str, tree: ast.Module, bound: dict[str, str]) -> str:
 
 
 def _renamed(name: str) -> str:
-    """A module of DALI's by its name here."""
-    rest = name.removeprefix(_DALI).removeprefix(".")
-    return f"{_OURS}.{place_of(rest)}" if rest else _OURS
+    """Return the name in dali-run of a module of DALI."""
+    module_name = name.removeprefix(_DALI).removeprefix(".")
+    return f"{_OURS}.{place_of(module_name)}" if module_name else _OURS

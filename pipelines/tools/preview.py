@@ -1,4 +1,4 @@
-"""Preview: what a spec means, without touching data: is it right, for which devices, and what would happen."""
+"""Preview of a spec without reading data, for `validate` and `plan`: its mistakes, its devices, and its plan."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Overrides = Mapping[str, Any]
 
 
 def check_spec(path: Path, overrides: Overrides | None = None, plugins: bool = False) -> dict[str, Any]:
-    """Everything that is wrong with a spec: ``{"file", "problems": [{"file", "line", "column", "text"}],
-    "notes": [...], "summary"}``; notes are problems that change nothing.
+    """Check a spec: ``{"file", "problems": [{"file", "line", "column", "text"}], "notes": [...], "summary"}``; notes
+    are remarks that are not mistakes.
 
-    It is compiled for the CPU and for a GPU (which need not be there), unless it insists on one of them. Python files
-    that it names are run only with ``plugins``; without them what needs them is left unchecked, and a note says so.
+    The spec is compiled for the CPU and for a GPU (which may be missing), unless it requires one of them. Python files
+    that it names are run only with ``plugins``; otherwise steps that need them are not checked, and a note says so.
     """
     problems: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
@@ -39,7 +39,7 @@ def check_spec(path: Path, overrides: Overrides | None = None, plugins: bool = F
         summary = _summary(built)
         notes = [_as_data(n) for n in built.notes]
     except NotRunError as e:
-        summary = "right as far as it goes without its plugins"
+        summary = "valid except for its plugins, which were not run"
         notes = [{"text": f"{path}: {e}"}]
     except SpecErrors as e:
         problems = [_as_data(p) for p in e.problems]
@@ -54,14 +54,14 @@ def _as_data(p: Problem) -> dict[str, Any]:
 
 
 def problem_line(problem: Mapping[str, Any]) -> str:
-    """A problem of `check_spec` as a line: ``file:line:column: text``."""
+    """Return a problem of `check_spec` as a line: ``file:line:column: text``."""
     if "file" not in problem:
         return str(problem["text"])
     return f"{problem['file']}:{problem['line']}:{problem['column']}: {problem['text']}"
 
 
 def _target_of(device: str) -> Target:
-    """The target of ``device``; where that GPU is missing, one that only pretends to have it: nothing is run."""
+    """Return the target for ``device``; if that GPU is missing, a target that is only compiled for a GPU."""
     try:
         return resolve_target(device)
     except DeviceError:
@@ -85,8 +85,8 @@ def _summary(built: BuiltSpec) -> str:
 def describe_job(
     path: Path, overrides: Overrides | None = None, device: str | None = None, plugins: bool = False
 ) -> dict[str, Any]:
-    """The plan of a spec as plain data. Python files that it names are run only with ``plugins``. Raises SpecError,
-    DeviceError."""
+    """Return the plan of a spec as data for JSON. Python files that it names are run only with ``plugins``. Raises
+    SpecError, DeviceError."""
     with running_code(plugins):
         built = load_spec(path, overrides)
     settings, write = built.spec.pipeline, built.spec.write

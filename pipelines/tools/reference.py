@@ -1,4 +1,4 @@
-"""Reference: what the operators' declarations say about themselves, as plain data and as a page of documentation."""
+"""Reference of all operators from their declarations, as data for JSON and as a page of documentation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from ..plugins import find_operator, known_writer, load_installed_plugins, load_
 
 
 def describe_operators(installed: bool = True) -> list[dict[str, Any]]:
-    """All operators that a spec can name, sorted, then the writers; those of installed packages too, or only ours."""
+    """Return all operators that a spec can name, sorted, followed by the writers; ``installed`` includes those of
+    installed packages."""
     return [*map(describe, _named(installed)), *(describe_writer(w) for w in writers().values())]
 
 
 def list_operators() -> list[dict[str, Any]]:
-    """The same as a list: ``name``, ``stages`` and ``summary`` of each, which costs less."""
-    found = [{"name": op.name, "stages": list(op.stages), "summary": _summary(op)} for op in _named(installed=True)]
-    return [*found, *({"name": _WRITERS + w.name, "stages": ["write"], "summary": _summary(w)}
+    """Return ``name``, ``stages`` and ``summary`` of all operators and writers, which is faster than
+    `describe_operators`."""
+    rows = [{"name": op.name, "stages": list(op.stages), "summary": _summary(op)} for op in _named(installed=True)]
+    return [*rows, *({"name": _WRITERS + w.name, "stages": ["write"], "summary": _summary(w)}
                       for w in writers().values())]  # fmt: skip
 
 
@@ -38,7 +40,8 @@ def _summary(declared: type[Operator] | type[Writer]) -> str:
 
 
 def describe_operator(name: str) -> dict[str, Any]:
-    """The operator ``name`` (or an alias), or ``writers.<name>``. Raises SpecError with the nearest names."""
+    """Return the description of the operator ``name`` (or an alias), or of ``writers.<name>``. Raises SpecError with
+    the nearest names."""
     if name.startswith(_WRITERS):
         return describe_writer(known_writer(name.removeprefix(_WRITERS)))
     try:
@@ -52,7 +55,7 @@ _WRITERS = "writers."
 
 
 def describe_writer(writer: type[Writer]) -> dict[str, Any]:
-    """The declaration of a writer, in the form of `describe`."""
+    """Return the description of a writer, in the form of `describe`."""
     facts = {
         "in a spec": f"write: {{writer: {writer.name}, path: ...}}",
         "shards": f"<name>-00000-of-00001{writer.suffix}",
@@ -74,7 +77,7 @@ def describe_writer(writer: type[Writer]) -> dict[str, Any]:
 
 
 def describe(op: type[Operator]) -> dict[str, Any]:
-    """The declaration of ``op``: facts, arguments, an example."""
+    """Return the description of ``op``: facts, arguments, an example."""
     return {
         "name": op.name,
         "aliases": list(op.aliases),
@@ -92,7 +95,7 @@ def describe(op: type[Operator]) -> dict[str, Any]:
 
 
 def _facts(op: type[Operator]) -> dict[str, str]:
-    """The same in words."""
+    """Return an operator's facts as text."""
     low, high = op.inputs
     facts = {"runs on": ", ".join(op.stages), "inputs": str(low) if low == high else f"{low} to {high}"}
     if op.layouts:
@@ -127,8 +130,8 @@ def _argument(p: Parameter) -> dict[str, Any]:
 
 
 def without_effect(operator: Mapping[str, Any], quote: str = "") -> str:
-    """The arguments of a described operator that are accepted and change nothing, with the reasons; "" for none. They
-    are DALI's, and would crowd those that matter."""
+    """Return the arguments of a described operator that are accepted and have no effect, with the reasons; "" for none.
+    They are DALI's arguments, and are listed separately from the others."""
     why: dict[str, list[str]] = {}
     for a in operator["arguments"]:
         if a["without_effect"]:
@@ -137,7 +140,7 @@ def without_effect(operator: Mapping[str, Any], quote: str = "") -> str:
 
 
 def show_default(value: Any) -> str:
-    """A default as it is written in YAML."""
+    """Return a default in YAML notation."""
     if value is dataclasses.MISSING or value is None:
         return "-"
     if isinstance(value, enum.Enum):
@@ -157,17 +160,17 @@ _HEAD = """# Operators
 
 Made by `make docs` from the operators' declarations; do not edit. The same for one operator in a terminal:
 `dali-run ops resize`. Names, arguments and defaults are DALI's. An argument that may differ by sample takes the
-output of a CPU operator: `mirror: $flag`. The formats of `write:` stand at the end, as `writers.*`.
+output of a CPU operator: `mirror: $flag`. The formats of `write:` are at the end, as `writers.*`.
 """
 
 
 def operators_page(pictures: Mapping[str, str]) -> str:
-    """docs/operators.md; ``pictures`` are shown with the operators that they are named by, as Markdown."""
-    found = describe_operators(installed=False)
+    """Return the text of docs/operators.md; ``pictures`` are Markdown images by operator name."""
+    described = describe_operators(installed=False)
     listing = ["| operator | on | |", "|---|---|---|"]
     listing += [f"| [`{o['name']}`](#{_anchor(o['name'])}) | {' '.join(o['stages'])} | {_cell(o['summary'])} |"
-                for o in found]  # fmt: skip
-    return "\n".join([_HEAD, *listing, "", *(_section(o, pictures.get(o["name"], "")) for o in found)])
+                for o in described]  # fmt: skip
+    return "\n".join([_HEAD, *listing, "", *(_section(o, pictures.get(o["name"], "")) for o in described)])
 
 
 def _section(o: Mapping[str, Any], picture: str) -> str:
@@ -187,7 +190,7 @@ def _section(o: Mapping[str, Any], picture: str) -> str:
 
 
 def _anchor(name: str) -> str:
-    """GitHub's anchor of a heading."""
+    """Return GitHub's anchor of a heading."""
     return name.lower().replace(".", "").replace(" ", "-")
 
 

@@ -1,4 +1,5 @@
-"""Enough of the data at a URL to see what it is: the first container, or the names of files."""
+"""A small local copy of the data at a URL for inspection: the first container, or the first files and all file
+names."""
 
 from __future__ import annotations
 
@@ -18,26 +19,27 @@ CONTAINERS: tuple[tuple[str, ...], ...] = (
     (".rec",),
     (".parquet",),
 )
-"""Suffixes of containers, one kind after the other, in the order in which they are looked for."""
+"""Suffixes of containers, one kind after the other, in the order in which they are searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """The part that was copied, and where the rest is."""
+    """The local part of remote data."""
 
     place: Path
-    """The folder, or the file that the URL names."""
+    """The local folder, or the file that the URL names."""
     containers: tuple[str, ...]
-    """URLs of all containers of the kind that was found; the first of them was copied."""
+    """URLs of all containers of the kind that was found; only the first one was copied."""
     deeper: str = ""
-    """A file in a folder of a folder, which is not one of the samples."""
+    """A file in a folder of a folder, which is not a sample; empty if there is none."""
 
 
 @contextlib.contextmanager
 def skeleton(url: str, files: int) -> Iterator[Skeleton]:
-    """A temporary folder for ``url``. Where there are no containers, ``files`` files are copied, the others are empty.
+    """Context manager with a temporary copy of a part of ``url``. If there are no containers, ``files`` files are
+    copied, and the others are empty.
 
-    Raises SpecError where there is nothing, JobError where the store cannot be read.
+    Raises SpecError if there is no data, JobError if the store cannot be read.
     """
     store = Store(url)
     info = store.info()
@@ -51,20 +53,20 @@ def skeleton(url: str, files: int) -> Iterator[Skeleton]:
             yield Skeleton(root / name, (url,))
             return
         folders, names = store.folder()
-        if "manifest.json" in names:  # of an output of ours, and what lists its files
+        if "manifest.json" in names:  # an output of dali-run, with the lists of its files
             _copy(store, ["manifest.json", *(n for n in names if n.endswith(".jsonl"))], root)
         if "data.mdb" in names:
             _copy(store, ["data.mdb"], root)
             yield Skeleton(root, (url,))
             return
         for suffixes in CONTAINERS:
-            found = [n for n in (*folders, *names) if n.endswith(suffixes) and not n.startswith(".")]
-            if found:
-                first = sorted(found)[0]
+            containers = [n for n in (*folders, *names) if n.endswith(suffixes) and not n.startswith(".")]
+            if containers:
+                first = sorted(containers)[0]
                 inner = [f"{first}/data.mdb"] if first in folders else [first]
                 stem = first.removesuffix(".rec")
                 _copy(store, inner + [n for n in names if n == stem + ".idx" and suffixes == (".rec",)], root)
-                yield Skeleton(root, tuple(join(url, n) for n in sorted(found)))
+                yield Skeleton(root, tuple(join(url, n) for n in sorted(containers)))
                 return
         yield Skeleton(root, (), _copy_files(store, root, files))
 
@@ -84,9 +86,9 @@ def _copy_files(store: Store, root: Path, files: int) -> str:
 def _copy(store: Store, names: Sequence[str], root: Path) -> None:
     for name in names:
         if not (root / name).resolve().is_relative_to(root.resolve()):
-            raise JobError(f"{store.url} holds a file named {name!r}, which leads out of it")
+            raise JobError(f"{store.url} contains a file named {name!r}, which points outside of it")
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             store.get(name, str(root / name))
         except FileNotFoundError:
-            raise JobError(f"{store.url}/{name} is gone") from None
+            raise JobError(f"{store.url}/{name} no longer exists") from None

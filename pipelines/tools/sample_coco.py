@@ -1,4 +1,4 @@
-"""Sample data for detection and segmentation: pictures of discs, boxes and triangles, annotated as COCO does it
+"""Sample data for detection and segmentation: images of discs, boxes and triangles, with annotations in COCO's format
 (cocodataset.org, "Data format")."""
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 CATEGORIES = {1: "disc", 3: "box", 7: "triangle"}
-"""Names by id; ids have gaps, as COCO's have."""
+"""Category names by id; ids have gaps, as in COCO."""
 ANNOTATIONS = "instances.json"
 
 _F64 = NDArray[np.float64]
 
 
 def write_coco(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """Write ``count`` pictures and their annotations under ``folder``; how many there are of both. Every fifth picture
-    has an object that is given as run lengths, as crowds are."""
+    """Write ``count`` images and their annotations under ``folder``, and return both counts. Every fifth image has an
+    object in run-length encoding, as COCO uses for crowds."""
     (folder / "images").mkdir(parents=True)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -50,7 +50,7 @@ def write_coco(folder: Path, count: int, seed: int) -> dict[str, Any]:
 
 
 def _background(rng: Generator, width: int, height: int) -> Image.Image:
-    """A smooth change of colours, with grain."""
+    """Return a smooth color gradient with noise."""
     corners = Image.fromarray(rng.integers(40, 216, (2, 2, 3)).astype(np.uint8))
     smooth = np.asarray(corners.resize((width, height), Image.Resampling.BICUBIC), np.float32)
     grain = rng.normal(0, 4, (height, width, 1)).astype(np.float32)
@@ -58,7 +58,7 @@ def _background(rng: Generator, width: int, height: int) -> Image.Image:
 
 
 def _outline(rng: Generator, category: int, width: int, height: int) -> _F64:
-    """Corners [n, 2] of an object that lies inside of the picture."""
+    """Return the corners [n, 2] of an object inside the image."""
     size = rng.uniform(0.15, 0.5, 2) * (width, height)
     low = rng.uniform(0, 1, 2) * ((width, height) - size)
     if category == 1:
@@ -88,7 +88,7 @@ def _annotation(number: int, image: dict[str, Any], category: int, outline: _F64
 
 
 def _runs(mask: NDArray[np.bool_]) -> list[int]:
-    """Lengths of runs outside, inside, outside, ... column by column."""
+    """Return the lengths of runs outside, inside, outside, ... of the mask, column by column."""
     flat = np.concatenate([[False], mask.T.reshape(-1)])
     changes = np.flatnonzero(flat[1:] != flat[:-1])
     runs: list[int] = np.diff(np.concatenate([[0], changes, [mask.size]])).tolist()

@@ -1,8 +1,8 @@
-"""Sample data: photo-like JPEGs in class folders, the same training images as LMDB and as TFRecord files, annotated
-pictures (sample_coco.py), and sounds (sample_sounds.py).
+"""Sample data: photo-like JPEGs in class folders, the training images also as LMDB and TFRecord files, annotated images
+(sample_coco.py), and audio (sample_sounds.py). Used by `dali-run sample-data` and tests.
 
-Every kind of JPEG that a decoder must know is among them: three chroma samplings, gray, progressive and all eight
-EXIF orientations. The pictures are a function of (seed, number), so that tests and demos mean the same everywhere.
+The images cover all kinds of JPEG that a decoder must support: three chroma subsamplings, gray, progressive and all
+eight EXIF orientations. They depend only on (seed, number), so that tests and demos have the same data everywhere.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from .sample_sounds import SOUNDS, write_sounds
 CLASSES = ("landscape", "shapes", "text", "texture")
 """Class folders, in the order of their labels."""
 MARKER = "sample-data.json"
-"""Names what was made; its presence says that the folder is complete."""
+"""File with the parameters of the data; its presence means that the folder is complete."""
 
 LEAST = 2 * len(CLASSES)
-"""Pictures: of every class one to train on, and one to validate with."""
+"""Smallest number of images: for every class one for training and one for validation."""
 
 _VERSION = 3
 _SUBSAMPLING = ("4:2:0", "4:4:4", "4:2:2")
 _TFRECORD_SHARDS = 2
 _Array = NDArray[Any]
 
-# What an EXIF orientation asks a viewer to do, undone: applied to the upright picture before it is stored.
+# The inverse of the EXIF orientation, which is applied to the upright image before it is stored.
 _STORE_AS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -55,18 +55,18 @@ _ORIENTATION_TAG = 0x0112
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """How one sample is made and stored."""
+    """Parameters of one image and its file."""
 
     number: int
     label: int
     width: int
-    """Upright."""
+    """Width of the upright image, in pixels."""
     height: int
     subsampling: str
     gray: bool
     progressive: bool
     orientation: int
-    """EXIF, 1..8; 1 writes no tag."""
+    """EXIF orientation, 1 to 8; 1 writes no tag."""
     quality: int
 
     @property
@@ -77,35 +77,35 @@ class Picture:
 def make_sample_data(
     folder: Path, count: int = 96, seed: int = 0, progress: Callable[[int, int], None] = lambda *_: None
 ) -> dict[str, Any]:
-    """Write ``count`` pictures under ``folder``, a quarter of them for validation, but at least one of each class; what
-    was written, as plain data. ``progress`` gets the pictures that are drawn, and ``count``.
+    """Write ``count`` images under ``folder``, a quarter of them for validation, but at least one of each class. Return
+    a summary as data for JSON. ``progress`` is called with the number of finished images, and ``count``.
 
     ``train/<class>/*.jpg``, ``val/<class>/*.jpg``; ``lmdb`` (values: Caffe Datum, encoded) and
-    ``tfrecord/train-*.tfrecord`` (Example: image/encoded, image/class/label, ...) hold the training pictures. ``coco``
-    has others, a quarter of ``count``, with boxes, polygons and masks: ``images/*.jpg`` and ``instances.json``.
-    ``audio`` has as many sounds: ``<class>/*.wav`` and ``manifest.json``, as NVIDIA NeMo has it.
-    A folder that holds exactly this already is left as it is. Raises SpecError where it holds anything else, and for a
-    ``count`` below `LEAST`; JobError where nothing can be written.
+    ``tfrecord/train-*.tfrecord`` (Example: image/encoded, image/class/label, ...) contain the training images. ``coco``
+    has other images, a quarter of ``count``, with boxes, polygons and masks: ``images/*.jpg`` and ``instances.json``.
+    ``audio`` has as many recordings: ``<class>/*.wav`` and ``manifest.json`` in NVIDIA NeMo's format. A folder with
+    exactly this data is left unchanged. Raises SpecError if it contains anything else, and for a ``count`` below
+    `LEAST`; JobError if nothing can be written.
     """
     if count < LEAST:
         raise SpecError(
-            f"count must be at least {LEAST}, of each class one to train on and one to validate with, got {count}"
+            f"count must be at least {LEAST}, one image per class for training and one for validation, got {count}"
         )
-    wanted = {"version": _VERSION, "count": count, "seed": seed}
+    parameters = {"version": _VERSION, "count": count, "seed": seed}
     if (folder / MARKER).is_file():
-        made: dict[str, Any] = json.loads((folder / MARKER).read_text())
-        if {k: made.get(k) for k in wanted} == wanted:
-            return {**made, "already_there": True}
+        existing: dict[str, Any] = json.loads((folder / MARKER).read_text())
+        if {k: existing.get(k) for k in parameters} == parameters:
+            return {**existing, "already_there": True}
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SpecError(f"{folder} is there already and holds something else; name an empty or a new folder")
+        raise SpecError(f"{folder} already exists and contains other data; use an empty or a new folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Made beside it and renamed, so that an interrupted run leaves nothing that looks complete.
+        # Written next to it and renamed, so that an interrupted run leaves nothing that looks complete.
         work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as e:
-        raise JobError(f"{folder} cannot be made: {e.strerror}") from None
+        raise JobError(f"{folder} cannot be created: {e.strerror}") from None
     try:
-        summary = {**wanted, **_write(work, count, seed, progress)}
+        summary = {**parameters, **_write(work, count, seed, progress)}
         (work / MARKER).write_text(json.dumps(summary, indent=2) + "\n")
         work.chmod(0o755)
         if folder.exists():
@@ -131,7 +131,7 @@ def _write(root: Path, count: int, seed: int, progress: Callable[[int, int], Non
         progress(sum(splits.values()), count)
         if split == "train":
             training.append((picture, data))
-    training.sort(key=lambda item: item[0].name)  # as readers.file lists them
+    training.sort(key=lambda item: item[0].name)  # in the order in which readers.file lists them
     _write_lmdb(root / "lmdb", training)
     _write_tfrecord(root / "tfrecord", training)
     coco = write_coco(root / "coco", count // 4, seed)
@@ -146,18 +146,19 @@ def _write(root: Path, count: int, seed: int, progress: Callable[[int, int], Non
 
 
 def _validates(turn: int, count: int) -> bool:
-    """Every fourth turn of the classes is for validation; of fewer than four, the last whole one."""
+    """Return whether images of this turn through the classes are for validation: every fourth turn, or the last one of
+    fewer than four."""
     turns = count // len(CLASSES)
     return turn % 4 == 3 if turns >= 4 else turn == turns - 1
 
 
 def plan_pictures(count: int, seed: int) -> list[Picture]:
-    """Sizes and kinds of ``count`` pictures. Kinds are dealt out in turn: 96 hold all of them in each class."""
+    """Return sizes and kinds of ``count`` images. Kinds alternate: 96 images have all kinds in each class."""
     rng = np.random.default_rng((seed, 1))
     pictures = []
     for number in range(count):
         turn, label = divmod(number, len(CLASSES))
-        mix = turn + label  # so that no kind belongs to one class
+        mix = turn + label  # so that no kind is limited to one class
         long, short = sorted(rng.integers(200, 901, 2).tolist(), reverse=True)
         short = max(short, long * 2 // 5)
         landscape = rng.random() < 0.7
@@ -181,16 +182,16 @@ def plan_pictures(count: int, seed: int) -> list[Picture]:
 
 
 def draw(picture: Picture, seed: int) -> Image.Image:
-    """The upright RGB picture."""
+    """Return the upright RGB image."""
     rng = np.random.default_rng((seed, 2, picture.number))
     painter: Callable[[Generator, int, int], Image.Image] = (_landscape, _shapes, _text, _texture)[picture.label]
     image = painter(rng, picture.width, picture.height)
-    grain = rng.normal(0, 3, (picture.height, picture.width, 1)).astype(np.float32)  # as a sensor has it
+    grain = rng.normal(0, 3, (picture.height, picture.width, 1)).astype(np.float32)  # like the noise of a sensor
     return Image.fromarray((np.asarray(image, np.float32) + grain).clip(0, 255).astype(np.uint8))
 
 
 def encode(image: Image.Image, picture: Picture) -> bytes:
-    """The JPEG file of ``picture``."""
+    """Return the JPEG file of ``picture``."""
     extra: dict[str, Any] = {}
     if picture.orientation != 1:
         image = image.transpose(_STORE_AS[picture.orientation])
@@ -207,8 +208,8 @@ def encode(image: Image.Image, picture: Picture) -> bytes:
 
 
 def _noise(rng: Generator, width: int, height: int, octaves: Sequence[int], channels: int = 1) -> _Array:
-    """Smooth noise in -1..1, float32[height, width, channels]: random grids of ``octaves`` cells, blown up and added;
-    finer grids weigh less, as in photographs."""
+    """Return smooth noise in -1..1, float32[height, width, channels]: the sum of random grids of ``octaves`` cells,
+    enlarged; finer grids weigh less, as in photographs."""
     total = np.zeros((height, width, channels), np.float32)
     for cells in octaves:
         grid = rng.uniform(-1, 1, (cells, cells, channels)).astype(np.float32)
@@ -228,7 +229,7 @@ def _color(rng: Generator, low: int = 0, high: int = 256) -> tuple[int, int, int
 
 
 def _gradient(rng: Generator, width: int, height: int) -> _Array:
-    """A smooth change between two colours along a random direction, float32[height, width, 3]."""
+    """Return a gradient between two colors in a random direction, float32[height, width, 3]."""
     angle = rng.uniform(0, 2 * np.pi)
     x, y = np.linspace(-1, 1, width), np.linspace(-1, 1, height)
     t = (np.cos(angle) * x[None, :] + np.sin(angle) * y[:, None] + 1.5) / 3
@@ -238,7 +239,7 @@ def _gradient(rng: Generator, width: int, height: int) -> _Array:
 
 
 def _landscape(rng: Generator, width: int, height: int) -> Image.Image:
-    """A sky over two ranges of hills."""
+    """Draw a sky over two ranges of hills."""
     image = _gradient(rng, width, height) * 0.4 + np.array([90, 120, 160], np.float32)
     image += 25 * _noise(rng, width, height, (3, 7, 15))
     rows = np.arange(height)[:, None]
@@ -251,7 +252,7 @@ def _landscape(rng: Generator, width: int, height: int) -> Image.Image:
 
 
 def _shapes(rng: Generator, width: int, height: int) -> Image.Image:
-    """Discs, boxes and lines on a gradient."""
+    """Draw discs, boxes and lines on a gradient."""
     image = _to_image(_gradient(rng, width, height) + 10 * _noise(rng, width, height, (8, 30)))
     canvas = ImageDraw.Draw(image)
     for _ in range(int(rng.integers(8, 20))):
@@ -268,7 +269,7 @@ def _shapes(rng: Generator, width: int, height: int) -> Image.Image:
 
 
 def _text(rng: Generator, width: int, height: int) -> Image.Image:
-    """Lines of letters on paper: hard edges everywhere, the worst case for chroma subsampling."""
+    """Draw lines of letters on paper: hard edges everywhere, the worst case for chroma subsampling."""
     image = _to_image(225 + 15 * _noise(rng, width, height, (5, 60), 3))
     canvas = ImageDraw.Draw(image)
     line = int(rng.integers(14, 34))
@@ -280,7 +281,7 @@ def _text(rng: Generator, width: int, height: int) -> Image.Image:
 
 
 def _texture(rng: Generator, width: int, height: int) -> Image.Image:
-    """Coloured noise of all scales: leaves, gravel, cloth."""
+    """Draw colored noise of all scales, like leaves, gravel or cloth."""
     mean = np.array(_color(rng, 70, 190), np.float32)
     return _to_image(mean + 130 * _noise(rng, width, height, (4, 11, 37, 120), 3))
 
@@ -289,7 +290,7 @@ def _texture(rng: Generator, width: int, height: int) -> Image.Image:
 
 
 def _write_lmdb(folder: Path, pictures: Sequence[tuple[Picture, bytes]]) -> None:
-    """One record a picture: key ``<number>_<name>`` as Caffe's tools write it, value a Datum."""
+    """Write one record per image: key ``<number>_<name>`` as in Caffe's tools, value a Datum."""
     import lmdb
 
     size = sum(len(data) for _, data in pictures) * 2 + (4 << 20)
@@ -299,14 +300,14 @@ def _write_lmdb(folder: Path, pictures: Sequence[tuple[Picture, bytes]]) -> None
 
 
 def datum(data: bytes, picture: Picture) -> bytes:
-    """A Caffe Datum (caffe.proto: channels 1, height 2, width 3, data 4, label 5, encoded 7)."""
+    """Return a Caffe Datum (caffe.proto: channels 1, height 2, width 3, data 4, label 5, encoded 7)."""
     stored = _stored_size(picture)
     return b"".join((_int(1, 1 if picture.gray else 3), _int(2, stored[1]), _int(3, stored[0]), _bytes(4, data),
                      _int(5, picture.label), _int(7, 1)))  # fmt: skip
 
 
 def example(data: bytes, picture: Picture) -> bytes:
-    """A TensorFlow Example with the feature names of the field (image/encoded, image/class/label, ...)."""
+    """Return a TensorFlow Example with the usual feature names (image/encoded, image/class/label, ...)."""
     width, height = _stored_size(picture)
     texts = {"image/encoded": data, "image/format": b"JPEG", "image/filename": picture.name.encode(),
              "image/class/text": CLASSES[picture.label].encode()}  # fmt: skip
@@ -349,7 +350,7 @@ def _write_tfrecord(folder: Path, pictures: Sequence[tuple[Picture, bytes]]) -> 
 
 
 def _framed(records: Iterator[bytes]) -> Iterator[bytes]:
-    """TFRecord framing: length, its masked CRC-32C, data, its masked CRC-32C."""
+    """Yield records in TFRecord framing: length, its masked CRC-32C, data, its masked CRC-32C."""
     for record in records:
         length = struct.pack("<Q", len(record))
         yield length + _masked_crc(length) + record + _masked_crc(record)

@@ -1,4 +1,4 @@
-"""Sounds to try things on: WAV files in class folders, and the manifest that names them."""
+"""Sample audio: WAV files in class folders, and a manifest that lists them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _Array = NDArray[Any]
 
 
 def write_sounds(root: Path, count: int, seed: int) -> int:
-    """Write ``count`` sounds of one to three seconds, ``root/<class>/*.wav``, and ``root/manifest.json``, which names
-    each with a text as NVIDIA NeMo does; how many were written."""
+    """Write ``count`` recordings of one to three seconds, ``root/<class>/*.wav``, and ``root/manifest.json`` in NVIDIA
+    NeMo's format, with a text for each. Return their number."""
     lines = []
     for number in range(count):
         kind, rate = SOUNDS[number % len(SOUNDS)], _RATES[number // len(SOUNDS) % len(_RATES)]
@@ -39,7 +39,7 @@ def write_sounds(root: Path, count: int, seed: int) -> int:
 
 
 def sound(kind: str, rate: int, rng: Generator) -> _Array:
-    """A sound of one to three seconds, within [-0.9, 0.9]."""
+    """Return a recording of one to three seconds, within [-0.9, 0.9]."""
     t = np.arange(int(rate * rng.uniform(1, 3))) / rate
     pitch = float(rng.uniform(100, 400))
     if kind == "tone":
@@ -48,7 +48,7 @@ def sound(kind: str, rate: int, rng: Generator) -> _Array:
         signal = np.sin(2 * np.pi * (pitch * t + 300 * t**2))
     elif kind == "noise":
         signal = rng.standard_normal(len(t))
-    else:  # a buzz whose pitch and loudness change as syllables do
+    else:  # a buzz whose pitch and loudness change like those of syllables
         phase = 2 * np.pi * np.cumsum(pitch * (1 + 0.15 * np.sin(2 * np.pi * 1.7 * t))) / rate
         signal = sum((np.sin(k * phase) / k for k in range(1, 12)), np.zeros(len(t)))
         signal *= np.clip(np.sin(2 * np.pi * 3 * t), 0.02, 1)

@@ -1,1 +1,1 @@
-"""The output of commands with ``--json``: its types, by what they tell of, and the JSON Schema of each."""
+"""Output of commands with ``--json``: its types, by subject, and the JSON Schema of each."""

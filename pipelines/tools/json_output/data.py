@@ -1,4 +1,4 @@
-"""JSON of data sets and outputs: what is in them, and whether it is sound."""
+"""JSON about data sets and outputs: their contents, and whether they are valid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Record(TypedDict):
 
 
 class InspectedData(TypedDict):
-    """The first records of a data set."""
+    """The kind and the first records of a data set."""
 
     target: str
     kind: str
@@ -25,7 +25,7 @@ class InspectedData(TypedDict):
 
 
 class Damage(TypedDict):
-    """One thing that is wrong with an output."""
+    """One problem in an output."""
 
     file: str
     where: str
@@ -33,7 +33,7 @@ class Damage(TypedDict):
 
 
 class Verified(TypedDict):
-    """The findings of ``verify`` in an output."""
+    """The result of ``verify``."""
 
     sound: bool
     problems: list[Damage]
@@ -43,20 +43,20 @@ class Verified(TypedDict):
     bytes: int
     files: int
     hashed: int
-    """Files whose SHA-256 was compared."""
+    """Number of files whose SHA-256 was compared."""
     unchecked: list[str]
-    """Parts of the output that were not checked, with the reason."""
+    """Parts of the output that were not checked, with the reasons."""
 
 
 class Merged(TypedDict):
-    """An output of parts that is one now."""
+    """The output that ``merge`` made of the parts of a job."""
 
     path: str
     parts: int
 
 
 class Refused(TypedDict):
-    """A sample that does not decode, or (``kept``) only with damage."""
+    """A sample that does not decode, or (``kept``) decodes only in part."""
 
     key: str
     source: str
@@ -68,11 +68,12 @@ class Refused(TypedDict):
 
 
 class Measured(TypedDict):
-    """A data set in numbers, or what a spec makes of one.
+    """Statistics of a data set, or of the outputs of a spec.
 
-    ``fields`` (of a spec: ``outputs``) hold facts by what they are. Stored bytes: ``bytes``, ``sizes``, ``formats``.
-    Numbers: ``spread``, and of few integers ``classes`` and ``counts``. Arrays: ``extents``, and ``mean``, ``std``,
-    ``min`` and ``max`` of each channel. A spread is ``min``, ``p5``, ``median``, ``p95``, ``max`` and ``mean``.
+    ``fields`` (for a spec: ``outputs``) hold facts by kind. For stored bytes: ``bytes``, ``sizes``, ``formats``. For
+    numbers: ``spread``, and for a few different integers ``classes`` and ``counts``. For arrays: ``extents``, and
+    ``mean``, ``std``, ``min`` and ``max`` of each channel. A spread consists of ``min``, ``p5``, ``median``, ``p95``,
+    ``max`` and ``mean``.
     """
 
     target: str
@@ -93,14 +94,14 @@ class Measured(TypedDict):
 
 
 class CocoSample(TypedDict):
-    """The part of sample data with boxes and masks."""
+    """The images with boxes and masks in sample data."""
 
     images: int
     annotations: int
 
 
 class SamplePicture(TypedDict):
-    """One JPEG of sample data."""
+    """One JPEG in sample data."""
 
     name: str
     number: int
@@ -115,7 +116,7 @@ class SamplePicture(TypedDict):
 
 
 class Sampled(TypedDict):
-    """Sample data that was made, or (``already_there``) had been."""
+    """Sample data that was written, or (``already_there``) existed before."""
 
     version: int
     count: int

@@ -1,4 +1,4 @@
-"""JSON of jobs: how they ended, their reports, and how they are doing."""
+"""JSON about jobs: their end, their reports, and the state of running jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 
 class Operator(TypedDict):
-    """One operator in a run."""
+    """Statistics of one operator in a run."""
 
     name: str
     op: str
@@ -35,16 +35,16 @@ class Stage(TypedDict):
     waiting_for_input_seconds: float
     blocked_on_output_seconds: float
     worker_seconds: NotRequired[float]
-    """Seconds of worker threads in the stage, added over threads."""
+    """Seconds of worker threads in the stage, summed over threads."""
     processor_seconds: NotRequired[float]
-    """Seconds in which these were on processors."""
+    """Seconds during which these threads ran on cores."""
     core_wait_seconds: NotRequired[float]
-    """Seconds in which these were ready, and all cores had other threads. In the rest of ``worker_seconds`` they waited
-    for something else, for Python's lock above all."""
+    """Seconds during which these threads were ready, but all cores ran other threads. For the rest of
+    ``worker_seconds`` they waited for something else, mostly for Python's lock."""
 
 
 class Queue(TypedDict):
-    """One queue between stages."""
+    """One queue between two stages."""
 
     name: str
     depth: int
@@ -55,14 +55,15 @@ class Queue(TypedDict):
 
 
 class DecoderTimes(TypedDict):
-    """The costs of one decoder: seconds of CPU threads, and those that batches on their way to a GPU waited for it."""
+    """Costs of one decoder: seconds of CPU threads, and seconds for which batches on their way to a GPU waited for
+    it."""
 
     busy_seconds: float
     waited_seconds: float
 
 
 class Bottleneck(TypedDict):
-    """The part that held the run back."""
+    """The part that limited the speed of the run."""
 
     what: str
     share: float
@@ -71,14 +72,14 @@ class Bottleneck(TypedDict):
 
 
 class QueueOverTime(TypedDict):
-    """How many batches were in a queue, row by row."""
+    """Number of batches in a queue, row by row."""
 
     depth: int
     fill: list[int]
 
 
 class OverTime(TypedDict):
-    """A run over time, as columns of at most 241 rows. Counts and seconds add up from the start."""
+    """A run over time, as columns of at most 241 rows. Counts and seconds are totals since the start."""
 
     seconds: list[float]
     samples: list[int]
@@ -90,11 +91,11 @@ class OverTime(TypedDict):
     memory: dict[str, list[int]]
     gpu_busy_seconds: NotRequired[list[float]]
     workers: NotRequired[dict[str, list[int]]]
-    """Samples of each worker of several; of more than 64, of each machine."""
+    """Samples of each worker, if there are several; for more than 64 workers, of each machine."""
 
 
 class Machine(TypedDict):
-    """The machine that something ran on, and when."""
+    """The machine of a measurement, and its time."""
 
     time: str
     cpu: str
@@ -110,7 +111,7 @@ class Machine(TypedDict):
 
 
 class Shares(TypedDict):
-    """Shares of a worker's time in which a stage was busy, waited for input, and was blocked."""
+    """Shares of a worker's time in which a stage was busy, waited for input, or was blocked on output."""
 
     busy: float
     waiting_for_input: float
@@ -118,7 +119,7 @@ class Shares(TypedDict):
 
 
 class Worker(TypedDict):
-    """One of several workers of a run. ``ended`` says why it did not work to the end."""
+    """One of several workers of a run. ``ended`` is the reason if it ended before the job."""
 
     name: str
     node: str
@@ -144,7 +145,7 @@ class Node(TypedDict):
 
 
 class Command(TypedDict):
-    """The start of a job: ``spec`` is a path, or the spec itself where no file holds it; ``on`` names its
+    """The command that started a job: ``spec`` is a path, or the spec itself if it is not in a file; ``on`` names the
     workers."""
 
     spec: str | dict[str, Any]
@@ -154,16 +155,16 @@ class Command(TypedDict):
 
 
 class CudaKernels(TypedDict):
-    """Where the CUDA kernels of a run, and of those before it in the process, came from."""
+    """Origin of the CUDA kernels of a run, including earlier runs in the same process."""
 
     images: int
-    """Modules that were loaded from the wheel's images."""
+    """Number of modules loaded from the wheel's images."""
     nvrtc: dict[str, float]
-    """Kernels without an image, and the seconds that NVRTC took for them, or CuPy to load what it had kept."""
+    """Kernels without an image, with the seconds for which NVRTC compiled them or CuPy loaded them from its cache."""
 
 
 class Report(TypedDict):
-    """report.json: what a run did and cost."""
+    """The contents of report.json: results and costs of a run."""
 
     schema_version: int
     name: NotRequired[str]
@@ -171,7 +172,7 @@ class Report(TypedDict):
     threads: int
     seconds: float
     processor_seconds: NotRequired[float]
-    """Seconds of processors that the process took."""
+    """Processor seconds of the process."""
     samples: dict[str, int]
     samples_per_second: float | None
     operators: list[Operator]
@@ -204,11 +205,11 @@ class Report(TypedDict):
 
 
 class Nothing(TypedDict):
-    """An empty object: there is nothing to report."""
+    """An empty object, if there is nothing to report."""
 
 
 class Finished(TypedDict):
-    """How a job ended. Before there is anything to report, ``report`` is empty and ``path`` null."""
+    """The end of a job. If nothing was done, ``report`` is empty and ``path`` null."""
 
     exit_code: int
     message: str
@@ -217,7 +218,7 @@ class Finished(TypedDict):
 
 
 class LiveOperator(TypedDict):
-    """One operator of a job at work: the share of the last seconds in which it was busy."""
+    """One operator of a running job, with the share of the last seconds in which it was busy."""
 
     name: str
     runs_on: Literal["cpu", "mixed", "gpu"]
@@ -225,7 +226,7 @@ class LiveOperator(TypedDict):
 
 
 class LiveQueue(TypedDict):
-    """One queue between stages, and how many batches are in it."""
+    """One queue between two stages, with the number of batches in it."""
 
     name: str
     depth: int
@@ -233,7 +234,7 @@ class LiveQueue(TypedDict):
 
 
 class Live(TypedDict):
-    """A job at work: rates and loads are of the last seconds. While it is prepared there are no counts."""
+    """A running job; rates and loads refer to the last seconds. There are no counts while the job is being prepared."""
 
     schema_version: int
     output: str

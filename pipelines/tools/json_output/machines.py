@@ -1,4 +1,4 @@
-"""JSON of machines: what one can do, and how fast a spec runs on it."""
+"""JSON about machines: their abilities, and the speed of specs on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .jobs import Machine, Report
 
 
 class Finding(TypedDict):
-    """One thing that the doctor looked at."""
+    """One result of the doctor's examination."""
 
     area: str
     what: str
@@ -18,7 +18,7 @@ class Finding(TypedDict):
 
 
 class Diagnosis(TypedDict):
-    """The abilities of this machine."""
+    """All results of ``doctor``."""
 
     version: str
     findings: list[Finding]
@@ -26,7 +26,7 @@ class Diagnosis(TypedDict):
 
 
 class Speed(TypedDict):
-    """A rate of several turns."""
+    """A rate, measured in several turns."""
 
     median: float
     min: float
@@ -35,8 +35,8 @@ class Speed(TypedDict):
 
 
 class Result(TypedDict):
-    """One setting of a bench. One that did not run has ``error``, or ``refused`` where a peer cannot do it, and no
-    rates."""
+    """One setting of a bench. A setting that did not run has no rates, but ``error``, or ``refused`` if a peer does not
+    support it."""
 
     setting: str
     engine: str
@@ -50,7 +50,7 @@ class Result(TypedDict):
 
 
 class Baseline(TypedDict):
-    """The bench that another was compared with; ``other_machine`` says in what that one's machine differed."""
+    """The earlier bench of a comparison; ``other_machine`` lists the differences between the machines."""
 
     time: str | None
     other_machine: list[str]
@@ -58,7 +58,7 @@ class Baseline(TypedDict):
 
 
 class Benched(TypedDict):
-    """The results of a bench, as ``--report FILE`` writes them and ``--baseline FILE`` reads them."""
+    """The results of a bench, as ``--report FILE`` writes and ``--baseline FILE`` reads them."""
 
     schema_version: int
     kind: str
@@ -77,7 +77,7 @@ class Benched(TypedDict):
 
 
 class Loops(TypedDict):
-    """Loops for the CPU that were compiled ahead."""
+    """CPU loops that were compiled in advance."""
 
     needed: int
     ready: int
@@ -86,7 +86,7 @@ class Loops(TypedDict):
 
 
 class LoadedKernels(TypedDict):
-    """CUDA kernels that were loaded; ``why`` says why none were."""
+    """CUDA kernels that were loaded in advance; ``why`` is the reason if there are none."""
 
     listed: int
     loaded: int
@@ -95,7 +95,8 @@ class LoadedKernels(TypedDict):
 
 
 class Warmed(TypedDict):
-    """The loops and kernels that were compiled ahead; of a spec, whether its job could be begun (``rehearsed``)."""
+    """Loops and kernels that were compiled in advance. ``rehearsed`` says whether the job of the spec could be
+    started."""
 
     folder: str
     loops: Loops
@@ -106,14 +107,14 @@ class Warmed(TypedDict):
 
 
 class Setting(TypedDict):
-    """Settings, and how fast a spec ran with them."""
+    """Settings, with the speed of a spec under them."""
 
     settings: dict[str, Any]
     samples_per_second: float
 
 
 class Tuned(TypedDict):
-    """The fastest settings."""
+    """The fastest settings, and the other settings that were tried."""
 
     settings: dict[str, Any]
     samples_per_second: float

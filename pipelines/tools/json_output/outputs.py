@@ -1,6 +1,7 @@
-"""The output of commands with ``--json``, declared once: JSON Schema, documentation and tests follow from it.
+"""Output types of all commands with ``--json``, declared once: JSON Schema, documentation and tests are derived from
+them.
 
-Fields may be added at any time; those that are here stay, with their types.
+Fields may be added at any time; existing fields keep their names and types.
 """
 
 from __future__ import annotations
@@ -39,4 +40,4 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "sample-data": ("sample-data", Sampled),
     "report": ("report.json", Report),
 }
-"""Types of the printed objects, by the name for `output_schema`: the command."""
+"""(title, type) of the printed object, by the command's name for `output_schema`."""

@@ -1,4 +1,4 @@
-"""JSON Schema and documentation of what `OUTPUTS` declares."""
+"""JSON Schema and documentation of the types in `OUTPUTS`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def output_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of one of `OUTPUTS`. Raises SpecError with the nearest names."""
+    """Return the JSON Schema of one of `OUTPUTS`. Raises SpecError with the nearest names."""
     if name not in OUTPUTS:
         raise SpecError(f"there is no schema {name!r}{nearest(name, OUTPUTS)} (known: spec, {', '.join(OUTPUTS)})")
     command, declared = OUTPUTS[name]
@@ -26,19 +26,19 @@ _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", types
 
 
 def _schema(declared: Any) -> dict[str, Any]:
-    origin, given = get_origin(declared), get_args(declared)
+    origin, arguments = get_origin(declared), get_args(declared)
     if declared is Any:
         return {}
     if declared in _PLAIN:
         return {"type": _PLAIN[declared]}
     if origin is Literal:
-        return {"enum": list(given)}
+        return {"enum": list(arguments)}
     if origin in (types.UnionType, typing.Union):
-        return {"anyOf": [_schema(x) for x in given]}
+        return {"anyOf": [_schema(x) for x in arguments]}
     if origin is list:
-        return {"type": "array", "items": _schema(given[0])}
+        return {"type": "array", "items": _schema(arguments[0])}
     if origin is dict:
-        return {"type": "object", "additionalProperties": _schema(given[1])}
+        return {"type": "object", "additionalProperties": _schema(arguments[1])}
     if typing.is_typeddict(declared):
         text = (declared.__doc__ or "").split("\n\n")[0]
         return {
@@ -51,20 +51,21 @@ def _schema(declared: Any) -> dict[str, Any]:
 
 
 def _required(declared: Any) -> set[str]:
-    """Fields that are always there. (`__required_keys__` does not see NotRequired in annotations that are text.)"""
+    """Return the names of the required fields. (`__required_keys__` does not recognize NotRequired in annotations that
+    are text.)"""
     hints = get_type_hints(declared, include_extras=True)
     return {name for name, tp in hints.items() if get_origin(tp) is not NotRequired}
 
 
 def as_page() -> str:
-    """docs/json.md."""
+    """Return the text of docs/json.md."""
     lines = [
         "# JSON for programs",
         "",
-        "Commands print JSON with `--json`: on stdout, and nothing else there. Lines for people stay on stderr; exit",
+        "Commands print JSON with `--json`: on stdout, and nothing else there. Messages for people go to stderr; exit",
         "codes are the same. Fields may be added at any time; those below stay. `dali-run schema --of run` prints the",
-        "JSON Schema of what `run --json` prints; the names are those in the first column. What ends any command",
-        "before it has a result is printed as [Finished](#finished), with an empty report.",
+        "JSON Schema of what `run --json` prints; the names for `--of` are in the first column. An error that ends a",
+        "command before it has a result is printed as [Finished](#finished), with an empty report.",
         "",
         "```sh",
         "dali-run schema --of validate",
@@ -88,12 +89,12 @@ def as_page() -> str:
 
 
 def _declared() -> list[Any]:
-    """Every TypedDict, each once, in the order in which they are first named."""
-    found: dict[Any, None] = {}
+    """Return every TypedDict once, in the order of first use."""
+    types_found: dict[Any, None] = {}
 
     def visit(declared: Any) -> None:
-        if typing.is_typeddict(declared) and declared not in found:
-            found[declared] = None
+        if typing.is_typeddict(declared) and declared not in types_found:
+            types_found[declared] = None
             for tp in get_type_hints(declared).values():
                 visit(tp)
         for inner in get_args(declared):
@@ -101,19 +102,19 @@ def _declared() -> list[Any]:
 
     for _, declared in OUTPUTS.values():
         visit(declared)
-    return list(found)
+    return list(types_found)
 
 
 def _words(declared: Any) -> str:
-    origin, given = get_origin(declared), get_args(declared)
+    origin, arguments = get_origin(declared), get_args(declared)
     if origin is list:
-        return f"list of {_words(given[0])}"
+        return f"list of {_words(arguments[0])}"
     if origin is dict:
-        return f"object of {_words(given[1])}"
+        return f"object of {_words(arguments[1])}"
     if origin is Literal:
-        return " or ".join(f"`{x}`" for x in given)
+        return " or ".join(f"`{x}`" for x in arguments)
     if origin in (types.UnionType, typing.Union):
-        return " or ".join(_words(x) for x in given)
+        return " or ".join(_words(x) for x in arguments)
     if typing.is_typeddict(declared):
         return f"[{declared.__name__}](#{declared.__name__.lower()})"
     words: Mapping[Any, str] = {Any: "anything", str: "text", int: "integer", float: "number", bool: "boolean"}

@@ -1,4 +1,4 @@
-"""JSON of specs: whether they are right, what they would do, and what they are made of."""
+"""JSON about specs: their validity, their plans, and the outputs of their operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 
 class Place(TypedDict):
-    """One problem of a spec, and where it stands."""
+    """One problem of a spec, with its position."""
 
     file: NotRequired[str]
     line: NotRequired[int]
@@ -15,7 +15,7 @@ class Place(TypedDict):
 
 
 class Checked(TypedDict):
-    """One spec that was checked."""
+    """One checked spec."""
 
     file: str
     problems: list[Place]
@@ -24,8 +24,8 @@ class Checked(TypedDict):
 
 
 class Forecast(TypedDict):
-    """How large a job is; null is unknown, and ``why`` says the reason. Rates, ``bytes`` and ``seconds`` need
-    ``plan --measure``."""
+    """The size of a job; null if unknown, with the reason in ``why``. Rates, ``bytes`` and ``seconds`` require ``plan
+    --measure``."""
 
     samples: int | None
     why: str
@@ -39,7 +39,7 @@ class Forecast(TypedDict):
 
 
 class OnMachines(TypedDict):
-    """The time of a job on several machines (``plan --nodes``), each as fast as this one was when it was measured."""
+    """The duration of a job on several machines (``plan --nodes``), each as fast as the measured one."""
 
     nodes: int
     gpus: int
@@ -56,7 +56,7 @@ class OnMachines(TypedDict):
 
 
 class PlannedStage(TypedDict):
-    """Operators that will run together."""
+    """Operators that run together."""
 
     id: str
     kind: str
@@ -64,9 +64,9 @@ class PlannedStage(TypedDict):
 
 
 class PlannedOperator(TypedDict):
-    """One operator of a plan. ``stage`` is a number in ``stages``; ``inputs`` and ``arguments`` name results of others;
-    ``outputs`` are types, shapes and layouts. ``parity`` names a library that it follows instead of DALI, ``decoders``
-    says what decodes for a GPU."""
+    """One operator of a plan. ``stage`` is an index into ``stages``; ``inputs`` and ``arguments`` name results of other
+    operators; ``outputs`` are types, shapes and layouts. ``parity`` names a library whose results it reproduces instead
+    of DALI's, ``decoders`` the decoders for a GPU."""
 
     name: str
     op: str
@@ -80,18 +80,18 @@ class PlannedOperator(TypedDict):
 
 
 PlannedOutput = TypedDict("PlannedOutput", {"from": str, "spec": str})
-PlannedOutput.__doc__ = """One output: the result it is, and its type, shape and layout."""
+PlannedOutput.__doc__ = """One output: the result that it consists of, and its type, shape and layout."""
 
 
 class ShardSize(TypedDict):
-    """The most that a shard may hold."""
+    """Limits for the size of a shard."""
 
     samples: int | None
     bytes: int | None
 
 
 class PlannedWrite(TypedDict):
-    """The output of a job: ``fields`` says how each is stored."""
+    """The output of a job: ``fields`` is the encoding of each field."""
 
     writer: str
     path: str
@@ -100,15 +100,15 @@ class PlannedWrite(TypedDict):
 
 
 class Isolation(TypedDict):
-    """Decoders in processes of their own: when, and after how many seconds one is given up."""
+    """Isolation of decoders in separate processes: for which decoders, and their timeout in seconds."""
 
     mode: str
     timeout: float
 
 
 class Planned(TypedDict):
-    """The plan and the forecast of a job. ``upload`` says how records of containers come to a GPU, ``memory`` the
-    budgets: bytes, or a share of what is free."""
+    """The plan and the size of a job. ``upload`` is the method by which records of containers reach a GPU, ``memory``
+    the budgets: bytes, or a share of the free memory."""
 
     name: str
     device: str
@@ -129,8 +129,8 @@ class Planned(TypedDict):
 
 
 class Apart(TypedDict):
-    """How far the results of one operator are apart in two runs (``--against``), over the values of samples that have
-    the same shape in both."""
+    """Differences between the results of one operator in two runs (``--against``), for samples with equal shapes in
+    both."""
 
     samples: int
     other_shape: int
@@ -140,7 +140,7 @@ class Apart(TypedDict):
 
 
 class Intermediate(TypedDict):
-    """The results of one operator for the samples that were inspected."""
+    """The outputs of one operator for the inspected samples."""
 
     name: str
     samples: int
@@ -193,7 +193,7 @@ class Described(TypedDict):
 
 
 class Alike(TypedDict):
-    """Steps that do what another library's transform does."""
+    """Steps that are equivalent to another library's transform."""
 
     name: str
     steps: list[str]
@@ -202,7 +202,7 @@ class Alike(TypedDict):
 
 
 class Begun(TypedDict):
-    """A spec that was written for a data set."""
+    """A spec that ``init`` wrote for a data set."""
 
     spec: str
     files: list[str]
@@ -212,7 +212,7 @@ class Begun(TypedDict):
 
 
 class PortFinding(TypedDict):
-    """One place in a program for DALI."""
+    """One finding in a program for DALI."""
 
     line: int
     column: int
@@ -221,7 +221,7 @@ class PortFinding(TypedDict):
 
 
 class Ported(TypedDict):
-    """One program for DALI."""
+    """The findings in one program for DALI."""
 
     path: str
     runs: bool
@@ -230,7 +230,7 @@ class Ported(TypedDict):
 
 
 class Shipped(TypedDict):
-    """A spec that comes with dali-run."""
+    """A spec that is part of dali-run."""
 
     name: str
     path: str
@@ -238,7 +238,7 @@ class Shipped(TypedDict):
 
 
 class ShippedText(TypedDict):
-    """A spec that comes with dali-run, and its text."""
+    """A spec that is part of dali-run, with its text."""
 
     name: str
     path: str
@@ -246,7 +246,7 @@ class ShippedText(TypedDict):
 
 
 class Served(TypedDict):
-    """A model for Triton that was written."""
+    """A model for Triton that ``serve-model`` wrote."""
 
     name: str
     files: list[str]

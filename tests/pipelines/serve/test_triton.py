@@ -122,7 +122,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no input": ({}, "the request has none"),
     "no samples": ({"jpegs": np.zeros((0, 9), np.uint8)}, "1 to 4 samples, got 0"),
     "too many samples": ({"jpegs": np.zeros((5, 9), np.uint8)}, "1 to 4 samples, got 5"),
-    "objects": ({"jpegs": np.array([["text"]], np.object_)}, "strings of bytes"),
+    "objects": ({"jpegs": np.array([["text"]], np.object_)}, "byte strings"),
 }
 
 
@@ -278,11 +278,11 @@ def test_a_serialized_pipeline_of_dali(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "nothing to feed": ("  - {op: constant, idata: [1], out: x}\noutputs: {y: x}", "nothing can be sent"),
+    "nothing to feed": ("  - {op: constant, idata: [1], out: x}\noutputs: {y: x}", "has no inputs"),
     "an input of no type": ("  - {op: external_source, out: x}\n  - {op: cast, in: x, dtype: FLOAT, out: y}\n"
                             "outputs: {y: y}", "needs dtype= and ndim="),
-    "an output of no type": ("  - {op: readers.numpy, files: [a.npy], out: x}\noutputs: {y: x}", "not known"),
-    "an output that is an input": ("  - {op: readers.file, file_root: a, out: [x, y]}\noutputs: {y: y}", "two names"),
+    "an output of no type": ("  - {op: readers.numpy, files: [a.npy], out: x}\noutputs: {y: x}", "is unknown"),
+    "an output that is an input": ("  - {op: readers.file, file_root: a, out: [x, y]}\noutputs: {y: y}", "different names"),
 }  # fmt: skip
 
 

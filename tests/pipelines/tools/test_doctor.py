@@ -178,7 +178,7 @@ def test_the_flow_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     with faked_engine() as engine:
         sys.modules["cupy"].__version__ = "14"  # type: ignore[attr-defined]
         found = findings("gpu")["optical flow engine"]
-        assert (found["status"], found["value"]) == ("ok", "output_grid 1, 2, 4, pictures of 16 x 32 to 8192 x 8192")
+        assert (found["status"], found["value"]) == ("ok", "output_grid 1, 2, 4, images of 16 x 32 to 8192 x 8192")
         nvofa.forget()
         engine.fail("create", 1)
         found = findings("gpu")["optical flow engine"]

@@ -166,10 +166,10 @@ def test_a_folder_in_use_is_refused_and_the_same_request_costs_nothing(folder: P
     before = digests(folder)
     assert make_sample_data(folder, COUNT, seed=3)["already_there"]
     assert digests(folder) == before
-    with pytest.raises(SpecError, match="something else"):
+    with pytest.raises(SpecError, match="contains other data"):
         make_sample_data(folder, COUNT + 1, seed=3)
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(SpecError, match="something else"):
+    with pytest.raises(SpecError, match="contains other data"):
         make_sample_data(tmp_path, 8)
     with pytest.raises(SpecError, match="at least 8"):
         make_sample_data(tmp_path / "none", 7)
@@ -188,7 +188,7 @@ def test_few_pictures_fill_every_folder(count: int, tmp_path: Path) -> None:
 
 
 def test_where_nothing_can_be_written_the_folder_is_named() -> None:
-    with pytest.raises(JobError, match=r"^/proc/here cannot be made: "):
+    with pytest.raises(JobError, match=r"^/proc/here cannot be created: "):
         make_sample_data(Path("/proc/here"), 8)
 
 
