@@ -21,7 +21,7 @@ from ..engine.engine import Request
 from ..engine.inputs import JobFeed
 from ..engine.nodes.node_pass import Env, NodePass
 from ..engine.nodes.run_nodes import run_nodes
-from ..show.html import Reject, Sample, Seen
+from ..show.html import Reject, ReportSamples, Sample
 from ..show.pictures import as_picture
 from ..tools.thumbnails import thumbnail, thumbnails
 from ..wording import size
@@ -93,7 +93,7 @@ class Look:
                     if data.ndim == 1 and data.size <= _LARGEST and _format(data.tobytes()):
                         self.inputs.setdefault(place, data.tobytes())
 
-    def seen(self) -> Seen:
+    def seen(self) -> ReportSamples:
         """All of it for a page."""
         encoded = {(-1, place): data for place, data in self.inputs.items()}
         for k, one in enumerate(self.kept):
@@ -109,7 +109,7 @@ class Look:
                 samples.append(Sample(one.key, before, pictures))
         rejects = [Reject(row.key, row.operator, row.code, row.message, small.get((-1, place)))
                    for place, row in self.rejects]  # fmt: skip
-        return Seen(samples, rejects, self.more_rejects)
+        return ReportSamples(samples, rejects, self.more_rejects)
 
 
 def _format(data: bytes) -> str:

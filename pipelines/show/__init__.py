@@ -1,1 +1,1 @@
-"""Tables for the terminal and HTML pages."""
+"""Display of results: tables for the terminal, HTML pages, and views for notebooks."""

@@ -1,4 +1,4 @@
-"""Statistics of a data set as tables."""
+"""Tables for the terminal with the statistics of a data set, for `dali-run stats`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _COLUMNS = ("", "least", "5 %", "median", "95 %", "most", "mean")
 _KEYS = ("min", "p5", "median", "p95", "max", "mean")
 
 
-def stats_view(found: Mapping[str, Any]) -> RenderableType:
-    """All that `data_stats` and `spec_stats` found, on about a screen."""
-    parts: list[RenderableType] = [_headline(found)]
+def stats_view(stats: Mapping[str, Any]) -> RenderableType:
+    """Return the results of `data_stats` or `spec_stats` as about one screen of text and tables."""
+    parts: list[RenderableType] = [_headline(stats)]
     spreads: list[Sequence[str]] = []
     lines: list[str] = []
-    for name, facts in (found.get("fields") or found.get("outputs") or {}).items():
+    for name, facts in (stats.get("fields") or stats.get("outputs") or {}).items():
         if facts["what"] == "bytes":
             spreads.append(_spread(f"{name}: bytes", facts["sizes"], size))
             formats = ", ".join(f"{n:,} {kind}" for kind, n in facts["formats"].items())
@@ -33,25 +33,25 @@ def stats_view(found: Mapping[str, Any]) -> RenderableType:
         else:
             lines += _arrays(name, facts)
             spreads += [_spread(f"{name}: axis {k}", axis) for k, axis in enumerate(facts["extents"])]
-    images, sounds = found.get("images"), found.get("sounds")
+    images, sounds = stats.get("images"), stats.get("sounds")
     if images:
         spreads += [_spread(key, images[key]) for key in ("width", "height", "shorter", "longer", "pixels")]
         lines.append(f"mean of R, G, B: {_numbers(images['mean'])}; deviation: {_numbers(images['std'])} (of 0 to 1)")
     if sounds:
         spreads.append(_spread("seconds", sounds["seconds"], lambda v: f"{v:.2f}"))
         rates = ", ".join(f"{n:,} of {r} Hz" for r, n in sounds["sample_rates"].items())
-        lines.append(f"{duration(sounds['total_seconds'])} of sound; {rates}")
+        lines.append(f"{duration(sounds['total_seconds'])} of audio; {rates}")
     if rows := [row for row in spreads if row]:
         parts += [Text(), table(_COLUMNS, rows, numbers=_COLUMNS[1:], dispensable=("5 %", "95 %", "mean"))]
     parts += [Text(), *map(Text, lines)] if lines else []
-    return Group(*parts, *_damaged(found))
+    return Group(*parts, *_damaged(stats))
 
 
-def _headline(found: Mapping[str, Any]) -> Text:
-    line = Text(str(found["target"]), "bold")
-    how = ", chosen at random" if found["chosen_at_random"] and found["kind"] != "spec" else ""
-    line.append(f": {found['kind']}, {count(found['samples'], 'sample')}{how}", "default")
-    line.append(f", in {duration(found['seconds'])} ({rate(found['samples_per_second'])})", "dim")
+def _headline(stats: Mapping[str, Any]) -> Text:
+    line = Text(str(stats["target"]), "bold")
+    how = ", chosen at random" if stats["chosen_at_random"] and stats["kind"] != "spec" else ""
+    line.append(f": {stats['kind']}, {count(stats['samples'], 'sample')}{how}", "default")
+    line.append(f", in {duration(stats['seconds'])} ({rate(stats['samples_per_second'])})", "dim")
     return line
 
 
@@ -65,11 +65,11 @@ def _spread(name: str, facts: Mapping[str, float] | None, shown: Any = None) -> 
 def _classes(name: str, facts: Mapping[str, Any]) -> str:
     counts: Mapping[int, int] = facts["counts"]
     names = facts.get("names") or {}
-    most = sorted(counts, key=lambda k: -counts[k])
-    named = [f"{names.get(k) or k} ({counts[k]:,})" for k in most[:_MOST_CLASSES]]
+    by_frequency = sorted(counts, key=lambda k: -counts[k])
+    named = [f"{names.get(k) or k} ({counts[k]:,})" for k in by_frequency[:_MOST_CLASSES]]
     more = f", and {len(counts) - _MOST_CLASSES:,} more" if len(counts) > _MOST_CLASSES else ""
-    few, many = facts["fewest"], facts["most"]
-    each = f"{few:,} to {many:,} times" if few != many else "once" if few == 1 else f"{few:,} times"
+    fewest, most = facts["fewest"], facts["most"]
+    each = f"{fewest:,} to {most:,} times" if fewest != most else "once" if fewest == 1 else f"{fewest:,} times"
     return f"{name}: {count(len(counts), 'value')}, {each} each: {', '.join(named)}{more}"
 
 
@@ -85,14 +85,14 @@ def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{v:.4g}" for v in values)
 
 
-def _damaged(found: Mapping[str, Any]) -> list[RenderableType]:
-    if not found["rejects"]:
+def _damaged(stats: Mapping[str, Any]) -> list[RenderableType]:
+    if not stats["rejects"]:
         return [Text("\nEverything decodes", "green")]
-    causes = ", ".join(f"{n:,} {code}" for code, n in found["codes"].items())
-    rows = [[r["key"], r["code"], r["message"]] for r in found["rejects"][:_MOST_REJECTS]]
-    more = len(found["rejects"]) - len(rows)
+    causes = ", ".join(f"{n:,} {code}" for code, n in stats["codes"].items())
+    rows = [[r["key"], r["code"], r["message"]] for r in stats["rejects"][:_MOST_REJECTS]]
+    more = len(stats["rejects"]) - len(rows)
     parts: list[RenderableType] = [
-        Text(f"\n{count(found['corrupt'], 'sample')} cannot be used: {causes}", "yellow"),
+        Text(f"\n{count(stats['corrupt'], 'sample')} cannot be used: {causes}", "yellow"),
         table(("sample", "why", "meaning"), rows),
     ]
     return [*parts, Text(f"and {more:,} more (--json has all)")] if more else parts

@@ -1,4 +1,4 @@
-"""The report of a run as a page: how fast, what held it back, over time, and what went in and came out."""
+"""The HTML report of a run: speed, bottleneck, course over time, and samples before and after."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .page import Section, facts, lead, listing, page, picture, table, table_of,
 from .plots import MOST_LINES, bars, growth, over_time, plot, rates, thinned
 
 _MOST_WORKERS = 100
-"""Workers that are listed."""
+"""Largest number of workers in the report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample before and after, as small JPEGs."""
+    """One sample before and after the run, as small JPEGs."""
 
     key: str
     before: bytes | None
     after: Sequence[tuple[str, str, bytes]]
-    """Field, what it is, and its picture."""
+    """For each field: name, description, and JPEG."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """One sample that was refused."""
+    """One rejected sample."""
 
     key: str
     operator: str
@@ -36,18 +36,18 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The samples that a page shows."""
+class ReportSamples:
+    """The samples in a report."""
 
     samples: Sequence[Sample] = ()
     rejects: Sequence[Reject] = ()
     more_rejects: int = 0
-    """Rejects that are not among them."""
+    """Number of further rejects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a run came to be."""
+    """The command and spec of a run."""
 
     command: str = ""
     spec: str = ""
@@ -55,9 +55,9 @@ class Origin:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
-def html_report(report: Mapping[str, Any], seen: Seen | None = None, origin: Origin | None = None) -> str:
-    """The page of a report.json; with pictures where there are any."""
-    seen, origin = seen or Seen(), origin or Origin()
+def html_report(report: Mapping[str, Any], seen: ReportSamples | None = None, origin: Origin | None = None) -> str:
+    """Return the HTML page for a report.json, with images if ``seen`` has any."""
+    seen, origin = seen or ReportSamples(), origin or Origin()
     samples = report["samples"]
     figures = [
         ("samples read", f"{samples.get('read', 0):,}"), ("time", duration(report["seconds"])),
@@ -71,7 +71,7 @@ def html_report(report: Mapping[str, Any], seen: Seen | None = None, origin: Ori
         figures.append(("kept their bytes", f"{samples['kept']:,}"))
     if report.get("compiling_seconds", 0) >= 1:
         figures.append(("to compile loops", duration(report["compiling_seconds"])))
-    found = report["bottleneck"]
+    bottleneck = report["bottleneck"]
     sections = [
         Section("Over time", plots(report)),
         Section("Time per operator", [work_bars(report["operators"]), operators(report["operators"])]),
@@ -82,12 +82,12 @@ def html_report(report: Mapping[str, Any], seen: Seen | None = None, origin: Ori
         Section("Memory", _memory(report.get("memory") or {})),
         Section("Decoders and fallbacks", [
             *_decoders(report),
-            *_counts("fallback", "samples", report.get("fallbacks", {}), "Samples that took another way"),
-            *_counts("how", "bytes", report.get("uploads", {}), "Bytes of files to the GPU"),
+            *_counts("fallback", "samples", report.get("fallbacks", {}), "Samples that took a fallback"),
+            *_counts("how", "bytes", report.get("uploads", {}), "Bytes of files uploaded to the GPU"),
         ]),
         Section("This run", _this_run(report, origin)),
     ]  # fmt: skip
-    head = [facts(figures), lead(found["sentence"], found["advice"])]
+    head = [facts(figures), lead(bottleneck["sentence"], bottleneck["advice"])]
     return page(str(report.get("name") or "job"), "report of dali-run", head, sections, _foot(report))
 
 
@@ -101,22 +101,23 @@ def _busy(operator: Mapping[str, Any]) -> float:
 
 
 def work_bars(operators: Sequence[Mapping[str, Any]]) -> str:
-    """A bar for each operator: its busy seconds."""
-    most = max((_busy(o) for o in operators), default=0.0) or 1.0
+    """Return a bar per operator with its busy seconds."""
+    longest = max((_busy(o) for o in operators), default=0.0) or 1.0
     total = sum(_busy(o) for o in operators) or 1.0
-    rows = [(f"{o['name']} ({o['runs_on']})", [(_busy(o) / most, "busy")],
+    rows = [(f"{o['name']} ({o['runs_on']})", [(_busy(o) / longest, "busy")],
              [duration(_busy(o)), f"{_busy(o) / total:.0%}"]) for o in operators]  # fmt: skip
     return bars(("operator", "busy", "share"), rows, "Busy time of operators, added over threads")
 
 
 def _stages(report: Mapping[str, Any]) -> str:
-    """A bar for each stage: how its time was spent."""
-    seconds = float(report.get("work_seconds") or report["seconds"] or 1.0)  # of several workers: all their time
+    """Return a bar per stage with the shares of its time."""
+    # for several workers, the sum of their times
+    seconds = float(report.get("work_seconds") or report["seconds"] or 1.0)
     by_name = {o["name"]: _busy(o) for o in report["operators"]}
     rows = []
     for s in report["stages"]:
         busy = s["busy_seconds"]
-        if s["kind"] == "chunk":  # the work is in the threads, not in the stage's own one
+        if s["kind"] == "chunk":  # the threads do the work, not the stage itself
             busy = sum(by_name.get(n, 0.0) for n in s["operators"]) / report["threads"]
         spent = ((busy, "busy"), (s["waiting_for_input_seconds"], "waits"), (s["blocked_on_output_seconds"], "blocked"))
         rows.append((s["id"], [(x / seconds, kind) for x, kind in spent], [f"{x / seconds:.0%}" for x, _ in spent]))
@@ -128,7 +129,7 @@ def _stages(report: Mapping[str, Any]) -> str:
 
 
 def _workers(report: Mapping[str, Any]) -> list[str]:
-    """Machines and workers of a job by several, each with what held it back, and how its stages spent its time."""
+    """Return tables of the machines and workers of a job, each with its bottleneck and the shares of its stages."""
     workers, nodes = report.get("workers", []), report.get("nodes", [])
     if not workers:
         return []
@@ -153,47 +154,47 @@ def _workers(report: Mapping[str, Any]) -> list[str]:
     return parts
 
 
-def operators(found: Sequence[Mapping[str, Any]]) -> str:
-    """All that is known of the operators."""
+def operators(operators_of_report: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table with all figures of the operators."""
     columns = ("operator", "on", "calls", "samples", "busy", "p50 ms", "p95 ms", "speed", "in", "out")
     rows = [
         (o["name"], o["runs_on"], f"{o['calls']:,}", f"{o['samples']:,}", duration(_busy(o)), f"{o['p50_ms']:.2f}",
          f"{o['p95_ms']:.2f}", rate(o["samples_per_second"]), size(o["bytes_in"]), size(o["bytes_out"]))
-        for o in found
+        for o in operators_of_report
     ]  # fmt: skip
     return table(columns, rows, 2, "Operators: calls, times and bytes")
 
 
 def plots(report: Mapping[str, Any]) -> list[str]:
-    """The report over time; nothing where a run was too short for that."""
-    found = over_time(report.get("over_time"))
-    if found is None:
+    """Return plots of the report over time; none if the run was too short."""
+    course = over_time(report.get("over_time"))
+    if course is None:
         return []
-    seconds = found["seconds"]
-    at, speed = rates(seconds, found["samples"])
+    seconds = course["seconds"]
+    at, speed = rates(seconds, course["samples"])
     drawn = [plot("rate", "Samples per second", at, [("samples", speed)], rate)] if at else []
-    each = sorted(found.get("workers", {}).items(), key=lambda x: -x[1][-1])[:MOST_LINES]
+    each = sorted(course.get("workers", {}).items(), key=lambda x: -x[1][-1])[:MOST_LINES]
     if len(each) > 1 and at:
         lines = [(name, growth(seconds, counts, at)) for name, counts in each]
         drawn.append(plot("workers", "Samples per second of each worker", at, lines, rate))
     fills = [(name, *thinned(seconds, [x / max(q["depth"], 1) for x in q["fill"]]))
-             for name, q in found["queues"].items()]  # fmt: skip
+             for name, q in course["queues"].items()]  # fmt: skip
     if fills:
         drawn.append(plot("queues", "How full the queues were", fills[0][1], [(n, ys) for n, _, ys in fills],
                           _percent, 1.0))  # fmt: skip
-    worked = sorted(found["operators"].items(), key=lambda x: -x[1][-1])[:MOST_LINES]
+    worked = sorted(course["operators"].items(), key=lambda x: -x[1][-1])[:MOST_LINES]
     if worked and at:
         lines = [(name, growth(seconds, busy, at)) for name, busy in worked]
         drawn.append(plot("operators", "Threads at work in operators", at, lines, lambda x: f"{x:.1f}"))
-    if "gpu_busy_seconds" in found and at:
-        drawn.append(plot("gpu", "GPU busy", at, [("GPU", growth(seconds, found["gpu_busy_seconds"], at))],
+    if "gpu_busy_seconds" in course and at:
+        drawn.append(plot("gpu", "GPU busy", at, [("GPU", growth(seconds, course["gpu_busy_seconds"], at))],
                           _percent, 1.0))  # fmt: skip
     names = {"process": "process", "host": "batches on the host", "gpu": "batches on the GPU"}
-    memory = [(names[k], *thinned(seconds, found["memory"][k])) for k in names if any(found["memory"].get(k, ()))]
+    memory = [(names[k], *thinned(seconds, course["memory"][k])) for k in names if any(course["memory"].get(k, ()))]
     if memory:
         drawn.append(plot("memory", "Memory", memory[0][1], [(n, ys) for n, _, ys in memory], size))
-    if any(found.get("rejected", ())):
-        xs, ys = thinned(seconds, found["rejected"])
+    if any(course.get("rejected", ())):
+        xs, ys = thinned(seconds, course["rejected"])
         drawn.append(plot("rejects", "Rejected samples so far", xs, [("rejected", ys)], lambda x: f"{x:,.0f}",
                           total=True))  # fmt: skip
     return [f'<div class="plots">{"".join(drawn)}</div>']
@@ -214,7 +215,7 @@ def _before_and_after(samples: Sequence[Sample]) -> list[str]:
     return [f'<div class="pictures">{"".join(figures)}</div>'] if figures else []
 
 
-def _rejects(report: Mapping[str, Any], seen: Seen) -> list[str]:
+def _rejects(report: Mapping[str, Any], seen: ReportSamples) -> list[str]:
     parts = _counts("reason", "samples", report.get("rejected", {}), "Rejected samples by reason")
     if seen.rejects:
         parts.append(rejects_table(seen.rejects))
@@ -226,26 +227,26 @@ def _rejects(report: Mapping[str, Any], seen: Seen) -> list[str]:
 
 
 def rejects_table(rejects: Sequence[Reject]) -> str:
-    """Samples that were refused: which, why, and what can be seen of them."""
-    rows = [[text(r.key), picture(r.picture, f"what can be seen of {r.key}") if r.picture else "no picture",
+    """Return a table of rejected samples with reasons and, if they can be displayed, images."""
+    rows = [[text(r.key), picture(r.picture, f"displayable part of {r.key}") if r.picture else "no image",
              text(r.operator), text(r.code), text(r.message)] for r in rejects]  # fmt: skip
-    return table_of(("sample", "picture", "operator", "reason", "message"), rows, 5, "Samples that were rejected")
+    return table_of(("sample", "image", "operator", "reason", "message"), rows, 5, "Samples that were rejected")
 
 
 def _memory(memory: Mapping[str, float]) -> list[str]:
-    """The most memory that was held, beside its budget where there is one."""
+    """Return a table of peak memory next to its limits."""
     names = (
         ("host_peak_bytes", "batches and work on the host", "host_budget_bytes"),
         ("gpu_peak_bytes", "batches and work on the GPU", "gpu_budget_bytes"),
         ("peak_host_bytes", "the whole process", ""),
         ("gpu_pool_bytes", "taken from the GPU, spare blocks included", ""),
-        ("gpu_arrays_bytes", "of it outputs and results in between", ""),
-        ("gpu_workspaces_bytes", "of it workspaces of kernels", ""),
-        ("gpu_files_bytes", "of it files", ""),
-        ("remembered_bytes", "kept about the data set for its next epoch", ""),
+        ("gpu_arrays_bytes", "thereof outputs and intermediate results", ""),
+        ("gpu_workspaces_bytes", "thereof workspaces of kernels", ""),
+        ("gpu_files_bytes", "thereof files", ""),
+        ("remembered_bytes", "cached about the data set for its next epoch", ""),
     )
     rows = [(what, size(memory[k]), size(memory[of]) if of in memory else "-") for k, what, of in names if k in memory]
-    return [table(("memory", "at most", "limit"), rows, 1, "Memory that was held at most")] if rows else []
+    return [table(("memory", "at most", "limit"), rows, 1, "Peak memory")] if rows else []
 
 
 def _decoders(report: Mapping[str, Any]) -> list[str]:
@@ -264,7 +265,7 @@ def _counts(what: str, number: str, counts: Mapping[str, int], caption: str) -> 
 
 
 def _this_run(report: Mapping[str, Any], origin: Origin) -> list[str]:
-    """Command, date, machine, versions and spec."""
+    """Return command, date, machine, versions and spec."""
     machine = report.get("machine", {})
     rows = [("started", report.get("started")), ("machine", in_words(machine) if machine else None),
             ("system", machine.get("system")), ("Python", machine.get("python")),
@@ -280,6 +281,6 @@ def _this_run(report: Mapping[str, Any], origin: Origin) -> list[str]:
 
 
 def in_words(machine: Mapping[str, Any]) -> str:
-    """``AMD EPYC, 8 of 16 cores, NVIDIA H200``."""
+    """Return a machine as text: ``AMD EPYC, 8 of 16 cores, NVIDIA H200``."""
     gpus = "".join(f", {name}" for name in machine.get("gpus", ()))
     return f"{machine['cpu']}, {machine['usable_cores']} of {count(machine['cores'], 'core')}{gpus}"

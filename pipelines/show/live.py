@@ -1,4 +1,5 @@
-"""Jobs at work, for the terminal: rates, queues, operators, rejects, memory, and what holds them back."""
+"""Running jobs for the terminal: rates, queues, operators, rejects, memory, and bottlenecks; for `dali-run top` and
+`run`."""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ from .tables import OneScreen, Row, table
 _BAR, _SHORT_BAR = 24, 14
 _SPARKS = "▁▂▃▄▅▆▇█"
 _MOST_SPARKS = 48
-_WORDS = {"preparing": "is preparing", "lost": "is gone: its process ended without a word"}
+_WORDS = {"preparing": "is preparing", "lost": "is lost: its process ended without a message"}
 
 
 def live_view(status: Mapping[str, Any]) -> RenderableType:
-    """One job now; it fits one screen."""
+    """Return the present state of one job; it fits one screen."""
     rows = status.get("workers", status.get("operators", []))
-    return OneScreen(lambda most: Group(*_lines(status, most)), len(rows))
+    return OneScreen(lambda max_rows: Group(*_lines(status, max_rows)), len(rows))
 
 
-def _lines(status: Mapping[str, Any], most: int) -> list[RenderableType]:
+def _lines(status: Mapping[str, Any], max_rows: int) -> list[RenderableType]:
     by = count(len(status["workers"]), "worker") if "workers" in status else count(status["threads"], "thread") if (
         "threads" in status) else "no worker yet"  # fmt: skip
     head = Text.assemble((str(status["name"] or "job"), "bold"), f" on {status['device']}, {by}",
@@ -36,17 +37,17 @@ def _lines(status: Mapping[str, Any], most: int) -> list[RenderableType]:
     parts += [_progress(status), Text(pace(status)), *_sparks(status["recent_samples_per_second"]), Text()]
     if "workers" in status:
         done, of = status["parts"]
-        return [*parts, _workers(status, most), Text(), Text(f"{done:,} of {count(of, 'part')} finished")]
-    parts += [_operators(status["operators"], most), _queues(status["queues"]), Text(), Text(_memory(status))]
+        return [*parts, _workers(status, max_rows), Text(), Text(f"{done:,} of {count(of, 'part')} finished")]
+    parts += [_operators(status["operators"], max_rows), _queues(status["queues"]), Text(), Text(_memory(status))]
     if status["state"] == "running":
         parts.append(Text(status["bottleneck"]["sentence"], "bold"))
     return parts
 
 
-def _workers(status: Mapping[str, Any], most: int) -> RenderableType:
-    """A line for each worker; where there is no room for all, the slowest are shown."""
+def _workers(status: Mapping[str, Any], max_rows: int) -> RenderableType:
+    """Return a line per worker; if they do not fit, the slowest workers."""
     workers = status["workers"]
-    first = sorted(range(len(workers)), key=lambda i: workers[i]["samples_per_second"])[:most]
+    first = sorted(range(len(workers)), key=lambda i: workers[i]["samples_per_second"])[:max_rows]
     fastest = max((w["samples_per_second"] for w in workers), default=0.0) or 1.0
     rows: list[Row] = []
     for i in sorted(first):
@@ -71,7 +72,7 @@ def _workers(status: Mapping[str, Any], most: int) -> RenderableType:
 
 
 def live_views(statuses: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Several jobs, or the parts of one: a row for each that is not finished."""
+    """Return several jobs, or the parts of one: a row for each that is not finished."""
     rows: list[Row] = []
     finished = [s for s in statuses if s["state"] == "finished"]
     for s in statuses:
@@ -96,14 +97,14 @@ def live_views(statuses: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def state_in_words(status: Mapping[str, Any]) -> str:
-    """``running``, ``finished: wrote 12 samples to out``."""
+    """Return a job's state as text: ``running``, ``finished: wrote 12 samples to out``."""
     state = str(status["state"])
     message = f": {status['message']}" if status.get("message") else ""
     return f"{_WORDS.get(state, state)}{message}"
 
 
 def pace(status: Mapping[str, Any]) -> str:
-    """``4,000/s now, 3,900/s on average, 9.5 s left, 3 rejected``."""
+    """Return a job's speed as text: ``4,000/s now, 3,900/s on average, 9.5 s left, 3 rejected``."""
     average = status["done"] / status["seconds"] if status["seconds"] else None
     now = [f"{rate(status['samples_per_second'])} now"] if status["state"] == "running" else []
     left = _left(status)
@@ -113,7 +114,7 @@ def pace(status: Mapping[str, Any]) -> str:
 
 
 def held_back(status: Mapping[str, Any]) -> str:
-    """``cpu 92%``: the busiest resource."""
+    """Return the busiest resource as text: ``cpu 92%``."""
     found = status["bottleneck"]
     return f"{found['what']} {min(found['share'], 1):.0%}"
 
@@ -148,9 +149,9 @@ def _sparks(rates: Sequence[float]) -> list[Text]:
                           f" up to {rate(top)}")]  # fmt: skip
 
 
-def _operators(operators: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
+def _operators(operators: Sequence[Mapping[str, Any]], max_rows: int) -> RenderableType:
     total = sum(o["busy"] for o in operators) or 1.0
-    first = sorted(range(len(operators)), key=lambda i: -operators[i]["busy"])[:most]
+    first = sorted(range(len(operators)), key=lambda i: -operators[i]["busy"])[:max_rows]
     rows: list[Row] = []
     for i in sorted(first):
         o = operators[i]

@@ -1,6 +1,6 @@
-"""Views for notebooks: a graph as SVG, a batch as a sheet of pictures, waveforms, spectrograms, or numbers.
+"""Views for notebooks: a graph as SVG, a batch as a grid of images, waveforms, spectrograms, or numbers.
 
-Everything is one piece of HTML without scripts or requests, in colours that suit light and dark notebooks.
+Each view is one piece of HTML without scripts or requests, in colors for light and dark notebooks.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ..wording import count, size
 from .pictures import as_picture
 
 MOST_SAMPLES = 16
-"""Samples of a batch that are shown."""
+"""Largest number of displayed samples of a batch."""
 MOST_FRAMES = 4
-"""Frames of a sequence that are shown."""
+"""Largest number of displayed frames of a sequence."""
 _SIDE = 160
 _SHOWN_BYTES = 256 << 10
 _MIMES = {f.name: f.mime for f in FORMATS if f.mime}
-"""Encoded pictures that browsers show as they are."""
+"""Encoded images that browsers can display."""
 
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
 def batch_html(batch: Batch, title: str) -> str:
-    """The samples of ``batch`` (host memory) as cells of a grid, under a line of facts."""
+    """Return the samples of ``batch`` (host memory) as cells of a grid, below a line of facts."""
     cells = [
         _cell(np.asarray(batch.sample(i)), batch.layout, _key(batch, i)) for i in range(min(len(batch), MOST_SAMPLES))
     ]
@@ -77,7 +77,7 @@ def _content(sample: NDArray[Any], layout: str, key: str) -> str:
 
 
 def _bytes(content: bytes, key: str) -> str:
-    """Encoded pictures that a browser knows are shown; anything else is its first bytes."""
+    """Display encoded images that a browser supports; otherwise the first bytes."""
     try:
         kind = recognise(memoryview(content))
     except SampleError:
@@ -99,21 +99,21 @@ def _image(mime: str, content: bytes, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One operator of a graph, or one of its outputs (``op`` is empty)."""
+    """One operator of a graph, or one of its outputs (then ``op`` is empty)."""
 
     name: str
     op: str
     stage: str
     inputs: tuple[int, ...]
-    """Places of the boxes before it."""
+    """Indices of the boxes that it reads."""
     arguments: Mapping[str, int]
-    """Boxes that give arguments a value for each sample, by the argument's name."""
+    """Indices of the boxes whose outputs are per-sample arguments, by argument name."""
     numbers: tuple[int | None, ...] = ()
-    """The outputs that are taken of ``inputs``; None of a box that has only one."""
+    """Index of the output that is read, per entry of ``inputs``; None for boxes with one output."""
     argument_numbers: Mapping[str, int | None] = field(default_factory=dict)
-    """The same of ``arguments``."""
+    """Index of the output that is read, per entry of ``arguments``; None for boxes with one output."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Constant arguments that are not the default, as text."""
+    """Constant arguments that differ from the default, as text."""
 
 
 _FILLS = {"cpu": "#3b82f6", "mixed": "#14b8a6", "gpu": "#22c55e", "": "#94a3b8"}
@@ -121,14 +121,14 @@ _LETTER, _HIGH, _ROW, _GAP = 7.0, 34, 66, 22
 
 
 def graph_svg(boxes: Sequence[Box]) -> str:
-    """Boxes from top to bottom, each below what it needs; dashed lines are arguments that differ by sample."""
+    """Return the boxes as SVG, each below its inputs; dashed lines are per-sample arguments."""
     if not boxes:
         return '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"></svg>'
     ranks: list[int] = []
     for box in boxes:
         before = [*box.inputs, *box.arguments.values()]
         ranks.append(1 + max((ranks[i] for i in before), default=-1))
-    for i, box in enumerate(boxes):  # what needs nothing stands just above what needs it first
+    for i, box in enumerate(boxes):  # a box without inputs goes directly above the first one that reads it
         after = [r for b, r in zip(boxes, ranks, strict=True) if i in b.inputs or i in b.arguments.values()]
         if not box.inputs and not box.arguments and after:
             ranks[i] = min(after) - 1
@@ -187,14 +187,14 @@ def _line(x0: float, y0: float, x1: float, y1: float, argument: str) -> str:
 
 
 def outline(boxes: Iterable[Box]) -> str:
-    """The same as lines of text: ``resize = resize(images[0], size=[224, 224]; mode=flag)``."""
-    known = list(boxes)
+    """Return the boxes as lines of text: ``resize = resize(images[0], size=[224, 224]; mode=flag)``."""
+    listed = list(boxes)
     lines = []
-    for box in known:
+    for box in listed:
         numbers = box.numbers or (None,) * len(box.inputs)
-        inputs = [_end(known[i].name, number) for i, number in zip(box.inputs, numbers, strict=True)]
+        inputs = [_end(listed[i].name, number) for i, number in zip(box.inputs, numbers, strict=True)]
         settings = [f"{name}={value}" for name, value in box.settings.items()]
-        arguments = [f"{name}={_end(known[k].name, box.argument_numbers.get(name))}" for name, k in
+        arguments = [f"{name}={_end(listed[k].name, box.argument_numbers.get(name))}" for name, k in
                      box.arguments.items()]  # fmt: skip
         given = "; ".join(", ".join(x) for x in ([*inputs, *settings], arguments) if x)
         lines.append(f"{box.name} = {box.op}({given})" if box.op else f"{box.name} <- {', '.join(inputs)}")

@@ -1,5 +1,5 @@
-"""A page: one HTML file that asks for nothing else. It reads on a phone and on paper, in light and dark, without
-colours and without scripts. Whatever comes from data becomes HTML in `text` and nowhere else."""
+"""HTML pages in one file without scripts or requests. They are readable on a phone and on paper, in light and dark, and
+without colors. All data is escaped in `text`, and nowhere else."""
 
 from __future__ import annotations
 
@@ -74,29 +74,29 @@ footer { margin-top: 3rem; border-top: 1px solid var(--line); color: var(--soft)
   section, figure, tr { break-inside: avoid; } section.long { break-inside: auto; } pre { white-space: pre-wrap; } }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-"""The browser's promise that the page loads nothing and runs nothing."""
+"""Content security policy: the browser loads and executes nothing."""
 
 
 def text(value: object) -> str:
-    """``value`` as HTML that shows it: no tag, no attribute's end, no control character comes out of data."""
+    """Return ``value`` as HTML text: data cannot contain tags, end an attribute, or include control characters."""
     return escape(printable(str(value)))
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page under a heading; ``parts`` are HTML."""
+    """A part of a page with a heading; ``parts`` are HTML."""
 
     title: str
     parts: Sequence[str]
 
     @property
     def id(self) -> str:
-        """Its anchor."""
+        """Anchor of the heading."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
 def page(title: str, kind: str, head: Sequence[str], sections: Sequence[Section], foot: str) -> str:
-    """A whole page: ``head`` (HTML) below the title, sections that have any parts, ``foot`` (plain text)."""
+    """Return a whole page: ``head`` (HTML) below the title, the sections that have parts, and ``foot`` (plain text)."""
     sections = [s for s in sections if s.parts]
     links = "".join(f'<li><a href="#{s.id}">{text(s.title)}</a></li>' for s in sections)
     body = "\n".join(
@@ -118,24 +118,24 @@ def page(title: str, kind: str, head: Sequence[str], sections: Sequence[Section]
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """A few figures, each with its name."""
+    """Return a few figures, each with its name."""
     inner = "".join(f"<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>" for k, v in pairs)
     return f'<dl class="facts">{inner}</dl>'
 
 
 def lead(sentence: str, advice: str) -> str:
-    """The paragraph on the part that held a run back, with advice."""
+    """Return the paragraph about the bottleneck of a run, with advice."""
     return (f'<div class="lead" role="note"><p><strong>{text(sentence)}</strong></p>'
             f"<p>To go faster: {text(advice)}</p></div>")  # fmt: skip
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: int, caption: str) -> str:
-    """A table; the first ``words`` columns are text, the others numbers."""
+    """Return a table; the first ``words`` columns are text, the others numbers."""
     return table_of(columns, [[text(cell) for cell in row] for row in rows], words, caption)
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]], words: int, caption: str) -> str:
-    """As `table`, of cells that are HTML. The first cell of a row is its heading."""
+    """Return a table like `table`, with cells that are HTML. The first cell of a row is its heading."""
 
     def cell(i: int, inner: str) -> str:
         kind = "" if i < words else ' class="n"'
@@ -148,15 +148,15 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]], words: int, 
 
 
 def scrolling(inner: str, name: str) -> str:
-    """HTML that may be wider than a phone: it scrolls by itself, by keys too."""
+    """Return a region with HTML that may be wider than a phone; it scrolls separately, also by keyboard."""
     return f'<div class="scroll" role="region" aria-label="{text(name)}" tabindex="0">{inner}</div>'
 
 
 def picture(jpeg: bytes, alt: str) -> str:
-    """An image that is part of the page."""
+    """Return an image that is embedded in the page."""
     return f'<img alt="{text(alt)}" src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}">'
 
 
 def listing(content: str, name: str) -> str:
-    """Text as it is."""
+    """Return preformatted text."""
     return f'<pre tabindex="0" role="region" aria-label="{text(name)}"><code>{text(content)}</code></pre>'

@@ -1,4 +1,4 @@
-"""Samples as pictures: images as they are or stretched to what can be seen, signals and spectrograms drawn."""
+"""Samples as images: images unchanged or stretched to the displayable range, signals and spectrograms as drawings."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from PIL import Image
 
 _WIDTH, _HEIGHT = 640, 120
 SIGNAL = 1000
-"""Numbers in a row that are drawn as a signal."""
+"""Smallest number of values in a row that is drawn as a signal."""
 ACROSS, FRAMES, FRAME_SIDE = 4, 8, 160
-"""Of contact sheets of videos: frames in a row, frames at most, and pixels of a frame's longer side."""
+"""Contact sheets of videos: frames per row, largest number of frames, and length of a frame's longer side in pixels."""
 SPECTRA = ("ft", "tf")
 """Layouts of spectrograms."""
 
 
 def is_signal(sample: NDArray[Any], layout: str) -> bool:
-    """Long rows of numbers, of a few channels at most, as audio has them."""
+    """Return whether the sample is a long row of numbers with at most 8 channels, like audio."""
     channels = sample.shape[1] if sample.ndim == 2 else 1
     return layout == "" and sample.ndim in (1, 2) and channels <= 8 and len(sample) >= SIGNAL and sample.dtype in (
         np.float32, np.int16)  # fmt: skip
 
 
 def draw_signal(sample: NDArray[Any]) -> Image.Image:
-    """A waveform: for each column the range of its samples, a band for each channel."""
+    """Draw a waveform: for each column the range of its values, a band per channel."""
     bands = []
     for signal in np.nan_to_num(sample.astype(np.float64).reshape(len(sample), -1)).T:
         width = min(_WIDTH, len(signal))
@@ -41,7 +41,7 @@ def draw_signal(sample: NDArray[Any]) -> Image.Image:
 
 
 def draw_spectrum(sample: NDArray[Any], layout: str) -> Image.Image:
-    """A spectrogram: time to the right, frequency upwards; powers by their logarithm, over eight decades."""
+    """Draw a spectrogram: time to the right, frequency upwards; powers as logarithms, over eight decades."""
     values = np.nan_to_num((sample if layout == "ft" else sample.T).astype(np.float64))[::-1]
     if values.min() >= 0 and values.max() > 0:
         values = np.log10(np.maximum(values / values.max(), 1e-8))
@@ -50,7 +50,7 @@ def draw_spectrum(sample: NDArray[Any], layout: str) -> Image.Image:
 
 
 def contact_sheet(frames: Sequence[NDArray[np.uint8]]) -> Image.Image:
-    """Frames of one size (HWC, RGB) in rows of four, with a thin line between them."""
+    """Return frames of one size (HWC, RGB) in rows of four, separated by thin lines."""
     height, width = frames[0].shape[:2]
     across = min(len(frames), ACROSS)
     rows = -(-len(frames) // across)
@@ -62,20 +62,20 @@ def contact_sheet(frames: Sequence[NDArray[np.uint8]]) -> Image.Image:
 
 
 def _sequence(sample: NDArray[Any], layout: str) -> Image.Image | None:
-    """A contact sheet of some frames of a sequence, at even distances."""
+    """Return a contact sheet of evenly spaced frames of a sequence."""
     frames = sample if layout == "FHWC" else sample.transpose(0, 2, 3, 1)
-    some = frames[np.unique(np.linspace(0, len(frames) - 1, FRAMES).round().astype(int))]
-    scale = -(-max(some.shape[1:3]) // FRAME_SIDE)
-    drawn = as_picture(np.concatenate(some[:, ::scale, ::scale]), "HWC")
+    selected = frames[np.unique(np.linspace(0, len(frames) - 1, FRAMES).round().astype(int))]
+    scale = -(-max(selected.shape[1:3]) // FRAME_SIDE)
+    drawn = as_picture(np.concatenate(selected[:, ::scale, ::scale]), "HWC")
     if drawn is None:
         return None
     pixels = np.asarray(drawn.convert("RGB"))
-    return contact_sheet(np.split(pixels, len(some)))
+    return contact_sheet(np.split(pixels, len(selected)))
 
 
 def as_picture(sample: NDArray[Any], layout: str) -> Image.Image | None:
-    """An image as people can see it, None for what is no image: HWC or CHW, 1 or 3 channels (or H x W alone). Signals
-    and spectrograms are drawn; of sequences of frames, some make a contact sheet."""
+    """Return an image that can be displayed, or None if the sample is not an image: HWC or CHW, 1 or 3 channels (or
+    only H x W). Signals and spectrograms are drawn; sequences become a contact sheet of some frames."""
     if sample.size == 0 or sample.dtype.kind not in "uifb":
         return None
     if is_signal(sample, layout):

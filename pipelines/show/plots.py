@@ -1,4 +1,4 @@
-"""Drawings for pages: bars, which are tables, and small plots over time, each with its numbers beside it."""
+"""Drawings for pages: bars in tables, and small plots over time, each with its numbers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Floats = NDArray[np.float64]
 
 _WIDTH, _HEIGHT = 600, 120
 MOST_LINES = 5
-"""Lines in one plot."""
+"""Largest number of lines in a plot."""
 _FEW_LINES = 2
-"""Lines whose ranges are told above a plot; they are in its table, too."""
+"""Number of lines up to which their ranges are written above a plot; they are also in its table."""
 _MOST_POINTS = 60
 _MOST_NUMBERS = 24
-"""Rows of a plot's table."""
+"""Largest number of rows in a plot's table."""
 
 
 def bars(
     columns: Sequence[str], rows: Sequence[tuple[str, Sequence[tuple[float, str]], Sequence[str]]], caption: str,
     spreads: Sequence[tuple[float, float]] = (),
 ) -> str:  # fmt: skip
-    """A table with a bar in every row: name, shares (0..1, each with its class: busy, waits, blocked) one after the
-    other, and what else is to be said in text. ``columns`` name the first cell and the texts; ``spreads`` are drawn
-    over the bars: from where to where each was seen."""
+    """Return a table with a bar in every row: name, shares (0..1, each with its class: busy, waits, blocked) next to
+    each other, and further cells of text. ``columns`` name the first cell and the texts; ``spreads`` (lowest and
+    highest value) are drawn over the bars."""
     drawn = []
     for i, (name, shares, texts) in enumerate(rows):
         at, inner = 0.0, ""
@@ -53,12 +53,12 @@ def plot(
     name: str, title: str, seconds: Sequence[float], lines: Sequence[tuple[str, Sequence[float]]],
     shown: Callable[[float], str], top: float | None = None, total: bool = False,
 ) -> str:  # fmt: skip
-    """A figure of ``lines`` over ``seconds``, with its range in words and its numbers in a table. ``name`` tells its
-    parts apart from those of other plots; ``shown`` writes a value; ``top`` is the value at the upper edge. A ``total``
-    only grows: its last value is what counts."""
+    """Return a figure of ``lines`` over ``seconds``, with its range as text and its numbers in a table. ``name`` makes
+    the ids of its parts unique; ``shown`` formats a value; ``top`` is the value at the upper edge. For a ``total``,
+    which only grows, the last value is written instead of the mean."""
     highest = top if top is not None else max((max(values, default=0.0) for _, values in lines), default=0.0)
     end = seconds[-1] if seconds else 0.0
-    paths, swatches, said = [], [], []
+    paths, swatches, texts = [], [], []
     for k, (label, values) in enumerate(lines[:MOST_LINES], 1):
         points = " ".join(
             f"{_WIDTH * at / (end or 1.0):.1f},{_HEIGHT - (_HEIGHT - 2) * min(value / (highest or 1.0), 1.0):.1f}"
@@ -68,21 +68,21 @@ def plot(
         if len(lines) > 1:
             swatches.append('<span><svg class="swatch" viewBox="0 0 32 8" aria-hidden="true">'
                             f'<path class="s{k}" d="M0,4 32,4"/></svg> {text(label)}</span> ')  # fmt: skip
-        found = f"mean {shown(sum(values) / max(len(values), 1))}"
+        summary = f"mean {shown(sum(values) / max(len(values), 1))}"
         if total:
-            found = f"{shown(values[-1] if values else 0.0)} in the end"
+            summary = f"{shown(values[-1] if values else 0.0)} in the end"
         elif len(lines) <= _FEW_LINES:
-            found += f", {shown(min(values, default=0.0))} to {shown(max(values, default=0.0))}"
-        said.append(f"{label}: {found}" if len(lines) > 1 else found)
+            summary += f", {shown(min(values, default=0.0))} to {shown(max(values, default=0.0))}"
+        texts.append(f"{label}: {summary}" if len(lines) > 1 else summary)
     step = max(1, -(-len(seconds) // _MOST_NUMBERS))
     rows = [[duration(at), *(shown(values[i]) for _, values in lines)] for i, at in enumerate(seconds)][::step]
     numbers = table(["after", *(label for label, _ in lines)], rows, 0, f"{title}, over time")
     svg = (f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-labelledby="{name}-t '
-           f'{name}-d"><title id="{name}-t">{text(title)}</title><desc id="{name}-d">{text("; ".join(said))}</desc>'
+           f'{name}-d"><title id="{name}-t">{text(title)}</title><desc id="{name}-d">{text("; ".join(texts))}</desc>'
            f"{''.join(paths)}</svg>")  # fmt: skip
     return (
         f'<figure class="plot"><figcaption><strong>{text(title)}</strong> <span class="soft">'
-        f"{text('; '.join(said))}</span></figcaption>\n"
+        f"{text('; '.join(texts))}</span></figcaption>\n"
         f'<div class="ends"><span>{text(shown(highest))}</span></div>{svg}'
         f'<div class="ends"><span>0 s</span><span>{text(duration(end))}</span></div>'
         + (f"<p>{''.join(swatches)}</p>" if swatches else "")
@@ -91,8 +91,8 @@ def plot(
 
 
 def rates(seconds: Sequence[float], counts: Sequence[float]) -> tuple[list[float], list[float]]:
-    """How fast ``counts``, which add up, grew: the borders of equal spans of time, and counts per second before each.
-    There are as many spans as the rows can tell apart."""
+    """Return the growth of the running total ``counts``: the borders of equal time spans, and counts per second before
+    each border. There are as many spans as the rows can resolve."""
     at, total = np.asarray(seconds, np.float64), np.asarray(counts, np.float64)
     if len(at) < 2 or at[-1] <= at[0]:
         return [], []
@@ -102,19 +102,19 @@ def rates(seconds: Sequence[float], counts: Sequence[float]) -> tuple[list[float
 
 
 def growth(seconds: Sequence[float], counts: Sequence[float], borders: Sequence[float]) -> list[float]:
-    """Counts per second before each of ``borders``; before the first one as after it."""
+    """Return the counts per second before each of ``borders``; the first value repeats the second."""
     grown: Floats = np.diff(np.interp(borders, seconds, counts)) / np.diff(borders)
     return [float(grown[0]), *grown.tolist()]
 
 
 def thinned(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """At most so many points as a plot can show: means of equal spans."""
+    """Return at most as many points as a plot can display: means of equal spans."""
     n = len(seconds)
     parts = np.array_split(np.arange(n), min(n, _MOST_POINTS)) if n else []
     return ([float(seconds[p[-1]]) for p in parts], [float(np.mean(np.asarray(values, np.float64)[p])) for p in parts])
 
 
-def over_time(found: dict[str, Any] | None) -> dict[str, Any] | None:
-    """``over_time`` of a report where it is complete enough to draw: reports may be of other versions."""
-    wanted = {"seconds", "samples", "queues", "operators", "memory"}
-    return found if found and wanted <= set(found) and len(found["seconds"]) > 1 else None
+def over_time(course: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return ``over_time`` of a report if it has all fields for plots; reports may be from other versions."""
+    required = {"seconds", "samples", "queues", "operators", "memory"}
+    return course if course and required <= set(course) and len(course["seconds"]) > 1 else None

@@ -1,4 +1,5 @@
-"""Reports, plans, operators and findings as rich tables. All that is shown is in the JSON of the command."""
+"""Reports, plans, operators and findings as tables for the terminal. All of their data is also in the JSON of the
+command."""
 
 from __future__ import annotations
 
@@ -21,17 +22,18 @@ _BAR = 12
 
 
 _MACHINES = 8
-"""Machines of a job that have a line."""
+"""Largest number of machines of a job with a line each."""
 _NAMED = 3
-"""Operators of a stage, reasons of rejects, fallbacks and decoders that are named; of others their number is told."""
+"""Largest number of operators of a stage, reasons of rejects, fallbacks and decoders that are listed; the others are
+counted."""
 
 
 def report_view(report: Mapping[str, Any]) -> RenderableType:
-    """Table of a run: operators, stages, rejects, and what held it back. It fits one screen: where there are many
-    operators the busiest are shown, all of them are in the report."""
+    """Return the report of a run: operators, stages, rejects, and bottleneck. It fits one screen: of many operators,
+    only the busiest are included."""
 
-    def of(most: int) -> Group:
-        return Group(_headline(report), Text(), operator_table(report, most), Text(), _stage_table(report), Text(),
+    def of(max_rows: int) -> Group:
+        return Group(_headline(report), Text(), operator_table(report, max_rows), Text(), _stage_table(report), Text(),
                      *_memory(report), *_rejects(report), *_machines(report), *_bottleneck(report))  # fmt: skip
 
     return OneScreen(of, len(report["operators"]))
@@ -47,14 +49,14 @@ def _headline(report: Mapping[str, Any]) -> Text:
         omitted = f", {samples['left_out']:,} left out" if samples.get("left_out") else ""
         line.append(f"; {samples['written']:,} written{omitted}, {samples.get('rejected', 0):,} rejected", "default")
     if "kept" in samples:
-        line.append(f"; {samples['kept']:,} pictures were as asked for and kept their bytes", "default")
+        line.append(f"; {samples['kept']:,} images already were as requested and kept their bytes", "default")
     if report.get("compiling_seconds", 0) >= 1:
-        line.append(f"; {duration(report['compiling_seconds'])} to compile loops, counted by themselves", "default")
+        line.append(f"; {duration(report['compiling_seconds'])} to compile loops, counted separately", "default")
     return line
 
 
 def _machines(report: Mapping[str, Any]) -> list[Text]:
-    """A line for each machine of a job of several workers, with its own bottleneck."""
+    """Return a line per machine of a job with several workers, with its bottleneck."""
     nodes = report.get("nodes", [])
     lines = [
         Text(f"{n['name']}: {count(n['workers'], 'worker')}, {rate(n['samples_per_second'])}. "
@@ -65,12 +67,12 @@ def _machines(report: Mapping[str, Any]) -> list[Text]:
     return [*lines, Text(f"{count(more, 'more machine')} in the report", "dim")] if more else lines
 
 
-def operator_table(report: Mapping[str, Any], most: int | None = None) -> FittingTable:
-    """Table of a report's operators; of its ``most`` busiest, in their order, and a line for the others."""
+def operator_table(report: Mapping[str, Any], max_rows: int | None = None) -> FittingTable:
+    """Return a table of a report's operators, or of the ``max_rows`` busiest, with a line for the others."""
     operators = report["operators"]
     busiest = max((_busy(o) for o in operators), default=0.0) or 1.0
     total = sum(_busy(o) for o in operators) or 1.0
-    first = sorted(range(len(operators)), key=lambda i: -_busy(operators[i]))[:most]
+    first = sorted(range(len(operators)), key=lambda i: -_busy(operators[i]))[:max_rows]
     rows: list[Row] = []
     for i in sorted(first):
         o, busy = operators[i], _busy(operators[i])
@@ -87,7 +89,7 @@ def operator_table(report: Mapping[str, Any], most: int | None = None) -> Fittin
 
 
 def _busy(operator: Mapping[str, Any]) -> float:
-    """Seconds on the GPU, or added over CPU threads."""
+    """Return seconds on the GPU, or summed over CPU threads."""
     return float(operator["gpu_seconds"] or operator["cpu_seconds"])
 
 
@@ -97,7 +99,7 @@ def _stage_table(report: Mapping[str, Any]) -> FittingTable:
     rows: list[Row] = []
     for s in report["stages"]:
         busy = s["busy_seconds"]
-        if s["kind"] == "chunk":  # the work is in the threads, not in the stage's own one
+        if s["kind"] == "chunk":  # the threads do the work, not the stage itself
             busy = sum(busy_of.get(name, 0.0) for name in s["operators"]) / report["threads"]
         shares = (busy, s["waiting_for_input_seconds"], s["blocked_on_output_seconds"])
         rows.append([s["id"], _some(s["operators"]) or "-", *(f"{x / seconds:.0%}" for x in shares)])
@@ -106,12 +108,13 @@ def _stage_table(report: Mapping[str, Any]) -> FittingTable:
 
 
 def working_seconds(report: Mapping[str, Any]) -> float:
-    """The time that stages share out: of several workers, all that they worked, so that shares are means of theirs."""
+    """Return the time to which shares of stages refer: for several workers the sum of their working times, so that
+    shares are means."""
     return float(report.get("work_seconds") or report["seconds"] or 1.0)
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first few of ``names``, and how many more there are."""
+    """Return the first few of ``names``, and the number of the others."""
     more = len(names) - _NAMED
     return ", ".join([*names[:_NAMED], *([f"{more} more"] if more > 0 else [])])
 
@@ -137,7 +140,7 @@ def _memory(report: Mapping[str, Any]) -> list[RenderableType]:
 
 
 _NOTABLE = 0.1
-"""Seconds for which batches waited for a decoder before that is said."""
+"""Seconds of waiting for a decoder from which on they are reported."""
 
 
 def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
@@ -149,7 +152,7 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
         by_operator = _some([f"{n:,} by {name}" for name, n in sorted(report["left_out"].items(), key=lambda x: -x[1])])
         parts.append(Text(f"Left out on purpose: {by_operator}; each is a line in left_out.jsonl"))
     for way, nbytes in report.get("uploads", {}).items():
-        parts.append(Text(f"Files to the GPU: {size(nbytes)} {way}"))
+        parts.append(Text(f"Files uploaded to the GPU: {size(nbytes)} {way}"))
     if report.get("decoders"):
         parts.append(Text(f"Decoded: {_some([f'{n:,} by {decoder}' for decoder, n in report['decoders'].items()])}"))
     waits = {decoder: t["waited_seconds"] for decoder, t in report.get("decoder_times", {}).items()}
@@ -161,15 +164,15 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _bottleneck(report: Mapping[str, Any]) -> list[RenderableType]:
-    found = report["bottleneck"]
-    return [Text(found["sentence"], "bold"), Text(f"To go faster: {found['advice']}")]
+    bottleneck = report["bottleneck"]
+    return [Text(bottleneck["sentence"], "bold"), Text(f"To go faster: {bottleneck['advice']}")]
 
 
 # -- before a job -----------------------------------------------------------------------------------------------------
 
 
 def plan_view(plan: Mapping[str, Any]) -> RenderableType:
-    """The steps of a plan, their devices, and their outputs."""
+    """Return the steps of a plan with their devices and outputs."""
     kinds = {s["id"]: s["kind"] for s in plan["stages"]}
     ids = list(kinds)
     rows: list[Row] = []
@@ -181,16 +184,16 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [
         Text.assemble((str(plan.get("name") or "plan"), "bold"), f": on {plan['device']}, seed {plan['seed']}"),
         Text(),
-        table(("stage", "operator", "on", "from", "gives"), rows),
+        table(("stage", "operator", "on", "inputs", "outputs"), rows),
         Text(),
-        table(("output", "from", "gives"), [[k, v["from"], v["spec"]] for k, v in plan["outputs"].items()]),
+        table(("output", "from", "type"), [[k, v["from"], v["spec"]] for k, v in plan["outputs"].items()]),
     ]
     parts += [Text(f"Fused: {line}") for line in plan["fused"]]
     parts += [Text(f"On the GPU instead of the CPU, with equal results: {name}") for name in plan.get("promoted", ())]
     parts += [Text(f"Decoded: {o['name']}: {o['decoders']}") for o in plan["operators"] if o.get("decoders")]
     if plan.get("memory"):
         limits = [f"{k}: {size(v) if isinstance(v, int) else v}" for k, v in plan["memory"].items()]
-        parts.append(Text(f"Memory at most: {', '.join(limits)}"))
+        parts.append(Text(f"Memory limits: {', '.join(limits)}"))
     if plan.get("upload"):
         parts.append(Text(f"Records of containers are {plan['upload']}"))
     if plan.get("isolation"):
@@ -204,43 +207,44 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _forecast_line(found: Mapping[str, Any]) -> str:
-    """One line of all that is known about the job's size and time."""
-    samples = found["samples"]
-    words = [f"Samples: not known ({found['why']})" if samples is None else f"Reads {count(samples, 'sample')}"]
-    if found["shards"] is not None:
-        words.append(f"writes {'about ' * (found['bytes'] is not None)}{count(found['shards'], 'shard')}")
-    if found["samples_per_second"] is None:
+def _forecast_line(estimate: Mapping[str, Any]) -> str:
+    """Return one line with the size and the estimated time of a job."""
+    samples = estimate["samples"]
+    words = [f"Samples: unknown ({estimate['why']})" if samples is None else f"Reads {count(samples, 'sample')}"]
+    if estimate["shards"] is not None:
+        words.append(f"writes {'about ' * (estimate['bytes'] is not None)}{count(estimate['shards'], 'shard')}")
+    if estimate["samples_per_second"] is None:
         words.append("time and size of the output: not measured (--measure)")
         return "; ".join(words)
-    each = f"{rate(found['samples_per_second'])} without writing, {size(found['bytes_per_sample'])} a sample"
-    words.append(f"measured for {duration(found['measured_seconds'])}: {each}")
-    if found["seconds"] is not None:
-        words.append(f"so about {duration(found['seconds'])} and {size(found['bytes'])}")
+    each = f"{rate(estimate['samples_per_second'])} without writing, {size(estimate['bytes_per_sample'])} per sample"
+    words.append(f"measured for {duration(estimate['measured_seconds'])}: {each}")
+    if estimate["seconds"] is not None:
+        words.append(f"so about {duration(estimate['seconds'])} and {size(estimate['bytes'])}")
     return "; ".join(words)
 
 
-def _machines_line(found: Mapping[str, Any]) -> str:
-    """One line on the job's time on many machines."""
-    each = f" with {count(found['gpus'], 'GPU')} each" if found["gpus"] else ""
+def _machines_line(estimate: Mapping[str, Any]) -> str:
+    """Return one line with the estimated time of a job on many machines."""
+    each = f" with {count(estimate['gpus'], 'GPU')} each" if estimate["gpus"] else ""
     words = [
-        f"On {count(found['nodes'], 'machine')}{each}, {count(found['workers'], 'worker')} as fast as this one here: "
-        f"about {duration(found['seconds'])}, {found['efficiency']:.0%} of linear, in {count(found['parts'], 'part')}",
-        f"the storage reads {size(found['read_per_second'])}/s and writes {size(found['written_per_second'])}/s",
-        f"an index takes up to {size(found['index_bytes'])} of each machine's memory",
+        f"On {count(estimate['nodes'], 'machine')}{each}, {count(estimate['workers'], 'worker')} as fast as this "
+        f"one here: about {duration(estimate['seconds'])}, {estimate['efficiency']:.0%} of linear, in "
+        f"{count(estimate['parts'], 'part')}",
+        f"the storage reads {size(estimate['read_per_second'])}/s and writes {size(estimate['written_per_second'])}/s",
+        f"an index takes up to {size(estimate['index_bytes'])} of each machine's memory",
     ]
-    if found["idle_workers"]:
-        words.append(f"there are too few shards: {count(found['idle_workers'], 'worker')} have nothing to do")
-    if found["gpus"] and found["measured_on"] != "gpu":
-        words.append("measured without a GPU, so this is not what GPUs will do")
+    if estimate["idle_workers"]:
+        words.append(f"there are too few shards: {count(estimate['idle_workers'], 'worker')} would be idle")
+    if estimate["gpus"] and estimate["measured_on"] != "gpu":
+        words.append("measured without a GPU, so the speed with GPUs will differ")
     return "; ".join(words)
 
 
 def _isolation_line(mode: str, timeout: float) -> str:
     if mode == "none":
-        return "Decodes all images in this process: one that crashes its decoder ends the job"
-    which = "all images" if mode == "all" else "images other than JPEG"
-    return f"Decodes {which} in processes of their own, each in at most {timeout:g} s of CPU time"
+        return "Decodes all images in this process: an image that crashes its decoder ends the job"
+    images = "all images" if mode == "all" else "images other than JPEG"
+    return f"Decodes {images} in separate processes, each in at most {timeout:g} s of CPU time"
 
 
 def _write_line(write: Mapping[str, Any]) -> str:
@@ -255,12 +259,12 @@ def _write_line(write: Mapping[str, Any]) -> str:
 
 
 def operators_view(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """All operators, one line each."""
+    """Return all operators, one line each."""
     return table(("operator", "on", "summary"), [[o["name"], " ".join(o["stages"]), o["summary"]] for o in operators])
 
 
 def operator_view(operator: Mapping[str, Any], idle: str = "") -> RenderableType:
-    """One operator with its arguments; ``idle`` says which have no effect."""
+    """Return one operator with its arguments; ``idle`` lists the arguments without effect."""
     parts: list[RenderableType] = [Text(operator["name"], "bold"), Text(_flowing(operator["doc"])), Text()]
     parts.append(table(("", ""), [[Text(k, "dim"), v] for k, v in operator["facts"].items()]))
     rows = [[a["name"], a["type"], a["default"], a["help"]] for a in operator["arguments"] if not a["without_effect"]]
@@ -274,16 +278,17 @@ def operator_view(operator: Mapping[str, Any], idle: str = "") -> RenderableType
 
 
 def _flowing(text: str) -> str:
-    """Paragraphs of a docstring as one line each, for the terminal to wrap. Lists and what is indented stay."""
+    """Return the paragraphs of a docstring as one line each, so that the terminal wraps them. Lists and indented text
+    stay unchanged."""
     paragraphs = text.replace("``", "`").split("\n\n")
     listed = re.compile(r"^(?: |[-*] |\d+[.)] )", re.M)
     return "\n\n".join(p if listed.search(p) else p.replace("\n", " ") for p in paragraphs)
 
 
-def like_view(found: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Steps that do what other libraries' transforms do."""
+def like_view(answers: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Return the steps that are equivalent to other libraries' transforms."""
     parts: list[RenderableType] = []
-    for answer in found:
+    for answer in answers:
         parts += [
             Text(answer["name"], "bold"),
             *(Text(f"  - {step}", no_wrap=True, overflow="ignore") for step in answer["steps"]),
@@ -291,10 +296,12 @@ def like_view(found: Sequence[Mapping[str, Any]]) -> RenderableType:
         if answer["note"]:
             parts.append(Text(answer["note"]))
         parts.append(Text())
-    named = sorted({name for answer in found for name in answer["operators"]})
+    named = sorted({name for answer in answers for name in answer["operators"]})
     if named:
         parts.append(Text(f"Arguments: {'; '.join(f'dali-run ops {name}' for name in named)}", "dim"))
-        parts.append(Text("For a part of the samples: a random.coin_flip and `if: $flag` (docs/spec.md).", "dim"))
+        parts.append(
+            Text("To apply steps to some of the samples only: random.coin_flip and `if: $flag` (docs/spec.md).", "dim")
+        )
     return Group(*parts)
 
 
@@ -302,7 +309,7 @@ def like_view(found: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def intermediates_view(found: Mapping[str, Any]) -> RenderableType:
-    """The outputs of every operator of a spec."""
+    """Return the outputs of every operator of a spec."""
     rows: list[Row] = []
     for r in found["intermediates"]:
         shapes = " ".join("x".join(map(str, s)) or "scalar" for s in r["shapes"][:3])
@@ -316,23 +323,27 @@ def intermediates_view(found: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [table(columns, rows, numbers=columns[-3:]), Text()]
     for r in found["rejects"]:
         parts.append(Text(f"Rejected: {r['key']}: {r['operator']}: {r['code']}: {r['message']}", "yellow"))
-    parts.append(Text(f"{count(len(found['samples']), 'sample')}; pictures and arrays are in {found['folder']}"))
+    parts.append(Text(f"{count(len(found['samples']), 'sample')}; images and arrays are in {found['folder']}"))
     return Group(*parts)
 
 
-def _apart(found: Mapping[str, Any] | None) -> tuple[str, str, str]:
-    if found is None:
+def _apart(difference: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    if difference is None:
         return "only here", "", ""
-    if found["differ"] is None:
-        return "other shapes" if found["other_shape"] else "other samples", "", ""
-    more = f", {found['other_shape']} of {found['samples']} of another shape" if found["other_shape"] else ""
-    if not found["max"]:
+    if difference["differ"] is None:
+        return "other shapes" if difference["other_shape"] else "other samples", "", ""
+    more = (
+        f", {difference['other_shape']} of {difference['samples']} of another shape"
+        if difference["other_shape"]
+        else ""
+    )
+    if not difference["max"]:
         return f"none{more}", "", ""
-    return f"{found['differ']:.1%}{more}", f"{found['max']:.4g}", f"{found['mean']:.4g}"
+    return f"{difference['differ']:.1%}{more}", f"{difference['max']:.4g}", f"{difference['mean']:.4g}"
 
 
 def data_view(found: Mapping[str, Any]) -> RenderableType:
-    """The contents of a data set."""
+    """Return the contents of a data set."""
     records = "" if found["records"] is None else f", {count(found['records'], 'record')}"
     rows: list[Row] = []
     for s in found["samples"]:
@@ -346,7 +357,7 @@ def data_view(found: Mapping[str, Any]) -> RenderableType:
 
 
 def value_in_words(f: Mapping[str, Any]) -> str:
-    """A field of a sample: what it is, how large, its range."""
+    """Return a field of a sample as text: its kind, size and range."""
     parts = [f["what"]]
     if "width" in f:
         parts.append(f"{f['width']} x {f['height']} {f.get('mode', '')}".rstrip())
@@ -369,7 +380,7 @@ def value_in_words(f: Mapping[str, Any]) -> str:
 
 
 def doctor_view(found: Mapping[str, Any]) -> RenderableType:
-    """Findings by area, then what to repair, and what else can be installed."""
+    """Return the findings by area, then what to repair, and which optional packages can be installed."""
     rows: list[Row] = []
     area = ""
     for f in found["findings"]:
@@ -378,8 +389,8 @@ def doctor_view(found: Mapping[str, Any]) -> RenderableType:
         area = f["area"]
     parts: list[RenderableType] = [table(("", "", "", ""), rows)]
     optional = {f["remedy"] for f in found["findings"] if f["area"] == "packages" and f["status"] == "missing"}
-    for title, wanted in (("To do:", False), ("Where you need it:", True)):
-        remedies = [Text(f"  {r}") for r in found["remedies"] if (r in optional) is wanted]
+    for title, is_optional in (("To do:", False), ("If you need it:", True)):
+        remedies = [Text(f"  {r}") for r in found["remedies"] if (r in optional) is is_optional]
         if remedies:
             parts += [Text(f"\n{title}", "bold"), *remedies]
     return Group(*parts)

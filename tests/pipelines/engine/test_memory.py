@@ -119,7 +119,7 @@ def test_specs_set_budgets(spec: Path) -> None:
     assert plan["memory"] == {"host": 1 << 30, "gpu": "30% of what is free"}
     assert describe_job(spec, {"pipeline.memory.gpu": "8GiB"}, "null")["memory"]["gpu"] == 8 << 30
     assert describe_job(spec)["memory"] == {"host": 1 << 30}
-    assert "Memory at most: host: 1.0 GiB, gpu: 30% of what is free" in shown(plan_view(plan))
+    assert "Memory limits: host: 1.0 GiB, gpu: 30% of what is free" in shown(plan_view(plan))
     spec.write_text(text.replace("1GiB", "lots").replace("gpu: 30%", "tpu: 1"))
     with pytest.raises(SpecError) as e:
         load_spec(spec)

@@ -282,7 +282,7 @@ REFUSED = {
     "an input of no type": ("  - {op: external_source, out: x}\n  - {op: cast, in: x, dtype: FLOAT, out: y}\n"
                             "outputs: {y: y}", "needs dtype= and ndim="),
     "an output of no type": ("  - {op: readers.numpy, files: [a.npy], out: x}\noutputs: {y: x}", "is unknown"),
-    "an output that is an input": ("  - {op: readers.file, file_root: a, out: [x, y]}\noutputs: {y: y}", "different names"),
+    "an output that is an input": ("  - {op: readers.file, file_root: a, out: [x, y]}\noutputs: {y: y}", "two differ"),
 }  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def test_it_fits_one_screen(width: int) -> None:
 def test_other_states_are_named() -> None:
     early = {k: v for k, v in status(state="preparing").items() if k not in ("done", "rejected", "seconds")}
     assert lines(live_view(early)) == ["job on gpu, 4 threads; is preparing"]
-    assert lines(live_view(status(state="lost")))[0].startswith("job on gpu, 4 threads; is gone")
+    assert lines(live_view(status(state="lost")))[0].startswith("job on gpu, 4 threads; is lost")
     over = lines(live_view(status(state="finished", message="wrote 1000 samples", done=1000)))
     assert over[0] == "job on gpu, 4 threads; finished: wrote 1000 samples"
     assert over[2] == "200/s on average, 3 rejected"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dali_run.pipelines.show.html import Origin, Reject, Sample, Seen, html_report
+from dali_run.pipelines.show.html import Origin, Reject, ReportSamples, Sample, html_report
 from dali_run.pipelines.show.plots import growth, plot, rates
 from tests.kit.pages import Page, jpeg, operator, report
 
-SEEN = Seen(
+SEEN = ReportSamples(
     [Sample("a/1.jpg", jpeg("red"), [("image", "24 x 24 x 3 uint8", jpeg("blue", (24, 24)))])],
     [Reject("a/2.jpg", "decoders.image", "truncated", "the JPEG ends inside its header", None),
      Reject("a/3.jpg", "decoders.image", "truncated", "Premature end", jpeg("gray"))], 7)  # fmt: skip
@@ -62,7 +62,7 @@ def test_data_never_becomes_markup() -> None:
     plain = report()
     clean = [(name, sorted(attributes)) for name, attributes in Page(html_report(plain, SEEN, ORIGIN)).tags]
     reject = Reject(HOSTILE, HOSTILE, HOSTILE, HOSTILE, SEEN.rejects[1].picture)
-    seen = Seen([Sample(HOSTILE, jpeg(), [(HOSTILE, HOSTILE, jpeg())])], [SEEN.rejects[0], reject], 7)
+    seen = ReportSamples([Sample(HOSTILE, jpeg(), [(HOSTILE, HOSTILE, jpeg())])], [SEEN.rejects[0], reject], 7)
 
     def spoiled(value: Any) -> Any:
         if isinstance(value, dict):
