@@ -90,7 +90,7 @@ def bbox_paste(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Move boxes with the images that `paste` puts on a larger canvas: in parts of the canvas, they frame the same."""
+    """Convert boxes of images that `paste` puts on a larger canvas: the results, in fractions of the canvas, frame the same pixels."""
     ...
 
 def bbox_rotate(
@@ -111,7 +111,7 @@ def bbox_rotate(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Turn boxes as rotate, with the same angle and size, turns their image."""
+    """Rotate boxes as rotate, with the same angle and size, rotates their image."""
     ...
 
 def box_encoder(
@@ -164,7 +164,7 @@ def brightness_contrast(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center))."""
+    """Apply contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center))."""
     ...
 
 def caffe2_reader(
@@ -288,7 +288,7 @@ def clahe(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Equalise the histogram of each tile of uint8 images, its peaks cut off, as OpenCV's CLAHE does it; between the middles of tiles, values are mixed."""
+    """Equalise the histogram of each tile of uint8 images, with clipped peaks, as OpenCV's CLAHE does; between the centres of tiles, values are interpolated."""
     ...
 
 def coco_reader(
@@ -365,7 +365,7 @@ def color_space_conversion(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Convert uint8 images between colour spaces. YCbCr is ITU-R BT.601's studio range (Y of 16 to 235), not JPEG's."""
+    """Convert uint8 images between colour spaces. YCbCr is ITU-R BT.601's studio range (Y of 16 to 235), not JPEG's full range."""
     ...
 
 def color_twist(
@@ -384,7 +384,7 @@ def color_twist(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Hue, saturation, contrast and brightness of RGB images in one linear map; the center of contrast is 128, 0.5 for float images."""
+    """Change hue, saturation, contrast and brightness of RGB images in one linear map; the centre of contrast is 128, 0.5 for float images."""
     ...
 
 def constant(
@@ -427,7 +427,7 @@ def contrast(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Stretch values away from a center: out = center + contrast * (in - center)."""
+    """Stretch values away from a centre: out = center + contrast * (in - center)."""
     ...
 
 def coord_flip(
@@ -562,7 +562,7 @@ def debayer(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+    """Convert raw images of a Bayer pattern to RGB: missing colours are the mean of their neighbours, as in OpenCV's cvtColor; the outermost rows and columns repeat their inner neighbours."""
     ...
 
 def dilate(
@@ -578,7 +578,7 @@ def dilate(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Each value becomes the largest in a rectangle around it."""
+    """Replace each value by the maximum in a rectangle around it."""
     ...
 
 def dl_tensor_python_function(*inputs: Any, function: Callable[..., Any] | None = ..., num_outputs: int = ..., batch_processing: bool = ..., synchronize_stream: bool = ..., **arguments: Any) -> Any: ...
@@ -635,7 +635,7 @@ def equalize(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does."""
     ...
 
 def erase(
@@ -672,7 +672,7 @@ def erode(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Each value becomes the smallest in a rectangle around it."""
+    """Replace each value by the minimum in a rectangle around it."""
     ...
 
 def expand_dims(
@@ -797,7 +797,7 @@ def filter(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+    """Correlate images or volumes with a filter: the second input, float32, with as many dimensions as the image has without channels and frames."""
     ...
 
 def flip(
@@ -855,7 +855,7 @@ def gaussian_blur(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Blur with a Gaussian window: by sigma, the length of the window, or both."""
+    """Blur with a Gaussian window, given by sigma, the length of the window, or both."""
     ...
 
 def get_property(
@@ -885,7 +885,7 @@ def grid_mask(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Make pixels zero where a grid of squares covers them (Chen et al., "GridMask Data Augmentation", 2020)."""
+    """Set pixels to zero where a grid of squares covers them (Chen et al., "GridMask Data Augmentation", 2020)."""
     ...
 
 def hsv(
@@ -902,7 +902,7 @@ def hsv(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Turn the hue and multiply saturation and value of RGB images, by a linear map of RGB."""
+    """Rotate the hue, and multiply saturation and value of RGB images, by a linear map of RGB."""
     ...
 
 def hue(
@@ -918,7 +918,7 @@ def hue(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Turn the hue of RGB images, by a linear map of RGB."""
+    """Rotate the hue of RGB images, by a linear map of RGB."""
     ...
 
 def image_decoder(
@@ -1112,7 +1112,7 @@ def jitter(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Move every value of an image by a random number of pixels, across and down: nDegree whole numbers around 0."""
+    """Move every value of an image by a random number of pixels, horizontally and vertically: nDegree integers around 0."""
     ...
 
 def jpeg_compression_distortion(
@@ -1125,7 +1125,7 @@ def jpeg_compression_distortion(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's exact DCT, chroma of half the size."""
+    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's accurate DCT, chroma of half the size."""
     ...
 
 def jpeg_quality(
@@ -1183,7 +1183,7 @@ def laplacian(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows."""
+    """Compute the sum of second derivatives along the axes, each smoothed along the others, with OpenCV's windows."""
     ...
 
 def lookup_table(
@@ -1200,7 +1200,7 @@ def lookup_table(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Replace integers: keys by their values, all others by ``default_value``."""
+    """Replace integers: keys by their values, all other numbers by ``default_value``."""
     ...
 
 def median_blur(
@@ -1213,7 +1213,7 @@ def median_blur(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
+    """Replace each value by the median of a window around it; outside of the image, its border is repeated."""
     ...
 
 def mel_filter_bank(
@@ -1270,7 +1270,7 @@ def multi_paste(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Paste parts of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste."""
+    """Paste regions of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste."""
     ...
 
 def mxnet_reader(
@@ -1550,7 +1550,7 @@ def paste(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Put images on a larger canvas, of their size times ``ratio`` (fractions are cut off)."""
+    """Paste images on a larger canvas, whose size is the image's times ``ratio`` (truncated to an integer)."""
     ...
 
 def peek_image_shape(
@@ -1652,7 +1652,7 @@ def random_bbox_crop(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Draw a random window in which boxes lie as asked, and give the window and the boxes that are left in it."""
+    """Draw a random window that overlaps boxes as requested. Output the window, and the boxes that remain in it."""
     ...
 
 def random_crop_generator(
@@ -1836,7 +1836,7 @@ def roi_random_crop(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Draw where a window of ``crop_shape`` starts: around the region of interest if that is smaller, else inside it."""
+    """Draw where a window of ``crop_shape`` starts: around the region of interest if the window is larger, else inside it."""
     ...
 
 def rotate(
@@ -2042,7 +2042,7 @@ def ssd_random_crop(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> list[DataNode]:
-    """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels."""
+    """Cut a random window out of each image, and keep the boxes whose centre lies in it, with their labels."""
     ...
 
 def stack(
@@ -2866,7 +2866,7 @@ class experimental:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+        """Convert raw images of a Bayer pattern to RGB: missing colours are the mean of their neighbours, as in OpenCV's cvtColor; the outermost rows and columns repeat their inner neighbours."""
         ...
 
     @staticmethod
@@ -2883,7 +2883,7 @@ class experimental:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Each value becomes the largest in a rectangle around it."""
+        """Replace each value by the maximum in a rectangle around it."""
         ...
 
     @staticmethod
@@ -2897,7 +2897,7 @@ class experimental:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+        """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does."""
         ...
 
     @staticmethod
@@ -2914,7 +2914,7 @@ class experimental:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Each value becomes the smallest in a rectangle around it."""
+        """Replace each value by the minimum in a rectangle around it."""
         ...
 
     @staticmethod
@@ -2932,7 +2932,7 @@ class experimental:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+        """Correlate images or volumes with a filter: the second input, float32, with as many dimensions as the image has without channels and frames."""
         ...
 
     @staticmethod
@@ -2967,7 +2967,7 @@ class experimental:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
+        """Replace each value by the median of a window around it; outside of the image, its border is repeated."""
         ...
 
     @staticmethod
@@ -3345,7 +3345,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+            """Convert raw images of a Bayer pattern to RGB: missing colours are the mean of their neighbours, as in OpenCV's cvtColor; the outermost rows and columns repeat their inner neighbours."""
             ...
 
         @staticmethod
@@ -3359,7 +3359,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+            """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does."""
             ...
 
         @staticmethod
@@ -3377,7 +3377,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+            """Correlate images or volumes with a filter: the second input, float32, with as many dimensions as the image has without channels and frames."""
             ...
 
         @staticmethod
@@ -3983,7 +3983,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> list[DataNode]:
-        """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels."""
+        """Cut a random window out of each image, and keep the boxes whose centre lies in it, with their labels."""
         ...
 
     @staticmethod
@@ -4215,7 +4215,7 @@ class noise:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Shot noise: every value becomes a Poisson-distributed number of events times ``factor``, with itself as its mean."""
+        """Apply shot noise: every value becomes a Poisson-distributed number of events times ``factor``; its mean is the value itself."""
         ...
 
 class random:
@@ -5393,7 +5393,7 @@ class segmentation:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Draw a pixel of each mask; with ``foreground``, one above ``threshold`` or equal to ``value``, if there is any."""
+        """Draw a pixel of each mask; with ``foreground``, a pixel above ``threshold`` or equal to ``value``, if there is one."""
         ...
 
     @staticmethod
@@ -5417,7 +5417,7 @@ class segmentation:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> list[DataNode]:
-        """Draw a class of each mask, then one of its objects, and give the box around it."""
+        """Draw a class of each mask, then one of its objects, and output the box around it."""
         ...
 
     @staticmethod
@@ -5433,7 +5433,7 @@ class segmentation:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> list[DataNode]:
-        """Keep the polygons of the masks whose ids are listed, in the order of the list."""
+        """Select the polygons of the masks whose ids are listed, in the order of the list."""
         ...
 
 class transforms:

@@ -63,7 +63,7 @@ class AudioResample:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class BBoxPaste:
-    """Move boxes with the images that `paste` puts on a larger canvas: in parts of the canvas, they frame the same."""
+    """Convert boxes of images that `paste` puts on a larger canvas: the results, in fractions of the canvas, frame the same pixels."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class BBoxPaste:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class BBoxRotate:
-    """Turn boxes as rotate, with the same angle and size, turns their image."""
+    """Rotate boxes as rotate, with the same angle and size, rotates their image."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Brightness:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class BrightnessContrast:
-    """Contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center))."""
+    """Apply contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center))."""
 
     def __init__(
         self,
@@ -364,7 +364,7 @@ class Cat:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Clahe:
-    """Equalise the histogram of each tile of uint8 images, its peaks cut off, as OpenCV's CLAHE does it; between the middles of tiles, values are mixed."""
+    """Equalise the histogram of each tile of uint8 images, with clipped peaks, as OpenCV's CLAHE does; between the centres of tiles, values are interpolated."""
 
     def __init__(
         self,
@@ -400,7 +400,7 @@ class CoinFlip:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ColorSpaceConversion:
-    """Convert uint8 images between colour spaces. YCbCr is ITU-R BT.601's studio range (Y of 16 to 235), not JPEG's."""
+    """Convert uint8 images between colour spaces. YCbCr is ITU-R BT.601's studio range (Y of 16 to 235), not JPEG's full range."""
 
     def __init__(
         self,
@@ -417,7 +417,7 @@ class ColorSpaceConversion:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ColorTwist:
-    """Hue, saturation, contrast and brightness of RGB images in one linear map; the center of contrast is 128, 0.5 for float images."""
+    """Change hue, saturation, contrast and brightness of RGB images in one linear map; the centre of contrast is 128, 0.5 for float images."""
 
     def __init__(
         self,
@@ -471,7 +471,7 @@ class ContentHash:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Contrast:
-    """Stretch values away from a center: out = center + contrast * (in - center)."""
+    """Stretch values away from a centre: out = center + contrast * (in - center)."""
 
     def __init__(
         self,
@@ -631,7 +631,7 @@ class DLTensorPythonFunction:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Debayer:
-    """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+    """Convert raw images of a Bayer pattern to RGB: missing colours are the mean of their neighbours, as in OpenCV's cvtColor; the outermost rows and columns repeat their inner neighbours."""
 
     def __init__(
         self,
@@ -647,7 +647,7 @@ class Debayer:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Dilate:
-    """Each value becomes the largest in a rectangle around it."""
+    """Replace each value by the maximum in a rectangle around it."""
 
     def __init__(
         self,
@@ -713,7 +713,7 @@ class EncodedAs:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Equalize:
-    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does."""
 
     def __init__(
         self,
@@ -751,7 +751,7 @@ class Erase:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Erode:
-    """Each value becomes the smallest in a rectangle around it."""
+    """Replace each value by the minimum in a rectangle around it."""
 
     def __init__(
         self,
@@ -894,7 +894,7 @@ class FileReader:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class Filter:
-    """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+    """Correlate images or volumes with a filter: the second input, float32, with as many dimensions as the image has without channels and frames."""
 
     def __init__(
         self,
@@ -959,7 +959,7 @@ class FullLike:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class GaussianBlur:
-    """Blur with a Gaussian window: by sigma, the length of the window, or both."""
+    """Blur with a Gaussian window, given by sigma, the length of the window, or both."""
 
     def __init__(
         self,
@@ -992,7 +992,7 @@ class GetProperty:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class GridMask:
-    """Make pixels zero where a grid of squares covers them (Chen et al., "GridMask Data Augmentation", 2020)."""
+    """Set pixels to zero where a grid of squares covers them (Chen et al., "GridMask Data Augmentation", 2020)."""
 
     def __init__(
         self,
@@ -1011,7 +1011,7 @@ class GridMask:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Hsv:
-    """Turn the hue and multiply saturation and value of RGB images, by a linear map of RGB."""
+    """Rotate the hue, and multiply saturation and value of RGB images, by a linear map of RGB."""
 
     def __init__(
         self,
@@ -1030,7 +1030,7 @@ class Hsv:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Hue:
-    """Turn the hue of RGB images, by a linear map of RGB."""
+    """Rotate the hue of RGB images, by a linear map of RGB."""
 
     def __init__(
         self,
@@ -1234,7 +1234,7 @@ class ImageScores:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class Jitter:
-    """Move every value of an image by a random number of pixels, across and down: nDegree whole numbers around 0."""
+    """Move every value of an image by a random number of pixels, horizontally and vertically: nDegree integers around 0."""
 
     def __init__(
         self,
@@ -1252,7 +1252,7 @@ class Jitter:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class JpegCompressionDistortion:
-    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's exact DCT, chroma of half the size."""
+    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's accurate DCT, chroma of half the size."""
 
     def __init__(
         self,
@@ -1314,7 +1314,7 @@ class KeepIf:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Laplacian:
-    """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows."""
+    """Compute the sum of second derivatives along the axes, each smoothed along the others, with OpenCV's windows."""
 
     def __init__(
         self,
@@ -1333,7 +1333,7 @@ class Laplacian:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class LookupTable:
-    """Replace integers: keys by their values, all others by ``default_value``."""
+    """Replace integers: keys by their values, all other numbers by ``default_value``."""
 
     def __init__(
         self,
@@ -1405,7 +1405,7 @@ class MXNetReader:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class MedianBlur:
-    """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
+    """Replace each value by the median of a window around it; outside of the image, its border is repeated."""
 
     def __init__(
         self,
@@ -1441,7 +1441,7 @@ class MelFilterBank:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class MultiPaste:
-    """Paste parts of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste."""
+    """Paste regions of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste."""
 
     def __init__(
         self,
@@ -1722,7 +1722,7 @@ class Pad:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Paste:
-    """Put images on a larger canvas, of their size times ``ratio`` (fractions are cut off)."""
+    """Paste images on a larger canvas, whose size is the image's times ``ratio`` (truncated to an integer)."""
 
     def __init__(
         self,
@@ -1833,7 +1833,7 @@ class PythonFunction:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ROIRandomCrop:
-    """Draw where a window of ``crop_shape`` starts: around the region of interest if that is smaller, else inside it."""
+    """Draw where a window of ``crop_shape`` starts: around the region of interest if the window is larger, else inside it."""
 
     def __init__(
         self,
@@ -1852,7 +1852,7 @@ class ROIRandomCrop:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class RandomBBoxCrop:
-    """Draw a random window in which boxes lie as asked, and give the window and the boxes that are left in it."""
+    """Draw a random window that overlaps boxes as requested. Output the window, and the boxes that remain in it."""
 
     def __init__(
         self,
@@ -2083,7 +2083,7 @@ class Rotate:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class SSDRandomCrop:
-    """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels."""
+    """Cut a random window out of each image, and keep the boxes whose centre lies in it, with their labels."""
 
     def __init__(
         self,
@@ -3158,7 +3158,7 @@ class _experimental:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Debayer:
-        """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+        """Convert raw images of a Bayer pattern to RGB: missing colours are the mean of their neighbours, as in OpenCV's cvtColor; the outermost rows and columns repeat their inner neighbours."""
 
         def __init__(
             self,
@@ -3174,7 +3174,7 @@ class _experimental:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Dilate:
-        """Each value becomes the largest in a rectangle around it."""
+        """Replace each value by the maximum in a rectangle around it."""
 
         def __init__(
             self,
@@ -3192,7 +3192,7 @@ class _experimental:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Equalize:
-        """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+        """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does."""
 
         def __init__(
             self,
@@ -3207,7 +3207,7 @@ class _experimental:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Erode:
-        """Each value becomes the smallest in a rectangle around it."""
+        """Replace each value by the minimum in a rectangle around it."""
 
         def __init__(
             self,
@@ -3225,7 +3225,7 @@ class _experimental:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Filter:
-        """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+        """Correlate images or volumes with a filter: the second input, float32, with as many dimensions as the image has without channels and frames."""
 
         def __init__(
             self,
@@ -3265,7 +3265,7 @@ class _experimental:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class MedianBlur:
-        """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
+        """Replace each value by the median of a window around it; outside of the image, its border is repeated."""
 
         def __init__(
             self,
@@ -3652,7 +3652,7 @@ class _experimental:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
         class Debayer:
-            """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+            """Convert raw images of a Bayer pattern to RGB: missing colours are the mean of their neighbours, as in OpenCV's cvtColor; the outermost rows and columns repeat their inner neighbours."""
 
             def __init__(
                 self,
@@ -3668,7 +3668,7 @@ class _experimental:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
         class Equalize:
-            """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+            """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does."""
 
             def __init__(
                 self,
@@ -3683,7 +3683,7 @@ class _experimental:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
         class Filter:
-            """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+            """Correlate images or volumes with a filter: the second input, float32, with as many dimensions as the image has without channels and frames."""
 
             def __init__(
                 self,
@@ -4275,7 +4275,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class SSDRandomCrop:
-        """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels."""
+        """Cut a random window out of each image, and keep the boxes whose centre lies in it, with their labels."""
 
         def __init__(
             self,
@@ -4578,7 +4578,7 @@ class _noise:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Shot:
-        """Shot noise: every value becomes a Poisson-distributed number of events times ``factor``, with itself as its mean."""
+        """Apply shot noise: every value becomes a Poisson-distributed number of events times ``factor``; its mean is the value itself."""
 
         def __init__(
             self,
@@ -5541,7 +5541,7 @@ reductions = _reductions
 class _segmentation:
 
     class RandomMaskPixel:
-        """Draw a pixel of each mask; with ``foreground``, one above ``threshold`` or equal to ``value``, if there is any."""
+        """Draw a pixel of each mask; with ``foreground``, a pixel above ``threshold`` or equal to ``value``, if there is one."""
 
         def __init__(
             self,
@@ -5558,7 +5558,7 @@ class _segmentation:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class RandomObjectBBox:
-        """Draw a class of each mask, then one of its objects, and give the box around it."""
+        """Draw a class of each mask, then one of its objects, and output the box around it."""
 
         def __init__(
             self,
@@ -5582,7 +5582,7 @@ class _segmentation:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
     class SelectMasks:
-        """Keep the polygons of the masks whose ids are listed, in the order of the list."""
+        """Select the polygons of the masks whose ids are listed, in the order of the list."""
 
         def __init__(
             self,

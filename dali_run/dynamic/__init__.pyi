@@ -124,7 +124,7 @@ def bbox_paste(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Move boxes with the images that `paste` puts on a larger canvas: in parts of the canvas, they frame the same."""
+    """Convert boxes of images that `paste` puts on a larger canvas: the results, in fractions of the canvas, frame the same pixels."""
     ...
 
 @overload
@@ -147,7 +147,7 @@ def bbox_rotate(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> Any:
-    """Turn boxes as rotate, with the same angle and size, turns their image."""
+    """Rotate boxes as rotate, with the same angle and size, rotates their image."""
     ...
 
 @overload
@@ -202,7 +202,7 @@ def brightness_contrast(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center))."""
+    """Apply contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center))."""
     ...
 
 @overload
@@ -263,7 +263,7 @@ def clahe(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Equalise the histogram of each tile of uint8 images, its peaks cut off, as OpenCV's CLAHE does it; between the middles of tiles, values are mixed."""
+    """Equalise the histogram of each tile of uint8 images, with clipped peaks, as OpenCV's CLAHE does; between the centres of tiles, values are interpolated."""
     ...
 
 @overload
@@ -280,7 +280,7 @@ def color_space_conversion(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Convert uint8 images between colour spaces. YCbCr is ITU-R BT.601's studio range (Y of 16 to 235), not JPEG's."""
+    """Convert uint8 images between colour spaces. YCbCr is ITU-R BT.601's studio range (Y of 16 to 235), not JPEG's full range."""
     ...
 
 @overload
@@ -301,7 +301,7 @@ def color_twist(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Hue, saturation, contrast and brightness of RGB images in one linear map; the center of contrast is 128, 0.5 for float images."""
+    """Change hue, saturation, contrast and brightness of RGB images in one linear map; the centre of contrast is 128, 0.5 for float images."""
     ...
 
 @overload
@@ -333,7 +333,7 @@ def contrast(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Stretch values away from a center: out = center + contrast * (in - center)."""
+    """Stretch values away from a centre: out = center + contrast * (in - center)."""
     ...
 
 @overload
@@ -478,7 +478,7 @@ def debayer(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+    """Convert raw images of a Bayer pattern to RGB: missing colours are the mean of their neighbours, as in OpenCV's cvtColor; the outermost rows and columns repeat their inner neighbours."""
     ...
 
 @overload
@@ -541,7 +541,7 @@ def equalize(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does."""
     ...
 
 @overload
@@ -642,7 +642,7 @@ def filter(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> Any:
-    """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+    """Correlate images or volumes with a filter: the second input, float32, with as many dimensions as the image has without channels and frames."""
     ...
 
 @overload
@@ -701,7 +701,7 @@ def gaussian_blur(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Blur with a Gaussian window: by sigma, the length of the window, or both."""
+    """Blur with a Gaussian window, given by sigma, the length of the window, or both."""
     ...
 
 @overload
@@ -735,7 +735,7 @@ def grid_mask(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Make pixels zero where a grid of squares covers them (Chen et al., "GridMask Data Augmentation", 2020)."""
+    """Set pixels to zero where a grid of squares covers them (Chen et al., "GridMask Data Augmentation", 2020)."""
     ...
 
 @overload
@@ -754,7 +754,7 @@ def hsv(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Turn the hue and multiply saturation and value of RGB images, by a linear map of RGB."""
+    """Rotate the hue, and multiply saturation and value of RGB images, by a linear map of RGB."""
     ...
 
 @overload
@@ -772,7 +772,7 @@ def hue(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Turn the hue of RGB images, by a linear map of RGB."""
+    """Rotate the hue of RGB images, by a linear map of RGB."""
     ...
 
 @overload
@@ -807,7 +807,7 @@ def jitter(
     device: Device | str | None = ...,
     rng: _RNG | None = ...,
 ) -> _V:
-    """Move every value of an image by a random number of pixels, across and down: nDegree whole numbers around 0."""
+    """Move every value of an image by a random number of pixels, horizontally and vertically: nDegree integers around 0."""
     ...
 
 @overload
@@ -822,7 +822,7 @@ def jpeg_compression_distortion(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's exact DCT, chroma of half the size."""
+    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's accurate DCT, chroma of half the size."""
     ...
 
 @overload
@@ -872,7 +872,7 @@ def laplacian(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows."""
+    """Compute the sum of second derivatives along the axes, each smoothed along the others, with OpenCV's windows."""
     ...
 
 @overload
@@ -891,7 +891,7 @@ def lookup_table(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Replace integers: keys by their values, all others by ``default_value``."""
+    """Replace integers: keys by their values, all other numbers by ``default_value``."""
     ...
 
 @overload
@@ -954,7 +954,7 @@ def multi_paste(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Paste parts of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste."""
+    """Paste regions of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste."""
     ...
 
 @overload
@@ -1117,7 +1117,7 @@ def paste(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Put images on a larger canvas, of their size times ``ratio`` (fractions are cut off)."""
+    """Paste images on a larger canvas, whose size is the image's times ``ratio`` (truncated to an integer)."""
     ...
 
 @overload
@@ -1229,7 +1229,7 @@ def random_bbox_crop(
     device: Device | str | None = ...,
     rng: _RNG | None = ...,
 ) -> Any:
-    """Draw a random window in which boxes lie as asked, and give the window and the boxes that are left in it."""
+    """Draw a random window that overlaps boxes as requested. Output the window, and the boxes that remain in it."""
     ...
 
 @overload
@@ -1410,7 +1410,7 @@ def roi_random_crop(
     device: Device | str | None = ...,
     rng: _RNG | None = ...,
 ) -> Any:
-    """Draw where a window of ``crop_shape`` starts: around the region of interest if that is smaller, else inside it."""
+    """Draw where a window of ``crop_shape`` starts: around the region of interest if the window is larger, else inside it."""
     ...
 
 @overload
@@ -1583,7 +1583,7 @@ def ssd_random_crop(
     device: Device | str | None = ...,
     rng: _RNG | None = ...,
 ) -> Any:
-    """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels."""
+    """Cut a random window out of each image, and keep the boxes whose centre lies in it, with their labels."""
     ...
 
 @overload
@@ -2261,7 +2261,7 @@ class experimental:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes them; the outermost rows and columns repeat those beside them."""
+        """Convert raw images of a Bayer pattern to RGB: missing colours are the mean of their neighbours, as in OpenCV's cvtColor; the outermost rows and columns repeat their inner neighbours."""
         ...
 
     @overload
@@ -2281,7 +2281,7 @@ class experimental:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Each value becomes the largest in a rectangle around it."""
+        """Replace each value by the maximum in a rectangle around it."""
         ...
 
     @overload
@@ -2298,7 +2298,7 @@ class experimental:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+        """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does."""
         ...
 
     @overload
@@ -2318,7 +2318,7 @@ class experimental:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Each value becomes the smallest in a rectangle around it."""
+        """Replace each value by the minimum in a rectangle around it."""
         ...
 
     @overload
@@ -2338,7 +2338,7 @@ class experimental:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32."""
+        """Correlate images or volumes with a filter: the second input, float32, with as many dimensions as the image has without channels and frames."""
         ...
 
     @overload
@@ -2375,7 +2375,7 @@ class experimental:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
+        """Replace each value by the median of a window around it; outside of the image, its border is repeated."""
         ...
 
     @overload
@@ -2864,7 +2864,7 @@ class noise:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> _V:
-        """Shot noise: every value becomes a Poisson-distributed number of events times ``factor``, with itself as its mean."""
+        """Apply shot noise: every value becomes a Poisson-distributed number of events times ``factor``; its mean is the value itself."""
         ...
 
     @overload
@@ -3785,7 +3785,7 @@ class segmentation:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> _V:
-        """Draw a pixel of each mask; with ``foreground``, one above ``threshold`` or equal to ``value``, if there is any."""
+        """Draw a pixel of each mask; with ``foreground``, a pixel above ``threshold`` or equal to ``value``, if there is one."""
         ...
 
     @overload
@@ -3812,7 +3812,7 @@ class segmentation:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> tuple[_V, ...]:
-        """Draw a class of each mask, then one of its objects, and give the box around it."""
+        """Draw a class of each mask, then one of its objects, and output the box around it."""
         ...
 
     @overload
@@ -3830,7 +3830,7 @@ class segmentation:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """Keep the polygons of the masks whose ids are listed, in the order of the list."""
+        """Select the polygons of the masks whose ids are listed, in the order of the list."""
         ...
 
 class transforms:

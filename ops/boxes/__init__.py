@@ -1,1 +1,1 @@
-"""Detection and segmentation: boxes, anchors, masks and polygons."""
+"""Operators for detection and segmentation: boxes, anchors, masks and polygons."""

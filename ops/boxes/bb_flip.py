@@ -1,4 +1,4 @@
-"""bb_flip: mirrored boxes."""
+"""Operator bb_flip: mirror boxes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _kernels: Any = Kernels(".boxes_cpu", __package__)
 class BbFlip(Operator, name="bb_flip"):
     """Mirror boxes as flip mirrors their image.
 
-    Boxes are float32 in parts of the image, [n, 4] or of any shape whose numbers come in fours; x, y, width and height,
-    or with ``ltrb`` left, top, right and bottom.
+    Boxes are float32 in fractions of the image, [n, 4] or of any shape whose numbers come in fours; x, y, width and
+    height, or with ``ltrb`` left, top, right and bottom.
     """
 
     example = "{op: bb_flip, in: boxes, ltrb: true, horizontal: $mirror, out: boxes}"

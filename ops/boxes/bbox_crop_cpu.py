@@ -1,4 +1,5 @@
-"""The search for crops of random_bbox_crop and ssd_random_crop. All arithmetic is float32, as in DALI, unless said."""
+"""Compiled search for crops of random_bbox_crop and ssd_random_crop. All arithmetic is float32, as in DALI, unless
+stated otherwise."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -15,14 +16,14 @@ from .bbox_simd_cpu import TOGETHER, VOLUME, covered
 from .draws_cpu import below, between, fill, real, scaled, skip_to
 
 F = np.float32
-# Boxes and windows may have no area: a division by it is no number, which no comparison holds for.
+# Boxes and windows may have no area: dividing by it yields NaN, for which every comparison is false.
 jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 inline = numba.njit(error_model="numpy")
 
 
 @inline
 def _shared(low, high, box_low, box_high):
-    """Volume of the intersection of a window with a box."""
+    """Return the volume of the intersection of a window with a box."""
     v = F(1)
     for d in range(3):
         a, b = max(low[d], box_low[d]), min(high[d], box_high[d])
@@ -34,7 +35,7 @@ def _shared(low, high, box_low, box_high):
 
 @inline
 def _stays(low, high, box_low, box_high, volume, prune):
-    """Does a box stay in the crop: by its centre, or by the part of it that is inside?"""
+    """Whether a box remains in the crop: by its centre, or by the fraction of it that is inside."""
     if prune >= F(0):
         both = _shared(low, high, box_low, box_high)
         return both > F(0) and both >= F(prune * volume)
@@ -47,7 +48,7 @@ def _stays(low, high, box_low, box_high, volume, prune):
 
 @inline
 def _shuffled(key, sequence, state, order):
-    """0 ... D-1 in the order that std::shuffle gives; D is 2 or 3."""
+    """Return 0 ... D-1 in the order that std::shuffle produces; D is 2 or 3."""
     D = len(order)
     for d in range(D):
         order[d] = d
@@ -64,7 +65,7 @@ def _shuffled(key, sequence, state, order):
 
 @inline
 def _fixed(shape, ratios, order):
-    """Make extents whose ratio is fixed equal to it; the largest extent stays."""
+    """Scale lengths whose ratio is fixed to that ratio; the largest length remains."""
     D, P = len(shape), len(ratios)
     most = F(0)
     for d in range(D):
@@ -75,7 +76,7 @@ def _fixed(shape, ratios, order):
             first, second = min(a, b), max(a, b)
             pair = (first + second - 1) % P  # (0, 1), (0, 2), (1, 2)
             if ratios[pair, 0] == ratios[pair, 1]:
-                # the ratio is that of the first axis to the second
+                # ``ratio`` is that of the first axis to the second
                 factor = ratios[pair, 0] if b < a else F(F(1) / ratios[pair, 0])
                 shape[b] = F(shape[a] * factor)
     now = F(0)
@@ -87,8 +88,7 @@ def _fixed(shape, ratios, order):
 
 @inline
 def _proportionate(extents, axes, first, second, third):
-    """Are all ratios of extents in their ranges? Those of the first axis to the second and to the third, and of the
-    second to the third."""
+    """Whether all ratios of lengths are in their ranges: first axis to second, first to third, and second to third."""
     x, y, z = extents
     if not first[0] <= F(x / y) <= first[1]:
         return False
@@ -96,7 +96,7 @@ def _proportionate(extents, axes, first, second, third):
 
 
 _AHEAD = 64
-"""Draws that are made together: each alone takes as long as the window that it is for."""
+"""Number of draws that are generated at once: a single draw would take as long as the window that it is for."""
 
 
 @jit
@@ -104,18 +104,18 @@ def crops(
     key, sequences, boxes, first, counts, low_at, high_at, sized, thresholds, no_crop, ratios, scaling, attempts, total,
     most, overlap, all_boxes, prune, crop_shapes, input_shapes, anchors, shapes, out_boxes, kept, out_counts, exhausted,
 ):  # fmt: skip
-    """One crop for every sample. Returns how many boxes are left in all.
+    """Draw one crop for every sample. Return the total number of boxes that remain.
 
     Boxes of sample i are ``counts[i]`` rows from element ``first[i]`` of ``boxes`` on; start and end (or, if ``sized``,
-    extent) of axis d stand in columns ``low_at[d]`` and ``high_at[d]``. ``crop_shapes`` and ``input_shapes``
-    [N or 0, D] are empty where they are not given. ``total`` attempts are made at most, ``most`` if that is negative.
-    Boxes that are left are packed into ``out_boxes``, their old numbers into ``kept``.
+    length) of axis d are in columns ``low_at[d]`` and ``high_at[d]``. ``crop_shapes`` and ``input_shapes`` [N or 0, D]
+    are empty if they are not set. At most ``total`` attempts are made, or ``most`` if ``total`` is negative. Remaining
+    boxes are packed into ``out_boxes``, their old indices into ``kept``.
     """
     N, D = anchors.shape
     state, copy = np.zeros(5, np.uint64), np.zeros(5, np.uint64)
     words = np.empty(_AHEAD, np.uint32)
     order, metrics = np.zeros(D, np.int64), np.empty(TOGETHER, F)
-    # Of two axes, the third is whole in windows and boxes, which changes no product.
+    # With two axes, windows and boxes cover the third one completely, which changes no product.
     shape, pixels, lo, hi = np.ones(3, F), np.ones(3, F), np.zeros(3, F), np.ones(3, F)
     any_fixed = False
     for p in range(len(ratios)):
@@ -143,7 +143,7 @@ def crops(
                 volume = F(volume * F(box[3 + d, k] - box[d, k]))
             box[VOLUME, k] = volume
         state[0] = 0
-        ahead = np.int64(-_AHEAD)  # the first of the draws in `words`
+        ahead = np.int64(-_AHEAD)  # index of the first of the draws in `words`
         best, found, success, count, whole = F(-1), False, False, 0, False
         best_lo, best_hi = (F(0), F(0), F(0)), (F(1), F(1), F(1))
         limit = total if total >= 0 else most
@@ -174,7 +174,7 @@ def crops(
                     for d in range(D):
                         pixels[d] = F(shape[d] * F(input_shapes[i, d])) if len(input_shapes) else shape[d]
                     if any_fixed:
-                        skip_to(key, sequence, copy, at)  # nothing is drawn from the stream itself
+                        skip_to(key, sequence, copy, at)  # draws come from `words`, not from the stream's own state
                         _shuffled(key, sequence, copy, order)
                         _fixed(pixels[:D], ratios, order)
                         for d in range(D):
@@ -182,7 +182,7 @@ def crops(
                     extents = pixels[0], pixels[1], pixels[2]
                     if not _proportionate(extents, D, first_ratio, second_ratio, third_ratio):
                         continue
-                    # a fixed ratio of pixels may have made it larger than the image
+                    # a fixed ratio of pixels may have made the window larger than the image
                     if not (shape[0] <= F(1) and shape[1] <= F(1) and shape[2] <= F(1)):
                         continue
                     for d in range(D):
@@ -198,7 +198,7 @@ def crops(
                     set_ = covered(box, begin, window_lo, window_hi, volume, overlap, best, threshold, metrics)
                     if begin == 0:
                         metric = metrics[0]
-                    # If it is no number for the first box, no other counts; else the others only make it smaller.
+                    # If the value is NaN for the first box, no other box counts; else other boxes can only decrease it.
                     worse = all_boxes and metric == metric and set_ & ((1 << min(TOGETHER, n - begin)) - 1) != 0
                     if worse:
                         break
@@ -262,8 +262,8 @@ def _llround(x):
 
 @jit
 def ssd_crops(key, sequences, boxes, first, counts, extents, attempts, most, windows, out_boxes, kept, out_counts):
-    """ssd_random_crop's crops: ``windows`` int64[N, 4] (y, x, h, w) of images of ``extents`` [N, 2] (h, w). Returns how
-    many boxes are left in all, see `crops`; the crop is kept in float64, as in DALI."""
+    """Draw the crops of ssd_random_crop: ``windows`` int64[N, 4] (y, x, h, w) of images of ``extents`` [N, 2] (h, w).
+    Return the total number of boxes that remain, as `crops` does; the crop is kept in float64, as in DALI."""
     state = np.zeros(5, np.uint64)
     lo, hi = np.zeros(2, F), np.zeros(2, F)
     n_out = 0

@@ -1,4 +1,4 @@
-"""bbox_rotate: the boxes of an image that rotate turns."""
+"""Operator bbox_rotate: rotate the boxes of an image that rotate turns."""
 
 from __future__ import annotations
 
@@ -20,28 +20,35 @@ _MODES = ("fixed", "halfway", "expand")
 
 
 class BboxRotate(Operator, name="bbox_rotate"):
-    """Turn boxes as rotate, with the same angle and size, turns their image.
+    """Rotate boxes as rotate, with the same angle and size, rotates their image.
 
-    A box becomes the smallest upright one around its turned corners (mode expand), or that made smaller, to its old
-    width and height (fixed) or halfway. It is cut at the border; a box of which less than remove_threshold is left is
-    removed, and its label (the second input, if there is one) with it. ``input_shape`` is the image before.
+    A box becomes the smallest upright box around its rotated corners (mode expand), or that box shrunk to the old width
+    and height (fixed) or halfway. It is clipped at the border; a box of which less than remove_threshold remains is
+    removed, together with its label (the second input, if there is one). ``input_shape`` is the shape of the image
+    before the rotation.
     """
 
     inputs = (1, 2)
     bound = "1e-6"
     example = "{op: bbox_rotate, in: [boxes, labels], angle: $angle, input_shape: $shape, out: [boxes, labels]}"
 
-    angle: Annotated[float, Arg("degrees, counter-clockwise", per_sample=True, required=True)] = 0.0
+    angle: Annotated[float, Arg("angle of rotation in degrees, counter-clockwise", per_sample=True, required=True)] = (
+        0.0
+    )
     input_shape: Annotated[
-        tuple[int, ...], Arg("the image's height and width, by shape_layout", per_sample=True, required=True)
+        tuple[int, ...],
+        Arg("height and width of the image, in the order of shape_layout", per_sample=True, required=True),
     ] = ()
-    bbox_layout: Annotated[str, Arg("xyXY or xyWH, in any order of the letters")] = "xyXY"
-    bbox_normalized: Annotated[bool, Arg("boxes are in parts of the image; else in pixels")] = True
+    bbox_layout: Annotated[str, Arg("order of the numbers of a box: the letters of xyXY or xyWH")] = "xyXY"
+    bbox_normalized: Annotated[bool, Arg("boxes are in fractions of the image; else in pixels")] = True
     keep_size: Annotated[bool, Arg("the image keeps its size")] = False
-    mode: Annotated[Literal["expand", "fixed", "halfway"], Arg("how large a turned box is")] = "expand"
-    remove_threshold: Annotated[float, Arg("smallest part of a box that must be left", ge=0, le=1)] = 0.1
-    shape_layout: Annotated[str, Arg("order of input_shape: H and W, and letters that do not count")] = "HW"
-    size: Annotated[tuple[float, ...], Arg("height and width that rotate was given", per_sample=True)] = ()
+    mode: Annotated[
+        Literal["expand", "fixed", "halfway"],
+        Arg("size of a rotated box: around its corners, the old one, or the mean"),
+    ] = "expand"
+    remove_threshold: Annotated[float, Arg("minimum fraction of a box that must remain in the image", ge=0, le=1)] = 0.1
+    shape_layout: Annotated[str, Arg("order of input_shape: H and W; other letters are ignored")] = "HW"
+    size: Annotated[tuple[float, ...], Arg("height and width that rotate was called with", per_sample=True)] = ()
 
     def check(self) -> None:
         if sorted(self.bbox_layout) not in (sorted("xyXY"), sorted("xyWH")):
@@ -72,7 +79,7 @@ class BboxRotate(Operator, name="bbox_rotate"):
         return tuple(out)
 
     def _extents(self, shapes: Any) -> Any:
-        """Height and width [N, 2] of ``input_shape``."""
+        """Return height and width [N, 2] from ``input_shape``."""
         at = [self.shape_layout.index("H"), self.shape_layout.index("W")]
         if shapes.shape[1] <= max(at):
             raise SpecError(f"input_shape needs {self.shape_layout}, got {shapes.shape[1]} numbers")

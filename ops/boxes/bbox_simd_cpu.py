@@ -1,4 +1,4 @@
-"""A window beside eight boxes at once, in LLVM's vector types."""
+"""Overlap of a window with eight boxes at once, with LLVM's vector types."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -13,19 +13,19 @@ from numba import types
 from numba.extending import intrinsic
 
 TOGETHER = 8
-"""Boxes that `covered` looks at: there must be room for a whole number of so many."""
+"""Boxes that `covered` processes at once: the arrays of boxes must have space for a multiple of this number."""
 VOLUME = 6
-"""The line of the boxes' volumes: those before hold their starts, and then their ends, on three axes."""
+"""Row of the boxes' volumes; the rows before it hold the boxes' starts, then their ends, on three axes."""
 
 _I64 = ir.IntType(64)
 _OF = ir.VectorType(ir.FloatType(), TOGETHER)
 
 
 def _covered(_typing, boxes, first, low, high, volume, overlap, best, threshold, out):
-    """How much a window (its start and end on three axes, its volume) covers of each of the boxes from ``first`` on, or
-    their intersection over union, to ``out``. ``boxes``: float32[VOLUME + 1, room]. Gives the set of those that are at
-    most ``best`` and below ``threshold``, a bit each. No processor foresees which boxes a random window touches, so
-    that nothing branches."""
+    """Write to ``out`` how much a window (its start and end on three axes, its volume) covers of each of the boxes from
+    ``first`` on, or their intersection over union. ``boxes``: float32[VOLUME + 1, capacity]. Return the set of boxes
+    whose value is at most ``best`` and below ``threshold``, one bit per box. There are no branches, because no
+    processor can predict which boxes a random window touches."""
 
     def generate(context, builder, signature, args):
         held = context.make_array(signature.args[0])(context, builder, args[0])

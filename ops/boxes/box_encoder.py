@@ -1,4 +1,4 @@
-"""box_encoder: boxes matched with default boxes, as SSD learns them."""
+"""Operator box_encoder: match boxes with default boxes, as for the training of SSD."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _kernels: Any = Kernels(".boxes_cpu", __package__)
 
 @lru_cache(1)
 def ssd300() -> tuple[float, ...]:
-    """The 8,732 default boxes of SSD for pictures of 300 x 300, in MLPerf's order: six grids (38, 19, 10, 5, 3 and 1
-    cells a side, 8, 16, 32, 64, 100 and 300 pixels apart), each with boxes of 21, 45, 99, 153, 207 and 261 pixels, of
-    the geometric mean with the next size, and of ratios 1/2 and 2, in the second to fourth grid also 1/3 and 3; cut at
-    the border."""
+    """Return the 8,732 default boxes of SSD for images of 300 x 300 pixels, in MLPerf's order: six grids (38, 19, 10,
+    5, 3 and 1 cells per side, 8, 16, 32, 64, 100 and 300 pixels apart), each with boxes of 21, 45, 99, 153, 207 and 261
+    pixels, of the geometric mean with the next size, and of ratios 1/2 and 2, in the second to fourth grid also 1/3 and
+    3; clipped at the border."""
     grids = ((38, 8), (19, 16), (10, 32), (5, 64), (3, 100), (1, 300))
     sizes = (21, 45, 99, 153, 207, 261, 315)
     rows = []
@@ -45,11 +45,12 @@ def ssd300() -> tuple[float, ...]:
 class BoxEncoder(Operator, name="box_encoder"):
     """Match boxes with ``anchors`` (default boxes), as "SSD: Single Shot MultiBox Detector" (arXiv:1512.02325) does.
 
-    Inputs: boxes float32 [n, 4] (left, top, right, bottom) and integer labels [n]. Outputs: [A, 4] centre x, y, width
-    and height of the box that each of the A anchors was given, or of the anchor itself; and its label, 0 for none.
-    Every box gets the anchor that it overlaps most; other anchors the box that overlaps them most, if the intersection
-    over union is above ``criteria``. With ``offset`` the outputs are ((centre - anchor's) / anchor's extent - means) /
-    stds and (log(extent / anchor's) - means) / stds, and 0 for anchors without a box.
+    Inputs: boxes float32 [n, 4] (left, top, right, bottom) and integer labels [n]. Outputs: for each of the A anchors,
+    centre x, y, width and height of the matched box, [A, 4], or of the anchor itself if there is none; and its label, 0
+    for none. Every box is matched with the anchor that it overlaps most; every other anchor with the box that overlaps
+    it most, if their intersection over union is above ``criteria``. With ``offset`` the outputs are ((centre -
+    anchor's) / anchor's length - means) / stds and (log(length / anchor's) - means) / stds, and 0 for anchors without a
+    box.
     """
 
     replayable = True
@@ -59,15 +60,17 @@ class BoxEncoder(Operator, name="box_encoder"):
 
     anchors: Annotated[
         Literal["ssd300"] | tuple[float, ...],
-        Arg("left, top, right, bottom of each anchor, one after the other; ssd300: SSD's own for 300 x 300 pixels"),
+        Arg("left, top, right, bottom of each anchor, one anchor after the other; ssd300: SSD's for 300 x 300 pixels"),
     ]
-    criteria: Annotated[float, Arg("intersection over union that a match needs", ge=0, le=1)] = 0.5
-    means: Annotated[tuple[float, float, float, float], Arg("of x, y, width and height; with offset")] = (
+    criteria: Annotated[float, Arg("minimum intersection over union of a match", ge=0, le=1)] = 0.5
+    means: Annotated[tuple[float, float, float, float], Arg("means of x, y, width and height; with offset")] = (
         0.0, 0.0, 0.0, 0.0,
     )  # fmt: skip
-    offset: Annotated[bool, Arg("give differences from the anchor")] = False
-    scale: Annotated[float, Arg("boxes and anchors are multiplied by it first; with offset")] = 1.0
-    stds: Annotated[tuple[float, float, float, float], Arg("of x, y, width and height; with offset")] = (
+    offset: Annotated[bool, Arg("output differences from the anchor")] = False
+    scale: Annotated[float, Arg("factor for boxes and anchors before the comparison; with offset")] = 1.0
+    stds: Annotated[
+        tuple[float, float, float, float], Arg("standard deviations of x, y, width and height; with offset")
+    ] = (
         1.0, 1.0, 1.0, 1.0,
     )  # fmt: skip
 

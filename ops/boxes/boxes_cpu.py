@@ -1,4 +1,4 @@
-"""Flips, rotations and anchors of boxes. All arithmetic is float32, as in DALI."""
+"""Compiled loops: flips, rotations and anchors of boxes. All arithmetic is float32, as in DALI."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -17,7 +17,8 @@ inline = numba.njit
 
 @jit
 def flip(boxes, first, counts, horizontal, vertical, ltrb, out):
-    """Mirror ``counts[i]`` boxes from element ``first[i]`` on where the sample's flag is set; packed into ``out``."""
+    """Mirror ``counts[i]`` boxes from element ``first[i]`` on if the flag of sample i is set; results are packed into
+    ``out``."""
     at = 0
     for i in range(len(counts)):
         for k in range(first[i], first[i] + 4 * counts[i], 4):
@@ -31,7 +32,7 @@ def flip(boxes, first, counts, horizontal, vertical, ltrb, out):
 
 
 FIXED, HALFWAY, EXPAND = range(3)
-"""Sizes of rotated boxes."""
+"""Modes of bbox_rotate: size of rotated boxes."""
 
 
 @jit
@@ -39,10 +40,10 @@ def rotate(
     boxes, first, counts, low_at, high_at, sized, normalized, angles, images, canvases, keep, mode, threshold, out,
     kept, out_counts,
 ):  # fmt: skip
-    """Boxes after their image was turned by ``angles`` degrees. Returns how many are left in all.
+    """Rotate boxes with their images by ``angles`` degrees. Return the total number of boxes that remain.
 
-    ``images`` and ``canvases`` float32[N, 2] are height and width; a canvas of 0 is the one that `rotate` makes. Boxes
-    that are left are packed into ``out``, their old numbers into ``kept``.
+    ``images`` and ``canvases`` float32[N, 2] are height and width; a canvas of 0 is the size that the operator rotate
+    would choose. Remaining boxes are packed into ``out``, their old indices into ``kept``.
     """
     n_out = 0
     for i in range(len(counts)):
@@ -112,8 +113,8 @@ def rotate(
 def encode(boxes, first, counts, labels, label_first, anchors, criteria, offset, scale, means, stds, out, out_labels):
     """Match anchors [A, 4] with each sample's boxes: ``out`` [N, A, 4] and ``out_labels`` [N, A].
 
-    Every box gets the anchor that it overlaps most; every other anchor gets the box that overlaps it most, if their
-    intersection over union is above ``criteria``. The last of equals wins.
+    Every box is matched with the anchor that it overlaps most; every other anchor with the box that overlaps it most,
+    if their intersection over union is above ``criteria``. Among equals, the last one wins.
     """
     A = len(anchors)
     lo_x, lo_y = anchors[:, 0].copy(), anchors[:, 1].copy()

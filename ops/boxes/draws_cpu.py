@@ -1,5 +1,5 @@
-"""Draws of Philox streams as C++'s standard library makes numbers of them, for kernels that decide as they go how many
-they need. ``state`` is uint64[5]: how many words were drawn, and the block of four that is open."""
+"""Numbers from Philox streams, computed as C++'s standard library does, for kernels that decide while running how many
+they need. ``state`` is uint64[5]: number of words drawn, and the current block of four words."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -18,7 +18,7 @@ _32 = np.uint64(32)
 
 @njit
 def word(key, sequence, state):
-    """The next 32-bit draw, in a uint64."""
+    """Return the next 32-bit draw, in a uint64."""
     at = np.int64(state[0])
     if at & 3 == 0:
         state[1], state[2], state[3], state[4] = block(key, sequence, at >> 2)
@@ -28,7 +28,7 @@ def word(key, sequence, state):
 
 @njit
 def below(key, sequence, state, n):
-    """A number in [0, n), n < 2^32, as std::uniform_int_distribution does it: Lemire's reduction (ACM TOMACS 29(1),
+    """Return a number in [0, n), n < 2^32, as std::uniform_int_distribution does: Lemire's reduction (ACM TOMACS 29(1),
     2019)."""
     n = np.uint64(n)
     product = word(key, sequence, state) * n
@@ -41,13 +41,13 @@ def below(key, sequence, state, n):
 
 @njit
 def between(key, sequence, state, low, high):
-    """A number in [low, high]."""
+    """Return an integer in [low, high]."""
     return np.int64(low) + below(key, sequence, state, np.int64(high) - np.int64(low) + 1)
 
 
 @njit
 def scaled(word_, low, span):
-    """A 32-bit draw as a float32 in [low, low + span), as std::uniform_real_distribution<float> does it."""
+    """Convert a 32-bit draw to a float32 in [low, low + span), as std::uniform_real_distribution<float> does."""
     unit = F(F(word_) * F(2.0**-32))
     if unit >= F(1):
         unit = F(0.99999994)  # the largest float32 below 1
@@ -56,19 +56,20 @@ def scaled(word_, low, span):
 
 @njit
 def real(key, sequence, state, low, high):
-    """A float32 in [low, high)."""
+    """Return a float32 in [low, high)."""
     return scaled(word(key, sequence, state), low, F(high - low))
 
 
 @njit
 def fill(key, sequence, at, words):
-    """Draws ``at`` and after to ``words``, uint32. Nothing else is as fast: other draws are made four at a time."""
+    """Write draws from number ``at`` on to ``words``, uint32. The fastest way: other functions generate four draws at a
+    time."""
     line(key, sequence, at, 1, words)
 
 
 @njit
 def skip_to(key, sequence, state, at):
-    """Draw ``at`` is the next."""
+    """Make draw number ``at`` the next one."""
     state[0] = np.uint64(at)
     if at & 3 != 0:
         state[1], state[2], state[3], state[4] = block(key, sequence, at >> 2)
@@ -76,7 +77,7 @@ def skip_to(key, sequence, state, at):
 
 @njit
 def canonical(key, sequence, state):
-    """A float64 in [0, 1), as std::generate_canonical<double, 53> makes it of two draws."""
+    """Return a float64 in [0, 1), computed from two draws as std::generate_canonical<double, 53> does."""
     low = word(key, sequence, state)
     high = word(key, sequence, state)
     return min((np.float64(low) + np.float64(high) * 4294967296.0) / 18446744073709551616.0, 0.9999999999999999)

@@ -1,4 +1,4 @@
-"""Pixels, objects and polygons of masks."""
+"""Compiled loops for masks: random pixels, objects, polygons."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -17,8 +17,8 @@ inline = numba.njit
 
 @jit
 def windows_around(key, sequences, crop, start, end, whole, refused, out):
-    """Where windows of ``crop`` [N, D] start that hold, or lie in, the regions ``start`` to ``end``; inside of
-    ``whole`` where that is not [0, D]."""
+    """Draw where windows of ``crop`` [N, D] start that contain, or lie in, the regions from ``start`` to ``end``;
+    inside of data of shape ``whole`` unless that is [0, D]."""
     state = np.zeros(5, np.uint64)
     for i in range(len(out)):
         state[0] = 0
@@ -41,8 +41,8 @@ def windows_around(key, sequences, crop, start, end, whole, refused, out):
 
 @jit
 def pixels(key, sequences, masks, first, shapes, foreground, exact, values, thresholds, out):
-    """A random pixel [N, D] of each mask, or one of its foreground if it has any: the pixels above a threshold, or, if
-    ``exact``, equal to a value."""
+    """Draw a random pixel [N, D] of each mask; if requested and possible, of its foreground: pixels above a threshold
+    or, if ``exact``, equal to a value."""
     D = shapes.shape[1]
     state = np.zeros(5, np.uint64)
     for i in range(len(out)):
@@ -85,8 +85,8 @@ def _root(parent, k):
 
 @inline
 def _blobs(mask, shape, of_class, wanted, background):
-    """Boxes [B, 2, D] of the connected regions of equal pixels (along the axes), in the order of their first pixels: of
-    class ``wanted``, or of all but the background."""
+    """Return boxes [B, 2, D] of the connected regions of equal pixels (along the axes), in the order of their first
+    pixels: of class ``wanted``, or of all classes but the background."""
     D, size = len(shape), len(mask)
     stride = np.ones(D, np.int64)
     for d in range(D - 2, -1, -1):
@@ -139,8 +139,8 @@ def _blobs(mask, shape, of_class, wanted, background):
 
 @inline
 def _picked(key, sequence, state, boxes, least, largest):
-    """The number of a random box whose extents are at least ``least``, of the ``largest`` ones if that is not 0; -1
-    where there is none."""
+    """Return the index of a random box whose lengths are at least ``least``, among the ``largest`` boxes unless that is
+    0; -1 if there is none."""
     D = boxes.shape[2]
     good = np.empty(len(boxes), np.int64)
     n = 0
@@ -166,7 +166,7 @@ def _picked(key, sequence, state, boxes, least, largest):
 
 @inline
 def _classes_in(mask, background):
-    """The classes in a mask but the background, sorted."""
+    """Return the sorted classes in a mask, without the background."""
     found = np.empty(8, np.int64)
     n = 0
     last, known = np.int64(0), False
@@ -192,7 +192,8 @@ def objects(
     key, sequences, masks, first, shapes, chance, backgrounds, classes, class_at, class_counts, weights, weight_at,
     weight_counts, largest, least, any_class, skip, boxes, labels,
 ):  # fmt: skip
-    """The box [N, 2, D] of a random object of each mask, or all of it, and its class (or the background)."""
+    """Draw a random object of each mask: its box [N, 2, D], or that of the whole mask, and its class (or the
+    background)."""
     D = shapes.shape[1]
     state = np.zeros(5, np.uint64)
     for i in range(len(boxes)):
@@ -250,16 +251,16 @@ def objects(
 
 
 GOOD, UNKNOWN, TWICE, OUTSIDE = range(4)
-"""Of a sample of select_masks: what is wrong with it."""
+"""Status of a sample of select_masks."""
 
 
 @jit
 def selected(
     ids, id_at, id_counts, polygons, polygon_at, polygon_counts, vertex_counts, reindex, rows, row_counts, status
 ):
-    """The polygons of the masks ``ids``, in their order: ``rows`` [T, 5] hold id, new start and end, old start and end;
-    ``row_counts`` of them are of each sample. Returns how many there are; ``status`` [N, 2]: what is wrong, and with
-    which id or polygon."""
+    """Select the polygons of the masks ``ids``, in that order: ``rows`` [T, 5] hold id, new start and end, old start
+    and end; ``row_counts`` per sample. Return their number; ``status`` [N, 2] holds the kind of error, and the id or
+    polygon that caused it."""
     used = 0
     for i in range(len(id_counts)):
         begin = used

@@ -1,4 +1,4 @@
-"""random_bbox_crop and ssd_random_crop: a random window, and the boxes that are left in it."""
+"""Operator random_bbox_crop: draw a random window, and keep the boxes in it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from .rows import check_labels, check_spec, chosen, counts_of, list_of
 
 _kernels: Any = Kernels(".bbox_crop_cpu", __package__)
 
-_MOST = 100_000
-"""Attempts before a search without an end gives up, and takes the best crop that it has seen. It takes milliseconds."""
+_MAX_ATTEMPTS = 100_000
+"""Maximum attempts of a search without a limit; it then takes the best crop so far. 100,000 attempts take
+milliseconds."""
 _LAYOUTS = {"xyXY": 2, "xyWH": 2, "xyzXYZ": 3, "xyzWHD": 3}
 
 
 class RandomBboxCrop(Operator, name="random_bbox_crop"):
-    """Draw a random window in which boxes lie as asked, and give the window and the boxes that are left in it.
+    """Draw a random window that overlaps boxes as requested. Output the window, and the boxes that remain in it.
 
-    Outputs: anchor and shape of the window (float32 [2] or [3]; x, y and z, in parts of the image, or in pixels with
-    ``crop_shape``), which slice takes; the boxes left, [n, 4] or [n, 6], in parts of the window; their labels, if
-    labels are given; with ``output_bbox_indices``, their numbers. One of ``thresholds`` is drawn (or not to crop at
-    all, with allow_no_crop), then up to num_attempts windows, and so on until one meets the threshold and keeps a box.
-    A search to which total_num_attempts sets no end gives up after 100,000 windows and takes the best one, as it does
-    at total_num_attempts; DALI searches on. A box is left if its centre lies inside (the border counts), or as
-    bbox_prune_threshold says. Boxes outside 0 to 1 are rejected.
+    Outputs: anchor and shape of the window (float32 [2] or [3]; x, y and z, in fractions of the image, or in pixels
+    with ``crop_shape``), as slice accepts them; the remaining boxes, [n, 4] or [n, 6], in fractions of the window;
+    their labels, if labels are an input; with ``output_bbox_indices``, their indices. The operator draws one of
+    ``thresholds`` (or no crop, with allow_no_crop), then up to num_attempts windows, and repeats this until a window
+    meets the threshold and keeps a box. A search that total_num_attempts does not limit ends after 100,000 windows and
+    takes the best one, as it does at total_num_attempts; DALI never stops. A box remains if its centre lies inside (the
+    border counts), or as bbox_prune_threshold defines. Samples with boxes outside of 0 to 1 are rejected.
     """
 
     inputs = (1, 2)
@@ -40,36 +41,42 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
         "aspect_ratio: [0.5, 2.0], scaling: [0.3, 1.0], num_attempts: 50, out: [anchor, shape, boxes, labels]}"
     )
 
-    all_boxes_above_threshold: Annotated[bool, Arg("every box must meet the threshold, not one")] = True
-    allow_no_crop: Annotated[bool | None, Arg("not to crop is one more threshold; true unless crop_shape is given")] = (
-        None
-    )
+    all_boxes_above_threshold: Annotated[bool, Arg("every box must meet the threshold; if false, one box must")] = True
+    allow_no_crop: Annotated[
+        bool | None, Arg("no crop is one of the thresholds; true by default unless crop_shape is set")
+    ] = None
     aspect_ratio: Annotated[
-        tuple[float, ...], Arg("smallest and largest x/y of the window; in 3-D also x/z and y/z", ge=0)
+        tuple[float, ...], Arg("minimum and maximum x/y of the window; in 3-D also x/z and y/z", ge=0)
     ] = (1.0, 1.0)
-    bbox_layout: Annotated[str | None, Arg("xyXY or xyWH, xyzXYZ or xyzWHD, in any order of the letters")] = None
+    bbox_layout: Annotated[
+        str | None, Arg("order of the numbers of a box: the letters of xyXY, xyWH, xyzXYZ or xyzWHD")
+    ] = None
     bbox_prune_threshold: Annotated[
         float | None,
-        Arg("a box is left if this part of it lies in the window; by default, if its centre does", ge=0, le=1),
+        Arg("a box remains if this fraction of it lies in the window; by default, if its centre does", ge=0, le=1),
     ] = None
-    crop_shape: Annotated[tuple[int, ...] | None, Arg("the window's shape in pixels", ge=1, per_sample=True)] = None
+    crop_shape: Annotated[tuple[int, ...] | None, Arg("shape of the window in pixels", ge=1, per_sample=True)] = None
     input_shape: Annotated[
-        tuple[int, ...] | None, Arg("the image's shape: aspect_ratio is one of pixels then", ge=1, per_sample=True)
+        tuple[int, ...] | None,
+        Arg("shape of the image in pixels; aspect_ratio then refers to pixels", ge=1, per_sample=True),
     ] = None
-    ltrb: Annotated[bool, Arg("boxes are xyXY, else xyWH; bbox_layout says it, too")] = True
-    num_attempts: Annotated[int, Arg("windows drawn for one threshold", ge=1, le=100_000)] = 1
-    output_bbox_indices: Annotated[bool, Arg("one more output: which boxes are left")] = False
-    quiet: Annotated[bool, Arg("warn of nothing", ignored="the report counts searches that gave up")] = False
-    scaling: Annotated[tuple[float, float], Arg("range of the window's extents, in parts of the image", ge=0)] = (
+    ltrb: Annotated[bool, Arg("boxes are xyXY, else xyWH; use this or bbox_layout")] = True
+    num_attempts: Annotated[int, Arg("number of windows drawn per threshold", ge=1, le=100_000)] = 1
+    output_bbox_indices: Annotated[bool, Arg("add an output: indices of the remaining boxes")] = False
+    quiet: Annotated[bool, Arg("suppress warnings", ignored="the report counts searches that gave up")] = False
+    scaling: Annotated[tuple[float, float], Arg("range of the window's lengths, in fractions of the image", ge=0)] = (
         1.0,
         1.0,
     )
     shape_layout: Annotated[str | None, Arg("order of crop_shape and input_shape: WH, HW, WHD, ...")] = None
     threshold_type: Annotated[
-        Literal["iou", "overlap"], Arg("iou of box and window, or overlap: the part of the box that is inside")
+        Literal["iou", "overlap"],
+        Arg("measure: intersection over union of box and window, or fraction of the box inside"),
     ] = "iou"
-    thresholds: Annotated[tuple[float, ...], Arg("one of them is drawn, and must be met", ge=0, le=1)] = (0.0,)
-    total_num_attempts: Annotated[int, Arg("windows drawn at most; -1: as many as it takes", le=10_000_000)] = -1
+    thresholds: Annotated[tuple[float, ...], Arg("minimum overlaps; one of them is drawn per attempt", ge=0, le=1)] = (
+        0.0,
+    )
+    total_num_attempts: Annotated[int, Arg("maximum number of windows drawn; -1: no limit", le=10_000_000)] = -1
 
     def check(self) -> None:
         if self.is_set("ltrb") and self.bbox_layout is not None:
@@ -96,7 +103,7 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
             raise SpecError(f"shape_layout must be W and H, in 3-D also D, in any order, got {self.shape_layout!r}")
 
     def _columns(self, layout: str) -> tuple[I64, I64, bool]:
-        """Columns of the start and of the end (or extent) of each axis, and whether it is the extent."""
+        """Return the columns of start and of end (or length) of each axis, and whether the latter are lengths."""
         for known, ndim in _LAYOUTS.items():
             if sorted(layout) == sorted(known):
                 at = np.array([layout.index(c) for c in known], np.int64)
@@ -104,7 +111,7 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
         raise SpecError(f"bbox_layout must have the letters of {', '.join(_LAYOUTS)}; got {layout!r}")
 
     def _ndim(self, width: int | None) -> int | None:
-        """Axes of the image: as the layout says, or boxes of ``width`` numbers."""
+        """Return the number of axes of the image: from bbox_layout, or from boxes of ``width`` numbers."""
         if self.bbox_layout is not None:
             return len(self.bbox_layout) // 2
         return 2 if width is None else width // 2
@@ -132,7 +139,7 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
         return tuple(out)
 
     def _extents(self, ctx: Context, name: str, ndim: int) -> I64:
-        """``crop_shape`` or ``input_shape`` as W, H, D [N, ndim]; [0, ndim] where it is not given."""
+        """Return ``crop_shape`` or ``input_shape`` as W, H, D [N, ndim]; [0, ndim] if it is not set."""
         if not self.is_set(name):
             return np.zeros((0, ndim), np.int64)
         order = self.shape_layout or "WHD"[:ndim]
@@ -166,7 +173,7 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
         used = _kernels.crops(
             streams.handle, streams.sequence, boxes.data, boxes.offsets, counts, low_at, high_at, sized,
             np.array(self.thresholds, np.float32), no_crop, np.array(self.aspect_ratio, np.float32).reshape(-1, 2),
-            np.array(self.scaling, np.float32), self.num_attempts, self.total_num_attempts, _MOST,
+            np.array(self.scaling, np.float32), self.num_attempts, self.total_num_attempts, _MAX_ATTEMPTS,
             self.threshold_type == "overlap", self.all_boxes_above_threshold,
             np.float32(-1 if self.bbox_prune_threshold is None else self.bbox_prune_threshold), crop, image,
             anchors, shapes, left, kept, out_counts, exhausted,

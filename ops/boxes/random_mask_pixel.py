@@ -1,4 +1,4 @@
-"""segmentation.random_mask_pixel: a random place in a mask."""
+"""Operator segmentation.random_mask_pixel: draw a random pixel of a mask."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ _kernels: Any = Kernels(".masks_cpu", __package__)
 
 
 class RandomMaskPixel(Operator, name="segmentation.random_mask_pixel"):
-    """Draw a pixel of each mask; with ``foreground``, one above ``threshold`` or equal to ``value``, if there is any.
+    """Draw a pixel of each mask; with ``foreground``, a pixel above ``threshold`` or equal to ``value``, if there is
+    one.
 
-    The output, int64 [D], is the pixel's place along each of the mask's D axes. Empty masks are rejected.
+    The output, int64 [D], is the pixel's index along each of the mask's D axes. Empty masks are rejected.
     """
 
     random = True
     example = "{op: segmentation.random_mask_pixel, in: masks, foreground: 1, out: place}"
 
-    foreground: Annotated[int, Arg("1 draws among the foreground, 0 among all pixels", per_sample=True)] = 0
+    foreground: Annotated[int, Arg("1: draw among the foreground; 0: draw among all pixels", per_sample=True)] = 0
     threshold: Annotated[float, Arg("pixels above it are foreground", per_sample=True)] = 0.0
-    value: Annotated[int | None, Arg("pixels equal to it are foreground, instead", per_sample=True)] = None
+    value: Annotated[int | None, Arg("pixels equal to it are foreground; instead of threshold", per_sample=True)] = None
 
     def check(self) -> None:
         if self.is_set("value") and self.is_set("threshold"):

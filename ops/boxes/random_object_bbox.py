@@ -1,4 +1,4 @@
-"""segmentation.random_object_bbox: the box of a random object of a mask."""
+"""Operator segmentation.random_object_bbox: draw the box of a random object of a mask."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _WHOLE = tuple(
 
 
 class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
-    """Draw a class of each mask, then one of its objects, and give the box around it.
+    """Draw a class of each mask, then one of its objects, and output the box around it.
 
     An object is a connected region (along the axes, not diagonally) of pixels of one class. A mask has any number D of
-    axes. Outputs: start and shape, or start and end, int32 [D] each, or both in one, [2 D], as ``format`` says; with
-    output_class, the class (int32), or the background where the box is all of the mask: without foreground_prob's luck,
-    or where no object is large enough.
+    axes. Outputs: start and shape, or start and end, int32 [D] each, or both in one, [2 D], as ``format`` says. With
+    output_class also the class (int32); it is the background if the box is the whole mask: with probability 1 -
+    foreground_prob, or if no object is large enough.
     """
 
     random = True
@@ -40,20 +40,21 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
     background: Annotated[
         int, Arg("class of the background; by default 0, or one that is not in classes", per_sample=True)
     ] = 0
-    cache_objects: Annotated[bool, Arg("keep boxes of known masks", ignored="objects are found anew")] = False
+    cache_objects: Annotated[bool, Arg("cache the boxes of masks", ignored="objects are searched each time")] = False
     class_weights: Annotated[
-        tuple[float, ...] | None, Arg("how likely each class is; for the classes 1, 2, ... by default", per_sample=True)
+        tuple[float, ...] | None,
+        Arg("weight of each class in the draw; for the classes 1, 2, ... by default", per_sample=True),
     ] = None
-    classes: Annotated[tuple[int, ...] | None, Arg("classes to choose from; all by default", per_sample=True)] = None
+    classes: Annotated[tuple[int, ...] | None, Arg("classes to draw from; all by default", per_sample=True)] = None
     foreground_prob: Annotated[
-        float, Arg("probability of an object; else all of the mask is given", per_sample=True)
+        float, Arg("probability of an object; otherwise the whole mask is output", per_sample=True)
     ] = 1.0
-    format: Annotated[Literal["anchor_shape", "start_end", "box"], Arg("what the outputs are")] = "anchor_shape"
+    format: Annotated[Literal["anchor_shape", "start_end", "box"], Arg("form of the outputs")] = "anchor_shape"
     ignore_class: Annotated[bool, Arg("objects of all classes are equally likely")] = False
-    k_largest: Annotated[int | None, Arg("choose only among this many of the largest boxes", ge=1)] = None
-    output_class: Annotated[bool, Arg("one more output: the class")] = False
+    k_largest: Annotated[int | None, Arg("draw only among this many of the largest boxes", ge=1)] = None
+    output_class: Annotated[bool, Arg("add an output: the class")] = False
     threshold: Annotated[
-        tuple[int, ...] | None, Arg("smallest extents of a box, one or one an axis", per_sample=True)
+        tuple[int, ...] | None, Arg("minimum lengths of a box, one number or one per axis", per_sample=True)
     ] = None
 
     def check(self) -> None:
@@ -108,7 +109,7 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
                 )  # fmt: skip
                 skip[i] = True
         if weighted and not listed:
-            # the weights are those of 1, 2, ..., without the background
+            # the weights belong to the classes 1, 2, ..., without the background
             most = int(weight_counts.max(initial=0)) + 1
             classes = np.array([[c + (c >= b) for c in range(most)] for b in backgrounds.tolist()], np.int64).reshape(
                 -1
@@ -139,7 +140,7 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
         return tuple(Batch.from_dense(np.ascontiguousarray(p), "", ctx.samples) for p in parts)
 
     def _beside(self, ctx: Context, classes: Any, at: Any, counts: Any, backgrounds: npt.NDArray[Any]) -> Any:
-        """The class of the background of each sample: one that is not listed."""
+        """Return a class for the background of each sample that is not among the listed classes."""
         chosen = backgrounds.copy()
         for i, (start, count) in enumerate(zip(at.tolist(), counts.tolist(), strict=True)):
             mine = classes[start : start + count]

@@ -1,4 +1,5 @@
-"""roi_random_crop: where to cut, so that as much as possible of a region of interest is inside."""
+"""Operator roi_random_crop: draw where to cut, so that the window contains as much as possible of a region of
+interest."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ _kernels: Any = Kernels(".masks_cpu", __package__)
 
 
 class RoiRandomCrop(Operator, name="roi_random_crop"):
-    """Draw where a window of ``crop_shape`` starts: around the region of interest if that is smaller, else inside it.
+    """Draw where a window of ``crop_shape`` starts: around the region of interest if the window is larger, else inside
+    it.
 
-    The output, int64 [D], is what slice takes as ``start``. With ``in_shape``, or the data itself as the input, the
-    window stays inside the data. Regions and windows that do not fit into the data are rejected.
+    The output, int64 [D], is the argument ``start`` of slice. With ``in_shape``, or with the data itself as the input,
+    the window stays inside the data. Samples whose region or window does not fit into the data are rejected.
     """
 
     inputs = (0, 1)
@@ -29,13 +31,13 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
         "{op: roi_random_crop, crop_shape: [64, 64], roi_start: $start, roi_end: $end, in_shape: $shape, out: start}"
     )
 
-    crop_shape: Annotated[tuple[int, ...], Arg("extents of the window", ge=0, per_sample=True, required=True)] = ()
+    crop_shape: Annotated[tuple[int, ...], Arg("lengths of the window", ge=0, per_sample=True, required=True)] = ()
     roi_start: Annotated[tuple[int, ...], Arg("first element of the region", per_sample=True, required=True)] = ()
     in_shape: Annotated[
-        tuple[int, ...] | None, Arg("extents of the data; the window stays inside", per_sample=True)
+        tuple[int, ...] | None, Arg("lengths of the data; the window stays inside", per_sample=True)
     ] = None
-    roi_end: Annotated[tuple[int, ...] | None, Arg("element after the region's last", per_sample=True)] = None
-    roi_shape: Annotated[tuple[int, ...] | None, Arg("extents of the region", per_sample=True)] = None
+    roi_end: Annotated[tuple[int, ...] | None, Arg("index after the region's last element", per_sample=True)] = None
+    roi_shape: Annotated[tuple[int, ...] | None, Arg("lengths of the region", per_sample=True)] = None
 
     def check(self) -> None:
         if self.is_set("roi_end") == self.is_set("roi_shape"):
@@ -43,7 +45,7 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
 
     def infer(self, *specs: Spec) -> Spec:
         if specs and self.is_set("in_shape"):
-            raise SpecError("the data's shape is given twice: by the input and by in_shape; leave one away")
+            raise SpecError("the data's shape is given twice: by the input and by in_shape; give only one")
         lengths = [len(getattr(self, n)) for n in ("crop_shape", "roi_start") if n not in self.per_sample]
         return Spec((max(lengths),) if lengths else (None,), DALIDataType.INT64)
 

@@ -1,4 +1,5 @@
-"""Boxes, and other things of which a sample has a list: how they come in, and some of them go out."""
+"""Helpers for lists per sample (boxes, labels, vertices): check inputs, and build outputs. Used by the operators of
+this folder."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _kernels: Any = Kernels(".rows_cpu", __package__)
 
 
 def check_spec(spec: Spec, columns: tuple[int, ...], what: str = "boxes") -> None:
-    """Raises SpecError where an input cannot be a list of rows of float32: [n, one of ``columns``]."""
+    """Check that an input can be a list of rows of float32: [n, one of ``columns``]. Raises SpecError."""
     widths = " or ".join(map(str, columns))
     if spec.dtype not in (None, DALIDataType.FLOAT):
         raise SpecError(f"takes {what} of float32, got {spec}; cast them first")
@@ -28,8 +29,8 @@ def check_spec(spec: Spec, columns: tuple[int, ...], what: str = "boxes") -> Non
 
 
 def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False) -> I64:
-    """How many rows of ``width`` numbers each sample has, [N]. Samples of another shape are rejected and have none;
-    with ``relative``, also those with numbers outside 0 to 1."""
+    """Return the number of rows of ``width`` numbers of each sample, [N]. Samples of another shape are rejected and
+    count 0; with ``relative``, also samples with numbers outside of 0 to 1."""
     if boxes.ndim != 2 or boxes.dtype != np.float32:
         raise SampleError("bad_shape", f"takes float32 boxes [n, {width}], got {boxes.dtype}, {boxes.ndim}-D")
     counts = boxes.shapes[:, 0].astype(np.int64)
@@ -55,13 +56,14 @@ def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False)
 
 
 def each(starts: I64, sizes: I64) -> tuple[I64, I64]:
-    """For stretches of ``sizes`` [N] elements from ``starts`` [N] on: whose each element is, and where it stands."""
+    """Return, for every element of the runs of ``sizes`` [N] elements from ``starts`` [N] on, the index of its run, and
+    its position."""
     sample = np.repeat(np.arange(len(sizes)), sizes)
     return sample, np.arange(len(sample)) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
 
 
 def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layout: str = "") -> Batch:
-    """A batch of packed lists: ``counts`` [N] rows of shape ``width`` each."""
+    """Return a batch of packed lists: ``counts`` [N] rows of shape ``width`` each."""
     shapes = np.empty((len(counts), 1 + len(width)), np.int32)
     shapes[:, 0], shapes[:, 1:] = counts, width
     sizes = sizes_of(shapes)
@@ -69,7 +71,7 @@ def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layo
 
 
 def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
-    """Reject samples whose labels are not as many as their boxes, ``counts``; these are made none."""
+    """Reject samples that have not as many labels as boxes (``counts``); set their counts to 0."""
     if labels.ndim == 0:
         raise SampleError("bad_shape", "labels need one dimension at least: one entry a box")
     given = labels.shapes[:, 0]
@@ -81,21 +83,21 @@ def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
 
 
 def chosen(ctx: Context, lists: Batch, which: npt.NDArray[np.integer[Any]], counts: I64) -> Batch:
-    """Rows ``which`` [sum of counts] of each sample's list; ``counts`` [N] of them are of sample i."""
+    """Return the rows ``which`` [sum of counts] of all samples' lists; ``counts[i]`` of them belong to sample i."""
     shapes: I32 = lists.shapes.copy()
     shapes[:, 0] = counts
     width = sizes_of(lists.shapes[:, 1:])
     sizes = counts * width
     ends = sizes.cumsum()
     out = np.empty(int(ends[-1]) if len(ends) else 0, lists.dtype)
-    bits = f"u{out.itemsize}"  # one loop for all types of a size
+    bits = f"u{out.itemsize}"  # one loop for all types of the same size
     _kernels.gather(lists.data.view(bits), lists.offsets, width, which.astype(np.int64), counts, out.view(bits))
     return Batch(out, ends - sizes, shapes, lists.layout, ctx.samples)
 
 
 def lists(ctx: Context, name: str, dtype: Any) -> tuple[npt.NDArray[Any], I64, I64]:
-    """The lists of argument ``name``: their numbers, and where those of each sample start and how many they are, [N].
-    No numbers where it is not given."""
+    """Return the lists of argument ``name``: all numbers, and per sample the start and the length, [N]. Without numbers
+    if the argument is not set."""
     n = len(ctx.samples)
     if not ctx.op.is_set(name):
         return np.zeros(0, dtype), np.zeros(n, np.int64), np.zeros(n, np.int64)

@@ -1,4 +1,4 @@
-"""Lists of boxes, labels and vertices: looked at and put together for a whole batch at once."""
+"""Compiled loops for lists of boxes, labels and vertices: check and gather a whole batch at once."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -11,11 +11,11 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def relative(data, offsets, sizes):
-    """Do all of ``sizes`` [N] numbers from ``offsets`` [N] on lie between 0 and 1?"""
+    """Whether all of ``sizes`` [N] numbers from ``offsets`` [N] on are between 0 and 1."""
     for i in range(len(offsets)):
         outside = np.int64(0)
         for k in range(offsets[i], offsets[i] + sizes[i]):
-            v = data[np.uint64(k)]  # without a sign, or it might count from the end
+            v = data[np.uint64(k)]  # unsigned: a signed index might count from the end
             outside += np.int64(not (np.float32(0) <= v <= np.float32(1)))
         if outside:
             return False
@@ -24,8 +24,8 @@ def relative(data, offsets, sizes):
 
 @njit(nogil=True, cache=True)
 def gather(data, offsets, widths, which, counts, out):
-    """Rows ``which`` of the lists of rows of ``widths`` [N] elements that begin at ``offsets`` [N] into ``out``, one
-    after the other; ``counts`` [N] of them are of list i."""
+    """Copy the rows ``which`` of the lists of rows of ``widths`` [N] elements that begin at ``offsets`` [N] to ``out``,
+    one after the other; ``counts`` [N] of them belong to list i."""
     at = row = 0
     for i in range(len(offsets)):
         width = widths[i]
@@ -39,7 +39,7 @@ def gather(data, offsets, widths, which, counts, out):
 
 @njit(nogil=True, cache=True)
 def stretches(first, counts, out):
-    """``counts`` [n] numbers in order from ``first`` [n] on, one stretch after the other."""
+    """Write runs of ``counts`` [n] consecutive numbers from ``first`` [n] on to ``out``, one run after the other."""
     at = 0
     for i in range(len(first)):
         for k in range(counts[i]):

@@ -1,4 +1,4 @@
-"""segmentation.select_masks: the polygons of some masks."""
+"""Operator segmentation.select_masks: select the polygons of some masks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _rows: Any = Kernels(".rows_cpu", __package__)
 
 
 class SelectMasks(Operator, name="segmentation.select_masks"):
-    """Keep the polygons of the masks whose ids are listed, in the order of the list.
+    """Select the polygons of the masks whose ids are listed, in the order of the list.
 
-    Inputs: mask ids int32 [m]; polygons int32 [n, 3] (mask id, first vertex, vertex after the last) and vertices
-    [v, k], as readers.coco gives them. Outputs: polygons and vertices of these masks alone. All polygons of a mask are
-    kept (DALI keeps its last one).
+    Inputs: mask ids int32 [m]; polygons int32 [n, 3] (mask id, first vertex, vertex after the last) and vertices [v,
+    k], as readers.coco outputs them. Outputs: polygons and vertices of the selected masks. All polygons of a mask are
+    kept (DALI keeps only its last one).
     """
 
     inputs = (3, 3)
@@ -31,7 +31,7 @@ class SelectMasks(Operator, name="segmentation.select_masks"):
         "{op: segmentation.select_masks, in: [ids, polygons, vertices], reindex_masks: true, out: [polygons, vertices]}"
     )
 
-    reindex_masks: Annotated[bool, Arg("number the masks by their place in the list of ids")] = False
+    reindex_masks: Annotated[bool, Arg("number the masks by their index in the list of ids")] = False
 
     @property
     def num_outputs(self) -> int:

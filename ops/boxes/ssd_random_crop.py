@@ -1,4 +1,4 @@
-"""ssd_random_crop: the random window of SSD's training, cut out, with the boxes and labels that are left in it."""
+"""Operator ssd_random_crop: cut out the random window of SSD's training, and keep the boxes and labels in it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .rows import check_labels, check_spec, chosen, counts_of, list_of
 
 _kernels: Any = Kernels(".bbox_crop_cpu", __package__)
 
-_MOST = 100_000
+_MAX_ATTEMPTS = 100_000
 
 
 class SsdRandomCrop(Operator, name="ssd_random_crop"):
-    """Cut a random window out of each image, and keep the boxes whose centre lies in it, and their labels.
+    """Cut a random window out of each image, and keep the boxes whose centre lies in it, with their labels.
 
-    Inputs: images, boxes [n, 4] (left, top, right, bottom in parts of the image) and labels; outputs the same. As
-    random_bbox_crop with the thresholds -1, 0.1, 0.3, 0.5, 0.7, 0.9 and none, extents of 0.3 to 1 and aspect ratios of
-    0.5 to 2. DALI calls it deprecated; use random_bbox_crop and slice. Images without boxes are not cropped (DALI
-    searches until it draws no threshold, with the same result).
+    Inputs: images, boxes [n, 4] (left, top, right, bottom in fractions of the image) and labels; the outputs have the
+    same form. Works as random_bbox_crop with the thresholds -1, 0.1, 0.3, 0.5, 0.7, 0.9 and none, lengths of 0.3 to 1
+    and aspect ratios of 0.5 to 2. DALI calls it deprecated; use random_bbox_crop and slice. Images without boxes are
+    not cropped (DALI searches until it draws no threshold, with the same result).
     """
 
     inputs = (3, 3)
@@ -33,7 +33,7 @@ class SsdRandomCrop(Operator, name="ssd_random_crop"):
     layouts = ("HWC",)
     example = "{op: ssd_random_crop, in: [images, boxes, labels], num_attempts: 5, out: [images, boxes, labels]}"
 
-    num_attempts: Annotated[int, Arg("windows drawn for one threshold", ge=1, le=100_000)] = 1
+    num_attempts: Annotated[int, Arg("number of windows drawn per threshold", ge=1, le=100_000)] = 1
 
     @property
     def num_outputs(self) -> int:
@@ -66,7 +66,7 @@ class SsdRandomCrop(Operator, name="ssd_random_crop"):
         streams = ctx.streams()
         used = _kernels.ssd_crops(
             streams.handle, streams.sequence, boxes.data, boxes.offsets, counts,
-            images.shapes[:, :2].astype(np.int64), self.num_attempts, _MOST, windows, left, kept, out_counts,
+            images.shapes[:, :2].astype(np.int64), self.num_attempts, _MAX_ATTEMPTS, windows, left, kept, out_counts,
         )  # fmt: skip
         channels = np.zeros((n, 1), np.int64)
         cut = window(

@@ -1,1 +1,1 @@
-"""Colour operators."""
+"""Colour operators: brightness, contrast, hue, saturation, colour spaces, histograms, Bayer patterns."""

@@ -1,4 +1,4 @@
-"""clahe: contrast-limited adaptive histogram equalisation, by tiles."""
+"""Operator clahe: contrast-limited adaptive histogram equalisation, by tiles."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from ..types import DALIDataType
 
 _kernels: Any = Kernels(".clahe_cpu", __package__)
 
-_MOST_TILES = 1 << 16
+_MAX_TILES = 1 << 16
 
 
 class Clahe(Operator, name="clahe"):
-    """Equalise the histogram of each tile of uint8 images, its peaks cut off, as OpenCV's CLAHE does it; between the
-    middles of tiles, values are mixed.
+    """Equalise the histogram of each tile of uint8 images, with clipped peaks, as OpenCV's CLAHE does; between the
+    centres of tiles, values are interpolated.
 
-    RGB images have only their lightness equalised (L of Lab, as OpenCV has it), or with ``luma_only: false`` each
-    channel.
+    For RGB images only the lightness is equalised (L of Lab, as in OpenCV), or with ``luma_only: false`` each channel.
     """
 
     layouts = ("HWC",)
@@ -32,15 +31,17 @@ class Clahe(Operator, name="clahe"):
     replayable = True
     example = "{op: clahe, in: images, tiles_x: 8, tiles_y: 8, clip_limit: 2.0, out: images}"
 
-    tiles_x: Annotated[int, Arg("tiles across the image", ge=1)]
-    tiles_y: Annotated[int, Arg("tiles down the image", ge=1)]
-    clip_limit: Annotated[float, Arg("most of a tile's values that one may have, times their mean; 0: no limit", ge=0)]
+    tiles_x: Annotated[int, Arg("number of tiles across the image", ge=1)]
+    tiles_y: Annotated[int, Arg("number of tiles down the image", ge=1)]
+    clip_limit: Annotated[
+        float, Arg("limit on a histogram bin of a tile, as a multiple of the mean bin; 0: no limit", ge=0)
+    ]
     bins: Annotated[int, Arg("256: values of uint8", ignored="histograms have 256 bins, as in DALI")] = 256
-    luma_only: Annotated[bool, Arg("of RGB images, equalise the lightness alone")] = True
+    luma_only: Annotated[bool, Arg("for RGB images, equalise only the lightness")] = True
 
     def check(self) -> None:
-        if self.tiles_x * self.tiles_y > _MOST_TILES:
-            raise SpecError(f"{self.tiles_x} x {self.tiles_y} tiles are more than {_MOST_TILES:,}, each with a table")
+        if self.tiles_x * self.tiles_y > _MAX_TILES:
+            raise SpecError(f"{self.tiles_x} x {self.tiles_y} tiles are more than {_MAX_TILES:,}, each with a table")
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]

@@ -1,4 +1,5 @@
-"""The CPU loop of clahe, and 8-bit Lab as OpenCV's cvtColor has it: all images in one call, without the GIL."""
+"""Compiled loop of clahe, and conversion to and from 8-bit Lab as in OpenCV's cvtColor: one call per batch, without the
+GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -16,7 +17,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @cache
 def tables() -> tuple[Any, Any]:
-    """int32[256]: sRGB's curve with 3 fractional bits of 255; int32[3072]: Lab's cube root with 15."""
+    """Return sRGB's curve, int32[256], with 3 fractional bits of 255; and Lab's cube root, int32[3072], with 15
+    fractional bits."""
     v = np.arange(256) / 255
     linear = np.where(v <= 0.04045, v / 12.92, ((v + 0.055) / 1.055) ** 2.4)
     x = np.arange(3072) / (255.0 * 8)
@@ -32,19 +34,19 @@ _FROM = np.linalg.inv(_XYZ) @ np.diag(_WHITE[:, 0])
 
 
 TILE = 1024
-"""Pixels that are converted at a time. What tables say is looked up one by one, in loops of nothing else; arithmetic
-between them is vectorised, which it is not where both are in one loop."""
+"""Pixels that are converted at a time. Table look-ups are in loops of their own, so that the arithmetic between them is
+vectorised."""
 
 
 @jit
 def _lab(s, values, places, lightness, across, down):
-    """Lab of up to TILE pixels, as three lines of bytes; for work, ``values`` float32[3, TILE] and ``places``
-    uint32[3, TILE]. All numbers are whole, and below 2^24 unless they are cut off: floats hold them, and are as many in
-    a register as integers, which Numba widens to 64 bits."""
+    """Convert up to TILE pixels to Lab, as three lines of bytes; working memory: ``values`` float32[3, TILE] and
+    ``places`` uint32[3, TILE]. All numbers are integers below 2^24, or are truncated: float32 represents them exactly,
+    and a register holds as many as of 32-bit integers, which Numba would widen to 64 bits."""
     n = len(lightness)
     first, second, third = values[0, :n], values[1, :n], values[2, :n]
     for x in range(n):
-        k = np.uint64(3 * x)  # indices without a sign need not be looked at for being counted from the end
+        k = np.uint64(3 * x)  # unsigned indices need no check for counting from the end
         first[x], second[x] = _GAMMA[s[k]], _GAMMA[s[k + np.uint64(1)]]
         third[x] = _GAMMA[s[k + np.uint64(2)]]
     for c in range(3):
@@ -65,7 +67,7 @@ def _lab(s, values, places, lightness, across, down):
 
 @jit
 def _cut(v):
-    """A byte of a number with 15 fractional bits."""
+    """Convert a number with 15 fractional bits to a byte."""
     v = v * np.float32(1 / 32768)
     v = v if v > np.float32(0) else np.float32(0)
     return np.uint8(np.int32(v if v < np.float32(255) else np.float32(255)))
@@ -78,7 +80,7 @@ def _cubed(f):
 
 @jit
 def _level(v):
-    """sRGB's curve from 0 to 1, as a byte."""
+    """Apply sRGB's curve to a value from 0 to 1; return a byte."""
     v = v * 12.92 if v <= 0.0031308 else 1.055 * v ** (1 / 2.4) - 0.055
     return np.uint8(v * 255 + 0.5)
 
@@ -88,9 +90,9 @@ _STEPS = 1 << 14
 
 @cache
 def curve() -> tuple[Any, Any]:
-    """float64[257]: the least number of which `_level` makes each byte, and one that is above all; uint8[_STEPS + 1]:
-    the byte of each multiple of 1 / _STEPS, from one of which to the next it grows by 1 at most. A power takes longer
-    than the rest of a pixel."""
+    """Return tables that replace sRGB's power function, which takes longer than all other work on a pixel.
+    float64[257]: the smallest number for which `_level` returns each byte, and a final number above all. uint8[_STEPS +
+    1]: the byte of each multiple of 1 / _STEPS; from one multiple to the next it grows by at most 1."""
     least = np.zeros(257)
     for level in range(1, 256):
         low, high = 0.0, 1.0
@@ -108,8 +110,8 @@ _LEAST, _NEAR = curve()
 
 @cache
 def parts() -> tuple[Any, Any]:
-    """The numbers that bytes of a Lab stand for: of lightness [256, 2] its root and Y; of a and b [256, 2] the parts
-    that are added to that root and taken from it."""
+    """Return the numbers that Lab bytes stand for: for lightness [256, 2] its root and Y; for a and b [256, 2] the
+    amounts that are added to and subtracted from that root."""
     lightness = np.empty((256, 2))
     for byte in range(256):
         level = byte * (100.0 / 255)
@@ -125,8 +127,8 @@ _LIGHTNESS, _ACROSS = parts()
 
 @jit
 def _rgb(lightness, across, down, values, places, out):
-    """The pixels of up to TILE Labs of three bytes; for work, ``values`` float64[3, TILE] and ``places``
-    uint32[3, TILE]."""
+    """Convert up to TILE Lab values of three bytes to RGB pixels; working memory: ``values`` float64[3, TILE] and
+    ``places`` uint32[3, TILE]."""
     n = len(lightness)
     first, second, third = values[0, :n], values[1, :n], values[2, :n]
     for k in range(n):
@@ -163,7 +165,8 @@ def _within(v):
 
 @jit
 def _tile_table(plane, rows, columns, top, left, height, width, clip, table):
-    """The new values of a tile; outside of the image it is mirrored without repeating the edge."""
+    """Compute the table of new values of a tile; outside of the image, the image is mirrored without repeating its
+    edge."""
     counts = np.zeros(256, np.int64)
     for y in range(top, top + height):
         v = y if y < rows else 2 * rows - 2 - y
@@ -194,10 +197,10 @@ def _tile_table(plane, rows, columns, top, left, height, width, clip, table):
 
 @jit
 def _equalized(plane, rows, columns, down, across, clip):
-    """The plane, every value mixed of what the four nearest tiles make of it; in place."""
+    """Equalise the plane in place: each value is interpolated between the tables of the four nearest tiles."""
     if rows % down == 0 and columns % across == 0:
         height, width = rows // down, columns // across
-    else:  # OpenCV adds a whole tile's rest to both, where either does not fit
+    else:  # OpenCV pads both axes to a multiple of the tile count if either is not one
         height, width = (rows + down - rows % down) // down, (columns + across - columns % across) // across
     found = np.empty((down, across, 256), np.uint8)
     for j in range(down):
@@ -205,7 +208,7 @@ def _equalized(plane, rows, columns, down, across, clip):
             _tile_table(plane, rows, columns, j * height, i * width, height, width, clip, found[j, i])
     down_step, across_step = np.float32(1) / np.float32(height), np.float32(1) / np.float32(width)
     one, parts = np.float32(1), np.empty(columns, np.float32)
-    ends = np.zeros(across + 1, np.int64)  # of the columns that have the same two tiles beside them
+    ends = np.zeros(across + 1, np.int64)  # ends of the runs of columns that lie between the same two tiles
     for x in range(columns):
         fx = np.float32(x) * across_step - np.float32(0.5)
         column = int(np.floor(fx))
@@ -217,7 +220,7 @@ def _equalized(plane, rows, columns, down, across, clip):
         fy = np.float32(y) * down_step - np.float32(0.5)
         row = int(np.floor(fy))
         ya = fy - np.float32(row)
-        if row != before:  # a word of what the four tiles around make of each value
+        if row != before:  # one word per value: its new values in the four tiles around
             before = row
             upper, lower = found[max(row, 0)], found[min(row + 1, down - 1)]
             for k in range(across + 1):
@@ -245,7 +248,7 @@ def _of(word, shift):
 
 @jit
 def clahe(src, base, sizes, down, across, clip, luma, dst, out_base):
-    """``sizes`` [N, 3]: rows, columns, channels."""
+    """Equalise all images; ``sizes`` [N, 3]: rows, columns, channels."""
     numbers, values = np.empty((3, TILE), np.float32), np.empty((3, TILE), np.float64)
     places = np.empty((3, TILE), np.uint32)
     for i in range(len(base)):

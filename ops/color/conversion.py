@@ -1,4 +1,4 @@
-"""color_space_conversion: RGB, BGR, YCbCr and gray images into each other."""
+"""Operator color_space_conversion: convert images between RGB, BGR, YCbCr and gray."""
 
 from __future__ import annotations
 
@@ -29,22 +29,25 @@ _TO_RGB = ((_SCALE, 0.0, 1.59602678), (_SCALE, -0.39176229, -0.81296765), (_SCAL
 
 
 class ColorSpaceConversion(Operator, name="color_space_conversion"):
-    """Convert uint8 images between colour spaces. YCbCr is ITU-R BT.601's studio range (Y of 16 to 235), not JPEG's.
+    """Convert uint8 images between colour spaces. YCbCr is ITU-R BT.601's studio range (Y of 16 to 235), not JPEG's
+    full range.
 
     GRAY to RGB repeats the value; RGB to GRAY is .299 R + .587 G + .114 B, computed in float32 and rounded half away
-    from zero. With ``parity``, GRAY is that library's to the bit (torchvision's: but for 21 of all colours), and YCbCr
-    the JFIF's full range that Pillow and OpenCV have (in the order Y, Cb, Cr).
+    from zero. With ``parity``, GRAY equals that library's exactly (torchvision's with the exception of 21 of all
+    colours), and YCbCr is JFIF's full range as in Pillow and OpenCV (in the order Y, Cb, Cr).
     """
 
     replayable = True
     layouts = ("FDHWC", "FHWC", "DHWC", "HWC")
-    bound = "1 level, where the result lies next to a tie"
+    bound = "1 level, if the result lies next to a tie"
     example = "{op: color_space_conversion, in: images, image_type: RGB, output_type: YCbCr, out: images}"
 
     image_type: Annotated[DALIImageType, Arg("colour space of the input: RGB, BGR, GRAY or YCbCr")]
     output_type: Annotated[DALIImageType, Arg("colour space of the output: RGB, BGR, GRAY or YCbCr")]
 
-    parity: Annotated[Library, Arg("whose formulas: dali, or on the CPU torchvision, opencv or pillow")] = "dali"
+    parity: Annotated[
+        Library, Arg("library whose formulas are used: dali, or on the CPU torchvision, opencv or pillow")
+    ] = "dali"
 
     def runs_in(self) -> tuple[Stage, ...]:
         return self.stages if self.parity == "dali" else ("cpu",)
@@ -106,7 +109,7 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
         )
 
     def _mixed(self, ctx: Context, images: Batch) -> Batch:
-        """Every output channel is a sum of input channels: a matrix."""
+        """Convert with a matrix: every output channel is a weighted sum of input channels."""
         matrix, offset = self._matrix()
         after = self._channels[1]
         shapes = images.shapes.copy()
@@ -130,7 +133,7 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
         return out
 
     def _convert(self, images: Batch, pixels: npt.NDArray[np.int64], out: Batch) -> None:
-        """As another library than DALI does it."""
+        """Convert with the formulas of a library other than DALI."""
         from . import conversion_cpu as c
 
         pillow = self.parity == "pillow"
@@ -145,7 +148,8 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
         c.convert(images.data, images.offsets, pixels, before, *turned, rule, after, out.data, out.offsets)
 
     def _matrix(self) -> tuple[F32, F32]:
-        """[outputs, 3] factors and [outputs] constants; the input's channels in the order that it stores them."""
+        """Return factors [outputs, 3] and constants [outputs]; the input's channels are in the order in which they are
+        stored."""
         source, target = self.image_type, self.output_type
         rows: Any
         offset: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""The CPU kernel of color_space_conversion: a matrix for every pixel of every sample, without the GIL."""
+"""Compiled loops of color_space_conversion: a matrix for every pixel of every sample, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -15,8 +15,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 
 TILE = 1024
-"""Pixels whose channels are taken apart, and joined, at a time: in the first cache, and without steps of three bytes
-between what arithmetic reads and writes, which would leave it scalar."""
+"""Pixels whose channels are separated and joined at a time: they fit into the first cache, and arithmetic reads and
+writes without steps of three bytes, which would prevent vectorisation."""
 
 
 @jit
@@ -28,11 +28,11 @@ def _channel(a, b, c, d, r, g, b_, to, out):
 
 @jit
 def _gray(a, b, c, d, s, to, out):
-    """One channel of three that follow each other."""
+    """Compute one output channel from three interleaved input channels."""
     n = len(to)
     if n >= PIXELS:
         for first in range(0, n, PIXELS):
-            x = min(first, n - PIXELS)  # the last ones again, with what is left
+            x = min(first, n - PIXELS)  # the last pixels overlap earlier ones, which are computed again
             weighed(s, 3 * x, (a, b, c, d), to, x)
         return
     for x in range(n):
@@ -48,7 +48,8 @@ def _joined(one, other, third, to):
 
 @jit
 def mix(src, base, pixels, channels, matrix, offset, out, out_base):
-    """``matrix`` [outputs, 3] times the pixel's channels (1 or 3) plus ``offset`` [outputs], for 1 or 3 outputs."""
+    """Write ``matrix`` [outputs, 3] times each pixel's channels (1 or 3) plus ``offset`` [outputs], for 1 or 3
+    outputs."""
     outputs = len(offset)
     given, made = np.empty((3, TILE), np.uint8), np.empty((3, TILE), np.uint8)
     for i in range(len(base)):
@@ -61,7 +62,7 @@ def mix(src, base, pixels, channels, matrix, offset, out, out_base):
             r, g, b = given[0, :n], given[1, :n], given[2, :n]
             s = src[base[i] + first * channels : base[i] + (first + n) * channels]
             if channels == 1:
-                r = g = b = s  # whose factors are 0
+                r = g = b = s  # the factors of the others are 0
             else:
                 for x in range(n):
                     r[x], g[x], b[x] = s[3 * x], s[3 * x + 1], s[3 * x + 2]
@@ -71,11 +72,12 @@ def mix(src, base, pixels, channels, matrix, offset, out, out_base):
             _joined(made[0], made[1], made[2], o)
 
 
-# -- as other libraries do it -----------------------------------------------------------------------------------------
+# -- formulas of other libraries --------------------------------------------------------------------------------------
 
 
 def _table(factor, zero):
-    """Pillow's products for all bytes, with 6 fractional bits (ConvertYCbCr.c); ``zero`` is the byte that means 0."""
+    """Return Pillow's products for all bytes, with 6 fractional bits (ConvertYCbCr.c); ``zero`` is the byte that
+    represents 0."""
     return np.trunc((np.arange(256) - zero) * factor * 64 + 0.5).astype(np.int32)
 
 
@@ -85,7 +87,7 @@ _PILLOW_YCC = np.stack(
 _PILLOW_RGB = np.stack([_table(f, 128) for f in (0, 1.402, -0.34414, -0.71414, 1.772, 0)]).reshape(3, 2, 256)
 
 GRAY_PILLOW, GRAY_OPENCV, GRAY_TORCHVISION, YCC_PILLOW, YCC_OPENCV, RGB_PILLOW, RGB_OPENCV, FIRST, NEUTRAL = range(9)
-"""Steps of `convert` on a pixel. FIRST keeps its first channel, NEUTRAL adds chroma without colour."""
+"""Rules of `convert` for a pixel. FIRST keeps the first channel, NEUTRAL adds chroma without colour."""
 
 
 @jit
@@ -95,7 +97,7 @@ def _byte(value):
 
 @jit
 def _pixel(a, b, c, rule):
-    """One pixel (R, G, B or Y, Cb, Cr; gray in ``a``) after ``rule``."""
+    """Convert one pixel (R, G, B or Y, Cb, Cr; gray in ``a``) by ``rule``."""
     if rule == GRAY_PILLOW:
         return (a * 19595 + b * 38470 + c * 7471 + 0x8000) >> 16, 0, 0
     if rule == GRAY_OPENCV:
@@ -122,7 +124,8 @@ def _pixel(a, b, c, rule):
 
 @jit
 def convert(src, base, pixels, channels, turned_in, turned_out, rule, outputs, out, out_base):
-    """``pixels`` [N] of 1 or 3 channels through ``rule`` into 1 or 3; blue comes first where ``turned``."""
+    """Convert ``pixels`` [N] of 1 or 3 channels by ``rule`` to 1 or 3 channels; ``turned_in`` and ``turned_out``: blue
+    is the first channel."""
     for i in range(len(base)):
         for x in range(pixels[i]):
             s, o = base[i] + x * channels, out_base[i] + x * outputs

@@ -1,4 +1,4 @@
-"""debayer: colour images of what a sensor with a Bayer pattern saw."""
+"""Operator debayer: convert raw images of sensors with a Bayer pattern to RGB."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _THREADS = 256
 
 
 class Debayer(Operator, name="debayer"):
-    """Make RGB images of a Bayer pattern: missing colours are the mean of their neighbours, as OpenCV's cvtColor makes
-    them; the outermost rows and columns repeat those beside them.
+    """Convert raw images of a Bayer pattern to RGB: missing colours are the mean of their neighbours, as in OpenCV's
+    cvtColor; the outermost rows and columns repeat their inner neighbours.
 
-    ``edgeaware_ocv``, ``vng_ocv`` and ``gray_ocv`` are OpenCV's own, on the CPU; it must be installed for them.
+    ``edgeaware_ocv``, ``vng_ocv`` and ``gray_ocv`` call OpenCV, on the CPU; it must be installed.
     """
 
     aliases: ClassVar[tuple[str, ...]] = ("experimental.debayer",)
@@ -40,7 +40,7 @@ class Debayer(Operator, name="debayer"):
     ] = (0, 0)  # fmt: skip
     algorithm: Annotated[
         Literal["bilinear_ocv", "edgeaware_ocv", "vng_ocv", "gray_ocv", "default_npp"],
-        Arg("how missing colours are found; default_npp, DALI's on a GPU, is bilinear here"),
+        Arg("method for missing colours; default_npp (DALI's on a GPU) is bilinear in dali-run"),
     ] = "bilinear_ocv"
 
     @property

@@ -1,4 +1,4 @@
-"""The CPU loop of debayer, and OpenCV's other algorithms."""
+"""Compiled loop of debayer, and calls of OpenCV's other algorithms."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -23,8 +23,9 @@ def _widened(src, at, columns, wide, row):
 
 @jit
 def bilinear(src, base, sizes, blue, dst, out_base, wide):
-    """Pictures of ``sizes`` [M, 2] with blue at ``blue`` [M, 2], see `Debayer.blue_position`. ``wide`` [3, columns]:
-    scratch for lines, of twice as many bits, and for PIXELS + 2 columns at least."""
+    """Convert raw images of ``sizes`` [M, 2] with blue at ``blue`` [M, 2] (see `Debayer.blue_position`) to RGB.
+    ``wide`` [3, columns]: working memory for lines, of twice as many bits per value, for PIXELS + 2 columns at least.
+    """
     few = np.empty(3 * PIXELS, dst.dtype)
     for i in range(len(base)):
         rows, columns = sizes[i]
@@ -60,7 +61,7 @@ _ENDS = {"edgeaware_ocv": "2RGB_EA", "vng_ocv": "2RGB_VNG", "gray_ocv": "2GRAY"}
 
 
 def opencv(src: Any, base: Any, sizes: Any, blue: Any, algorithm: str, dst: Any, out_base: Any) -> None:
-    """Pictures by one of OpenCV's algorithms, which take a millisecond each."""
+    """Convert raw images with one of OpenCV's algorithms; each call takes about a millisecond."""
     import cv2
 
     for begin, to, (rows, columns), position in zip(

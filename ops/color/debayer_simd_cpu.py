@@ -1,5 +1,5 @@
-"""Missing colours of a line, in LLVM's vector types: loops that write three channels are no vectors where there is no
-AVX-512."""
+"""Missing colours of a line, with LLVM's vector types: without AVX-512, loops that write three channels are not
+vectorised."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -14,16 +14,16 @@ from numba import types
 from numba.extending import intrinsic
 
 PIXELS = 32
-"""That are made at once: lines need two columns more."""
+"""Pixels that are computed at once; lines need two more columns."""
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
 def _coloured(_typing, lines, above, own, below, first, even, turned, out, at):
-    """PIXELS pixels of three channels to out[at:], from three of ``lines`` (of a type that four values fit into): those
-    from column ``first`` + 1 on.
+    """Compute PIXELS pixels of three channels, from column ``first`` + 1 on, from three of ``lines`` (of a type that
+    holds the sum of four values), and write them to out[at:].
 
-    A place that is ``even`` (the first one, or those after it) has the colour that is not green, else green. That
-    colour is the third channel, or the first where ``turned``; the other one is that of the lines beside.
+    Pixels at ``even`` positions (the first one, or those after it) have the colour that is not green, else green. That
+    colour is the third channel, or the first if ``turned``; the remaining colour is that of the lines above and below.
     """
 
     def generate(context, builder, signature, args):

@@ -1,4 +1,4 @@
-"""One channel of three, in LLVM's vector types: what makes bytes of every third one takes most of the time."""
+"""One gray channel from three, with LLVM's vector types: most of the time goes into loading every third byte."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -13,18 +13,19 @@ from numba import types
 from numba.extending import intrinsic
 
 PIXELS = 32
-"""That are made at once."""
+"""Pixels that are computed at once."""
 
 _EIGHT = 8
 _I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _BYTES, _NUMBERS, _FLOATS = ir.VectorType(_I8, 32), ir.VectorType(_I32, _EIGHT), ir.VectorType(_F32, _EIGHT)
 _BEFORE_HALF = 0.49999997019767761
-"""The float before 0.5: added to any float up to 255, it rounds halves up, only."""
+"""The float32 just below 0.5: adding it to a float up to 255 and truncating rounds halves up, and never rounds up what
+is below a half (0.5 itself would, because of the sum's rounding)."""
 
 
 def _weighed(_typing, source, at, factors, target, to):
-    """PIXELS pixels of three bytes from source[at] on, times three of ``factors`` (float32), and the fourth added, to
-    target[to:], rounded half up and saturated."""
+    """Write to target[to:] PIXELS pixels: the three bytes of each pixel from source[at] on, times the first three of
+    ``factors`` (float32), plus the fourth; rounded half up and saturated."""
 
     def generate(context, builder, signature, args):
         given = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -45,7 +46,7 @@ def _weighed(_typing, source, at, factors, target, to):
         weights = [same(builder.extract_value(args[2], k)) for k in range(4)]
         found = []
         for first in range(0, PIXELS, _EIGHT):
-            # 24 bytes: the first 16 and the last 16, of which four pixels each
+            # load 24 bytes as the first 16 and the last 16; each part holds four pixels
             parts = [
                 builder.load(place(given, args[1], 3 * first + more, half), align=1) for more in (0, 24 - 16)
             ]  # fmt: skip
@@ -53,7 +54,7 @@ def _weighed(_typing, source, at, factors, target, to):
             total: Any = None
             for channel in range(3):
                 begins = [3 * k + channel for k in range(4)] + [16 + 4 + 3 * k + channel for k in range(4)]
-                order = [k for begin in begins for k in (begin, 32, 32, 32)]  # bytes as 32 bits
+                order = [k for begin in begins for k in (begin, 32, 32, 32)]  # bytes, extended to 32 bits
                 wide = builder.shuffle_vector(
                     both, ir.Constant(_BYTES, None), ir.Constant(ir.VectorType(_I32, 32), order)
                 )

@@ -1,4 +1,5 @@
-"""brightness, contrast, hsv, color_twist and their kin: every pixel times a matrix, plus an offset, for each sample.
+"""Operators brightness, contrast, hsv, color_twist and related ones: every pixel times a matrix, plus an offset, per
+sample.
 
 Brightness and contrast are a factor and an offset for all values; hue and saturation a 3x3 matrix for RGB pixels. All
 of them share two loops on the CPU and two kernels on a GPU.
@@ -32,28 +33,28 @@ _kernels: Any = Kernels(".linear_cpu", __package__)
 _twists: Any = Kernels(".twist_cpu", __package__)
 
 _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.523, 0.311]])
-"""RGB to luma and two axes of chroma, with the three digits that DALI has."""
+"""Matrix from RGB to luma and two axes of chroma, with three digits as in DALI."""
 _FROM_YIQ = np.linalg.inv(_TO_YIQ)
 _THREADS, _EACH = 256, 16
-"""Threads of a block, and values (a quarter as many pixels) that each makes."""
+"""Threads per block, and values (a quarter as many pixels) that each thread computes."""
 
 
 class Linear(Operator, abstract=True):
-    """Base of the operators of this module."""
+    """Base class of the operators of this module."""
 
     replayable = True
     layouts = ("FHWC", "DHWC", "HWC")
     bound = "1 level; floats within 1e-5 of the largest value"
 
     own: ClassVar[tuple[str, ...]] = ()
-    """Arguments that only DALI's definition has."""
+    """Names of the arguments that only DALI's definition has; other libraries' parity excludes them."""
     order: ClassVar[tuple[str, ...]] = ()
-    """Arguments in the order in which other libraries' functions are called one after the other."""
+    """Names of the arguments in the order in which the functions of other libraries are called."""
 
-    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output; by default that of the input")] = None
     parity: Annotated[
         Literal["dali", "torchvision", "pillow", "albumentations"],
-        Arg("whose pixels, of uint8 images: docs/parity.md#single-operators"),
+        Arg("library whose results are reproduced, for uint8 images: docs/parity.md#single-operators"),
     ] = "dali"
 
     def runs_in(self) -> tuple[Stage, ...]:
@@ -79,7 +80,7 @@ class Linear(Operator, abstract=True):
         return self.own
 
     def steps(self, ctx: Context) -> list[presets.Step]:
-        """The same in another library: a function for each argument that is given."""
+        """Return the steps for another library: one function per argument that is set."""
         found = []
         for name in filter(self.is_set, self.order):
             values = ctx.arg(name, np.float64).reshape(-1, 1)
@@ -99,16 +100,18 @@ class Linear(Operator, abstract=True):
     gpu = cpu
 
     def mapped(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> Batch:
-        """The output, of ``dtype``."""
+        """Return the output, with type ``dtype``."""
         raise NotImplementedError
 
     def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
-        """The pieces of ``images``, all of 3 channels, with [M, 3, 3] matrices and [M, 3] offsets of pixels."""
+        """Return the items of ``images`` (images or frames), all of 3 channels, with their matrices [M, 3, 3] and
+        offsets [M, 3]."""
         raise NotImplementedError
 
 
 class Scaling(Linear, abstract=True):
-    """One factor and one offset for all values of a picture, of any number of channels."""
+    """Base class of operators with one factor and one offset for all values of an image, with any number of
+    channels."""
 
     names = ("brightness", "brightness_shift", "contrast", "contrast_center")
 
@@ -122,7 +125,7 @@ class Scaling(Linear, abstract=True):
         return parts, matrices, np.repeat(offset[:, None], 3, axis=1)
 
     def _factors(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
-        """The pieces, and their [M] factors and offsets."""
+        """Return the items of ``images`` (images or frames), and their factors and offsets [M]."""
         names = [n for n in self.names if hasattr(self, n)]
         if not ctx.args:
             parts = Pictures(images.offsets, images.shapes.astype(np.int64), None, {})
@@ -141,7 +144,7 @@ class Scaling(Linear, abstract=True):
         return parts, factor.astype(np.float32), offset.astype(np.float32)
 
     def _constant(self, before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, float]:
-        """Factor and offset where no argument differs by sample, as `_factors` has them."""
+        """Return factor and offset, as `_factors` does, if no argument differs by sample."""
 
         def value(name: str, default: float) -> float:
             given = getattr(self, name, None)
@@ -165,30 +168,30 @@ class Brightness(Scaling, name="brightness"):
 
     brightness: Annotated[float, Arg("factor; 1 changes nothing", per_sample=True)] = 1.0
     brightness_shift: Annotated[
-        float, Arg("what is added, as a part of the range of the output's type", per_sample=True)
+        float, Arg("value to add, as a fraction of the range of the output's type", per_sample=True)
     ] = 0.0
 
 
 class Contrast(Scaling, name="contrast"):
-    """Stretch values away from a center: out = center + contrast * (in - center)."""
+    """Stretch values away from a centre: out = center + contrast * (in - center)."""
 
     own = ("contrast_center",)
     order = ("contrast",)
     example = "{op: contrast, in: images, contrast: $contrast, out: images}"
 
-    contrast: Annotated[float, Arg("factor; 0 gives an even gray, 1 changes nothing", per_sample=True)] = 1.0
+    contrast: Annotated[float, Arg("factor; 0 yields uniform gray, 1 changes nothing", per_sample=True)] = 1.0
     contrast_center: Annotated[
         float | None,
-        Arg("the value that stays; by default the middle of the positive range of the input's type, 0.5 for floats",
-            per_sample=True),
+        Arg("value that does not change; by default the middle of the positive range of the input's type, 0.5 for "
+            "floats", per_sample=True),
     ] = None  # fmt: skip
 
 
 class BrightnessContrast(Scaling, name="brightness_contrast"):
-    """Contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center)).
+    """Apply contrast, then brightness: out = shift * range + brightness * (center + contrast * (in - center)).
 
-    The range is the largest value of the output's type, 1 for floats. With ``parity: albumentations`` it is its
-    RandomBrightnessContrast: contrast * in + 255 * shift.
+    The range is the largest value of the output's type, 1 for floats. With ``parity: albumentations`` the result is
+    that of its RandomBrightnessContrast: contrast * in + 255 * shift.
     """
 
     order = ("contrast", "brightness")
@@ -196,13 +199,13 @@ class BrightnessContrast(Scaling, name="brightness_contrast"):
 
     brightness: Annotated[float, Arg("factor; 1 changes nothing", per_sample=True)] = 1.0
     brightness_shift: Annotated[
-        float, Arg("what is added, as a part of the range of the output's type", per_sample=True)
+        float, Arg("value to add, as a fraction of the range of the output's type", per_sample=True)
     ] = 0.0
-    contrast: Annotated[float, Arg("factor; 0 gives an even gray, 1 changes nothing", per_sample=True)] = 1.0
+    contrast: Annotated[float, Arg("factor; 0 yields uniform gray, 1 changes nothing", per_sample=True)] = 1.0
     contrast_center: Annotated[
         float | None,
-        Arg("the value that stays; by default the middle of the positive range of the input's type, 0.5 for floats",
-            per_sample=True),
+        Arg("value that does not change; by default the middle of the positive range of the input's type, 0.5 for "
+            "floats", per_sample=True),
     ] = None  # fmt: skip
 
     def _alone(self) -> tuple[str, ...]:
@@ -210,7 +213,7 @@ class BrightnessContrast(Scaling, name="brightness_contrast"):
         return ("contrast_center", "brightness" if mixed else "brightness_shift")
 
     def steps(self, ctx: Context) -> list[presets.Step]:
-        """The same in another library."""
+        """Return the steps for another library: contrast and brightness, or one function for both."""
         if self.parity != "albumentations":
             return Scaling.steps(self, ctx)
         added = ctx.arg("brightness_shift", np.float64) * 255
@@ -218,10 +221,10 @@ class BrightnessContrast(Scaling, name="brightness_contrast"):
 
 
 class Twisting(Linear, abstract=True):
-    """A 3x3 matrix and an offset for the RGB pixels of a picture.
+    """Base class of operators with a 3x3 matrix and an offset for the RGB pixels of an image.
 
-    Hue turns the chroma plane of YIQ, saturation stretches it; this is DALI's approximation, not the HSV colour model:
-    a hue of 90 degrees makes (172, 82, 0) of (200, 100, 50), for example.
+    Hue rotates the chroma plane of YIQ, saturation scales it; this is DALI's approximation, not the HSV colour model:
+    for example, a hue of 90 degrees turns (200, 100, 50) into (172, 82, 0).
     """
 
     names = ("hue", "saturation", "value", "brightness", "contrast")
@@ -256,28 +259,28 @@ class Twisting(Linear, abstract=True):
 
 
 class Hsv(Twisting, name="hsv"):
-    """Turn the hue and multiply saturation and value of RGB images, by a linear map of RGB.
+    """Rotate the hue, and multiply saturation and value of RGB images, by a linear map of RGB.
 
-    Unlike its siblings, the output is UINT8 unless ``dtype`` says otherwise, as in DALI.
+    In contrast to the related operators, the output is UINT8 unless ``dtype`` is set, as in DALI.
     """
 
     own = ()
     order = ("hue", "saturation", "value")
     example = "{op: hsv, in: images, hue: $degrees, saturation: 1.3, out: images}"
 
-    dtype: Annotated[DALIDataType | None, Arg("type of the output")] = DALIDataType.UINT8
-    hue: Annotated[float, Arg("degrees by which the hue turns", per_sample=True)] = 0.0
-    saturation: Annotated[float, Arg("factor; 0 gives gray", per_sample=True)] = 1.0
-    value: Annotated[float, Arg("factor of all channels", per_sample=True)] = 1.0
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output")] = DALIDataType.UINT8
+    hue: Annotated[float, Arg("rotation of the hue in degrees", per_sample=True)] = 0.0
+    saturation: Annotated[float, Arg("factor; 0 yields gray", per_sample=True)] = 1.0
+    value: Annotated[float, Arg("factor for all channels", per_sample=True)] = 1.0
 
 
 class Hue(Twisting, name="hue"):
-    """Turn the hue of RGB images, by a linear map of RGB."""
+    """Rotate the hue of RGB images, by a linear map of RGB."""
 
     order = ("hue",)
     example = "{op: hue, in: images, hue: 30.0, out: images}"
 
-    hue: Annotated[float, Arg("degrees by which the hue turns", per_sample=True)] = 0.0
+    hue: Annotated[float, Arg("rotation of the hue in degrees", per_sample=True)] = 0.0
     image_type: Annotated[DALIImageType, Arg("order of the channels: RGB or BGR")] = DALIImageType.RGB
 
 
@@ -287,34 +290,35 @@ class Saturation(Twisting, name="saturation"):
     order = ("saturation",)
     example = "{op: saturation, in: images, saturation: 0.5, out: images}"
 
-    saturation: Annotated[float, Arg("factor; 0 gives gray, 1 changes nothing", per_sample=True)] = 1.0
+    saturation: Annotated[float, Arg("factor; 0 yields gray, 1 changes nothing", per_sample=True)] = 1.0
     image_type: Annotated[DALIImageType, Arg("order of the channels: RGB or BGR")] = DALIImageType.RGB
 
 
 class ColorTwist(Twisting, name="color_twist"):
-    """Hue, saturation, contrast and brightness of RGB images in one linear map; the center of contrast is 128, 0.5 for
-    float images.
+    """Change hue, saturation, contrast and brightness of RGB images in one linear map; the centre of contrast is 128,
+    0.5 for float images.
 
-    With another library's ``parity`` its functions follow each other: brightness, contrast, saturation, hue.
+    With another library's ``parity``, its functions are applied one after the other: brightness, contrast, saturation,
+    hue.
     """
 
     order = ("brightness", "contrast", "saturation", "hue")
     example = "{op: color_twist, in: images, hue: $hue, saturation: $saturation, contrast: 1.1, out: images}"
 
-    hue: Annotated[float, Arg("degrees by which the hue turns", per_sample=True)] = 0.0
-    saturation: Annotated[float, Arg("factor; 0 gives gray, 1 changes nothing", per_sample=True)] = 1.0
-    contrast: Annotated[float, Arg("factor; 0 gives an even gray, 1 changes nothing", per_sample=True)] = 1.0
-    brightness: Annotated[float, Arg("factor; 0 gives black, 1 changes nothing", per_sample=True)] = 1.0
+    hue: Annotated[float, Arg("rotation of the hue in degrees", per_sample=True)] = 0.0
+    saturation: Annotated[float, Arg("factor; 0 yields gray, 1 changes nothing", per_sample=True)] = 1.0
+    contrast: Annotated[float, Arg("factor; 0 yields uniform gray, 1 changes nothing", per_sample=True)] = 1.0
+    brightness: Annotated[float, Arg("factor; 0 yields black, 1 changes nothing", per_sample=True)] = 1.0
     image_type: Annotated[DALIImageType, Arg("order of the channels: RGB or BGR")] = DALIImageType.RGB
 
 
 def full_range(dtype: np.dtype[Any]) -> float:
-    """The largest value of a type; 1 for floats."""
+    """Return the largest value of a type; 1 for floats."""
     return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)
 
 
 def half_range(dtype: np.dtype[Any]) -> float:
-    """The middle of the positive range of a type; 0.5 for floats."""
+    """Return the middle of the positive range of a type; 0.5 for floats."""
     if dtype.kind == "f":
         return 0.5
     return float(1 << (8 * dtype.itemsize - (2 if dtype.kind == "i" else 1)))
@@ -324,8 +328,8 @@ def twist(
     count: int, half: float, hue: Any = None, saturation: Any = None, value: Any = None, brightness: Any = None,
     contrast: Any = None,
 ) -> tuple[F32, F32]:  # fmt: skip
-    """[M, 3, 3] matrices and [M, 3] offsets: the pixel in YIQ, chroma turned and stretched, back, contrast about
-    ``half``, brightness. Each argument is [M], or None for none."""
+    """Return matrices [M, 3, 3] and offsets [M, 3] that convert a pixel to YIQ, rotate and scale its chroma, convert it
+    back, and apply contrast about ``half``, then brightness. Each argument is [M], or None to leave it out."""
     matrices, offsets = np.empty((count, 3, 3), np.float32), np.empty((count, 3), np.float32)
     given = [(hue, _ZERO), (saturation, _ONE), (value, _ONE), (brightness, _ONE), (contrast, _ONE)]
     arrays = (none if a is None else np.ascontiguousarray(a, np.float32) for a, none in given)
@@ -337,25 +341,27 @@ _ZERO, _ONE = np.zeros(1, np.float32), np.ones(1, np.float32)
 
 
 Maps = Callable[[Context], tuple[Pictures, F32, F32]]
-"""The pieces, and their maps, for the arguments of another call; the images' shapes are the same."""
+"""Function that returns items and maps for the arguments of a later call of the operator, for images of the same
+shapes."""
 
 
 def scale(
     ctx: Context, images: Batch, parts: Pictures, factor: F32, offset: F32, dtype: np.dtype[Any], again: Maps
 ) -> Batch:
-    """``factor`` [M] times every value plus ``offset`` [M], as ``dtype``."""
+    """Return ``factor`` [M] times every value plus ``offset`` [M], as ``dtype``."""
     return _run(ctx, images, parts, parts.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH, again)
 
 
 def mix(
     ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F32, dtype: np.dtype[Any], again: Maps
 ) -> Batch:
-    """``matrices`` [M, 3, 3] times every pixel plus ``offsets`` [M, 3], as ``dtype``."""
+    """Return ``matrices`` [M, 3, 3] times every pixel plus ``offsets`` [M, 3], as ``dtype``."""
     return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4, again)
 
 
 def chain(ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F32, again: Maps) -> Batch:
-    """uint8 images of 3 channels through [M, K, 3, 3] matrices and [M, K, 3] offsets, rounded after each."""
+    """Apply matrices [M, K, 3, 3] and offsets [M, K, 3] to uint8 images of 3 channels, one after the other; values are
+    rounded after each."""
     return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), images.dtype, "chain", _THREADS * _EACH // 4,
                 again, np.int32(matrices.shape[1]))  # fmt: skip
 
@@ -376,7 +382,7 @@ def _run(
         pieces, *found = again(ctx)
         return (found[0], found[1]) if pieces.sample is None else None
 
-    # for pieces that are frames, their number may follow from arguments
+    # if items are frames, their number may follow from arguments
     base, sizes, to = fixed(ctx.device, parts.offsets, counts, parts.places(out))
     a, b = changing(ctx.device, other if parts.sample is None else None, *maps)
     name = kernel if more else f"{kernel}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"

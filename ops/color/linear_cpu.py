@@ -1,4 +1,4 @@
-"""The CPU loops of `linear`: all pictures in one call, without the GIL."""
+"""Compiled loops of `linear`: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -15,7 +15,7 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def scale(src, base, sizes, factor, offset, dst, out_base):
-    """``factor`` times every value plus ``offset``."""
+    """Write ``factor`` times every value plus ``offset``."""
     for i in range(len(base)):
         a, b, n = factor[i], offset[i], sizes[i]
         s, o = src[base[i] : base[i] + n], dst[out_base[i] : out_base[i] + n]
@@ -25,7 +25,7 @@ def scale(src, base, sizes, factor, offset, dst, out_base):
 
 @jit
 def mix(src, base, pixels, matrices, offsets, dst, out_base):
-    """``matrices`` times every pixel of three values plus ``offsets``."""
+    """Write ``matrices`` times every pixel of three values plus ``offsets``."""
     for i in range(len(base)):
         m, d, n = matrices[i], offsets[i], pixels[i]
         s, o = src[base[i] : base[i] + 3 * n], dst[out_base[i] : out_base[i] + 3 * n]
@@ -42,8 +42,8 @@ def mix(src, base, pixels, matrices, offsets, dst, out_base):
 
 @jit
 def chain(src, base, pixels, matrices, offsets, dst, out_base):
-    """``matrices`` [M, K, 3, 3] one after the other times every pixel, plus ``offsets``, rounded after each. A picture
-    goes through all of them while it is cached."""
+    """Apply ``matrices`` [M, K, 3, 3] one after the other to every pixel, and add ``offsets``; values are rounded after
+    each. Each image passes through all maps while it is in the cache."""
     for i in range(len(base)):
         n = 3 * pixels[i]
         one = out_base[i : i + 1]

@@ -1,4 +1,4 @@
-"""lookup_table and equalize: every value replaced by what a table has for it."""
+"""Operators lookup_table and equalize: replace every value by a table's entry."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _kernels: Any = Kernels(".tables_cpu", __package__)
 
 _THREADS = 256
 _AT_ONCE = 64
-"""Bytes that a thread looks up (cuda/tables.cu)."""
+"""Bytes that one thread looks up (cuda/tables.cu)."""
 _LAST_KEY = 65535
 
 
 class LookupTable(Operator, name="lookup_table"):
-    """Replace integers: keys by their values, all others by ``default_value``.
+    """Replace integers: keys by their values, all other numbers by ``default_value``.
 
-    Of equal keys the last counts. Values are rounded half away from zero and saturate.
+    If a key occurs several times, its last value counts. Values are rounded half away from zero and saturate.
     """
 
     replayable = True
     example = "{op: lookup_table, in: labels, keys: [0, 7, 9], values: [1, 2, 2], dtype: INT32, out: labels}"
 
-    keys: Annotated[tuple[int, ...], Arg("what is replaced", ge=0, le=_LAST_KEY)] = ()
-    values: Annotated[tuple[float, ...], Arg("by what, as many as keys")] = ()
-    default_value: Annotated[float, Arg("for what is no key")] = 0.0
-    dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.FLOAT
-    output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
+    keys: Annotated[tuple[int, ...], Arg("integers to replace", ge=0, le=_LAST_KEY)] = ()
+    values: Annotated[tuple[float, ...], Arg("replacements of the keys, as many as keys")] = ()
+    default_value: Annotated[float, Arg("replacement of integers that are not keys")] = 0.0
+    dtype: Annotated[DALIDataType, Arg("data type of the output")] = DALIDataType.FLOAT
+    output_dtype: Annotated[DALIDataType | None, Arg("data type of the output", deprecated="dtype")] = None
 
     def check(self) -> None:
         if len(self.keys) != len(self.values):
@@ -54,13 +54,13 @@ class LookupTable(Operator, name="lookup_table"):
 
     @cached_property
     def _table(self) -> npt.NDArray[Any]:
-        """The value of each number from 0 to the largest key, and the default at the end."""
+        """Value of each number from 0 to the largest key, followed by the default."""
         table = np.full(max(self.keys, default=-1) + 2, self.default_value, np.float64)
         table[list(self.keys)] = self.values
         return saturate(table, to_numpy(self.dtype))
 
     def _of_bytes(self, dtype: Any) -> npt.NDArray[Any]:
-        """`_table` of the 256 values of a type of one byte, in the order of its bits."""
+        """Return `_table` for the 256 values of a one-byte type, in the order of its bit patterns."""
         last = len(self._table) - 1
         every = np.arange(256).astype(np.uint8).view(dtype).astype(np.int64)
         return self._table[np.where((every >= 0) & (every < last), every, last)]
@@ -74,7 +74,7 @@ class LookupTable(Operator, name="lookup_table"):
             packed = data.packed()
             start = int(packed.offsets[0]) if len(packed) else 0
             values = packed.data[start : start + out.data.size]
-            if values.dtype.itemsize == 1:  # the table of all values is small
+            if values.dtype.itemsize == 1:  # a table of all values is small
                 _kernels.look_up_bytes(values.view(np.uint8), _bits(self._of_bytes(values.dtype)), _bits(out.data))
             else:
                 _kernels.look_up(values, _bits(table), _bits(out.data))
@@ -100,12 +100,12 @@ class LookupTable(Operator, name="lookup_table"):
 
 
 def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As unsigned integers of the same size: there are fewer types to compile for."""
+    """View values as unsigned integers of the same size, so that fewer types are compiled."""
     return values.view(f"u{values.dtype.itemsize}")
 
 
 class Equalize(Operator, name="equalize"):
-    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does it."""
+    """Equalise the histogram of each channel of uint8 images, as OpenCV's equalizeHist does."""
 
     aliases: ClassVar[tuple[str, ...]] = ("experimental.equalize",)
     layouts = ("HW", "HWC", "CHW", "FHW", "FHWC", "FCHW")
@@ -114,12 +114,12 @@ class Equalize(Operator, name="equalize"):
 
     parity: Annotated[
         Literal["dali", "opencv", "torchvision", "pillow"],
-        Arg("whose pixels: docs/parity.md#single-operators; opencv is the same as dali"),
+        Arg("library whose results are reproduced: docs/parity.md#single-operators; opencv equals dali"),
     ] = "dali"
 
     @property
     def _preset(self) -> str:
-        """The library whose table is another one; "" for none."""
+        """Name of the library whose table differs from DALI's; "" if none."""
         return "" if self.parity == "opencv" else self.parity.replace("dali", "")
 
     def runs_in(self) -> tuple[Stage, ...]:
@@ -144,7 +144,7 @@ class Equalize(Operator, name="equalize"):
         images = images.replace(layout=known_layout(images, self.layouts))
         if self._preset:
             return presets.run(ctx, images, self.parity, [("equalize", np.zeros((len(images), 0)))])
-        geometry = np.ones((len(images), 3), np.int64)  # pictures, pixels, channels
+        geometry = np.ones((len(images), 3), np.int64)  # images, pixels, channels
         shapes = images.shapes.astype(np.int64)
         first = images.layout.index("H")
         geometry[:, 0] = shapes[:, :first].prod(axis=1)

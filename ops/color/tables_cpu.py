@@ -1,4 +1,4 @@
-"""The CPU loops of lookup_table and equalize: all samples in one call, without the GIL."""
+"""Compiled loops of lookup_table and equalize: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -13,7 +13,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def equalized(counts, total, table):
-    """OpenCV's equalizeHist as a table: the cumulative histogram from the first value that occurs, as 0 ... 255."""
+    """Write OpenCV's equalizeHist as a table: the cumulative histogram from the first value that occurs, scaled to 0
+    ... 255."""
     first = 0
     while first < 255 and counts[first] == 0:
         first += 1
@@ -30,24 +31,24 @@ def equalized(counts, total, table):
 
 @jit
 def look_up(values, table, out):
-    """The entry of ``table`` for each value; for those beyond it, and for negative ones, the last."""
+    """Write the entry of ``table`` for each value; for values beyond it, and for negative ones, the last entry."""
     last = len(table) - 1
     for i in range(len(values)):
-        v = np.int64(values[i])  # what is beyond int64 is negative
+        v = np.int64(values[i])  # values beyond int64 become negative
         out[i] = table[v if 0 <= v < last else last]
 
 
 @jit
 def look_up_bytes(values, table, out):
-    """The same of a table for all bytes."""
+    """Write the entry of ``table``, which has all 256 bytes, for each value."""
     for i in range(len(values)):
         out[i] = table[values[i]]
 
 
 @jit
 def _equalize_colours(s, pixels, counts, table, o):
-    """The same as below for three channels. Every other pixel is counted apart: to count a value again at once would
-    wait for the memory. Indices have no sign, or they might count from the end."""
+    """Equalise three interleaved channels. Even and odd pixels are counted separately: counting the same value twice in
+    a row would wait for memory. Indices are unsigned, so that they need no check for counting from the end."""
     apart, even = np.zeros(6 * 256, np.uint32), pixels & ~1
     for x in range(0, 3 * even, 6):
         k = np.uint64(x)
@@ -70,7 +71,7 @@ def _equalize_colours(s, pixels, counts, table, o):
 
 @jit
 def equalize(src, base, geometry, dst, out_base):
-    """``geometry`` [N, 3]: pictures, pixels and channels, which follow each other in a pixel."""
+    """Equalise each channel; ``geometry`` [N, 3]: images, pixels and channels per sample; channels are interleaved."""
     for i in range(len(base)):
         pictures, pixels, channels = geometry[i]
         if pictures == 0:

@@ -1,4 +1,4 @@
-"""Matrices of colour operators: all pictures in one call, without the GIL."""
+"""Compiled loop that computes the matrices of colour operators: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -12,7 +12,7 @@ import numba
 
 @numba.njit(nogil=True, cache=True)
 def twist(hue, saturation, value, brightness, contrast, half, from_yiq, to_yiq, matrices, offsets):
-    """``matrices`` [M, 3, 3] and ``offsets`` [M, 3] as `linear.twist` has them; arguments are [M] or [1]."""
+    """Fill ``matrices`` [M, 3, 3] and ``offsets`` [M, 3] as `linear.twist` defines; arguments are [M] or [1]."""
     for m in range(len(matrices)):
         angle = math.radians(float(hue[m if len(hue) > 1 else 0]))
         stretch = float(saturation[m if len(saturation) > 1 else 0])

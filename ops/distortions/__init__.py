@@ -1,1 +1,1 @@
-"""Losses of cameras and codecs: noise, JPEG's artefacts."""
+"""Operators that imitate losses of cameras and codecs: noise, JPEG artefacts, jitter."""

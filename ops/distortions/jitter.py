@@ -1,4 +1,4 @@
-"""jitter: every value taken from a place near its own, at random."""
+"""Operator jitter: take every value from a random position near its own."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from ..types import DALIInterpType
 _kernels: Any = Kernels(".jitter_cpu", __package__)
 
 _SKIP = 257
-"""How many draws apart elements begin in DALI."""
+"""Distance between the draws of consecutive elements, as in DALI."""
 _THREADS = 256
-_VALUES = 32  # that a thread moves (cuda/jitter.cu: VALUES * TURNS), or pixels of three bytes
+_VALUES = 32  # values per thread (cuda/jitter.cu: VALUES * TURNS), or pixels of three bytes
 
 
 class Jitter(Operator, name="jitter"):
-    """Move every value of an image by a random number of pixels, across and down: nDegree whole numbers around 0.
+    """Move every value of an image by a random number of pixels, horizontally and vertically: nDegree integers around
+    0.
 
-    Places beyond the border count as the border. DALI has it on a GPU only.
+    Positions beyond the border are replaced by the border. DALI has this operator only on a GPU.
     """
 
     random = True
     layouts = ("HWC",)
     example = "{op: jitter, in: images, nDegree: 4, out: images}"
 
-    nDegree: Annotated[int, Arg("how many places: from -nDegree/2 up to, but not, nDegree/2", ge=1)] = 2  # noqa: N815
-    mask: Annotated[int, Arg("0 leaves the image as it is", per_sample=True)] = 1
-    fill_value: Annotated[float, Arg("of no use: no place is outside", ignored="values come from inside")] = 0.0
+    nDegree: Annotated[int, Arg("number of possible shifts per axis: from -nDegree/2 to nDegree/2 - 1", ge=1)] = 2  # noqa: N815
+    mask: Annotated[int, Arg("0: leave the image unchanged", per_sample=True)] = 1
+    fill_value: Annotated[float, Arg("no effect: no position is outside", ignored="values come from inside")] = 0.0
     interp_type: Annotated[
-        DALIInterpType, Arg("of no use: values move by whole pixels", ignored="values move by whole pixels")
+        DALIInterpType, Arg("no effect: values move by whole pixels", ignored="values move by whole pixels")
     ] = DALIInterpType.INTERP_NN
 
     def check(self) -> None:
@@ -55,7 +56,7 @@ class Jitter(Operator, name="jitter"):
             low, high = 0, 0
             if len(images):
                 low, high = int(images.offsets.min()), int((images.offsets + images.sizes).max())
-            raw = np.dtype(f"u{images.dtype.itemsize}")  # values only move: a loop for each size is enough
+            raw = np.dtype(f"u{images.dtype.itemsize}")  # values are only moved: a loop per element size is enough
             _kernels.jitter(
                 streams.handle, streams.sequence, skip, images.data[low:high].view(raw), images.offsets - low,
                 sizes, reach, out.data.view(raw), out.offsets,

@@ -1,4 +1,4 @@
-"""jpeg_compression_distortion: what is left of images after JPEG."""
+"""Operator jpeg_compression_distortion: apply the losses of JPEG compression."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ _kernels: Any = Kernels(".jpeg_cpu", __package__)
 
 
 class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
-    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's exact DCT, chroma of half the size.
+    """Compress uint8 RGB images (or frames) as JPEG and decompress them: libjpeg's accurate DCT, chroma of half the
+    size.
 
-    The arithmetic is libjpeg's, without the files: entropy coding loses nothing.
+    The arithmetic is libjpeg's; no files are encoded, because entropy coding is lossless.
     """
 
     replayable = True
     layouts = ("HWC", "FHWC")
     example = "{op: jpeg_compression_distortion, in: images, quality: $quality, out: images}"
 
-    quality: Annotated[int, Arg("1 (worst) to 100; others count as the nearer of these", per_sample=True)] = 50
+    quality: Annotated[int, Arg("JPEG quality, 1 (worst) to 100; other values are clipped", per_sample=True)] = 50
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
@@ -73,13 +74,13 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
     def _on_gpu(
         ctx: Context, images: Batch, base: Any, to: Any, sizes: Any, quality: Any, out: Batch, again: Recompute | None
     ) -> Batch:
-        units = -(-sizes // 16)  # of 16 x 16 pixels
+        units = -(-sizes // 16)  # units of 16 x 16 pixels
         count = units.prod(axis=1)
         if not count.any():
             return out
-        planes = 384 * count  # bytes: luma, then both chromas, whole units
+        planes = 384 * count  # bytes: luma, then both chroma planes, complete units
         starts = planes.cumsum() - planes
-        between = ctx.device.empty(int(planes.sum()) + 16, np.uint8)  # words are read that begin within
+        between = ctx.device.empty(int(planes.sum()) + 16, np.uint8)  # words are read that begin within the planes
         (begin, place, extent, steps, scratch), (which,) = fixed_and_changing(
             ctx.device, (base, to, np.ascontiguousarray(sizes), _tables(), starts), again, quality
         )
@@ -102,11 +103,12 @@ def _within(quality: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 _WARPS = 4
-"""Of a block that makes two units of 16 x 16 pixels in each, as in cuda/jpeg_distortion.cu."""
+"""Warps per block of threads; each warp computes two units of 16 x 16 pixels, as in cuda/jpeg_distortion.cu."""
 
 
 def _steps() -> npt.NDArray[np.int64]:
-    """[101, 2, 64] for each quality the steps of luma and chroma, in the order of rows; 1 for quality 0."""
+    """Return quantisation steps [101, 2, 64]: for each quality those of luma and chroma, row by row; 1 for quality
+    0."""
     steps = np.ones((101, 2, 64), np.int64)
     for q in range(1, 101):
         for k in range(2):
@@ -116,8 +118,9 @@ def _steps() -> npt.NDArray[np.int64]:
 
 @cache
 def _factors() -> npt.NDArray[np.uint16]:
-    """[101, 2, 8, 3, 16] as `jpeg_simd_cpu.there_and_back` takes them for two blocks: steps, and what divides numbers
-    below 2^15 by eight of them, 2^b < 8 s <= 2^(b + 1): times 2^(16 + b) / 8 s, rounded up, and then 2^(16 - b)."""
+    """Return [101, 2, 8, 3, 16] in the form that `jpeg_simd_cpu.there_and_back` takes for two blocks: steps s, and two
+    factors that divide numbers below 2^15 by 8 s: with 2^b < 8 s <= 2^(b + 1), 2^(16 + b) / 8 s rounded up, and 2^(16 -
+    b)."""
     steps = _steps()
     bits = np.ceil(np.log2(8 * steps)).astype(np.int64) - 1
     found = np.stack([steps, -(-(1 << 16 + bits) // (8 * steps)), 1 << 16 - bits], axis=-1)
@@ -127,7 +130,7 @@ def _factors() -> npt.NDArray[np.uint16]:
 
 @cache
 def _tables() -> npt.NDArray[np.uint32]:
-    """[101, 2, 64, 2] for each quality the steps of luma and chroma, in the order of rows, and what one multiplies with
-    to divide by eight of them: the high 32 bits of the product are the quotient of numbers below 2^20."""
+    """Return [101, 2, 64, 2]: for each quality the steps of luma and chroma, row by row, and the factors that divide by
+    eight steps: the high 32 bits of the product are the quotient, for numbers below 2^20."""
     steps = _steps()
     return np.stack([steps, 2**32 // (8 * steps) + 1], axis=-1).astype(np.uint32)

@@ -1,5 +1,5 @@
-"""JPEG there and back on the CPU: all that libjpeg's encoder and decoder do to pictures in 4:2:0, without the entropy
-coding, which loses nothing. All pictures in one call, without the GIL."""
+"""Compiled loops of jpeg_compression_distortion: everything that libjpeg's encoder and decoder do to images in 4:2:0
+except entropy coding, which is lossless. One call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -15,17 +15,18 @@ from .jpeg_simd_cpu import rgb_to_ycc, there_and_back
 
 U = np.uint64
 UNIT = 16
-"""Lines of pixels that are made together: two blocks of luma, one of each chroma."""
+"""Lines of pixels that are processed together: two blocks of luma, one of each chroma."""
 NARROW = 4
-"""Columns of pictures for which libjpeg repeats chroma instead of taking values between."""
+"""Maximum columns of images for which libjpeg repeats chroma instead of interpolating it."""
 
 jit = numba.njit(nogil=True, cache=True)
 
 
 @jit
 def _columns(upper, lower, width, luma, blue, red, edge):
-    """Y, Cb and Cr of two lines of ``width`` pixels; the last pixel is repeated until PIXELS are whole. ``edge``: room
-    for two lines of so many. All but ``width`` are addresses; ``luma`` has the two of its lines."""
+    """Compute Y, Cb and Cr of two lines of ``width`` pixels; the last pixel is repeated up to a multiple of PIXELS.
+    ``edge``: working memory for two lines of PIXELS pixels. All arguments but ``width`` are addresses; ``luma`` has the
+    addresses of its two lines."""
     for group in range(-(-width // PIXELS)):
         x = group * PIXELS
         a, b = upper + U(3 * x), lower + U(3 * x)
@@ -40,7 +41,7 @@ def _columns(upper, lower, width, luma, blue, red, edge):
 
 @jit
 def _lay_out(height, width, pitch, parts):
-    """The planes of a picture, for two rows of units. Returns their bytes."""
+    """Compute the layout of an image's planes for two rows of units. Return their size in bytes."""
     size = 0
     for c in range(3):
         part, half = parts[c], 1 if c == 0 or width <= NARROW else 2
@@ -53,7 +54,7 @@ def _lay_out(height, width, pitch, parts):
 
 @jit
 def distort(src, base, extents, quality, factors, dst, to):
-    """Pictures of ``extents`` [N, 2] (height, width), three bytes a pixel, from src[base[i]:] to dst[to[i]:].
+    """Distort images of ``extents`` [N, 2] (height, width), three bytes per pixel, from src[base[i]:] to dst[to[i]:].
 
     ``factors`` [101, 2, 8, 3, 16]: for each quality those of luma and chroma, see `there_and_back`.
     """
@@ -61,7 +62,7 @@ def distort(src, base, extents, quality, factors, dst, to):
     for i in range(len(base)):
         widest = max(widest, extents[i, 1] if extents[i, 0] > 0 else 0)
     pitch = -(-widest // PIXELS) * PIXELS
-    # A unit's lines before the transform: luma, then half as many of Cb and of Cr, of half the width.
+    # Lines of a unit before the transform: luma, then half as many of Cb and of Cr, of half the width.
     lines, edge = np.zeros((2 * UNIT, pitch), np.int16), np.empty(6 * PIXELS, np.uint8)
     planes, few = np.empty(3 * 2 * UNIT * pitch + PIXELS, np.uint8), np.empty((8, 16), np.uint8)
     room = pitch + 3 * PIXELS
@@ -87,7 +88,7 @@ def distort(src, base, extents, quality, factors, dst, to):
                 if y < height:
                     upper, lower = U(y * width * 3), U(min(y + 1, height - 1) * width * 3)
                     _columns(source + upper, source + lower, width, luma, blue, blue + U(pitch), edge_at)
-                else:  # the last line of each is repeated
+                else:  # the last line of each plane is repeated
                     lines[2 * k], lines[2 * k + 1], lines[UNIT + k] = (
                         lines[2 * k - 1],
                         lines[2 * k - 1],
@@ -110,7 +111,8 @@ def distort(src, base, extents, quality, factors, dst, to):
                     for x in range(0, part.width, 16):
                         before = first + U(8 * row) * step + U(2 * x)
                         there_and_back(before, step, own, after + U(x), U(part.pitch))
-            ready = height if unit == units - 1 else (unit + 1) * UNIT - 1  # the last one needs the next chroma, too
+            # the last line also needs the chroma of the next unit
+            ready = height if unit == units - 1 else (unit + 1) * UNIT - 1
             while done < ready:
                 line = target + U(done * width * 3)
                 write_line(done, window, parts, planes_at, wide_at, room, sums_at, 3, False, line)

@@ -1,7 +1,6 @@
-"""The loss of a JPEG, on vectors: R, G, B to Y, Cb and Cr with chroma of half the size, and two blocks to
-frequencies, to their quantised values, and back. The arithmetic is libjpeg's (jccolor.c, jcsample.c, jfdctint.c,
-jcdctmgr.c, jidctint.c).
-"""
+"""Losses of JPEG with vector instructions: RGB to Y, Cb and Cr with chroma of half the size; two blocks to frequencies,
+to their quantised values, and back. The arithmetic is libjpeg's (jccolor.c, jcsample.c, jfdctint.c, jcdctmgr.c,
+jidctint.c)."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -22,7 +21,7 @@ _SHORT, _WIDE = ir.VectorType(_I16, 16), ir.VectorType(_I32, 8)
 
 
 def _zipped(builder, a, b):
-    """Numbers of two int16[16] in turns, for both halves apart: the lower ones, the upper ones."""
+    """Interleave the numbers of two int16[16], separately for both halves. Return the lower and the upper numbers."""
     return [
         _shuffle(builder, a, b, [at + k for half in (0, 8) for k in range(half + of, half + of + 4) for at in (0, 16)])
         for of in (0, 4)
@@ -30,15 +29,15 @@ def _zipped(builder, a, b):
 
 
 def _transposed(builder, x):
-    """Eight int16[16], whose halves are lines of two blocks, to those of their columns."""
-    for _ in range(3):  # each moves a bit of the numbers of lines to those of columns, and one back
+    """Transpose eight int16[16], whose halves are lines of two 8 x 8 blocks."""
+    for _ in range(3):  # each round moves one bit of the line index to the column index, and one back
         x = [made for k in range(4) for made in _zipped(builder, x[k], x[k + 4])]
     return x
 
 
 def _sums(builder, pairs, factors, bias, bits):
-    """Of values that lie beside each other in ``pairs`` (two vectors a pair) the sum of all times ``factors``, and
-    ``bias``, divided by 2^bits: int16[16]."""
+    """Sum the values of ``pairs`` (two vectors per pair) times ``factors``, add ``bias``, and divide by 2^bits:
+    int16[16]."""
     found = []
     for half in (0, 1):
         total = _splat(_I32, 8, bias)
@@ -48,7 +47,7 @@ def _sums(builder, pairs, factors, bias, bits):
     return _pack(builder, found[0], found[1], signed=True)
 
 
-# -- two blocks -------------------------------------------------------------------------------------------------------
+# -- transforms of two blocks -----------------------------------------------------------------------------------------
 
 
 def _rotations(t4: int, t5: int, t6: int, t7: int) -> list[int]:
@@ -65,12 +64,13 @@ def _rotations(t4: int, t5: int, t6: int, t7: int) -> list[int]:
 
 
 _UNITS = [_rotations(*(int(i == k) for i in range(4))) for k in range(4)]
-"""Whole numbers are multiplied and added without a loss: each result is a sum of products with these 16-bit numbers."""
+"""Coefficients of the odd part as a matrix: integers are multiplied and added without loss, so that each result is a
+sum of products with these 16-bit numbers."""
 
 
 def _forward(builder, x, second):
-    """Libjpeg's accurate forward DCT of eight vectors; the second pass takes the scale of the first away. 16 bits hold
-    its sums: eight values of -128 to 127, four times each of them, and not more in other frequencies."""
+    """Apply libjpeg's accurate forward DCT to eight vectors; the second pass removes the scale of the first. Sums fit
+    into 16 bits: four times the sum of eight values of -128 to 127, and not more at other frequencies."""
     add, sub = builder.add, builder.sub
     t = [add(x[k], x[7 - k]) for k in range(4)] + [sub(x[k], x[7 - k]) for k in (3, 2, 1, 0)]
     outer, inner = add(t[0], t[3]), add(t[1], t[2])
@@ -89,7 +89,7 @@ def _forward(builder, x, second):
 
 
 def _inverse(builder, x, bias, bits):
-    """Libjpeg's accurate inverse DCT of eight vectors."""
+    """Apply libjpeg's accurate inverse DCT to eight vectors."""
     pairs = [_zipped(builder, x[a], x[b]) for a, b in ((0, 4), (2, 6), (1, 3), (5, 7))]
     halves = [_transform(builder, [pair[half] for pair in pairs], bias) for half in (0, 1)]
     shift = _splat(_I32, 8, bits)
@@ -100,17 +100,17 @@ def _inverse(builder, x, bias, bits):
 
 
 def _high(builder, a, b):
-    """The upper 16 bits of products of uint16[16]."""
+    """Return the upper 16 bits of the products of uint16[16]."""
     wide = ir.VectorType(_I32, 16)
     product = builder.mul(builder.zext(a, wide), builder.zext(b, wide))
     return builder.trunc(builder.lshr(product, _splat(_I32, 16, 16)), _SHORT)
 
 
 def _there_and_back(_typing, source, step, factors, target, pitch):
-    """Two blocks beside each other, rows of 16 int16 from ``source`` on, ``step`` bytes apart, of -128 to 127: to
-    frequencies, to multiples of the quantisation's steps, and back to rows of 16 uint8 from ``target`` on, ``pitch``
+    """Transform two adjacent blocks, rows of 16 int16 from -128 to 127 at address ``source``, ``step`` bytes apart: to
+    frequencies, to multiples of the quantisation steps, and back to rows of 16 uint8 at ``target``, ``pitch`` bytes
     apart. ``factors``, uint16[8, 3, 16]: for each line of frequencies of both blocks the steps, and two numbers that
-    divide by eight of them: the upper 16 bits of the product with one, and of that with the other."""
+    divide by eight steps: take the upper 16 bits of the product with the first, then of the product with the second."""
 
     def generate(context, builder, _signature, args):
         source, step, table, out, pitch = args
@@ -143,12 +143,12 @@ def _there_and_back(_typing, source, step, factors, target, pitch):
 there_and_back: Any = intrinsic(_there_and_back)
 
 
-# -- colour -----------------------------------------------------------------------------------------------------------
+# -- colour conversion -----------------------------------------------------------------------------------------------
 
 
 def _halved(builder, upper, lower):
-    """Means of four values of chroma, of 32 columns of two lines: int16[16] less 128. What libjpeg adds before it
-    divides alternates."""
+    """Average four values of chroma, for 32 columns of two lines: int16[16] minus 128. As in libjpeg, the number added
+    before the division alternates."""
     found = []
     for a, b in zip(upper, lower, strict=True):
         sums = _multiply_add(builder, builder.add(a, b), 1, 1)
@@ -159,8 +159,8 @@ def _halved(builder, upper, lower):
 
 
 def _rgb_to_ycc(_typing, upper, lower, luma_upper, luma_lower, blue, red):
-    """PIXELS pixels from addresses of two lines to luma, int16[PIXELS] a line, and to half as many Cb and Cr, all less
-    128. jccolor.c's constants; 38470 and 32768 are no numbers of 16 bits with a sign, so they are taken apart."""
+    """Convert PIXELS pixels at the addresses of two lines to luma, int16[PIXELS] per line, and to half as many Cb and
+    Cr, all minus 128. Constants of jccolor.c; 38470 and 32768 do not fit into signed 16 bits, and are split."""
 
     def generate(context, builder, _signature, args):
         half, chroma = 1 << 15, []
@@ -192,7 +192,7 @@ def _rgb_to_ycc(_typing, upper, lower, luma_upper, luma_lower, blue, red):
 
 
 def _chroma(builder, pair, factors, own, bias):
-    """The products of ``pair`` and ``factors``, and 2^15 times the first of ``own``: int16[16]."""
+    """Return the products of ``pair`` and ``factors``, plus 2^15 times the first of ``own``: int16[16]."""
     found = []
     for half in (0, 1):
         first = builder.lshr(builder.shl(builder.bitcast(own[half], _WIDE), _splat(_I32, 8, 16)), _splat(_I32, 8, 1))

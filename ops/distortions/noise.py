@@ -1,4 +1,5 @@
-"""noise.gaussian, noise.salt_and_pepper, noise.shot: random changes of every value, from a stream for each sample."""
+"""Operators noise.gaussian, noise.salt_and_pepper and noise.shot: random changes of every value, from one stream per
+sample."""
 
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ F32 = npt.NDArray[np.float32]
 _kernels: Any = Kernels(".noise_cpu", __package__)
 
 _SKIP = 257
-"""How many draws apart the elements of a sample begin, as in DALI."""
+"""Distance between the draws of consecutive elements of a sample, as in DALI."""
 _THREADS = 256
 
 
 _EACH = 16
-"""Elements that a thread of noise.shot makes, as in cuda/noise.cu."""
+"""Elements per thread of noise.shot, as in cuda/noise.cu."""
 _LOG_FACTORIALS = np.array([math.lgamma(n + 1) for n in range(512)])
 
 
 class Noise(Operator, abstract=True):
-    """Base of the operators of this module."""
+    """Base class of the operators of this module."""
 
     random = True
     replayable = True
@@ -47,9 +48,9 @@ class Noise(Operator, abstract=True):
         self, ctx: Context, data: Batch, kernel: str, counts: I64, arguments: tuple[npt.NDArray[Any], ...], dense: int,
         each: int = 1, there: tuple[npt.NDArray[Any], ...] = (),
     ) -> Batch:  # fmt: skip
-        """``counts`` [N] elements of each sample through ``kernel`` with its ``arguments`` [N] by sample; elements
-        begin ``dense`` draws apart, but with DALI's random numbers. On a GPU a thread makes ``each`` elements, and
-        the kernel takes ``there``, too."""
+        """Apply ``kernel`` to ``counts`` [N] elements of each sample, with ``arguments`` [N] per sample. Consecutive
+        elements are ``dense`` draws apart, unless DALI's random numbers are in use. On a GPU a thread computes ``each``
+        elements, and the kernel also receives the arrays ``there``."""
         streams = ctx.streams()
         skip = _SKIP if ctx.rng == "dali" else dense
         if ctx.stage == "cpu":
@@ -85,7 +86,7 @@ class Noise(Operator, abstract=True):
 
 
 def _sequence(ctx: Context) -> tuple[npt.NDArray[Any]] | None:
-    """Which streams another call draws from; None where the key and the counter are others, too."""
+    """Return the streams from which a later call draws; None if its key or counter also differ."""
     return None if ctx.state is not None else (ctx.streams().sequence,)
 
 
@@ -100,7 +101,7 @@ class Gaussian(Noise, name="noise.gaussian"):
 
     example = "{op: noise.gaussian, in: images, stddev: 10.0, out: images}"
 
-    mean: Annotated[float, Arg("of the distribution", per_sample=True)] = 0.0
+    mean: Annotated[float, Arg("mean of the distribution", per_sample=True)] = 0.0
     stddev: Annotated[float, Arg("standard deviation of the distribution", per_sample=True)] = 1.0
 
     def cpu(self, ctx: Context, data: Batch) -> Batch:
@@ -115,16 +116,16 @@ class Gaussian(Noise, name="noise.gaussian"):
 class SaltAndPepper(Noise, name="noise.salt_and_pepper"):
     """Replace pixels at random by salt (white) or pepper (black).
 
-    Salt is by default the largest value of integers and 1 of floats, pepper the smallest and -1. Given values are
-    rounded and saturate.
+    By default salt is the largest value of integers, or 1 for floats, and pepper the smallest, or -1. Values that are
+    set are rounded and saturate.
     """
 
     example = "{op: noise.salt_and_pepper, in: images, prob: 0.1, out: images}"
 
-    prob: Annotated[float, Arg("of a pixel to be replaced", ge=0, le=1, per_sample=True)] = 0.05
-    salt_vs_pepper: Annotated[float, Arg("part of the replaced pixels that become salt", ge=0, le=1,
+    prob: Annotated[float, Arg("probability that a pixel is replaced", ge=0, le=1, per_sample=True)] = 0.05
+    salt_vs_pepper: Annotated[float, Arg("fraction of the replaced pixels that become salt", ge=0, le=1,
                                          per_sample=True)] = 0.5  # fmt: skip
-    per_channel: Annotated[bool, Arg("each channel for itself, not all of a pixel together")] = False
+    per_channel: Annotated[bool, Arg("replace each channel separately, instead of whole pixels")] = False
     salt_val: Annotated[float | None, Arg("value of salt", per_sample=True)] = None
     pepper_val: Annotated[float | None, Arg("value of pepper", per_sample=True)] = None
 
@@ -157,8 +158,8 @@ class SaltAndPepper(Noise, name="noise.salt_and_pepper"):
     gpu = cpu
 
     def _elements(self, data: Batch) -> tuple[I64, I64, I64]:
-        """[N] elements of each sample, values of an element, and how far apart these are (1: elements follow each
-        other)."""
+        """Return the number of elements per sample [N], the values per element, and the distance between these values
+        (1: elements are contiguous)."""
         if self.per_channel or data.ndim == 0:
             ones = np.ones(len(data), np.int64)
             return data.sizes, ones, ones
@@ -174,15 +175,16 @@ class SaltAndPepper(Noise, name="noise.salt_and_pepper"):
 
 
 class Shot(Noise, name="noise.shot"):
-    """Shot noise: every value becomes a Poisson-distributed number of events times ``factor``, with itself as its mean.
+    """Apply shot noise: every value becomes a Poisson-distributed number of events times ``factor``; its mean is the
+    value itself.
 
     A factor of 0 changes nothing. Values below 0 count as 0.
     """
 
-    bound = "exact, but where the last bit of a logarithm decides a draw"
+    bound = "exact, unless the last bit of a logarithm decides a draw"
     example = "{op: noise.shot, in: images, factor: 12.0, out: images}"
 
-    factor: Annotated[float, Arg("what one event adds", per_sample=True)] = 20.0
+    factor: Annotated[float, Arg("value that one event adds", per_sample=True)] = 20.0
 
     def cpu(self, ctx: Context, data: Batch) -> Batch:
         factor = ctx.arg("factor")

@@ -1,4 +1,4 @@
-"""The CPU loops of `noise`: all samples in one call, without the GIL. cuda/noise.cu says the same for a GPU."""
+"""Compiled loops of `noise`: one call per batch, without the GIL. cuda/noise.cu has the same algorithms for a GPU."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -23,11 +23,11 @@ _UNIT = np.float32(2.0**-32)
 
 
 def store(dst: Any, i: Any, value: Any) -> None:
-    """Write a float64 as an element of ``dst`` (compiled below)."""
+    """Write a float64 as an element of ``dst`` (compiled code is generated below, by the type of ``dst``)."""
 
 
 @overload(store)
-def _store(dst, i, value):  # noqa: ARG001 - types are told by dst alone
+def _store(dst, i, value):  # noqa: ARG001 - only the type of dst selects the code
     if dst.dtype == types.uint8:
 
         def rounded(dst, i, value):
@@ -43,7 +43,7 @@ def _store(dst, i, value):  # noqa: ARG001 - types are told by dst alone
 
 @jit
 def _two(key, sequence, at):
-    """Draws number ``at`` and the next."""
+    """Return draw number ``at`` and the next one."""
     four = block(key, sequence, at >> 2)
     phase = at & 3
     if phase == 3:
@@ -53,11 +53,11 @@ def _two(key, sequence, at):
 
 @jit
 def gaussian(key, sequences, skip, src, base, counts, mean, stddev, dst, out_base):
-    """Each value plus a normal number of two draws."""
+    """Add a normally distributed number, made from two draws, to each value."""
     first, second, noise = np.empty(WORDS, np.uint32), np.empty(WORDS, np.uint32), np.empty(WORDS, np.float32)
     for i in range(len(base)):
         m, s = np.float64(mean[i]), np.float64(stddev[i])
-        for low in range(0, counts[i], WORDS):  # loops over a few draws become vectors
+        for low in range(0, counts[i], WORDS):  # loops over a block of draws are vectorised
             n = min(WORDS, counts[i] - low)
             line(key, sequences[i], np.int64(low * skip), np.int64(skip), first[:n])
             line(key, sequences[i], np.int64(low * skip + 1), np.int64(skip), second[:n])
@@ -70,7 +70,7 @@ def gaussian(key, sequences, skip, src, base, counts, mean, stddev, dst, out_bas
 
 @jit
 def salt_and_pepper(key, sequences, skip, src, base, counts, steps, strides, prob, salted, salt, pepper, dst, out_base):
-    """Each element of ``steps`` values as it is, or salt, or pepper, by one draw."""
+    """Keep each element of ``steps`` values, or replace it by salt or pepper, according to one draw."""
     for i in range(len(base)):
         each, apart = steps[i], strides[i]
         four, known = block(key, sequences[i], 0), 0
@@ -91,7 +91,7 @@ def salt_and_pepper(key, sequences, skip, src, base, counts, steps, strides, pro
 
 @jit
 def _canonical(key, sequence, at):
-    """libstdc++'s generate_canonical<double> from two draws."""
+    """Compute libstdc++'s generate_canonical<double> from two draws."""
     first, second = _two(key, sequence, at)
     value = (np.float64(first) + np.float64(second) * 4294967296.0) / 18446744073709551616.0
     return min(value, 0.9999999999999999)
@@ -99,7 +99,8 @@ def _canonical(key, sequence, at):
 
 @jit
 def _few(key, sequence, at, mean):
-    """A Poisson number of a mean below 12: products of uniform numbers (Knuth), as libstdc++ draws it."""
+    """Return a Poisson-distributed number with a mean below 12: products of uniform numbers (Knuth), as libstdc++ draws
+    it."""
     limit, count, product = math.exp(-mean), 0, 1.0
     while True:
         product *= _canonical(key, sequence, at)
@@ -111,8 +112,8 @@ def _few(key, sequence, at, mean):
 
 @jit
 def _many(key, sequence, at, mean):
-    """A Poisson number of a mean of 12 or more: rejection (Devroye, Non-Uniform Random Variate Generation, chapter X),
-    with the order of draws of libstdc++."""
+    """Return a Poisson-distributed number with a mean of 12 or more: rejection (Devroye, Non-Uniform Random Variate
+    Generation, chapter X), with libstdc++'s order of draws."""
     m = math.floor(mean)
     log_mean, log_m, root = math.log(mean), math.lgamma(m + 1), math.sqrt(m)
     quarter = 0.7853981633974483
@@ -173,7 +174,7 @@ def _many(key, sequence, at, mean):
 
 @jit
 def shot(key, sequences, skip, src, base, counts, factor, dst, out_base):
-    """Each value as a Poisson number of events times ``factor``."""
+    """Replace each value by a Poisson-distributed number of events times ``factor``."""
     for i in range(len(base)):
         f = factor[i]
         for j in range(counts[i]):

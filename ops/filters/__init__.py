@@ -1,1 +1,1 @@
-"""Blur, convolution and morphology: every value from those around it."""
+"""Blur, convolution and morphology: operators that compute every value from its neighbours."""

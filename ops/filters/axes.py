@@ -1,4 +1,4 @@
-"""Which dimensions of a sample are filtered, and the arrays that kernels find them by."""
+"""Shared by the filters: which dimensions of a sample are filtered, and the arrays that describe them to kernels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ F32 = npt.NDArray[np.float32]
 FLOATS = np.dtype(np.float32)
 
 BORDERS = {"reflect_101": 0, "reflect_1001": 1, "reflect": 1, "wrap": 2, "clamp": 3, "replicate": 3, "constant": 4}
-"""The values outside of an image, as kernels take it (cuda/border.cuh)."""
+"""Numbers of the border modes, as kernels take them (cuda/border.cuh)."""
 
 
 def spatial(layout: str, ndim: int) -> tuple[int, int]:
-    """Where the filtered dimensions begin and how many they are: all but frames, and channels first or last.
+    """Return the first filtered dimension and their number: all dimensions except frames, and channels first or last.
 
-    Raises SpecError for more than three, or none.
+    Raises SpecError if there are more than three, or none.
     """
     first = 0
     while first < len(layout) and layout[first] in "FC":
@@ -38,8 +38,7 @@ def spatial(layout: str, ndim: int) -> tuple[int, int]:
 
 
 def geometry(shapes: I64, layout: str) -> I64:
-    """[M, 5]: pictures one after the other, depth, height, width, channels of each, 1 where there is no such
-    dimension."""
+    """Return [M, 5]: number of images, and depth, height, width, channels of each; 1 for missing dimensions."""
     first, axes = spatial(layout, shapes.shape[1])
     out = np.ones((len(shapes), 5), np.int64)
     if first:
@@ -52,7 +51,7 @@ def geometry(shapes: I64, layout: str) -> I64:
 
 
 def whole_numbers(values: npt.NDArray[Any]) -> I64:
-    """Numbers as integers, those beyond 62 bits as the largest, and what is no number as 0."""
+    """Convert numbers to integers; numbers beyond 62 bits become the largest ones, NaN becomes 0."""
     limit = 2.0**62
     held: I64 = np.clip(np.nan_to_num(values, nan=0.0, posinf=limit, neginf=-limit), -limit, limit).astype(np.int64)
     return held
@@ -60,29 +59,32 @@ def whole_numbers(values: npt.NDArray[Any]) -> I64:
 
 THREADS = 256
 _ROWS = 4
-"""Values below one another that a thread makes (cuda/window.cuh)."""
+"""Vertically adjacent values per thread (cuda/window.cuh)."""
 
 
 def tiles_of(sizes: I64) -> int:
-    """Blocks of `THREADS` that the largest of the pieces ``sizes`` [M, 5] takes."""
+    """Return the number of blocks of `THREADS` threads that the largest item of ``sizes`` [M, 5] needs."""
     pictures, depth, rows, columns, channels = sizes.T
     return int(-(-(pictures * depth * -(-rows // _ROWS) * columns * channels).max(initial=0) // THREADS))
 
 
 def strips_of(sizes: I64, width: int, height: int) -> int:
-    """The same, of threads that make ``width`` values of each of ``height`` rows (cuda/strips.cuh)."""
+    """Return the number of blocks, as `tiles_of` does, if threads compute ``width`` values of each of ``height`` rows
+    (cuda/strips.cuh)."""
     pictures, depth, rows, columns, channels = sizes.T
     most = (pictures * depth * -(-rows // height) * -(-(columns * channels) // width)).max(initial=0)
     return int(-(-most // THREADS))
 
 
 def fits(sizes: I64) -> bool:
-    """Rows of pieces of ``sizes`` [M, 5] are such that kernels for strips may count in 32 bits, windows included."""
+    """Whether rows of items of ``sizes`` [M, 5] are short enough for strip kernels to count in 32 bits, windows
+    included."""
     return int((sizes[:, 3] * sizes[:, 4]).max(initial=0)) < 1 << 28
 
 
 def by_axis(values: npt.NDArray[Any], axes: int, what: str) -> npt.NDArray[Any]:
-    """One value for all axes, or one for each, as [M, axes]. Raises SpecError for other numbers."""
+    """Return values given once for all axes, or per axis, as [M, axes]. Raises SpecError for other numbers of
+    values."""
     values = values.reshape(len(values), -1)
     if values.shape[1] == 1:
         return np.repeat(values, axes, axis=1)
@@ -92,7 +94,8 @@ def by_axis(values: npt.NDArray[Any], axes: int, what: str) -> npt.NDArray[Any]:
 
 
 def on_host(images: Batch, base: I64) -> tuple[Any, I64]:
-    """Data that compiled loops take, bytes or float32, and where the pieces at ``base`` begin in them."""
+    """Return data in a type that compiled loops accept (uint8 or float32), and the offsets in it of the items at
+    ``base``."""
     source = images.data
     if source.dtype in (np.uint8, np.float32) or len(images) == 0:
         return source if len(images) else np.zeros(0, np.float32), np.ascontiguousarray(base)
@@ -101,7 +104,7 @@ def on_host(images: Batch, base: I64) -> tuple[Any, I64]:
 
 
 def host_output(ctx: Context, images: Batch, shapes: Any, dtype: np.dtype[Any]) -> tuple[Batch, bool]:
-    """A batch that compiled loops write to, and whether it is to be converted to ``dtype`` afterwards."""
+    """Return a batch to which compiled loops write, and whether it must be converted to ``dtype`` afterwards."""
     own = dtype if dtype in (np.uint8, np.float32) else FLOATS
     empty = ctx.empty if own == dtype else np.empty
     return Batch.allocate(empty, shapes, own, images.layout, images.samples), own != dtype

@@ -1,4 +1,4 @@
-"""filter: correlation with a window of one's own for each sample."""
+"""Operator filter: correlation with a separate filter for each sample."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _kernels: Any = Kernels(".filter_cpu", __package__)
 
 
 class Filter(Operator, name="filter"):
-    """Correlate images or volumes with a filter: the second input, of as many dimensions as the picture, float32.
+    """Correlate images or volumes with a filter: the second input, float32, with as many dimensions as the image has
+    without channels and frames.
 
-    The filter is not turned around. Computed in float32. A third input is what lies outside where ``border`` is
-    "constant" (0 without it).
+    The filter is not flipped. Computed in float32. With ``border`` "constant", the third input is the value outside of
+    the image (0 if there is none).
     """
 
     aliases: ClassVar[tuple[str, ...]] = ("experimental.filter",)
@@ -37,16 +38,17 @@ class Filter(Operator, name="filter"):
 
     anchor: Annotated[
         tuple[int, ...],
-        Arg("the filter's element that lies on the value, one number for each of its axes; -1: the middle",
+        Arg("index of the filter's element that lies on the value, one number per axis; -1: the middle",
             ge=-1, per_sample=True),
     ] = (-1,)  # fmt: skip
     border: Annotated[
-        Literal["reflect_101", "reflect_1001", "wrap", "clamp", "constant"], Arg("what lies outside of the picture")
+        Literal["reflect_101", "reflect_1001", "wrap", "clamp", "constant"], Arg("values outside of the image")
     ] = "reflect_101"
     mode: Annotated[
-        Literal["same", "valid"], Arg("valid: only where the whole filter lies inside; anchor and border do nothing")
+        Literal["same", "valid"],
+        Arg("valid: output only positions at which the whole filter lies inside; anchor and border have no effect"),
     ] = "same"
-    dtype: Annotated[DALIDataType | None, Arg("type of the output: FLOAT, or by default that of the input")] = None
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output: FLOAT, or by default that of the input")] = None
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
@@ -152,14 +154,14 @@ class Filter(Operator, name="filter"):
 
 
 _DOWN = 16
-"""Rows that a thread makes in strips, as in cuda/filter.cu."""
+"""Rows per thread of the strip kernel, as in cuda/filter.cu."""
 _HELD = 121
-"""Values of a filter that a thread holds."""
+"""Maximum number of a filter's values that a thread holds."""
 
 
 def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int, int] | None:
-    """Height and width of the filters, and the channels, that the kernel for strips is compiled for (0: any number);
-    None where filters differ or are large."""
+    """Return height and width of the filters, and the number of channels, for which the strip kernel is compiled (0:
+    any); None if filters differ, or are too large."""
     live = results[:, 0] > 0
     extents, channels = extents[live], results[live, 4]
     depth, height, width = extents[0].tolist()
@@ -170,14 +172,14 @@ def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int,
 
 
 def _places(out: Batch, parts: Pictures, sizes: I64) -> I64:
-    """Where the results of the pieces begin."""
+    """Return the offsets of the items' results."""
     if parts.sample is None:
         return out.offsets
     return sizes.cumsum() - sizes
 
 
 def _windows(ctx: Context, images: Batch, filters: Batch, own: I64, framed: bool, axes: int) -> tuple[I64, I64]:
-    """[M] where the filter of each piece begins, and [M, 3] its extents."""
+    """Return the offset of each item's filter [M], and its lengths [M, 3]."""
     shapes = filters.shapes.astype(np.int64)[:, int(framed) :]
     extents = np.ones((len(own), 3), np.int64)
     extents[:, 3 - axes :] = shapes[own]
@@ -196,7 +198,7 @@ def _windows(ctx: Context, images: Batch, filters: Batch, own: I64, framed: bool
 
 
 def _fills(ctx: Context, images: Batch, fill: Batch, own: I64) -> npt.NDArray[np.float32]:
-    """[M] what lies outside, from the third input: a number, or one for each frame."""
+    """Return the value outside of each item [M], from the third input: one number per sample, or one per frame."""
     if not fill.on_host:
         fill = fill.replace(data=fill.data.get())
     sizes = fill.sizes

@@ -1,4 +1,4 @@
-"""The CPU loop of `filter`: all pictures in one call, without the GIL."""
+"""Compiled loops of `filter`: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -20,7 +20,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def outside(i, n, border):
-    """Place ``i`` of a line of ``n`` continued as `axes.BORDERS` say; -1 for the constant."""
+    """Return the index that replaces index ``i`` of a line of ``n`` values for a mode of `axes.BORDERS`; -1 for the
+    constant."""
     if 0 <= i < n:
         return i
     if border == 4:
@@ -37,7 +38,7 @@ def outside(i, n, border):
 
 @jit
 def _line(target, source, start, first, count, columns, channels, border, fill):
-    """Values of a line from column ``first`` on, which may be outside of its ``columns``."""
+    """Copy values of a line from column ``first`` on, which may be outside of its ``columns``."""
     low = min(max(-first, 0), count)
     high = max(min(columns - first, count), low)
     inner = target[low * channels : high * channels]
@@ -56,7 +57,7 @@ def _line(target, source, start, first, count, columns, channels, border, fill):
 
 @jit
 def _by_lines(src, origin, before, after, extents, pads, border, fill, weights, first, dst, out_at):
-    """A picture by copies of its lines, as float32 and continued outside."""
+    """Filter an image with copies of its lines, as float32 and extended beyond the border."""
     _, depth, height, width, channels = after
     _, slices, rows, columns, _ = before
     p, q, r = extents
@@ -64,7 +65,7 @@ def _by_lines(src, origin, before, after, extents, pads, border, fill, weights, 
     blocks = -(-n // BLOCK)
     totals = np.empty(2 * blocks * BLOCK, np.float32)
     pitch = blocks * BLOCK + (r - 1) * channels
-    lines = np.zeros(p * (q + 1) * pitch, np.float32)  # those that the next rows need, too
+    lines = np.zeros(p * (q + 1) * pitch, np.float32)  # also the lines that the next rows need
     held, begins = np.full(p * (q + 1), -1), np.empty(p * (q + 1), np.int64)
     o = out_at
     for z in range(depth):
@@ -99,8 +100,8 @@ def _straight(src, origin, before, after, extents, pads, border, weights, first,
 
 @overload(_straight)
 def _straight_of(src, origin, before, after, extents, pads, border, weights, first, dst, out_at):
-    """A picture of float32 to float32, where it is inside of its lines: read, and written, in place. False where that
-    cannot be."""
+    """Filter an image of float32 to float32: where filters stay inside of lines, read and write in place. False if that
+    is not possible."""
     if src.dtype != types.float32 or dst.dtype != types.float32:
         return lambda src, origin, before, after, extents, pads, border, weights, first, dst, out_at: False
     return _in_place
@@ -111,11 +112,12 @@ def _in_place(src, origin, before, after, extents, pads, border, weights, first,
     _, slices, rows, columns, _ = before
     p, q, r = extents
     n, left = width * channels, pads[2] * channels
-    right = min(n, (columns + pads[2] - r + 1) * channels)  # from there on a filter reaches over the end
+    right = min(n, (columns + pads[2] - r + 1) * channels)  # from this value on, a filter extends beyond the end
     if right - left < BLOCK or height < 2 or border == 4:
         return False
     blocks, rest = (right - left) // BLOCK, (right - left) % BLOCK
-    # What is outside and its neighbours: ends of all lines beside each other, from which results at both ends are made.
+    # Border values and their neighbours: both ends of all lines side by side, from which the results at both ends are
+    # computed.
     beyond = (r - 1) * channels
     of_ends = -(-(left + beyond + n - right) // BLOCK)
     pitch = of_ends * BLOCK + beyond
@@ -135,12 +137,12 @@ def _in_place(src, origin, before, after, extents, pads, border, weights, first,
                 for k in range(pitch):
                     ends[line * pitch + k] = src[of_lines[line] + inside[k]]
         for pair in range(0, height, 2):
-            y = min(pair, height - 2)  # one line is made twice if their number is odd
+            y = min(pair, height - 2)  # if the number of lines is odd, one line is computed twice
             at = out_at + (z * height + y) * n
             for k in range(p * (q + 1)):
                 begins[k] = of_lines[k // (q + 1) * (height + q) + y + k % (q + 1)]
             two_lines(src, begins, p, q, r, channels, weights, first, blocks, dst, at + left, n)
-            if rest > 0:  # with some of those before
+            if rest > 0:  # overlap with values before
                 for k in range(p * (q + 1)):
                     begins[k] += right - left - BLOCK
                 two_lines(src, begins, p, q, r, channels, weights, first, 1, dst, at + right - BLOCK, n)
@@ -157,7 +159,8 @@ def _in_place(src, origin, before, after, extents, pads, border, weights, first,
 
 @jit
 def correlate(src, base, before, after, weights, places, extents, pads, border, fills, dst, out_base):
-    """Pictures of ``before`` [M, 5] with filters of ``extents`` [M, 3], to pictures of ``after``; two lines at once."""
+    """Correlate images of ``before`` [M, 5] with filters of ``extents`` [M, 3], and write images of ``after``; two
+    lines at a time."""
     for i in range(len(base)):
         pictures, depth, height, width, channels = after[i]
         _, slices, rows, columns, _ = before[i]

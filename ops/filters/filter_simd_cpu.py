@@ -1,4 +1,4 @@
-"""The sums of `filter` in LLVM's vector types: two lines of results at once, whose partial sums stay in registers."""
+"""Sums of `filter` with LLVM's vector types: two lines of results at once, whose partial sums stay in registers."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -15,19 +15,20 @@ from numba.extending import intrinsic
 
 _LANES, _VECTORS = 8, 4
 BLOCK = _LANES * _VECTORS
-"""Values that are made at once: lines need room for a whole number of them."""
+"""Values that are computed at once: lines need space for a multiple of this number."""
 _KNOWN = ((3, 3), (5, 3))
-"""Columns of filters, and channels, whose loops know them: addresses that are constants take a quarter less time."""
-_FUSE = ("contract",)  # products and sums may become fused multiply-adds
+"""(Columns of a filter, channels) for which loops with constant addresses are compiled: these take a quarter less
+time."""
+_FUSE = ("contract",)  # products and sums may be fused to multiply-adds
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _OF = ir.VectorType(_F32, _LANES)
 
 
 def _two_lines(_typing, lines, places, slices, rows, taps, apart, weights, first, blocks, totals, at, pitch):
-    """Two lines of ``blocks`` BLOCKs, from totals[at] on and ``pitch`` apart: sums of the filter's values (``slices`` x
-    ``rows`` x ``taps``, from weights[first] on) times what stands ``apart`` from each other in ``lines``. Of every
-    slice, one line more than it has rows begins at the next of ``places``; the second result leaves out the first of
-    them."""
+    """Compute two lines of ``blocks`` BLOCKs, from totals[at] on and ``pitch`` apart: sums of the filter's values
+    (``slices`` x ``rows`` x ``taps``, from weights[first] on) times values of ``lines`` that are ``apart`` from each
+    other. Of every slice, one line more than the filter has rows begins at the next entries of ``places``; the second
+    result skips the first of these lines."""
 
     def generate(context, builder, signature, args):
         def data(k):

@@ -1,6 +1,7 @@
-"""experimental.dilate, erode and median_blur: the largest, the smallest, and the middle value around every value.
+"""Operators experimental.dilate, experimental.erode and experimental.median_blur: maximum, minimum and median of each
+value's neighbourhood.
 
-DALI has these on a GPU only; results here are OpenCV's.
+DALI has these only on a GPU; results equal OpenCV's.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from .axes import BORDERS, THREADS, by_axis, fits, geometry, strips_of, tiles_of
 
 _kernels: Any = Kernels(".morphology_cpu", __package__)
 _DOWN = 8
-"""Rows that a thread makes of bytes, as in cuda/morphology.cu."""
+"""Rows per thread for bytes, as in cuda/morphology.cu."""
 _SELECTED = 49
-"""Bytes of a window whose middle is found by leaving out the smallest and largest ones."""
+"""Maximum values of a window whose median is found by removing the smallest and largest ones."""
 
 
 def _of_bytes(kernel: str, windows: I64) -> tuple[str, int]:
-    """The template that makes bytes in ``windows`` [M, 2] of height and width, and rows that a thread makes; 0 where it
-    is that of other types."""
+    """Return the kernel template for bytes with ``windows`` [M, 2] (height and width), and its rows per thread; 0 rows
+    if it is the template of other types."""
     if kernel == "extreme":
         return "extreme_bytes<{}>", _DOWN
     height, width = windows[0].tolist()
@@ -40,7 +41,7 @@ def _of_bytes(kernel: str, windows: I64) -> tuple[str, int]:
 
 
 class Neighbourhood(Operator, abstract=True):
-    """Base of the operators of this module."""
+    """Base class of the operators of this module."""
 
     replayable = True
     layouts = ("HW", "HWC", "FHWC", "CHW", "FCHW")
@@ -57,8 +58,8 @@ class Neighbourhood(Operator, abstract=True):
     def run(
         self, ctx: Context, images: Batch, parts: Pictures, masks: I64, bad: Any, kernel: str, *arguments: np.int32
     ) -> Batch:
-        """``kernel`` of every value: ``masks`` [M, 4] are the window's height and width, and the element of it that
-        lies on the value; pieces that are ``bad`` stay empty."""
+        """Apply ``kernel`` to every value: ``masks`` [M, 4] are the window's height and width, and the window's element
+        that lies on the value; items in ``bad`` stay empty."""
         layout = images.layout if parts.sample is None else images.layout[1:]
         where = geometry(parts.shapes, layout)
         where[bad, 0] = 0
@@ -95,22 +96,22 @@ def _reject(ctx: Context, parts: Pictures, bad: Any, what: str, values: Any) -> 
 
 
 class Morphology(Neighbourhood, abstract=True):
-    """dilate and erode."""
+    """Base class of dilate and erode."""
 
     largest: ClassVar[bool]
 
     mask_size: Annotated[
-        tuple[int, ...], Arg("(width, height) of the rectangle around a value, or both as one number", ge=1,
+        tuple[int, ...], Arg("size of the rectangle around a value: (width, height), or one number for both", ge=1,
                              per_sample=True)
     ] = (3, 3)  # fmt: skip
     anchor: Annotated[
         tuple[int, ...], Arg("(x, y) of the rectangle's element that lies on the value; -1: the middle", ge=-1,
                              per_sample=True)
     ] = (-1, -1)  # fmt: skip
-    iterations: Annotated[int, Arg("how often it is done", ge=1)] = 1
+    iterations: Annotated[int, Arg("number of times that the operation is applied", ge=1)] = 1
     border_mode: Annotated[
         Literal["constant", "replicate", "clamp", "reflect", "reflect_1001", "reflect_101", "wrap"],
-        Arg("what lies outside of the image; constant: nothing that changes the result"),
+        Arg("values outside of the image; constant: values that do not change the result"),
     ] = "constant"
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
@@ -124,10 +125,11 @@ class Morphology(Neighbourhood, abstract=True):
         outside = ~bad & np.any(anchor >= size, axis=1)
         _reject(ctx, parts, outside, "anchor must lie in the mask", anchor)
         bad |= outside
-        # A rectangle that reaches two pictures far holds all of it, by whatever border: more would only take longer.
+        # A rectangle that extends two image sizes contains the whole image, for every border mode: more would only take
+        # longer.
         far = 2 * geometry(parts.shapes, images.layout if parts.sample is None else images.layout[1:])[:, 3:1:-1] + 1
         before, after = np.minimum(anchor, far), np.minimum(size - 1 - anchor, far)
-        # a rectangle again and again is a larger rectangle
+        # a repeated rectangle is a larger rectangle
         times = np.minimum(self.iterations, far)
         before, after = np.minimum(before * times, far), np.minimum(after * times, far)
         masks = np.concatenate([(before + after + 1)[:, ::-1], before[:, ::-1]], axis=1)
@@ -139,7 +141,7 @@ class Morphology(Neighbourhood, abstract=True):
 
 
 class Dilate(Morphology, name="experimental.dilate"):
-    """Each value becomes the largest in a rectangle around it."""
+    """Replace each value by the maximum in a rectangle around it."""
 
     aliases: ClassVar[tuple[str, ...]] = ("dilate",)
     largest = True
@@ -147,7 +149,7 @@ class Dilate(Morphology, name="experimental.dilate"):
 
 
 class Erode(Morphology, name="experimental.erode"):
-    """Each value becomes the smallest in a rectangle around it."""
+    """Replace each value by the minimum in a rectangle around it."""
 
     aliases: ClassVar[tuple[str, ...]] = ("erode",)
     largest = False
@@ -155,13 +157,13 @@ class Erode(Morphology, name="experimental.erode"):
 
 
 class MedianBlur(Neighbourhood, name="experimental.median_blur"):
-    """Each value becomes the middle one of those in a window around it; the image's border is repeated outside."""
+    """Replace each value by the median of a window around it; outside of the image, its border is repeated."""
 
     aliases: ClassVar[tuple[str, ...]] = ("median_blur",)
     example = "{op: experimental.median_blur, in: images, window_size: [3, 3], out: images}"
 
     window_size: Annotated[
-        tuple[int, ...], Arg("(width, height) of the window, odd, or both as one number", ge=1, per_sample=True)
+        tuple[int, ...], Arg("size of the window, odd: (width, height), or one number for both", ge=1, per_sample=True)
     ] = (3, 3)
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""The CPU loops of `morphology`: all pictures in one call, without the GIL."""
+"""Compiled loops of `morphology`: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -18,7 +18,7 @@ jit = numba.njit(nogil=True, cache=True)
 
 
 def window_middle(source: Any, rows: Any, columns: Any, channels: Any, h: Any, w: Any, out: Any) -> None:
-    """The medians of a picture (compiled below: by histograms for bytes, by sorting for others)."""
+    """Compute the medians of an image (compiled below: by histograms for bytes, by sorting for other types)."""
 
 
 @jit
@@ -35,7 +35,8 @@ def _smaller(total, values):
 
 @jit
 def extreme(src, base, geometry, masks, border, largest, dst, out_base):
-    """The largest or smallest value of rectangles ``masks`` [M, 4] of height, width, and the element on the value."""
+    """Write the largest or smallest value of rectangles; ``masks`` [M, 4]: height, width, and the rectangle's element
+    that lies on the value."""
     for i in range(len(base)):
         pictures, _, rows, columns, channels = geometry[i]
         if pictures == 0:
@@ -53,7 +54,7 @@ def extreme(src, base, geometry, masks, border, largest, dst, out_base):
                 if w > 1:
                     for x in range(columns + w - 1):
                         column = outside(x - left, columns, border)
-                        if column < 0:  # a value that is there anyway changes nothing
+                        if column < 0:  # a repeated value changes nothing
                             column = min(max(x - left, 0), columns - 1)
                         for c in range(channels):
                             line[x * channels + c] = s[y * width + column * channels + c]
@@ -86,7 +87,7 @@ def _clamp(i, n):
 
 @jit
 def _by_histogram(source, rows, columns, channels, h, w, out):
-    """Huang's median: the window's histogram moves along a row, and the middle with it."""
+    """Compute medians by Huang's algorithm: the window's histogram moves along a row, and the median is updated."""
     half, counts = h * w // 2, np.empty(256, np.int32)
     for c in range(channels):
         for y in range(rows):
@@ -95,7 +96,7 @@ def _by_histogram(source, rows, columns, channels, h, w, out):
                 start = _clamp(y + j, rows) * columns
                 for k in range(-(w // 2), w // 2 + 1):
                     counts[source[(start + _clamp(k, columns)) * channels + c]] += 1
-            middle, below = np.int64(0), np.int64(0)  # below: how many are smaller than the middle
+            middle, below = np.int64(0), np.int64(0)  # below: number of values that are smaller than the median
             for x in range(columns):
                 if x > 0:
                     old, new = _clamp(x - 1 - w // 2, columns), _clamp(x + w // 2, columns)
@@ -132,7 +133,7 @@ def _by_sorting(source, rows, columns, channels, h, w, out):
 
 
 @overload(window_middle)
-def _window_middle(source, rows, columns, channels, h, w, out):  # noqa: ARG001 - told by the type of source
+def _window_middle(source, rows, columns, channels, h, w, out):  # noqa: ARG001 - the type of source selects it
     def by_histogram(source, rows, columns, channels, h, w, out):
         _by_histogram(source, rows, columns, channels, h, w, out)
 
@@ -144,7 +145,7 @@ def _window_middle(source, rows, columns, channels, h, w, out):  # noqa: ARG001 
 
 @jit
 def median(src, base, geometry, masks, dst, out_base):
-    """The middle value of windows ``masks`` [M, 4], of which the first two are height and width."""
+    """Compute the median of windows ``masks`` [M, 4], whose first two columns are height and width."""
     for i in range(len(base)):
         pictures, _, rows, columns, channels = geometry[i]
         size = rows * columns * channels

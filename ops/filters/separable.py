@@ -1,4 +1,4 @@
-"""gaussian_blur and laplacian: a window along each axis, one axis after the other, in float32."""
+"""Operators gaussian_blur and laplacian: a window along each axis, one axis after the other, in float32."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ _kernels: Any = Kernels(".separable_cpu", __package__)
 _windows: Any = Kernels(".windows_cpu", __package__)
 
 _LONGEST = 23
-"""Of the laplacian's windows, as in DALI."""
+"""Maximum length of the laplacian's windows, as in DALI."""
 _THREADS = 256
 _FOLD = 4
-"""Values a thread, as in separable.cu."""
+"""Values per thread, as in separable.cu."""
 _RADII = (1, 2, 3, 4, 6, 8, 12)
-"""Of `plane` there."""
+"""Radii for which the kernel `plane` of separable.cu is compiled."""
 _ACROSS, _MOST, _STRIP, _CHANNELS = 4, 192, 64, 4
-"""Of `plane`: pixels a thread, threads, lines of a block; and the most channels."""
+"""Constants of the kernel `plane`: pixels per thread, threads per block, lines per block, maximum number of
+channels."""
 
 
 class Separable(Operator, abstract=True):
-    """Base of the operators of this module: the sum of terms, each a product of windows along the axes.
+    """Base class of the operators of this module: sums of terms, each a product of windows along the axes.
 
-    Borders mirror the picture without repeating its edge. Frames and channels are not filtered.
+    Borders mirror the image without repeating its edge. Frames and channels are not filtered.
     """
 
     replayable = True
     bound = "1 level; floats within 1e-5 of the largest value"
     symmetric: ClassVar[bool] = False
-    """There is one term, and its windows are symmetric."""
+    """Whether there is one term, with symmetric windows."""
 
-    dtype: Annotated[DALIDataType | None, Arg("type of the output: FLOAT, or by default that of the input")] = None
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output: FLOAT, or by default that of the input")] = None
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
@@ -58,8 +59,8 @@ class Separable(Operator, abstract=True):
         return Spec(data.shape, data.dtype if self.dtype is None else self.dtype, data.layout)
 
     def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
-        """[M, T, 3, L] windows, each from its first place on, their [M, T, 3] lengths, and [M, T] factors of the terms;
-        axes are depth, height, width."""
+        """Return windows [M, T, 3, L], each from its first value on, their lengths [M, T, 3], and the factors of the
+        terms [M, T]; axes are depth, height, width."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
@@ -79,14 +80,14 @@ class Separable(Operator, abstract=True):
     gpu = cpu
 
     def arguments(self) -> tuple[str, ...]:
-        """Those that may be given per sample and per frame."""
+        """Return the names of the arguments that may be given per sample and per frame."""
         raise NotImplementedError
 
     def _on_gpu(
         self, ctx: Context, images: Batch, parts: Pictures, where: Any, windows: F32, lengths: I32, factors: F32,
         dtype: np.dtype[Any],
     ) -> Batch:  # fmt: skip
-        """A kernel for each axis that any picture has a window along, for each term."""
+        """Launch one kernel per term and axis along which any image has a window."""
         lane = ctx.device
         out = Batch.allocate(ctx.empty, images.shapes, dtype, images.layout, images.samples)
         most = int(elements(where).max(initial=0))
@@ -103,7 +104,7 @@ class Separable(Operator, abstract=True):
         terms = windows.shape[1]
         passes = [
             [axis for axis in (2, 1, 0) if (lengths[:, t, axis] > 1).any()] or [2] for t in range(terms)
-        ]  # the width first: rows lie in the cache then
+        ]  # the width first: rows are then in the cache
         between = [lane.empty(out.data.size if max(map(len, passes)) > n else 0, np.float32) for n in (1, 2)]
         total = lane.empty(out.data.size if terms > 1 else 0, np.float32)
         base, to, sizes, weights, counts, scale = lane.upload(
@@ -129,7 +130,7 @@ class Separable(Operator, abstract=True):
         self, ctx: Context, images: Batch, parts: Pictures, where: Any, windows: F32, lengths: I32, factors: F32,
         radius: int, out: Batch,
     ) -> None:  # fmt: skip
-        """8-bit pictures through both windows in one kernel."""
+        """Apply both windows to 8-bit images in one kernel."""
         channels, reach = int(where[0, 4]), next(r for r in _RADII if r >= radius)
         needed = -(-int(where[:, 3].max()) // _ACROSS)
         across = -(-needed // (_MOST // channels))
@@ -145,7 +146,7 @@ class Separable(Operator, abstract=True):
                 return None
             return _widened(found[0], longest), *found[1:]
 
-        # for pieces that are frames, their number may follow from arguments
+        # if items are frames, their number may follow from arguments
         base, to, sizes = fixed(ctx.device, parts.offsets, parts.places(out), where)
         weights, counts, scale = changing(ctx.device, again if parts.sample is None else None,
                                           _widened(windows, longest), lengths, factors)  # fmt: skip
@@ -157,7 +158,7 @@ class Separable(Operator, abstract=True):
 
 
 def _widened(windows: F32, longest: int) -> F32:
-    """Room for windows of ``longest`` numbers."""
+    """Return the windows with space for ``longest`` numbers each."""
     if windows.shape[3] == longest:
         return windows
     wide = np.zeros((*windows.shape[:3], longest), np.float32)
@@ -166,24 +167,25 @@ def _widened(windows: F32, longest: int) -> F32:
 
 
 class GaussianBlur(Separable, name="gaussian_blur"):
-    """Blur with a Gaussian window: by sigma, the length of the window, or both.
+    """Blur with a Gaussian window, given by sigma, the length of the window, or both.
 
-    A sigma alone makes windows of 2 ceil(3 sigma) + 1, a length alone a sigma of ((length - 1) / 2 - 1) 0.3 + 0.8.
+    A sigma alone results in windows of length 2 ceil(3 sigma) + 1, a length alone in a sigma of ((length - 1) / 2 - 1)
+    0.3 + 0.8.
     """
 
     symmetric = True
     example = "{op: gaussian_blur, in: images, sigma: $sigma, out: images}"
 
     sigma: Annotated[
-        tuple[float, ...], Arg("standard deviation in pixels, or one for each axis, outermost first; 0: by the window",
+        tuple[float, ...], Arg("standard deviation in pixels, or one per axis, outermost first; 0: from the window",
                                ge=0, per_sample=True)
     ] = (0.0,)  # fmt: skip
     window_size: Annotated[
-        tuple[int, ...], Arg("length of the window, odd, or one for each axis; 0: by sigma", ge=0, per_sample=True)
+        tuple[int, ...], Arg("length of the window, odd, or one per axis; 0: from sigma", ge=0, per_sample=True)
     ] = (0,)
     parity: Annotated[
         Literal["dali", "torchvision", "pillow", "opencv", "albumentations"],
-        Arg("whose pixels, of uint8 images: docs/parity.md#single-operators"),
+        Arg("library whose results are reproduced, for uint8 images: docs/parity.md#single-operators"),
     ] = "dali"
 
     def runs_in(self) -> tuple[Stage, ...]:
@@ -244,29 +246,29 @@ class GaussianBlur(Separable, name="gaussian_blur"):
             longest = int(length.max())
         windows = np.empty((len(parts), 1, 3, longest), np.float32)
         lengths = np.empty((len(parts), 1, 3), np.int32)
-        # below it a window is its middle, and the square would be 0
+        # below it a window consists of its middle only, and the square would underflow to 0
         _windows.windows(length, np.maximum(deviation, _NARROWEST), windows, lengths)
         return windows, lengths, np.ones((len(parts), 1), np.float32)
 
 
 _WIDEST, _NARROWEST = 1000.0, np.float32(1e-18)
 _LIMITS = f"at most {_WIDEST:g} and {6 * _WIDEST:g}"
-"""The largest sigma: windows of 6,001."""
+"""Maximum sigma, which needs windows of 6,001 values."""
 
 
 class Laplacian(Separable, name="laplacian"):
-    """The sum of second derivatives along the axes, each smoothed along the others, by OpenCV's windows.
+    """Compute the sum of second derivatives along the axes, each smoothed along the others, with OpenCV's windows.
 
-    Window and smoothing sizes are odd, from 3 and 1 to 23; smoothing has the window's size by default.
+    Window and smoothing sizes are odd, from 3 and 1 to 23; by default, smoothing has the size of the window.
     """
 
     example = "{op: laplacian, in: images, window_size: 5, dtype: FLOAT, out: edges}"
 
     window_size: Annotated[
-        tuple[int, ...], Arg("length of the derivative's window, or one for each axis", ge=3, le=23, per_sample=True)
+        tuple[int, ...], Arg("length of the derivative's window, or one per axis", ge=3, le=23, per_sample=True)
     ] = (3,)
     smoothing_size: Annotated[
-        tuple[int, ...] | None, Arg("length of the smoothing window, or one for each axis", ge=1, le=23,
+        tuple[int, ...] | None, Arg("length of the smoothing window, or one per axis", ge=1, le=23,
                                     per_sample=True)
     ] = None  # fmt: skip
     scale: Annotated[tuple[float, ...], Arg("factor of each derivative, or one for all", per_sample=True)] = (1.0,)
@@ -316,8 +318,8 @@ _tables: list[F32] = []
 
 
 def _derivatives() -> F32:
-    """[2, 24, 23]: smoothing and second derivative windows by length, as OpenCV's getDerivKernels has them: binomial
-    coefficients, and those of two less twice differenced."""
+    """Return [2, 24, 23]: windows of smoothing and of the second derivative by length, as OpenCV's getDerivKernels
+    computes them: binomial coefficients, and the second difference of those of the length minus two."""
     if not _tables:
         out = np.zeros((2, _LONGEST + 1, _LONGEST), np.float32)
         row = np.ones(1)

@@ -1,4 +1,4 @@
-"""The CPU loops of `separable`: all pictures in one call, without the GIL."""
+"""Compiled loops of `separable`: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -16,7 +16,8 @@ fast = numba.njit(nogil=True, cache=True, fastmath={"contract"})
 
 @jit
 def mirrored(i, n):
-    """Place ``i`` of a line of ``n`` that is mirrored at its ends, again and again, without repeating them."""
+    """Return the index of value ``i`` in a line of ``n`` values that is mirrored repeatedly at its ends, without
+    repeating them."""
     if 0 <= i < n:
         return i
     if n == 1:
@@ -39,7 +40,7 @@ def _copy(target, values):
 
 @jit
 def _across(picture, lines, columns, channels, window):
-    """Every line of ``picture`` through ``window``, in place."""
+    """Apply ``window`` to every line of ``picture``, in place."""
     radius, width = len(window) // 2, columns * channels
     line = np.empty(width + 2 * radius * channels, np.float32)
     total = np.empty(width, np.float32)
@@ -59,7 +60,8 @@ def _across(picture, lines, columns, channels, window):
 
 @jit
 def _down(source, target, blocks, count, width, window):
-    """``blocks`` of ``count`` runs of ``width`` values: every run from those before and after it."""
+    """Apply ``window`` across runs: ``blocks`` of ``count`` runs of ``width`` values; every run is computed from the
+    runs before and after it."""
     radius = len(window) // 2
     for b in range(blocks):
         start = b * count * width
@@ -73,7 +75,8 @@ def _down(source, target, blocks, count, width, window):
 
 @jit
 def separable(src, base, geometry, windows, lengths, factors, dst, out_base):
-    """The sum over terms of ``factors`` times the windows along depth, height and width; see `axes.geometry`."""
+    """Compute the sum over terms of ``factors`` times the windows along depth, height and width; ``geometry``: see
+    `axes.geometry`."""
     for i in range(len(base)):
         pictures, depth, height, width, channels = geometry[i]
         size = depth * height * width * channels

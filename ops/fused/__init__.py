@@ -1,1 +1,1 @@
-"""Operators that only the compiler makes, out of several others."""
+"""Fused operators: the compiler creates them from several others; users cannot name them."""

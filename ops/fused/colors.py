@@ -1,4 +1,4 @@
-"""Colour operators in a row as one pass over the pixels."""
+"""Fused colour operators: several in a row, computed in one pass over the pixels."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from .resize_normalize import part
 
 T = TypeVar("T")
 FIRST, SECOND = "first.", "second."
-"""Prefixes of the joined operators' argument inputs: ``first.brightness``, ``second.hue``."""
+"""Prefixes of the fused operators' argument inputs: ``first.brightness``, ``second.hue``."""
 _UINT8 = np.dtype(np.uint8)
 
 
 def joined_arguments(first: Mapping[str, T], second: Mapping[str, T]) -> dict[str, T]:
-    """The argument inputs of two operators as those of the joined one."""
+    """Return the argument inputs of two operators under the names of the fused one."""
     return {FIRST + k: v for k, v in first.items()} | {SECOND + k: v for k, v in second.items()}
 
 
 def can_join(first: Operator, second: Operator, between: Spec, after: Spec) -> bool:
-    """Whether both are linear maps of uint8 pixels, as far as is known: ``between`` them, and ``after`` the second."""
+    """Whether both operators are linear maps of uint8 pixels, as far as is known; ``between``: facts about their
+    intermediate result, ``after``: facts about the second's output."""
     return (
         isinstance(first, (Linear, JoinedColors))
         and isinstance(second, Linear)
@@ -42,14 +43,14 @@ def can_join(first: Operator, second: Operator, between: Spec, after: Spec) -> b
 
 
 class JoinedColors(Operator, name="_fused.colors"):
-    """A colour operator, or several joined, and the one after; equal to both, one after the other: pixels are rounded
-    to bytes in between."""
+    """A colour operator, or several fused ones, and the next one; equal to applying them one after the other: pixels
+    are rounded to bytes in between."""
 
     replayable = True
     bound = Linear.bound
 
-    first: Annotated[Any, Arg("the operator before, or several joined")]
-    second: Annotated[Any, Arg("the operator after")]
+    first: Annotated[Any, Arg("the first operator, or several fused ones")]
+    second: Annotated[Any, Arg("the operator that follows")]
 
     def infer(self, *specs: Spec) -> Spec:
         result: Spec = self.second.infer(self.first.infer(*specs))
@@ -63,7 +64,7 @@ class JoinedColors(Operator, name="_fused.colors"):
                 if all(parts.sample is None for parts, _, _ in found):
                     like = without_data(images)
                     return chain(ctx, images, *_stacked(found), lambda c: _stacked(self._steps(c, like)))
-        # other inputs, or arguments per frame: one after the other
+        # other inputs, or arguments per frame: apply the operators one after the other
         stage = ctx.stage
         middle = self.first.kernel(stage)(part(ctx, self.first, FIRST), images)
         out: Batch = self.second.kernel(stage)(part(ctx, self.second, SECOND), middle)
@@ -72,7 +73,7 @@ class JoinedColors(Operator, name="_fused.colors"):
     gpu = cpu
 
     def _steps(self, ctx: Context, images: Batch) -> list[tuple[Pictures, F32, F32]]:
-        """The maps of all operators, in their order."""
+        """Return the maps of all operators, in order."""
         first, second = part(ctx, self.first, FIRST), part(ctx, self.second, SECOND)
         if isinstance(self.first, JoinedColors):
             before = self.first._steps(first, images)
@@ -82,7 +83,8 @@ class JoinedColors(Operator, name="_fused.colors"):
 
 
 def _stacked(steps: list[tuple[Pictures, F32, F32]]) -> tuple[Pictures, F32, F32]:
-    """All maps as [M, K, 3, 3] and [M, K, 3]; where an argument differs by frame, the maps of that step alone."""
+    """Stack all maps as [M, K, 3, 3] and [M, K, 3]; if an argument differs by frame, return the maps of that step
+    only."""
     by_frame = next((step for step in steps if step[0].sample is not None), None)
     if by_frame is not None:
         return by_frame

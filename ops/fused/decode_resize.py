@@ -1,5 +1,5 @@
-"""Decode and resize as one operator: on a GPU, planes go through the resampling kernel without a picture between; on a
-CPU, pixels that the result does not show are not made."""
+"""Fused decoding and resizing: on a GPU, colour planes are resampled directly, without an intermediate image; on a CPU,
+pixels that the result does not show are not computed."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
 DECODE, RESIZE = "decode.", "then."
-"""Prefixes of the joined operators' argument inputs: ``decode.crop``, ``then.resize.size``."""
+"""Prefixes of the fused operators' argument inputs: ``decode.crop``, ``then.resize.size``."""
 
 
 def decoder_arguments(decode: Mapping[str, T], then: Mapping[str, T]) -> dict[str, T]:
-    """The argument inputs of a decoder and of the operator after it as those of the joined operator."""
+    """Return the argument inputs of a decoder and of the next operator under the names of the fused operator."""
     return {DECODE + k: v for k, v in decode.items()} | {RESIZE + k: v for k, v in then.items()}
 
 
@@ -60,22 +60,22 @@ def can_decode_into(decode: Operator, then: Operator) -> bool:
 
 
 def shows_a_part(then: Operator) -> bool:
-    """Whether the result of ``then`` may show a part of the image only."""
+    """Whether the result of ``then`` may show only a part of the image."""
     return not isinstance(then, Resize) or then.is_set("roi_start")
 
 
 class DecodeResize(Operator, name="_fused.decode_resize"):
-    """A decoder, a resampling operator and perhaps crop_mirror_normalize; equal to them, one after the other, on a GPU
-    up to one level. Only blocks that the result shows go through the inverse DCT."""
+    """A decoder, a resampling operator and optionally crop_mirror_normalize; equal to applying them one after the
+    other, on a GPU up to one level. Only blocks that the result shows go through the inverse DCT."""
 
     bound = Resampling.bound
 
-    decode: Annotated[Any, Arg("the decoder")]
-    resize: Annotated[Any, Arg("the resampling operator, or one joined with crop_mirror_normalize")]
+    decode: Annotated[Any, Arg("the decoder operator")]
+    resize: Annotated[Any, Arg("the resampling operator, or one fused with crop_mirror_normalize")]
 
     @property
     def who_decodes(self) -> str:
-        """The decoders on a GPU, in words."""
+        """Names of the decoders in use on a GPU, as text."""
         return str(self.decode.who_decodes)
 
     @property
@@ -104,14 +104,14 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         decoded = decode_on_host(first, encoded, decode.rules, decode.cuts(first), needed, ctx)
         if not planned:
             needed(decoded.shapes)
-        for reject in second.rejects:  # an image is reported for what is wrong with the image first
+        for reject in second.rejects:  # errors of the image itself are reported first
             if all(r.slot != reject.slot for r in ctx.rejects):
                 ctx.rejects.append(reject)
         return sampled(second, decoded, planned[0])
 
     def start_early(self, ctx: Context, *inputs: Batch) -> StartedWork | None:
-        """Plan the batch, and start the threads on what the CUDA decoder leaves: all that can be done before a device
-        is asked, in the threads that read, of which there are many, instead of the one that launches."""
+        """Plan the batch, and start host threads on the images that the CUDA decoder does not decode. This runs before
+        the device is needed, in the reading threads, of which there are many, instead of in the launching thread."""
         if self.decode.on_damage != "reject":
             return None
         return self._begun(ctx, inputs[0])
@@ -123,7 +123,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         headers = read_headers(aside, encoded, rules)
         which, others = self._takes(headers), None
         if headers.odd:
-            # all that the CUDA decoder leaves, so that a batch which it leaves altogether is begun as a whole
+            # all images that the CUDA decoder does not take, so that such a batch is started as a whole
             left = np.flatnonzero(~which)
             if headers.good[left].any():
                 some = replace(_some(aside, left), rejects=[])
@@ -133,7 +133,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return self._plan(ctx, encoded, headers, which, places_on_device(encoded), ctx.staging, others)
 
     def _takes(self, headers: Headers) -> Mask:
-        """The images for the CUDA decoder."""
+        """Return a mask of the images that the CUDA decoder decodes."""
         if not headers.odd:
             return headers.good
         return cast("Mask", _cuda.takes(headers, self.decode.rules) & headers.good)
@@ -151,7 +151,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             which = self._takes(headers)
             if not wants or (headers.odd and not which.any()):
                 return self._apart(ctx, encoded)()
-            files = ctx.device.to_device(encoded)  # first of all: the copy goes on while the rest is planned
+            files = ctx.device.to_device(encoded)  # first of all: the copy runs while the remaining work is planned
             lane: Any = ctx.device
             planned = self._plan(ctx, encoded, headers, which, files.offsets, lane.pinned, ctx.started)
         decoder, wanted = _cuda.cuda_decoder(ctx.device), planned.wanted
@@ -161,7 +161,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             (some, self._apart(_some(ctx, some), encoded.take(some), files.take(some))) for some in _begun(ctx, left)
         ]
         decoder.run(ctx, files, planned.decode, planned.output, out.data)
-        ctx.device.keep(planned)  # what travels is on its way
+        ctx.device.keep(planned)  # the copies to the device are enqueued
         for some, finish in apart:
             _threads.scatter(ctx.device, finish(), out, some)
         return out
@@ -170,7 +170,8 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         self, ctx: Context, encoded: Batch, headers: Headers, which: Mask, places: I64,
         stage: Callable[[int], Any], others: Any,
     ) -> Planned:  # fmt: skip
-        """Plan the images ``which`` of files that begin at the elements ``places`` of an array on the device."""
+        """Plan decoding and resizing of the images ``which``, whose files begin at the elements ``places`` of an array
+        on the device."""
         decode: ImageDecoder = self.decode
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
         extents, domain = headers.extents, None
@@ -190,12 +191,12 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     @cached_property
     def _channels(self) -> I64:
-        """Of all images, on a GPU: [1]."""
+        """Number of channels of all images, on a GPU: [1]."""
         return np.array([1 if self.decode.output_type is DALIImageType.GRAY else 3], np.int64)
 
     @cached_property
     def _finish(self) -> dict[str, Any]:
-        """The steps after resizing, for the kernels."""
+        """Parameters of the kernels for the steps after resizing."""
         found = {"output_type": _cuda.OUTPUT_TYPES[self.decode.output_type]}
         if not isinstance(self.resize, ResizeCropMirrorNormalize):
             return found | {"dtype": _jpeg.UINT8, "layout": "HWC"}
@@ -222,7 +223,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
 @dataclass(slots=True)
 class Planned:
-    """All of a batch that is planned before a device is asked."""
+    """A batch that was planned before the device is needed; the operator's started work."""
 
     batch: Batch
     """The encoded images."""
@@ -233,22 +234,22 @@ class Planned:
     output: Output
     rejects: list[Reject]
     others: Any
-    """`gpu_decode.Prepared`: the images with which threads of the host have begun; None where there are none."""
+    """`gpu_decode.Prepared`: images that host threads have started to decode; None if there are none."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory."""
+        """Bytes of host memory that the plan occupies."""
         begun = 0 if self.others is None else int(self.others.nbytes)
         return begun + self.decode.sheet.nbytes + self.headers.jpeg.nbytes
 
     def is_of(self, ctx: Context, batch: Batch) -> bool:
-        """It is about this batch: no sample has left it since, and its arguments are the same."""
+        """Whether this is the plan of ``batch``: no sample was dropped since, and the arguments are the same."""
         return batch is self.batch and all(ctx.args[name] is given for name, given in self.args.items())
 
 
 def source_windows(plan: ResamplePlan, extents: I64) -> I64:
-    """The pixels of images of ``extents`` [N, 2] that the outputs of a plan are made of, and a few more: int64[N, 4],
-    y0, x0, y1, x1."""
+    """Return the pixels of images of ``extents`` [N, 2] from which the outputs of a plan are computed, with a small
+    margin: int64[N, 4], y0, x0, y1, x1."""
     windows = np.empty((len(extents), 4), np.int64)
     if plan.domain is not None:
         windows[:, :2], windows[:, 2:] = 0, np.where((plan.shape > 0).all(axis=1, keepdims=True), extents, 0)
@@ -258,7 +259,8 @@ def source_windows(plan: ResamplePlan, extents: I64) -> I64:
 
 
 def _begun(ctx: Context, left: I64) -> list[I64]:
-    """The samples ``left`` to other decoders: those that threads of the host have begun with, and the rest."""
+    """Divide the samples ``left`` to other decoders into those that host threads have started to decode, and the
+    others."""
     if not len(left):
         return []
     slots = ctx.samples.slot
@@ -267,5 +269,5 @@ def _begun(ctx: Context, left: I64) -> list[I64]:
 
 
 def _some(ctx: Context, which: I64) -> Context:
-    """``ctx`` for some of its samples; rejects and checks are the same lists."""
+    """Return ``ctx`` for the samples ``which``; it shares the lists of rejects and checks."""
     return replace(ctx, samples=ctx.samples.take(which), args={k: b.take(which) for k, b in ctx.args.items()})

@@ -1,4 +1,5 @@
-"""Spectrogram, mel bands and decibels as one kernel of a GPU: spectra, most of the bytes, stay within its blocks."""
+"""Fused spectrogram, mel bands and decibels: one GPU kernel, in whose blocks the spectra stay, which are most of the
+bytes."""
 
 from __future__ import annotations
 
@@ -16,27 +17,28 @@ from ..context import Context
 from .resize_normalize import part
 
 SPECTROGRAM, MEL, DECIBELS = "spectrogram.", "mel.", "decibels."
-"""Prefixes of the joined operators' names in reports."""
+"""Prefixes of the fused operators' names in reports."""
 
 
 def can_join(first: Operator, second: Operator) -> bool:
-    """Whether a GPU makes both at once: a spectrogram and its mel bands, or those and their decibels."""
+    """Whether a GPU can compute both operators in one kernel: a spectrogram and its mel bands, or these and their
+    decibels."""
     if isinstance(first, LogMel):
-        # the loudest of a sample is only known once all of it is there
+        # the maximum of a sample is known only after its last value
         alone = isinstance(second, ToDecibels) and second.reference is not None and second.top_db is None
         return alone and first.decibels is None
     return isinstance(first, Spectrogram) and isinstance(second, MelFilterBank) and fits(first.size)
 
 
 def joined(first: Operator, second: Operator) -> LogMel:
-    """Both as one."""
+    """Return both operators as one."""
     if isinstance(first, LogMel):
         return LogMel(spectrogram=first.spectrogram, mel=first.mel, decibels=second)
     return LogMel(spectrogram=first, mel=second)
 
 
 class LogMel(Operator, name="_fused.log_mel"):
-    """A spectrogram, its mel bands and, maybe, their decibels; equal to these, one after the other."""
+    """A spectrogram, its mel bands and optionally their decibels; equal to applying them one after the other."""
 
     bound = "1e-5 of the largest value"
 

@@ -1,4 +1,4 @@
-"""Operators that only the compiler makes: chains joined into one pass over the data."""
+"""Fused resizing and crop_mirror_normalize, in one pass over the data; and `part`, which all fused operators use."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _plans: Any = Kernels("..images.resampling.plan_cpu", __package__)
 
 T = TypeVar("T")
 RESIZE, NORMALIZE = "resize.", "normalize."
-"""Prefixes of the joined operators' argument inputs: ``resize.size``, ``normalize.mirror``."""
+"""Prefixes of the fused operators' argument inputs: ``resize.size``, ``normalize.mirror``."""
 
 
 def joined_arguments(resize: Mapping[str, T], normalize: Mapping[str, T]) -> dict[str, T]:
-    """The argument inputs of a resampling operator and of crop_mirror_normalize as those of the joined operator."""
+    """Return the argument inputs of a resampling operator and of crop_mirror_normalize under the names of the fused
+    operator."""
     return {RESIZE + k: v for k, v in resize.items()} | {NORMALIZE + k: v for k, v in normalize.items()}
 
 
@@ -46,10 +47,10 @@ def can_join(resize: Operator, normalize: Operator, images: Spec) -> bool:
 
 
 class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normalize"):
-    """A resampling operator and the crop_mirror_normalize after it; equal to both, one after the other.
+    """A resampling operator and the crop_mirror_normalize after it; equal to applying them one after the other.
 
-    Only the window that stays is resampled. Resized values are rounded to the input's type as they would be between
-    the two.
+    Only the window that remains is resampled. Resized values are rounded to the input's type, as they would be between
+    the two operators.
     """
 
     bound = Resampling.bound
@@ -68,7 +69,8 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
     gpu = cpu
 
     def sampling(self, ctx: Context, extents: I64, channels: I64) -> Sampling:
-        """The window that is left of images; samples without one are rejected. See `sampling`."""
+        """Return the resampling of images of ``extents``, reduced to the window that remains; samples without a window
+        are rejected. See the function `sampling`."""
         first, second = part(ctx, self.resize, RESIZE), part(ctx, self.normalize, NORMALIZE)
         normalize: CropMirrorNormalize = self.normalize
         plan: ResamplePlan = self.resize.plan(first, extents, (0, 2))
@@ -77,7 +79,7 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
             plan, extents, channels, to_numpy(normalize.dtype), normalize.output_layout, normalize.rows(second),
             normalize.rounds, second.rows("mirror", np.int32), affine.width,
         )  # fmt: skip
-        if refused:  # one thing after the other, to say what is wrong
+        if refused:  # apply the operators one after the other, to find the error
             _, shape = normalize.windows_in(second, _images(plan.shape, channels), "HWC", "error")
             shape = normalize.matching(second, shape, 2, affine.width)
             bounded(first, plan, shape, _images(extents, channels), 0)
@@ -87,24 +89,24 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
 
 @dataclass(slots=True)
 class Sampling:
-    """The results of an operator that resamples N images."""
+    """Plan of an operator that resamples N images, with the layout of its results."""
 
     plan: ResamplePlan
     shapes: I32
-    """[N, 3] of the results, in ``layout``."""
+    """Shapes of the results, [N, 3], in ``layout``."""
     offsets: I64
-    """[N] of the results, one after the other."""
+    """Offsets of the results, [N], one after the other."""
     strides: I64
-    """[N, 2], of `resample.Finish`."""
+    """Strides of the results, [N, 2], for `resample.Finish`."""
     elements: int
-    """Of all results."""
+    """Total elements of all results."""
     dtype: np.dtype[Any]
     layout: str
     factors: F32 | None = None
-    """Of `resample.Finish`; None where values are rounded alone."""
+    """Factors for `resample.Finish`; None if values are only rounded."""
 
     def allocate(self, ctx: Context, samples: Samples) -> Batch:
-        """The uninitialised results."""
+        """Allocate the uninitialised results."""
         return Batch.sized(
             ctx.empty(self.elements, self.dtype), self.offsets, self.shapes, self.layout, samples, self.elements
         )
@@ -113,9 +115,10 @@ class Sampling:
 def sampling(
     ctx: Context, op: Resampling | ResizeCropMirrorNormalize, extents: I64, channels: I64, dtype: np.dtype[Any]
 ) -> Sampling:
-    """The results of ``op`` for images of ``extents`` [N, 2], ``channels`` [N or 1] and type ``dtype``, without them.
+    """Plan the results of ``op`` for images of ``extents`` [N, 2], ``channels`` [N or 1] and type ``dtype``, without
+    computing them.
 
-    Samples that it cannot make are rejected and come out empty.
+    Samples that the operator cannot process are rejected, and their results are empty.
     """
     if isinstance(op, ResizeCropMirrorNormalize):
         return op.sampling(ctx, extents, channels)
@@ -134,7 +137,7 @@ def _cut(
     plan: ResamplePlan, extents: I64, channels: I64, dtype: np.dtype[Any], layout: str, windows: F32 = _WHOLE,
     rounding: int = 0, mirror: I32 = _AS_IT_IS, width: int = 0,
 ) -> tuple[Sampling, int]:  # fmt: skip
-    """The results of ``plan``, cut and mirrored, see `plan_cpu.cut_out`; and how many are refused."""
+    """Return the results of ``plan``, cut and mirrored (see `plan_cpu.cut_out`), and the number of rejected images."""
     n = len(extents)
     anchor, shape, flip = np.empty((n, 2), np.int64), np.empty((n, 2), np.int64), np.empty((n, 2), np.bool_)
     shapes, offsets, strides = np.empty((n, 3), np.int32), np.empty(n, np.int64), np.empty((n, 2), np.int64)
@@ -146,20 +149,20 @@ def _cut(
 
 
 def _images(extents: I64, channels: I64) -> I64:
-    """Shapes HWC of images of ``extents`` [N, 2] and ``channels`` [N or 1]."""
+    """Return shapes HWC of images of ``extents`` [N, 2] and ``channels`` [N or 1]."""
     return np.concatenate([extents, np.broadcast_to(channels, len(extents))[:, None]], axis=1)
 
 
 def sampled(ctx: Context, images: Batch, wanted: Sampling) -> Batch:
-    """``images`` resampled as planned."""
+    """Resample ``images`` as planned."""
     out = wanted.allocate(ctx, images.samples)
     run(ctx, wanted.plan, images, 0, out, None if wanted.factors is None else Finish(wanted.factors, wanted.strides))
     return out
 
 
 def part(ctx: Context, op: Operator, prefix: str) -> Context:
-    """``ctx`` as operator ``op`` of a joined one sees it; what it rejects is rejected here."""
-    seen = Context(*_FIELDS(ctx))  # what `dataclasses.replace` does, in a tenth of the time
+    """Return ``ctx`` as operator ``op`` within a fused one sees it; its rejects are those of the fused operator."""
+    seen = Context(*_FIELDS(ctx))  # does what `dataclasses.replace` does, in a tenth of the time
     seen.op, seen.part = op, ctx.part + prefix
     if ctx.args:
         seen.args = {k[len(prefix) :]: v for k, v in ctx.args.items() if k.startswith(prefix)}

@@ -1,1 +1,1 @@
-"""Parts of images that are filled, covered or put together: erase, grid_mask, paste, multi_paste, bbox_paste."""
+"""Operators that fill, cover or combine regions of images: erase, grid_mask, paste, multi_paste, bbox_paste."""

@@ -1,4 +1,4 @@
-"""erase: boxes of images, sequences or other tensors filled with a value."""
+"""Operator erase: fill boxes of images, sequences or other tensors with a value."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ F32 = npt.NDArray[np.float32]
 class Erase(Operator, name="erase"):
     """Fill one or more boxes of each sample with a value.
 
-    ``anchor`` and ``shape`` hold a number for each of the axes, box after box: (y0, x0, y1, x1, ...). Without
-    ``axis_names`` and ``axes`` they speak of all axes but the channels. A box starts at anchor and ends at anchor +
-    shape, computed in float32 and cut off to whole elements separately, and may reach outside. The fill value is
-    rounded and saturates (DALI cuts it off, and what is too large wraps around).
+    ``anchor`` and ``shape`` hold one number per axis, box after box: (y0, x0, y1, x1, ...). Without ``axis_names`` and
+    ``axes`` they refer to all axes except channels. A box starts at anchor and ends at anchor + shape, both computed in
+    float32 and truncated to integers separately, and may extend beyond the data. The fill value is rounded and
+    saturates (DALI truncates it, and values that are too large wrap around).
     """
 
     replayable = True
@@ -35,15 +35,17 @@ class Erase(Operator, name="erase"):
         "{op: erase, in: images, anchor: [0.2, 0.3], shape: [0.1, 0.2], normalized: true, fill_value: 128, out: images}"
     )
 
-    anchor: Annotated[tuple[float, ...], Arg("where the boxes start; 0 by default", per_sample=True)] = ()
-    shape: Annotated[tuple[float, ...], Arg("their extents", per_sample=True)] = ()
-    fill_value: Annotated[tuple[float, ...], Arg("one value, or one for each channel", per_sample=True)] = (0.0,)
-    axes: Annotated[tuple[int, ...] | None, Arg("axes that anchor and shape speak of, in their order")] = None
-    axis_names: Annotated[str | None, Arg("the same by layout")] = None
-    normalized: Annotated[bool, Arg("anchor and shape are parts of the extents")] = False
-    normalized_anchor: Annotated[bool, Arg("anchor is")] = False
-    normalized_shape: Annotated[bool, Arg("shape is")] = False
-    centered_anchor: Annotated[bool, Arg("anchor is the middle of the box, not its start")] = False
+    anchor: Annotated[tuple[float, ...], Arg("start of the boxes; 0 by default", per_sample=True)] = ()
+    shape: Annotated[tuple[float, ...], Arg("lengths of the boxes", per_sample=True)] = ()
+    fill_value: Annotated[
+        tuple[float, ...], Arg("value to fill with: one number, or one per channel", per_sample=True)
+    ] = (0.0,)
+    axes: Annotated[tuple[int, ...] | None, Arg("axes to which anchor and shape refer, in their order")] = None
+    axis_names: Annotated[str | None, Arg("letters of the axes to which anchor and shape refer")] = None
+    normalized: Annotated[bool, Arg("anchor and shape are fractions of the data's lengths")] = False
+    normalized_anchor: Annotated[bool, Arg("anchor is a fraction of the data's lengths")] = False
+    normalized_shape: Annotated[bool, Arg("shape is a fraction of the data's lengths")] = False
+    centered_anchor: Annotated[bool, Arg("anchor is the centre of the box, not its start")] = False
 
     def check(self) -> None:
         if self.axes and self.axis_names:
@@ -51,7 +53,7 @@ class Erase(Operator, name="erase"):
         if self.normalized and (self.normalized_anchor or self.normalized_shape):
             raise SpecError("normalized stands for normalized_anchor and normalized_shape; give it alone")
         if self.is_set("anchor") and not self.is_set("shape"):
-            raise SpecError("anchor goes with shape: give the extents of the boxes")
+            raise SpecError("anchor needs shape: give the lengths of the boxes")
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
@@ -97,7 +99,7 @@ class Erase(Operator, name="erase"):
         return plan, Target(out, at, steps)
 
     def _filling(self, ctx: Context, data: Batch, out: Batch, shape: F32, count: I64) -> tuple[CopyPlan, I64, I64]:
-        """The plan that fills the boxes, where each begins in ``out``, and the strides there."""
+        """Return the plan that fills the boxes, the index in ``out`` where each box begins, and the strides there."""
         axes = self._axes(data.layout, data.ndim)
         anchor = np.zeros_like(shape)
         if self.is_set("anchor"):
@@ -124,7 +126,7 @@ class Erase(Operator, name="erase"):
             ctx.reject(i, "bad_argument", f"anchor has {anchors[i]} numbers, shape {shapes[i]}; boxes need both")
 
     def _fill(self, ctx: Context, data: Batch) -> tuple[npt.NDArray[np.float64], int]:
-        """Values [N or 1, K or 1], and the dimension that they run along."""
+        """Return values [N or 1, K or 1], and the dimension along which they vary."""
         values: npt.NDArray[Any] = (
             ctx.arg("fill_value", np.float64) if "fill_value" in ctx.args else ctx.rows("fill_value", np.float64)
         )
@@ -147,6 +149,6 @@ class Erase(Operator, name="erase"):
 
 
 def _of_one_width(a: F32, b: F32) -> tuple[F32, F32]:
-    """Both with as many columns as the narrower has; samples where they differ are rejected already."""
+    """Return both with as many columns as the narrower one has; samples in which they differ are already rejected."""
     width = min(a.shape[1], b.shape[1])
     return a[:, :width], b[:, :width]

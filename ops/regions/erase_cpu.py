@@ -1,4 +1,4 @@
-"""The boxes of `erase` of a whole batch in one call, without the GIL."""
+"""Compiled loop that computes the boxes of `erase` for a batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -13,7 +13,7 @@ _FAR = np.float32(2.0**40)
 
 @numba.njit(nogil=True, cache=True)
 def _whole(value):
-    """As `windows.integers`."""
+    """Convert to an integer as `windows.integers` does."""
     if not value >= -_FAR:
         return -(1 << 40)
     return np.int64(min(value, _FAR))
@@ -21,9 +21,10 @@ def _whole(value):
 
 @numba.njit(nogil=True, cache=True)
 def boxes(shapes, axes, anchor, size, relative_anchor, relative_size, centered, steps, offsets, extent, at):
-    """``extent`` [N x boxes, D] of boxes inside samples of ``shapes``, and where they begin, ``at`` [N x boxes].
+    """Compute ``extent`` [N x boxes, D], the shapes of boxes clipped to samples of ``shapes``, and ``at`` [N x boxes],
+    where they begin.
 
-    ``anchor`` and ``size`` [N, boxes x A] speak of ``axes``; ``steps`` [N, D] are the strides of the samples, which
+    ``anchor`` and ``size`` [N, boxes x A] refer to ``axes``; ``steps`` [N, D] are the strides of the samples, which
     begin at ``offsets``.
     """
     ndim, many = shapes.shape[1], len(axes)

@@ -1,4 +1,4 @@
-"""grid_mask: images with a grid of black squares."""
+"""Operator grid_mask: cover images with a grid of black squares."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _loops: Any = Kernels(".grid_mask_cpu", __package__)
 
 
 class GridMask(Operator, name="grid_mask"):
-    """Make pixels zero where a grid of squares covers them (Chen et al., "GridMask Data Augmentation", 2020).
+    """Set pixels to zero where a grid of squares covers them (Chen et al., "GridMask Data Augmentation", 2020).
 
-    A pixel (x, y) is kept where the fraction of (x cos - y sin - shift_x) / tile, or that of (x sin + y cos - shift_y)
-    / tile, is at least ``ratio``; in float32. Height and width are found by the layout; a tensor without one begins
-    with them (DALI always takes the first two dimensions).
+    A pixel (x, y) is kept if the fractional part of (x cos - y sin - shift_x) / tile, or that of (x sin + y cos -
+    shift_y) / tile, is at least ``ratio``; in float32. The layout determines the axes of height and width; a tensor
+    without a layout begins with them (DALI always uses the first two dimensions).
     """
 
     replayable = True
-    bound = "pixels at the border of a square, where cos and sin differ in the last bit"
+    bound = "exact, except pixels at the border of a square if cos or sin differ in the last bit"
     example = "{op: grid_mask, in: images, tile: 56, ratio: 0.5, angle: $angle, out: images}"
 
-    tile: Annotated[int, Arg("pixels from one square to the next", ge=1, per_sample=True)] = 100
-    ratio: Annotated[float, Arg("side of the squares, in tiles", per_sample=True)] = 0.5
-    angle: Annotated[float, Arg("radians by which the grid is rotated around the origin", per_sample=True)] = 0.0
-    shift_x: Annotated[float, Arg("pixels by which it is moved then, to the right", per_sample=True)] = 0.0
-    shift_y: Annotated[float, Arg("pixels by which it is moved then, down", per_sample=True)] = 0.0
+    tile: Annotated[int, Arg("distance between squares in pixels", ge=1, per_sample=True)] = 100
+    ratio: Annotated[float, Arg("side of the squares as a fraction of tile", per_sample=True)] = 0.5
+    angle: Annotated[float, Arg("rotation of the grid around the origin, radians", per_sample=True)] = 0.0
+    shift_x: Annotated[float, Arg("shift of the rotated grid to the right, pixels", per_sample=True)] = 0.0
+    shift_y: Annotated[float, Arg("shift of the rotated grid down, pixels", per_sample=True)] = 0.0
 
     def infer(self, *specs: Spec) -> Spec:
         if specs[0].shape is not None:
@@ -82,7 +82,7 @@ class GridMask(Operator, name="grid_mask"):
         ctx.device.launch("grid_mask.cu", name, (blocks, len(base)), 256, source, starts, sizes, grids, target, targets)
 
     def _grid(self, ctx: Context) -> npt.NDArray[np.float32]:
-        """[N, 5]: cos / tile, sin / tile, shift_x / tile, shift_y / tile, ratio."""
+        """Return [N, 5]: cos / tile, sin / tile, shift_x / tile, shift_y / tile, ratio."""
         tile = ctx.arg("tile", np.int64)
         for i in np.flatnonzero(tile <= 0).tolist():
             ctx.reject(i, "bad_argument", f"tile must be at least 1, got {tile[i]}")
@@ -93,12 +93,12 @@ class GridMask(Operator, name="grid_mask"):
 
 
 _LEAD = 15
-"""Pixels that a thread may have before those of its sample."""
+"""Maximum number of pixels of a thread that lie before the pixels of its sample."""
 _TYPES = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 
 def _plane(layout: str, ndim: int) -> int:
-    """The dimension of rows; the next is that of columns."""
+    """Return the index of the dimension of rows; that of columns follows."""
     if not layout and ndim >= 2:
         return 0
     at = layout.find("HW")

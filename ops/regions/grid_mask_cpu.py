@@ -1,4 +1,4 @@
-"""The CPU kernel of grid_mask: every sample in one call, without the GIL."""
+"""Compiled loop of grid_mask: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -13,7 +13,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def mask(src, base, geometry, grid, dst, out_base):
-    """``geometry`` [N, 4]: planes, rows, columns of a sample, and elements of a pixel; ``grid`` as `GridMask._grid`."""
+    """Mask all samples; ``geometry`` [N, 4]: planes, rows, columns of a sample, and elements per pixel; ``grid``: see
+    `GridMask._grid`."""
     for i in range(len(base)):
         planes, rows, columns, pixel = geometry[i]
         cos, sin, left, top, ratio = grid[i]

@@ -1,4 +1,4 @@
-"""multi_paste: parts of several images on one canvas."""
+"""Operator multi_paste: paste regions of several images on one canvas."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from ..types import DALIDataType, to_numpy
 
 F32 = npt.NDArray[np.float32]
 _loops: Any = Kernels(".multi_paste_cpu", __package__)
-_TOGETHER = 65535
-"""Parts that a grid of CUDA's holds."""
-_KEPT = 4
-"""Batches of other shapes that are remembered."""
+_MAX_REGIONS = 65535
+"""Maximum number of regions per launch: the limit of a CUDA grid's second dimension."""
+_MAX_CACHED = 4
+"""Maximum number of batches whose placement is cached."""
 _Placed = tuple[I64, I64 | None, list[tuple[int, I64, I64, I64, I64, I64]]]
-"""Shapes of the outputs, and of what is to be filled; and groups of parts: their input; and of each its output, the
-sample it is taken of, where it begins there, its shape, and where it goes."""
+"""Shapes of the outputs; of those that need filling, or None; and groups of regions: index of the input, then per
+region its output, its source sample, its start there, its shape, and its start in the output."""
 
 
 class MultiPaste(Operator, name="multi_paste"):
-    """Paste parts of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste.
+    """Paste regions of images on a black canvas, later ones over earlier ones: mosaics, mixed images, copy and paste.
 
-    With ``in_ids`` there is one input, and each sample says which samples of the iteration it takes parts of; without,
-    sample i takes one part of sample i of each input. Regions are rows of (height, width) tensors, one row a part: by
-    default all of the image, at the top left. Without ``output_size`` the canvas has the size of the images, which must
-    all have the same. Sequences are pasted frame by frame (DALI's CPU operator refuses them). Any type is taken.
+    With ``in_ids`` there is one input, and each sample lists the samples of the batch from which its regions come;
+    without it, sample i takes one region of sample i of each input. Regions are rows of (height, width) tensors, one
+    row per region: by default the whole image, at the top left. Without ``output_size`` the canvas has the size of the
+    images, which must all be equal. Sequences are pasted frame by frame (DALI's CPU operator rejects them). All data
+    types are supported.
     """
 
     replayable = True
@@ -43,25 +44,31 @@ class MultiPaste(Operator, name="multi_paste"):
     inputs = (1, 64)
     example = "{op: multi_paste, in: [a, b], out_anchors: $places, output_size: [512, 512], out: images}"
 
-    in_ids: Annotated[tuple[int, ...], Arg("samples of the batch that parts are taken of", per_sample=True)] = ()
-    in_anchors: Annotated[tuple[int, ...], Arg("where parts start in their images", per_sample=True, rows=True)] = ()
+    in_ids: Annotated[tuple[int, ...], Arg("samples of the batch from which regions are taken", per_sample=True)] = ()
+    in_anchors: Annotated[
+        tuple[int, ...], Arg("starts of the regions in their images", per_sample=True, rows=True)
+    ] = ()
     in_anchors_rel: Annotated[
-        tuple[float, ...], Arg("the same in parts of the image's size", per_sample=True, rows=True)
+        tuple[float, ...], Arg("starts of the regions as fractions of the image's size", per_sample=True, rows=True)
     ] = ()
-    shapes: Annotated[tuple[int, ...], Arg("their sizes; by default all that follows", per_sample=True, rows=True)] = ()
+    shapes: Annotated[
+        tuple[int, ...], Arg("sizes of the regions; by default to the image's end", per_sample=True, rows=True)
+    ] = ()
     shapes_rel: Annotated[
-        tuple[float, ...], Arg("the same in parts of the image's size", per_sample=True, rows=True)
+        tuple[float, ...], Arg("sizes of the regions as fractions of the image's size", per_sample=True, rows=True)
     ] = ()
-    out_anchors: Annotated[tuple[int, ...], Arg("where they go on the canvas", per_sample=True, rows=True)] = ()
+    out_anchors: Annotated[tuple[int, ...], Arg("starts of the regions on the canvas", per_sample=True, rows=True)] = ()
     out_anchors_rel: Annotated[
-        tuple[float, ...], Arg("the same in parts of the canvas's size", per_sample=True, rows=True)
+        tuple[float, ...], Arg("starts of the regions as fractions of the canvas's size", per_sample=True, rows=True)
     ] = ()
-    output_size: Annotated[tuple[int, ...], Arg("(height, width[, ignored]) of the canvas", ge=1, per_sample=True)] = ()
-    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
+    output_size: Annotated[
+        tuple[int, ...], Arg("size of the canvas: (height, width[, ignored])", ge=1, per_sample=True)
+    ] = ()
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output; by default that of the input")] = None
 
     @property
     def per_batch(self) -> bool:  # type: ignore[override]
-        """Parts come from other samples."""
+        """Whether regions come from other samples, so that the kernel must see the whole batch."""
         return self.is_set("in_ids")
 
     def check(self) -> None:
@@ -110,30 +117,31 @@ class MultiPaste(Operator, name="multi_paste"):
     gpu = cpu
 
     def _placed(self, ctx: Context, images: list[Batch]) -> _Placed:
-        """Shapes of the outputs; those of which a part stays free, empty where none does; and the parts that go
-        together. Of constant arguments, and the same shapes as before, it is known."""
+        """Return the shapes of the outputs; the shapes of those of which some area remains uncovered, or None; and the
+        regions that can be pasted together. Cached if arguments are constant and shapes the same as before."""
         key = (images[0].samples.slot.tobytes(), *(b.shapes.tobytes() for b in images))
         constant, before = not ctx.args, len(ctx.rejects)
         known = self._known.get(key) if constant else None
-        if known is not None:  # another thread may let go of it at any moment
+        if known is not None:  # another thread may remove the entry at any moment
             return known
         owner, source, which = self._parts(ctx, images)
         extent = np.stack([b.shapes.astype(np.int64) for b in images])[which, source]
-        canvas = affordable(ctx, self._canvas(ctx, images, owner, extent))  # nothing is pasted outside of what there is
+        # nothing is pasted outside of the source images
+        canvas = affordable(ctx, self._canvas(ctx, images, owner, extent))
         start, size, to = self._regions(ctx, owner, extent, canvas)
         layer, covered = np.empty(len(owner), np.int64), np.empty(len(canvas), np.bool_)
         _loops.layers(owner, *map(np.ascontiguousarray, (to, size, canvas)), layer, covered)
         groups = []
-        # Later parts cover earlier ones; those that are apart go together.
+        # Later regions cover earlier ones; regions that do not overlap are pasted together.
         for k in range(int(layer.max(initial=-1)) + 1):
             for j in range(len(images)):
                 every = np.flatnonzero((layer == k) & (which == j))
-                for first in range(0, len(every), _TOGETHER):
-                    rows = every[first : first + _TOGETHER]
+                for first in range(0, len(every), _MAX_REGIONS):
+                    rows = every[first : first + _MAX_REGIONS]
                     groups.append((j, owner[rows], source[rows], start[rows], size[rows], to[rows]))
         found = canvas, None if covered.all() else np.where(covered[:, None], 0, canvas), groups
         if constant and len(ctx.rejects) == before:
-            if len(self._known) >= _KEPT:
+            if len(self._known) >= _MAX_CACHED:
                 self._known.clear()
             self._known[key] = found
         return found
@@ -143,7 +151,8 @@ class MultiPaste(Operator, name="multi_paste"):
         return {}
 
     def _parts(self, ctx: Context, images: list[Batch]) -> tuple[I64, I64, I64]:
-        """Of every part the sample it is pasted to, in order, and the sample and the input it is taken from."""
+        """Return for every region the sample into which it is pasted, in order, and the sample and the input from which
+        it is taken."""
         n = len(images[0])
         if not self.is_set("in_ids"):
             owner = np.repeat(np.arange(n), len(images))
@@ -151,8 +160,8 @@ class MultiPaste(Operator, name="multi_paste"):
         ids, counts = ctx.lists("in_ids", np.int64)
         slots = images[0].samples.slot
         if not are_all(images[0].samples):
-            not_replayable(ctx.device)  # parts are of other samples, some of which are missing
-        last = int(slots.max(initial=-1)) + 1  # stands for all that are not there
+            not_replayable(ctx.device)  # regions come from other samples, some of which are missing
+        last = int(slots.max(initial=-1)) + 1  # stands for all missing samples
         place = np.full(last + 1, -1, np.int64)
         place[slots] = np.arange(n)
         owner = np.repeat(np.arange(n), counts)
@@ -163,7 +172,7 @@ class MultiPaste(Operator, name="multi_paste"):
         return owner, np.maximum(source, 0), np.zeros(len(owner), np.int64)
 
     def _canvas(self, ctx: Context, images: list[Batch], owner: I64, extent: I64) -> I64:
-        """Shapes of the outputs, [N, D]."""
+        """Return the shapes of the outputs, [N, D]."""
         first = images[0]
         shape = first.shapes.astype(np.int64)
         if self.is_set("output_size"):
@@ -178,7 +187,7 @@ class MultiPaste(Operator, name="multi_paste"):
             other = (extent[:, -3:-1] != shape[owner, -3:-1]).any(axis=1)
             for i in np.unique(owner[other]).tolist():
                 ctx.reject(i, "bad_shape", "images of different sizes need output_size: the size of the canvas")
-        # Channels, and frames of sequences, are those of the first part.
+        # Channels, and frames of sequences, are those of the first region.
         leading = np.full(len(first), -1)
         leading[owner[::-1]] = np.arange(len(owner))[::-1]
         has = leading >= 0
@@ -190,8 +199,8 @@ class MultiPaste(Operator, name="multi_paste"):
         return shape
 
     def _regions(self, ctx: Context, owner: I64, extent: I64, canvas: I64) -> tuple[I64, I64, I64]:
-        """Start and shape of the parts in their images, and their start on the canvas, [parts, D]; those that cannot
-        be are empty."""
+        """Return start and shape of the regions in their images, and their start on the canvas, [regions, D]; invalid
+        regions are empty."""
         ndim = extent.shape[1]
         space = slice(ndim - 3, ndim - 1)
         room = canvas[owner]
@@ -232,7 +241,7 @@ class MultiPaste(Operator, name="multi_paste"):
         return first, shape, target
 
     def _rows(self, ctx: Context, name: str, owner: I64) -> npt.NDArray[Any] | None:
-        """Argument ``name`` as a row for each part, [parts, 2], or None where it is not given."""
+        """Return argument ``name`` with one row per region, [regions, 2]; None if it is not set."""
         if not self.is_set(name):
             return None
         values, counts = ctx.lists(name, np.float32 if name.endswith("_rel") else np.int64)

@@ -1,4 +1,4 @@
-"""Which parts of a canvas cover each other, for a whole batch in one call, without the GIL."""
+"""Compiled loop that finds which regions of a canvas overlap: one call per batch, without the GIL."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _GIVEN = "int64[:, ::1]"
 
 @numba.njit(f"void(int64[::1], {_GIVEN}, {_GIVEN}, {_GIVEN}, int64[::1], boolean[::1])", nogil=True, cache=True)
 def layers(owner: Any, to: Any, size: Any, canvas: Any, layer: Any, covered: Any) -> None:
-    """Of parts [P, D] that begin at ``to`` on the ``canvas`` [N, D] of sample ``owner`` (in ascending order): ``layer``
-    is 0 for those that cover no earlier one, else one more than the highest that they cover; and whether the parts of a
-    sample are apart and leave nothing of the canvas free."""
+    """For regions [P, D] that begin at ``to`` on the ``canvas`` [N, D] of sample ``owner`` (ascending), compute
+    ``layer``: 0 for regions that overlap no earlier one, else one more than the highest layer that they overlap; and
+    ``covered``: whether the regions of a sample do not overlap and leave nothing of the canvas uncovered."""
     ndim = to.shape[1]
     free = np.empty(len(canvas), np.int64)
     for i in range(len(canvas)):

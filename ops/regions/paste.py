@@ -1,4 +1,4 @@
-"""paste and bbox_paste: images on a larger canvas, and boxes that stay with what they frame."""
+"""Operators paste (images on a larger canvas) and bbox_paste (the boxes of such images)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _kernels: Any = Kernels(".paste_cpu", __package__)
 
 
 def placed(ctx: Context) -> tuple[F32, F32, F32]:
-    """ratio, paste_x and paste_y of each sample; those outside their range are rejected, and read as 1 and 0."""
+    """Return ratio, paste_x and paste_y of each sample; samples with values outside the allowed range are rejected, and
+    get 1 and 0."""
     ratio = ctx.arg("ratio")
     right = (ratio >= 1) & (ratio < np.inf)
     if not right.all():
@@ -41,9 +42,9 @@ def placed(ctx: Context) -> tuple[F32, F32, F32]:
 
 
 class Paste(Operator, name="paste"):
-    """Put images on a larger canvas, of their size times ``ratio`` (fractions are cut off).
+    """Paste images on a larger canvas, whose size is the image's times ``ratio`` (truncated to an integer).
 
-    Images of any type are taken (DALI: of uint8). Fill values saturate (DALI wraps them around).
+    Images of any type are supported (DALI: only uint8). Fill values saturate (DALI wraps them around).
     """
 
     replayable = True
@@ -52,14 +53,20 @@ class Paste(Operator, name="paste"):
         "{op: paste, in: images, ratio: $ratio, paste_x: 0.5, paste_y: 0.5, fill_value: [123, 117, 104], out: images}"
     )
 
-    ratio: Annotated[float, Arg("size of the canvas, in sizes of the image", ge=1, per_sample=True, required=True)] = (
-        1.0
+    ratio: Annotated[
+        float, Arg("size of the canvas as a multiple of the image's size", ge=1, per_sample=True, required=True)
+    ] = 1.0
+    fill_value: Annotated[tuple[float, ...], Arg("colour of the canvas: one value, or one per channel")]
+    n_channels: Annotated[int, Arg("number of channels of the images if fill_value has several values", ge=1)] = 3
+    paste_x: Annotated[
+        float, Arg("horizontal position of the image, 0 (left) to 1 (right)", ge=0, le=1, per_sample=True)
+    ] = 0.5
+    paste_y: Annotated[
+        float, Arg("vertical position of the image, 0 (top) to 1 (bottom)", ge=0, le=1, per_sample=True)
+    ] = 0.5
+    min_canvas_size: Annotated[float, Arg("minimum height and width of the canvas, pixels", ge=0, per_sample=True)] = (
+        0.0
     )
-    fill_value: Annotated[tuple[float, ...], Arg("colour of the canvas: one value, or one for each channel")]
-    n_channels: Annotated[int, Arg("channels of the images where fill_value has several", ge=1)] = 3
-    paste_x: Annotated[float, Arg("0..1: the image at the left ... right", ge=0, le=1, per_sample=True)] = 0.5
-    paste_y: Annotated[float, Arg("0..1: the image at the top ... bottom", ge=0, le=1, per_sample=True)] = 0.5
-    min_canvas_size: Annotated[float, Arg("the least height and width of the canvas", ge=0, per_sample=True)] = 0.0
 
     def check(self) -> None:
         if len(self.fill_value) not in (1, self.n_channels):
@@ -111,14 +118,15 @@ class Paste(Operator, name="paste"):
 
 
 class BBoxPaste(Operator, name="bbox_paste"):
-    """Move boxes with the images that `paste` puts on a larger canvas: in parts of the canvas, they frame the same."""
+    """Convert boxes of images that `paste` puts on a larger canvas: the results, in fractions of the canvas, frame the
+    same pixels."""
 
     example = "{op: bbox_paste, in: boxes, ratio: $ratio, paste_x: $x, paste_y: $y, ltrb: true, out: boxes}"
     bound = "1e-6"
 
-    ratio: Annotated[float, Arg("that of paste", ge=1, per_sample=True, required=True)] = 1.0
-    paste_x: Annotated[float, Arg("that of paste", ge=0, le=1, per_sample=True)] = 0.5
-    paste_y: Annotated[float, Arg("that of paste", ge=0, le=1, per_sample=True)] = 0.5
+    ratio: Annotated[float, Arg("argument of the same name of paste", ge=1, per_sample=True, required=True)] = 1.0
+    paste_x: Annotated[float, Arg("argument of the same name of paste", ge=0, le=1, per_sample=True)] = 0.5
+    paste_y: Annotated[float, Arg("argument of the same name of paste", ge=0, le=1, per_sample=True)] = 0.5
     ltrb: Annotated[bool, Arg("boxes are (left, top, right, bottom), else (x, y, width, height)")] = False
 
     def infer(self, *specs: Spec) -> Spec:
@@ -148,7 +156,7 @@ class BBoxPaste(Operator, name="bbox_paste"):
 
     @staticmethod
     def _odd(ctx: Context, boxes: Batch) -> npt.NDArray[np.bool_]:
-        """Samples that are no boxes, which are rejected, [N]."""
+        """Return a mask of the samples that are not boxes, which are rejected, [N]."""
         if boxes.dtype != np.float32 or boxes.ndim == 0:
             raise SampleError("bad_shape", f"takes boxes of float32, 4 numbers each, got {boxes.dtype}, {boxes.ndim}-D")
         odd: npt.NDArray[np.bool_] = (boxes.shapes[:, -1] != 4) & (boxes.sizes > 0)

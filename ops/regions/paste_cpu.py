@@ -1,4 +1,4 @@
-"""Boxes that stay with what they frame."""
+"""Compiled loop of bbox_paste."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -11,8 +11,8 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def move_boxes(data, offsets, sizes, left_out, ratio, x, y, ltrb, out, to):
-    """Boxes of four numbers, ``sizes`` [N] of them, in parts of a canvas ``ratio`` [N] as large, on which the image
-    lies at ``x`` and ``y`` [N]. The second pair of numbers is a corner (``ltrb``) or an extent. Samples that are
+    """Convert boxes of four numbers, ``sizes`` [N] of them, to fractions of a canvas ``ratio`` [N] times as large, on
+    which the image lies at ``x`` and ``y`` [N]. The second pair of numbers is a corner (``ltrb``) or a size. Samples in
     ``left_out`` become zeros."""
     one = np.float32(1)
     for i in range(len(offsets)):

@@ -1,1 +1,1 @@
-"""URLs, checksums, .npy headers, inventories: shared by readers and writers; no operators."""
+"""Shared by readers and writers: URLs, checksums, .npy headers, inventories. There are no operators here."""

@@ -1,8 +1,9 @@
-"""CRC-32C (Castagnoli) of parts of a buffer, without the GIL: what TFRecord framing and our shards are checked by.
+"""Compiled CRC-32C (Castagnoli) of ranges of a buffer, without the GIL: the checksum of TFRecord framing and of
+dali-run's shards.
 
 Polynomial 0x1EDC6F41, reflected, initial and final inversion (RFC 3720, appendix B.4). x86 processors have an
-instruction for it; three independent streams hide its latency, and are joined by the linear map that appends zeros.
-Elsewhere eight table look-ups take eight bytes at once.
+instruction for it; three independent streams hide its latency, and are joined by the linear map that appends zeros. On
+other processors, eight table look-ups process eight bytes at once.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from ..compiled.target import compiles_with
 
 _POLYNOMIAL = 0x82F63B78
 LONG, SHORT = 1024, 256
-"""Bytes of each of the three streams, for long and for short stretches; powers of two, so that the joining map is found
+"""Bytes per stream of the three, for long and for short ranges; powers of two, so that the joining map can be computed
 by squaring."""
 _AHEAD = 8192
-"""Bytes between what is computed and what is asked of memory, line by line in one direction: three streams each for
-itself are more than the processor foresees (from memory, one thread: 14 GB/s; this way 23)."""
+"""Distance in bytes at which memory is prefetched, line by line in one direction: processors do not predict three
+separate streams (from memory, one thread: 14 GB/s; with prefetching 23)."""
 
 
 def _step_tables() -> NDArray[np.uint32]:
-    """uint32[8, 256]: row k maps a byte to its CRC followed by k zero bytes (no inversions)."""
+    """Return uint32[8, 256]: row k maps a byte to its CRC followed by k zero bytes (no inversions)."""
     tables = np.zeros((8, 256), np.uint32)
     row = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -41,7 +42,7 @@ def _step_tables() -> NDArray[np.uint32]:
 
 
 def _apply(matrix: NDArray[np.uint32], values: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """A linear map over GF(2), given by its images of the 32 bits, of each value."""
+    """Apply a linear map over GF(2), given as its images of the 32 bits, to each value."""
     out = np.zeros_like(values)
     for bit in range(32):
         out ^= np.where(values >> np.uint32(bit) & 1, matrix[bit], np.uint32(0)).astype(np.uint32)
@@ -49,7 +50,7 @@ def _apply(matrix: NDArray[np.uint32], values: NDArray[np.uint32]) -> NDArray[np
 
 
 def _zeros_tables(nbytes: int) -> NDArray[np.uint32]:
-    """uint32[4, 256]: what ``nbytes`` (a power of two) zero bytes do to a CRC, by its bytes."""
+    """Return uint32[4, 256]: the effect of ``nbytes`` (a power of two) zero bytes on a CRC, per byte of the CRC."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     matrix = (bits >> 8) ^ _TABLES[0][bits & 0xFF]  # one byte
     for _ in range(nbytes.bit_length() - 1):
@@ -62,7 +63,8 @@ _TABLES = _step_tables()
 _AFTER_LONG = np.stack([_zeros_tables(LONG), _zeros_tables(2 * LONG)])
 _AFTER_SHORT = np.stack([_zeros_tables(SHORT), _zeros_tables(2 * SHORT)])
 
-intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
+# untyped: mypy would expect the signature of the wrapped function, which has one argument more
+intrinsic: Any = extending.intrinsic
 
 
 HARDWARE = compiles_with("sse4.2")
@@ -70,7 +72,7 @@ HARDWARE = compiles_with("sse4.2")
 
 @intrinsic
 def _load64(_typing: Any, address: Any) -> Any:
-    """The eight bytes at an address of any alignment, little-endian."""
+    """Load the eight bytes at an address of any alignment, little-endian."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
@@ -81,7 +83,7 @@ def _load64(_typing: Any, address: Any) -> Any:
 
 @intrinsic
 def _crc64(_typing: Any, _crc: Any, _data: Any) -> Any:
-    """The SSE 4.2 instruction: ``crc`` after eight bytes more."""
+    """Return ``crc`` after eight more bytes, by the SSE 4.2 instruction."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         word = ir.IntType(64)
@@ -95,7 +97,7 @@ def _crc64(_typing: Any, _crc: Any, _data: Any) -> Any:
 
 @intrinsic
 def _prefetch(_typing: Any, _address: Any) -> Any:
-    """Ask for the cache line at an address, mapped or not."""
+    """Prefetch the cache line at an address, which need not be mapped."""
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         pointer, i32 = builder.inttoptr(args[0], ir.IntType(8).as_pointer()), ir.IntType(32)
@@ -111,7 +113,7 @@ def _prefetch(_typing: Any, _address: Any) -> Any:
 
 @intrinsic
 def _pointer(_typing: Any, _address: Any) -> Any:
-    """An address as what `numba.carray` takes."""
+    """Convert an address to a pointer for `numba.carray`."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
@@ -132,7 +134,7 @@ def _join(crc: Any, table: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _streams(state: Any, address: Any, stop: Any, stream: Any, after: Any) -> Any:
-    """The state after all whole blocks of three streams, and where they end."""
+    """Process all complete blocks of three streams. Return the state after them, and the address where they end."""
     while stop - address >= 3 * stream:
         a, b, c = state, np.uint64(0), np.uint64(0)
         for line in range(address, address + stream, 64):
@@ -194,32 +196,34 @@ _update = numba.njit(nogil=True, cache=True)(_update_hardware if HARDWARE else _
 
 @numba.njit(nogil=True, cache=True)
 def crc32c(buffer: Any, start: Any, stop: Any) -> Any:
-    """CRC-32C of ``buffer[start:stop]``; ``buffer`` is a contiguous uint8[:], the range must lie in it."""
+    """Return the CRC-32C of ``buffer[start:stop]``; ``buffer`` is a contiguous uint8[:] that contains the range."""
     return np.uint32(_update(_ONES, buffer, np.int64(start), np.int64(stop)) ^ _ONES)
 
 
 @numba.njit(nogil=True, cache=True)
 def crc32c_at(crc: Any, address: Any, size: Any) -> Any:
-    """CRC-32C of what ``crc`` was computed of (0: nothing), followed by the ``size`` bytes at an address."""
+    """Continue the checksum ``crc`` (0 to begin) with the ``size`` bytes at an address."""
     data = carray(_pointer(address), (size,), np.uint8)
     return np.uint32(_update(np.uint32(crc) ^ _ONES, data, np.int64(0), np.int64(size)) ^ _ONES)
 
 
 @numba.njit(nogil=True, cache=True)
 def masked_crc32c(buffer: Any, start: Any, stop: Any) -> Any:
-    """The CRC as TFRecord stores it."""
+    """Return the CRC-32C of ``buffer[start:stop]`` in the form that TFRecord stores."""
     return masked(crc32c(buffer, start, stop))
 
 
 @numba.njit(nogil=True, cache=True)
 def masked(crc: Any) -> Any:
-    """A CRC as TFRecord stores it: rotated right by 15 bits, plus a constant (TensorFlow's record format)."""
+    """Convert a CRC to the form that TFRecord stores: rotated right by 15 bits, plus a constant (TensorFlow's record
+    format)."""
     return np.uint32(((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8))
 
 
 @numba.njit(nogil=True, cache=True)
 def crc32c_each(buffer: Any, offsets: Any, sizes: Any) -> Any:
-    """uint32[N]: CRC-32C of each ``buffer[offsets[i] : offsets[i] + sizes[i]]``; int64 arrays, ranges in the buffer."""
+    """Return uint32[N]: CRC-32C of each ``buffer[offsets[i] : offsets[i] + sizes[i]]``; int64 arrays, ranges inside the
+    buffer."""
     out = np.empty(len(offsets), np.uint32)
     for i in range(len(offsets)):
         out[i] = crc32c(buffer, offsets[i], offsets[i] + sizes[i])
@@ -228,5 +232,5 @@ def crc32c_each(buffer: Any, offsets: Any, sizes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def crc32c_extend(crc: Any, buffer: Any) -> Any:
-    """CRC-32C of what ``crc`` was computed of (0: nothing), followed by ``buffer``."""
+    """Continue the checksum ``crc`` (0 to begin) with ``buffer``."""
     return np.uint32(_update(np.uint32(crc) ^ _ONES, buffer, np.int64(0), np.int64(len(buffer))) ^ _ONES)

@@ -1,4 +1,4 @@
-"""Descriptors that have an owner."""
+"""File descriptors that are closed with their last reference."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 
 class Descriptor:
-    """An open file's number. It is closed with the last reference to this, if it was not before: whatever is made half,
-    or dropped, leaves no file open. (A number alone is never closed by anybody.)"""
+    """An open file descriptor. It is closed with the last reference to this object, if not before, so that objects that
+    are only partly constructed, or dropped, leave no file open. (A plain number would never be closed.)"""
 
     def __init__(self, number: int) -> None:
-        """``number``: what `os.open` and its relatives give."""
+        """``number``: descriptor, as `os.open` returns it."""
         self.number = number
-        """-1 after `close`."""
+        """The descriptor; -1 after `close`."""
 
     def close(self, close: Callable[[int], None] = os.close) -> None:
-        """Let go of the file; twice does no harm."""
+        """Close the file. Closing twice is allowed."""
         if self.number >= 0:
             number, self.number = self.number, -1
-            close(number)  # which is there until the last object goes, as modules are not
+            close(number)  # a default argument stays available until the last object is deleted; modules do not
 
     __del__ = close

@@ -1,4 +1,4 @@
-"""NumPy's .npy format: the header of one file, checked, so that the array can be viewed where it lies."""
+"""NumPy's .npy format: read and check a file's header, so that its array can be viewed in place."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from ..errors import SampleError
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """Where the array of a .npy file lies, and what it is."""
+    """Position and type of the array in a .npy file."""
 
     dtype: np.dtype[Any]
-    """Of the file, in its byte order."""
+    """Data type in the file, in its byte order."""
     shape: tuple[int, ...]
     fortran_order: bool
     offset: int
-    """Of the first element, from the start of the file."""
+    """Bytes from the start of the file to the first element."""
 
 
 def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
-    """The header of a .npy file in memory, or of one of ``size`` bytes that starts with ``data``. Nothing is unpickled.
+    """Read the header of a .npy file in memory, or of a file of ``size`` bytes that starts with ``data``. Nothing is
+    unpickled.
 
-    Raises SampleError: no .npy, a type that is no number or boolean, a shape that no array has, or fewer bytes than it
-    needs.
+    Raises SampleError: not a .npy file, a type that is neither number nor boolean, a shape that no array can have, or
+    fewer bytes than the array needs.
     """
     if bytes(data[:6]) != npy_format.MAGIC_PREFIX:
         raise SampleError("corrupt_record", f"no .npy file: it starts with {bytes(data[:6]).hex(' ') or 'nothing'}")
-    # Version 1 says in two bytes how long its header is; files of a data set have the same one, as a rule.
+    # Version 1 stores the header's length in two bytes; files of a data set usually have equal headers.
     length = 10 + data[8] + 256 * data[9] if len(data) >= 10 and data[6] == 1 else _MAX_HEADER
     try:
         read = _parsed if length <= _USUAL else _parse
         shape, fortran_order, dtype, offset = read(bytes(data[:length]))
-    except Exception as e:  # the header is a Python literal: a damaged one fails in many ways
+    except Exception as e:  # the header is a Python literal: a corrupt one fails in many ways
         raise SampleError("corrupt_record", f"the .npy header is damaged: {str(e).splitlines()[0][:200]}") from e
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise SampleError("unsupported", f".npy of type {dtype.str!r}: only booleans, integers and floats are read")
@@ -54,11 +55,11 @@ def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
 
 _MAX_HEADER = 1 << 16
 _USUAL = 256
-"""Bytes of headers that are kept."""
+"""Maximum bytes of headers that are cached."""
 
 
 def _parse(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, order, type and length of the header that a file begins with."""
+    """Return shape, order, type and header length of the file that begins with ``start``."""
     head = io.BytesIO(start)
     version = npy_format.read_magic(head)
     read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
@@ -70,6 +71,6 @@ _parsed = lru_cache(1024)(_parse)
 
 
 def view(data: memoryview, header: NpyHeader) -> np.ndarray[Any, Any]:
-    """The array of a .npy file in memory; a view in the file's byte order."""
+    """Return the array of a .npy file in memory, as a view in the file's byte order."""
     flat: np.ndarray[Any, Any] = np.frombuffer(data, header.dtype, math.prod(header.shape), header.offset)
     return flat.reshape(header.shape, order="F" if header.fortran_order else "C")

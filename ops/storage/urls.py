@@ -1,5 +1,5 @@
-"""Files at URLs (``s3://bucket/train``), through fsspec. Nothing here is imported, and no socket opened, before a
-spec or a command names such a URL; ``file://`` is a path like any other."""
+"""Files at URLs (``s3://bucket/train``), through fsspec. Nothing is imported, and no socket is opened, before a spec or
+a command contains such a URL; ``file://`` is treated as a local path."""
 
 from __future__ import annotations
 
@@ -14,38 +14,41 @@ from ..errors import JobError, SpecError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "hf", "memory"})
-"""Stores where an object is there as a whole or not at all; elsewhere files are put under another name and moved."""
+"""URL schemes of stores in which an object exists completely or not at all; in others, files are written under a
+temporary name and renamed."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "md5", "crc32c", "generation", "mtime", "LastModified", "last_modified",
              "updated", "modified", "created")  # fmt: skip
 
 
 def is_url(path: object) -> bool:
-    """``path`` names a file in a store; ``file://`` URLs are paths."""
+    """Whether ``path`` is a URL of a remote store; ``file://`` URLs are local paths."""
     text = str(path)
     return _URL.match(text) is not None and not text.lower().startswith("file://")
 
 
 def plain_path(path: str) -> str:
-    """A path without ``file://``."""
+    """Return the path without ``file://``."""
     return path[7:] if path.lower().startswith("file://") else path
 
 
 def join(root: str, name: str) -> str:
-    """``name`` below ``root``, a URL or a path."""
+    """Return the path of ``name`` below ``root``, a URL or a path."""
     return f"{root.rstrip('/')}/{name}" if is_url(root) else os.path.join(root, name)
 
 
 def version_of(info: dict[str, Any]) -> int:
-    """A number that changes with the object: from its checksum or time, where the store tells one, and its size."""
+    """Return a number that changes with the object: from its checksum or time, if the store reports one, and its
+    size."""
     told = next((str(info[k]) for k in _VERSIONS if info.get(k) is not None), "")
     return int(hashlib.sha256(f"{told}/{info.get('size')}".encode()).hexdigest()[:15], 16)
 
 
 class Store:
-    """The files below one URL. Names are relative, with slashes. Raises JobError for what the store refuses."""
+    """The files below one URL. Names are relative, with slashes. Methods raise JobError if the store reports an
+    error."""
 
     def __init__(self, url: str) -> None:
-        """Raises SpecError where nothing can open such a URL."""
+        """Raises SpecError if no installed package can open such a URL."""
         self.url = url.rstrip("/")
         try:
             import fsspec
@@ -69,12 +72,12 @@ class Store:
             raise
         except (JobError, SpecError):
             raise
-        except Exception as e:  # every store has its own
+        except Exception as e:  # every store raises its own exceptions
             what = " ".join(str(e).split()) or type(e).__name__
             raise JobError(f"{self.url}/{name} cannot be {doing}: {what}") from e
 
     def files(self) -> dict[str, dict[str, Any]]:
-        """Everything below, by name, with what the store tells of it; empty where there is nothing."""
+        """Return all files below the URL, by name, with the facts that the store reports; empty if there are none."""
         with self._errors("", "listed"):
             self._fs.invalidate_cache()
             try:
@@ -85,7 +88,7 @@ class Store:
         return {path[skip:]: info for path, info in sorted(found.items()) if len(path) > skip}
 
     def folder(self, name: str = "") -> tuple[list[str], list[str]]:
-        """Names of the folders and of the files in folder ``name``. Raises JobError where there is none."""
+        """Return the names of the folders and of the files in folder ``name``. Raises JobError if it does not exist."""
         with self._errors(name, "listed"):
             try:
                 found = self._fs.ls(self._path(name), detail=True)
@@ -99,7 +102,7 @@ class Store:
         return sorted(names[0]), sorted(names[1])
 
     def info(self, name: str = "") -> dict[str, Any] | None:
-        """The store's facts about a file or folder; None where there is none."""
+        """Return the store's facts about a file or folder; None if it does not exist."""
         with self._errors(name, "found"):
             self._fs.invalidate_cache()
             try:
@@ -108,14 +111,14 @@ class Store:
                 return None
 
     def age(self, name: str, now: float) -> float | None:
-        """Seconds since a file was written, where the store tells."""
+        """Return the seconds since a file was written; None if the store does not report it."""
         try:
             return now - float(self._fs.modified(self._path(name)).timestamp())
         except (NotImplementedError, FileNotFoundError, AttributeError):
             return None
 
     def matching(self) -> list[str]:
-        """URLs of the files that the pattern in this URL matches."""
+        """Return the URLs of the files that match the pattern in this URL."""
         with self._errors("", "listed"):
             self._fs.invalidate_cache()
             found = self._fs.glob(self._root)
@@ -123,17 +126,17 @@ class Store:
         return [f"{scheme}://{str(p).lstrip('/')}" for p in sorted(found)]
 
     def read(self, name: str = "") -> bytes:
-        """A whole file. Raises FileNotFoundError where there is none."""
+        """Return the content of a file. Raises FileNotFoundError."""
         with self._errors(name, "read"):
             return bytes(self._fs.cat_file(self._path(name)))
 
     def get(self, name: str, path: str) -> None:
-        """Copy a file to the local ``path``. Raises FileNotFoundError where there is none."""
+        """Copy a file to the local ``path``. Raises FileNotFoundError."""
         with self._errors(name, "read"):
             self._fs.get_file(self._path(name), path)
 
     def put(self, path: str, name: str) -> None:
-        """Copy the local file ``path`` into the store: as a whole or not at all."""
+        """Copy the local file ``path`` to the store, completely or not at all."""
         final = self._path(name)
         folder, _, base = final.rpartition("/")
         with self._errors(name, "written"):
@@ -149,7 +152,7 @@ class Store:
                 raise JobError(f"{self.url}/{name} has {size} bytes, {sent} were sent")
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         with self._errors(name, "removed"):
             try:
                 self._fs.rm_file(self._path(name))
@@ -158,6 +161,6 @@ class Store:
 
 
 def split(url: str) -> tuple[Store, str]:
-    """The store of a file's folder, and the file's name."""
+    """Return the store of a file's folder, and the file's name."""
     folder, _, name = url.rstrip("/").rpartition("/")
     return Store(folder), name
