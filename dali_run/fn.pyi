@@ -59,7 +59,7 @@ def batch_permutation(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Random places in the batch, one for each sample: each place once, in random order."""
+    """Draw random indices into the batch, one per sample: each index once, in random order."""
     ...
 
 def bb_flip(
@@ -244,7 +244,7 @@ def cast(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Convert to another type."""
+    """Convert values to another data type."""
     ...
 
 def cast_like(
@@ -257,7 +257,7 @@ def cast_like(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Convert the first input to the type of the second, by the rules of cast."""
+    """Convert the first input to the data type of the second, by the rules of cast."""
     ...
 
 def cat(
@@ -271,7 +271,7 @@ def cat(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Join samples along an axis that they have; all other extents must agree (exact)."""
+    """Join samples along an existing axis; all other lengths must agree (exact)."""
     ...
 
 def clahe(
@@ -350,7 +350,7 @@ def coin_flip(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """1 with the given probability, else 0."""
+    """Draw 1 with the given probability, else 0."""
     ...
 
 def color_space_conversion(
@@ -399,7 +399,7 @@ def constant(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """The same tensor for every sample."""
+    """Create the same tensor for every sample."""
     ...
 
 def content_hash(
@@ -446,7 +446,7 @@ def coord_flip(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Mirror points at a center: 2 center - x, in float32. The last dimension is that of coordinates."""
+    """Mirror points at a centre: 2 center - x, in float32. The last dimension is that of coordinates."""
     ...
 
 def coord_transform(
@@ -462,7 +462,7 @@ def coord_transform(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Points or vectors times a matrix, plus a vector: M x + T. The last dimension is that of coordinates."""
+    """Multiply points or vectors by a matrix and add a vector: M x + T. The last dimension is that of coordinates."""
     ...
 
 def copy(
@@ -474,7 +474,7 @@ def copy(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Copy the samples, packed. Batches never change once made, so that this is rarely of use."""
+    """Copy the samples, packed. Batches never change after their creation, so that this is rarely useful."""
     ...
 
 def crop(
@@ -686,7 +686,7 @@ def expand_dims(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Insert dimensions of extent 1 at the places that they have in the output. Nothing is copied."""
+    """Insert dimensions of length 1 at the given indices of the output. Nothing is copied."""
     ...
 
 def expr(
@@ -826,7 +826,7 @@ def full(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """The input repeated to ``shape``, by NumPy's broadcasting rules."""
+    """Repeat the input to ``shape``, by NumPy's broadcasting rules."""
     ...
 
 def full_like(
@@ -839,7 +839,7 @@ def full_like(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """The second input repeated to the shape and layout of the first, and as its type, by the rules of cast."""
+    """Repeat the second input to the shape and layout of the first, and convert it to its data type, by the rules of cast."""
     ...
 
 def gaussian_blur(
@@ -868,7 +868,7 @@ def get_property(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Where a sample came from (``source_info``) or its ``layout``, as bytes."""
+    """Return where a sample came from (``source_info``) or its ``layout``, as bytes."""
     ...
 
 def grid_mask(
@@ -1372,7 +1372,7 @@ def normal_distribution(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+    """Draw normally distributed numbers, by the Box-Muller transform of two uniform numbers."""
     ...
 
 def normalize(
@@ -1407,7 +1407,7 @@ def number_from_text(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Read whole numbers that are written in decimal (``cls`` of webdataset: ``7``, ``-12``, with blanks around it)."""
+    """Parse integers in decimal text (``cls`` of webdataset: ``7``, ``-12``, also with blanks around them)."""
     ...
 
 def numpy_reader(
@@ -1470,7 +1470,7 @@ def one_hot(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Put an axis of ``num_classes`` into the shape, on_value where its index is the input's value, else off_value."""
+    """Insert an axis of length ``num_classes``: values are on_value at the index that the input contains, else off_value."""
     ...
 
 def ones(
@@ -1483,7 +1483,7 @@ def ones(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Ones of a shape and type."""
+    """Create ones of a shape and type."""
     ...
 
 def ones_like(
@@ -1496,7 +1496,7 @@ def ones_like(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Ones of the shape, type and layout of the input."""
+    """Create ones with the shape, type and layout of the input."""
     ...
 
 def optical_flow(
@@ -1532,7 +1532,7 @@ def pad(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Fill samples up at their ends, to ``shape`` and then to a multiple of ``align``; never cut them."""
+    """Extend samples at their ends, to ``shape`` and then to a multiple of ``align``; samples are never cut."""
     ...
 
 def paste(
@@ -1591,7 +1591,7 @@ def permute_batch(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Sample i of the output has the data of sample indices[i] of the iteration. Nothing is copied."""
+    """Reorder samples: sample i of the output has the data of sample indices[i] of the batch. Nothing is copied."""
     ...
 
 def power_spectrum(
@@ -1711,7 +1711,7 @@ def reinterpret(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Treat the bytes as if they were of another type, shape or layout."""
+    """Interpret the bytes as another type, shape or layout."""
     ...
 
 def remap(
@@ -1727,7 +1727,7 @@ def remap(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+    """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
     ...
 
 def reshape(
@@ -1743,7 +1743,7 @@ def reshape(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Treat the elements as if they had another shape or layout. Nothing is copied."""
+    """Change the shape or layout without moving elements. Nothing is copied."""
     ...
 
 def resize(
@@ -1857,7 +1857,7 @@ def rotate(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Rotate images counter-clockwise around their centre, volumes around an axis; the canvas grows to hold them."""
+    """Rotate images counter-clockwise around their centre, or volumes around an axis; the canvas grows to contain them."""
     ...
 
 def saturation(
@@ -1933,7 +1933,7 @@ def shapes(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """The shape of each sample as a 1-D tensor."""
+    """Return the shape of each sample as a 1-D tensor."""
     ...
 
 def slice(
@@ -1960,7 +1960,7 @@ def slice(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Cut out a part of each sample."""
+    """Cut out a window of each sample."""
     ...
 
 def spectrogram(
@@ -1996,7 +1996,7 @@ def sphere(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Take each pixel from its distance to the centre squared, counted in half the longer side (cut off to pixels)."""
+    """Take each pixel from its squared distance to the centre, in units of half the longer side (truncated to pixels)."""
     ...
 
 def split_samples(
@@ -2026,7 +2026,7 @@ def squeeze(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
+    """Remove dimensions of length 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
     ...
 
 def ssd_random_crop(
@@ -2214,7 +2214,7 @@ def transform_translation(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """The affine map that moves points by ``offset``."""
+    """Make the affine map that moves points by ``offset``."""
     ...
 
 def transpose(
@@ -2244,7 +2244,7 @@ def uniform(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Uniform in [min, max), or one of ``values``."""
+    """Draw uniformly distributed numbers in [min, max), or elements of ``values``."""
     ...
 
 def video_cuts(
@@ -2443,7 +2443,7 @@ def zeros(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Zeros of a shape and type."""
+    """Create zeros of a shape and type."""
     ...
 
 def zeros_like(
@@ -2456,7 +2456,7 @@ def zeros_like(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Zeros of the shape, type and layout of the input."""
+    """Create zeros with the shape, type and layout of the input."""
     ...
 
 class auto_aug:
@@ -3000,7 +3000,7 @@ class experimental:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+        """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
         ...
 
     @staticmethod
@@ -3686,7 +3686,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """1 with the given probability, else 0."""
+        """Draw 1 with the given probability, else 0."""
         ...
 
     @staticmethod
@@ -3702,7 +3702,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The same tensor for every sample."""
+        """Create the same tensor for every sample."""
         ...
 
     @staticmethod
@@ -3871,7 +3871,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+        """Draw normally distributed numbers, by the Box-Muller transform of two uniform numbers."""
         ...
 
     @staticmethod
@@ -3966,7 +3966,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The shape of each sample as a 1-D tensor."""
+        """Return the shape of each sample as a 1-D tensor."""
         ...
 
     @staticmethod
@@ -3996,7 +3996,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The affine map that moves points by ``offset``."""
+        """Make the affine map that moves points by ``offset``."""
         ...
 
     @staticmethod
@@ -4012,7 +4012,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Uniform in [min, max), or one of ``values``."""
+        """Draw uniformly distributed numbers in [min, max), or elements of ``values``."""
         ...
 
     @staticmethod
@@ -4233,7 +4233,7 @@ class random:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
+        """Draw beta-distributed numbers in [0, 1]. They differ from DALI's, also with ``rng: dali``."""
         ...
 
     @staticmethod
@@ -4249,7 +4249,7 @@ class random:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Elements of the input, drawn with replacement; for a scalar n, of 0 ... n - 1."""
+        """Draw elements of the input with replacement; for a scalar n, of 0 ... n - 1."""
         ...
 
     @staticmethod
@@ -4264,7 +4264,7 @@ class random:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """1 with the given probability, else 0."""
+        """Draw 1 with the given probability, else 0."""
         ...
 
     @staticmethod
@@ -4280,7 +4280,7 @@ class random:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+        """Draw normally distributed numbers, by the Box-Muller transform of two uniform numbers."""
         ...
 
     @staticmethod
@@ -4296,7 +4296,7 @@ class random:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Uniform in [min, max), or one of ``values``."""
+        """Draw uniformly distributed numbers in [min, max), or elements of ``values``."""
         ...
 
 class readers:
@@ -5450,7 +5450,7 @@ class transforms:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The affine map that applies the inputs' maps one after the other, the first one first."""
+        """Combine the inputs' affine maps: apply one after the other, the first input first."""
         ...
 
     @staticmethod
@@ -5467,7 +5467,7 @@ class transforms:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
+        """Make the affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
         ...
 
     @staticmethod
@@ -5482,7 +5482,7 @@ class transforms:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The affine map that rotates points by ``angle``, in the plane, or around ``axis`` in space."""
+        """Make the affine map that rotates points by ``angle``, in the plane, or in space around ``axis``."""
         ...
 
     @staticmethod
@@ -5497,7 +5497,7 @@ class transforms:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The affine map that scales points, around ``center`` or the origin."""
+        """Make the affine map that scales points, around ``center`` or the origin."""
         ...
 
     @staticmethod
@@ -5512,7 +5512,7 @@ class transforms:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The affine map that moves points along an axis by their place on the others."""
+        """Make the affine map that shears: it moves points along one axis in proportion to their coordinates on the others."""
         ...
 
     @staticmethod
@@ -5525,5 +5525,5 @@ class transforms:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The affine map that moves points by ``offset``."""
+        """Make the affine map that moves points by ``offset``."""
         ...

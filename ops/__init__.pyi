@@ -104,7 +104,7 @@ class BBoxRotate:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class BatchPermutation:
-    """Random places in the batch, one for each sample: each place once, in random order."""
+    """Draw random indices into the batch, one per sample: each index once, in random order."""
 
     def __init__(
         self,
@@ -319,7 +319,7 @@ class CaffeReader:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
 class Cast:
-    """Convert to another type."""
+    """Convert values to another data type."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class Cast:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class CastLike:
-    """Convert the first input to the type of the second, by the rules of cast."""
+    """Convert the first input to the data type of the second, by the rules of cast."""
 
     def __init__(
         self,
@@ -348,7 +348,7 @@ class CastLike:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Cat:
-    """Join samples along an axis that they have; all other extents must agree (exact)."""
+    """Join samples along an existing axis; all other lengths must agree (exact)."""
 
     def __init__(
         self,
@@ -383,7 +383,7 @@ class Clahe:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class CoinFlip:
-    """1 with the given probability, else 0."""
+    """Draw 1 with the given probability, else 0."""
 
     def __init__(
         self,
@@ -438,7 +438,7 @@ class ColorTwist:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Constant:
-    """The same tensor for every sample."""
+    """Create the same tensor for every sample."""
 
     def __init__(
         self,
@@ -489,7 +489,7 @@ class Contrast:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class CoordFlip:
-    """Mirror points at a center: 2 center - x, in float32. The last dimension is that of coordinates."""
+    """Mirror points at a centre: 2 center - x, in float32. The last dimension is that of coordinates."""
 
     def __init__(
         self,
@@ -510,7 +510,7 @@ class CoordFlip:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class CoordTransform:
-    """Points or vectors times a matrix, plus a vector: M x + T. The last dimension is that of coordinates."""
+    """Multiply points or vectors by a matrix and add a vector: M x + T. The last dimension is that of coordinates."""
 
     def __init__(
         self,
@@ -528,7 +528,7 @@ class CoordTransform:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Copy:
-    """Copy the samples, packed. Batches never change once made, so that this is rarely of use."""
+    """Copy the samples, packed. Batches never change after their creation, so that this is rarely useful."""
 
     def __init__(
         self,
@@ -769,7 +769,7 @@ class Erode:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ExpandDims:
-    """Insert dimensions of extent 1 at the places that they have in the output. Nothing is copied."""
+    """Insert dimensions of length 1 at the given indices of the output. Nothing is copied."""
 
     def __init__(
         self,
@@ -929,7 +929,7 @@ class Flip:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Full:
-    """The input repeated to ``shape``, by NumPy's broadcasting rules."""
+    """Repeat the input to ``shape``, by NumPy's broadcasting rules."""
 
     def __init__(
         self,
@@ -945,7 +945,7 @@ class Full:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class FullLike:
-    """The second input repeated to the shape and layout of the first, and as its type, by the rules of cast."""
+    """Repeat the second input to the shape and layout of the first, and convert it to its data type, by the rules of cast."""
 
     def __init__(
         self,
@@ -977,7 +977,7 @@ class GaussianBlur:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class GetProperty:
-    """Where a sample came from (``source_info``) or its ``layout``, as bytes."""
+    """Return where a sample came from (``source_info``) or its ``layout``, as bytes."""
 
     def __init__(
         self,
@@ -1525,7 +1525,7 @@ class NonsilentRegion:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
 class NormalDistribution:
-    """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+    """Draw normally distributed numbers, by the Box-Muller transform of two uniform numbers."""
 
     def __init__(
         self,
@@ -1567,7 +1567,7 @@ class Normalize:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class NumberFromText:
-    """Read whole numbers that are written in decimal (``cls`` of webdataset: ``7``, ``-12``, with blanks around it)."""
+    """Parse integers in decimal text (``cls`` of webdataset: ``7``, ``-12``, also with blanks around them)."""
 
     def __init__(
         self,
@@ -1630,7 +1630,7 @@ class NumpyReader:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class OneHot:
-    """Put an axis of ``num_classes`` into the shape, on_value where its index is the input's value, else off_value."""
+    """Insert an axis of length ``num_classes``: values are on_value at the index that the input contains, else off_value."""
 
     def __init__(
         self,
@@ -1650,7 +1650,7 @@ class OneHot:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Ones:
-    """Ones of a shape and type."""
+    """Create ones of a shape and type."""
 
     def __init__(
         self,
@@ -1667,7 +1667,7 @@ class Ones:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class OnesLike:
-    """Ones of the shape, type and layout of the input."""
+    """Create ones with the shape, type and layout of the input."""
 
     def __init__(
         self,
@@ -1703,7 +1703,7 @@ class OpticalFlow:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Pad:
-    """Fill samples up at their ends, to ``shape`` and then to a multiple of ``align``; never cut them."""
+    """Extend samples at their ends, to ``shape`` and then to a multiple of ``align``; samples are never cut."""
 
     def __init__(
         self,
@@ -1774,7 +1774,7 @@ class PerFrame:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class PermuteBatch:
-    """Sample i of the output has the data of sample indices[i] of the iteration. Nothing is copied."""
+    """Reorder samples: sample i of the output has the data of sample indices[i] of the batch. Nothing is copied."""
 
     def __init__(
         self,
@@ -1926,7 +1926,7 @@ class RandomResizedCrop:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Reinterpret:
-    """Treat the bytes as if they were of another type, shape or layout."""
+    """Interpret the bytes as another type, shape or layout."""
 
     def __init__(
         self,
@@ -1945,7 +1945,7 @@ class Reinterpret:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Remap:
-    """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+    """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
 
     def __init__(
         self,
@@ -1961,7 +1961,7 @@ class Remap:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Reshape:
-    """Treat the elements as if they had another shape or layout. Nothing is copied."""
+    """Change the shape or layout without moving elements. Nothing is copied."""
 
     def __init__(
         self,
@@ -2060,7 +2060,7 @@ class ResizeCropMirror:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Rotate:
-    """Rotate images counter-clockwise around their centre, volumes around an axis; the canvas grows to hold them."""
+    """Rotate images counter-clockwise around their centre, or volumes around an axis; the canvas grows to contain them."""
 
     def __init__(
         self,
@@ -2167,7 +2167,7 @@ class SequenceRearrange:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Shapes:
-    """The shape of each sample as a 1-D tensor."""
+    """Return the shape of each sample as a 1-D tensor."""
 
     def __init__(
         self,
@@ -2183,7 +2183,7 @@ class Shapes:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Slice:
-    """Cut out a part of each sample."""
+    """Cut out a window of each sample."""
 
     def __init__(
         self,
@@ -2235,7 +2235,7 @@ class Spectrogram:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Sphere:
-    """Take each pixel from its distance to the centre squared, counted in half the longer side (cut off to pixels)."""
+    """Take each pixel from its squared distance to the centre, in units of half the longer side (truncated to pixels)."""
 
     def __init__(
         self,
@@ -2270,7 +2270,7 @@ class SplitSamples:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class Squeeze:
-    """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
+    """Remove dimensions of length 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
 
     def __init__(
         self,
@@ -2463,7 +2463,7 @@ class Torchvision:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class TransformTranslation:
-    """The affine map that moves points by ``offset``."""
+    """Make the affine map that moves points by ``offset``."""
 
     def __init__(
         self,
@@ -2496,7 +2496,7 @@ class Transpose:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Uniform:
-    """Uniform in [min, max), or one of ``values``."""
+    """Draw uniformly distributed numbers in [min, max), or elements of ``values``."""
 
     def __init__(
         self,
@@ -2714,7 +2714,7 @@ class Water:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Zeros:
-    """Zeros of a shape and type."""
+    """Create zeros of a shape and type."""
 
     def __init__(
         self,
@@ -2731,7 +2731,7 @@ class Zeros:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ZerosLike:
-    """Zeros of the shape, type and layout of the input."""
+    """Create zeros with the shape, type and layout of the input."""
 
     def __init__(
         self,
@@ -3297,7 +3297,7 @@ class _experimental:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Remap:
-        """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+        """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
 
         def __init__(
             self,
@@ -4013,7 +4013,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
     class CoinFlip:
-        """1 with the given probability, else 0."""
+        """Draw 1 with the given probability, else 0."""
 
         def __init__(
             self,
@@ -4030,7 +4030,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Constant:
-        """The same tensor for every sample."""
+        """Create the same tensor for every sample."""
 
         def __init__(
             self,
@@ -4209,7 +4209,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
     class NormalDistribution:
-        """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+        """Draw normally distributed numbers, by the Box-Muller transform of two uniform numbers."""
 
         def __init__(
             self,
@@ -4326,7 +4326,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Shapes:
-        """The shape of each sample as a 1-D tensor."""
+        """Return the shape of each sample as a 1-D tensor."""
 
         def __init__(
             self,
@@ -4342,7 +4342,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class TransformTranslation:
-        """The affine map that moves points by ``offset``."""
+        """Make the affine map that moves points by ``offset``."""
 
         def __init__(
             self,
@@ -4358,7 +4358,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Uniform:
-        """Uniform in [min, max), or one of ``values``."""
+        """Draw uniformly distributed numbers in [min, max), or elements of ``values``."""
 
         def __init__(
             self,
@@ -4597,7 +4597,7 @@ noise = _noise
 class _random:
 
     class Beta:
-        """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
+        """Draw beta-distributed numbers in [0, 1]. They differ from DALI's, also with ``rng: dali``."""
 
         def __init__(
             self,
@@ -4615,7 +4615,7 @@ class _random:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Choice:
-        """Elements of the input, drawn with replacement; for a scalar n, of 0 ... n - 1."""
+        """Draw elements of the input with replacement; for a scalar n, of 0 ... n - 1."""
 
         def __init__(
             self,
@@ -4631,7 +4631,7 @@ class _random:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class CoinFlip:
-        """1 with the given probability, else 0."""
+        """Draw 1 with the given probability, else 0."""
 
         def __init__(
             self,
@@ -4648,7 +4648,7 @@ class _random:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Normal:
-        """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+        """Draw normally distributed numbers, by the Box-Muller transform of two uniform numbers."""
 
         def __init__(
             self,
@@ -4666,7 +4666,7 @@ class _random:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Uniform:
-        """Uniform in [min, max), or one of ``values``."""
+        """Draw uniformly distributed numbers in [min, max), or elements of ``values``."""
 
         def __init__(
             self,
@@ -5601,7 +5601,7 @@ segmentation = _segmentation
 class _transforms:
 
     class Combine:
-        """The affine map that applies the inputs' maps one after the other, the first one first."""
+        """Combine the inputs' affine maps: apply one after the other, the first input first."""
 
         def __init__(
             self,
@@ -5616,7 +5616,7 @@ class _transforms:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Crop:
-        """The affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
+        """Make the affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
 
         def __init__(
             self,
@@ -5636,7 +5636,7 @@ class _transforms:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Rotation:
-        """The affine map that rotates points by ``angle``, in the plane, or around ``axis`` in space."""
+        """Make the affine map that rotates points by ``angle``, in the plane, or in space around ``axis``."""
 
         def __init__(
             self,
@@ -5654,7 +5654,7 @@ class _transforms:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Scale:
-        """The affine map that scales points, around ``center`` or the origin."""
+        """Make the affine map that scales points, around ``center`` or the origin."""
 
         def __init__(
             self,
@@ -5672,7 +5672,7 @@ class _transforms:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Shear:
-        """The affine map that moves points along an axis by their place on the others."""
+        """Make the affine map that shears: it moves points along one axis in proportion to their coordinates on the others."""
 
         def __init__(
             self,
@@ -5690,7 +5690,7 @@ class _transforms:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Translation:
-        """The affine map that moves points by ``offset``."""
+        """Make the affine map that moves points by ``offset``."""
 
         def __init__(
             self,

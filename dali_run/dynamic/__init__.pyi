@@ -92,7 +92,7 @@ def batch_permutation(
     device: Device | str | None = ...,
     rng: _RNG | None = ...,
 ) -> Any:
-    """Random places in the batch, one for each sample: each place once, in random order."""
+    """Draw random indices into the batch, one per sample: each index once, in random order."""
     ...
 
 @overload
@@ -217,7 +217,7 @@ def cast(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Convert to another type."""
+    """Convert values to another data type."""
     ...
 
 @overload
@@ -231,7 +231,7 @@ def cast_like(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> Any:
-    """Convert the first input to the type of the second, by the rules of cast."""
+    """Convert the first input to the data type of the second, by the rules of cast."""
     ...
 
 @overload
@@ -244,7 +244,7 @@ def cat(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Join samples along an axis that they have; all other extents must agree (exact)."""
+    """Join samples along an existing axis; all other lengths must agree (exact)."""
     ...
 
 @overload
@@ -354,7 +354,7 @@ def coord_flip(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Mirror points at a center: 2 center - x, in float32. The last dimension is that of coordinates."""
+    """Mirror points at a centre: 2 center - x, in float32. The last dimension is that of coordinates."""
     ...
 
 @overload
@@ -372,7 +372,7 @@ def coord_transform(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Points or vectors times a matrix, plus a vector: M x + T. The last dimension is that of coordinates."""
+    """Multiply points or vectors by a matrix and add a vector: M x + T. The last dimension is that of coordinates."""
     ...
 
 @overload
@@ -386,7 +386,7 @@ def copy(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Copy the samples, packed. Batches never change once made, so that this is rarely of use."""
+    """Copy the samples, packed. Batches never change after their creation, so that this is rarely useful."""
     ...
 
 @overload
@@ -580,7 +580,7 @@ def expand_dims(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Insert dimensions of extent 1 at the places that they have in the output. Nothing is copied."""
+    """Insert dimensions of length 1 at the given indices of the output. Nothing is copied."""
     ...
 
 @overload
@@ -672,7 +672,7 @@ def full(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """The input repeated to ``shape``, by NumPy's broadcasting rules."""
+    """Repeat the input to ``shape``, by NumPy's broadcasting rules."""
     ...
 
 @overload
@@ -686,7 +686,7 @@ def full_like(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> Any:
-    """The second input repeated to the shape and layout of the first, and as its type, by the rules of cast."""
+    """Repeat the second input to the shape and layout of the first, and convert it to its data type, by the rules of cast."""
     ...
 
 @overload
@@ -716,7 +716,7 @@ def get_property(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Where a sample came from (``source_info``) or its ``layout``, as bytes."""
+    """Return where a sample came from (``source_info``) or its ``layout``, as bytes."""
     ...
 
 @overload
@@ -1011,7 +1011,7 @@ def number_from_text(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Read whole numbers that are written in decimal (``cls`` of webdataset: ``7``, ``-12``, with blanks around it)."""
+    """Parse integers in decimal text (``cls`` of webdataset: ``7``, ``-12``, also with blanks around them)."""
     ...
 
 @overload
@@ -1031,7 +1031,7 @@ def one_hot(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Put an axis of ``num_classes`` into the shape, on_value where its index is the input's value, else off_value."""
+    """Insert an axis of length ``num_classes``: values are on_value at the index that the input contains, else off_value."""
     ...
 
 @overload
@@ -1045,7 +1045,7 @@ def ones(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> Any:
-    """Ones of a shape and type."""
+    """Create ones of a shape and type."""
     ...
 
 @overload
@@ -1057,7 +1057,7 @@ def ones_like(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Ones of the shape, type and layout of the input."""
+    """Create ones with the shape, type and layout of the input."""
     ...
 
 @overload
@@ -1097,7 +1097,7 @@ def pad(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Fill samples up at their ends, to ``shape`` and then to a multiple of ``align``; never cut them."""
+    """Extend samples at their ends, to ``shape`` and then to a multiple of ``align``; samples are never cut."""
     ...
 
 @overload
@@ -1164,7 +1164,7 @@ def permute_batch(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Sample i of the output has the data of sample indices[i] of the iteration. Nothing is copied."""
+    """Reorder samples: sample i of the output has the data of sample indices[i] of the batch. Nothing is copied."""
     ...
 
 @overload
@@ -1294,7 +1294,7 @@ def reinterpret(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Treat the bytes as if they were of another type, shape or layout."""
+    """Interpret the bytes as another type, shape or layout."""
     ...
 
 @overload
@@ -1312,7 +1312,7 @@ def reshape(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Treat the elements as if they had another shape or layout. Nothing is copied."""
+    """Change the shape or layout without moving elements. Nothing is copied."""
     ...
 
 @overload
@@ -1430,7 +1430,7 @@ def rotate(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Rotate images counter-clockwise around their centre, volumes around an axis; the canvas grows to hold them."""
+    """Rotate images counter-clockwise around their centre, or volumes around an axis; the canvas grows to contain them."""
     ...
 
 @overload
@@ -1492,7 +1492,7 @@ def slice(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Cut out a part of each sample."""
+    """Cut out a window of each sample."""
     ...
 
 @overload
@@ -1532,7 +1532,7 @@ def sphere(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Take each pixel from its distance to the centre squared, counted in half the longer side (cut off to pixels)."""
+    """Take each pixel from its squared distance to the centre, in units of half the longer side (truncated to pixels)."""
     ...
 
 @overload
@@ -1566,7 +1566,7 @@ def squeeze(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
+    """Remove dimensions of length 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
     ...
 
 @overload
@@ -1792,7 +1792,7 @@ def zeros(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> Any:
-    """Zeros of a shape and type."""
+    """Create zeros of a shape and type."""
     ...
 
 @overload
@@ -1804,7 +1804,7 @@ def zeros_like(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Zeros of the shape, type and layout of the input."""
+    """Create zeros with the shape, type and layout of the input."""
     ...
 
 @overload
@@ -2413,7 +2413,7 @@ class experimental:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+        """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
         ...
 
     @overload
@@ -2888,7 +2888,7 @@ class random:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> Any:
-        """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
+        """Draw beta-distributed numbers in [0, 1]. They differ from DALI's, also with ``rng: dali``."""
         ...
 
     @overload
@@ -2903,7 +2903,7 @@ class random:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> _V:
-        """Elements of the input, drawn with replacement; for a scalar n, of 0 ... n - 1."""
+        """Draw elements of the input with replacement; for a scalar n, of 0 ... n - 1."""
         ...
 
     @overload
@@ -2920,7 +2920,7 @@ class random:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> Any:
-        """1 with the given probability, else 0."""
+        """Draw 1 with the given probability, else 0."""
         ...
 
     @staticmethod
@@ -2934,7 +2934,7 @@ class random:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> Any:
-        """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+        """Draw normally distributed numbers, by the Box-Muller transform of two uniform numbers."""
         ...
 
     @staticmethod
@@ -2948,7 +2948,7 @@ class random:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> Any:
-        """Uniform in [min, max), or one of ``values``."""
+        """Draw uniformly distributed numbers in [min, max), or elements of ``values``."""
         ...
 
 class readers:
@@ -3845,7 +3845,7 @@ class transforms:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """The affine map that applies the inputs' maps one after the other, the first one first."""
+        """Combine the inputs' affine maps: apply one after the other, the first input first."""
         ...
 
     @staticmethod
@@ -3860,7 +3860,7 @@ class transforms:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """The affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
+        """Make the affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
         ...
 
     @staticmethod
@@ -3873,7 +3873,7 @@ class transforms:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """The affine map that rotates points by ``angle``, in the plane, or around ``axis`` in space."""
+        """Make the affine map that rotates points by ``angle``, in the plane, or in space around ``axis``."""
         ...
 
     @staticmethod
@@ -3886,7 +3886,7 @@ class transforms:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """The affine map that scales points, around ``center`` or the origin."""
+        """Make the affine map that scales points, around ``center`` or the origin."""
         ...
 
     @staticmethod
@@ -3899,7 +3899,7 @@ class transforms:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """The affine map that moves points along an axis by their place on the others."""
+        """Make the affine map that shears: it moves points along one axis in proportion to their coordinates on the others."""
         ...
 
     @staticmethod
@@ -3910,7 +3910,7 @@ class transforms:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """The affine map that moves points by ``offset``."""
+        """Make the affine map that moves points by ``offset``."""
         ...
 
 bool = _bool

@@ -1,4 +1,4 @@
-"""cast, cast_like: the same values as another type."""
+"""Operators cast and cast_like: convert values to another data type."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..types import DALIDataType, to_numpy
 
 _THREADS = 256
 _PER_BLOCK = 16 * _THREADS
-"""Values that a block converts, as in cuda/cast.cu."""
+"""Values per block of threads, as in cuda/cast.cu."""
 
 
 def cast(ctx: Context, data: Batch, dtype: np.dtype[Any]) -> Batch:
-    """``data`` as ``dtype``; itself where it is so already."""
+    """Return ``data`` as ``dtype``; the same batch if it already has that type."""
     if data.dtype == dtype:
         return data
     if ctx.stage == "cpu" and data.is_packed and _is_plain(data.dtype, dtype):
@@ -43,7 +43,8 @@ def cast(ctx: Context, data: Batch, dtype: np.dtype[Any]) -> Batch:
 
 
 def copied(ctx: Context, source: Any, target: Any, start: int = 0) -> None:
-    """Launch: fill ``target`` from ``source``, from element ``start`` on, as its type. Both are flat device arrays."""
+    """Launch a kernel that fills ``target`` from ``source``, from element ``start`` on, converted to its type. Both are
+    flat device arrays."""
     types = f"{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[target.dtype]}"
     ctx.device.launch(
         "cast.cu", f"cast<{types}>", -(-target.size // _PER_BLOCK), _THREADS, source, np.int64(start),
@@ -52,32 +53,32 @@ def copied(ctx: Context, source: Any, target: Any, start: int = 0) -> None:
 
 
 def _is_plain(before: np.dtype[Any], after: np.dtype[Any]) -> bool:
-    """NumPy converts like that, and no loop of ours does."""
+    """Whether NumPy's conversion has the required results, and no compiled loop is faster."""
     if after == np.float32 or after == np.float16:
         return before not in (np.uint8, np.float32)
     return after == np.float64 or (after.kind in "iu" and np.can_cast(before, after, "safe"))
 
 
 def _is_rounded(before: np.dtype[Any], after: np.dtype[Any]) -> bool:
-    """A loop converts like that, which copies do not fuse."""
+    """Whether a compiled loop converts directly, without a copy plan."""
     return before in (np.float32, np.float64) and after.kind in "iu" and after not in (np.uint8, np.int8, np.uint64)
 
 
 class Cast(Operator, name="cast"):
-    """Convert to another type.
+    """Convert values to another data type.
 
-    Integers saturate; floats are rounded half away from zero first, NaN becomes 0. bool is true where the rounded
-    value is not 0, so 0.3 is false. float16 is rounded to nearest, ties to even (DALI's CPU backend: ties away).
+    Integers saturate; floats are first rounded half away from zero, and NaN becomes 0. bool is true if the rounded
+    value is not 0, so that 0.3 is false. float16 is rounded to nearest, ties to even (DALI's CPU backend: ties away).
     """
 
     replayable = True
     example = "{op: cast, in: labels, dtype: INT64, out: labels}"
 
-    dtype: Annotated[DALIDataType, Arg("type of the output")]
+    dtype: Annotated[DALIDataType, Arg("data type of the output")]
 
     def check(self) -> None:
         if self.dtype in (DALIDataType.NO_TYPE, DALIDataType.STRING):
-            raise SpecError(f"nothing can be cast to {self.dtype.name}")
+            raise SpecError(f"cannot cast to {self.dtype.name}")
 
     def infer(self, *specs: Spec) -> Spec:
         return replace(specs[0], dtype=self.dtype)
@@ -89,7 +90,7 @@ class Cast(Operator, name="cast"):
 
 
 class CastLike(Operator, name="cast_like"):
-    """Convert the first input to the type of the second, by the rules of cast."""
+    """Convert the first input to the data type of the second, by the rules of cast."""
 
     replayable = True
     inputs = (2, 2)

@@ -1,4 +1,5 @@
-"""full, zeros, ones and their _like, constant: samples filled with a value. All samples share memory where they can."""
+"""Operators full, zeros, ones, their _like forms, and constant: samples filled with a value. Samples share memory if
+possible."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .cast import cast
 
 
 def shared(ctx: Context, values: npt.NDArray[Any], shapes: I64, layout: str) -> Batch:
-    """Every sample of the call starts at the first of the flat ``values``."""
+    """Return a batch in which every sample starts at the first of the flat ``values``."""
     n = len(shapes)
     if layout and len(layout) != shapes.shape[1]:
         raise SampleError("bad_argument", f"layout {layout!r} does not name {shapes.shape[1]} dimensions")
@@ -30,7 +31,7 @@ def shared(ctx: Context, values: npt.NDArray[Any], shapes: I64, layout: str) -> 
 
 
 def shape_argument(ctx: Context, given: bool) -> I64:
-    """Argument ``shape`` [N, D]; scalars where it is not given. Negative extents are rejected."""
+    """Return argument ``shape`` [N, D]; scalars if it is not set. Samples with negative lengths are rejected."""
     if "shape" not in ctx.args:
         constant = ctx.op.shape if given else ()  # type: ignore[attr-defined]
         if all(0 <= d <= LARGEST for d in constant) and math.prod(constant) <= LARGEST:
@@ -44,7 +45,7 @@ def shape_argument(ctx: Context, given: bool) -> I64:
 
 @lru_cache(64)
 def _repeated(n: int, shape: tuple[int, ...]) -> I64:
-    """A shape for each of ``n`` samples. Not to be changed."""
+    """Return one shape for each of ``n`` samples. Do not modify the array."""
     shapes = np.empty((n, len(shape)), np.int64)
     shapes[:] = shape
     return shapes
@@ -54,8 +55,8 @@ class _Filled(Operator, abstract=True):
     inputs = (0, 0)
 
     shape: Annotated[tuple[int, ...] | None, Arg("shape of each sample; scalars by default", per_sample=True)] = None
-    dtype: Annotated[DALIDataType, Arg("type")] = DALIDataType.INT32
-    layout: Annotated[str | None, Arg("layout")] = None
+    dtype: Annotated[DALIDataType, Arg("data type of the output")] = DALIDataType.INT32
+    layout: Annotated[str | None, Arg("layout of the output")] = None
 
     def infer(self, *specs: Spec) -> Spec:
         shape = None if "shape" in self.per_sample else self.shape or ()
@@ -68,7 +69,7 @@ class _Filled(Operator, abstract=True):
 
 
 class Zeros(_Filled, name="zeros"):
-    """Zeros of a shape and type."""
+    """Create zeros of a shape and type."""
 
     example = "{op: zeros, shape: [4], dtype: FLOAT, out: nothing}"
 
@@ -79,7 +80,7 @@ class Zeros(_Filled, name="zeros"):
 
 
 class Ones(_Filled, name="ones"):
-    """Ones of a shape and type."""
+    """Create ones of a shape and type."""
 
     example = "{op: ones, shape: [4], dtype: FLOAT, out: weights}"
 
@@ -92,7 +93,7 @@ class Ones(_Filled, name="ones"):
 class _FilledLike(Operator, abstract=True):
     metadata_only = True
 
-    dtype: Annotated[DALIDataType | None, Arg("type; that of the input by default")] = None
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output; by default that of the input")] = None
 
     def infer(self, *specs: Spec) -> Spec:
         return specs[0] if self.dtype is None else replace(specs[0], dtype=self.dtype)
@@ -104,7 +105,7 @@ class _FilledLike(Operator, abstract=True):
 
 
 class ZerosLike(_FilledLike, name="zeros_like"):
-    """Zeros of the shape, type and layout of the input."""
+    """Create zeros with the shape, type and layout of the input."""
 
     example = "{op: zeros_like, in: images, out: empty}"
 
@@ -115,7 +116,7 @@ class ZerosLike(_FilledLike, name="zeros_like"):
 
 
 class OnesLike(_FilledLike, name="ones_like"):
-    """Ones of the shape, type and layout of the input."""
+    """Create ones with the shape, type and layout of the input."""
 
     example = "{op: ones_like, in: images, out: mask}"
 
@@ -126,7 +127,8 @@ class OnesLike(_FilledLike, name="ones_like"):
 
 
 def broadcast(ctx: Context, values: Batch, shapes: I64, layout: str) -> Batch:
-    """The samples of ``values`` repeated to ``shapes`` [N, D] by NumPy's rules; those that do not fit are rejected."""
+    """Repeat the samples of ``values`` to ``shapes`` [N, D] by NumPy's broadcasting rules; samples that do not fit are
+    rejected."""
     if ctx.stage == "cpu" and values.ndim <= shapes.shape[1] and len(values) and (values.sizes == 1).all():
         out = Batch.allocate(ctx.empty, affordable(ctx, shapes).astype(np.int32), values.dtype, layout, ctx.samples)
         numbers = values.data[values.offsets]
@@ -153,12 +155,12 @@ def broadcast(ctx: Context, values: Batch, shapes: I64, layout: str) -> Batch:
 
 
 class Full(Operator, name="full"):
-    """The input repeated to ``shape``, by NumPy's broadcasting rules."""
+    """Repeat the input to ``shape``, by NumPy's broadcasting rules."""
 
     example = "{op: full, in: value, shape: [2, 3], out: filled}"
 
     shape: Annotated[tuple[int, ...] | None, Arg("shape of each sample; scalars by default", per_sample=True)] = None
-    layout: Annotated[str | None, Arg("layout")] = None
+    layout: Annotated[str | None, Arg("layout of the output")] = None
 
     def infer(self, *specs: Spec) -> Spec:
         return Spec(None if "shape" in self.per_sample else self.shape or (), specs[0].dtype, self.layout or "")
@@ -170,7 +172,8 @@ class Full(Operator, name="full"):
 
 
 class FullLike(Operator, name="full_like"):
-    """The second input repeated to the shape and layout of the first, and as its type, by the rules of cast."""
+    """Repeat the second input to the shape and layout of the first, and convert it to its data type, by the rules of
+    cast."""
 
     inputs = (2, 2)
     example = "{op: full_like, in: [images, value], out: filled}"
@@ -185,16 +188,18 @@ class FullLike(Operator, name="full_like"):
 
 
 class Constant(Operator, name="constant"):
-    """The same tensor for every sample."""
+    """Create the same tensor for every sample."""
 
     inputs = (0, 0)
     example = "{op: constant, idata: [1, 2, 3], out: numbers}"
 
-    idata: Annotated[tuple[int, ...] | None, Arg("integers, row by row")] = None
-    fdata: Annotated[tuple[float, ...] | None, Arg("floats, row by row")] = None
-    shape: Annotated[tuple[int, ...] | None, Arg("shape; one value fills it; a vector by default")] = None
-    dtype: Annotated[DALIDataType | None, Arg("type; INT32 for idata, FLOAT for fdata by default")] = None
-    layout: Annotated[str, Arg("layout")] = ""
+    idata: Annotated[tuple[int, ...] | None, Arg("integers of the tensor, row by row")] = None
+    fdata: Annotated[tuple[float, ...] | None, Arg("floats of the tensor, row by row")] = None
+    shape: Annotated[
+        tuple[int, ...] | None, Arg("shape of the tensor, a vector by default; a single value fills it")
+    ] = None
+    dtype: Annotated[DALIDataType | None, Arg("data type; by default INT32 for idata, FLOAT for fdata")] = None
+    layout: Annotated[str, Arg("layout of the output")] = ""
 
     def check(self) -> None:
         if (self.idata is None) == (self.fdata is None):
@@ -225,7 +230,7 @@ class Constant(Operator, name="constant"):
 
     def cpu(self, ctx: Context) -> Batch:
         values = self._values
-        flat = np.array(values, order="C").reshape(-1)  # a copy: programs may write into what they are given
+        flat = np.array(values, order="C").reshape(-1)  # a copy: programs may modify arrays that they receive
         return shared(ctx, flat, _repeated(len(ctx.samples), values.shape), self.layout)
 
     gpu = cpu

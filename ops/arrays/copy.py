@@ -1,4 +1,4 @@
-"""copy: the same samples in memory of their own."""
+"""Operator copy: copy samples to new memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..copies.strided import run, whole
 
 
 class Copy(Operator, name="copy"):
-    """Copy the samples, packed. Batches never change once made, so that this is rarely of use."""
+    """Copy the samples, packed. Batches never change after their creation, so that this is rarely useful."""
 
     replayable = True
     example = "{op: copy, in: images, out: images}"

@@ -1,4 +1,4 @@
-"""cat, stack: the samples of several inputs joined along an old or a new axis."""
+"""Operators cat and stack: join the samples of several inputs along an existing or a new axis."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..types import DALIDataType
 
 
 class Cat(Operator, name="cat"):
-    """Join samples along an axis that they have; all other extents must agree (exact)."""
+    """Join samples along an existing axis; all other lengths must agree (exact)."""
 
     replayable = True
     inputs = (1, 999)
     example = "{op: cat, in: [left, right], axis_name: W, out: pair}"
 
-    axis: Annotated[int, Arg("axis along which they are joined, from -ndim to ndim - 1")] = 0
-    axis_name: Annotated[str | None, Arg("the same by layout")] = None
+    axis: Annotated[int, Arg("axis along which samples are joined, from -ndim to ndim - 1")] = 0
+    axis_name: Annotated[str | None, Arg("letter of that axis in the layout")] = None
 
     def check(self) -> None:
         if self.axis_name is not None and self.axis != 0:
@@ -89,14 +89,14 @@ class Cat(Operator, name="cat"):
 class Stack(Operator, name="stack"):
     """Join samples along a new axis; their shapes must agree (exact).
 
-    The output has a layout only where ``axis_name`` names the new axis.
+    The output has a layout only if ``axis_name`` names the new axis.
     """
 
     replayable = True
     inputs = (1, 999)
     example = "{op: stack, in: [first, second], axis_name: F, out: frames}"
 
-    axis: Annotated[int, Arg("where the new axis stands in the output, from -ndim to ndim; -1 is last")] = 0
+    axis: Annotated[int, Arg("index of the new axis in the output, from -ndim to ndim; -1 is last")] = 0
     axis_name: Annotated[str | None, Arg("letter of the new axis in the layout")] = None
 
     def check(self) -> None:
@@ -147,13 +147,13 @@ class Stack(Operator, name="stack"):
 
 
 def check_axis_name(name: str | None) -> None:
-    """Raises SpecError where ``name`` is not one letter, or None."""
+    """Check that ``name`` is one letter, or None. Raises SpecError."""
     if name is not None and len(name) != 1:
         raise SpecError(f"axis_name is one letter, got {name!r}")
 
 
 def with_axis(layout: str, name: str | None, at: int, ndim: int) -> str:
-    """``layout`` of ``ndim`` axes with the new axis ``name`` at ``at``; none where either is not known."""
+    """Return ``layout`` of ``ndim`` axes with the new axis ``name`` at index ``at``; empty if either is unknown."""
     if name is None or len(layout) != ndim:
         return ""
     return layout[:at] + name + layout[at:]
@@ -176,7 +176,7 @@ def _check_types(parts: tuple[Batch, ...]) -> None:
 
 
 def _differing(ctx: Context, compared: list[I64], shapes: list[I64]) -> npt.NDArray[np.bool_]:
-    """Which samples have parts that do not fit, rejected: bool[N]."""
+    """Reject samples whose parts do not fit together. Return a mask of them, bool[N]."""
     wrong = np.zeros(len(shapes[0]), np.bool_)
     for other in compared[1:]:
         wrong |= (other != compared[0]).any(axis=1)

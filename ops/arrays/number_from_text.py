@@ -1,4 +1,4 @@
-"""number_from_text: numbers that are written out, as labels in tar archives are."""
+"""Operator number_from_text: parse numbers that are stored as text, such as labels in tar archives."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..errors import SpecError
 from ..types import DALIDataType, to_numpy
 
 _WIDEST = 32
-"""Bytes of a text that may be a number, blanks around it included."""
+"""Maximum bytes of a text that is parsed, including blanks around the number."""
 _DIGITS = 18
-"""Digits that always fit into an int64."""
+"""Number of digits that always fit into an int64."""
 
 
 class NumberFromText(Operator, name="number_from_text"):
-    """Read whole numbers that are written in decimal (``cls`` of webdataset: ``7``, ``-12``, with blanks around it).
+    """Parse integers in decimal text (``cls`` of webdataset: ``7``, ``-12``, also with blanks around them).
 
-    A text that is no whole number, or does not fit into ``dtype``, costs its sample.
+    A sample whose text is not an integer, or does not fit into ``dtype``, is rejected.
     """
 
     example = "{op: number_from_text, in: cls, out: label}"
 
-    dtype: Annotated[DALIDataType, Arg("type of the number, an integer or a floating-point one")] = DALIDataType.INT64
+    dtype: Annotated[DALIDataType, Arg("data type of the number, integer or floating point")] = DALIDataType.INT64
 
     def infer(self, *specs: Spec) -> Spec:
         text = specs[0]

@@ -1,4 +1,4 @@
-"""one_hot: class numbers as vectors with one entry set."""
+"""Operator one_hot: convert class numbers to vectors with one entry set."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from .join import check_axis_name, with_axis
 
 
 class OneHot(Operator, name="one_hot"):
-    """Put an axis of ``num_classes`` into the shape, on_value where its index is the input's value, else off_value.
+    """Insert an axis of length ``num_classes``: values are on_value at the index that the input contains, else
+    off_value.
 
-    Values outside 0 ... num_classes - 1 set nothing; fractions are cut off. Where ``axis`` is not given and all
-    samples of the batch hold one element, they are scalars whatever their shape, and the new axis is the only one.
-    on_value and off_value are rounded and saturated (DALI cuts fractions off, and wraps).
+    Input values outside of 0 ... num_classes - 1 set nothing; fractions are truncated. If ``axis`` is not set and all
+    samples of the batch have one element, they count as scalars whatever their shape, and the new axis is the only one.
+    on_value and off_value are rounded and saturate (DALI truncates them, and wraps around).
     """
 
-    per_batch = True  # whether samples are scalars is decided over the batch
+    per_batch = True  # the whole batch decides whether samples are scalars
     replayable = True
     example = "{op: one_hot, in: labels, num_classes: 1000, out: targets}"
 
     num_classes: Annotated[int, Arg("length of the new axis", ge=0, le=LARGEST)] = 0
-    axis: Annotated[int | None, Arg("where the new axis stands in the output; -1, the default, is last")] = None
+    axis: Annotated[int | None, Arg("index of the new axis in the output; -1, the default, is last")] = None
     axis_name: Annotated[str | None, Arg("letter of the new axis in the layout; without it the output has none")] = None
-    on_value: Annotated[float, Arg("value at the class")] = 1.0
-    off_value: Annotated[float, Arg("value elsewhere")] = 0.0
-    dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.FLOAT
+    on_value: Annotated[float, Arg("value at the index of the class")] = 1.0
+    off_value: Annotated[float, Arg("value at all other indices")] = 0.0
+    dtype: Annotated[DALIDataType, Arg("data type of the output")] = DALIDataType.FLOAT
 
     def check(self) -> None:
         check_axis_name(self.axis_name)
@@ -60,7 +61,7 @@ class OneHot(Operator, name="one_hot"):
         scalars = self.axis is None and bool((data.sizes == 1).all())
         if (
             ctx.kind is not None and self.axis is None and data.ndim
-        ):  # the data set's first sample decides, not the batch
+        ):  # the data set's first sample determines the kind, not the batch
             scalars = ctx.kind.ndim == 1
             for i in np.flatnonzero(data.sizes != 1).tolist() if scalars else ():
                 ctx.reject(i, "bad_shape", f"holds {data.sizes[i]} values, the data set's first sample holds one; give "
@@ -82,7 +83,7 @@ class OneHot(Operator, name="one_hot"):
             self._launch(ctx, data, shapes, at, out, values)
             return out
         out.data[...] = values[0]
-        # Where element i of a sample goes: i = (outer, inner), and the class lies between the two.
+        # Element i of a sample is split into (outer, inner); the class index is inserted between the two.
         inner = np.prod(shapes[:, at:], axis=1, dtype=np.int64)
         sizes = np.prod(shapes, axis=1, dtype=np.int64)
         sample = np.repeat(np.arange(len(data)), sizes)

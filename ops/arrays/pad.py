@@ -1,4 +1,4 @@
-"""pad: samples filled up to a common, given or aligned shape."""
+"""Operator pad: extend samples to a common, given or aligned shape."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from .slice import resolve_axes
 
 
 class Pad(Operator, name="pad"):
-    """Fill samples up at their ends, to ``shape`` and then to a multiple of ``align``; never cut them.
+    """Extend samples at their ends, to ``shape`` and then to a multiple of ``align``; samples are never cut.
 
-    Where no shape is given (or one that is not positive), an axis grows to the largest extent in the batch. What comes
-    out then depends on which samples share a batch: give ``shape`` where it must not.
+    If no shape is set (or a number that is not positive), an axis grows to the largest length in the batch. The result
+    then depends on which samples share a batch; set ``shape`` to avoid that.
     """
 
     replayable = True
     example = "{op: pad, in: tokens, axes: [0], shape: [512], fill_value: -1, out: tokens}"
 
     axes: Annotated[tuple[int, ...] | None, Arg("axes to pad; all by default", per_sample=True)] = None
-    axis_names: Annotated[str | None, Arg("the same by layout")] = None
-    fill_value: Annotated[float, Arg("what is added", per_sample=True)] = 0.0
-    align: Annotated[tuple[int, ...] | None, Arg("multiples, one for all axes or one each", per_sample=True)] = None
-    shape: Annotated[tuple[int, ...] | None, Arg("least extents, one for all axes or one each; -1 is the largest "
+    axis_names: Annotated[str | None, Arg("letters of the axes to pad in the layout")] = None
+    fill_value: Annotated[float, Arg("value of added elements", per_sample=True)] = 0.0
+    align: Annotated[
+        tuple[int, ...] | None,
+        Arg("lengths are rounded up to multiples of this; one number for all axes, or one per axis", per_sample=True),
+    ] = None
+    shape: Annotated[tuple[int, ...] | None, Arg("minimum lengths, one for all axes or one per axis; -1: the largest "
                                                  "of the batch", per_sample=True)] = None  # fmt: skip
 
     @property
     def per_batch(self) -> bool:  # type: ignore[override]
-        """An extent comes from the batch."""
+        """Whether a length is taken from the batch."""
         return "shape" in self.per_sample or self.shape is None or min(self.shape, default=0) <= 0
 
     def check(self) -> None:
@@ -83,7 +86,7 @@ class Pad(Operator, name="pad"):
         return shape
 
     def _padded(self, ctx: Context, extent: I64, layout: str, largest_of_batch: I64) -> I64:
-        """`_shape` of samples that name equally many axes."""
+        """Compute `_shape` for samples that name equally many axes."""
         n, ndim = extent.shape
         if "axes" in ctx.args and ctx.args["axes"].sizes[:1].any():
             axes = ctx.arg("axes", np.int64)
@@ -117,14 +120,14 @@ class Pad(Operator, name="pad"):
         return shape
 
     def _each(self, name: str, width: int) -> tuple[int, ...]:
-        """The constant ``name`` for each of ``width`` axes; 0 where nothing is said."""
+        """Return the constant ``name`` for each of ``width`` axes; 0 if it is not set."""
         values: tuple[int, ...] = getattr(self, name) if self.has_value(name) else (0,)
         if len(values) not in (1, width):
             raise SpecError(f"{name} has {len(values)} values for {width} axes")
         return values if len(values) == width else values * width
 
     def _row(self, ctx: Context, name: str, width: int) -> I64:
-        """Argument ``name`` [N, width]; one value stands for all axes."""
+        """Return argument ``name`` [N, width]; one value stands for all axes."""
         values: I64 = ctx.arg(name, np.int64)
         if values.shape[1] not in (1, width):
             for i in range(len(values)):

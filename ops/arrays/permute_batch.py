@@ -1,4 +1,4 @@
-"""permute_batch: samples of the batch in another order."""
+"""Operator permute_batch: reorder the samples of a batch."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..errors import SpecError
 
 
 class PermuteBatch(Operator, name="permute_batch"):
-    """Sample i of the output has the data of sample indices[i] of the iteration. Nothing is copied.
+    """Reorder samples: sample i of the output has the data of sample indices[i] of the batch. Nothing is copied.
 
-    A sample whose source was dropped earlier is dropped too.
+    A sample whose source was dropped earlier is also dropped.
     """
 
     per_batch = True
     example = "{op: permute_batch, in: images, indices: $order, out: shuffled}"
 
     indices: Annotated[
-        tuple[int, ...], Arg("places in the batch, one for each sample", per_sample=True, required=True)
+        tuple[int, ...], Arg("indices in the batch, one per sample", per_sample=True, required=True)
     ] = ()
 
     def check(self) -> None:
         if not self.is_set("indices"):
-            raise SpecError("needs indices: one place in the batch for each sample")
+            raise SpecError("needs indices: one index in the batch for each sample")
 
     def infer(self, *specs: Spec) -> Spec:
         shape = specs[0].shape
@@ -44,7 +44,7 @@ class PermuteBatch(Operator, name="permute_batch"):
             table = np.array(self.indices, np.int64)
             wanted = np.where(slots < len(table), table[np.minimum(slots, len(table) - 1)], -1)
         there = int(slots.max(initial=-1)) + 1
-        place = np.full(there + 1, -1, np.int64)  # the last one is for all that is not there
+        place = np.full(there + 1, -1, np.int64)  # the last entry stands for all missing samples
         place[slots] = np.arange(len(slots))
         source = place[np.where((wanted >= 0) & (wanted < there), wanted, there)]
         for i in np.flatnonzero(source < 0).tolist():

@@ -1,4 +1,5 @@
-"""reshape, reinterpret, squeeze, expand_dims, get_property: other views of the same elements, nothing is copied."""
+"""Operators reshape, reinterpret, squeeze, expand_dims and get_property: other views of the same elements, without a
+copy."""
 
 from __future__ import annotations
 
@@ -19,20 +20,26 @@ from .slice import resolve_axes
 
 
 class Reshaping(Operator, abstract=True):
-    """The shape arguments that reshape and reinterpret share."""
+    """Base class with the shape arguments of reshape and reinterpret."""
 
     metadata_only = replayable = host_arguments = True
 
     inputs = (1, 2)
 
-    shape: Annotated[tuple[int, ...] | None, Arg("new shape; one extent may be -1 and follows", per_sample=True)] = None
+    shape: Annotated[
+        tuple[int, ...] | None, Arg("new shape; one length may be -1 and is computed", per_sample=True)
+    ] = None
     rel_shape: Annotated[
-        tuple[float, ...] | None, Arg("new shape in parts of the old; one extent may be negative", per_sample=True)
+        tuple[float, ...] | None,
+        Arg("new shape as fractions of the old; one number may be negative and is computed", per_sample=True),
     ] = None
     src_dims: Annotated[
-        tuple[int, ...] | None, Arg("old dimension of each new one; -1 adds one of extent 1", per_sample=True)
+        tuple[int, ...] | None,
+        Arg("index of the old dimension for each new one; -1 adds a dimension of length 1", per_sample=True),
     ] = None
-    layout: Annotated[str | None, Arg("new layout; kept by default where the number of dimensions is")] = None
+    layout: Annotated[
+        str | None, Arg("new layout; by default the old one, if the number of dimensions does not change")
+    ] = None
 
     def check(self) -> None:
         if self.is_set("shape") and self.is_set("rel_shape"):
@@ -59,7 +66,7 @@ class Reshaping(Operator, abstract=True):
         return self.layout
 
     def inferred(self, specs: tuple[Spec, ...]) -> Spec:
-        """The known facts of the reshaped input."""
+        """Return the known facts about the reshaped input."""
         data = specs[0]
         changes = any(map(self.is_set, ("shape", "rel_shape", "src_dims", "layout")))
         if len(specs) == 1 and not changes and self.same_bytes():
@@ -84,15 +91,15 @@ class Reshaping(Operator, abstract=True):
         return Spec(shape, data.dtype, layout)
 
     def _fitted(self, shape: tuple[int | None, ...], data: Spec) -> tuple[int | None, ...]:
-        """``shape`` with the free extent filled in. Raises SpecError where the volumes differ."""
+        """Return ``shape`` with the free length filled in. Raises SpecError if the volumes differ."""
         return shape
 
     def same_bytes(self) -> bool:
-        """The type of the elements stays."""
+        """Whether the element type does not change."""
         return True
 
     def new_shapes(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...], volume: I64) -> I64:
-        """The shapes [N, D] after reshaping to ``volume`` [N] elements; samples that do not fit are rejected."""
+        """Return the shapes [N, D] after reshaping to ``volume`` [N] elements; samples that do not fit are rejected."""
         old = data.shapes.astype(np.int64)
         n = len(old)
         shape: npt.NDArray[Any]
@@ -100,14 +107,14 @@ class Reshaping(Operator, abstract=True):
         if inputs:
             not_replayable(ctx.device)
             rows = inputs[0].dense().reshape(n, -1)
-            shape = (rows if inputs[0].on_host else rows.get()).astype(np.int64)  # shapes live on the host
+            shape = (rows if inputs[0].on_host else rows.get()).astype(np.int64)  # shapes are always in host memory
         elif self.is_set("shape"):
             shape = ctx.arg("shape", np.int64).copy()
         elif self.is_set("rel_shape"):
             relative = ctx.arg("rel_shape")
             width = relative.shape[1]
             if width > source.shape[1]:
-                # DALI allows one more dimension, where it takes what is left over.
+                # DALI allows one more dimension, which takes the remaining volume.
                 if width > source.shape[1] + 1 or not np.all(relative[:, -1] < 0):
                     raise SampleError("bad_argument", f"rel_shape has {width} values for {source.shape[1]} dimensions")
                 source = np.concatenate([source, np.ones((n, 1), np.int64)], axis=1)
@@ -122,17 +129,17 @@ class Reshaping(Operator, abstract=True):
         wrong = np.any((dims < -1) | (dims >= ndim), axis=1)
         for i in np.flatnonzero(wrong).tolist():
             ctx.reject(i, "bad_argument", f"src_dims must be between -1 and {ndim - 1}, got {dims[i].tolist()}")
-        extended = np.concatenate([old, np.ones((len(old), 1), np.int64)], axis=1)  # -1 is the last of these
+        extended = np.concatenate([old, np.ones((len(old), 1), np.int64)], axis=1)  # index -1 refers to the last column
         taken: I64 = np.take_along_axis(extended, np.where(wrong[:, None] | (dims < 0), ndim, dims), axis=1)
         return taken
 
     def _solved(self, ctx: Context, shape: I64, volume: I64, old: I64) -> I64:
-        """``shape`` with negative extents filled in from ``volume``."""
+        """Return ``shape`` with negative lengths computed from ``volume``."""
         free = shape < 0
         rest = np.where(free, 1, shape).prod(axis=1)
         fitting = np.where(rest > 0, volume // np.maximum(rest, 1), 0)
         shape = np.where(free, fitting[:, None], shape)
-        # the product of large extents can come to anything, modulo 2^64
+        # the product of large lengths may wrap around, modulo 2^64
         overflows = (shape > LARGEST).any(axis=1) | (np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST)
         wrong = overflows | (shape.prod(axis=1) != volume) | (free.sum(axis=1) > 1) | (free.any(axis=1) & (rest == 0))
         for i in np.flatnonzero(wrong).tolist():
@@ -145,7 +152,7 @@ class Reshaping(Operator, abstract=True):
 
 
 class Reshape(Reshaping, name="reshape"):
-    """Treat the elements as if they had another shape or layout. Nothing is copied."""
+    """Change the shape or layout without moving elements. Nothing is copied."""
 
     example = "{op: reshape, in: features, shape: [-1, 4], out: boxes}"
 
@@ -168,15 +175,15 @@ class Reshape(Reshaping, name="reshape"):
 
 
 class Reinterpret(Reshaping, name="reinterpret"):
-    """Treat the bytes as if they were of another type, shape or layout.
+    """Interpret the bytes as another type, shape or layout.
 
-    Without a shape the innermost extent follows the size of the type. Nothing is copied, except where samples do not
+    Without a shape the innermost length is computed from the size of the type. Nothing is copied, unless samples do not
     start at a multiple of the new type's size.
     """
 
     example = "{op: reinterpret, in: bytes, dtype: FLOAT, out: values}"
 
-    dtype: Annotated[DALIDataType | None, Arg("new type; the same by default")] = None
+    dtype: Annotated[DALIDataType | None, Arg("new data type; by default the old one")] = None
 
     def same_bytes(self) -> bool:
         return self.dtype is None
@@ -220,14 +227,14 @@ class Reinterpret(Reshaping, name="reinterpret"):
 
 
 class Squeeze(Operator, name="squeeze"):
-    """Drop dimensions of extent 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
+    """Remove dimensions of length 1. Nothing is copied. Negative axes count from the back (DALI ignores them)."""
 
     metadata_only = replayable = True
 
     example = "{op: squeeze, in: masks, axis_names: C, out: masks}"
 
-    axes: Annotated[tuple[int, ...] | None, Arg("dimensions to drop", per_sample=True)] = None
-    axis_names: Annotated[str | None, Arg("the same by layout")] = None
+    axes: Annotated[tuple[int, ...] | None, Arg("dimensions to remove", per_sample=True)] = None
+    axis_names: Annotated[str | None, Arg("letters of the dimensions to remove")] = None
 
     def check(self) -> None:
         if self.is_set("axes") == (self.axis_names is not None):
@@ -273,7 +280,7 @@ class Squeeze(Operator, name="squeeze"):
     gpu = cpu
 
     def _dropped(self, ctx: Context, data: Batch) -> npt.NDArray[np.bool_]:
-        """Which dimensions go, bool[N, ndim]; as many of every sample."""
+        """Return a mask of the dimensions to remove, bool[N, ndim]; equally many in every sample."""
         ndim = data.ndim
         if "axes" not in ctx.args:
             axes = self._axes(data.layout, ndim)
@@ -290,14 +297,14 @@ class Squeeze(Operator, name="squeeze"):
 
 
 class ExpandDims(Operator, name="expand_dims"):
-    """Insert dimensions of extent 1 at the places that they have in the output. Nothing is copied."""
+    """Insert dimensions of length 1 at the given indices of the output. Nothing is copied."""
 
     metadata_only = replayable = True
 
     example = "{op: expand_dims, in: masks, axes: [2], new_axis_names: C, out: masks}"
 
-    axes: Annotated[tuple[int, ...], Arg("places of the new dimensions in the output")]
-    new_axis_names: Annotated[str, Arg("their letters in the layout; without them the output has none")] = ""
+    axes: Annotated[tuple[int, ...], Arg("indices of the new dimensions in the output")]
+    new_axis_names: Annotated[str, Arg("letters of the new dimensions; without them the output has no layout")] = ""
 
     def check(self) -> None:
         if min(self.axes, default=0) < 0 or len(set(self.axes)) != len(self.axes):
@@ -338,13 +345,13 @@ class ExpandDims(Operator, name="expand_dims"):
 
 
 class GetProperty(Operator, name="get_property"):
-    """Where a sample came from (``source_info``) or its ``layout``, as bytes."""
+    """Return where a sample came from (``source_info``) or its ``layout``, as bytes."""
 
     metadata_only = True
 
     example = "{op: get_property, in: jpegs, key: source_info, out: paths}"
 
-    key: Annotated[str, Arg("source_info or layout")]
+    key: Annotated[str, Arg("property to return: source_info or layout")]
 
     def check(self) -> None:
         if self.key not in ("source_info", "layout"):

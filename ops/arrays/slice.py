@@ -1,4 +1,4 @@
-"""slice: windows given by start, end or shape, absolute or relative, along chosen axes."""
+"""Operator slice: windows given by start, end or shape, absolute or relative, along selected axes."""
 
 from __future__ import annotations
 
@@ -22,33 +22,37 @@ _kernels: Any = Kernels("..copies.windows_cpu", __package__)
 
 
 class Slice(Operator, name="slice"):
-    """Cut out a part of each sample.
+    """Cut out a window of each sample.
 
-    Start and end are computed as real numbers (float32) and rounded separately, half away from zero. Without a start
-    the slice starts at 0, without an end or shape it ends with the input. With ``dtype``, values are rounded half
-    away from zero and saturated (DALI cuts fractions off here).
+    Start and end are computed as real numbers (float32) and rounded separately, half away from zero. Without a start,
+    the slice starts at 0; without an end or shape, it ends with the input. With ``dtype``, values are rounded half away
+    from zero and saturate (DALI truncates fractions here).
     """
 
     replayable = host_arguments = True
     inputs = (1, 3)
     example = "{op: slice, in: images, rel_start: [0.1, 0.1], rel_shape: [0.8, 0.8], axis_names: HW, out: images}"
 
-    axes: Annotated[tuple[int, ...], Arg("axes that the arguments speak of, in their order", per_sample=True)] = (1, 0)
-    axis_names: Annotated[str, Arg("the same by layout; stronger than axes")] = "WH"
-    start: Annotated[tuple[int, ...] | None, Arg("first element", per_sample=True)] = None
-    end: Annotated[tuple[int, ...] | None, Arg("element after the last", per_sample=True)] = None
-    shape: Annotated[tuple[int, ...] | None, Arg("elements", per_sample=True)] = None
-    rel_start: Annotated[tuple[float, ...] | None, Arg("start, in parts of the extent", per_sample=True)] = None
-    rel_end: Annotated[tuple[float, ...] | None, Arg("end, in parts of the extent", per_sample=True)] = None
-    rel_shape: Annotated[tuple[float, ...] | None, Arg("shape, in parts of the extent", per_sample=True)] = None
+    axes: Annotated[tuple[int, ...], Arg("axes to which the arguments refer, in their order", per_sample=True)] = (1, 0)
+    axis_names: Annotated[str, Arg("letters of the axes to which the arguments refer; has precedence over axes")] = "WH"
+    start: Annotated[tuple[int, ...] | None, Arg("index of the first element", per_sample=True)] = None
+    end: Annotated[tuple[int, ...] | None, Arg("index after the last element", per_sample=True)] = None
+    shape: Annotated[tuple[int, ...] | None, Arg("lengths of the slice", per_sample=True)] = None
+    rel_start: Annotated[
+        tuple[float, ...] | None, Arg("start as a fraction of the input's length", per_sample=True)
+    ] = None
+    rel_end: Annotated[tuple[float, ...] | None, Arg("end as a fraction of the input's length", per_sample=True)] = None
+    rel_shape: Annotated[
+        tuple[float, ...] | None, Arg("shape as a fraction of the input's length", per_sample=True)
+    ] = None
     normalized_anchor: Annotated[bool, Arg("a floating-point second input is relative")] = True
     normalized_shape: Annotated[bool, Arg("a floating-point third input is relative")] = True
-    out_of_bounds_policy: Annotated[OutOfBounds, Arg("what to do where the slice reaches outside the input")] = "error"
+    out_of_bounds_policy: Annotated[OutOfBounds, Arg("policy if the slice extends beyond the input")] = "error"
     fill_values: Annotated[
-        tuple[float, ...], Arg("what stands outside the input, one value or one a channel", or_default=True)
+        tuple[float, ...], Arg("value outside the input, one number or one per channel", or_default=True)
     ] = (0.0,)
-    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
-    output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output; by default that of the input")] = None
+    output_dtype: Annotated[DALIDataType | None, Arg("data type of the output", deprecated="dtype")] = None
     image_type: Annotated[
         DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it", obsolete=True)
     ] = None
@@ -59,7 +63,7 @@ class Slice(Operator, name="slice"):
                 raise SpecError(f"{a} and {b} exclude each other")
         ends, shapes = self._which("end"), self._which("shape")
         if ends and shapes:
-            raise SpecError(f"{ends} and {shapes} exclude each other: give where the slice ends, or its shape")
+            raise SpecError(f"{ends} and {shapes} exclude each other: give either the end or the shape of the slice")
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
@@ -81,7 +85,7 @@ class Slice(Operator, name="slice"):
         return Spec(tuple(shape), dtype, data.layout)
 
     def _constant_extent(self, k: int) -> int | None:
-        """Extent of the slice along its ``k``-th axis, where constants alone say it."""
+        """Return the length of the slice along its ``k``-th axis, if constants determine it; else None."""
         trimmed = self.out_of_bounds_policy == "trim_to_shape"
         constant = self._which("shape") == "shape" or self._which("end") == "end"
         if trimmed or self.rel_start or not constant or {"start", "rel_start", "shape", "end"} & self.per_sample:
@@ -94,7 +98,7 @@ class Slice(Operator, name="slice"):
         return max(end[min(k, len(end) - 1)] - first, 0)
 
     def _which(self, name: str) -> str:
-        """``name`` or ``rel_name``, whichever was given."""
+        """Return ``name`` or ``rel_name``, whichever is set; empty if neither is."""
         return name if self.has_value(name) else f"rel_{name}" if self.has_value(f"rel_{name}") else ""
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
@@ -109,7 +113,8 @@ class Slice(Operator, name="slice"):
         return resolve_axes(self.axes, ndim)
 
     def windows(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...]) -> tuple[I64, I64]:
-        """Anchor and shape [N, D] of the slice of each sample, after the policy; of ``data`` the shapes are enough."""
+        """Return anchor and shape [N, D] of the slice of each sample, after the policy; of ``data`` only the shapes are
+        read."""
         extent = data.shapes.astype(np.int64)
         found = self._of_one_group(ctx, data, inputs)
         if found is None:
@@ -126,7 +131,7 @@ class Slice(Operator, name="slice"):
         return bounded(ctx, self.out_of_bounds_policy, anchor, shape, extent)
 
     def _of_one_group(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...]) -> tuple[I64, I64] | None:
-        """Anchor and shape [N, D] by one compiled call, where all samples name the same axes; else None."""
+        """Return anchor and shape [N, D] by one compiled call, if all samples name the same axes; else None."""
         if "axes" in ctx.args or data.ndim == 0 or len(data) == 0:
             return None
         if not isinstance(next(ctx.alike(*inputs))[0], slice):
@@ -153,7 +158,7 @@ class Slice(Operator, name="slice"):
         return anchor, shape
 
     def _argument_rows(self, ctx: Context, name: str) -> tuple[npt.NDArray[Any], bool]:
-        """The argument ``name`` [1 or N, k], 0 where there is none, and whether it is in parts of the extent."""
+        """Return argument ``name`` [1 or N, k], 0 if it is not set, and whether it is relative to the length."""
         which = self._which(name)
         if not which:
             return np.zeros((1, 1)), False
@@ -162,11 +167,11 @@ class Slice(Operator, name="slice"):
 
     def cpu(self, ctx: Context, data: Batch, *inputs: Batch) -> Batch:
         if inputs:
-            not_replayable(ctx.device)  # windows follow from their data
+            not_replayable(ctx.device)  # windows depend on the data of these inputs
         anchor, shape = self.windows(ctx, data, inputs)
         channel = data.layout.index("C") if "C" in data.layout else data.ndim - 1
         plan = window(whole(data), anchor, shape)
-        # Channels are counted in the output, so that a slice of them takes the first fill values.
+        # Channels are counted in the output, so that a slice of channels uses the first fill values.
         cut = data.replace(shapes=shape.astype(np.int32))
         plan = pad(plan, border(self.out_of_bounds_policy), *fill_along(ctx, self.fill_values, cut, channel))
         return run(ctx, plan if self.dtype is None else convert(plan, to_numpy(self.dtype)), data)
@@ -174,7 +179,7 @@ class Slice(Operator, name="slice"):
     gpu = cpu
 
     def _ranges(self, ctx: Context, extent: I64, data: Batch, inputs: tuple[Batch, ...]) -> tuple[F64, F64]:
-        """Start and end [N, D] in elements, as float64 holding float32 sums for relative values."""
+        """Return start and end [N, D] in elements, as float64; for relative values the float64 holds a float32 sum."""
         start, end = np.zeros(extent.shape), extent.astype(np.float64)
         for rows, group in ctx.alike(*inputs):
             some = inputs if isinstance(rows, slice) else tuple(b.take(rows) for b in inputs)
@@ -182,7 +187,7 @@ class Slice(Operator, name="slice"):
         return start, end
 
     def _ranges_alike(self, ctx: Context, extent: I64, layout: str, inputs: tuple[Batch, ...]) -> tuple[F64, F64]:
-        """`_ranges` of samples that name equally many axes."""
+        """Compute `_ranges` for samples that name equally many axes."""
         n, ndim = extent.shape
         start, end = np.zeros((n, ndim)), extent.astype(np.float64)
         if "axes" in ctx.args and ctx.args["axes"].sizes[:1].any():
@@ -220,14 +225,15 @@ class Slice(Operator, name="slice"):
         values = []
         for batch, relative in zip(inputs, (self.normalized_anchor, self.normalized_shape), strict=True):
             rows = batch.dense().reshape(len(batch), -1)
-            rows = rows.get() if not batch.on_host else rows  # shapes are computed on the host: the copy is waited for
+            # shapes are computed on the host, so that the download must complete first
+            rows = rows.get() if not batch.on_host else rows
             real = rows.dtype.kind == "f"
             values.append(scaled(rows, along, "rel_" if real and relative else ""))
         return values[0], values[0] + values[1]
 
 
 def _rows(inputs: tuple[Batch, ...]) -> list[npt.NDArray[Any]]:
-    """[N, k] of each, on the host: shapes are computed there, so that a copy from a device is waited for."""
+    """Return [N, k] of each input, on the host: shapes are computed there, so that a download must complete first."""
     rows = [batch.dense().reshape(len(batch), -1) for batch in inputs]
     return [values if batch.on_host else values.get() for batch, values in zip(inputs, rows, strict=True)]
 
@@ -236,7 +242,8 @@ _ENDS = ("start", "end", "shape", "rel_start", "rel_end", "rel_shape")
 
 
 def scaled(values: npt.NDArray[Any], along: I64, name: str) -> npt.NDArray[Any]:
-    """Argument ``values`` [N, k or 1] in elements; those of ``rel_...`` are parts of ``along``, taken in float32."""
+    """Return argument ``values`` [N, k or 1] in elements; values of ``rel_...`` are fractions of ``along``, multiplied
+    in float32."""
     if values.shape[1] not in (1, along.shape[1]):
         raise SpecError(f"{name or 'the slice'} has {values.shape[1]} values for {along.shape[1]} axes")
     values = np.broadcast_to(values, along.shape)
@@ -246,7 +253,7 @@ def scaled(values: npt.NDArray[Any], along: I64, name: str) -> npt.NDArray[Any]:
 
 
 def resolve_axes(axes: tuple[int, ...], ndim: int) -> list[int]:
-    """``axes`` counted from the front. Raises SpecError for one that does not exist or stands twice."""
+    """Return ``axes`` counted from the front. Raises SpecError for an axis that does not exist or occurs twice."""
     out = [a + ndim if a < 0 else a for a in axes]
     for given, a in zip(axes, out, strict=True):
         if not 0 <= a < ndim:

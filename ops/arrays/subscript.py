@@ -1,4 +1,4 @@
-"""tensor_subscript, shapes: Python's indexing of samples, and their shapes as data."""
+"""Operators tensor_subscript (Python's indexing of samples) and shapes (their shapes as data)."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ KINDS = ":[]si"
 class TensorSubscript(Operator, name="tensor_subscript"):
     """Index each sample as Python indexes a NumPy array: integers, slices, negative values and steps.
 
-    ``kinds`` has a letter for each leading dimension: ``i`` the element at start (the dimension goes away), ``[`` from
-    start on, ``]`` up to stop, ``s`` from start to stop, ``:`` all of it. Slices are cut to the extent, an index
-    outside of it rejects the sample.
+    ``kinds`` has one letter per leading dimension: ``i``: the element at start (the dimension is removed), ``[``: from
+    start on, ``]``: up to stop, ``s``: from start to stop, ``:``: everything. Slices are clipped to the data; an index
+    outside of the data rejects the sample.
     """
 
     replayable = True
     example = '{op: tensor_subscript, in: images, kinds: "ss", start: [0, 0], stop: [10, -1], out: images}'
 
-    kinds: Annotated[str, Arg("a letter for each leading dimension")]
-    start: Annotated[tuple[int, ...], Arg("index, or first element", per_sample=True)] = (0,)
-    stop: Annotated[tuple[int, ...], Arg("element after the last", per_sample=True)] = (0,)
-    step: Annotated[tuple[int, ...] | None, Arg("steps of the slices, negative ones go backwards", per_sample=True)] = (
-        None
-    )
+    kinds: Annotated[str, Arg("kind of indexing, one letter per leading dimension: i, [, ], s or :")]
+    start: Annotated[tuple[int, ...], Arg("indices, or starts of the slices", per_sample=True)] = (0,)
+    stop: Annotated[tuple[int, ...], Arg("ends of the slices, exclusive", per_sample=True)] = (0,)
+    step: Annotated[
+        tuple[int, ...] | None, Arg("steps of the slices; negative steps go backwards", per_sample=True)
+    ] = None
 
     def check(self) -> None:
         wrong = [k for k in self.kinds if k not in KINDS]
@@ -71,7 +71,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
             raise SpecError(f"index {self.start[d]} is outside dimension {d} of extent {extent}")
 
     def _slice(self, d: int, kind: str) -> slice:
-        """The slice along dimension ``d`` where start and stop are constants."""
+        """Return the slice along dimension ``d``, for constant start and stop."""
         step = self._steps()[d] if d < len(self.kinds) else 1
         return slice(self.start[d] if kind in "[s" else None, self.stop[d] if kind in "]s" else None, step)
 
@@ -117,7 +117,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
     gpu = cpu
 
     def _all_steps(self, ctx: Context) -> I64:
-        """The steps of every sample, [N, kinds]."""
+        """Return the steps of every sample, [N, kinds]."""
         if not self.is_set("step"):
             return np.ones((len(ctx.samples), len(self.kinds)), np.int64)
         steps = ctx.arg("step", np.int64)
@@ -128,7 +128,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
 
 
 def _range(start: I64 | None, stop: I64 | None, step: I64, extent: I64) -> tuple[I64, I64]:
-    """First index and count of a slice, for every sample, by Python's rules (slice.indices)."""
+    """Return the first index and the length of a slice, for every sample, by Python's rules (slice.indices)."""
     ahead = step > 0
     low, high = np.where(ahead, 0, -1), np.where(ahead, extent, extent - 1)
 
@@ -142,13 +142,13 @@ def _range(start: I64 | None, stop: I64 | None, step: I64, extent: I64) -> tuple
 
 
 class Shapes(Operator, name="shapes"):
-    """The shape of each sample as a 1-D tensor."""
+    """Return the shape of each sample as a 1-D tensor."""
 
     metadata_only = shape_only = True
     example = "{op: shapes, in: images, out: extents}"
 
-    dtype: Annotated[DALIDataType, Arg("type of the extents")] = DALIDataType.INT64
-    type: Annotated[DALIDataType | None, Arg("type of the extents", deprecated="dtype")] = None
+    dtype: Annotated[DALIDataType, Arg("data type of the output")] = DALIDataType.INT64
+    type: Annotated[DALIDataType | None, Arg("data type of the output", deprecated="dtype")] = None
 
     def infer(self, *specs: Spec) -> Spec:
         return Spec(None if specs[0].ndim is None else (specs[0].ndim,), self.dtype)

@@ -1,4 +1,4 @@
-"""transpose: the dimensions in another order."""
+"""Operator transpose: reorder dimensions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Transpose(Operator, name="transpose"):
     replayable = True
     example = "{op: transpose, in: images, perm: [2, 0, 1], out: images}"
 
-    perm: Annotated[tuple[int, ...] | None, Arg("the dimensions in their new order; reversed by default")] = None
-    transpose_layout: Annotated[bool, Arg("reorder the layout too, else it stays as it is")] = True
-    output_layout: Annotated[str | None, Arg("layout of the output, whatever transpose_layout says")] = None
+    perm: Annotated[tuple[int, ...] | None, Arg("input dimensions in their new order; reversed by default")] = None
+    transpose_layout: Annotated[bool, Arg("also reorder the layout; if false, keep it")] = True
+    output_layout: Annotated[str | None, Arg("layout of the output; overrides transpose_layout")] = None
 
     def check(self) -> None:
         if self.perm is not None and sorted(self.perm) != list(range(len(self.perm))):

@@ -1,1 +1,1 @@
-"""The strided copy plan that a third of the operators are made of, and windows."""
+"""Strided copies: the copy plan on which a third of the operators are built, its kernels, and windows."""

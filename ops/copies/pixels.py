@@ -1,6 +1,6 @@
-"""Pixels: a kernel of its own for the copies that pictures of three bytes a pixel take most: a window, mirrored,
-normalised, with the channels last or first, or in the opposite order, or all three from one plane. It reads and writes
-aligned words, where `strided` works out the place of every value."""
+"""GPU kernel for the most frequent copies of images with three bytes per pixel: a window, mirrored, normalised, with
+channels last or first, or in reverse order, or all three from one plane. It reads and writes aligned words, whereas the
+general kernel of `strided` computes the position of every value. Called by `strided`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..kernels import Kernels
 _loops: Any = Kernels(".pixels_cpu", __package__)
 _THREADS = 256
 _SPREAD = 4
-"""Words that a thread of `spread` makes (cuda/pixels.cu)."""
+"""Words per thread of the kernel `spread` (cuda/pixels.cu)."""
 _PICTURES = 65535
-"""That a grid of CUDA's holds."""
+"""Maximum number of images per launch: the limit of a CUDA grid's second dimension."""
 _NO_FACTORS = np.zeros((1, 1, 3), np.float32)
 Copied = tuple[tuple[I64, I64, I64, I64], I64, I64, I64, npt.NDArray[np.float32] | None, npt.NDArray[Any]]
-"""``dims``, ``base``, ``out_base``, ``out_stride``, ``factors`` and ``fill`` of `launched`."""
+"""The arguments ``dims``, ``base``, ``out_base``, ``out_stride``, ``factors`` and ``fill`` of `launched`."""
 _TYPES = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 
@@ -31,12 +31,12 @@ def launched(
     ctx: Context, source: Any, out: Any, copied: Copied, channel: int,
     again: Callable[[Context], Copied | None] | None = None,
 ) -> bool:  # fmt: skip
-    """Launch the copy of ``source`` into ``out``, flat arrays on the device, if it is one of these; False otherwise.
-    Samples are pictures, or sequences of them.
+    """Launch the copy of ``source`` to ``out``, flat arrays on the device, if this kernel supports it; return False
+    otherwise. Samples are images, or sequences of images.
 
-    ``dims`` are shape, stride, anchor and extent [N, D], as `strided.CopyPlan` has them; ``factors`` [1 or N, K, 3] run
-    along dimension ``channel``, and so does ``fill`` [1 or N, K], which a fourth channel takes. ``again`` gives what is
-    copied for other arguments.
+    ``dims`` are shape, stride, anchor and extent [N, D], as in `strided.CopyPlan`; ``factors`` [1 or N, K, 3] vary
+    along dimension ``channel``, as does ``fill`` [1 or N, K], which supplies a fourth channel. ``again`` returns the
+    same values for a later call with other arguments.
     """
     dims, _, _, _, factors, fill = copied
     n, ndim = dims[0].shape
@@ -80,8 +80,8 @@ def launched(
     more = np.int32(frames), given, np.int32(width), np.int32(len(rows) > 1)
     if spread:
         shape = dims[0]
-        values = int((shape[:, -3] * shape[:, -2]).max()) * channels  # of a picture
-        in_word = 16 // itemsize  # the first word may begin before the picture
+        values = int((shape[:, -3] * shape[:, -2]).max()) * channels  # values per image
+        in_word = 16 // itemsize  # the first word may begin before the image
         tiles = -(-(values + in_word - 1) // (_THREADS * _SPREAD * in_word))
         name = f"spread<{_TYPES[out.dtype]}, {channels}, {affine}>"
         last = np.int32(3 if fill.shape[1] > 3 else 0)
@@ -94,8 +94,8 @@ def launched(
 
 
 def _channels(shape: I64, stride: I64) -> tuple[int, int]:
-    """Which dimension may be the channels, and how many there are, by the first sample that has any: the last, or that
-    before lines."""
+    """Return the index of the dimension that may be the channels (the last one, or the one before rows), and its
+    length, judged by the first sample that has elements."""
     ndim = int(shape.shape[1])
     for i in np.flatnonzero(shape.all(axis=1))[:1].tolist():
         if shape[i, -1] in (3, 4) and abs(stride[i, -2]) in (1, 3):

@@ -1,4 +1,4 @@
-"""The table of `pixels`: all samples in one call, without the GIL."""
+"""Compiled loop that fills the table of `pixels`: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -10,10 +10,10 @@ import numba
 
 @numba.njit(nogil=True, cache=True)
 def table(shape, stride, anchor, extent, base, out_base, out_stride, channel, channels, itemsize, frames, out):
-    """Rows of pixels.cu for a plan whose dimension ``channel`` are the channels, one for each of up to ``frames``
-    pictures of a sample: the most groups of eight pixels of a picture, or -1 where a sample is not of that kind. Before
-    the dimensions of a picture there may be one of frames. ``itemsize`` is that of the output. Of 4
-    ``channels``, the last one lies outside of the source."""
+    """Fill rows of pixels.cu for a plan whose channels are dimension ``channel``, one row for each of up to ``frames``
+    images per sample. Return the maximum number of groups of eight pixels per image, or -1 if a sample is of an
+    unsupported kind. A dimension of frames may precede those of an image. ``itemsize`` is that of the output. If
+    ``channels`` is 4, the last one lies outside of the source."""
     most = 0
     ndim = shape.shape[1]
     outer = ndim - 3

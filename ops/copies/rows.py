@@ -1,6 +1,6 @@
-"""Rows: a kernel of its own for copies whose lines are runs of bytes on both sides, with one fill value outside of
-them, or one a channel. It works out places once a line and moves aligned words, where `strided` does so for every
-value."""
+"""GPU kernel for copies whose lines are runs of bytes in source and output, with one fill value outside of them, or one
+per channel. It computes positions once per line and moves aligned words, whereas the general kernel of `strided` does
+so for every value. Called by `strided`."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from ..gpu.launch_recording import FIXED, changing
 
 _THREADS = 256
 _LONG, _PIECE = 16384, 2048
-"""Bytes: longer lines are written in pieces, so that what is under way lies side by side."""
+"""Bytes: lines longer than `_LONG` are written in pieces of `_PIECE`, so that concurrent writes are adjacent."""
 _SHORTEST = 16
-"""Bytes of a line that are worth a group of lanes."""
+"""Minimum bytes of a line for which this kernel is faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A plan as the kernel takes it."""
+    """A plan in the form that the kernel takes."""
 
     dims: I64
-    """[N, D, 5] as `strided.Loops` has them; in the last one, elements lie side by side."""
+    """Loops [N, D, 5] as in `strided.Loops`; along the last one, elements are adjacent."""
     base: I64
     out_base: I64
     fills: npt.NDArray[np.uint8]
-    """[1 or N, 1 or K, bytes]: what stands outside, over and over; see `pattern`."""
+    """Bytes outside of the source, repeated, [1 or N, 1 or K, bytes]; see `pattern`."""
     period: int
     channel: int
-    """The dimension of the K, -1 where there is one."""
+    """Index of the dimension of length K; -1 if there is a single fill value."""
     most: int
-    """Lines of a sample."""
+    """Maximum lines per sample."""
     longest: int
-    """Elements of a line."""
+    """Maximum elements per line."""
 
 
 def together(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whether the kernel makes values of ``target`` of those of ``source``: the same, or bytes that become floats."""
+    """Whether the kernel supports these types: equal types, or bytes that become floats."""
     return source == target or (source == np.uint8 and target == np.float32)
 
 
 def fits(longest: int, itemsize: int) -> bool:
-    """Whether lines of up to ``longest`` elements are worth this kernel."""
+    """Whether this kernel is faster for lines of up to ``longest`` elements."""
     return longest * itemsize >= _SHORTEST
 
 
 def pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8], int]:
-    """``fill`` [R, K] as bytes [R, 1 or K, width], and how many there are before they begin anew: those of K values one
-    after the other where lines go ``along`` the channels, else those of one."""
+    """Return ``fill`` [R, K] as bytes [R, 1 or K, width], and the number of bytes after which they repeat: that of K
+    values if lines run ``along`` the channels, else that of one value."""
     if len(fill) == 1:
         return _constant(fill.tobytes(), fill.dtype, along)
     return _pattern(fill, along)
@@ -76,8 +76,8 @@ def _pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8]
 def launched(
     ctx: Context, source: Any, target: Any, lines: Lines, again: Callable[[Context], Lines | None] | None
 ) -> None:
-    """Launch the copy of ``source`` into ``target``, flat arrays on the device whose types go ``together``. ``again``
-    gives the lines for other arguments, None where they are of another kind."""
+    """Launch the copy of ``source`` to ``target``, flat arrays on the device whose types `together` accepts. ``again``
+    returns the lines for a later call with other arguments, or None if these are of another kind."""
     n, ndim = lines.dims.shape[:2]
     size = int(target.dtype.itemsize)
     kernel = "rows" if source.dtype == target.dtype else "rows_of_floats"
@@ -86,7 +86,7 @@ def launched(
     nbytes = lines.longest * size
     lanes = 32 if nbytes > 1024 else 16
     piece = _PIECE if nbytes > _LONG else _LONG
-    pieces = -(-(nbytes + 15) // piece) if nbytes > _LONG else 1  # they begin where words of the output do
+    pieces = -(-(nbytes + 15) // piece) if nbytes > _LONG else 1  # pieces begin at the beginnings of the output's words
     tiles = -(-lines.most * pieces // (_THREADS // lanes))
 
     def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:

@@ -1,4 +1,5 @@
-"""Strided copies: the plan that crop, flip, transpose, pad, cast, normalise, cat, ... turn into, and its execution.
+"""Strided copies: the plan into which crop, flip, transpose, pad, cast, normalise, cat, ... are translated, and its
+execution.
 
 Operators start from `whole` and change the plan with `window`, `mirror`, `permute`, `insert`, `convert`; `run` then
 moves all samples of the batch in one kernel, on the CPU (``strided_cpu.py``) or the GPU (``cuda/strided.cu``).
@@ -27,7 +28,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Border(IntEnum):
-    """Kinds of values outside the source. Numbers are those of the kernels."""
+    """Kind of values outside the source. Numbers are those of the kernels."""
 
     FILL = 0
     EDGE = 1
@@ -38,54 +39,54 @@ class Border(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """``(value - mean) * mul + add`` for each entry of the plan's channel dimension, in float32."""
+    """Affine conversion ``(value - mean) * mul + add`` for each index of the plan's channel dimension, in float32."""
 
     factors: F32
-    """[N or 1, K, 3]: mean, mul and add."""
+    """Mean, mul and add, float32[N or 1, K, 3]."""
 
     @staticmethod
     def of(mean: F32, mul: F32, add: F32) -> Affine:
-        """From [N or 1, K or 1] of each."""
+        """Return the conversion with these factors, [N or 1, K or 1] each."""
         shape = np.broadcast_shapes(mean.shape, mul.shape, add.shape)
         return Affine(np.stack([np.broadcast_to(a, shape) for a in (mean, mul, add)], axis=2))
 
     @property
     def width(self) -> int:
-        """K."""
+        """Number of channels K."""
         return int(self.factors.shape[1])
 
 
 @dataclass(slots=True)
 class CopyPlan:
-    """For N samples of D dimensions: which source element every output element is, and what is done to it.
+    """Copy plan: for N samples of D dimensions, the source of every output element, and the conversion of its value.
 
-    Output element ``i`` of a dimension is source index ``anchor + i``, of ``extent`` indices that lie ``stride``
-    elements apart; index 0 of all dimensions is element ``base`` of the batch's data. Indices outside the extent are
-    outside the source: what stands there is up to ``border``. A plan is not changed once it is made (it is not frozen
-    because that takes three times as long to make, and a batch of one image is made of such things).
+    Output element ``i`` of a dimension is source index ``anchor + i``, among ``extent`` indices that are ``stride``
+    elements apart; index 0 of all dimensions is element ``base`` of the batch's data. Indices beyond the extent are
+    outside the source; ``border`` determines their values. A plan is never modified after its creation (it is not a
+    frozen dataclass because creating one would take three times as long, and a batch of one image needs dozens).
     """
 
     shape: I64
-    """[N, D] of the output."""
+    """Shapes of the output, int64[N, D]."""
     base: I64
-    """[N]"""
+    """Element of the data at index 0 of all dimensions, int64[N]."""
     stride: I64
-    """[N, D], negative where mirrored, 0 where repeated."""
+    """Distance of source indices in elements, int64[N, D]; negative if mirrored, 0 if repeated."""
     anchor: I64
-    """[N, D]"""
+    """Source index of the first output element, int64[N, D]."""
     extent: I64
-    """[N, D]"""
+    """Number of source indices, int64[N, D]."""
     layout: str
     dtype: np.dtype[Any]
-    """Of the output."""
+    """Data type of the output."""
     border: Border = Border.FILL
     fill: F64 | None = None
-    """[N or 1, K or 1] values of the output type that stand outside; zeros by default."""
+    """Values outside of the source, float64[N or 1, K or 1], in the output's type; zeros by default."""
     channel: int = -1
-    """The dimension of length K that ``fill`` and ``affine`` run along; -1 where they are the same everywhere."""
+    """Dimension of length K along which ``fill`` and ``affine`` vary; -1 if they are constant."""
     affine: Affine | None = None
     turned: bool = False
-    """Samples may be mirrored: which, may change from batch to batch."""
+    """Whether samples may be mirrored, in which case the mirrored ones may differ from batch to batch."""
 
     def __len__(self) -> int:
         return len(self.base)
@@ -100,36 +101,37 @@ _copies: Any = Kernels(".strided_cpu", __package__)
 
 
 def row_major(shape: I64) -> I64:
-    """Strides in elements of packed samples of ``shape`` [N, D]."""
+    """Return the strides, in elements, of packed samples of ``shape`` [N, D]."""
     stride = np.empty(shape.shape, np.int64)
     _kernels.row_major(shape, stride)
     return stride
 
 
-# -- making plans -----------------------------------------------------------------------------------------------------
+# -- construction of plans -------------------------------------------------------------------------------------------
 
 
 def whole(batch: Batch) -> CopyPlan:
-    """Every sample of ``batch`` as it is."""
+    """Return a plan that copies every sample of ``batch`` unchanged."""
     shape, stride, anchor = (np.empty(batch.shapes.shape, np.int64) for _ in range(3))
     _kernels.whole(batch.shapes, shape, stride, anchor)
     return CopyPlan(shape, batch.offsets, stride, anchor, shape, batch.layout, batch.dtype)
 
 
 def window(plan: CopyPlan, anchor: I64, shape: I64) -> CopyPlan:
-    """The window of ``shape`` [N, D] that starts at ``anchor`` [N, D]; it may reach outside."""
+    """Return the plan for the window of ``shape`` [N, D] that starts at ``anchor`` [N, D]; it may extend beyond the
+    source."""
     return replace(plan, anchor=plan.anchor + anchor, shape=shape)
 
 
 def mirror(plan: CopyPlan, axis: int, where: npt.NDArray[np.bool_]) -> CopyPlan:
-    """The samples ``where`` [N] reversed along ``axis``."""
+    """Return the plan with the samples of the mask ``where`` [N] reversed along ``axis``."""
     base, stride, anchor = plan.base.copy(), plan.stride.copy(), plan.anchor.copy()
     _kernels.mirror(axis, np.ascontiguousarray(where), plan.shape, plan.extent, base, stride, anchor)
     return replace(plan, base=base, stride=stride, anchor=anchor, turned=True)
 
 
 def permute(plan: CopyPlan, order: Sequence[int], layout: str) -> CopyPlan:
-    """Output dimension ``i`` is dimension ``order[i]`` of ``plan``."""
+    """Return the plan with reordered dimensions: output dimension ``i`` is dimension ``order[i]`` of ``plan``."""
     at = list(order)
     channel = at.index(plan.channel) if plan.channel >= 0 else -1
     return replace(plan, shape=plan.shape[:, at], stride=plan.stride[:, at], anchor=plan.anchor[:, at],
@@ -137,43 +139,46 @@ def permute(plan: CopyPlan, order: Sequence[int], layout: str) -> CopyPlan:
 
 
 def convert(plan: CopyPlan, dtype: Any, affine: Affine | None = None, channel: int = -1) -> CopyPlan:
-    """The same elements as ``dtype``, after ``affine`` along dimension ``channel``."""
+    """Return the plan with elements converted to ``dtype``, after ``affine`` along dimension ``channel``."""
     return replace(plan, dtype=np.dtype(dtype), affine=affine, channel=channel if channel >= 0 else plan.channel)
 
 
 def filled(shape: I64, dtype: Any, layout: str, fill: npt.ArrayLike = 0.0, channel: int = -1) -> CopyPlan:
-    """Samples of ``shape`` [N, D] that lie outside any source: all of them is ``fill``, see `pad`."""
+    """Return a plan for samples of ``shape`` [N, D] that lie outside any source: all elements are ``fill``, see
+    `pad`."""
     nothing = np.zeros_like(shape)
     base = np.zeros(len(shape), np.int64)
     return pad(CopyPlan(shape, base, nothing, nothing, nothing, layout, np.dtype(dtype)), Border.FILL, fill, channel)
 
 
 def pad(plan: CopyPlan, border: Border, fill: npt.ArrayLike = 0.0, channel: int = -1) -> CopyPlan:
-    """``plan`` with values outside: ``fill`` is one value, K values along ``channel``, or [N, K or 1] of them."""
+    """Return ``plan`` with values outside of the source: ``fill`` is one value, K values along ``channel``, or [N, K or
+    1] values."""
     values = np.asarray(fill, np.float64)
     values = values.reshape(1, -1) if values.ndim < 2 else values
     return replace(plan, border=border, fill=values, channel=channel if values.shape[1] > 1 else plan.channel)
 
 
-# -- running them -----------------------------------------------------------------------------------------------------
+# -- execution of plans ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A part of a batch that a plan writes: where the samples start, and the strides of the plan's dimensions."""
+    """Part of a batch to which a plan writes: the starts of samples, and the strides of the plan's dimensions."""
 
     batch: Batch
     base: I64
-    """[N] in elements of the batch's data."""
+    """First element of each sample in the batch's data, [N]."""
     stride: I64
-    """[N, D]"""
+    """Strides of the plan's dimensions in elements, [N, D]."""
 
 
 def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], CopyPlan] | None = None) -> Batch:
-    """The batch that ``plan`` makes of the data of ``batch``, in the kernel's stage. ``again`` makes the plan for other
-    arguments, so that the launches may be repeated with those (`gpu.launch_recording.changing`).
+    """Return the batch that ``plan`` makes from the data of ``batch``, in the kernel's stage. ``again`` returns the
+    plan for a later call with other arguments, so that recorded launches can be replayed
+    (`gpu.launch_recording.changing`).
 
-    Samples with more channels than ``fill`` and ``affine`` have values for come out empty; operators reject them.
+    Samples with more channels than ``fill`` and ``affine`` have values yield empty outputs; the operators reject them.
     Samples of more than LARGEST elements are rejected here.
     """
     shape = affordable(ctx, _fitting(plan))
@@ -201,12 +206,12 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], C
 
 
 LARGEST = 2**31 - 1
-"""Elements that one sample may have: a wrong argument must not take all memory."""
+"""Maximum elements of a sample: a wrong argument must not exhaust memory."""
 
 
 def affordable(ctx: Context, shape: I64) -> I64:
-    """``shape`` [N, D] with zeros for samples of more than LARGEST elements, which are rejected; so are those of none
-    that are longer than that in one dimension."""
+    """Return ``shape`` [N, D] with zeros for samples of more than LARGEST elements, and for empty samples that are
+    longer than that in one dimension; these are rejected."""
     if not _kernels.larger(shape, LARGEST):
         return shape
     huge = (np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST) | (shape > LARGEST).any(axis=1)
@@ -216,7 +221,7 @@ def affordable(ctx: Context, shape: I64) -> I64:
 
 
 def _fitting(plan: CopyPlan) -> I64:
-    """The shape of ``plan``; zeros for samples of more channels than there are values."""
+    """Return the shape of ``plan``, with zeros for samples of more channels than there are values."""
     c = plan.channel
     if c < 0:
         return plan.shape
@@ -230,12 +235,12 @@ def _fitting(plan: CopyPlan) -> I64:
 
 
 Again = Callable[[Context], "tuple[CopyPlan, Target] | None"]
-"""Plan and target for other arguments; None where the launches differ."""
+"""Function that returns plan and target for a later call with other arguments; None if the launches differ."""
 
 
 def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: Again | None = None) -> None:
-    """Write what ``plan`` makes of the data of ``batch`` into a part of a batch of the plan's dtype."""
-    shape = _fitting(plan)  # values that are not there must not be read, not even for a sample that was rejected
+    """Write the result of ``plan`` on the data of ``batch`` to a part of a batch of the plan's dtype."""
+    shape = _fitting(plan)  # values that do not exist must not be read, not even for a rejected sample
     if shape is not plan.shape:
         plan = replace(plan, shape=shape)
     if len(plan) == 0 or target.batch.data.size == 0:
@@ -248,19 +253,21 @@ def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """A plan as the kernels take it: dimensions joined where all samples are contiguous on both sides."""
+    """A plan in the form that the kernels take: dimensions are joined if all samples are contiguous along them in
+    source and output."""
 
     dims: I64
-    """[N, D, 5]: SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE of each dimension."""
+    """Columns SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE of each dimension, [N, D, 5]."""
     channel: int
-    """The dimension that fill and affine run along, or -1."""
+    """Dimension along which fill and affine vary, or -1."""
 
 
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
 
 
 def loops(plan: CopyPlan, target: Target, apart: bool = True) -> Loops:
-    """The loops that copy ``plan`` into ``target``; with the channel ``apart`` from its neighbours."""
+    """Return the loops that copy ``plan`` to ``target``; with ``apart``, the channel dimension is not joined with
+    others."""
     n, ndim = plan.shape.shape
     table = np.empty(n * (ndim + 1) * 5, np.int64)
     count, channel = _kernels.loops(*_arrays(plan, target, apart), table)
@@ -274,10 +281,10 @@ def _arrays(plan: CopyPlan, target: Target, apart: bool = True) -> tuple[Any, ..
 
 
 def _lines(plan: CopyPlan, source: np.dtype[Any], target: Target) -> rows.Lines | None:
-    """``plan`` as lines of bytes; None where it is of another kind."""
+    """Return ``plan`` as lines of bytes for `rows`; None if it is of another kind."""
     if plan.affine is not None or not rows.together(source, plan.dtype):
         return None
-    if plan.ndim and not plan.extent.any():  # `filled`: as a source of which the first dimension is left out
+    if plan.ndim and not plan.extent.any():  # for `filled`: a source in which the first dimension is empty
         extent = plan.shape.copy()
         extent[:, 0] = 0
         plan = replace(plan, stride=row_major(plan.shape), extent=extent)
@@ -308,7 +315,8 @@ def _fill(plan: CopyPlan) -> npt.NDArray[Any]:
 
 @lru_cache(256)
 def _one_fill(values: bytes, dtype: Any) -> npt.NDArray[Any]:
-    """`_fill` of the same values for all samples, float64: those of most calls, and not to be changed."""
+    """Return `_fill` for equal values in all samples, float64, cached because most calls use the same. Do not modify
+    it."""
     return np.ascontiguousarray(saturate(np.frombuffer(values).reshape(1, -1), dtype))
 
 
@@ -316,10 +324,10 @@ def _run_cpu(plan: CopyPlan, batch: Batch, target: Target) -> None:
     source, base, affine = batch.data, plan.base, plan.affine
     fused_in = source.dtype in _FUSED_IN
     if affine is None and source.dtype != plan.dtype and fused_in and plan.dtype in _FUSED_OUT:
-        affine = _IDENTITY  # exact: these types are in float32
+        affine = _IDENTITY  # exact: float32 represents all values of these types
     wanted = source.dtype if affine is not None and fused_in else np.dtype(np.float32) if affine else plan.dtype
     if wanted != source.dtype:
-        # Types without a kernel of their own are converted first, no more of the data than these samples span.
+        # Types without a kernel of their own are converted first, but only the data that these samples span.
         lo, hi = int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
         source, base = saturate(source[lo:hi], wanted), base - lo
     n, ndim = plan.shape.shape
@@ -336,20 +344,21 @@ def _copied(found: tuple[CopyPlan, Target] | None) -> pixels.Copied | None:
     plan, target = found
     factors = None if plan.affine is None else plan.affine.factors
     dims = plan.shape, plan.stride, plan.anchor, plan.extent
-    fill = _fill(plan) if plan.border == Border.FILL else np.zeros((2, 1), plan.dtype)  # more than one: none to take
+    # two rows, which means: no fill value
+    fill = _fill(plan) if plan.border == Border.FILL else np.zeros((2, 1), plan.dtype)
     return dims, plan.base, target.base, target.stride, factors, fill
 
 
 def _widened(plan: CopyPlan, target: Target) -> bool:
-    """Values that lie side by side become float32 ones that do: threads write side by side in `strided`, and eight
-    pixels each in `pixels`."""
+    """Whether adjacent values become adjacent float32 values: in `strided`, threads then write adjacent values, in
+    `pixels` each thread writes eight pixels."""
     if plan.dtype != np.float32 or plan.affine is not None or plan.turned:
         return False
     return bool((plan.stride[:, -1] == 1).all() and (target.stride[:, -1] == 1).all())
 
 
 def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: Again | None) -> None:
-    varies = plan.turned and again is not None and again is not FIXED  # other batches may be of another kind
+    varies = plan.turned and again is not None and again is not FIXED  # later batches may be of another kind
     lines = None if varies else _lines(plan, batch.dtype, target)
     if lines is not None:
         dtype = batch.dtype
@@ -369,12 +378,12 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
     folded = loops(plan, target)
     n, ndim = folded.dims.shape[:2]
     source, out, fill, affine = batch.data, target.batch.data, _fill(plan), plan.affine
-    if source.dtype == out.dtype and affine is None:  # bits are moved; one kernel for all types of a size
+    if source.dtype == out.dtype and affine is None:  # bits are moved: one kernel for all types of a size
         bits = np.dtype(f"u{out.dtype.itemsize}")
         source, out, fill = source.view(bits), out.view(bits), fill.view(bits)
     most, packed = _extent(folded)
     own = (affine or _IDENTITY).factors
-    in_word = 16 // out.dtype.itemsize  # elements; the first word may begin before the sample
+    in_word = 16 // out.dtype.itemsize  # number of elements; the first word may begin before the sample
     of_tile = _THREADS * _RUNS * in_word
     tiles = -(-(most + in_word - 1) // of_tile)
 
@@ -404,16 +413,16 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
 
 
 def _extent(loop: Loops) -> tuple[int, bool]:
-    """The most elements of a sample, and whether samples are written without gaps."""
+    """Return the maximum elements per sample, and whether samples are written without gaps."""
     shape = loop.dims[:, :, SHAPE]
     return int(shape.prod(axis=1).max()), bool((loop.dims[:, :, OUT_STRIDE] == row_major(shape)).all())
 
 
-_THREADS, _RUNS = 256, 4  # of a block, and those of 16 bytes that a thread writes (cuda/strided.cu)
+_THREADS, _RUNS = 256, 4  # threads per block, and 16-byte words per thread (cuda/strided.cu)
 CUDA_TYPES = {
     np.dtype(np.uint8): "unsigned char", np.dtype(np.uint16): "unsigned short", np.dtype(np.uint32): "unsigned int",
     np.dtype(np.uint64): "unsigned long long", np.dtype(np.int8): "signed char", np.dtype(np.int16): "short",
     np.dtype(np.int32): "int", np.dtype(np.int64): "long long", np.dtype(np.float16): "half",
     np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.bool_): "boolean",
 }  # fmt: skip
-"""Element types as ``cuda/convert.cuh`` names them."""
+"""Names of element types in ``cuda/convert.cuh``."""

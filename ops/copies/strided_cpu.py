@@ -1,4 +1,4 @@
-"""The CPU kernel of strided copies: every sample of a plan in one call, without the GIL."""
+"""Compiled loops of strided copies: one call per plan, without the GIL."""
 
 # What Numba compiles carries no types; overloads must repeat the arguments of what they overload.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -19,29 +19,32 @@ from numba.extending import intrinsic, overload
 from ..batch import I64
 from ..compiled.target import compiles_with
 
-jit = numba.njit(nogil=True, cache=True)  # no fused multiply-adds: equal bits in every place and on the GPU
+# without fused multiply-adds, so that results are equal in every loop and on the GPU
+jit = numba.njit(nogil=True, cache=True)
 
 
 def move(
     source: npt.NDArray[Any], target: npt.NDArray[Any], dims: I64, base: I64, out_base: I64, border: int,
     fill: npt.NDArray[Any], factors: npt.NDArray[np.float32] | None,
 ) -> None:  # fmt: skip
-    """Write all samples of a plan (`strided.Plan`) whose loops are ``dims`` [N, D >= 2, 5] into ``target``.
+    """Write all samples of a plan (`strided.CopyPlan`) whose loops are ``dims`` [N, D >= 2, 5] to ``target``.
 
-    Source and target are of one type, or uint8 / float32 to float32, float16, uint8 or int8 with ``factors``.
+    Source and target have the same type; or, with ``factors``, uint8 / float32 is converted to float32, float16, uint8
+    or int8.
     """
     base, out_base = np.ascontiguousarray(base), np.ascontiguousarray(out_base)
     if factors is None:
-        bits = _BITS[target.dtype.itemsize]  # bits are moved; one compiled kernel for all types of a size
+        bits = _BITS[target.dtype.itemsize]  # bits are moved: one compiled kernel for all types of a size
         _execute(source.view(bits), target.view(bits), dims, base, out_base, border, fill.view(bits), None)
         return
-    if target.dtype == np.float16:  # Numba has no float16 on the CPU; uint16 targets mean it here
+    if target.dtype == np.float16:  # Numba has no float16 on the CPU; targets of uint16 stand for it here
         target, fill = target.view(np.uint16), fill.view(np.uint16)
     _execute(source, target, dims, base, out_base, border, fill, factors)
 
 
 _NONE = np.int64(0)
-"""A literal in a call is a type of its own to Numba: the function would be compiled for it and for variables."""
+"""The constant 0 as a variable: Numba gives a literal in a call a type of its own, and would compile the function
+twice."""
 _BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)  # columns of dims
 
@@ -63,13 +66,14 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
             rows = 0
         width, line = dims[i, ndim - 2, SHAPE], _is_line(dims, i) and _alike(factor)
         first = dims[i, ndim - 2, ANCHOR]
-        # Scalars of the two innermost dimensions: a view of ``dims`` for each row takes longer than a short row.
+        # Scalars of the two innermost dimensions: creating a view of ``dims`` per row takes longer than copying a short
+        # row.
         within = _is_within(dims, i)
         k, step, out_step = dims[i, ndim - 1, SHAPE], dims[i, ndim - 2, STRIDE], dims[i, ndim - 2, OUT_STRIDE]
         col, out_col = dims[i, ndim - 1, STRIDE], dims[i, ndim - 1, OUT_STRIDE]
         begin = first * step + dims[i, ndim - 1, ANCHOR] * col
         for _ in range(rows):
-            at, to, inside = base[i], out_base[i], rows > 0  # true; a literal would be compiled for apart
+            at, to, inside = base[i], out_base[i], rows > 0  # always true; a literal would be compiled separately
             for d in range(outer):
                 place = index[d] + dims[i, d, ANCHOR]
                 if place < 0 or place >= dims[i, d, EXTENT]:
@@ -97,8 +101,8 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
 
 @jit
 def _is_turned(dims, i):
-    """Lines of sample ``i``, whose values follow each other in the source, are columns of the output, and all of it
-    lies in the source."""
+    """Whether lines of sample ``i``, whose values are adjacent in the source, are columns of the output, and the whole
+    sample lies in the source."""
     first = dims.shape[1] - 3
     if (
         first < 0
@@ -116,7 +120,7 @@ def _is_turned(dims, i):
 
 @jit
 def _is_within(dims, i):
-    """All of the output of sample ``i`` lies in the source."""
+    """Whether the whole output of sample ``i`` lies in the source."""
     for d in range(dims.shape[1]):
         if dims[i, d, ANCHOR] < 0 or dims[i, d, ANCHOR] + dims[i, d, SHAPE] > dims[i, d, EXTENT]:
             return False
@@ -128,7 +132,7 @@ _SIDE = 16
 
 @jit
 def _turned(src, dst, s, o, row, col, f):
-    """Square by square: of whole columns, every value would be on another line of the cache."""
+    """Transpose a plane in squares: with whole columns, every value would be on another cache line."""
     like = dst.dtype.type(0)
     w, k, step, out_step = row[SHAPE], col[SHAPE], col[STRIDE], row[OUT_STRIDE]
     for c0 in range(0, k, _SIDE):
@@ -141,7 +145,8 @@ def _turned(src, dst, s, o, row, col, f):
 
 @jit
 def _is_line(dims, i):
-    """The two innermost dimensions of sample ``i`` are one run of neighbours on both sides, inside of the source."""
+    """Whether the two innermost dimensions of sample ``i`` are one run of adjacent elements in source and output,
+    inside the source."""
     row, col = dims.shape[1] - 2, dims.shape[1] - 1
     first, width = dims[i, row, ANCHOR], dims[i, row, SHAPE]
     near = dims[i, row, STRIDE] == 1 and dims[i, row, OUT_STRIDE] == 1
@@ -151,7 +156,8 @@ def _is_line(dims, i):
 
 @jit
 def _line(src, dst, s, o, w, f):
-    """``w`` neighbours. Views of the arrays would be counted references, which take longer than short lines."""
+    """Copy ``w`` adjacent elements. Views of the arrays would be reference-counted, which takes longer than copying a
+    short line."""
     like = dst.dtype.type(0)
     for x in range(w):
         dst[np.uint64(o + x)] = _convert(src[np.uint64(s + x)], like, f)
@@ -159,7 +165,7 @@ def _line(src, dst, s, o, w, f):
 
 @jit
 def _is_box(dims):
-    """Nothing of the sample lies in the source, and its lines are contiguous."""
+    """Whether nothing of the sample lies in the source, and its lines are contiguous."""
     row, col = dims[1], dims[2]
     outside = dims[0, EXTENT] == 0 or row[EXTENT] == 0 or col[EXTENT] == 0
     return outside and col[OUT_STRIDE] == 1 and row[OUT_STRIDE] == col[SHAPE]
@@ -167,7 +173,7 @@ def _is_box(dims):
 
 @jit
 def _box(dst, to, dims, fill):
-    """A line that is filled, and others that are its copies."""
+    """Fill one line, and copy it to all others."""
     n, step = dims[1, SHAPE] * dims[2, SHAPE], dims[0, OUT_STRIDE]
     _filled(dst, to, _NONE, dims[1, SHAPE], _NONE, dims[2, SHAPE], dims[1], dims[2], fill)
     for y in range(1, dims[0, SHAPE]):
@@ -178,7 +184,7 @@ def _box(dst, to, dims, fill):
 
 @jit
 def _plane(src, dst, at, to, row, col, inside, border, fill, factor):
-    """The two innermost dimensions: the part inside the source as runs, what stands outside element by element."""
+    """Copy the two innermost dimensions: the part inside the source as runs, elements outside one by one."""
     w, k = row[SHAPE], col[SHAPE]
     x0 = min(max(-row[ANCHOR], 0), w)
     x1 = max(min(row[EXTENT] - row[ANCHOR], w), x0)
@@ -212,7 +218,7 @@ def _plane(src, dst, at, to, row, col, inside, border, fill, factor):
 
 @jit
 def _filled(dst, to, x0, x1, c0, c1, row, col, fill):
-    """Rows [x0, x1) and columns [c0, c1) of a plane, which lie outside the source."""
+    """Fill rows [x0, x1) and columns [c0, c1) of a plane, which lie outside the source."""
     w, k = x1 - x0, c1 - c0
     if w <= 0 or k <= 0:
         return
@@ -232,7 +238,8 @@ def _filled(dst, to, x0, x1, c0, c1, row, col, fill):
 
 @jit
 def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
-    """``w`` x ``k`` elements. Constant strides of the common layouts are spelled out, for the vectoriser."""
+    """Copy ``w`` x ``k`` elements. The constant strides of frequent layouts are spelled out, so that loops are
+    vectorised."""
     if k == 3 and col == 1 and out_row == 1 and (row == 3 or row == -3):
         _split(src, dst, s, o, w, row, out_col, factor)
     elif k == 3 and col == 1 and out_col == 1 and out_row == 3 and (row == 3 or row == -3):
@@ -255,7 +262,7 @@ def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
 
 
 _SHORT = 64
-"""Elements or pixels of a line up to which a view of it takes longer than vectors save."""
+"""Maximum elements or pixels of a line for which creating a view takes longer than vectorisation saves."""
 
 
 @jit
@@ -274,7 +281,7 @@ def _run(src, dst, s, o, w, step, out_step, f):
 
 @jit
 def _split(src, dst, s, o, w, row, plane, factor):
-    """``w`` interleaved colours to three planes, mirrored where ``row`` is -3."""
+    """Split ``w`` interleaved pixels of three channels to three planes, mirrored if ``row`` is -3."""
     f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
     like = dst.dtype.type(0)
     b0, b1, b2 = dst[o : o + w], dst[o + plane : o + plane + w], dst[o + 2 * plane : o + 2 * plane + w]
@@ -284,7 +291,7 @@ def _split(src, dst, s, o, w, row, plane, factor):
             b0[x] = _convert(a[3 * x], like, f0)
             b1[x] = _convert(a[3 * x + 1], like, f1)
             b2[x] = _convert(a[3 * x + 2], like, f2)
-    else:  # indices counted from the end: what is plainly negative is vectorised, w - 1 - x is not
+    else:  # indices counted from the end: clearly negative ones are vectorised, w - 1 - x is not
         a = src[s - 3 * (w - 1) : s + 3]
         for x in range(w):
             b0[-1 - x] = _convert(a[3 * x], like, f0)
@@ -320,7 +327,7 @@ def _interleaved(src, dst, s, o, w, row, factor):
 
 @jit
 def _swapped(src, dst, s, o, w, factor):
-    """Colours in the opposite order, the first of which is at ``s``."""
+    """Reverse the order of three channels, the first of which is at ``s``."""
     f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
     like = dst.dtype.type(0)
     a, b = src[s - 2 : s - 2 + 3 * w], dst[o : o + 3 * w]
@@ -332,7 +339,7 @@ def _swapped(src, dst, s, o, w, factor):
 
 @jit
 def _woven(src, dst, s, o, w, plane, factor):
-    """Three planes (one and the same where ``plane`` is 0) as interleaved colours."""
+    """Interleave three planes (the same plane three times if ``plane`` is 0) to pixels."""
     f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
     like = dst.dtype.type(0)
     a0, a1, a2 = src[s : s + w], src[s + plane : s + plane + w], src[s + 2 * plane : s + 2 * plane + w]
@@ -348,7 +355,7 @@ _SIDE = 16
 
 @jit
 def _reflect(i, n, border):
-    """Index ``i`` outside [0, n) as one inside, by `strided.Border`."""
+    """Map index ``i`` outside [0, n) to an index inside, by `strided.Border`."""
     if border == 1 or n == 1:
         return min(max(i, 0), n - 1)
     if border == 4:
@@ -361,7 +368,7 @@ def _reflect(i, n, border):
 
 
 def _factors_of(factors, i):
-    """The rows [K, 3] of sample ``i``, or None where values are only moved (compiled below)."""
+    """Return the rows [K, 3] of sample ``i``, or None if values are only moved (compiled below)."""
 
 
 @overload(_factors_of)
@@ -372,7 +379,7 @@ def _factors_of_compiled(factors, i):
 
 
 def _entry(factor, c):
-    """Mean, mul and add of channel ``c``, or None where values are only moved (compiled below)."""
+    """Return mean, mul and add of channel ``c``, or None if values are only moved (compiled below)."""
 
 
 @overload(_entry)
@@ -388,7 +395,7 @@ def _entry_compiled(factor, c):
 
 
 def _alike(factor):
-    """All channels are treated alike (compiled below)."""
+    """Whether all channels have the same factors (compiled below)."""
 
 
 @overload(_alike)
@@ -399,10 +406,11 @@ def _alike_compiled(factor):
 
 
 def _convert(value, like, f):
-    """``value`` after the affine step ``f`` as the type of the number ``like`` (compiled below).
+    """Apply the affine step ``f`` to ``value``, and convert it to the type of the number ``like`` (compiled below).
 
-    Not of an array: handed through two calls, that is taken hold of and let go of for each value, and the loop is not
-    vectorised."""
+    ``like`` is a number, not an array: an array that is passed through two calls is reference-counted for each value,
+    and the loop is not vectorised.
+    """
 
 
 @overload(_convert)
@@ -413,8 +421,8 @@ def _convert_compiled(value, like, f):
 
 
 def put(value, dst):
-    """A float32 as the type of ``dst``, an array or a number: rounded half away from zero and saturated (compiled
-    below)."""
+    """Convert a float32 to the type of ``dst``, an array or a number: rounded half away from zero and saturated
+    (compiled below)."""
 
 
 @overload(put)
@@ -429,10 +437,12 @@ def put_compiled(value, dst):
     store = np.uint8 if unsigned else np.int8
     half = np.float32(0.5)
     if unsigned:
-        under = np.float32(0.49999997)  # the float before 0.5: added to any float up to 255, it rounds halves up, only
+        # the float32 just below 0.5: adding it to a float up to 255 and truncating rounds halves up, and nothing below
+        # a half
+        under = np.float32(0.49999997)
 
         def rounded_up(value, dst):
-            v = value if value > low else low  # in this order NaN is 0
+            v = value if value > low else low  # with this order of operands NaN becomes 0
             v = v if v < high else high
             return np.uint8(np.int32(v + under))
 
@@ -449,7 +459,7 @@ def put_compiled(value, dst):
 
 @intrinsic
 def half_bits(_typing, value):
-    """The bits of a float32 rounded to float16, ties to even."""
+    """Return the bits of a float32 rounded to float16, ties to even."""
 
     def generate(context, builder, signature, args):
         if compiles_with("f16c") or platform.machine() == "aarch64":
@@ -460,9 +470,11 @@ def half_bits(_typing, value):
 
 
 def half_bits_by_hand(value):
-    """The same where the processor cannot: LLVM would call a function that is in no library here, and end the process.
+    """Return the bits of a float32 rounded to float16, ties to even, for processors without an instruction for it: LLVM
+    would call a function that is in no library here, and the process would end.
 
-    NaN stays NaN, quiet, with the upper bits of its payload, as the instruction has it."""
+    NaN stays NaN, quiet, with the upper bits of its payload, as with the instruction.
+    """
     bits = np.int64(np.float32(value).view(np.uint32))
     sign, size = (bits >> 16) & 0x8000, bits & 0x7FFFFFFF
     normal = (size + 0xFFF + ((size >> 13) & 1) - 0x38000000) >> 13

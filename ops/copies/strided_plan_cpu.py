@@ -1,7 +1,7 @@
-"""Strided copies planned for a whole batch: which loops copy a plan, and into what memory.
+"""Compiled loops that plan strided copies for a whole batch: which loops copy a plan, and to which memory.
 
-NumPy would take dozens of calls, which cost more than the copy itself where the batch is small. The loops keep the GIL:
-to have it again takes longer than they take.
+NumPy would need dozens of calls, which cost more than the copy itself if the batch is small. The loops keep the GIL:
+taking it again would take longer than they run.
 """
 
 # Numba carries no types.
@@ -16,19 +16,19 @@ import numpy as np
 from numba import types
 
 _GIVEN = types.Array(types.int64, 2, "A", readonly=True)
-"""Arrays that are only read may be of any strides, and read-only."""
+"""Type of arrays that are only read: they may have any strides, and may be read-only."""
 _MADE = types.Array(types.int64, 2, "C")
 _FLAT = types.Array(types.int64, 1, "C")
 
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
 """Columns of the dimensions of loops."""
 _SHORT = 4
-"""Elements of a dimension that the CPU kernel takes innermost (colours)."""
+"""Maximum length of a dimension that the CPU kernel uses as the innermost one (channels)."""
 
 
 @numba.njit(types.void(types.Array(types.int32, 2, "A", readonly=True), _MADE, _MADE, _MADE), cache=True)
 def whole(shapes: Any, shape: Any, stride: Any, anchor: Any) -> None:
-    """Packed samples of ``shapes`` as they are, all [N, D]; see `strided.Plan`."""
+    """Fill the arrays [N, D] of a plan that copies packed samples of ``shapes`` unchanged; see `strided.CopyPlan`."""
     for i in range(shapes.shape[0]):
         step = np.int64(1)
         for d in range(shapes.shape[1] - 1, -1, -1):
@@ -38,7 +38,7 @@ def whole(shapes: Any, shape: Any, stride: Any, anchor: Any) -> None:
 
 @numba.njit(types.void(_GIVEN, _MADE), cache=True)
 def row_major(shape: Any, stride: Any) -> None:
-    """Strides of packed samples, [N, D]."""
+    """Compute the strides of packed samples, [N, D]."""
     for i in range(shape.shape[0]):
         step = np.int64(1)
         for d in range(shape.shape[1] - 1, -1, -1):
@@ -52,7 +52,8 @@ def row_major(shape: Any, stride: Any) -> None:
     cache=True,
 )  # fmt: skip
 def mirror(axis: Any, where: Any, shape: Any, extent: Any, base: Any, stride: Any, anchor: Any) -> None:
-    """Reverse the samples ``where`` along ``axis``: ``base``, ``stride`` and ``anchor`` change in place."""
+    """Reverse the samples of the mask ``where`` along ``axis``: ``base``, ``stride`` and ``anchor`` are changed in
+    place."""
     for i in range(len(where)):
         if where[i]:
             base[i] += (extent[i, axis] - 1) * stride[i, axis]
@@ -62,7 +63,8 @@ def mirror(axis: Any, where: Any, shape: Any, extent: Any, base: Any, stride: An
 
 @numba.njit(types.int64(_GIVEN, types.float64), cache=True)
 def larger(shape: Any, most: Any) -> Any:
-    """How many samples of ``shape`` have more than ``most`` elements, or are longer than that in a dimension."""
+    """Return the number of samples of ``shape`` that have more than ``most`` elements, or are longer than that in a
+    dimension."""
     found = 0
     for i in range(shape.shape[0]):
         elements, longest = 1.0, np.int64(0)
@@ -75,8 +77,8 @@ def larger(shape: Any, most: Any) -> Any:
 
 @numba.njit(types.int64(_GIVEN, types.Array(types.int32, 2, "C"), _FLAT), cache=True)
 def packed(shape: Any, shapes: Any, offsets: Any) -> Any:
-    """Where samples of ``shape`` begin that lie one after the other, and their shapes in 32 bits; returns the elements
-    of all."""
+    """Compute the offsets of consecutive samples of ``shape``, and their shapes in 32 bits; return the total number of
+    elements."""
     total = np.int64(0)
     for i in range(shape.shape[0]):
         elements = np.int64(1)
@@ -90,7 +92,7 @@ def packed(shape: Any, shapes: Any, offsets: Any) -> Any:
 
 @numba.njit(cache=True)
 def _one(dims: Any, outer: Any, inner: Any, n: Any) -> Any:
-    """Dimension ``outer`` goes on where ``inner`` ends, on both sides, in all samples."""
+    """Whether dimension ``outer`` continues where ``inner`` ends, in source and output, in all samples."""
     for i in range(n):
         length = dims[inner, i, SHAPE]
         if dims[outer, i, STRIDE] != dims[inner, i, STRIDE] * length:
@@ -104,8 +106,8 @@ def _one(dims: Any, outer: Any, inner: Any, n: Any) -> Any:
 def _fold(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, dims: Any, kept: Any
 ) -> Any:
-    """Join dimensions; ``dims`` [D, N, 5] are all of them then, ``kept`` those that are left, innermost first. Returns
-    how many, and where among them the channel is."""
+    """Join dimensions: ``dims`` [D, N, 5] receives all of them, ``kept`` the indices of the remaining ones, innermost
+    first. Return their number, and the position of the channel among them."""
     n, ndim = shape.shape
     count, found, is_open = 0, -1, False
     for d in range(ndim - 1, -1, -1):
@@ -134,14 +136,14 @@ def _fold(
 
 @numba.njit(cache=True)
 def _put(out: Any, i: Any, at: Any, dims: Any, d: Any) -> None:
-    """Dimension ``d`` of sample ``i`` as number ``at`` of its loops; one of length 1 where ``d`` is -1."""
+    """Store dimension ``d`` of sample ``i`` as loop number ``at``; a dimension of length 1 if ``d`` is -1."""
     for k in range(5):
         out[i, at, k] = dims[d, i, k] if d >= 0 else np.int64(k in (SHAPE, EXTENT))
 
 
 @numba.njit(cache=True)
 def _short(dims: Any, d: Any, n: Any, dense: Any) -> Any:
-    """Dimension ``d`` is short in all samples, and, where ``dense`` is asked for, of neighbouring elements."""
+    """Whether dimension ``d`` is short in all samples and, if ``dense``, has adjacent elements."""
     short, near = True, True
     for i in range(n):
         short = short and dims[d, i, SHAPE] <= _SHORT
@@ -156,10 +158,11 @@ _PLAN = (_GIVEN, _GIVEN, _GIVEN, _GIVEN, _GIVEN, types.int64, types.boolean, _FL
 def loops(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any
 ) -> Any:
-    """The loops that copy a plan (`strided.Plan`), dimensions joined where all samples are contiguous on both sides.
+    """Compute the loops that copy a plan (`strided.CopyPlan`); dimensions are joined if all samples are contiguous
+    along them in source and output.
 
-    Returns how many there are, and which of them is the ``channel``; ``out`` begins with [N, loops, 5] of them.
-    ``fills``: what stands outside is one value.
+    Return the number of loops, and which of them is the ``channel``; ``out`` begins with these loops [N, loops, 5].
+    ``fills``: values outside are one constant.
     """
     n, ndim = shape.shape
     dims, kept = np.empty((max(ndim, 1), n, 5), np.int64), np.empty(max(ndim, 1), np.int64)
@@ -176,7 +179,7 @@ def loops(
 
 @numba.njit(types.boolean(_GIVEN, _GIVEN, _GIVEN, types.int64, types.int64), cache=True)
 def channels_whole(shape: Any, anchor: Any, extent: Any, channel: Any, width: Any) -> Any:
-    """Whether all samples keep all of their ``width`` channels; those of no elements do."""
+    """Whether all samples keep all of their ``width`` channels; empty samples count as such."""
     for i in range(shape.shape[0]):
         same = anchor[i, channel] == 0 and extent[i, channel] == shape[i, channel] and shape[i, channel] == width
         if not same:
@@ -191,8 +194,8 @@ def channels_whole(shape: Any, anchor: Any, extent: Any, channel: Any, width: An
 
 @numba.njit(types.UniTuple(types.int64, 3)(types.Array(types.int64, 3, "C")), cache=True)
 def lines(dims: Any) -> Any:
-    """Of the loops [N, D, 5] the most lines of a sample, the longest line, and whether all lies within the source; -1
-    lines where those of a sample do not lie one element after the other on both sides."""
+    """For loops [N, D, 5], return the maximum number of lines per sample, the longest line, and whether everything lies
+    within the source; -1 lines if elements of a line are not adjacent in source or output."""
     n, ndim = dims.shape[0], dims.shape[1]
     most, longest, inside = np.int64(0), np.int64(0), np.int64(1)
     for i in range(n):
@@ -219,8 +222,8 @@ def lines(dims: Any) -> Any:
 def tiles(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any
 ) -> Any:
-    """`loops` in the order of the CPU kernel, two at least: outer dimensions, rows, and a short one (the channel, or
-    colours) innermost. Returns how many; ``out`` begins with [N, loops, 5] of them."""
+    """Compute `loops` in the order of the CPU kernel, at least two: outer dimensions, rows, and a short dimension (the
+    channel, or colours) innermost. Return their number; ``out`` begins with these loops [N, loops, 5]."""
     n, ndim = shape.shape
     dims, kept = np.empty((max(ndim, 1), n, 5), np.int64), np.empty(max(ndim, 1), np.int64)
     count, inner = _fold(shape, stride, anchor, extent, out_stride, channel, fills, dims, kept)

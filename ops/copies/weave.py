@@ -1,5 +1,6 @@
-"""Weave: a kernel of its own for samples of several inputs that are joined by a few elements at a time, as channels of
-pixels are. It writes aligned words, where a plan for each input would write every element alone."""
+"""GPU kernel for joining samples of several inputs along an axis with a few elements each, such as channels of pixels.
+It writes aligned words, whereas one copy plan per input would write every element separately. Called by cat and stack.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from ..context import Context
 
 _THREADS = 256
 _LONGEST = 32
-"""Bytes that follow each other in an input; longer runs are lines (`rows`)."""
+"""Maximum bytes that are adjacent in an input; longer runs are copied as lines (`rows`)."""
 _MOST = 4
-"""Inputs."""
+"""Maximum number of inputs."""
 _TYPES = {1: ("unsigned char", 1), 2: ("unsigned short", 1), 4: ("unsigned int", 1), 8: ("unsigned int", 2)}
-"""By size what elements are moved as, and how many of those they are."""
+"""By element size: the C++ type in which elements are moved, and the number of such words per element."""
 
 
 def launched(ctx: Context, parts: Sequence[Batch], axis: int, out: Batch) -> bool:
-    """Launch the joining of ``parts`` along ``axis`` (an old or a new one) into ``out``, which is packed and on the
-    device, if it is one of these; False otherwise. Samples that are empty in ``out`` are left out."""
+    """Launch the joining of ``parts`` along ``axis`` (an existing or a new one) into ``out``, which is packed and on
+    the device, if this kernel supports it; return False otherwise. Samples that are empty in ``out`` are skipped."""
     if not 2 <= len(parts) <= _MOST:
         return False
     name, pieces = _TYPES[out.dtype.itemsize]

@@ -1,4 +1,4 @@
-"""Windows of images: where a crop or slice starts and ends, and what happens where it reaches outside."""
+"""Windows of images: where a crop or slice starts and ends, and the policy if it extends beyond the image."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _plans: Any = Kernels(".windows_cpu", __package__)
 OutOfBounds = Literal[
     "error", "pad", "constant", "edge", "clamp", "reflect", "reflect_1001", "reflect_101", "wrap", "trim_to_shape"
 ]
-"""DALI's policies for windows that reach outside their input."""
+"""DALI's policies for windows that extend beyond their input."""
 
 _BORDERS = {
     "edge": Border.EDGE, "clamp": Border.EDGE, "reflect": Border.REFLECT_1001, "reflect_1001": Border.REFLECT_1001,
     "reflect_101": Border.REFLECT_101, "wrap": Border.WRAP,
 }  # fmt: skip
 IMAGE_LAYOUTS: tuple[str, ...] = ("HWC", "CHW", "DHWC", "CDHW", "FHWC", "FCHW", "CFHW", "FDHWC", "FCDHW", "CFDHW")
-"""Layouts that DALI's cropping operators take."""
+"""Layouts that DALI's cropping operators accept."""
 
 
 def border(policy: OutOfBounds) -> Border:
-    """How a plan fills what stands outside under ``policy``."""
+    """Return the border mode of a plan for ``policy``."""
     return _BORDERS.get(policy, Border.FILL)
 
 
 def image_layout(layout: str, ndim: int | None, allowed: tuple[str, ...]) -> str:
-    """``layout``, or DALI's guess where there is none: the first that is ``allowed`` of as many dimensions."""
+    """Return ``layout``, or DALI's default if it is empty: the first ``allowed`` layout with as many dimensions."""
     return layout or next((known for known in allowed if len(known) == ndim), "")
 
 
 def known_layout(batch: Batch, allowed: tuple[str, ...]) -> str:
-    """The layout of ``batch``, or DALI's guess. Raises SpecError for one that is not ``allowed``."""
+    """Return the layout of ``batch``, or DALI's default. Raises SpecError for a layout that is not ``allowed``."""
     layout = image_layout(batch.layout, batch.ndim, allowed)
     if layout not in allowed:
         what = f"the layout {layout}" if layout else f"{batch.ndim} dimensions without a layout"
@@ -48,7 +48,7 @@ def known_layout(batch: Batch, allowed: tuple[str, ...]) -> str:
 
 
 def round_half_away(values: npt.NDArray[Any]) -> I64:
-    """The nearest integers, halves away from zero, as DALI rounds the starts of windows; see `integers`."""
+    """Round to the nearest integers, halves away from zero, as DALI rounds the starts of windows; see `integers`."""
     whole = np.trunc(values)
     with np.errstate(invalid="ignore"):
         return integers(whole + np.copysign(np.abs(values - whole) >= 0.5, values))
@@ -58,16 +58,18 @@ _FAR = 2.0**40
 
 
 def integers(values: npt.NDArray[Any]) -> I64:
-    """``values`` cut off to integers; NaN and what lies beyond 2^40 become -2^40 or 2^40, outside of any input."""
-    near: I64 = np.fmin(np.fmax(values, -_FAR), _FAR).astype(np.int64)  # of NaN and a number, these give the number
+    """Truncate ``values`` to integers; NaN and values beyond 2^40 become -2^40 or 2^40, outside of any input."""
+    # for NaN and a number, fmin and fmax return the number
+    near: I64 = np.fmin(np.fmax(values, -_FAR), _FAR).astype(np.int64)
     return near
 
 
 def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: I64) -> tuple[I64, I64]:
-    """Anchor and shape [N, D] of windows in samples of ``extent``, after ``policy``.
+    """Apply ``policy`` to windows of ``anchor`` and ``shape`` [N, D] in samples of ``extent``; return the new anchor
+    and shape.
 
-    "error" rejects the samples whose window reaches outside and empties their window; "trim_to_shape" cuts it off;
-    the others leave it as it is.
+    "error" rejects the samples whose window extends beyond the sample, and empties their window; "trim_to_shape" clips
+    it; other policies leave it unchanged.
     """
     if policy == "trim_to_shape":
         start = np.clip(anchor, 0, extent)
@@ -88,12 +90,13 @@ def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: 
 
 
 def refused(array: I64, where: npt.NDArray[Any]) -> I64:
-    """``array`` [N, D] with zeros for the samples ``where``: the empty window of a rejected sample."""
+    """Return ``array`` [N, D] with zeros for the samples of the mask ``where``: the empty window of a rejected
+    sample."""
     return np.where(where[:, None], 0, array) if where.any() else array
 
 
 def fill_along(ctx: Context, values: tuple[float, ...], batch: Batch, channel: int) -> tuple[tuple[float, ...], int]:
-    """``values`` and the dimension they run along. Rejects samples with another number of channels."""
+    """Return ``values`` and the dimension along which they vary. Reject samples with another number of channels."""
     if len(values) <= 1:
         return values or (0.0,), -1
     for i in np.flatnonzero(batch.shapes[:, channel] != len(values)).tolist():

@@ -1,4 +1,4 @@
-"""Where windows lie in samples, for a whole batch in loops without the GIL."""
+"""Compiled loops that compute where windows lie in samples, for a whole batch, without the GIL."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 _FAR = 2.0**40
 ROUNDINGS = ("truncate", "round", "even")
-"""Of the start of a window: cut off, halves away from zero, halves to even (as in Python)."""
+"""Roundings of the start of a window: truncation, halves away from zero, halves to even (as in Python)."""
 _, ROUND, EVEN = range(3)
 
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _integer(value: Any) -> Any:
-    """``value`` cut off to an integer; NaN and what lies beyond 2^40 become -2^40 or 2^40, outside of any input."""
+    """Truncate ``value`` to an integer; NaN and values beyond 2^40 become -2^40 or 2^40, outside of any input."""
     return np.int64(min(max(value, -_FAR), _FAR)) if value == value else np.int64(-_FAR)
 
 
 @numba.njit(error_model="numpy", forceinline=True)
 def place_along(extent: Any, size: Any, position: Any, rounding: Any) -> Any:
-    """Start and length of a window along an axis, see `place`."""
+    """Return start and length of a window along an axis, see `place`."""
     wanted = _integer(np.float64(size))
     length = wanted if wanted > 0 else extent
     start = np.float64(position) * np.float64(extent - length)
@@ -38,11 +38,12 @@ def place_along(extent: Any, size: Any, position: Any, rounding: Any) -> Any:
     nogil=True, cache=True, error_model="numpy",
 )  # fmt: skip
 def place(extent: Any, axis: Any, size: Any, position: Any, rounding: Any, anchor: Any, shape: Any) -> None:
-    """Where windows lie along ``axis`` of samples of ``extent``: that column of ``anchor`` and ``shape``, all [N, D].
+    """Compute where windows lie along ``axis`` of samples of ``extent``: fill that column of ``anchor`` and ``shape``,
+    all [N, D].
 
-    ``size`` [N or 1] is cut off, and the whole extent where it is not above 0. ``position`` [N or 1], 0 to 1, of the
-    room that is left is where a window starts, after ``rounding``. The product is taken in float64, as DALI's crop
-    does: 0.7 of 5 is 3.4999999 and starts at 3.
+    ``size`` [N or 1] is truncated; the whole length is used if it is not above 0. ``position`` [N or 1], 0 to 1, is the
+    start of a window as a fraction of the remaining space, after ``rounding``. The product is computed in float64, as
+    in DALI's crop: 0.7 of 5 is 3.4999999 and starts at 3.
     """
     for i in range(len(extent)):
         anchor[i, axis], shape[i, axis] = place_along(
@@ -52,7 +53,8 @@ def place(extent: Any, axis: Any, size: Any, position: Any, rounding: Any, ancho
 
 @numba.njit("int64(int64[:, ::1], int64[:, ::1], int64[:, ::1], boolean[::1])", nogil=True, cache=True)
 def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
-    """Which windows reach outside of samples of ``extent``, all [N, D]; returns how many."""
+    """Fill ``out`` with the mask of windows that extend beyond samples of ``extent``, all [N, D]; return their
+    number."""
     found = 0
     for i in range(len(extent)):
         out[i] = False
@@ -65,7 +67,7 @@ def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
 
 @numba.njit("int64(int64[:, :], int64, int64)", nogil=True, cache=True)
 def of_other_width(shape: Any, channel: Any, width: Any) -> Any:
-    """How many samples of ``shape`` [N, D] have other than ``width`` channels, those without any left out."""
+    """Return the number of samples of ``shape`` [N, D] that have neither ``width`` channels nor 0."""
     found = 0
     for i in range(len(shape)):
         found += shape[i, channel] != width and shape[i, channel] > 0
@@ -77,7 +79,7 @@ AT, AFTER, WITH_IT = range(3)
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _rounded(value: Any) -> Any:
-    """The nearest integer, halves away from zero, see `_integer`."""
+    """Round to the nearest integer, halves away from zero, see `_integer`."""
     whole = np.trunc(value)
     return _integer(whole + np.copysign(1.0 if abs(value - whole) >= 0.5 else 0.0, value - whole))
 
@@ -98,12 +100,12 @@ def slices(
     anchor: Any,
     shape: Any,
 ) -> Any:
-    """Where slices lie in samples of ``extent`` [N, D]: ``anchor`` and ``shape`` of each, of a length below 0 where one
-    ends before it starts; returns how many do.
+    """Compute where slices lie in samples of ``extent`` [N, D]: ``anchor`` and ``shape`` of each; the length is
+    negative if a slice ends before it starts. Return the number of such slices.
 
-    Along ``axes`` they start at ``first`` and end at ``last``, or after as many elements (``sized``: AFTER), or where
-    the sample does (WITH_IT); both are [N or 1, axes or 1], and parts of the extent, in float32, where ``*_parts`` says
-    so. Other axes are whole.
+    Along ``axes`` slices start at ``first`` and end at ``last``, or have ``last`` elements (``sized``: AFTER), or end
+    with the sample (WITH_IT); both are [N or 1, axes or 1], and fractions of the length, in float32, if the
+    corresponding ``*_parts`` is set. Other axes are not cut.
     """
     wrong = 0
     for i in range(len(extent)):

@@ -1,4 +1,5 @@
-"""Pixels of three uint8 channels as words: one and a byte more, two and two bytes more, sixteen less their fourth."""
+"""Load and store pixels of three uint8 channels as words: one pixel and one more byte, two pixels and two more bytes,
+and sixteen pixels without their fourth bytes."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -24,7 +25,7 @@ def _place(context, builder, kind, found, array, index):
 
 def _loader(of):
     def load(_typing, array, at):
-        """The bytes from ``at`` of ``array`` on, the first one lowest."""
+        """Load the bytes from index ``at`` of ``array`` on, the first one lowest."""
 
         def generate(context, builder, signature, args):
             return builder.load(_place(context, builder, signature.args[0], of, *args), align=1)
@@ -35,8 +36,8 @@ def _loader(of):
 
 
 def _store_pixels(_typing, words, first, array, at):
-    """The low three bytes of PACKED uint32 from words[first] on to ``at`` and after it. Written out, because LLVM makes
-    scattered stores of a loop over words that overlap, which take five times as long."""
+    """Store the low three bytes of PACKED uint32 from words[first] on to index ``at`` and after it. Written out,
+    because LLVM turns a loop over overlapping words into scattered stores, which take five times as long."""
 
     def generate(context, builder, signature, args):
         four, three = ir.VectorType(_BYTE, 4 * PACKED), ir.VectorType(_BYTE, 3 * PACKED)

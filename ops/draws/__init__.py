@@ -1,1 +1,1 @@
-"""Random numbers: the operators `random.*` and their generators."""
+"""Random numbers: the operators `random.*`, batch_permutation, and their generators."""

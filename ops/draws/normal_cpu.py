@@ -1,5 +1,6 @@
-"""Normal numbers by Box and Muller's transform, in float32 without fused multiply-adds: cuda/normal.cuh does the same
-operations, so that CPU and GPU draw the same bits, as do processors with and without vectors."""
+"""Compiled loops for normal numbers by the Box-Muller transform, in float32 without fused multiply-adds:
+cuda/normal.cuh performs the same operations, so that CPU and GPU, and processors with and without vector instructions,
+draw the same bits."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
@@ -17,21 +18,21 @@ F, N = np.float32, np.int32
 
 _UNIT, _TINY = F(2.0**-32), F(np.finfo(np.float32).tiny)
 _HALF_ROOT = N(0x3F3504F3)
-"""The bits of sqrt(1/2)."""
+"""Bit pattern of sqrt(1/2)."""
 
 
 @njit(error_model="numpy")
 def standard_normal(first: Any, second: Any) -> Any:
-    """A standard normal number of two draws of 32 bits. The logarithm takes the one that is not 0.
+    """Return a standard normal number from two 32-bit draws. The logarithm is that of the draw that is not 0.
 
-    Logarithm, sine and cosine are Cephes' logf, sinf and cosf; turns become quarters of one before they are rounded.
+    Logarithm, sine and cosine are Cephes' logf, sinf and cosf; angles are reduced to a quarter turn before rounding.
     """
     a, b = F(first) * _UNIT, F(second) * _UNIT
     v = a if a == 0 else b
     u = b if a == 0 else a
     bits = np.float32(max(u, _TINY)).view(np.int32)
     exponent = N(N(bits - _HALF_ROOT) >> N(23))
-    m = np.int32(bits - N(exponent << N(23))).view(np.float32) - F(1)  # the rest is in [sqrt(1/2), sqrt(2))
+    m = np.int32(bits - N(exponent << N(23))).view(np.float32) - F(1)  # the mantissa is in [sqrt(1/2), sqrt(2))
     e, z = F(exponent), m * m
     y = F(7.0376836292e-2)
     y = y * m - F(1.1514610310e-1)
@@ -60,7 +61,7 @@ def standard_normal(first: Any, second: Any) -> Any:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def many_normal(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) -> Any:
-    """Normal numbers, by ``numbers`` [N, 3] (mean, standard deviation, and one more) of each sample."""
+    """Return normal numbers; ``numbers`` [N, 3]: mean, standard deviation and an unused number per sample."""
     out, at = np.empty(counts.sum(), np.float32), 0
     a, b = np.empty(WORDS, np.uint32), np.empty(WORDS, np.uint32)
     for i in range(len(counts)):

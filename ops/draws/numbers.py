@@ -1,7 +1,7 @@
-"""Random numbers: random.coin_flip, uniform, normal, beta and choice, and DALI's older names of them.
+"""Operators random.coin_flip, uniform, normal, beta and choice, and DALI's older names for them.
 
-Each element of each sample draws from its own part of the sample's stream (`streams`), so that results are functions
-of (seed, operator, sample), and with ``rng: dali`` those of DALI 2.4 (except beta's).
+Each element of each sample draws from its own section of the sample's stream (`streams`), so that results are functions
+of (seed, operator, sample), and with ``rng: dali`` equal DALI 2.4's (except beta's).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _normal: Any = Kernels(".normal_cpu", __package__)
 _beta: Any = Kernels(".beta_cpu", __package__)
 
 _SKIP = 257
-"""How many draws apart the elements of a sample begin, as in DALI."""
+"""Distance between the draws of consecutive elements of a sample, as in DALI."""
 
-_FEW = 1 << 10
-"""Elements of a sample, below which shapes need not be looked at."""
+_SMALL_SAMPLE = 1 << 10
+"""Elements per sample below which shapes need no check against memory."""
 
 _THREADS = 256
-_MANY = 4096
-"""Elements of a batch that are drawn where they are needed, and without arrays of draws."""
+_MIN_DIRECT = 4096
+"""Minimum elements of a batch for which values are computed directly, without intermediate arrays of draws."""
 
 _NUMBERS = tuple(
     DALIDataType[n]
@@ -53,17 +53,18 @@ _WIDE = tuple(DALIDataType[n] for n in ("INT32", "UINT32", "INT64", "UINT64", "F
 
 
 class Random(Operator, abstract=True):
-    """Base of all generators: the shape of the output. An input gives its shape, not its values."""
+    """Base class of all generators: it determines the shape of the output. An input defines the shape; its values are
+    ignored."""
 
     inputs = (0, 1)
     random = True
     replayable = True
     dtypes: ClassVar[tuple[DALIDataType, ...]] = _NUMBERS
 
-    shape: Annotated[
-        tuple[int, ...] | None, Arg("shape of the output; one scalar by default", ge=0, per_sample=True)
-    ] = None
-    dtype: Annotated[DALIDataType | None, Arg("type of the output")] = None
+    shape: Annotated[tuple[int, ...] | None, Arg("shape of the output; a scalar by default", ge=0, per_sample=True)] = (
+        None
+    )
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output")] = None
 
     def check(self) -> None:
         if self.dtype is not None and self.dtype not in self.dtypes:
@@ -71,12 +72,12 @@ class Random(Operator, abstract=True):
 
     @property
     def result(self) -> DALIDataType:
-        """Type of the output."""
+        """Data type of the output."""
         return DALIDataType.FLOAT if self.dtype is None else self.dtype
 
     def infer(self, *specs: Spec) -> Spec:
         if specs and self.is_set("shape"):
-            raise SpecError("the shape is given twice: by the input and by the argument shape; leave one away")
+            raise SpecError("the shape is given twice: by the input and by the argument shape; give only one")
         if specs:
             return Spec(specs[0].shape, self.result)
         return Spec(None if "shape" in self.per_sample else self.shape or (), self.result)
@@ -84,7 +85,7 @@ class Random(Operator, abstract=True):
     def cpu(self, ctx: Context, *like: Batch) -> Batch:
         shapes = _shapes(ctx, *like)
         elements = Elements(ctx, shapes)
-        if elements.total >= _MANY and self.is_simple:
+        if elements.total >= _MIN_DIRECT and self.is_simple:
             return self._many(ctx, elements, shapes)
         return _packed(ctx, shapes, saturate(self.draw(ctx, elements), to_numpy(self.result)), "")
 
@@ -109,24 +110,24 @@ class Random(Operator, abstract=True):
         return out
 
     kind: ClassVar[str] = ""
-    """In cuda/draws.cu."""
+    """Name of the distribution in cuda/draws.cu."""
 
     @property
     def _kind(self) -> str:
-        """With these arguments."""
+        """Name of the distribution for this instance's arguments."""
         return self.kind
 
     @property
     def is_simple(self) -> bool:
-        """An element is one of cuda/draws.cu, by the `numbers` of its sample."""
+        """Whether cuda/draws.cu can compute each element from the `numbers` of its sample."""
         return False
 
     def numbers(self, ctx: Context) -> F64:
-        """For each sample, [N, 3] as a rule, as cuda/draws.cu says."""
+        """Return the parameters of each sample, usually [N, 3], in the form of cuda/draws.cu."""
         raise NotImplementedError
 
     def _many(self, ctx: Context, elements: Elements, shapes: I32) -> Batch:
-        """All elements without arrays of what lies between draws and values."""
+        """Compute all elements without intermediate arrays of draws."""
         numbers, streams, counts = self.numbers(ctx), elements.streams, elements.counts
         dtype = np.dtype(to_numpy(self.result))
         if ctx.stage == "cpu":
@@ -139,7 +140,7 @@ class Random(Operator, abstract=True):
 
         def again(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
             streams = ctx.streams()
-            if ctx.state is not None:  # the key and the counter are another one each time
+            if ctx.state is not None:  # key and counter differ from call to call
                 return None
             return (streams.sequence, self.numbers(ctx)) if ctx.args else (streams.sequence,)
 
@@ -159,30 +160,31 @@ class Random(Operator, abstract=True):
         return out
 
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
-        """A value for each element, [T], of any type."""
+        """Return a value for each element, [T], of any type."""
         raise NotImplementedError
 
     def _filled(self, n: int, values: npt.NDArray[Any], samples: Samples) -> Batch:
-        """A batch of the constant shape."""
+        """Return a batch of samples of the constant shape."""
         offsets, shapes = _places(n, self.shape or ())
         return Batch(values, offsets, shapes, "", samples)
 
     @functools.cached_property
     def _each(self) -> int:
-        """Elements of a sample, of a constant shape."""
+        """Elements per sample, for a constant shape."""
         return math.prod(self.shape or ())
 
 
 @functools.lru_cache(64)
 def _places(n: int, shape: tuple[int, ...]) -> tuple[I64, I32]:
-    """Where ``n`` samples of a shape begin, and their shapes. Batches share them, as nobody changes any."""
+    """Return offsets and shapes of ``n`` samples of one shape. Batches share these arrays, because nothing modifies
+    them."""
     shapes = np.empty((n, len(shape)), np.int32)
     shapes[:] = shape
     return np.arange(n) * math.prod(shape), shapes
 
 
 class Elements:
-    """The elements of a batch's samples, one after the other, each with its own random draws."""
+    """The elements of a batch's samples, one after the other, each with random draws of its own."""
 
     def __init__(self, ctx: Context, shapes: I32) -> None:
         n, ndim = shapes.shape
@@ -198,13 +200,13 @@ class Elements:
         return sizes_of(self._shapes)
 
     def draws(self, count: int, skip: int = _SKIP) -> U32:
-        """The first draws of each element, uint32[T, count]; elements begin ``skip`` draws apart."""
+        """Return the first draws of each element, uint32[T, count]; elements begin ``skip`` draws apart."""
         out = np.empty((self.total, count), np.uint32)
         _kernels.element_draws(self.streams.handle, self.streams.sequence, self.counts, skip, out)
         return out
 
     def flips(self, limit: int) -> npt.NDArray[Any]:
-        """Is the first draw of each element at most ``limit``? [T]"""
+        """Return for each element whether its first draw is at most ``limit``, [T]."""
         if not self.single:
             return self.draws(1)[:, 0] <= limit
         flips = np.empty(self.total, np.int32)
@@ -212,24 +214,24 @@ class Elements:
         return flips
 
     def wide_draws(self, count: int, skip: int = _SKIP) -> npt.NDArray[np.uint64]:
-        """As `draws`, of 64 bits: [T, count]."""
+        """Return the first 64-bit draws of each element: [T, count]."""
         words = self.draws(2 * count, skip).astype(np.uint64)
         return words[:, 0::2] | words[:, 1::2] << np.uint64(32)
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A value a sample, [N, ...], as a value an element, [T, ...]."""
+        """Repeat one value per sample, [N, ...], to one value per element, [T, ...]."""
         return values if self.single else np.repeat(values, self.counts, axis=0)
 
 
 def _shapes(ctx: Context, *like: Batch) -> I32:
-    """The shapes of the output, [N, ndim]: those of the input, the argument's, or scalars."""
+    """Return the shapes of the output, [N, ndim]: those of the input, the argument's, or scalars."""
     if like:
         return like[0].shapes
     return shape_argument(ctx, ctx.op.is_set("shape")).astype(np.int32)
 
 
 def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str, sizes: I64 | None = None) -> Batch:
-    """``sizes`` are the samples' elements, if they are known."""
+    """Return a packed batch of ``values``; ``sizes``: elements of each sample, if known."""
     if shapes.shape[1] == 0:
         return Batch(values, np.arange(len(shapes)), shapes, layout, ctx.samples)
     sizes = sizes_of(shapes) if sizes is None else sizes
@@ -248,13 +250,13 @@ def _reject(ctx: Context, bad: npt.NDArray[np.bool_], message: str, values: npt.
 
 
 class CoinFlip(Random, name="random.coin_flip"):
-    """1 with the given probability, else 0."""
+    """Draw 1 with the given probability, else 0."""
 
     aliases: ClassVar[tuple[str, ...]] = ("coin_flip",)
     dtypes: ClassVar[tuple[DALIDataType, ...]] = (DALIDataType.INT32, DALIDataType.UINT8, DALIDataType.BOOL)
     example: ClassVar[str] = "{op: random.coin_flip, probability: 0.5, out: mirror}"
 
-    probability: Annotated[float, Arg("of a 1", ge=0, le=1, per_sample=True)] = 0.5
+    probability: Annotated[float, Arg("probability of 1", ge=0, le=1, per_sample=True)] = 0.5
 
     @property
     def result(self) -> DALIDataType:
@@ -288,31 +290,31 @@ class CoinFlip(Random, name="random.coin_flip"):
 
     @functools.cached_property
     def _limit(self) -> int:
-        """`_limits` of the constant."""
+        """`_limits` of the constant probability."""
         return int(_limits(np.float64(np.float32(self.probability))))
 
 
 def _limits(probability: npt.NDArray[np.float64] | np.float64) -> I64:
-    """The largest draw that is a 1, for every probability. DALI compares with <=, which makes a probability of 0 not
-    quite 0: here it is."""
+    """Return the largest draw that yields 1, for every probability. DALI compares with <=, so that a probability of 0
+    still yields rare ones; here it yields none."""
     return np.where(probability > 0, np.minimum(probability * 2.0**32, 0xFFFFFFFF), -1).astype(np.int64)
 
 
 class Uniform(Random, name="random.uniform"):
-    """Uniform in [min, max), or one of ``values``.
+    """Draw uniformly distributed numbers in [min, max), or elements of ``values``.
 
-    For integer types, fractions of the range's ends are cut off and the numbers rounded, so that both ends come half
-    as often as the numbers between them.
+    For integer types, the range's ends are truncated to integers and numbers are rounded, so that each end is half as
+    likely as the numbers between them.
     """
 
     aliases: ClassVar[tuple[str, ...]] = ("uniform",)
     example: ClassVar[str] = "{op: random.uniform, range: [-10.0, 10.0], out: angle}"
 
-    range: Annotated[tuple[float, ...], Arg("smallest value, and the end that is not reached", per_sample=True)] = (
+    range: Annotated[tuple[float, ...], Arg("smallest value, and the exclusive end", per_sample=True)] = (
         -1.0,
         1.0,
     )
-    values: Annotated[tuple[float, ...] | None, Arg("choose among these instead", per_sample=True)] = None
+    values: Annotated[tuple[float, ...] | None, Arg("numbers to draw from, instead of range", per_sample=True)] = None
 
     def check(self) -> None:
         Random.check(self)
@@ -344,10 +346,10 @@ class Uniform(Random, name="random.uniform"):
 
     @functools.cached_property
     def _is_plain(self) -> bool:
-        """Float32 of a constant shape, from a range that is the same for all."""
+        """Whether the output is float32 of a constant shape, from a range that is the same for all samples."""
         low, high = self._ends
         plain = not self.per_sample and self.values is None and self.dtype in (None, _FLOAT)
-        return plain and 0 < self._each < _FEW and bool(low < high)
+        return plain and 0 < self._each < _SMALL_SAMPLE and bool(low < high)
 
     @functools.cached_property
     def _ends(self) -> tuple[np.float32, np.float32]:
@@ -392,7 +394,7 @@ class Uniform(Random, name="random.uniform"):
         return values
 
     def _ranges(self, ctx: Context) -> tuple[F32, F32]:
-        """The ends of each sample's range, [N] each."""
+        """Return the ends of each sample's range, [N] each."""
         ends = ctx.arg("range")
         if to_numpy(self.result).kind != "f":
             ends = saturate(np.trunc(ends), to_numpy(self.result)).astype(np.float32)
@@ -413,13 +415,13 @@ class Uniform(Random, name="random.uniform"):
 
 
 class Normal(Random, name="random.normal"):
-    """Normally distributed, by Box and Muller's transform of two uniform numbers."""
+    """Draw normally distributed numbers, by the Box-Muller transform of two uniform numbers."""
 
     aliases: ClassVar[tuple[str, ...]] = ("normal_distribution",)
     example: ClassVar[str] = "{op: random.normal, mean: 0.0, stddev: 1.0, shape: [3], out: noise}"
 
-    mean: Annotated[float, Arg("of the distribution", per_sample=True)] = 0.0
-    stddev: Annotated[float, Arg("standard deviation", per_sample=True)] = 1.0
+    mean: Annotated[float, Arg("mean of the distribution", per_sample=True)] = 0.0
+    stddev: Annotated[float, Arg("standard deviation of the distribution", per_sample=True)] = 1.0
 
     kind = "NORMAL"
 
@@ -436,7 +438,7 @@ class Normal(Random, name="random.normal"):
         return _packed(ctx, shapes, saturate(self.draw(ctx, elements), to_numpy(self.result)), "")
 
     def drawn(self, streams: Streams, samples: Samples) -> Batch | None:
-        if self.per_sample or self.dtype not in (None, _FLOAT) or not 0 < self._each < _FEW:
+        if self.per_sample or self.dtype not in (None, _FLOAT) or not 0 < self._each < _SMALL_SAMPLE:
             return None
         n = len(samples)
         given = _repeated(n, float(np.float32(self.mean)), float(np.float32(self.stddev)))
@@ -447,7 +449,7 @@ class Normal(Random, name="random.normal"):
             return _drawn_normal(elements.streams, elements.counts, self.numbers(ctx))
         mean, stddev = elements.spread(ctx.arg("mean")), elements.spread(ctx.arg("stddev"))
         first, second = elements.wide_draws(2).T.astype(np.float64) * 2.0**-64
-        swap = first == 0  # the logarithm takes the one that is not 0
+        swap = first == 0  # the logarithm is that of the draw that is not 0
         first, second = np.where(swap, second, first), np.where(swap, first, second)
         radius = np.sqrt(-2 * np.log(np.maximum(first, np.finfo(np.float64).tiny)))
         wide: F64 = radius * np.cos(2 * np.pi * second) * stddev + mean
@@ -462,7 +464,7 @@ def _drawn_normal(streams: Streams, counts: I64, numbers: F64) -> F32:
 
 @functools.lru_cache(64)
 def _repeated(n: int, mean: float, stddev: float) -> F64:
-    """`Normal.numbers` of ``n`` samples with the same arguments."""
+    """Return `Normal.numbers` of ``n`` samples with the same arguments."""
     return np.tile((mean, stddev, 0.0), (n, 1))
 
 
@@ -470,14 +472,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Beta(Random, name="random.beta"):
-    """Beta distributed in [0, 1]. The numbers are not DALI's, with its generator either."""
+    """Draw beta-distributed numbers in [0, 1]. They differ from DALI's, also with ``rng: dali``."""
 
     replayable = False
     dtypes: ClassVar[tuple[DALIDataType, ...]] = (DALIDataType.FLOAT, DALIDataType.FLOAT64)
     example: ClassVar[str] = "{op: random.beta, alpha: 0.4, beta: 0.4, out: share}"
 
-    alpha: Annotated[float, Arg("first parameter, positive", per_sample=True)] = 1.0
-    beta: Annotated[float, Arg("second parameter, positive", per_sample=True)] = 1.0
+    alpha: Annotated[float, Arg("first parameter of the distribution, positive", per_sample=True)] = 1.0
+    beta: Annotated[float, Arg("second parameter of the distribution, positive", per_sample=True)] = 1.0
 
     def check(self) -> None:
         Random.check(self)
@@ -487,7 +489,7 @@ class Beta(Random, name="random.beta"):
                 raise SpecError(f"{name} must be a positive float32, got {value}")
 
     def drawn(self, streams: Streams, samples: Samples) -> Batch | None:
-        if self.per_sample or not 0 < self._each < _FEW:
+        if self.per_sample or not 0 < self._each < _SMALL_SAMPLE:
             return None
         n = len(samples)
         out, alpha, beta = np.empty(n * self._each), np.full(n, self.alpha), np.full(n, self.beta)
@@ -510,9 +512,10 @@ class Beta(Random, name="random.beta"):
 
 
 class Choice(Operator, name="random.choice"):
-    """Elements of the input, drawn with replacement; for a scalar n, of 0 ... n - 1.
+    """Draw elements of the input with replacement; for a scalar n, of 0 ... n - 1.
 
-    Of inputs with several dimensions, whole slices of the first are drawn. A second input gives the output's shape.
+    For inputs with several dimensions, whole slices along the first dimension are drawn. A second input defines the
+    shape of the output.
     """
 
     random = True
@@ -530,7 +533,7 @@ class Choice(Operator, name="random.choice"):
 
     def infer(self, *specs: Spec) -> Spec:
         if len(specs) > 1 and self.is_set("shape"):
-            raise SpecError("the shape is given twice: by the second input and by the argument shape; leave one away")
+            raise SpecError("the shape is given twice: by the second input and by the argument shape; give only one")
         drawn = specs[1].shape if len(specs) > 1 else None if "shape" in self.per_sample else self.shape or ()
         if drawn is None:
             return Spec(None, specs[0].dtype)
@@ -563,14 +566,15 @@ class Choice(Operator, name="random.choice"):
         begin = elements.spread(candidates.offsets) + self._indices(ctx, elements, count, candidates.ndim) * size
         within = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
         data = candidates.data if candidates.data.size else np.zeros(1, candidates.dtype)
-        values = np.take(data, np.repeat(begin, size) + within, mode="clip")  # rejected samples may point anywhere
+        # indices of rejected samples may be invalid
+        values = np.take(data, np.repeat(begin, size) + within, mode="clip")
         shapes = np.concatenate([drawn, candidates.shapes[:, 1:]], axis=1)
         return _packed(ctx, shapes, values, _chosen_layout(candidates.layout, drawn.shape[1]))
 
     def _indices(
         self, ctx: Context, elements: Elements, count: I64, ndim: int, starts: I64 | None = None
     ) -> I64:  # fmt: skip
-        """Which of a sample's ``count`` elements each draw takes, counted from ``starts``. For inputs of several
+        """Return for each draw the index among its sample's ``count`` elements, plus ``starts``. For inputs of several
         dimensions, DALI draws without gaps."""
         starts = np.zeros(len(count), np.int64) if starts is None else starts
         _reject(ctx, count < 1, "there is nothing to choose from: {} elements", count)
@@ -593,7 +597,7 @@ class Choice(Operator, name="random.choice"):
 
 
 def _probabilities(ctx: Context) -> tuple[npt.NDArray[np.float64], I64]:
-    """Argument p, [N, k] with zeros where a sample has fewer, and how many each sample has."""
+    """Return argument p, [N, k], padded with zeros, and the number of probabilities of each sample."""
     given = ctx.args.get("p")
     if given is None:
         p = ctx.arg("p", np.float64)
@@ -607,5 +611,5 @@ def _probabilities(ctx: Context) -> tuple[npt.NDArray[np.float64], I64]:
 
 
 def _chosen_layout(layout: str, drawn: int) -> str:
-    """Of slices that were drawn: one slice, a list of them, or, which has no name, more dimensions of them."""
+    """Return the layout of drawn slices: one slice, a list of slices, or more dimensions, which have no names."""
     return (layout[1:], layout, "")[min(drawn, 2)]

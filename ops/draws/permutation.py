@@ -1,4 +1,4 @@
-"""batch_permutation: the samples of a batch in random order, as numbers for permute_batch."""
+"""Operator batch_permutation: indices of a batch's samples in random order, for permute_batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _philox: Any = Kernels(".philox_cpu", __package__)
 
 
 def _drawn(stream: Streams, count: int) -> U32:
-    """The first draws of one stream."""
+    """Return the first draws of one stream."""
     out = np.empty((1, count), np.uint32)
     _philox.element_draws(stream.handle, stream.sequence, np.ones(1, np.int64), count, out)
     found: U32 = out[0]
@@ -26,10 +26,10 @@ def _drawn(stream: Streams, count: int) -> U32:
 
 
 class BatchPermutation(Operator, name="batch_permutation"):
-    """Random places in the batch, one for each sample: each place once, in random order.
+    """Draw random indices into the batch, one per sample: each index once, in random order.
 
-    Drawn from the stream of the batch's first sample; with ``rng: dali`` they are DALI's, from one generator for the
-    batch. What comes out depends on which samples share a batch.
+    Numbers come from the stream of the batch's first sample; with ``rng: dali`` from one generator for the batch, as in
+    DALI. The result depends on which samples share a batch.
     """
 
     inputs = (0, 0)
@@ -37,8 +37,10 @@ class BatchPermutation(Operator, name="batch_permutation"):
     per_batch = is_trivial = True
     example = "{op: batch_permutation, out: order}"
 
-    allow_repetitions: Annotated[bool, Arg("draw each place for itself: some come twice, others not at all")] = False
-    no_fixed_points: Annotated[bool, Arg("no sample gets its own place, where there are two at least")] = False
+    allow_repetitions: Annotated[
+        bool, Arg("draw each index separately, so that some occur several times and others never")
+    ] = False
+    no_fixed_points: Annotated[bool, Arg("no sample keeps its own index, if there are at least two")] = False
 
     def infer(self, *specs: Spec) -> Spec:
         return Spec((), DALIDataType.INT32)
@@ -52,7 +54,7 @@ class BatchPermutation(Operator, name="batch_permutation"):
         places = np.empty(n, np.int64)
         spare = n + 64
         while n and not _loops.permuted(_drawn(first, spare), self._kind, places):
-            spare *= 2  # draws are taken again where they would favour some places
+            spare *= 2  # draws that would favour some indices are repeated
         return Batch.from_dense(samples.slot[places].astype(np.int32), "", samples)
 
     @property

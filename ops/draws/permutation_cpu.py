@@ -1,4 +1,4 @@
-"""The loops of batch_permutation over random numbers of 32 bits."""
+"""Compiled loops of batch_permutation."""
 
 # Numba carries no types.
 # mypy: allow-untyped-calls
@@ -17,8 +17,8 @@ _PLACES = types.Array(types.int64, 1, "C")
 
 @numba.njit(types.UniTuple(types.int64, 2)(_DRAWS, types.int64, types.int64), nogil=True, cache=True)
 def _below(draws: Any, at: Any, limit: Any) -> Any:
-    """A number in [0, limit) by Lemire's method ("Fast random integer generation in an interval", 2019), and the
-    draws used up so far; -1 where there are too few."""
+    """Return a number in [0, limit) by Lemire's method ("Fast random integer generation in an interval", 2019), and the
+    number of draws used so far; -1 if there are too few."""
     threshold = (np.int64(1) << 32) % limit
     while at < len(draws):
         product = np.uint64(draws[at]) * np.uint64(limit)
@@ -30,9 +30,10 @@ def _below(draws: Any, at: Any, limit: Any) -> Any:
 
 @numba.njit(types.boolean(_DRAWS, types.int64, _PLACES), nogil=True, cache=True)
 def permuted(draws: Any, kind: Any, out: Any) -> Any:
-    """Fill ``out`` as ``kind`` says: 1 is added for no_fixed_points, 2 for allow_repetitions. False: too few draws.
+    """Fill ``out`` as ``kind`` says: a sum of 1 for no_fixed_points and 2 for allow_repetitions. Return False if there
+    are too few draws.
 
-    Permutations are made as the GNU C++ library's std::shuffle makes them, two swaps of one draw; those without fixed
+    Permutations are made as the GNU C++ library's std::shuffle does, with two swaps per draw; those without fixed
     points by Sattolo's algorithm; DALI 2.4 does the same.
     """
     n, at = len(out), np.int64(0)
@@ -54,7 +55,7 @@ def permuted(draws: Any, kind: Any, out: Any) -> Any:
             other = i + 1 + value
             out[i], out[other] = out[other], out[i]
         return True
-    pairs = n <= 65535  # the library draws for two places at once where their product fits
+    pairs = n <= 65535  # the library draws two indices at once if their product fits into 32 bits
     i = 1
     while i < n:
         together = pairs and not (i == 1 and n % 2 == 0)

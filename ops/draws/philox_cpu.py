@@ -1,4 +1,5 @@
-"""Philox4x32-10 (see `streams`) draw by draw, for kernels that decide as they go how many they need."""
+"""Compiled Philox4x32-10 (see `streams`), draw by draw, for kernels that decide while running how many draws they
+need."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
 
-@njit(inline="always")  # or loops that call it do not become vectors
+@njit(inline="always")  # otherwise loops that call it are not vectorised
 def _words(key: Any, sequence: Any, number: Any) -> Any:
-    # words of 32 bits, whose products are one instruction where loops become vectors
+    # 32-bit words, whose products are one instruction in vectorised loops
     number = np.uint64(number)
     c0, c1, c2, c3 = np.uint32(number), np.uint32(number >> _32), np.uint32(sequence), np.uint32(sequence >> _32)
     k0, k1 = np.uint32(key), np.uint32(key >> _32)
@@ -38,7 +39,7 @@ def _four_of(key: Any, sequence: Any, number: Any) -> Any:  # noqa: ARG001  # Nu
     def later(key: Any, sequence: Any, number: Any) -> Any:
         own, low, phase = key
         at = low + np.uint64(number)
-        a = _words(own, sequence + np.uint64(at < low), at)  # what overflows is carried to the high half
+        a = _words(own, sequence + np.uint64(at < low), at)  # an overflow is carried to the high half
         if phase == 0:
             return a
         after = at + np.uint64(1)
@@ -54,7 +55,8 @@ def _four_of(key: Any, sequence: Any, number: Any) -> Any:  # noqa: ARG001  # Nu
 
 @njit(nogil=True, cache=True)
 def block(key: Any, sequence: Any, number: Any) -> Any:
-    """The four draws from 4 ``number`` on of Philox4x32-10 stream (``key``, ``sequence``): 32 bits each, in uint64s.
+    """Return the four draws from 4 ``number`` on of Philox4x32-10 stream (``key``, ``sequence``): 32 bits each, in
+    uint64s.
 
     ``key`` is a uint64, or three (key, low, phase): draw 0 is then word ``phase`` of counter ``low``
     (`Streams.handle`).
@@ -64,7 +66,7 @@ def block(key: Any, sequence: Any, number: Any) -> Any:
 
 @njit("void(uint64, uint64, uint64, uint64, uint32[::1])", nogil=True, cache=True)
 def words_from(key: Any, high: Any, low: Any, phase: Any, out: Any) -> None:
-    """The words of one generator from its state on: counter ``high`` x 2^64 + ``low``, word ``phase`` of it."""
+    """Write the words of one generator from a state on: counter ``high`` x 2^64 + ``low``, its word ``phase``."""
     four = _words(key, high, low)
     for k in range(len(out)):
         if k and phase == 0:
@@ -78,7 +80,7 @@ def words_from(key: Any, high: Any, low: Any, phase: Any, out: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def draw(key: Any, sequence: Any, at: Any) -> Any:
-    """Draw number ``at`` of Philox4x32-10 stream (``key``, ``sequence``): a 32-bit number in a uint64."""
+    """Return draw number ``at`` of Philox4x32-10 stream (``key``, ``sequence``): a 32-bit number in a uint64."""
     return block(key, sequence, at >> 2)[at & 3]
 
 
@@ -87,7 +89,7 @@ def draw(key: Any, sequence: Any, at: Any) -> Any:
     nogil=True, cache=True,
 )  # fmt: skip
 def coin_flips(key: Any, sequences: Any, limit: Any, out: Any) -> None:
-    """1 where the first draw of a stream is at most ``limit``, else 0."""
+    """Write 1 if the first draw of a stream is at most ``limit``, else 0."""
     for i in range(len(out)):
         out[i] = np.int64(draw(key, sequences[i], 0)) <= limit
 
@@ -100,7 +102,7 @@ def coin_flips(key: Any, sequences: Any, limit: Any, out: Any) -> None:
     nogil=True, cache=True,
 )  # fmt: skip
 def uniforms(key: Any, sequences: Any, low: Any, factor: Any, below: Any, out: Any) -> None:
-    """The first draw of each stream between two numbers, as `streams.uniform` has it."""
+    """Convert the first draw of each stream to a number in a range, as `streams.uniform` does."""
     for i in range(len(out)):
         v = np.float32(np.float64(np.float32(draw(key, sequences[i], 0))) * factor + low)
         out[i] = min(v, below)
@@ -108,7 +110,8 @@ def uniforms(key: Any, sequences: Any, low: Any, factor: Any, below: Any, out: A
 
 @njit(nogil=True, cache=True)
 def _first_words(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
-    """Draws ``first``, ``first`` + ``skip`` ... of a stream. Nothing branches, so that it is vectorised."""
+    """Write draws ``first``, ``first`` + ``skip`` ... of a stream. There are no branches, so that the loop is
+    vectorised."""
     for j in range(len(out)):
         at = np.uint64(first + j * skip)
         four = _words(key, sequence, at >> np.uint64(2))
@@ -119,7 +122,7 @@ def _first_words(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> No
 
 
 def line(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
-    """Draws ``first``, ``first`` + ``skip`` ... of a stream, uint32."""
+    """Write draws ``first``, ``first`` + ``skip`` ... of a stream, uint32."""
     raise NotImplementedError("compiled code calls it")
 
 
@@ -136,14 +139,14 @@ def _line_of(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> Any:  
 
 
 WORDS = 1024
-"""Draws that are made at once."""
+"""Number of draws that are generated at once."""
 VECTOR = 8
-"""Elements that are worth loops over vectors."""
+"""Minimum number of elements for which vectorised loops are faster."""
 
 
 @njit(nogil=True, cache=True)
 def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) -> None:
-    """The first draws of every element: element j of a stream begins at draw j * ``skip``.
+    """Write the first draws of every element: element j of a stream begins at draw j * ``skip``.
 
     ``counts`` [N] elements of stream i fill the next rows of ``out`` uint32[T, draws].
     """
@@ -166,7 +169,7 @@ def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) ->
 
 @njit(nogil=True, cache=True)
 def many_uniform(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) -> Any:
-    """Uniform numbers, by `streams.ends_of` [N, 3] (first, factor, below)."""
+    """Return uniform numbers; ``numbers`` [N, 3]: constants of `streams.ends_of` (first, factor, below)."""
     out, words, at = np.empty(counts.sum(), np.float32), np.empty(WORDS, np.uint32), 0
     for i in range(len(counts)):
         low, factor, below = numbers[i, 0], numbers[i, 1], np.float32(numbers[i, 2])
@@ -182,7 +185,7 @@ def many_uniform(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any)
 
 @njit(nogil=True, cache=True)
 def many_flip(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) -> Any:
-    """1 where a draw is at most the first of its sample's ``numbers`` [N, 3], else 0."""
+    """Return 1 for draws that are at most the first of their sample's ``numbers`` [N, 3], else 0."""
     out, words, at = np.empty(counts.sum(), np.int32), np.empty(WORDS, np.uint32), 0
     for i in range(len(counts)):
         limit = np.int64(numbers[i, 0])
@@ -198,7 +201,7 @@ def many_flip(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) ->
 
 @njit(nogil=True, cache=True)
 def many_below(key: Any, sequences: Any, counts: Any, skip: Any, limits: Any, starts: Any) -> Any:
-    """A whole number below its sample's ``limits`` [N] for each element, int64[T], counted from ``starts`` [N]."""
+    """Return an integer below its sample's ``limits`` [N] for each element, plus ``starts`` [N]: int64[T]."""
     out, words, at = np.empty(counts.sum(), np.int64), np.empty(WORDS, np.uint32), 0
     for i in range(len(counts)):
         limit, start = np.uint64(limits[i]), np.int64(starts[i])

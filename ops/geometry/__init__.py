@@ -1,1 +1,1 @@
-"""Operators that move pixels by a coordinate mapping."""
+"""Operators that move pixels or points by a coordinate map: rotations, affine and perspective maps, displacement."""

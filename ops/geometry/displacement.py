@@ -1,4 +1,4 @@
-"""water, sphere: images as if seen through waves, and as if wrapped around a ball."""
+"""Operators water and sphere: images as if seen through waves, or wrapped around a ball."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .sampling import FILTERS, Kind, Places, sampled
 
 
 class Displacement(Operator, abstract=True):
-    """Base of water and sphere."""
+    """Base class of water and sphere."""
 
     replayable = True
     layouts = ("HWC", "FHWC", "CHW", "FCHW")
-    bound = "1 level; pixels whose place is a tie"
+    bound = "1 level; except pixels whose source lies at a tie"
 
-    mask: Annotated[int, Arg("0 leaves the image as it is (in DALI: only as an input)", per_sample=True)] = 1
+    mask: Annotated[int, Arg("0: leave the image unchanged (in DALI: only as an input)", per_sample=True)] = 1
     fill_value: Annotated[float, Arg("value outside the image")] = 0.0
-    interp_type: Annotated[DALIInterpType, Arg("NN or LINEAR")] = DALIInterpType.INTERP_NN
+    interp_type: Annotated[DALIInterpType, Arg("filter: NN or LINEAR")] = DALIInterpType.INTERP_NN
 
     def check(self) -> None:
         if self.interp_type not in (DALIInterpType.INTERP_NN, DALIInterpType.INTERP_LINEAR):
@@ -43,7 +43,7 @@ class Displacement(Operator, abstract=True):
         return Spec(data.shape, data.dtype, layout)
 
     def places(self, n: int) -> Places:
-        """Where the pixels of ``n`` samples come from."""
+        """Return the sources of the pixels of ``n`` samples."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
@@ -60,18 +60,18 @@ class Displacement(Operator, abstract=True):
 class Water(Displacement, name="water"):
     """Take pixel (x, y) from (x + ampl_x sin(freq_x y + phase_x), y + ampl_y cos(freq_y x + phase_y)).
 
-    Coordinates are counted in pixels and computed in float32; NN takes the pixel that the place lies in. LINEAR lies
-    half a pixel off, as in DALI: without amplitudes, it blurs.
+    Coordinates are in pixels, computed in float32; NN takes the pixel that contains the source position. LINEAR is half
+    a pixel off, as in DALI: with amplitudes of 0 it still blurs.
     """
 
     example = "{op: water, in: images, ampl_x: 4, ampl_y: 4, freq_x: 0.1, freq_y: 0.1, mask: $coin, out: images}"
 
-    ampl_x: Annotated[float, Arg("pixels to the left and right")] = 10.0
-    ampl_y: Annotated[float, Arg("pixels up and down")] = 10.0
-    freq_x: Annotated[float, Arg("radians a pixel, downwards")] = 2 * math.pi / 128
-    freq_y: Annotated[float, Arg("radians a pixel, to the right")] = 2 * math.pi / 128
-    phase_x: Annotated[float, Arg("radians")] = 0.0
-    phase_y: Annotated[float, Arg("radians")] = 0.0
+    ampl_x: Annotated[float, Arg("horizontal amplitude in pixels")] = 10.0
+    ampl_y: Annotated[float, Arg("vertical amplitude in pixels")] = 10.0
+    freq_x: Annotated[float, Arg("frequency of the horizontal wave, radians per pixel downwards")] = 2 * math.pi / 128
+    freq_y: Annotated[float, Arg("frequency of the vertical wave, radians per pixel to the right")] = 2 * math.pi / 128
+    phase_x: Annotated[float, Arg("phase of the horizontal wave in radians")] = 0.0
+    phase_y: Annotated[float, Arg("phase of the vertical wave in radians")] = 0.0
 
     def places(self, n: int) -> Places:
         waves = [self.ampl_x, self.ampl_y, self.freq_x, self.freq_y, self.phase_x, self.phase_y, 0, 0, 0]
@@ -79,7 +79,8 @@ class Water(Displacement, name="water"):
 
 
 class Sphere(Displacement, name="sphere"):
-    """Take each pixel from its distance to the centre squared, counted in half the longer side (cut off to pixels)."""
+    """Take each pixel from its squared distance to the centre, in units of half the longer side (truncated to
+    pixels)."""
 
     example = "{op: sphere, in: images, mask: $coin, out: images}"
 

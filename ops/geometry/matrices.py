@@ -1,4 +1,4 @@
-"""transforms.*: matrices of affine maps, made and combined, for warp_affine and coord_transform."""
+"""Operators transforms.*: create and combine matrices of affine maps, for warp_affine and coord_transform."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _kernels: Any = Kernels(".matrices_cpu", __package__)
 
 
 class Combination(Operator, abstract=True):
-    """Base of transforms.*: the order in which maps are applied, and their form, d rows of d + 1 numbers."""
+    """Base class of transforms.*: the order in which maps are applied, and their form, d rows of d + 1 numbers."""
 
-    bound = "computed on the host"
+    bound = "exact: computed on the host"
 
-    reverse_order: Annotated[bool, Arg("the map applied first is the last one: the own map, or the last input")] = False
+    reverse_order: Annotated[bool, Arg("apply the operator's own map (or the last input) first instead of last")] = (
+        False
+    )
 
     def infer(self, *specs: Spec) -> Spec:
         frames = [s.shape[0] for s in specs if s.layout[:1] == "F" and s.shape is not None]
@@ -47,12 +49,12 @@ class Combination(Operator, abstract=True):
         return of_sequence(out, frames[0]) if frames else out
 
     def dimensions(self) -> int | None:
-        """Those of the own map, where the arguments say it."""
+        """Return the number of dimensions of the operator's own map, if the arguments determine it."""
         return None
 
     @staticmethod
     def taken(batch: Batch) -> F64:
-        """Matrices [N, d, d + 1] of an input."""
+        """Return the matrices [N, d, d + 1] of an input."""
         shapes = batch.shapes
         if batch.ndim == 2 and batch.is_uniform and shapes[0, 1] == shapes[0, 0] + 1:
             known: F64 = batch.dense().astype(np.float64)
@@ -65,7 +67,7 @@ class Combination(Operator, abstract=True):
         return dense
 
     def combined(self, ctx: Context, maps: list[F64]) -> Batch:
-        """The map that applies ``maps`` in their order, or in the opposite one."""
+        """Return the map that applies ``maps`` in order, or in reverse order."""
         if len(maps) == 1:
             return self._made(ctx, maps[0])
         total, *rest = map(np.ascontiguousarray, maps[::-1] if self.reverse_order else maps)
@@ -88,7 +90,7 @@ class Combination(Operator, abstract=True):
 
 
 def affine(linear: F64, shift: F64) -> F64:
-    """[N, d, d] (or one for all) and [N, d] as [N, d, d + 1]."""
+    """Join [N, d, d] (or one matrix for all) and [N, d] to [N, d, d + 1]."""
     n, d = shift.shape
     found = np.empty((n, d, d + 1))
     found[:, :, :d] = linear
@@ -97,12 +99,12 @@ def affine(linear: F64, shift: F64) -> F64:
 
 
 class Combine(Combination, name="transforms.combine"):
-    """The affine map that applies the inputs' maps one after the other, the first one first."""
+    """Combine the inputs' affine maps: apply one after the other, the first input first."""
 
     inputs = (2, 99)
     example = "{op: transforms.combine, in: [turned, moved], out: matrix}"
 
-    reverse_order: Annotated[bool, Arg("apply the last one first")] = False
+    reverse_order: Annotated[bool, Arg("apply the last map first")] = False
 
     @by_frame(always=True)
     def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
@@ -110,28 +112,28 @@ class Combine(Combination, name="transforms.combine"):
 
 
 class Making(Combination, abstract=True):
-    """An affine map made from the arguments, applied after that of the input, where there is one."""
+    """Base class: an affine map made from the arguments, applied after the input's map, if there is one."""
 
     inputs = (0, 1)
 
     @by_frame(always=True)
     def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
-        """The matrices of the batch."""
+        """Return the matrices of the batch."""
         before = [self.taken(b) for b in inputs]
         own = self.matrices(ctx, before[0].shape[1] if before else None)
         return self.combined(ctx, [*before, own])
 
     def matrices(self, ctx: Context, ndim: int | None) -> F64:
-        """[N, d, d + 1]; ``ndim``: d of the input."""
+        """Return matrices [N, d, d + 1]; ``ndim``: d of the input."""
         raise NotImplementedError
 
     def length(self, *names: str) -> int | None:
-        """How many values the constant among the arguments ``names`` has that is given."""
+        """Return the number of values of the first constant argument among ``names`` that is set; None if none is."""
         found = [getattr(self, n) for n in names if n not in self.per_sample and self.is_set(n)]
         return len(found[0]) if found else None
 
     def around(self, ctx: Context, linear: F64) -> F64:
-        """``linear`` [N, d, d] around the argument center, or the origin."""
+        """Return the map ``linear`` [N, d, d] around the argument center, or around the origin."""
         if not self.is_set("center"):
             return affine(linear, np.zeros(linear.shape[:2]))
         center = numbers(ctx, "center", linear.shape[1])
@@ -139,7 +141,7 @@ class Making(Combination, abstract=True):
 
 
 def numbers(ctx: Context, name: str, count: int | None = None, repeated: bool = False) -> F64:
-    """Argument ``name`` [N, count], where ``repeated`` also one number for all. Raises SpecError."""
+    """Return argument ``name`` [N, count]; with ``repeated``, one number may stand for all. Raises SpecError."""
     values: F64 = ctx.arg(name).astype(np.float64)
     if count is not None and values.shape[1] != count:
         if not (repeated and values.shape[1] == 1):
@@ -149,11 +151,13 @@ def numbers(ctx: Context, name: str, count: int | None = None, repeated: bool = 
 
 
 class Translation(Making, name="transforms.translation"):
-    """The affine map that moves points by ``offset``."""
+    """Make the affine map that moves points by ``offset``."""
 
     example = "{op: transforms.translation, offset: [10, -5], out: matrix}"
 
-    offset: Annotated[tuple[float, ...], Arg("one number for each dimension", per_sample=True, required=True)] = ()
+    offset: Annotated[
+        tuple[float, ...], Arg("translation, one number per dimension", per_sample=True, required=True)
+    ] = ()
 
     def dimensions(self) -> int | None:
         return self.length("offset")
@@ -164,15 +168,15 @@ class Translation(Making, name="transforms.translation"):
 
 
 class Scale(Making, name="transforms.scale"):
-    """The affine map that scales points, around ``center`` or the origin."""
+    """Make the affine map that scales points, around ``center`` or the origin."""
 
     example = "{op: transforms.scale, scale: [2, 0.5], center: [112, 112], out: matrix}"
 
     scale: Annotated[
-        tuple[float, ...], Arg("a factor for each dimension, or one for all", per_sample=True, required=True)
+        tuple[float, ...], Arg("scale factors, one per dimension, or one for all", per_sample=True, required=True)
     ] = ()
-    center: Annotated[tuple[float, ...] | None, Arg("what stays where it is", per_sample=True)] = None
-    ndim: Annotated[int | None, Arg("dimensions, where scale is one factor and there is no input", ge=1)] = None
+    center: Annotated[tuple[float, ...] | None, Arg("point that the map does not move", per_sample=True)] = None
+    ndim: Annotated[int | None, Arg("number of dimensions, if scale is one factor and there is no input", ge=1)] = None
 
     def check(self) -> None:
         count = self.length("scale")
@@ -192,15 +196,15 @@ class Scale(Making, name="transforms.scale"):
 
 
 class Rotation(Making, name="transforms.rotation"):
-    """The affine map that rotates points by ``angle``, in the plane, or around ``axis`` in space."""
+    """Make the affine map that rotates points by ``angle``, in the plane, or in space around ``axis``."""
 
     example = "{op: transforms.rotation, angle: $angle, center: [112, 112], out: matrix}"
 
-    angle: Annotated[float, Arg("degrees", per_sample=True, required=True)] = 0.0
+    angle: Annotated[float, Arg("angle of rotation in degrees", per_sample=True, required=True)] = 0.0
     axis: Annotated[
-        tuple[float, ...] | None, Arg("(x, y, z), of any length: the map is one of space", per_sample=True)
+        tuple[float, ...] | None, Arg("axis (x, y, z) of a rotation in space, of any length", per_sample=True)
     ] = None
-    center: Annotated[tuple[float, ...] | None, Arg("what stays where it is", per_sample=True)] = None
+    center: Annotated[tuple[float, ...] | None, Arg("point that the map does not move", per_sample=True)] = None
 
     def dimensions(self) -> int | None:
         return 3 if self.is_set("axis") else 2
@@ -214,19 +218,19 @@ class Rotation(Making, name="transforms.rotation"):
 
 
 class Shear(Making, name="transforms.shear"):
-    """The affine map that moves points along an axis by their place on the others.
+    """Make the affine map that shears: it moves points along one axis in proportion to their coordinates on the others.
 
-    Factors, or the angles whose tangents they are: (xy, yx) in the plane, (xy, xz, yx, yz, zx, zy) in space; xy is how
-    far x moves for each y.
+    Factors, or angles whose tangents are the factors: (xy, yx) in the plane, (xy, xz, yx, yz, zx, zy) in space; xy is
+    the shift of x per unit of y.
     """
 
     example = "{op: transforms.shear, angles: [15, 0], center: [112, 112], out: matrix}"
 
-    shear: Annotated[tuple[float, ...] | None, Arg("factors, 2 or 6", per_sample=True, rows=True)] = None
+    shear: Annotated[tuple[float, ...] | None, Arg("shear factors, 2 or 6", per_sample=True, rows=True)] = None
     angles: Annotated[
-        tuple[float, ...] | None, Arg("degrees between -90 and 90, 2 or 6", per_sample=True, rows=True)
+        tuple[float, ...] | None, Arg("shear angles in degrees, between -90 and 90, 2 or 6", per_sample=True, rows=True)
     ] = None
-    center: Annotated[tuple[float, ...] | None, Arg("what stays where it is", per_sample=True)] = None
+    center: Annotated[tuple[float, ...] | None, Arg("point that the map does not move", per_sample=True)] = None
 
     def check(self) -> None:
         if self.is_set("shear") == self.is_set("angles"):
@@ -257,15 +261,21 @@ class Shear(Making, name="transforms.shear"):
 
 
 class Crop(Making, name="transforms.crop"):
-    """The affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
+    """Make the affine map of one box to another: ``from_start`` to ``to_start`` and ``from_end`` to ``to_end``."""
 
     example = "{op: transforms.crop, from_start: $corner, from_end: $end, to_end: [224, 224], out: matrix}"
 
-    from_start: Annotated[tuple[float, ...], Arg("a corner; one number stands for all", per_sample=True)] = (0.0,)
-    from_end: Annotated[tuple[float, ...], Arg("the opposite corner", per_sample=True)] = (1.0,)
-    to_start: Annotated[tuple[float, ...], Arg("where from_start goes", per_sample=True)] = (0.0,)
-    to_end: Annotated[tuple[float, ...], Arg("where from_end goes", per_sample=True)] = (1.0,)
-    absolute: Annotated[bool, Arg("a start that lies after its end changes places with it")] = False
+    from_start: Annotated[
+        tuple[float, ...], Arg("corner of the first box; one number stands for all axes", per_sample=True)
+    ] = (0.0,)
+    from_end: Annotated[tuple[float, ...], Arg("opposite corner of the first box", per_sample=True)] = (1.0,)
+    to_start: Annotated[
+        tuple[float, ...], Arg("corner of the second box, the image of from_start", per_sample=True)
+    ] = (0.0,)
+    to_end: Annotated[
+        tuple[float, ...], Arg("opposite corner of the second box, the image of from_end", per_sample=True)
+    ] = (1.0,)
+    absolute: Annotated[bool, Arg("swap start and end on axes on which start is larger")] = False
 
     def dimensions(self) -> int | None:
         lengths = {len(getattr(self, n)) for n in _CORNERS if n not in self.per_sample} - {0, 1}

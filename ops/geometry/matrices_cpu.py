@@ -1,4 +1,4 @@
-"""Affine maps, one applied after another."""
+"""Compiled loop that composes affine maps."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -10,7 +10,8 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def follow(before, after, out):
-    """The maps ``after`` [N, d, d + 1] of the maps ``before``, float64, into ``out``, which is neither."""
+    """Compose the maps ``before`` and then ``after`` [N, d, d + 1], float64; the result is written to ``out``, a third
+    array."""
     n, d = before.shape[:2]
     for i in range(n):
         for row in range(d):

@@ -1,4 +1,5 @@
-"""warp_perspective, remap: images sampled along a perspective map, or where maps say."""
+"""Operators experimental.warp_perspective and experimental.remap: sample images along a perspective map, or at
+coordinates from two maps."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ Origin = Literal["corner", "center"]
 _BORDERS = {"constant": Border.FILL, "replicate": Border.EDGE, "reflect": Border.REFLECT_1001,
             "reflect_101": Border.REFLECT_101, "wrap": Border.WRAP}  # fmt: skip
 _HALF = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
-"""From coordinates of corners to those of centres."""
+"""Matrix from coordinates relative to pixel corners to coordinates relative to pixel centres."""
 
 
 def checked_filter(name: str, interp: DALIInterpType) -> None:
-    """Raises SpecError for filters that only resizing has."""
+    """Check that the filter is not one that only resizing supports. Raises SpecError."""
     if interp not in FILTERS:
         raise SpecError(f"{name} must be NN, LINEAR or CUBIC here, got {interp.name.removeprefix('INTERP_')}")
 
@@ -37,8 +38,8 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
     """Sample images at a perspective map of the output's coordinates.
 
     ``matrix`` (three rows of three), or the second input, maps (x, y, 1) of the output to the input, up to a factor;
-    with ``inverse_map: false`` the input to the output. [0, 0] is the corner of the first pixel, or its center, as in
-    OpenCV, whose filters and borders these are. Any number of channels and any type are taken.
+    with ``inverse_map: false`` the input to the output. [0, 0] is the corner of the first pixel, or its centre, as in
+    OpenCV; filters and borders are also OpenCV's. Images may have any number of channels and any type.
     """
 
     aliases = ("warp_perspective",)
@@ -48,20 +49,25 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
     bound = "1 level; floats within 1e-4 of the range of the neighbours"
     example = "{op: experimental.warp_perspective, in: images, matrix: $matrix, size: [224, 224], out: images}"
 
-    matrix: Annotated[tuple[float, ...], Arg("three rows of three, or a second input", per_sample=True, rows=True)] = ()
-    inverse_map: Annotated[bool, Arg("matrix maps output to input")] = True
+    matrix: Annotated[
+        tuple[float, ...], Arg("matrix as three rows of three; or use a second input", per_sample=True, rows=True)
+    ] = ()
+    inverse_map: Annotated[bool, Arg("matrix maps the output to the input; else the input to the output")] = True
     size: Annotated[
-        tuple[float, ...], Arg("(height, width) of the output; by default those of the input", ge=0, per_sample=True)
+        tuple[float, ...],
+        Arg("size of the output: (height, width); by default that of the input", ge=0, per_sample=True),
     ] = ()
     border_mode: Annotated[
-        Literal["constant", "replicate", "reflect", "reflect_101", "wrap"], Arg("what stands outside the input")
+        Literal["constant", "replicate", "reflect", "reflect_101", "wrap"], Arg("values outside the input")
     ] = "constant"
-    fill_value: Annotated[tuple[float, ...], Arg("what constant is: one value, or one for each channel; 0")] = ()
-    interp_type: Annotated[DALIInterpType, Arg("NN, LINEAR or CUBIC")] = DALIInterpType.INTERP_LINEAR
-    pixel_origin: Annotated[Origin, Arg("what [0, 0] is of the first pixel")] = "corner"
+    fill_value: Annotated[
+        tuple[float, ...], Arg("value of border_mode constant: one number, or one per channel; 0 by default")
+    ] = ()
+    interp_type: Annotated[DALIInterpType, Arg("filter: NN, LINEAR or CUBIC")] = DALIInterpType.INTERP_LINEAR
+    pixel_origin: Annotated[Origin, Arg("point of the first pixel at coordinates [0, 0]")] = "corner"
     parity: Annotated[
         Literal["dali", "torchvision", "pillow", "opencv"],
-        Arg("whose pixels, of uint8 images: docs/parity.md#single-operators"),
+        Arg("library whose results are reproduced, for uint8 images: docs/parity.md#single-operators"),
     ] = "dali"
 
     def runs_in(self) -> tuple[Stage, ...]:
@@ -105,7 +111,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
 
     @by_frame()
     def cpu(self, ctx: Context, images: Batch, *inputs: Batch) -> Batch:
-        """The images of the batch, sampled along their maps."""
+        """Return the images of the batch, sampled along their maps."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if inputs:
             not_replayable(ctx.device)
@@ -136,7 +142,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
     gpu = cpu
 
     def _preset(self, ctx: Context, images: Batch, matrices: F64) -> Batch:
-        """The other library's, whose numbers are those of corners."""
+        """Apply the other library's function, whose coordinates refer to pixel corners."""
         if self.pixel_origin == "center":
             matrices = np.linalg.inv(_HALF) @ matrices @ _HALF
         wrong = ~np.isfinite(matrices).all(axis=(1, 2)) | (matrices[:, 2, 2] == 0)
@@ -169,7 +175,8 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
         return np.where(wrong[:, None], 0, np.maximum(round_half_away(size), 1))
 
     def _fill(self, ctx: Context, images: Batch) -> tuple[F64, npt.NDArray[np.bool_]]:
-        """[1, K or 1] what stands outside, and the samples that have another number of channels."""
+        """Return the values outside of the images, [1, K or 1], and a mask of the samples that have another number of
+        channels."""
         values = np.array([self.fill_value or (0.0,)])
         at = images.layout.find("C")
         channels = images.shapes[:, at] if at >= 0 else np.ones(len(images), np.int32)
@@ -183,7 +190,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
 
 
 def inverted(matrices: F64) -> F64:
-    """The inverses of [N, d, d]; NaN where there is none."""
+    """Return the inverses of [N, d, d]; NaN for singular matrices."""
     possible = np.isfinite(matrices).all(axis=(1, 2)) & (np.linalg.det(np.nan_to_num(matrices)) != 0)
     found: F64 = np.linalg.inv(np.where(possible[:, None, None], matrices, np.eye(matrices.shape[1])))
     found[~possible] = np.nan
@@ -191,11 +198,11 @@ def inverted(matrices: F64) -> F64:
 
 
 class Remap(Operator, name="experimental.remap"):
-    """Take each output pixel from where two maps say: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside.
+    """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside.
 
-    The maps have the size of the output; sequences take one for all frames, or one for each. [0, 0] is the corner of
-    the first pixel, or its center, as in OpenCV. Any number of channels and any type are taken, on both devices (DALI:
-    1 or 3 channels, on a GPU).
+    The maps have the size of the output; for sequences there is one map for all frames, or one per frame. [0, 0] is the
+    corner of the first pixel, or its centre, as in OpenCV. Any number of channels and any type are supported on both
+    devices (DALI: 1 or 3 channels, on a GPU).
     """
 
     aliases = ("remap",)
@@ -204,8 +211,8 @@ class Remap(Operator, name="experimental.remap"):
     bound = "1 level; floats within 1e-4 of the range of the neighbours"
     example = "{op: experimental.remap, in: [images, mapx, mapy], pixel_origin: center, out: images}"
 
-    interp: Annotated[DALIInterpType, Arg("NN, LINEAR or CUBIC")] = DALIInterpType.INTERP_LINEAR
-    pixel_origin: Annotated[Origin, Arg("what [0, 0] is of the first pixel")] = "corner"
+    interp: Annotated[DALIInterpType, Arg("filter: NN, LINEAR or CUBIC")] = DALIInterpType.INTERP_LINEAR
+    pixel_origin: Annotated[Origin, Arg("point of the first pixel at coordinates [0, 0]")] = "corner"
 
     def check(self) -> None:
         checked_filter("interp", self.interp)
@@ -229,7 +236,7 @@ class Remap(Operator, name="experimental.remap"):
 
     @by_frame(always=True)
     def cpu(self, ctx: Context, images: Batch, mapx: Batch, mapy: Batch) -> Batch:
-        """The images of the batch, sampled where the maps say."""
+        """Return the images of the batch, sampled at the maps' coordinates."""
         images = images.replace(layout="HWC")
         if images.ndim != 3 or mapx.dtype != np.float32 or mapy.dtype != np.float32 or mapx.ndim not in (2, 3):
             raise SampleError("bad_shape", "takes images of the layout HWC and two maps of float32")

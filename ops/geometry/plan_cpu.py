@@ -1,6 +1,5 @@
-"""Sizes, maps and tables of a batch of `rotate`, `warp_affine` and their kin: one call each, where NumPy takes dozens.
-Products and sums are rounded one by one, as there.
-"""
+"""Compiled loops that compute sizes, maps and tables of a batch for `rotate`, `warp_affine` and related operators: one
+call each instead of dozens of NumPy calls. Products and sums are rounded separately, as in NumPy."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -17,9 +16,9 @@ jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 @jit
 def turned(shapes, cos, sin, sizes, grown, maps):
-    """Maps [N, 2, 3] of rotations about the centres of images of ``shapes`` [N, ..., H, W, C], from an output of
-    ``sizes`` [N, 2]. Where these have ``grown``, they are made first: of the canvas that holds the rotated image, by
-    DALI's rule."""
+    """Compute maps [N, 2, 3] of rotations about the centres of images of ``shapes`` [N, ..., H, W, C], from outputs of
+    ``sizes`` [N, 2]. With ``grown``, the sizes are computed first: those of the canvas that contains the rotated image,
+    by DALI's rule."""
     d = shapes.shape[1]
     for i in range(len(shapes)):
         height, width, c, s = np.int64(shapes[i, d - 3]), np.int64(shapes[i, d - 2]), cos[i], sin[i]
@@ -38,8 +37,9 @@ def turned(shapes, cos, sin, sizes, grown, maps):
 
 @jit
 def placed(shapes, sizes, maps, shape, geometry):
-    """Fill the ``shape`` [N, D] of outputs, zeros for those of nothing and for maps that are not finite, which become
-    zeros, too, and their ``geometry`` [N, 6] (cuda/sampling.cu). Returns how many maps are not finite."""
+    """Fill ``shape`` [N, D] of the outputs and their ``geometry`` [N, 6] (cuda/sampling.cu). Outputs of size 0, and
+    those whose map is not finite, get shapes of 0; such maps become 0. Return the number of maps that are not finite.
+    """
     d, wrong = shapes.shape[1], 0
     for i in range(len(shapes)):
         finite = True
@@ -70,8 +70,8 @@ def placed(shapes, sizes, maps, shape, geometry):
 
 @jit
 def centred(maps, params):
-    """``maps`` [N, 2, 3] of corners' coordinates as parameters [N, 9] of an affine map of centres; whether all are
-    finite."""
+    """Convert ``maps`` [N, 2, 3] of corner coordinates to parameters [N, 9] of an affine map of centre coordinates.
+    Return whether all are finite."""
     finite = True
     for i in range(len(maps)):
         for j in range(2):
@@ -85,8 +85,9 @@ def centred(maps, params):
 
 @jit
 def extent(geometry, tall, wide, before):
-    """Of a ``geometry`` [N, 6]: whether all images have three channels, the longest side of all, and the most tiles of
-    ``tall`` by ``wide`` pixels that an output has, whose lines may begin ``before`` pixels earlier."""
+    """For a ``geometry`` [N, 6], return whether all images have three channels, the longest side of all images, and the
+    maximum number of tiles of ``tall`` by ``wide`` pixels per output, whose lines may begin ``before`` pixels earlier.
+    """
     three, longest, most = True, np.int64(0), np.int64(0)
     for i in range(len(geometry)):
         three = three and geometry[i, 3] == 3

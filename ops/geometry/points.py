@@ -1,4 +1,4 @@
-"""coord_flip, coord_transform: points and vectors mirrored, and taken through matrices."""
+"""Operators coord_flip and coord_transform: mirror points, and multiply points and vectors by matrices."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _THREADS = 256
 
 
 class CoordFlip(Operator, name="coord_flip"):
-    """Mirror points at a center: 2 center - x, in float32. The last dimension is that of coordinates."""
+    """Mirror points at a centre: 2 center - x, in float32. The last dimension is that of coordinates."""
 
     replayable = True
     example = "{op: coord_flip, in: points, layout: xy, flip_x: $coin, out: points}"
 
-    layout: Annotated[str, Arg("what the coordinates are: x, y, z in any order; by default x, xy or xyz")] = ""
+    layout: Annotated[str, Arg("order of the coordinates: x, y, z in any order; by default x, xy or xyz")] = ""
     flip_x: Annotated[int, Arg("not 0: mirror x", per_sample=True)] = 1
     flip_y: Annotated[int, Arg("not 0: mirror y", per_sample=True)] = 0
     flip_z: Annotated[int, Arg("not 0: mirror z", per_sample=True)] = 0
-    center_x: Annotated[float, Arg("where x is mirrored", per_sample=True)] = 0.5
-    center_y: Annotated[float, Arg("where y is mirrored", per_sample=True)] = 0.5
-    center_z: Annotated[float, Arg("where z is mirrored", per_sample=True)] = 0.5
+    center_x: Annotated[float, Arg("x at which points are mirrored", per_sample=True)] = 0.5
+    center_y: Annotated[float, Arg("y at which points are mirrored", per_sample=True)] = 0.5
+    center_z: Annotated[float, Arg("z at which points are mirrored", per_sample=True)] = 0.5
 
     def check(self) -> None:
         if set(self.layout) - set("xyz"):
@@ -51,7 +51,7 @@ class CoordFlip(Operator, name="coord_flip"):
         return points
 
     def _names(self, width: int | None) -> str:
-        """The coordinates, by their letters."""
+        """Return the letters of the coordinates, in order."""
         if width is None:
             return self.layout
         names = self.layout or "xyz"[:width]
@@ -87,7 +87,7 @@ class CoordFlip(Operator, name="coord_flip"):
         return out
 
     def _map(self, ctx: Context, names: str) -> tuple[F32, F32]:
-        """Factors of each coordinate, and what is added to it: [N, K] each."""
+        """Return factors and summands of each coordinate: [N, K] each."""
         made = np.empty((2, len(ctx.samples), len(names)), np.float32)
         for k, a in enumerate(names):
             flip, center = ctx.rows(f"flip_{a}", np.int32) != 0, ctx.rows(f"center_{a}")
@@ -99,21 +99,23 @@ class CoordFlip(Operator, name="coord_flip"):
 
 
 class CoordTransform(Operator, name="coord_transform"):
-    """Points or vectors times a matrix, plus a vector: M x + T. The last dimension is that of coordinates.
+    """Multiply points or vectors by a matrix and add a vector: M x + T. The last dimension is that of coordinates.
 
     M is given by its rows; one number is a diagonal matrix. T is a vector, or one number for all coordinates. MT holds
-    the two side by side. Integers are rounded half away from zero and saturate. The output may have any type (that of
-    the input or FLOAT in DALI).
+    the two side by side. Integers are rounded half away from zero and saturate. The output may have any type (in DALI:
+    that of the input, or FLOAT).
     """
 
     replayable = True
-    bound = "2e-6 of the largest product; integers that, rounded"
+    bound = "2e-6 of the largest product; integers: that, rounded"
     example = "{op: coord_transform, in: points, MT: $matrix, out: points}"
 
-    M: Annotated[tuple[float, ...] | None, Arg("the matrix, row by row", per_sample=True, rows=True)] = None
-    T: Annotated[tuple[float, ...] | None, Arg("the vector that is added", per_sample=True)] = None
-    MT: Annotated[tuple[float, ...] | None, Arg("both: rows of n + 1 numbers", per_sample=True, rows=True)] = None
-    dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.FLOAT
+    M: Annotated[tuple[float, ...] | None, Arg("the matrix M, row by row", per_sample=True, rows=True)] = None
+    T: Annotated[tuple[float, ...] | None, Arg("the vector T that is added", per_sample=True)] = None
+    MT: Annotated[
+        tuple[float, ...] | None, Arg("M and T side by side: rows of n + 1 numbers", per_sample=True, rows=True)
+    ] = None
+    dtype: Annotated[DALIDataType, Arg("data type of the output")] = DALIDataType.FLOAT
 
     def check(self) -> None:
         if self.is_set("MT") and (self.is_set("M") or self.is_set("T")):
@@ -135,7 +137,7 @@ class CoordTransform(Operator, name="coord_transform"):
         return Spec((*points.shape[:-1], out), self.dtype, points.layout)
 
     def _rows(self, name: str, count: int, width: int) -> int:
-        """Rows of a matrix of ``count`` numbers for points of ``width`` coordinates."""
+        """Return the number of rows of a matrix of ``count`` numbers for points of ``width`` coordinates."""
         columns = width + (name == "MT")
         if count % columns or not count:
             raise SpecError(
@@ -145,9 +147,9 @@ class CoordTransform(Operator, name="coord_transform"):
 
     @by_frame()
     def cpu(self, ctx: Context, points: Batch) -> Batch:
-        """The points of the batch, transformed."""
+        """Return the points of the batch, transformed."""
         width = int(points.shapes[0, -1])
-        if (points.shapes[:, -1] != width).any():  # also samples without points, whose outputs have a width, too
+        if (points.shapes[:, -1] != width).any():  # also for samples without points, whose outputs also have a width
             raise UnlikeSamplesError(points.shapes[:, -1:])
         matrix, shift = self._map(ctx, width)
         counts = points.shapes[:, :-1].prod(axis=1, dtype=np.int64)
@@ -166,7 +168,7 @@ class CoordTransform(Operator, name="coord_transform"):
         if out.data.size:
 
             def other(ctx: Context) -> tuple[F32, F32] | None:
-                if any(b.layout[:1] == "F" for b in ctx.args.values()):  # those of frames are unfolded by now
+                if any(b.layout[:1] == "F" for b in ctx.args.values()):  # frames were already unfolded to samples
                     return None
                 found = self._map(ctx, width)
                 return found if found[0].shape == matrix.shape else None
@@ -185,7 +187,7 @@ class CoordTransform(Operator, name="coord_transform"):
     gpu = cpu
 
     def _map(self, ctx: Context, width: int) -> tuple[F32, F32]:
-        """M and T for every sample, [N, m, n] and [N, m]."""
+        """Return M and T for every sample, [N, m, n] and [N, m]."""
         n = len(ctx.samples)
         name = "MT" if self.is_set("MT") else "M"
         matrix = np.eye(width, dtype=np.float32)[None]

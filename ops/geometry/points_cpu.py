@@ -1,4 +1,4 @@
-"""The CPU kernel of coord_transform: every sample in one call, without the GIL."""
+"""Compiled loops of coord_transform and coord_flip: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -11,7 +11,7 @@ import numpy as np
 
 @numba.njit(nogil=True, cache=True)
 def transform(src, base, counts, matrices, shifts, dst, out_base):
-    """``counts`` [N] points, times ``matrices`` [N, m, n], plus ``shifts`` [N, m]; in float32."""
+    """Multiply ``counts`` [N] points by ``matrices`` [N, m, n] and add ``shifts`` [N, m]; in float32."""
     rows, columns = matrices.shape[1], matrices.shape[2]
     for i in range(len(base)):
         m, t = matrices[i], shifts[i]
@@ -26,7 +26,7 @@ def transform(src, base, counts, matrices, shifts, dst, out_base):
 
 @numba.njit(nogil=True, cache=True)
 def flip(src, base, sizes, factors, shifts, dst, out_base):
-    """Coordinates times ``factors`` plus ``shifts``, which repeat along a point: [N or 1, n] each."""
+    """Multiply coordinates by ``factors`` and add ``shifts``, which repeat from point to point: [N or 1, n] each."""
     width = factors.shape[1]
     for i in range(len(base)):
         row, moved = min(i, len(factors) - 1), min(i, len(shifts) - 1)

@@ -1,6 +1,7 @@
-"""Pixels taken from elsewhere in their image, by a formula or by maps: warp_perspective, remap, water, sphere.
+"""Take pixels from other positions of their image, given by a formula or by maps. Used by warp_perspective, remap,
+water, sphere and warp_affine.
 
-Coordinates inside are those of pixel centres: (0, 0) is the middle of the first pixel.
+Coordinates in this module refer to pixel centres: (0, 0) is the centre of the first pixel.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ from ..types import DALIInterpType
 F64 = npt.NDArray[np.float64]
 _loops: Any = Kernels(".sampling_cpu", __package__)
 _plans: Any = Kernels(".plan_cpu", __package__)
-_THREADS, _PIXELS = 256, 4  # of a block, and those that a thread makes (cuda/sampling.cu)
+_THREADS, _PIXELS = 256, 4  # threads per block, and pixels per thread (cuda/sampling.cu)
 
 
 class Kind(IntEnum):
-    """Where pixels come from. Values are those of the kernels."""
+    """Kind of coordinate map. Values are those of the kernels."""
 
     PERSPECTIVE = 0
-    """`Places.params`: nine numbers of a matrix, row by row, for (x, y, 1) of the output."""
+    """Perspective map. `Places.params`: nine numbers of a matrix, row by row, for (x, y, 1) of the output."""
     AFFINE = 1
-    """The same, the last three being 0, 0, 1."""
+    """Affine map. Parameters as for PERSPECTIVE; the last three are 0, 0, 1."""
     WATER = 2
-    """Amplitudes, frequencies and phases, each of x and of y; in float32."""
+    """Waves. Parameters: amplitudes, frequencies and phases, each of x and of y; in float32."""
     SPHERE = 3
     MAPS = 4
-    """Coordinates of each output pixel; the first parameter is taken off them."""
+    """Explicit maps: coordinates per output pixel; the first parameter is subtracted from them."""
 
 
 class Filter(IntEnum):
-    """How pixels are taken there. Values are those of the kernels."""
+    """Filter that computes a pixel from its neighbours. Values are those of the kernels."""
 
     NEAREST = 0
-    """Halves go up."""
+    """Nearest pixel; ties are rounded up."""
     NEAREST_EVEN = 1
     LINEAR = 2
     CUBIC = 3
@@ -59,33 +60,34 @@ FILTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the pixels of N samples come from."""
+    """Sources of the pixels of N samples."""
 
     kind: Kind
     params: F64
-    """[N, 9]; unused ones are 0."""
+    """Parameters of the map, [N, 9]; unused ones are 0."""
     map_x: npt.NDArray[np.float32] | DeviceArray | None = None
     map_y: npt.NDArray[np.float32] | DeviceArray | None = None
-    """Of all samples, where the kernel runs."""
+    """Explicit maps of all samples, in the memory where the kernel runs; None for other kinds."""
     map_base: I64 | None = None
-    """[N, 2] where the maps of each sample begin, that of x and that of y."""
+    """[N, 2]: index in the maps where those of each sample begin, for x and for y."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How samples are laid out: PLANES images of ROWS x COLUMNS pixels of CHANNELS elements, one after the other."""
+    """Layout of a sample in memory: PLANES images of ROWS x COLUMNS pixels of CHANNELS elements, one after the
+    other."""
 
     first: int
-    """The dimension of rows."""
+    """Index of the dimension of rows."""
     channels_last: bool
 
     @staticmethod
     def of(layout: str) -> Grid:
-        """By a layout that holds HW, with C after it or without."""
+        """Return the grid of a layout that contains HW, with or without C after it."""
         return Grid(layout.index("H"), layout.endswith("C"))
 
     def geometry(self, shapes: I64, sizes: I64) -> I64:
-        """[N, 6] for the kernels, with the ``sizes`` [N, 2] of the output."""
+        """Return the geometry [N, 6] for the kernels; ``sizes`` [N, 2]: height and width of the outputs."""
         planes = shapes[:, : self.first].prod(axis=1)
         channels = shapes[:, -1] if self.channels_last else np.ones_like(planes)
         return np.column_stack([planes, shapes[:, self.first : self.first + 2], channels, sizes])
@@ -95,8 +97,9 @@ def sampled(
     ctx: Context, images: Batch, sizes: I64, places: Places, how: Filter, border: Border, fill: F64,
     skip: npt.NDArray[np.bool_] | None = None, copied: npt.NDArray[np.bool_] | None = None,
 ) -> Batch:  # fmt: skip
-    """``images`` of a layout with HW sampled at ``places``; ``sizes`` [N, 2] of the outputs, ``fill`` [N or 1, K or 1]
-    outside. Samples ``skip`` [N], and those without pixels, come out empty; ``copied`` [N] as they are."""
+    """Sample ``images``, of a layout with HW, at ``places``; ``sizes`` [N, 2] of the outputs, ``fill`` [N or 1, K or 1]
+    outside of the image. Samples in ``skip`` [N], and samples without pixels, yield empty outputs; samples in
+    ``copied`` [N] are copied unchanged."""
     grid = Grid.of(images.layout)
     shape = images.shapes.astype(np.int64)
     shape[:, grid.first : grid.first + 2] = sizes
@@ -104,7 +107,7 @@ def sampled(
     shape = affordable(ctx, refused(shape, empty if skip is None else empty | skip))
     geometry = grid.geometry(images.shapes.astype(np.int64), shape[:, grid.first : grid.first + 2])
     geometry[shape.prod(axis=1) == 0, 0] = 0
-    # The fill is a value of the input's type.
+    # The fill value is converted to the input's type.
     fills = saturate(saturate(fill, images.dtype), np.float32)
     if copied is not None:
         geometry[copied, 0] = 0
@@ -163,12 +166,13 @@ def _gpu(
     return out
 
 
-_TILE, _TALL, _BEFORE = 32, 128, 3  # columns and lines of a tile, and pixels before a line's first one, at most
-_FARTHEST = 400_000  # pixel that cuda/sampling_pixels.cu reaches
+# columns and lines of a tile, and maximum number of pixels before a line's first one
+_TILE, _TALL, _BEFORE = 32, 128, 3
+_FARTHEST = 400_000  # farthest pixel that cuda/sampling_pixels.cu can address
 
 
 def takes_pixels(images: Batch, dtype: np.dtype[Any], geometry: I64, how: Filter) -> bool:
-    """Whether `pixels_on_gpu` takes ``images``: of three bytes a pixel, and the results too."""
+    """Whether `pixels_on_gpu` supports ``images``: three bytes per pixel in inputs and results."""
     return images.dtype == np.uint8 and dtype == np.uint8 and how is not Filter.CUBIC and _within(geometry)
 
 
@@ -181,8 +185,8 @@ def pixels_on_gpu(
     ctx: Context, images: Batch, geometry: I64, kind: Kind, base: Any, sizes: Any, params: Any, how: Filter,
     border: Border, fill_shape: tuple[int, ...], fills: Any, out: Batch, to: Any,
 ) -> None:  # fmt: skip
-    """Sample ``images`` into ``out``; ``base``, ``sizes`` (the ``geometry``), ``params``, ``fills`` and ``to`` are on
-    the device."""
+    """Sample ``images`` into ``out``; ``base``, ``sizes`` (the ``geometry``), ``params``, ``fills`` and ``to`` are
+    arrays on the device."""
     *_, tiles = _plans.extent(geometry, _TALL, _TILE, _BEFORE)
     ctx.device.launch(
         "sampling_pixels.cu", f"sample_pixels<{int(kind)}, {int(how)}>",

@@ -1,6 +1,6 @@
-"""The CPU kernel of all operators that take pixels from elsewhere: every sample in one call, without the GIL.
+"""Compiled loops of all operators that take pixels from other positions: one call per batch, without the GIL.
 
-Coordinates are those of pixel centres: (0, 0) is the middle of the first pixel.
+Coordinates refer to pixel centres: (0, 0) is the centre of the first pixel.
 """
 
 # What Numba compiles carries no types.
@@ -19,23 +19,24 @@ from numba.extending import overload
 from ..copies.strided_cpu import put
 from ..copies.words_cpu import PACKED, load_two, load_word, store_pixels
 
-jit = numba.njit(nogil=True, cache=True, error_model="numpy")  # a check of each division would leave loops scalar
+jit = numba.njit(nogil=True, cache=True, error_model="numpy")  # checking each division would keep loops scalar
 
 PERSPECTIVE, AFFINE, WATER, SPHERE, MAPS = range(5)
 NEAREST, NEAREST_EVEN, LINEAR, CUBIC = range(4)
 _FAR = 1e8
 _CACHED = 1 << 19
-"""Bytes of an image that stay in the L2 cache while it is sampled."""
+"""Maximum bytes of an image that stays in the L2 cache while it is sampled."""
 _NOWHERE = np.uint32(0xFFFFFFFF)
 _NEXT = np.uint64(24)
-"""Bits from a pixel to the next."""
+"""Bits from one pixel to the next in a word of two."""
 _FIRST, _ONE = np.uint64(0), np.uint64(1)
 
 
 @jit
 def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, border, fills, dst, out_base):
-    """``geometry`` [N, 6]: planes, rows, columns and channels of the input, height and width of the output; ``params``
-    [N, 9] and the maps as `sampling.Places`; ``fills`` [N or 1, K or 1] stand outside where ``border`` is 0."""
+    """Sample all images. ``geometry`` [N, 6]: planes, rows, columns and channels of the input, height and width of the
+    output; ``params`` [N, 9] and the maps: see `sampling.Places`; ``fills`` [N or 1, K or 1]: values outside if
+    ``border`` is 0."""
     widest = 0
     for i in range(len(base)):
         widest = max(widest, geometry[i, 5])
@@ -49,7 +50,8 @@ def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, bo
         if planes * channels == 0:
             continue
         p, fill = params[i], fills[i if fills.shape[0] > 1 else 0]
-        # Rows are crossed at a slant, which no processor foresees. Read in order first, the image is in the L2 cache.
+        # Reads cross rows at a slant, which processors do not prefetch. Reading the image in order first brings it into
+        # the L2 cache.
         size = planes * rows * columns * channels
         if 0 < size * src.itemsize <= _CACHED:
             read_in_order(src[base[i] : base[i] + size])
@@ -77,7 +79,7 @@ def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, bo
 
 @jit
 def read_in_order(values):
-    """One value of each line of the cache; the result is only there so that nothing is left out."""
+    """Read one value of each cache line; the returned value only prevents the compiler from removing the loop."""
     seen, step = values[0], max(64 // values.itemsize, 1)
     for k in range(0, len(values), step):
         seen = max(seen, values[k])
@@ -86,7 +88,7 @@ def read_in_order(values):
 
 @jit
 def _coordinates(kind, p, wave, y, width, rows, columns, map_x, map_y, begins, sx, sy):
-    """Where the pixels of the output's row ``y`` come from."""
+    """Compute the sources of the pixels of the output's row ``y``."""
     v = np.float64(y)
     if kind == PERSPECTIVE:
         a, b, c = p[1] * v + p[2], p[4] * v + p[5], p[7] * v + p[8]
@@ -121,8 +123,8 @@ def _coordinates(kind, p, wave, y, width, rows, columns, map_x, map_y, begins, s
 
 @jit
 def _cells(interp, width, sx, sy, x0, y0, fx, fy):
-    """The pixels at or before the coordinates and the parts of a pixel that are left; the nearest pixels. What is no
-    number lies far outside."""
+    """Split coordinates into the pixel at or before them and the fraction of a pixel that remains; or compute the
+    nearest pixels. NaN becomes a position far outside."""
     if interp >= LINEAR:
         for x in range(width):
             a, b = sx[x], sy[x]
@@ -148,7 +150,7 @@ def _cells(interp, width, sx, sy, x0, y0, fx, fy):
 
 @jit
 def _inside(i, n, border):
-    """Index ``i`` as one inside [0, n), or -1 for what stands outside (`strided.Border`)."""
+    """Return the index inside [0, n) that replaces ``i``, or -1 for a value outside (`strided.Border`)."""
     if 0 <= i < n:
         return i
     if border == 0:
@@ -228,7 +230,7 @@ def _cubic(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, f
 
 @jit
 def _keys(t, weights):
-    """Keys' cubic with a = -3/4, as OpenCV has it."""
+    """Compute the weights of Keys' cubic filter with a = -3/4, as in OpenCV."""
     a, one = np.float32(-0.75), np.float32(1)
     u, s = t + one, one - t
     weights[0] = ((a * u - 5 * a) * u + 8 * a) * u - 4 * a
@@ -249,7 +251,7 @@ def _bytes_compiled(src, dst):
 
 
 def _pixels(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words, pairs):
-    """A row of pixels of three uint8 channels (compiled below)."""
+    """Compute a row of pixels of three uint8 channels (compiled below)."""
 
 
 @overload(_pixels)
@@ -260,27 +262,27 @@ def _pixels_compiled(src, start, rows, columns, width, linear, x0, y0, fx, fy, b
 
 
 def _pixels_of_bytes(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words, pairs):
-    """Pixels travel as words of four bytes, neighbours as pairs in words of eight, so that only loading them is done
-    one by one; the sums are vectorised."""
+    """Process pixels as words of four bytes, and neighbours as pairs in words of eight, so that only loading them is
+    scalar; the sums are vectorised."""
     line = columns * 3
     limit = len(src) - 8 - line - start
     wide = fill.shape[0] > 1
     blank = _rounded(fill[0]) | _rounded(fill[1 if wide else 0]) << np.uint32(8)
     blank |= _rounded(fill[2 if wide else 0]) << np.uint32(16)
-    end = len(src) - 3  # where no word can be loaded
+    end = len(src) - 3  # no word can be loaded from here on
     tail = np.uint32(src[end]) | np.uint32(src[end + 1]) << np.uint32(8) | np.uint32(src[end + 2]) << np.uint32(16)
     out = words[0, :width]
-    here = words[1, :width]  # where pixels and all their neighbours lie inside: the place of the first
-    near, far = pairs[0, :width], pairs[1, :width]  # pixels (j, i) and (j, i + 1), and those below them
+    here = words[1, :width]  # for pixels whose neighbours are all inside: position of the first neighbour
+    near, far = pairs[0, :width], pairs[1, :width]  # pixels (j, i) and (j, i + 1), and the pixels below them
     for k in range(width):
         i, j = x0[k], y0[k]
         at = np.int64(j) * line + np.int64(i) * 3
         within = (i >= 0) & (i < columns - 1) & (j >= 0) & (j < rows - 1) & (at <= limit)
         here[k] = np.uint32(at) if within else _NOWHERE
     behind: Any = np.uint64(width)
-    x: Any = _FIRST  # unsigned: no place needs to be looked at for being counted from the end
+    x: Any = _FIRST  # unsigned, so that no check for counting from the end is needed
     while x < behind:
-        first = x  # those inside lie side by side as a rule: a loop of nothing else keeps its addresses in registers
+        first = x  # inner pixels are usually contiguous: a loop of nothing else keeps its addresses in registers
         while x < behind and here[x] != _NOWHERE:
             x += _ONE
         if linear:
@@ -322,26 +324,26 @@ def _pixels_of_bytes(src, start, rows, columns, width, linear, x0, y0, fx, fy, b
 
 @jit
 def _pair(one, other):
-    """Two pixels as `load_two` gives them."""
+    """Return two pixels in the form of `load_two`."""
     return np.uint64(one & np.uint32(0xFFFFFF)) | np.uint64(other) << _NEXT
 
 
 @jit
 def _rounded(value):
-    """A value of 0 to 255 as an integer."""
+    """Round a value of 0 to 255 to an integer."""
     return np.uint32(np.int32(value + np.float32(0.5)))
 
 
 @numba.njit(inline="always")
 def _pixel(src, start, line, i, j, blank, tail):
-    """The three bytes of a pixel, and any fourth."""
+    """Return the three bytes of a pixel, and an arbitrary fourth byte."""
     at = start + j * line + i * 3 if i >= 0 and j >= 0 else -1
     return blank if at < 0 else load_word(src, at) if at <= len(src) - 4 else tail
 
 
 @jit
 def _byte(a, b, d, e, shift, fx, fy):
-    """One channel of a pixel between four, rounded."""
+    """Interpolate one channel between four pixels, rounded."""
     s, m = np.uint32(shift), np.uint32(255)
     a, b = np.float32(np.int32(a >> s & m)), np.float32(np.int32(b >> s & m))
     d, e = np.float32(np.int32(d >> s & m)), np.float32(np.int32(e >> s & m))
@@ -350,7 +352,7 @@ def _byte(a, b, d, e, shift, fx, fy):
 
 
 def _as(value, dst):
-    """A value as the element type of ``dst`` (compiled below)."""
+    """Convert a value to the element type of ``dst`` (compiled below)."""
 
 
 @overload(_as)

@@ -1,7 +1,7 @@
-"""rotate, warp_affine: images and volumes sampled along an affine map.
+"""Operators rotate and warp_affine: sample images and volumes along an affine map.
 
-Coordinates are computed in float64 from float32 matrices: each pixel for itself, where DALI's CPU backend adds up steps
-in float32 along a row, and so takes the other of two neighbours at some ties.
+Coordinates are computed in float64 from float32 matrices, for each pixel separately. DALI's CPU backend adds up steps
+in float32 along a row instead, and therefore chooses the other of two neighbours at some ties.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ F64 = npt.NDArray[np.float64]
 _loops: Any = Kernels(".sampling_cpu", __package__)
 _volumes: Any = Kernels(".warp_cpu", __package__)
 _plans: Any = Kernels(".plan_cpu", __package__)
-_THREADS, _PIXELS = 256, 4  # of a block, and those that a thread makes of a picture (cuda/warp.cu)
+_THREADS, _PIXELS = 256, 4  # threads per block, and pixels of an image per thread (cuda/warp.cu)
 
 
 class Warping(Operator, abstract=True):
-    """Base of rotate and warp_affine."""
+    """Base class of rotate and warp_affine."""
 
     replayable = True
     layouts = ("HWC", "FHWC", "DHWC")
@@ -44,24 +44,25 @@ class Warping(Operator, abstract=True):
 
     size: Annotated[
         tuple[float, ...],
-        Arg("(height, width) of the output, (depth, height, width) of volumes", ge=0, per_sample=True),
+        Arg("size of the output: (height, width), or (depth, height, width) for volumes", ge=0, per_sample=True),
     ] = ()
     fill_value: Annotated[
-        float | None, Arg("value outside the input, of its type; by default its border pixels are repeated")
+        float | None, Arg("value outside the input, converted to its type; by default border pixels are repeated")
     ] = None
-    interp_type: Annotated[DALIInterpType, Arg("NN or LINEAR")] = DALIInterpType.INTERP_LINEAR
-    dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
-    output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
+    interp_type: Annotated[DALIInterpType, Arg("filter: NN or LINEAR")] = DALIInterpType.INTERP_LINEAR
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output; by default that of the input")] = None
+    output_dtype: Annotated[DALIDataType | None, Arg("data type of the output", deprecated="dtype")] = None
     parity: Annotated[
         Literal["dali", "torchvision", "pillow", "opencv", "albumentations"],
-        Arg("whose pixels, of uint8 images: docs/parity.md#single-operators"),
+        Arg("library whose results are reproduced, for uint8 images: docs/parity.md#single-operators"),
     ] = "dali"
 
     def runs_in(self) -> tuple[Stage, ...]:
         return self.stages if self.parity == "dali" else ("cpu",)
 
     def preset(self, ctx: Context, images: Batch, name: str, before: F64, after: F64) -> Batch:
-        """The other library's ``name``; its numbers are those ``before`` the fill values and ``after`` them."""
+        """Apply the other library's function ``name``; its parameters are ``before``, the fill values, and
+        ``after``."""
         n = len(images)
         how = np.full((n, 1), presets.FILTERS[self.interp_type], np.float64)
         fill = np.full((n, 1 + presets.FILLS), float(saturate(np.array([self.fill_value or 0.0]), np.uint8)[0]))
@@ -104,11 +105,12 @@ class Warping(Operator, abstract=True):
             raise SpecError(f"size takes {wanted} here, got {count} values")
 
     def keeps_size(self) -> bool:
-        """The output has the size of the input where no size is given."""
+        """Whether the output has the size of the input if no size is set."""
         return True
 
     def given_sizes(self, ctx: Context, images: Batch) -> I64:
-        """[N, 2] height and width of the outputs, [N, 3] with the depth: ``size``, else those of the inputs."""
+        """Return height and width of the outputs [N, 2], or depth, height and width [N, 3]: ``size`` if set, else those
+        of the inputs."""
         axes = spatial_axes(images.layout)
         if not self.is_set("size"):
             sizes: I64 = images.shapes[:, -1 - axes : -1].astype(np.int64)
@@ -123,9 +125,10 @@ class Warping(Operator, abstract=True):
         self, ctx: Context, images: Batch, sizes: I64, matrices: F64,
         again: Callable[[Context], tuple[I64, F64]] | None = None,
     ) -> Batch:  # fmt: skip
-        """``images`` sampled at matrices [N, 2, 3] times the output's pixel centres (x, y, 1).
+        """Sample ``images`` at matrices [N, 2, 3] times the output's pixel centres (x, y, 1).
 
-        Volumes take [N, 3, 4] for (x, y, z, 1). ``again`` gives sizes and matrices for other arguments.
+        Volumes take [N, 3, 4] for (x, y, z, 1). ``again`` returns sizes and matrices for a later call with other
+        arguments.
         """
         shape, geometry, maps = _placed(ctx, images, sizes, matrices)
         dtype = images.dtype if self.dtype is None else to_numpy(self.dtype)
@@ -135,7 +138,7 @@ class Warping(Operator, abstract=True):
             return self._cpu(ctx, images, shape, np.dtype(dtype), geometry, maps, linear, fill)
 
         def other(ctx: Context) -> tuple[F64] | None:
-            if again is None or len(ctx.samples) != len(maps):  # there are frames
+            if again is None or len(ctx.samples) != len(maps):  # samples were unfolded to frames
                 return None
             found, matrices = again(ctx)
             return (np.ascontiguousarray(matrices, np.float64),) if found.tobytes() == sizes.tobytes() else None
@@ -199,8 +202,8 @@ class Warping(Operator, abstract=True):
 
 
 def _placed(ctx: Context, images: Batch, sizes: I64, matrices: F64) -> tuple[I64, I64, F64]:
-    """The shapes of outputs of ``sizes``, their geometry for kernels, and maps to give these: zeros instead of those
-    that are not finite, whose samples are rejected."""
+    """Return the shapes of outputs of ``sizes``, their geometry for kernels, and the maps for kernels: maps that are
+    not finite are replaced by zeros, and their samples are rejected."""
     if spatial_axes(images.layout) == 2:
         shape, geometry = np.empty(images.shapes.shape, np.int64), np.empty((len(images), 6), np.int64)
         maps = np.array(matrices, np.float64, order="C")
@@ -223,7 +226,7 @@ def _placed(ctx: Context, images: Batch, sizes: I64, matrices: F64) -> tuple[I64
 
 
 def _refuse(ctx: Context, matrices: F64) -> npt.NDArray[np.bool_]:
-    """Which matrices are not finite; their samples are rejected."""
+    """Return a mask of the matrices that are not finite; their samples are rejected."""
     wrong: npt.NDArray[np.bool_] = np.any(~np.isfinite(matrices), axis=(1, 2))
     for i in np.flatnonzero(wrong).tolist():
         ctx.reject(i, "bad_argument", "the transform is not finite, or cannot be inverted")
@@ -232,12 +235,12 @@ def _refuse(ctx: Context, matrices: F64) -> npt.NDArray[np.bool_]:
 
 @lru_cache(64)
 def _fill(value: float, dtype: np.dtype[Any]) -> np.float32:
-    """The fill is a value of the input's type, as in DALI: 300 is 255 among uint8."""
+    """Convert the fill value to the input's type, as DALI does: 300 becomes 255 for uint8."""
     return np.float32(saturate(np.array([value]), dtype)[0])
 
 
 def _of_centres(again: Recompute) -> Recompute:
-    """``again`` for matrices, as for `of_centres`; None where one is not finite."""
+    """Return ``again`` with its matrices converted by `of_centres`; it returns None if a matrix is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
         found = again(ctx)
@@ -250,7 +253,7 @@ def _of_centres(again: Recompute) -> Recompute:
 
 
 def _finite(again: Recompute) -> Recompute:
-    """``again``; None where a matrix is not finite."""
+    """Return ``again`` with a check: it returns None if a matrix is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
         found = again(ctx)
@@ -260,31 +263,33 @@ def _finite(again: Recompute) -> Recompute:
 
 
 def of_centres(matrices: F64) -> F64:
-    """[N, 2, 3] maps of corners' coordinates as parameters of `Kind.AFFINE`, [N, 9]."""
+    """Convert maps [N, 2, 3] of corner coordinates to parameters of `Kind.AFFINE`, [N, 9]."""
     params = np.empty((len(matrices), 9))
     _plans.centred(matrices, params)
     return params
 
 
 def spatial_axes(layout: str) -> int:
-    """2 for images and sequences of them, 3 for volumes."""
+    """Return 2 for images and sequences of images, 3 for volumes."""
     return 3 if "D" in layout else 2
 
 
 class Rotate(Warping, name="rotate"):
-    """Rotate images counter-clockwise around their centre, volumes around an axis; the canvas grows to hold them.
+    """Rotate images counter-clockwise around their centre, or volumes around an axis; the canvas grows to contain them.
 
-    Its size is that of DALI: ceil(|cos| w + |sin| h - .01) and the same for the height, one more where its parity is
-    not that of the side it comes from; of volumes alike, by the rows of the rotation matrix.
+    The size of the canvas is DALI's: ceil(|cos| w + |sin| h - .01), and likewise for the height, plus one if its parity
+    differs from that of the side it derives from; for volumes likewise, by the rows of the rotation matrix.
     """
 
     example = "{op: rotate, in: images, angle: $angle, fill_value: 0, out: images}"
 
-    angle: Annotated[float, Arg("degrees, counter-clockwise", per_sample=True, required=True)] = 0.0
-    keep_size: Annotated[bool, Arg("keep the canvas of the input")] = False
+    angle: Annotated[float, Arg("angle of rotation in degrees, counter-clockwise", per_sample=True, required=True)] = (
+        0.0
+    )
+    keep_size: Annotated[bool, Arg("keep the size of the input")] = False
     axis: Annotated[
         tuple[float, ...] | None,
-        Arg("(x, y, z) of the axis that a volume turns around, of any length; images have only one", per_sample=True),
+        Arg("axis (x, y, z) of the rotation of a volume, of any length; images have only one", per_sample=True),
     ] = None
 
     def keeps_size(self) -> bool:
@@ -301,7 +306,7 @@ class Rotate(Warping, name="rotate"):
 
     @by_frame()
     def cpu(self, ctx: Context, images: Batch) -> Batch:
-        """The images of the batch, rotated."""
+        """Return the images of the batch, rotated."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if self.parity != "dali":
             angle = ctx.arg("angle", np.float64)
@@ -318,8 +323,8 @@ class Rotate(Warping, name="rotate"):
     gpu = cpu
 
     def _maps(self, ctx: Context, images: Batch) -> tuple[I64, F64]:
-        """The sizes of the outputs, and the maps of their pixels."""
-        # As DALI, radians in float32: 45 degrees counts as |sin| > |cos|.
+        """Return the sizes of the outputs, and the maps of their pixels."""
+        # As in DALI, radians are float32: at 45 degrees |sin| > |cos|.
         radians = (ctx.arg("angle") * np.float32(np.pi / 180)).astype(np.float64)
         cos, sin = np.cos(radians), np.sin(radians)
         sizes, maps = self.given_sizes(ctx, images), np.empty((len(radians), 2, 3))
@@ -347,15 +352,15 @@ class Rotate(Warping, name="rotate"):
         sizes = self.given_sizes(ctx, images)
         if not self.is_set("size") and not self.keep_size:
             sizes = largest(ctx, canvas_of_volumes(before, turn))
-        # the output's place comes from the input's by the rotation, so that its inverse leads back
+        # the rotation maps input positions to output positions; its inverse maps them back
         back = turn.transpose(0, 2, 1)
         shift = before[:, ::-1] / 2 - np.einsum("nij,nj->ni", back, sizes[:, ::-1] / 2)
         return self.warped(ctx, images, sizes, np.concatenate([back, shift[:, :, None]], axis=2))
 
 
 def rotation(axis: F64, angle: F64) -> F64:
-    """[N, 3, 3] rotation of (x, y, z) around ``axis`` [N, 3] by ``angle`` [N] radians (Rodrigues' formula); NaN for an
-    axis without direction."""
+    """Return rotations [N, 3, 3] of (x, y, z) around ``axis`` [N, 3] by ``angle`` [N] radians (Rodrigues' formula); NaN
+    for an axis of length 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         x, y, z = (axis / np.linalg.norm(axis, axis=1, keepdims=True)).T
     zero = np.zeros_like(x)
@@ -366,8 +371,9 @@ def rotation(axis: F64, angle: F64) -> F64:
 
 
 def canvas_of_volumes(sizes: I64, turn: F64) -> I64:
-    """[N, 3] depth, height and width of the canvas that holds rotated volumes, by DALI's rule."""
-    share = np.abs(np.nan_to_num(turn)).astype(np.float32)  # at 45 degrees, DALI sees a tie, which the own axis wins
+    """Return depth, height and width [N, 3] of the canvas that contains rotated volumes, by DALI's rule."""
+    # at 45 degrees, DALI sees a tie, in which the axis itself wins
+    share = np.abs(np.nan_to_num(turn)).astype(np.float32)
     before = sizes[:, ::-1]
     out = np.ceil(np.einsum("nij,nj->ni", share, before) - 0.01).astype(np.int64)
     most = np.where(share.max(axis=2) > np.diagonal(share, axis1=1, axis2=2), share.argmax(axis=2), np.arange(3))
@@ -379,9 +385,9 @@ def canvas_of_volumes(sizes: I64, turn: F64) -> I64:
 class WarpAffine(Warping, name="warp_affine"):
     """Sample images at an affine map of the output's coordinates; [0, 0] is the corner of the first pixel.
 
-    ``matrix`` (M11, M12, M13, M21, M22, M23), or the second input, maps the output to the input:
-    dst(x, y) = src(M11 x + M12 y + M13, M21 x + M22 y + M23); with ``inverse_map: false`` the input to the output.
-    Volumes take three rows of four, for (x, y, z, 1).
+    ``matrix`` (M11, M12, M13, M21, M22, M23), or the second input, maps the output to the input: dst(x, y) = src(M11 x
+    + M12 y + M13, M21 x + M22 y + M23); with ``inverse_map: false`` the input to the output. Volumes take three rows of
+    four, for (x, y, z, 1).
     """
 
     host_arguments = True
@@ -390,9 +396,13 @@ class WarpAffine(Warping, name="warp_affine"):
 
     matrix: Annotated[
         tuple[float, ...],
-        Arg("two rows of three (volumes: three of four), or a second input", per_sample=True, rows=True),
+        Arg(
+            "matrix as two rows of three (volumes: three rows of four); or use a second input",
+            per_sample=True,
+            rows=True,
+        ),
     ] = ()
-    inverse_map: Annotated[bool, Arg("matrix maps output to input")] = True
+    inverse_map: Annotated[bool, Arg("matrix maps the output to the input; else the input to the output")] = True
 
     def check(self) -> None:
         Warping.check(self)
@@ -414,12 +424,13 @@ class WarpAffine(Warping, name="warp_affine"):
 
     @by_frame()
     def cpu(self, ctx: Context, images: Batch, *inputs: Batch) -> Batch:
-        """The images of the batch, sampled along their maps."""
+        """Return the images of the batch, sampled along their maps."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if inputs:
             not_replayable(ctx.device)
             rows = inputs[0].dense()
-            matrices = self._matrices(rows if inputs[0].on_host else rows.get(), images)  # they are checked on the host
+            # matrices are checked on the host
+            matrices = self._matrices(rows if inputs[0].on_host else rows.get(), images)
         else:
             matrices = self._given(ctx, images)
         if self.parity != "dali":
@@ -436,11 +447,11 @@ class WarpAffine(Warping, name="warp_affine"):
     gpu = cpu
 
     def _given(self, ctx: Context, images: Batch) -> F64:
-        """`_matrices` of the argument."""
+        """Return `_matrices` of the argument."""
         return self._matrices(ctx.arg("matrix", np.float32 if self.parity == "dali" else np.float64), images)
 
     def _matrices(self, values: npt.NDArray[Any], images: Batch) -> F64:
-        """[N, 2, 3] maps from outputs to inputs, of volumes [N, 3, 4]."""
+        """Return maps from outputs to inputs, [N, 2, 3], or [N, 3, 4] for volumes."""
         values = values.reshape(len(images), -1)
         axes = spatial_axes(images.layout)
         self._check_matrix(values.shape[1], axes)
@@ -449,7 +460,7 @@ class WarpAffine(Warping, name="warp_affine"):
 
 
 def inverted(matrices: F64) -> F64:
-    """The inverse maps of [N, d, d + 1]; NaN where there is none."""
+    """Return the inverse maps of [N, d, d + 1]; NaN for singular ones."""
     linear, shift = matrices[:, :, :-1], matrices[:, :, -1:]
     possible = np.isfinite(matrices).all(axis=(1, 2)) & (np.linalg.det(np.nan_to_num(linear)) != 0)
     back = np.linalg.inv(np.where(possible[:, None, None], linear, np.eye(linear.shape[1])))

@@ -47,7 +47,7 @@ def drawn(name: str, arguments: dict[str, Any], given: dict[str, Any], rng: str,
 
 def few(monkeypatch: pytest.MonkeyPatch, *call: Any) -> Any:
     with monkeypatch.context() as patch:
-        patch.setattr(numbers, "_MANY", 1 << 60)
+        patch.setattr(numbers, "_MIN_DIRECT", 1 << 60)
         return drawn(*call)
 
 

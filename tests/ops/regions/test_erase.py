@@ -87,7 +87,7 @@ def test_refused_before_anything_runs() -> None:
         operator("erase", axes=[0], axis_names="H")
     with pytest.raises(SpecError, match="give it alone"):
         operator("erase", normalized=True, normalized_shape=True)
-    with pytest.raises(SpecError, match="goes with shape"):
+    with pytest.raises(SpecError, match="needs shape"):
         operator("erase", anchor=[1, 2])
     image = Spec((4, 4, 3), None, "HWC")
     for match, arguments in (
