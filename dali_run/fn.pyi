@@ -700,7 +700,7 @@ def expr(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Calculate with batches: ``images * 1.5 + 2``. Shapes broadcast as in NumPy; one pass, whatever the expression."""
+    """Compute with batches: ``images * 1.5 + 2``. Shapes broadcast as in NumPy; every expression is one pass over the data."""
     ...
 
 def external_source(source: Any = ..., num_outputs: int | None = ..., *, cycle: bool | str | None = ..., name: str | None = ..., device: str = ..., layout: str | Sequence[str | None] | None = ..., dtype: Any = ..., ndim: int | Sequence[int | None] | None = ..., batch: bool | None = ..., batch_info: bool | None = ..., parallel: bool | None = ..., prefetch_queue_depth: int = ..., repeat_last: bool = ..., no_copy: bool | None = ..., blocking: bool = ..., bytes_per_sample_hint: int | None = ..., cuda_stream: Any = ..., use_copy_kernel: bool | None = ..., max_batch_size: int | None = ...) -> Any: ...
@@ -1394,7 +1394,7 @@ def normalize(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """scale * (x - mean) / sqrt(stddev^2 + epsilon) + shift."""
+    """Normalise: scale * (x - mean) / sqrt(stddev^2 + epsilon) + shift."""
     ...
 
 def number_from_text(
@@ -5254,7 +5254,7 @@ class reductions:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The largest element along axes."""
+        """Compute the largest element along axes."""
         ...
 
     @staticmethod
@@ -5271,7 +5271,7 @@ class reductions:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The mean along axes, from sums in float64 or 64-bit integers; 0 of nothing."""
+        """Compute the mean along axes, from sums in float64 or 64-bit integers; 0 if there are no elements."""
         ...
 
     @staticmethod
@@ -5288,7 +5288,7 @@ class reductions:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The mean of squares along axes, computed in float64; 0 of nothing."""
+        """Compute the mean of squares along axes, in float64; 0 if there are no elements."""
         ...
 
     @staticmethod
@@ -5304,7 +5304,7 @@ class reductions:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The smallest element along axes."""
+        """Compute the smallest element along axes."""
         ...
 
     @staticmethod
@@ -5321,7 +5321,7 @@ class reductions:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The square root of the mean of squares along axes, computed in float64; 0 of nothing."""
+        """Compute the square root of the mean of squares along axes, in float64; 0 if there are no elements."""
         ...
 
     @staticmethod
@@ -5339,7 +5339,7 @@ class reductions:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The square root of reductions.variance."""
+        """Compute the square root of reductions.variance."""
         ...
 
     @staticmethod
@@ -5356,7 +5356,7 @@ class reductions:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The sum along axes. Integers are added up in 64 bits (which wrap around), floats in float64."""
+        """Compute the sum along axes. Integers are summed in 64 bits (and wrap around), floats in float64."""
         ...
 
     @staticmethod
@@ -5374,7 +5374,7 @@ class reductions:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The mean of squared distances from a mean, the second input: one number, or one for each result."""
+        """Compute the mean of squared distances from a mean, the second input: one number, or one per result."""
         ...
 
 class segmentation:

@@ -785,7 +785,7 @@ class ExpandDims:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Expr:
-    """Calculate with batches: ``images * 1.5 + 2``. Shapes broadcast as in NumPy; one pass, whatever the expression."""
+    """Compute with batches: ``images * 1.5 + 2``. Shapes broadcast as in NumPy; every expression is one pass over the data."""
 
     def __init__(
         self,
@@ -1543,7 +1543,7 @@ class NormalDistribution:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Normalize:
-    """scale * (x - mean) / sqrt(stddev^2 + epsilon) + shift."""
+    """Normalise: scale * (x - mean) / sqrt(stddev^2 + epsilon) + shift."""
 
     def __init__(
         self,
@@ -5395,7 +5395,7 @@ readers = _readers
 class _reductions:
 
     class Max:
-        """The largest element along axes."""
+        """Compute the largest element along axes."""
 
         def __init__(
             self,
@@ -5412,7 +5412,7 @@ class _reductions:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Mean:
-        """The mean along axes, from sums in float64 or 64-bit integers; 0 of nothing."""
+        """Compute the mean along axes, from sums in float64 or 64-bit integers; 0 if there are no elements."""
 
         def __init__(
             self,
@@ -5430,7 +5430,7 @@ class _reductions:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class MeanSquare:
-        """The mean of squares along axes, computed in float64; 0 of nothing."""
+        """Compute the mean of squares along axes, in float64; 0 if there are no elements."""
 
         def __init__(
             self,
@@ -5448,7 +5448,7 @@ class _reductions:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Min:
-        """The smallest element along axes."""
+        """Compute the smallest element along axes."""
 
         def __init__(
             self,
@@ -5465,7 +5465,7 @@ class _reductions:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class RMS:
-        """The square root of the mean of squares along axes, computed in float64; 0 of nothing."""
+        """Compute the square root of the mean of squares along axes, in float64; 0 if there are no elements."""
 
         def __init__(
             self,
@@ -5483,7 +5483,7 @@ class _reductions:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class StdDev:
-        """The square root of reductions.variance."""
+        """Compute the square root of reductions.variance."""
 
         def __init__(
             self,
@@ -5501,7 +5501,7 @@ class _reductions:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Sum:
-        """The sum along axes. Integers are added up in 64 bits (which wrap around), floats in float64."""
+        """Compute the sum along axes. Integers are summed in 64 bits (and wrap around), floats in float64."""
 
         def __init__(
             self,
@@ -5519,7 +5519,7 @@ class _reductions:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Variance:
-        """The mean of squared distances from a mean, the second input: one number, or one for each result."""
+        """Compute the mean of squared distances from a mean, the second input: one number, or one per result."""
 
         def __init__(
             self,

@@ -996,7 +996,7 @@ def normalize(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """scale * (x - mean) / sqrt(stddev^2 + epsilon) + shift."""
+    """Normalise: scale * (x - mean) / sqrt(stddev^2 + epsilon) + shift."""
     ...
 
 @overload
@@ -3632,7 +3632,7 @@ class reductions:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """The largest element along axes."""
+        """Compute the largest element along axes."""
         ...
 
     @overload
@@ -3652,7 +3652,7 @@ class reductions:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """The mean along axes, from sums in float64 or 64-bit integers; 0 of nothing."""
+        """Compute the mean along axes, from sums in float64 or 64-bit integers; 0 if there are no elements."""
         ...
 
     @overload
@@ -3672,7 +3672,7 @@ class reductions:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """The mean of squares along axes, computed in float64; 0 of nothing."""
+        """Compute the mean of squares along axes, in float64; 0 if there are no elements."""
         ...
 
     @overload
@@ -3691,7 +3691,7 @@ class reductions:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """The smallest element along axes."""
+        """Compute the smallest element along axes."""
         ...
 
     @overload
@@ -3711,7 +3711,7 @@ class reductions:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """The square root of the mean of squares along axes, computed in float64; 0 of nothing."""
+        """Compute the square root of the mean of squares along axes, in float64; 0 if there are no elements."""
         ...
 
     @overload
@@ -3731,7 +3731,7 @@ class reductions:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """The square root of reductions.variance."""
+        """Compute the square root of reductions.variance."""
         ...
 
     @overload
@@ -3747,7 +3747,7 @@ class reductions:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """The sum along axes. Integers are added up in 64 bits (which wrap around), floats in float64."""
+        """Compute the sum along axes. Integers are summed in 64 bits (and wrap around), floats in float64."""
         ...
 
     @overload
@@ -3767,7 +3767,7 @@ class reductions:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """The mean of squared distances from a mean, the second input: one number, or one for each result."""
+        """Compute the mean of squared distances from a mean, the second input: one number, or one per result."""
         ...
 
 class segmentation:

@@ -1,1 +1,1 @@
-"""Arithmetic on tensors and the `expr` operator."""
+"""Arithmetic on tensors: the `expr` operator, its types, and its loops and kernels."""

@@ -1,4 +1,4 @@
-"""expr: arithmetic on batches, one pass over the data for a whole expression, with DALI's type rules."""
+"""Operator expr: arithmetic on batches with DALI's type rules; a whole expression is one pass over the data."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 16
-"""Bytes calculated at a time on the CPU: a few temporaries of as many fit into the cache. Larger ones also come from
-the system, and go back to it, one by one: clearing their pages took longer than the arithmetic."""
+"""Bytes computed at a time on the CPU: several temporaries of this size fit into the cache. Larger ones would also be
+allocated from and returned to the system one by one; clearing their pages took longer than the arithmetic."""
 _loops: Any = Kernels(".expression_cpu", __package__)
 _functions: Any = Kernels(".functions_cpu", __package__)
 
 
 class Expr(Operator, name="expr"):
-    """Calculate with batches: ``images * 1.5 + 2``. Shapes broadcast as in NumPy; one pass, whatever the expression.
+    """Compute with batches: ``images * 1.5 + 2``. Shapes broadcast as in NumPy; every expression is one pass over the
+    data.
 
-    Types are DALI's: integer constants are int32 and float constants float32; u8 + u8 is u8 and wraps, u8 + i8 is
-    int16, u64 + i8 is int64, any integer with float is float; ``/`` of integers is float, ``//`` and ``%`` truncate
-    toward zero; integers to a negative power are 0. What DALI leaves undefined gives 0: integers divided by zero,
-    and shifts by more bits than there are.
+    Types are DALI's: integer constants are int32 and float constants float32; u8 + u8 is u8 and wraps around, u8 + i8
+    is int16, u64 + i8 is int64, any integer with a float is float; ``/`` of integers is float, ``//`` and ``%``
+    truncate toward zero; integers to a negative power are 0. Operations that DALI leaves undefined yield 0: integers
+    divided by zero, and shifts by more bits than the type has.
     """
 
     replayable = True
@@ -47,8 +48,8 @@ class Expr(Operator, name="expr"):
     bound = "exact for + - * / comparisons and integers; 4 units in the last place for other functions"
     example = '{op: expr, expr: "images * scale + 2", out: images}'
 
-    expr: Annotated[str, Arg("the expression; operators and functions of DALI, and conversions such as uint8(x)")]
-    names: Annotated[tuple[str, ...], Arg("what the inputs are called, in order; a, b, ... by default")] = ()
+    expr: Annotated[str, Arg("expression with DALI's operators and functions, and conversions such as uint8(x)")]
+    names: Annotated[tuple[str, ...], Arg("names of the inputs in the expression, in order; a, b, ... by default")] = ()
 
     def check(self) -> None:
         used = expression.names(expression.parse(self.expr))
@@ -119,7 +120,7 @@ def _numpy(spec: Spec) -> np.dtype[Any]:
     try:
         return to_numpy(spec.dtype)
     except KeyError:
-        raise SpecError(f"{spec.dtype.name} cannot be calculated with") from None
+        raise SpecError(f"{spec.dtype.name} is not supported in expressions") from None
 
 
 # -- shapes -----------------------------------------------------------------------------------------------------------
@@ -141,7 +142,8 @@ def _broadcast_specs(specs: Sequence[Spec]) -> tuple[int | None, ...] | None:
 
 
 def _layout(given: Sequence[tuple[str, int | None]]) -> str:
-    """The layout of the result: the longest one, of which the others must be the tail. Raises SpecError."""
+    """Return the layout of the result: the longest one, whose last letters the other layouts must be. Raises
+    SpecError."""
     layouts = [layout for layout, _ in given if layout]
     if not layouts:
         return ""
@@ -154,7 +156,7 @@ def _layout(given: Sequence[tuple[str, int | None]]) -> str:
 
 
 class _Aligned:
-    """Inputs brought to one number of dimensions, and how each relates to the result."""
+    """Inputs extended to one number of dimensions, and how the shape of each relates to that of the result."""
 
     def __init__(self, shapes: list[I32], out: I32, layout: str) -> None:
         self.shapes = shapes
@@ -163,11 +165,11 @@ class _Aligned:
         self.full = [s is out or bool((s == out).all()) for s in shapes]
         """Every sample has the shape of the result."""
         self.scalar = [s.shape[1] == 0 or bool((s == 1).all()) for s in shapes]
-        """Every sample is one value."""
+        """For each input, whether every sample is a single value."""
 
 
 def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
-    """Broadcast all samples at once. Those that do not broadcast are rejected, and counted as empty."""
+    """Broadcast the shapes of all samples at once. Samples that do not broadcast are rejected, and count as empty."""
     first = batches[0]
     if all(b.shapes is first.shapes or np.array_equal(b.shapes, first.shapes) for b in batches[1:]):
         return _Aligned([b.shapes for b in batches], first.shapes, _layout([(b.layout, b.ndim) for b in batches]))
@@ -191,7 +193,7 @@ def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
 
 
 def _compiled(program: Program, batches: Sequence[Batch], given: _Aligned, out: Batch) -> bool:
-    """Calculate ``out`` by the compiled loop. False where it does not take these inputs."""
+    """Compute ``out`` with the compiled loop. Return False if it does not support these inputs."""
     n, inputs = len(out), len(batches)
     if not out.data.size:
         return True
@@ -221,13 +223,13 @@ def _compiled(program: Program, batches: Sequence[Batch], given: _Aligned, out: 
 
 
 _LARGE = 1 << 12
-"""Elements of samples that are worth calls of their own."""
+"""Minimum elements of samples that are computed by separate calls."""
 _ELEMENTS = 1 << 16
-"""Elements of dense arrays that are calculated at a time."""
+"""Elements of dense arrays that are computed at a time."""
 
 
 def _block_of(what: Typed) -> int:
-    """Elements that are calculated at a time."""
+    """Return the number of elements that are computed at a time."""
 
     def widest(t: Typed) -> int:
         converted = 1 if t.fn in _COMPARED and t.at.kind != "f" else t.at.itemsize
@@ -237,8 +239,8 @@ def _block_of(what: Typed) -> int:
 
 
 def _flat(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
-    """All samples as one row of elements, calculated in blocks. Values of one a sample are repeated where samples are
-    small; blocks do not cross samples where they are large."""
+    """Compute all samples as one row of elements, in blocks. Inputs with one value per sample are repeated if samples
+    are small; if samples are large, blocks do not cross samples."""
     block = _block_of(what)
     if len(out.data) <= block and all(given.full):
         count = len(out.data)
@@ -272,8 +274,8 @@ def _elements(b: Batch, count: int) -> Array:
 
 
 def _broadcast(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
-    """Runs of samples with equal shapes, each calculated as dense arrays. Where inputs broadcast along the last
-    dimensions only, samples are rows of elements, which these are repeated for."""
+    """Compute runs of samples with equal shapes as dense arrays. If inputs broadcast only along the last dimensions,
+    samples are rows of elements, for which these inputs are repeated."""
     if out.data.size >= len(out) * _LARGE and all(_is_period(s, given.out) for s in given.shapes):
         _repeated(what, names, batches, given, out)
         return
@@ -286,13 +288,13 @@ def _broadcast(what: Typed, names: Sequence[str], batches: Sequence[Batch], give
 
 
 def _is_period(shapes: I32, out: I32) -> bool:
-    """`_is_tail`, of few elements where they are not ``out`` itself."""
+    """Whether `_is_tail` holds, and inputs that are not of shape ``out`` have few elements."""
     few = int(shapes.prod(axis=1).max(initial=0)) <= _BLOCK >> 6
     return _is_tail(shapes, out) and (few or bool((shapes == out).all()))
 
 
 def _is_tail(shapes: I32, out: I32) -> bool:
-    """``shapes`` are ``out`` itself, or its last few dimensions after ones."""
+    """Whether ``shapes`` equal ``out``, or are its last few dimensions preceded by ones."""
     return any(
         (shapes[:, :first] == 1).all() and (shapes[:, first:] == out[:, first:]).all()
         for first in range(shapes.shape[1] + 1)
@@ -300,7 +302,7 @@ def _is_tail(shapes: I32, out: I32) -> bool:
 
 
 def _repeated(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
-    """Each sample as blocks of elements, for which small inputs are repeated."""
+    """Compute each sample in blocks of elements, for which small inputs are repeated."""
     most = _block_of(what)
     sizes, periods = out.sizes, [s.prod(axis=1, dtype=np.int64) for s in given.shapes]
     for i in range(len(out)):
@@ -341,14 +343,14 @@ def _write(what: Typed, given: dict[str, Array], to: Array) -> None:
 
 
 def _holds(dtype: np.dtype[Any], value: Array) -> bool:
-    """An integer type has this integer."""
+    """Whether an integer type can represent this integer."""
     low, high = _limits(dtype)
     return value.dtype.kind in "iu" and low <= int(value) <= high
 
 
 @lru_cache(64)
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Of an integer type; nothing is within those of others."""
+    """Return the smallest and largest number of an integer type; for other types, limits that contain nothing."""
     if dtype.kind not in "iu":
         return 1, 0
     limits = np.iinfo(dtype)
@@ -356,8 +358,8 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def evaluate(what: Typed, given: dict[str, Array], into: Array | None = None) -> Array:
-    """The value of a typed expression; arrays broadcast. Warnings are the caller's to silence. It may be written
-    ``into`` an array of its shape and type, and is that then."""
+    """Compute the value of a typed expression; arrays broadcast. The caller must silence NumPy's warnings. The value
+    may be written to ``into``, an array of its shape and type, which is then returned."""
     if what.fn == "name":
         return given[what.value]
     if what.fn == "const":
@@ -368,7 +370,7 @@ def evaluate(what: Typed, given: dict[str, Array], into: Array | None = None) ->
     if not (what.fn in _COMPARED and what.at.kind != "f"):
         args = [a.astype(what.at, copy=False) for a in args]
     elif what.args[1].fn == "const" and _holds(args[0].dtype, args[1]):
-        args[1] = args[1].astype(args[0].dtype)  # or NumPy converts the other
+        args[1] = args[1].astype(args[0].dtype)  # otherwise NumPy would convert the other argument
     function = _FUNCTIONS[what.fn]
     if what.fn in _VECTORS and what.at == what.dtype == np.float32:
         return _in_vectors(what.fn, args, into)
@@ -383,11 +385,11 @@ def evaluate(what: Typed, given: dict[str, Array], into: Array | None = None) ->
 _VECTORS = {
     n: n for n in ("log2", "log10", "cbrt", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
 } | {"pow": "power", "fpow": "power", "atan2": "atan2"}
-"""Functions that `functions_cpu` has for float32, and their names there."""
+"""Functions that `functions_cpu` has for float32, with their names there."""
 
 
 def _in_vectors(fn: str, args: list[Array], into: Array | None) -> Array:
-    """A function of float32, ``into`` an array if there is one."""
+    """Compute a function of float32, and write it to ``into`` if it is not None."""
     name, shape = _VECTORS[fn], np.broadcast_shapes(*(a.shape for a in args))
     alike = (a if a.shape == shape else np.broadcast_to(a, shape) for a in args)
     values = [np.ascontiguousarray(a).reshape(-1) for a in alike]

@@ -1,4 +1,5 @@
-"""Arithmetic expressions: text to tree, and the type of every part by DALI's rules (measured on DALI 2.4)."""
+"""Arithmetic expressions: parse text to a tree, and determine the type of every part by DALI's rules (measured on DALI
+2.4)."""
 
 from __future__ import annotations
 
@@ -24,21 +25,21 @@ Dtype = np.dtype[Any]
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An input, or one element of it: ``shape[1]``."""
+    """An input of the expression, or one element of it: ``shape[1]``."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A number. Integers are int32 and floats float32, as in DALI."""
+    """A constant. Integers are int32 and floats float32, as in DALI."""
 
     value: bool | int | float
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of its arguments; operators are functions too (``+`` is ``add``)."""
+    """A function call; operators are also functions (``+`` is ``add``)."""
 
     fn: str
     args: tuple[Tree, ...]
@@ -74,22 +75,22 @@ FUNCTIONS: dict[str, int] = {
     **dict.fromkeys(REAL, 1), **dict.fromkeys(CASTS, 1), "abs": 1, "atan2": 2, "pow": 2, "fpow": 2, "min": 2,
     "max": 2, "clamp": 3,
 }  # fmt: skip
-"""Functions of an expression with how many arguments they take: those of nvidia.dali.math, and conversions."""
+"""Functions of an expression with their numbers of arguments: those of nvidia.dali.math, and conversions."""
 
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
 
 
-# -- text to tree -----------------------------------------------------------------------------------------------------
+# -- parsing ---------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(1024)
 def parse(text: str) -> Tree:
-    """The tree of ``text``. Raises SpecError that says what is not allowed in an expression."""
+    """Parse ``text`` to a tree. Raises SpecError for syntax that is not allowed in an expression."""
     if len(text) > MOST_CHARACTERS:
         raise SpecError(f"the expression is longer than {MOST_CHARACTERS} characters")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's advice about odd literals
+            warnings.simplefilter("ignore")  # Python's warnings about unusual literals
             parsed = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as e:
         where = f" at character {e.offset}" if e.offset else ""
@@ -130,7 +131,7 @@ def _tree(node: ast.expr, depth: int) -> Tree:
 _REFUSED: dict[type[ast.expr], str] = {
     ast.IfExp: "a if b else c is not allowed in an expression; use an `if:` step",
     ast.Attribute: "names in an expression have no attributes",
-    ast.Lambda: "functions cannot be made in an expression",
+    ast.Lambda: "functions cannot be defined in an expression",
     ast.List: "lists are not allowed in an expression",
     ast.Tuple: "tuples are not allowed in an expression",
 }
@@ -205,7 +206,7 @@ def _call(node: ast.Call, depth: int) -> Tree:
 
 
 def names(tree: Tree) -> tuple[str, ...]:
-    """The inputs of ``tree`` in the order in which they first appear."""
+    """Return the names of the inputs of ``tree``, in the order in which they first appear."""
     return tuple(dict.fromkeys(_names(tree)))
 
 
@@ -224,22 +225,23 @@ _BOOL, _INT32, _FLOAT, _FLOAT64 = (np.dtype(t) for t in (np.bool_, np.int32, np.
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A part of an expression with its type."""
+    """A node of an expression with its type."""
 
     fn: str
-    """``name``, ``const``, or the function."""
+    """Kind of node: ``name``, ``const``, or the name of the function."""
     dtype: Dtype
-    """Of the result."""
+    """Data type of the result."""
     at: Dtype
-    """The type that the arguments are converted to first. For comparisons of integers, the arguments are compared
-    exactly as they are instead."""
+    """Data type to which the arguments are first converted. For comparisons of integers, the arguments are instead
+    compared exactly, without conversion."""
     args: tuple[Typed, ...] = ()
     value: Any = None
-    """Of a constant, or the name of an input."""
+    """Value of a constant, or name of an input."""
 
 
 def typed(tree: Tree, dtypes: Mapping[str, Dtype]) -> Typed:
-    """``tree`` with types, for inputs of ``dtypes``. Raises SpecError for operations that DALI has not."""
+    """Determine the types in ``tree``, for inputs of ``dtypes``. Raises SpecError for operations that DALI does not
+    support."""
     if isinstance(tree, Name):
         return Typed("name", dtypes[tree.name], dtypes[tree.name], value=tree.name)
     if isinstance(tree, Const):
@@ -263,7 +265,7 @@ def _typed_constant(value: bool | int | float) -> Typed:
 
 
 def check_constants(tree: Tree) -> None:
-    """Raises SpecError for constants that have no type, whatever the types of the inputs."""
+    """Check that all constants have a type, which does not depend on the inputs. Raises SpecError."""
     if isinstance(tree, Const):
         _typed_constant(tree.value)
     elif isinstance(tree, Call) and not (tree.fn in CASTS and isinstance(tree.args[0], Const)):
@@ -282,7 +284,7 @@ def _typed_cast(to: Dtype, arg: Tree, dtypes: Mapping[str, Dtype]) -> Typed:
 
 
 def promote(a: Dtype, b: Dtype) -> Dtype:
-    """The type in which ``a`` and ``b`` are calculated: u8+i8 is i16, u64+i8 is i64, i64+f32 is f32."""
+    """Return the type in which ``a`` and ``b`` are combined: u8+i8 is i16, u64+i8 is i64, i64+f32 is f32."""
     if a == b:
         return a
     if _BOOL in (a, b):
@@ -297,7 +299,7 @@ def promote(a: Dtype, b: Dtype) -> Dtype:
 
 
 def _types(fn: str, given: list[Dtype]) -> tuple[Dtype, Dtype]:
-    """The type that the arguments of ``fn`` are converted to, and the result's."""
+    """Return the type to which the arguments of ``fn`` are converted, and the type of its result."""
     shown = f"{SYMBOLS.get(fn, fn)} of {' and '.join(d.name for d in given)}"
     if np.dtype(np.float16) in given:
         raise SpecError(f"{shown}: float16 cannot be calculated with; convert it first: float(x)")
@@ -316,7 +318,7 @@ def _types(fn: str, given: list[Dtype]) -> tuple[Dtype, Dtype]:
     if fn in ("bitand", "bitor", "bitxor", "inv", "shl", "shr"):
         if at.kind == "f":
             raise SpecError(f"{shown}: bitwise operators take integers and bool")
-        # bool << bool is calculated as integers, and is true where that is not zero
+        # bool << bool is computed as integers, and is true if the result is not zero
         return (np.dtype(np.uint8), _BOOL) if all_bool and fn in ("shl", "shr") else (at, at)
     if fn in ("pos", "mul"):
         return at, at

@@ -1,5 +1,5 @@
-"""A whole expression over a batch on the CPU: a few elements at a time go through all its functions while they are in
-the first cache. Numbers are float32 or int32 there; `expression_plan` says which expressions that does."""
+"""Compiled interpreter of expressions on the CPU: a block of elements passes through all functions while it is in the
+first cache. Numbers are float32 or int32; `expression_plan` decides which expressions it supports."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
@@ -23,7 +23,7 @@ F = np.float32
 
 @intrinsic
 def _at(_typing: Any, _address: Any) -> Any:
-    """An address as what `numba.carray` takes."""
+    """Convert an address to a pointer for `numba.carray`."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
@@ -31,13 +31,13 @@ def _at(_typing: Any, _address: Any) -> Any:
     return types.voidptr(types.int64), generate
 
 
-# Loops with two or three arguments and one result, all of them in the first cache. Divisions by zero are those of IEEE.
+# Loops with two or three arguments and one result, all of them in the first cache. Division by zero follows IEEE 754.
 inner = njit(error_model="numpy")
 
 
 @inner
 def _floats(op, n, at, bt, ct, to):
-    """Functions of float32 that give float32."""
+    """Functions of float32 that return float32."""
     a, b, c = carray(_at(at), n, np.float32), carray(_at(bt), n, np.float32), carray(_at(ct), n, np.float32)
     o = carray(_at(to), n, np.float32)
     if op == plan.ADD_F:
@@ -84,7 +84,7 @@ def _floats(op, n, at, bt, ct, to):
 
 @inner
 def _integers(op, n, at, bt, ct, to):
-    """Functions of int32 that give int32, which wrap; comparisons and logic, 0 or 1."""
+    """Functions of int32 that return int32 and wrap around; comparisons and logic return 0 or 1."""
     a, b, c = carray(_at(at), n, np.int32), carray(_at(bt), n, np.int32), carray(_at(ct), n, np.int32)
     o = carray(_at(to), n, np.int32)
     if op == plan.ADD_I:
@@ -97,7 +97,7 @@ def _integers(op, n, at, bt, ct, to):
         for k in range(n):
             o[k] = a[k] * b[k]
     elif op == plan.DIV_I:
-        for k in range(n):  # exact in float64, whose quotients never reach the next integer
+        for k in range(n):  # exact in float64, whose quotients never round up to the next integer
             whole = np.float64(a[k]) / np.float64(b[k] if b[k] != 0 else np.int32(1))
             most = np.int32(-2147483648) if whole > 2147483647.0 else np.int32(min(whole, 2147483647.0))
             o[k] = most if b[k] != 0 else np.int32(0)
@@ -148,7 +148,7 @@ def _integers(op, n, at, bt, ct, to):
 
 @inner
 def _compared(op, n, at, bt, to):
-    """Comparisons of float32, 0 or 1."""
+    """Comparisons of float32; return 0 or 1."""
     a, b = carray(_at(at), n, np.float32), carray(_at(bt), n, np.float32)
     o = carray(_at(to), n, np.int32)
     if op == plan.EQ_F:
@@ -176,7 +176,7 @@ def _compared(op, n, at, bt, to):
 
 @inner
 def _ends(kind):
-    """The least and the largest number of a type."""
+    """Return the smallest and the largest number of a type."""
     if kind == plan.U8:
         return np.int32(0), np.int32(255)
     if kind == plan.I8:
@@ -190,7 +190,7 @@ def _ends(kind):
 
 @inner
 def _converted(op, n, at, kind, to):
-    """Conversions between float32 and int32, by the rules of cast: halves away from zero, saturated at ``kind``."""
+    """Convert between float32 and int32, by the rules of cast: halves away from zero, saturated to ``kind``."""
     f, i = carray(_at(at), n, np.float32), carray(_at(at), n, np.int32)
     of, oi = carray(_at(to), n, np.float32), carray(_at(to), n, np.int32)
     low, high = _ends(kind)
@@ -205,7 +205,7 @@ def _converted(op, n, at, kind, to):
             oi[k] = not fabs(f[k]) < F(0.5)
     elif op == plan.ROUNDED:
         least, most = F(low), F(high)
-        inside = min(most, F(2147483520.0))  # the largest float32 that is an int32
+        inside = min(most, F(2147483520.0))  # the largest float32 that fits into int32
         for k in range(n):
             v = f[k]
             w = min(v if v > least else least, inside)
@@ -218,7 +218,8 @@ def _converted(op, n, at, kind, to):
 
 @inner
 def _loaded(kind, address, start, period, n, as_float, to):
-    """``n`` elements of an input from ``start`` on, or again and again its first ``period``, as numbers."""
+    """Load ``n`` elements of an input from ``start`` on, or its first ``period`` elements repeatedly, as float32 or
+    int32."""
     of, oi = carray(_at(to), n, np.float32), carray(_at(to), n, np.int32)
     if period > 0:
         m = min(period, n)
@@ -279,7 +280,7 @@ def _loaded(kind, address, start, period, n, as_float, to):
 
 @inner
 def _stored(kind, at, n, address, start):
-    """``n`` int32 as elements of a smaller type, whose ends they do not pass."""
+    """Store ``n`` int32, which are within the limits, as elements of a smaller type."""
     i = carray(_at(at), n, np.int32)
     if kind in (plan.U8, plan.I8):
         u = carray(_at(address + start), n, np.uint8)
@@ -293,14 +294,14 @@ def _stored(kind, at, n, address, start):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def calculate(program, sources, constants, registers, addresses, starts, periods, sizes, target, target_starts):
-    """Calculate ``sizes[i]`` elements of each sample i. False where the periods do not fit into a block: nothing was
-    calculated then.
+    """Compute ``sizes[i]`` elements of each sample i. Return False, with nothing computed, if the periods do not fit
+    into a block.
 
-    ``program`` int64[P, 5]: function, register of the result, and three arguments. ``sources`` int64[K, 4]: an input,
-    its element type, its register, and whether that is of float32. ``constants`` int64[C, 2]: a register, and its
-    bits. ``addresses`` [inputs] of data; ``starts`` and ``periods`` [inputs, N]: where a sample begins, and after how
-    many elements it begins anew, or 0. ``target`` [3]: address, element type, register that it is written from, or -1
-    where the last function writes it.
+    ``program`` int64[P, 5]: function, register of the result, and three arguments. ``sources`` int64[K, 4]: input, its
+    element type, its register, and whether the register is float32. ``constants`` int64[C, 2]: a register, and its
+    bits. ``addresses`` [inputs]: addresses of data; ``starts`` and ``periods`` [inputs, N]: where a sample begins, and
+    the number of elements after which it repeats, or 0. ``target`` [3]: address, element type, and the register from
+    which it is written, or -1 if the last function writes to it directly.
     """
     for i in range(len(sizes)):
         step = 1
@@ -356,7 +357,7 @@ def calculate(program, sources, constants, registers, addresses, starts, periods
                     _compared(op, n, a, b, to)
             if out_from >= 0:
                 _stored(out_kind, places[out_from], n, out, target_starts[i] + lo)
-        for q in range(len(sources)):  # they may have been those of inputs
+        for q in range(len(sources)):  # these registers may have been used for inputs
             places[sources[q, 2]] = base + 4 * sources[q, 2] * (plan.BLOCK + 16)
     _keep(memory)
     return True
@@ -364,5 +365,5 @@ def calculate(program, sources, constants, registers, addresses, starts, periods
 
 @njit(nogil=True, cache=True)
 def _keep(memory: Any) -> Any:
-    """Name an array whose address is in use, so that Numba frees it after this call and not after its last name."""
+    """Refer to an array whose address is in use, so that Numba frees it after this call, not after its last mention."""
     return len(memory)

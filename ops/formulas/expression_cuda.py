@@ -1,4 +1,4 @@
-"""The CUDA kernel of an expression: generated for its types and for how its inputs broadcast, compiled once."""
+"""CUDA kernel of an expression: generated for its types and for the way its inputs broadcast, compiled once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..interfaces import Lane
 from .expression import SYMBOLS, Dtype, Typed
 
 Mode = Literal["full", "scalar", "strided"]
-"""How an input is read: element by element, one value a sample, or broadcast by strides."""
+"""Way in which an input is read: element by element, one value per sample, or broadcast by strides."""
 
 _C = {"?": "boolean", "B": "unsigned char", "H": "unsigned short", "I": "unsigned int", "L": "unsigned long long",
       "Q": "unsigned long long", "b": "signed char", "h": "short", "i": "int", "l": "long long", "q": "long long",
@@ -24,8 +24,9 @@ _PER_THREAD = 8
 
 
 def source(what: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], ndim: int) -> str:
-    """The text of kernel ``expression``: (out, its starts, sizes, samples, then for each input its data and starts, and
-    strides int64[N, ndim] where it is strided; at last, if any is, the shapes int32[N, ndim] of the result)."""
+    """Return the source of kernel ``expression``. Its parameters: out, its starts, sizes, number of samples; then for
+    each input its data and starts, and strides int64[N, ndim] if it is read by strides; finally, if any is, the shapes
+    of the result, int32[N, ndim]."""
     stored = _C[what.dtype.char]
     parameters = [f"{stored}* out", "const long long* out_start", "const long long* size", "int samples"]
     loads = []
@@ -56,7 +57,7 @@ extern "C" __global__ void expression({", ".join(parameters)}) {{
 
 
 def _together(what: Typed, dtypes: Sequence[Dtype], modes: Sequence[Mode]) -> int:
-    """Elements that a thread reads and writes at once: 16 bytes of the widest type."""
+    """Return the number of elements that a thread reads and writes at once: 16 bytes of the widest type."""
     if "strided" in modes or "full" not in modes:
         return 1
     return 16 // max(what.dtype.itemsize, *(d.itemsize for d, m in zip(dtypes, modes, strict=True) if m == "full"))
@@ -66,8 +67,8 @@ def _by_vectors(
     what: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], parameters: list[str], one: str,
     count: int,
 ) -> str:  # fmt: skip
-    """The same for inputs that are read in the order of the result: ``count`` elements at a time, where all of a
-    sample's arrays are aligned for that."""
+    """Return the source for inputs that are read in the order of the result: ``count`` elements at a time, where all
+    arrays of a sample are aligned for that."""
     full = [k for k, mode in enumerate(modes) if mode == "full"]
     inputs = {k: f"in{k} + start{k}[s]" for k in full}
     reads = " ".join(
@@ -194,10 +195,10 @@ def launch(
     scalar: Sequence[bool],
     out: Batch,
 ) -> None:
-    """Run the expression over device ``batches`` into ``out``: one kernel, whatever the expression.
+    """Compute the expression on device ``batches`` into ``out``, with one kernel.
 
-    ``shapes`` are the inputs' with leading ones; ``full`` and ``scalar`` say which inputs have the result's shapes,
-    and which one value a sample.
+    ``shapes`` are the inputs' shapes, extended by leading ones; ``full`` and ``scalar`` are the flags of inputs that
+    have the result's shapes, and of inputs with one value per sample.
     """
     modes: tuple[Mode, ...] = tuple(
         "full" if f else "scalar" if s else "strided" for f, s in zip(full, scalar, strict=True)
@@ -205,7 +206,8 @@ def launch(
     sizes, starts = out.sizes, [b.offsets for b in batches]
     ndim = out.ndim
     if all(full) and all(b.is_packed for b in batches) and len(out):
-        sizes, starts = sizes.sum(keepdims=True), [b.offsets[:1] for b in batches]  # one long sample: even work
+        # one long sample, so that work is evenly distributed
+        sizes, starts = sizes.sum(keepdims=True), [b.offsets[:1] for b in batches]
     if not int(sizes.sum()):
         return
     text = _source(what, tuple(names), tuple(b.dtype for b in batches), modes, ndim)
@@ -230,7 +232,7 @@ def launch(
 
 
 def _strides(shapes: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Elements from one place to the next along each axis, 0 along axes of one."""
+    """Return the distance in elements from one index to the next along each axis, 0 along axes of length 1."""
     wide = shapes.astype(np.int64)
     after = np.concatenate([wide[:, 1:], np.ones((len(wide), 1), np.int64)], axis=1)
     strides: npt.NDArray[np.int64] = np.cumprod(after[:, ::-1], axis=1)[:, ::-1]

@@ -1,4 +1,5 @@
-"""Expressions as programs of the compiled loop (`expression_cpu`): functions of registers, in their order."""
+"""Translate expressions to programs for the compiled interpreter (`expression_cpu`): a sequence of functions of
+registers."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from .expression import Typed
 I64 = npt.NDArray[np.int64]
 
 BLOCK = 1024
-"""Elements that go through an expression at a time: 4 KB a register."""
+"""Elements that pass through an expression at a time: 4 KB per register."""
 _MOST = 96
-"""Registers."""
+"""Maximum number of registers."""
 
 U8, I8, U16, I16, I32, F32 = range(6)
-"""Element types; bool is as U8."""
+"""Element types; bool counts as U8."""
 _KINDS = {
     np.dtype(np.bool_): U8, np.dtype(np.uint8): U8, np.dtype(np.int8): I8, np.dtype(np.uint16): U16,
     np.dtype(np.int16): I16, np.dtype(np.int32): I32, np.dtype(np.float32): F32,
@@ -32,7 +33,7 @@ _KINDS = {
     EQ_F, NE_F, LT_F, LE_F, GT_F, GE_F, NOT_F,
     FLOAT_OF, CLIP, TRUE_OF, ROUNDED,
 ) = range(42)  # fmt: skip
-"""Functions: of float32, of int32, comparisons of float32, conversions."""
+"""Numbers of functions: of float32, of int32, comparisons of float32, conversions."""
 
 _OF_FLOATS = {
     "add": ADD_F, "sub": SUB_F, "mul": MUL_F, "div": DIV_F, "fdiv": DIV_F, "min": MIN_F, "max": MAX_F,
@@ -50,7 +51,7 @@ _BOOL = np.dtype(np.bool_)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An expression as `expression_cpu.calculate` takes it."""
+    """An expression in the form that `expression_cpu.calculate` takes."""
 
     functions: I64
     sources: I64
@@ -62,7 +63,7 @@ class Program:
 
 
 class _UnknownError(Exception):
-    """The loop does not do it."""
+    """The compiled interpreter does not support this expression."""
 
 
 class _Writer:
@@ -86,7 +87,7 @@ class _Writer:
         return to
 
     def value(self, what: Typed, as_float: bool) -> int:
-        """The register of ``what`` as float32 or as int32."""
+        """Return the register of ``what`` as float32 or as int32."""
         if what.dtype not in _KINDS:
             raise _UnknownError
         if what.fn == "name":
@@ -96,7 +97,7 @@ class _Writer:
         own = what.dtype == np.float32
         found = self.call(what)
         if own and not as_float:
-            raise _UnknownError  # conversions say so
+            raise _UnknownError  # conversions between them are explicit calls
         return self.put(FLOAT_OF, found) if as_float and not own else found
 
     def source(self, name: str, as_float: bool) -> int:
@@ -126,7 +127,7 @@ class _Writer:
             if fn not in _OF_FLOATS:
                 raise _UnknownError
             return self.put(_OF_FLOATS[fn], *(self.value(a, True) for a in what.args))
-        if fn in _ORDER:  # of integers, whose values count, and not the type that they would be converted to
+        if fn in _ORDER:  # comparisons of integers compare values, not what they would be converted to
             return self.put(_ORDER[fn], *(self.value(a, False) for a in what.args))
         known = _OF_INTEGERS if at == np.int32 else _LOGIC if at == _BOOL else {}
         if fn not in known:
@@ -154,7 +155,8 @@ class _Writer:
 
 @lru_cache(1024)
 def planned(what: Typed, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]) -> Program | None:
-    """The program of a typed expression of inputs ``names`` of ``dtypes``; None where the loop does not do it."""
+    """Return the program of a typed expression with inputs ``names`` of ``dtypes``; None if the interpreter does not
+    support it."""
     writer = _Writer(names, dtypes)
     try:
         if what.fn in ("name", "const"):

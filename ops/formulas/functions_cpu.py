@@ -1,8 +1,9 @@
-"""Functions of float32 that NumPy has no vectors for without AVX-512, as vectors: polynomials in float64, which leaves
-half a unit in the last place of float32.
+"""Compiled, vectorised functions of float32 that NumPy vectorises only with AVX-512: polynomials in float64, with
+errors of half a unit in the last place of float32.
 
-Each takes contiguous arrays of one length, and says whether all values were usual ones, of `USUAL`. What it makes of
-others has no meaning, and NumPy's function is to be asked for those: a value's result depends on no other value.
+Each function takes contiguous arrays of equal length, and returns whether all values were within the ranges of `USUAL`.
+For values outside, its results are meaningless, and the caller uses NumPy's function; a value's result depends on no
+other value.
 """
 
 # What Numba compiles carries no types.
@@ -23,15 +24,16 @@ _LARGEST = F(3.4028234663852886e38)
 _LEAST = F(1.401298464324817e-45)
 _BELOW_ONE = F(0.99999994)
 _FAR = F(1e5)
-"""Of tan: up to here the quotient by a quarter turn times the first part of that is exact."""
+"""Limit of the argument of tan, up to which the quotient by a quarter turn times the first part of that is exact."""
 _STEEP = F(700)
-"""Of sinh and cosh: both are infinite long before it."""
+"""Limit of the argument of sinh and cosh; both overflow to infinity far below it."""
 _SMALL = 1e-4
-"""Below it, two terms of a series are nearer than differences."""
+"""Limit below which two terms of a series are more exact than differences."""
 
 _MANTISSA, _ONE = (1 << 52) - 1, 1023 << 52
 _LOG2_E, _LN_2, _LOG10_2 = 1.4426950408889634, 0.6931471805599453, 0.30102999566398120
-_QUARTER, _REST = 1.57079632673412561417, 6.07710050650619224932e-11  # of a turn: 33 bits, and what is left
+# a quarter turn: its first 33 bits, and the remainder
+_QUARTER, _REST = 1.57079632673412561417, 6.07710050650619224932e-11
 
 
 @inline
@@ -44,7 +46,8 @@ def _within(values, low, high):
 
 @inline
 def _log2(x):
-    """Of a positive number that is not subnormal: the exponent, and 2 atanh((m - 1) / (m + 1)) of the mantissa m."""
+    """Logarithm of a positive number that is not subnormal: exponent plus 2 atanh((m - 1) / (m + 1)) of the mantissa
+    m."""
     bits = np.float64(x).view(np.int64)
     exponent = np.int32(np.uint64(bits) >> np.uint64(52)) - np.int32(1023)
     m = np.int64((bits & _MANTISSA) | _ONE).view(np.float64)
@@ -70,7 +73,8 @@ def _exp2(v):
 
 @inline
 def _atan(a):
-    """Of a number that is not negative, infinity too: of at most tan(pi / 8), by two identities."""
+    """Arctangent of a number that is not negative, also of infinity: reduced to at most tan(pi / 8) by two
+    identities."""
     steep = a > 1
     t = 1 / a if steep else a
     middle = t > 0.41421356237309503
@@ -85,7 +89,8 @@ def _atan(a):
 
 @inline
 def _signed(found, x, a, third):
-    """Of an odd function what was ``found`` for ``a``, the size of ``x``; x + ``third`` x^3 where that is small."""
+    """Return the value of an odd function at ``x``, given its value ``found`` at ``a`` = abs(x); x + ``third`` x^3 if x
+    is small."""
     found = -found if x < 0 else found
     return x + third * x * a * a if a < _SMALL else found
 
@@ -106,11 +111,11 @@ USUAL = {
     "power": [(_LEAST, _LARGEST), (-_LARGEST, _LARGEST)],
     "atan2": [(-_LARGEST, _LARGEST), (-_LARGEST, _LARGEST)],
 }
-"""The least and the largest argument that a function takes, for each argument; `atan2` takes no zeros either."""
+"""Range (smallest, largest) of each argument for which a function is valid; for `atan2` zeros are also excluded."""
 
 
 def unusual(name, *values):
-    """Where a function has to be asked otherwise."""
+    """Return a mask of the values that are outside of a function's valid range."""
     found = np.zeros(len(values[0]), np.bool_)
     for v, (low, high) in zip(values, USUAL[name], strict=True):
         found |= ~((low <= v) & (v <= high))

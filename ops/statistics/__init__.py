@@ -1,1 +1,1 @@
-"""Operators that compute statistics of a sample."""
+"""Operators that compute statistics of samples: reductions.* and normalize."""

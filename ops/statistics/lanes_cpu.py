@@ -1,5 +1,5 @@
-"""Partial results side by side in LLVM's vector types: Numba's own loops keep them in memory, which takes five times as
-long. They compile for every processor, and give the same on all: the order of sums is written down."""
+"""Partial results in the lanes of LLVM's vector types: Numba's own loops would keep them in memory, which takes five
+times as long. They compile for every processor, with equal results on all: the order of summation is fixed."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -16,14 +16,14 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 32
-"""Partial results side by side: as many as registers of AVX2 hold in float64."""
+"""Number of partial results: as many float64 as the registers of AVX2 hold."""
 BLOCKS = 1 << 15
-"""Blocks that one call may take: squares of bytes are added up in 32 bits."""
+"""Maximum blocks per call: squares of bytes are summed in 32 bits."""
 _I32, _F64 = ir.IntType(32), ir.DoubleType()
 
 
 class _Side:
-    """Vectors of an array's elements."""
+    """Access to an array's elements as vectors."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, array: Any) -> None:
         self.builder, self.number = builder, kind.dtype
@@ -42,14 +42,14 @@ class _Side:
 
 
 def _converted(builder: Any, value: Any, given: Any, wanted: Any) -> Any:
-    """Numbers of Numba's type ``given`` as ``wanted``, which holds them."""
+    """Convert numbers of Numba's type ``given`` to ``wanted``, which can represent them."""
     if given == wanted:
         return value
     if isinstance(wanted, types.Float):
         of = ir.VectorType(_F64, LANES)
         if isinstance(given, types.Float):
             return builder.fpext(value, of)
-        if given.bitwidth < 32:  # signed numbers of 32 bits are one instruction
+        if given.bitwidth < 32:  # signed 32-bit numbers are converted by one instruction
             value = builder.zext(value, ir.VectorType(_I32, LANES))
             return builder.sitofp(value, of)
         return builder.sitofp(value, of) if given.signed else builder.uitofp(value, of)
@@ -64,7 +64,7 @@ def _added(builder: Any, kind: Any, total: Any, term: Any) -> Any:
 
 
 def _extreme(sign: str) -> Callable[..., Any]:
-    """The least or the largest, or what is no number."""
+    """Return a function that selects the smaller or the larger of two vectors, or NaN if either is NaN."""
 
     def of(builder: Any, kind: Any, best: Any, value: Any) -> Any:
         if isinstance(kind, types.Float):
@@ -77,7 +77,7 @@ def _extreme(sign: str) -> Callable[..., Any]:
 
 
 def _blocks(step: str, combined: Callable[..., Any]) -> Any:
-    """How ``blocks`` of LANES values, ``apart`` from each other, go into ``lanes``."""
+    """Return an intrinsic that combines ``blocks`` of LANES values, ``apart`` from each other, with ``lanes``."""
 
     def take(_typing, src, at, blocks, apart, lanes, middle):
         small = src.dtype == types.uint8 and step in ("sum", "squares")
@@ -86,7 +86,7 @@ def _blocks(step: str, combined: Callable[..., Any]) -> Any:
         wanted = lanes.dtype == src.dtype if step == "extreme" else wide
 
         def generate(context, builder, signature, args):
-            if not wanted:  # lanes of such a type are for another step
+            if not wanted:  # lanes of this type belong to another step
                 return context.get_dummy_value()
             read, into, about = (_Side(context, builder, signature.args[k], args[k]) for k in (0, 4, 5))
             zero = ir.Constant(ir.IntType(64), 0)
@@ -117,7 +117,7 @@ def _blocks(step: str, combined: Callable[..., Any]) -> Any:
 
 
 def _fold(combined: Callable[..., Any]) -> Any:
-    """One result of all lanes, half of them by half."""
+    """Return an intrinsic that combines all lanes to one result, halving their number in each step."""
 
     def fold(_typing, lanes):
         def generate(context, builder, signature, args):

@@ -1,4 +1,4 @@
-"""normalize: subtract the mean and divide by the standard deviation, given or computed from the data."""
+"""Operator normalize: subtract the mean and divide by the standard deviation, given or computed from the data."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Which elements share a mean: those of one sample, or of the batch, that agree in the kept dimensions."""
+    """Groups of elements that share a mean: elements of one sample, or of the batch, that agree in the dimensions that
+    are kept."""
 
     rows: I64
-    """[N, D, 5]: the kept dimensions of each sample, then the reduced ones (`strided.Loops`); OUT_STRIDE counts the
-    sample's statistics, 0 along reduced dimensions."""
+    """Dimensions of each sample, [N, D, 5]: first those that are kept, then the reduced ones (`strided.Loops`);
+    OUT_STRIDE counts the sample's statistics, and is 0 along reduced dimensions."""
     kept: int
-    """How many dimensions of ``rows`` are kept."""
+    """Number of dimensions of ``rows`` that are kept."""
     stats: I64
-    """[N] statistics of each sample."""
+    """Number of statistics of each sample, [N]."""
     start: I64
-    """[N] where they start in the flat array of all; the same for all samples where the batch shares them."""
+    """Start of each sample's statistics in the flat array of all, [N]; equal for all samples if the batch shares
+    them."""
     count: F64
-    """[N] elements in each."""
+    """Number of elements per statistic, [N]."""
     shared: bool
 
     @property
@@ -44,33 +46,39 @@ class _Groups:
 
 
 class Normalize(Operator, name="normalize"):
-    """scale * (x - mean) / sqrt(stddev^2 + epsilon) + shift.
+    """Normalise: scale * (x - mean) / sqrt(stddev^2 + epsilon) + shift.
 
-    What is not given is computed over ``axes`` (all by default): the deviation around the mean that is used, divided
-    by N - ddof. Sums are taken in float64. Where the computed deviation and epsilon are 0, the result is ``shift``
-    (DALI's rounding leaves shift - 1 there, for example). mean and stddev may be tensors of the input's number of
-    dimensions, of extent 1 along the reduced axes. With ``batch`` the statistics are those of the whole batch, so that
-    what comes out depends on which samples share one.
+    If mean or stddev are not set, they are computed over ``axes`` (all by default): the deviation is taken around the
+    mean in use, and divided by N - ddof. Sums are computed in float64. If the computed deviation and epsilon are 0, the
+    result is ``shift`` (DALI's rounding leaves shift - 1, for example). mean and stddev may be tensors with the input's
+    number of dimensions, of length 1 along the reduced axes. With ``batch`` the statistics are those of the whole
+    batch, so that the result depends on which samples share a batch.
     """
 
-    bound = "1e-6 of the largest of |x - mean| scale / stddev and |shift|; integers that, rounded"
+    bound = "1e-6 of the largest of |x - mean| scale / stddev and |shift|; integers: that, rounded"
     replayable = True
     example = "{op: normalize, in: spectrograms, axes: [1], out: spectrograms}"
 
-    mean: Annotated[float | None, Arg("mean; computed by default", per_sample=True, tensor=True)] = None
-    stddev: Annotated[float | None, Arg("standard deviation; computed by default", per_sample=True, tensor=True)] = None
-    axes: Annotated[tuple[int, ...] | None, Arg("dimensions that share a mean; all by default")] = None
-    axis_names: Annotated[str | None, Arg("the same by layout")] = None
-    batch: Annotated[bool, Arg("one mean and deviation for the whole batch")] = False
-    ddof: Annotated[int, Arg("taken from the number of elements in the variance", ge=0)] = 0
-    epsilon: Annotated[float, Arg("added to the variance", ge=0)] = 0.0
-    scale: Annotated[float, Arg("factor of the result")] = 1.0
-    shift: Annotated[float, Arg("added to the result")] = 0.0
-    dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.FLOAT
+    mean: Annotated[float | None, Arg("mean to subtract; computed by default", per_sample=True, tensor=True)] = None
+    stddev: Annotated[
+        float | None, Arg("standard deviation to divide by; computed by default", per_sample=True, tensor=True)
+    ] = None
+    axes: Annotated[
+        tuple[int, ...] | None, Arg("dimensions over which mean and deviation are computed; all by default")
+    ] = None
+    axis_names: Annotated[str | None, Arg("letters of the dimensions over which mean and deviation are computed")] = (
+        None
+    )
+    batch: Annotated[bool, Arg("compute one mean and deviation for the whole batch")] = False
+    ddof: Annotated[int, Arg("number subtracted from the number of elements in the variance", ge=0)] = 0
+    epsilon: Annotated[float, Arg("number added to the variance", ge=0)] = 0.0
+    scale: Annotated[float, Arg("factor for the result")] = 1.0
+    shift: Annotated[float, Arg("number added to the result")] = 0.0
+    dtype: Annotated[DALIDataType, Arg("data type of the output")] = DALIDataType.FLOAT
 
     @property
     def per_batch(self) -> bool:  # type: ignore[override]
-        """Statistics come from the batch."""
+        """Whether statistics are computed over the whole batch."""
         return self.batch
 
     def check(self) -> None:
@@ -81,7 +89,7 @@ class Normalize(Operator, name="normalize"):
             if given is not None and len(given) == 0:
                 raise SpecError(f"{name} is empty: name the dimensions that share a mean, or leave it out for all")
             if given is not None and self.mean is not None and self.stddev is not None:
-                raise SpecError(f"{name} means nothing where mean and stddev are given as numbers")
+                raise SpecError(f"{name} has no effect if mean and stddev are given as numbers")
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
@@ -90,7 +98,7 @@ class Normalize(Operator, name="normalize"):
         return Spec(data.shape, self.dtype, data.layout)
 
     def _axes(self, layout: str, ndim: int, tensors: dict[str, Batch]) -> list[int]:
-        """The reduced dimensions, in order."""
+        """Return the reduced dimensions, in order."""
         if self.axis_names is not None:
             missing = [a for a in self.axis_names if a not in layout]
             if missing:
@@ -121,7 +129,8 @@ class Normalize(Operator, name="normalize"):
     gpu = cpu
 
     def _comparable(self, ctx: Context, data: Batch, reduced: list[int]) -> Batch:
-        """``data`` without the samples that share statistics with the batch but have other kept extents."""
+        """Return ``data`` without samples that share statistics with the batch but have other lengths in the dimensions
+        that are kept."""
         if not self.batch or len(data) == 0:
             return data
         kept = np.delete(data.shapes, reduced, axis=1)
@@ -140,7 +149,7 @@ class Normalize(Operator, name="normalize"):
         count = np.prod(shape[:, reduced], axis=1, dtype=np.float64)
         order = kept + reduced
         dims = loops(permute(whole(data), order, ""), Target(data, data.offsets, stride[:, order])).dims
-        # Dimensions of one element have been joined with either side; what has a statistic for each index is kept.
+        # Dimensions of length 1 were joined with their neighbours; a dimension with one statistic per index is kept.
         width = sum(1 for d in range(dims.shape[1]) if np.any(dims[:, d, 4] != 0))
         if self.batch:
             live = stats > 0
@@ -149,7 +158,7 @@ class Normalize(Operator, name="normalize"):
         return _Groups(dims, width, stats, np.cumsum(stats) - stats, count, False)
 
     def _factor(self, variance: F64) -> F64:
-        """scale / sqrt(variance + epsilon)."""
+        """Return scale / sqrt(variance + epsilon)."""
         with np.errstate(divide="ignore"):
             factor: F64 = self.scale / np.sqrt(variance + self.epsilon)
         return factor
@@ -157,7 +166,7 @@ class Normalize(Operator, name="normalize"):
     def _given(
         self, ctx: Context, name: str, data: Batch, groups: _Groups, tensors: dict[str, Batch], reduced: list[int]
     ) -> F64 | None:
-        """Argument ``name`` for every statistic, or None where it is to be computed."""
+        """Return argument ``name`` for every statistic, or None if it must be computed."""
         if name in tensors:
             return self._from_tensors(ctx, name, tensors[name], data, groups, reduced)
         if name in ctx.args:
@@ -244,7 +253,7 @@ class Normalize(Operator, name="normalize"):
         zeros = lane.upload(np.zeros(groups.total))[0] if mean is None else None
         center = statistic(zeros, False) if mean is None else lane.upload(mean)[0]
         scales = statistic(center, True) if factor is None else lane.upload(factor)[0]
-        # Elements are written in the order of memory, so that writes are coalesced.
+        # Elements are written in memory order, so that writes are coalesced.
         shape = data.shapes.astype(np.int64)
         stride = np.zeros_like(shape)
         kept = [d for d in range(data.ndim) if d not in reduced]

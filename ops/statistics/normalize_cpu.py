@@ -1,4 +1,5 @@
-"""The CPU kernels of normalize: sums over parts of samples, and their use. All samples in one call, without the GIL."""
+"""Compiled loops of normalize: sums over parts of samples, and their application. One call per batch, without the
+GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -25,7 +26,7 @@ def sums(src, dims, kept, base, start, center, square, out):
 
 @jit
 def _apply_period(line, to, period, mean, factor, shift):
-    """Whole ``period``s of values, each place of which has a mean and a factor of its own."""
+    """Apply means and factors that repeat every ``period`` values to complete periods."""
     width = max(LANES // period, 1) * period
     m, f = np.empty(width, np.float32), np.empty(width, np.float32)
     for j in range(width):
@@ -41,7 +42,7 @@ def _apply_period(line, to, period, mean, factor, shift):
 
 @jit
 def apply(src, dims, kept, base, start, mean, factor, shift, out, out_base):
-    """(x - mean) * factor + shift of every element, at the same place in the packed float32 ``out``."""
+    """Write (x - mean) * factor + shift of every element to the same position in the packed float32 ``out``."""
     ndim = dims.shape[1]
     for i in range(len(base)):
         own = dims[i]

@@ -1,4 +1,4 @@
-"""reductions.*: sums, means, extremes and deviations along axes."""
+"""Operators reductions.*: sums, means, extremes and deviations along axes."""
 
 from __future__ import annotations
 
@@ -22,48 +22,49 @@ from ..types import DALIDataType, from_numpy, to_numpy
 _loops: Any = Kernels(".reductions_cpu", __package__)
 
 SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
-"""The quantity computed of a result's elements; as in reductions_cpu.py and cuda/reductions.cu."""
+"""Quantity that is computed from the elements of a result; as in reductions_cpu.py and cuda/reductions.cu."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Which elements go into which result: those of a sample that agree in the kept dimensions."""
+    """Groups of elements that are combined to one result: elements of a sample that agree in the dimensions that are
+    kept."""
 
     rows: I64
-    """[N, D, 5]: the kept dimensions of each sample, then the reduced ones (`strided.Loops`); OUT_STRIDE counts the
-    sample's results, 0 along reduced dimensions."""
+    """Dimensions of each sample, [N, D, 5]: first those that are kept, then the reduced ones (`strided.Loops`);
+    OUT_STRIDE counts the sample's results, and is 0 along reduced dimensions."""
     kept: int
-    """How many dimensions of ``rows`` are kept."""
+    """Number of dimensions of ``rows`` that are kept."""
     results: I64
-    """[N] of each sample."""
+    """Number of results of each sample, [N]."""
     count: I64
-    """[N] elements in each result."""
+    """Number of elements per result, [N]."""
 
 
 def groups(data: Batch, reduced: list[int]) -> Groups:
-    """The groups of ``data`` reduced along the dimensions ``reduced``."""
+    """Return the groups of ``data`` for a reduction along the dimensions ``reduced``."""
     shape = data.shapes.astype(np.int64)
     kept = [d for d in range(data.ndim) if d not in reduced]
     stride = np.zeros_like(shape)
     stride[:, kept] = row_major(np.ascontiguousarray(shape[:, kept]))
     order = kept + reduced
     dims = loops(permute(whole(data), order, ""), Target(data, data.offsets, stride[:, order])).dims
-    # Dimensions of one element have been joined with either side; what has a result for each index is kept.
+    # Dimensions of length 1 were joined with their neighbours; a dimension with one result per index is kept.
     width = sum(1 for d in range(dims.shape[1]) if np.any(dims[:, d, 4] != 0))
     return Groups(dims, width, shape[:, kept].prod(axis=1), shape[:, reduced].prod(axis=1))
 
 
 class Reduction(Operator, abstract=True):
-    """Base of reductions.*: the axes."""
+    """Base class of reductions.*, with the arguments for axes."""
 
     bound = "1e-6 of the sum of absolute values; integers exact"
     replayable = True
 
     axes: Annotated[
-        tuple[int, ...] | None, Arg("dimensions that are reduced, negative ones from the last; all by default")
+        tuple[int, ...] | None, Arg("dimensions to reduce, negative ones counted from the last; all by default")
     ] = None
-    axis_names: Annotated[str | None, Arg("the same by layout")] = None
-    keep_dims: Annotated[bool, Arg("reduced dimensions stay, with one element")] = False
+    axis_names: Annotated[str | None, Arg("letters of the dimensions to reduce")] = None
+    keep_dims: Annotated[bool, Arg("keep reduced dimensions, with length 1")] = False
 
     kind: ClassVar[int]
 
@@ -74,7 +75,7 @@ class Reduction(Operator, abstract=True):
             raise SpecError("dtype must be a number's, got BOOL")
 
     def result_type(self, given: DALIDataType) -> DALIDataType:
-        """Type of the output for inputs of type ``given``."""
+        """Return the type of the output for inputs of type ``given``."""
         raise NotImplementedError
 
     def infer(self, *specs: Spec) -> Spec:
@@ -87,7 +88,7 @@ class Reduction(Operator, abstract=True):
         return Spec(tuple(None if d < 0 else d for d in shape[0].tolist()), dtype, layout)
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
-        """The reduced dimensions, in order."""
+        """Return the reduced dimensions, in order."""
         if self.axis_names is not None:
             missing = [a for a in self.axis_names if a not in layout]
             if missing:
@@ -96,7 +97,7 @@ class Reduction(Operator, abstract=True):
         return list(range(ndim)) if self.axes is None else sorted(set(resolve_axes(self.axes, ndim)))
 
     def _shape(self, shape: npt.NDArray[Any], layout: str, reduced: list[int]) -> tuple[npt.NDArray[Any], str]:
-        """Shapes and layout of the results."""
+        """Return shapes and layout of the results."""
         if self.keep_dims:
             shape = shape.copy()
             shape[:, reduced] = 1
@@ -134,10 +135,10 @@ class Reduction(Operator, abstract=True):
                        f"{data.shapes[i].tolist()} reduced along axes {reduced}")  # fmt: skip
 
     ending: ClassVar[tuple[bool, bool]] = (False, False)
-    """Whether results are divided by the number of elements, and are square roots."""
+    """Whether results are divided by the number of elements, and whether their square root is taken."""
 
     def _divisor(self, grouped: Groups) -> npt.NDArray[np.float64]:
-        """[N] what sums are divided by; 0 where the result is 0."""
+        """Return the divisors of the sums, [N]; 0 if the result is 0."""
         if not self.ending[0]:
             return np.ones(len(grouped.count))
         return np.maximum(grouped.count - getattr(self, "ddof", 0), 0).astype(np.float64)
@@ -168,7 +169,7 @@ class Reduction(Operator, abstract=True):
             mean = cast(ctx, mean, np.dtype(np.float32))
             base, single = mean.offsets, (mean.sizes != results).astype(np.int64)
         factors, divide = self._divisor(grouped), _DIVIDED if self.ending[0] else 0
-        if divide and out.dtype.kind == "f":  # others are rounded, for which halves must be exact
+        if divide and out.dtype.kind == "f":  # other types are rounded, for which halves must be exact
             factors, divide = np.where(factors > 0, 1 / np.maximum(factors, 1), 0), _MULTIPLIED
         step = grouped.rows[:, -1, _STRIDE]
         rows, begins, starts, many, bases, singles, parts, counts, steps = lane.upload(
@@ -199,16 +200,16 @@ class Reduction(Operator, abstract=True):
 
 
 _MULTIPLIED, _DIVIDED = 1, 2
-"""How a sum becomes a mean, as in cuda/reductions.cu."""
+"""Ways in which a sum becomes a mean, as in cuda/reductions.cu."""
 _ALONE = 4
-"""Results that a thread makes where it makes them alone, as in cuda/reductions.cu."""
+"""Results per thread if a thread computes each of its results alone, as in cuda/reductions.cu."""
 _SHAPE, _STRIDE, _RESULT = 0, 1, 4
 """Columns of `Groups.rows`."""
 
 
 def _regular(grouped: Groups) -> str:
-    """ "few": results of the same few elements, which follow each other as the results do; "layers": results that
-    follow each other, of elements some way apart; nothing for others."""
+    """Return "few" if results are computed from a few adjacent elements each, adjacent in the order of the results;
+    "layers" if results are adjacent, and the elements of each have a constant distance; otherwise an empty string."""
     rows = grouped.rows
     if grouped.kept != 1 or rows.shape[1] != 2 or (rows[:, 0, _RESULT] != 1).any():
         return ""
@@ -219,7 +220,7 @@ def _regular(grouped: Groups) -> str:
 
 
 def _center(given: Batch, grouped: Groups) -> npt.NDArray[np.float64]:
-    """The mean of every result, one after the other."""
+    """Return the mean of every result, one after the other."""
     sizes, start = given.sizes, grouped.results.cumsum() - grouped.results
     out = np.zeros(int(grouped.results.sum()))
     fits = (sizes == grouped.results) | (sizes == 1)
@@ -230,18 +231,19 @@ def _center(given: Batch, grouped: Groups) -> npt.NDArray[np.float64]:
 
 
 def group_of(count: float) -> tuple[int, int]:
-    """Threads that make a result of ``count`` elements together, and threads of a block."""
+    """Return the number of threads that compute a result of ``count`` elements together, and the threads per block."""
     if count >= 8192:
         return 1024, 1024
     return (32 if count >= 64 else 1), 256
 
 
 _OWN = tuple(np.dtype(t) for t in (np.uint8, np.float32, np.int64, np.uint64, np.float64))
-"""Types that the CPU loop is compiled for."""
+"""Types for which the CPU loop is compiled."""
 
 
 def _accumulator(kind: int, dtype: np.dtype[Any]) -> Any:
-    """Integers are added up in 64 bits, squares and floats in float64; extremes keep what they are."""
+    """Return the type for summation: 64-bit integers for integers, float64 for squares and floats; extremes keep the
+    input's type."""
     if kind in (MIN, MAX):
         return dtype
     if kind == SUM and dtype.kind in "uib":
@@ -250,16 +252,16 @@ def _accumulator(kind: int, dtype: np.dtype[Any]) -> Any:
 
 
 class Sum(Reduction, name="reductions.sum"):
-    """The sum along axes. Integers are added up in 64 bits (which wrap around), floats in float64.
+    """Compute the sum along axes. Integers are summed in 64 bits (and wrap around), floats in float64.
 
-    With ``dtype``, the sum is rounded and saturates (DALI adds up in that type, so that small ones overflow).
+    With ``dtype``, the sum is rounded and saturates (DALI sums in that type, so that small types overflow).
     """
 
     example = "{op: reductions.sum, in: images, axis_names: HW, out: totals}"
     kind = SUM
 
     dtype: Annotated[
-        DALIDataType | None, Arg("type of the output; by default INT64, UINT64 or FLOAT, after the input's")
+        DALIDataType | None, Arg("data type of the output; by default INT64, UINT64 or FLOAT, according to the input's")
     ] = None
 
     def result_type(self, given: DALIDataType) -> DALIDataType:
@@ -270,18 +272,18 @@ class Sum(Reduction, name="reductions.sum"):
 
 
 class _Average(Reduction, abstract=True):
-    """Those that are computed in float64 and are floats by default."""
+    """Base class of reductions that are computed in float64, and whose output is FLOAT by default."""
 
-    dtype: Annotated[DALIDataType | None, Arg("type of the output, FLOAT by default")] = None
+    dtype: Annotated[DALIDataType | None, Arg("data type of the output, FLOAT by default")] = None
 
     def result_type(self, given: DALIDataType) -> DALIDataType:
         return DALIDataType.FLOAT if self.dtype is None else self.dtype
 
 
 class Mean(_Average, name="reductions.mean"):
-    """The mean along axes, from sums in float64 or 64-bit integers; 0 of nothing.
+    """Compute the mean along axes, from sums in float64 or 64-bit integers; 0 if there are no elements.
 
-    With ``dtype``, it is rounded and saturates (DALI adds up in that type, so that small ones overflow).
+    With ``dtype``, the mean is rounded and saturates (DALI sums in that type, so that small types overflow).
     """
 
     example = "{op: reductions.mean, in: images, axis_names: HW, out: means}"
@@ -290,7 +292,7 @@ class Mean(_Average, name="reductions.mean"):
 
 
 class MeanSquare(_Average, name="reductions.mean_square"):
-    """The mean of squares along axes, computed in float64; 0 of nothing."""
+    """Compute the mean of squares along axes, in float64; 0 if there are no elements."""
 
     example = "{op: reductions.mean_square, in: sound, axes: [0], out: power}"
     kind = SQUARES
@@ -298,7 +300,7 @@ class MeanSquare(_Average, name="reductions.mean_square"):
 
 
 class RootMeanSquare(_Average, name="reductions.rms"):
-    """The square root of the mean of squares along axes, computed in float64; 0 of nothing."""
+    """Compute the square root of the mean of squares along axes, in float64; 0 if there are no elements."""
 
     example = "{op: reductions.rms, in: sound, axes: [0], out: volume}"
     kind = SQUARES
@@ -306,7 +308,7 @@ class RootMeanSquare(_Average, name="reductions.rms"):
 
 
 class Min(Reduction, name="reductions.min"):
-    """The smallest element along axes."""
+    """Compute the smallest element along axes."""
 
     example = "{op: reductions.min, in: images, axis_names: HW, out: darkest}"
     kind = MIN
@@ -316,7 +318,7 @@ class Min(Reduction, name="reductions.min"):
 
 
 class Max(Reduction, name="reductions.max"):
-    """The largest element along axes."""
+    """Compute the largest element along axes."""
 
     example = "{op: reductions.max, in: images, axis_names: HW, out: brightest}"
     kind = MAX
@@ -326,9 +328,9 @@ class Max(Reduction, name="reductions.max"):
 
 
 class Variance(Reduction, name="reductions.variance"):
-    """The mean of squared distances from a mean, the second input: one number, or one for each result.
+    """Compute the mean of squared distances from a mean, the second input: one number, or one per result.
 
-    Sums in float64 are divided by the number of elements less ``ddof``; 0 where that is not above 0.
+    Sums in float64 are divided by the number of elements minus ``ddof``; the result is 0 if that is not above 0.
     """
 
     inputs = (2, 2)
@@ -336,14 +338,14 @@ class Variance(Reduction, name="reductions.variance"):
     kind = DEVIATIONS
     ending = (True, False)
 
-    ddof: Annotated[int, Arg("taken from the number of elements", ge=0)] = 0
+    ddof: Annotated[int, Arg("number subtracted from the number of elements", ge=0)] = 0
 
     def result_type(self, given: DALIDataType) -> DALIDataType:
         return DALIDataType.FLOAT
 
 
 class StdDev(Variance, name="reductions.std_dev"):
-    """The square root of reductions.variance."""
+    """Compute the square root of reductions.variance."""
 
     example = "{op: reductions.std_dev, in: [images, means], axis_names: HW, out: deviations}"
     ending = (True, True)

@@ -1,4 +1,4 @@
-"""The CPU kernels of reductions.* and of normalize's statistics: all samples in one call, without the GIL."""
+"""Compiled loops of reductions.* and of normalize's statistics: one call per batch, without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -24,17 +24,18 @@ from .lanes_cpu import (
 SHAPE, STRIDE, _, _, RESULT = range(5)  # columns of rows (strided.Loops)
 SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
 NARROW = 16
-"""Results that lie next to each other, and may be computed together a pixel at a time."""
+"""Maximum number of adjacent results that are computed together, pixel by pixel."""
 
 _FIRST = np.int64(0)
-"""A literal in a call is a type of its own to Numba: the function would be compiled for it and for variables."""
+"""The constant 0 as a variable: Numba gives a literal in a call a type of its own, and would compile the function
+twice."""
 
 jit = numba.njit(nogil=True, cache=True)
 
 
 @jit
 def _offset(i, dims, first, last, column):
-    """Where the row-major index ``i`` over dimensions first ... last - 1 lies, in steps of ``column``."""
+    """Return the offset of row-major index ``i`` over dimensions first ... last - 1, in steps of ``column``."""
     at = 0
     for d in range(last - 1, first - 1, -1):
         n = dims[d, SHAPE]
@@ -53,7 +54,7 @@ def _size(dims, first, last):
 
 @jit
 def _take(src, at, count, kind, center, out, place):
-    """``count`` values from ``at`` on, one after the other, into as many results from ``place`` on."""
+    """Combine ``count`` adjacent values from ``at`` on with as many results from ``place`` on."""
     line, to = src[at : at + count], out[place : place + count]
     if kind == SUM:
         for j in range(count):
@@ -79,7 +80,7 @@ def _take(src, at, count, kind, center, out, place):
 
 @jit
 def _take_one(src, at, count, step, kind, center, out, place):
-    """``count`` values ``step`` apart into one result."""
+    """Combine ``count`` values that are ``step`` apart with one result."""
     total = out[place]
     c = center[place] if kind == DEVIATIONS else 0.0
     for x in range(count):
@@ -98,7 +99,8 @@ def _take_one(src, at, count, step, kind, center, out, place):
 
 @jit
 def _take_threes(src, at, results, kind, out, place):
-    """Groups of three values, which follow each other, into ``results`` from ``place`` on; no deviations."""
+    """Combine adjacent groups of three values with ``results`` results from ``place`` on; deviations are not
+    supported."""
     to, s = out[place : place + results], src[at : at + 3 * results]
     if kind == SUM:
         for k in range(results):
@@ -123,7 +125,8 @@ def _take_threes(src, at, results, kind, out, place):
 
 @jit
 def _take_narrow(src, at, results, apart, width, kind, center, out, place):
-    """Groups of a few values next to each other, ``apart`` from group to group, into ``results`` from ``place`` on."""
+    """Combine groups of a few adjacent values, ``apart`` from group to group, with ``results`` results from ``place``
+    on."""
     if width == 3 and apart == 3 and kind != DEVIATIONS:
         _take_threes(src, at, results, kind, out, place)
         return
@@ -153,7 +156,7 @@ def _take_narrow(src, at, results, apart, width, kind, center, out, place):
 
 @jit
 def _take_blocks(src, at, blocks, apart, kind, lanes, middle):
-    """``blocks`` of LANES values, ``apart`` from each other, into ``lanes``."""
+    """Combine ``blocks`` of LANES values, ``apart`` from each other, with ``lanes``."""
     while blocks > 0:
         some = min(blocks, BLOCKS)
         if kind == SUM:
@@ -172,10 +175,10 @@ def _take_blocks(src, at, blocks, apart, kind, lanes, middle):
 
 @jit
 def _take_period(src, at, count, period, kind, center, out, place, lanes, middle):
-    """``count`` times ``period`` values, which lie one after the other, into ``period`` results. ``lanes`` and
-    ``middle`` are for work."""
+    """Combine ``count`` times ``period`` adjacent values with ``period`` results. ``lanes`` and ``middle`` are working
+    memory."""
     width, total = LANES // period * period, count * period
-    blocks = min(total // width, (len(src) - at - LANES) // width + 1)  # where what blocks have too much can be read
+    blocks = min(total // width, (len(src) - at - LANES) // width + 1)  # only blocks whose excess values can be read
     if blocks < 4:
         for k in range(period):
             _take_one(src, at + k, count, period, kind, center, out, place + k)
@@ -203,8 +206,8 @@ def _take_period(src, at, count, period, kind, center, out, place, lanes, middle
 
 @jit
 def gather(src, own, kept, base, start, kind, center, out, lanes, middle):
-    """Sums, or what ``kind`` says, of the groups of one sample, which begins at ``base``, on top of ``out``
-    from ``start`` on. ``own`` [D, 5]: the dimensions of its results, ``kept`` of them, then those that are reduced."""
+    """Add the sums (or the quantity ``kind``) of the groups of one sample, which begins at ``base``, to ``out`` from
+    ``start`` on. ``own`` [D, 5]: the ``kept`` dimensions of its results, then the reduced ones."""
     ndim = own.shape[0]
     outer, k_size, k_step, k_result = 0, 1, 0, 0
     if kept:
@@ -245,7 +248,7 @@ def gather(src, own, kept, base, start, kind, center, out, lanes, middle):
 
 @jit
 def _begin(src, own, kept, base, out):
-    """The first element of every group into its result."""
+    """Initialise each result with the first element of its group."""
     outer, n, step, result = 0, 1, 0, 0
     if kept:
         outer = kept - 1
@@ -258,9 +261,9 @@ def _begin(src, own, kept, base, out):
 
 @jit
 def reduce(src, rows, kept, base, kind, center, work, divisor, root, out):
-    """``out``: for each result of each sample the sum (or what ``kind`` says) over the reduced dimensions, divided by
-    ``divisor`` [N] of its sample (0 makes it 0; -1 leaves it) and, with ``root``, its square root. Extremes of floats
-    that hold a NaN are NaN. ``work`` has room for the results of the largest sample."""
+    """Compute ``out``: for each result of each sample the sum (or the quantity ``kind``) over the reduced dimensions,
+    divided by the sample's ``divisor`` [N] (0: the result is 0; -1: not divided), and with ``root`` its square root.
+    Extremes of floats that include NaN are NaN. ``work`` has space for the results of the largest sample."""
     lanes, middle, first = np.empty(LANES, work.dtype), np.empty(LANES, np.float64), 0
     for i in range(len(base)):
         own = rows[i]
