@@ -607,7 +607,7 @@ def element_extract(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Frames of sequences as outputs of their own, one for each number in ``element_map``. Nothing is copied."""
+    """Extract single frames of sequences as separate outputs, one per index in ``element_map``. Nothing is copied."""
     ...
 
 def encoded_as(
@@ -1515,7 +1515,7 @@ def optical_flow(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Motion between frames: (x, y) in pixels of the input, from each cell of ``output_grid`` pixels to where it was in the frame before, for every frame but the first. A picture that moves by (3, -2) gives (-3, 2)."""
+    """Compute the motion between frames: for every frame but the first, the vector (x, y) in pixels of the input, from each cell of ``output_grid`` pixels to its position in the previous frame. An image that moves by (3, -2) yields (-3, 2)."""
     ...
 
 def pad(
@@ -1578,7 +1578,7 @@ def per_frame(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Mark tensors as sequences: their layout begins with F. As an argument, a sequence gives each frame its value."""
+    """Mark tensors as sequences: their layout begins with F. If such a sequence is used as an argument, each frame gets its own value."""
     ...
 
 def permute_batch(
@@ -1919,7 +1919,7 @@ def sequence_rearrange(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Frame i of the output is frame new_order[i] of the input; frames may come several times, or not at all."""
+    """Reorder frames: frame i of the output is frame new_order[i] of the input; a frame may occur several times, or not at all."""
     ...
 
 def shapes(
@@ -2012,7 +2012,7 @@ def split_samples(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Every sample becomes several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
+    """Turn every sample into several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
     ...
 
 def squeeze(
@@ -2202,7 +2202,7 @@ def torchvision(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Operations of torchvision's transforms v2, one after the other, equal to the bit to its results of tensors."""
+    """Apply operations of torchvision's transforms v2, one after the other; results equal torchvision's for tensors to the bit."""
     ...
 
 def transform_translation(
@@ -2476,7 +2476,7 @@ class auto_aug:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """One operation of AutoAugment, RandAugment and TrivialAugment, with given numbers."""
+        """Apply one operation of AutoAugment, RandAugment and TrivialAugment, with given numbers."""
         ...
 
     @staticmethod
@@ -2499,7 +2499,7 @@ class auto_aug:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """AutoAugment: one of a policy's sub-policies, whose steps are each done with a probability of their own."""
+        """AutoAugment: apply one of a policy's sub-policies, each step of which is applied with a probability of its own."""
         ...
 
     @staticmethod
@@ -2524,7 +2524,7 @@ class auto_aug:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """RandAugment: ``n`` operations in a row, each drawn of 14, all with the magnitude of bin ``m``."""
+        """RandAugment: apply ``n`` operations in a row, each drawn from 14, all with the magnitude of bin ``m``."""
         ...
 
     @staticmethod
@@ -2546,7 +2546,7 @@ class auto_aug:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """TrivialAugment (Wide): one operation, drawn of 14, with a magnitude of a bin drawn of all."""
+        """TrivialAugment (Wide): apply one operation, drawn from 14, with the magnitude of a randomly drawn bin."""
         ...
 
 class decoders:

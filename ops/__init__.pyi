@@ -681,7 +681,7 @@ class DumpImage:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ElementExtract:
-    """Frames of sequences as outputs of their own, one for each number in ``element_map``. Nothing is copied."""
+    """Extract single frames of sequences as separate outputs, one per index in ``element_map``. Nothing is copied."""
 
     def __init__(
         self,
@@ -1682,7 +1682,7 @@ class OnesLike:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class OpticalFlow:
-    """Motion between frames: (x, y) in pixels of the input, from each cell of ``output_grid`` pixels to where it was in the frame before, for every frame but the first. A picture that moves by (3, -2) gives (-3, 2)."""
+    """Compute the motion between frames: for every frame but the first, the vector (x, y) in pixels of the input, from each cell of ``output_grid`` pixels to its position in the previous frame. An image that moves by (3, -2) yields (-3, 2)."""
 
     def __init__(
         self,
@@ -1759,7 +1759,7 @@ class PeekImageShape:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class PerFrame:
-    """Mark tensors as sequences: their layout begins with F. As an argument, a sequence gives each frame its value."""
+    """Mark tensors as sequences: their layout begins with F. If such a sequence is used as an argument, each frame gets its own value."""
 
     def __init__(
         self,
@@ -2152,7 +2152,7 @@ class SequenceReader:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class SequenceRearrange:
-    """Frame i of the output is frame new_order[i] of the input; frames may come several times, or not at all."""
+    """Reorder frames: frame i of the output is frame new_order[i] of the input; a frame may occur several times, or not at all."""
 
     def __init__(
         self,
@@ -2252,7 +2252,7 @@ class Sphere:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class SplitSamples:
-    """Every sample becomes several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
+    """Turn every sample into several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
 
     def __init__(
         self,
@@ -2446,7 +2446,7 @@ class ToDecibels:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Torchvision:
-    """Operations of torchvision's transforms v2, one after the other, equal to the bit to its results of tensors."""
+    """Apply operations of torchvision's transforms v2, one after the other; results equal torchvision's for tensors to the bit."""
 
     def __init__(
         self,
@@ -2748,7 +2748,7 @@ class ZerosLike:
 class _auto_aug:
 
     class Augment:
-        """One operation of AutoAugment, RandAugment and TrivialAugment, with given numbers."""
+        """Apply one operation of AutoAugment, RandAugment and TrivialAugment, with given numbers."""
 
         def __init__(
             self,
@@ -2767,7 +2767,7 @@ class _auto_aug:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class AutoAugment:
-        """AutoAugment: one of a policy's sub-policies, whose steps are each done with a probability of their own."""
+        """AutoAugment: apply one of a policy's sub-policies, each step of which is applied with a probability of its own."""
 
         def __init__(
             self,
@@ -2790,7 +2790,7 @@ class _auto_aug:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class RandAugment:
-        """RandAugment: ``n`` operations in a row, each drawn of 14, all with the magnitude of bin ``m``."""
+        """RandAugment: apply ``n`` operations in a row, each drawn from 14, all with the magnitude of bin ``m``."""
 
         def __init__(
             self,
@@ -2815,7 +2815,7 @@ class _auto_aug:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class TrivialAugmentWide:
-        """TrivialAugment (Wide): one operation, drawn of 14, with a magnitude of a bin drawn of all."""
+        """TrivialAugment (Wide): apply one operation, drawn from 14, with the magnitude of a randomly drawn bin."""
 
         def __init__(
             self,

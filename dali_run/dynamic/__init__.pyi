@@ -509,7 +509,7 @@ def element_extract(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> Any:
-    """Frames of sequences as outputs of their own, one for each number in ``element_map``. Nothing is copied."""
+    """Extract single frames of sequences as separate outputs, one per index in ``element_map``. Nothing is copied."""
     ...
 
 @overload
@@ -1078,7 +1078,7 @@ def optical_flow(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Motion between frames: (x, y) in pixels of the input, from each cell of ``output_grid`` pixels to where it was in the frame before, for every frame but the first. A picture that moves by (3, -2) gives (-3, 2)."""
+    """Compute the motion between frames: for every frame but the first, the vector (x, y) in pixels of the input, from each cell of ``output_grid`` pixels to its position in the previous frame. An image that moves by (3, -2) yields (-3, 2)."""
     ...
 
 @overload
@@ -1149,7 +1149,7 @@ def per_frame(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Mark tensors as sequences: their layout begins with F. As an argument, a sequence gives each frame its value."""
+    """Mark tensors as sequences: their layout begins with F. If such a sequence is used as an argument, each frame gets its own value."""
     ...
 
 @overload
@@ -1463,7 +1463,7 @@ def sequence_rearrange(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Frame i of the output is frame new_order[i] of the input; frames may come several times, or not at all."""
+    """Reorder frames: frame i of the output is frame new_order[i] of the input; a frame may occur several times, or not at all."""
     ...
 
 @overload
@@ -1550,7 +1550,7 @@ def split_samples(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> Any:
-    """Every sample becomes several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
+    """Turn every sample into several, in order: frames or clips of a video, windows of a recording, tiles of an image."""
     ...
 
 @overload
@@ -1701,7 +1701,7 @@ def torchvision(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Operations of torchvision's transforms v2, one after the other, equal to the bit to its results of tensors."""
+    """Apply operations of torchvision's transforms v2, one after the other; results equal torchvision's for tensors to the bit."""
     ...
 
 @overload
@@ -1826,7 +1826,7 @@ class auto_aug:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """One operation of AutoAugment, RandAugment and TrivialAugment, with given numbers."""
+        """Apply one operation of AutoAugment, RandAugment and TrivialAugment, with given numbers."""
         ...
 
     @overload
@@ -1852,7 +1852,7 @@ class auto_aug:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> _V:
-        """AutoAugment: one of a policy's sub-policies, whose steps are each done with a probability of their own."""
+        """AutoAugment: apply one of a policy's sub-policies, each step of which is applied with a probability of its own."""
         ...
 
     @overload
@@ -1880,7 +1880,7 @@ class auto_aug:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> _V:
-        """RandAugment: ``n`` operations in a row, each drawn of 14, all with the magnitude of bin ``m``."""
+        """RandAugment: apply ``n`` operations in a row, each drawn from 14, all with the magnitude of bin ``m``."""
         ...
 
     @overload
@@ -1905,7 +1905,7 @@ class auto_aug:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> _V:
-        """TrivialAugment (Wide): one operation, drawn of 14, with a magnitude of a bin drawn of all."""
+        """TrivialAugment (Wide): apply one operation, drawn from 14, with the magnitude of a randomly drawn bin."""
         ...
 
     @overload

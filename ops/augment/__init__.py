@@ -1,1 +1,2 @@
-"""AutoAugment, RandAugment, TrivialAugment: an operation code for each image instead of a batch split by operation."""
+"""AutoAugment, RandAugment and TrivialAugment: one operation code per image, instead of a batch that is split by
+operation."""

@@ -1,4 +1,5 @@
-"""The CPU loops of `apply`: every image through its own operations, all images in one call, without the GIL."""
+"""Compiled loops of the augmentation operators: every image passes through its own operations, one call per batch,
+without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -15,24 +16,25 @@ jit = numba.njit(nogil=True, cache=True)
 
 IDENTITY, BRIGHTNESS, POSTERIZE, SOLARIZE, SOLARIZE_ADD, INVERT, CONTRAST, EQUALIZE, AUTO_CONTRAST, COLOR = range(10)
 SHARPNESS, ROTATE, SHEAR, TRANSLATE, TRANSLATE_RELATIVE = range(10, 15)
-"""Codes of `suites.OPERATIONS`."""
+"""Codes of operations: indices in `suites.OPERATIONS`."""
 WARP = ROTATE
-"""`plan` turns the last four into this: ROTATE with a map of places as its parameters. cuda/augment.cu does, too."""
+"""Code into which `plan` translates the last four operations: ROTATE with a coordinate map as parameters.
+cuda/augment.cu does the same."""
 
 _GRAY = np.ascontiguousarray(np.outer(_FROM_YIQ[:, 0], _TO_YIQ[0])).astype(np.float32)
 _CHROMA = np.ascontiguousarray(_FROM_YIQ[:, 1:] @ _TO_YIQ[1:]).astype(np.float32)
 
 _OUTSIDE = np.float32(1 << 24)
-"""Farther than any pixel of a picture."""
+"""A coordinate beyond every pixel of an image."""
 
 
 @jit
 def plan(codes, numbers, rows, columns, channels, spans, kinds, values):
-    """The steps left to do, without those that change nothing: ``kinds`` [N, K], IDENTITY after the last, and their
-    parameters ``values`` [N, K, 9].
+    """Compute the steps to apply, without those that change nothing: ``kinds`` [N, K], IDENTITY after the last, and
+    their parameters ``values`` [N, K, 9].
 
-    ``codes`` [N, K] and ``numbers`` [N, K, 9] are operations as they were drawn, ``spans`` [N, 2] the heights and
-    widths that relative translations are parts of.
+    ``codes`` [N, K] and ``numbers`` [N, K, 9] are operations as drawn, ``spans`` [N, 2] the heights and widths to which
+    relative translations refer.
     """
     for i in range(len(codes)):
         at = 0
@@ -50,7 +52,7 @@ def plan(codes, numbers, rows, columns, channels, spans, kinds, values):
                 elif code == SHEAR:
                     a, b = p[0], p[1]
                     flat = 1 - np.float64(a) * np.float64(b)
-                    if flat == 0:  # the picture becomes a line: no pixel comes from inside of it
+                    if flat == 0:  # the image collapses to a line: no pixel comes from inside
                         out[:6] = 0
                         out[2] = out[5] = -_OUTSIDE
                     else:
@@ -82,7 +84,7 @@ def plan(codes, numbers, rows, columns, channels, spans, kinds, values):
 
 @jit
 def _level(value):
-    """A float32 as a byte: rounded half away from zero and saturated."""
+    """Convert a float32 to a byte: rounded half away from zero and saturated."""
     v = min(max(value, np.float32(0)), np.float32(255))
     t = np.int32(v)
     return np.uint8(t + np.int32(v - np.float32(t) >= np.float32(0.5)))
@@ -90,7 +92,7 @@ def _level(value):
 
 @jit
 def _count(image, channels, counts):
-    """Histograms of the channels of ``image`` into ``counts`` [channels, 256]."""
+    """Count the histograms of the channels of ``image`` into ``counts`` [channels, 256]."""
     counts[:] = 0
     if channels == 3:
         for x in range(len(image) // 3):
@@ -104,7 +106,7 @@ def _count(image, channels, counts):
 
 @jit
 def _stretched(counts, table):
-    """Auto contrast as a table: the smallest value becomes 0, the largest 255."""
+    """Fill a table for auto contrast: the smallest value becomes 0, the largest 255."""
     low, high = 0, 255
     while low < 255 and counts[low] == 0:
         low += 1
@@ -124,7 +126,7 @@ _WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)
 
 @jit
 def _center(counts, channels, total):
-    """The mean of all pixels, channels weighted as for luma."""
+    """Return the mean of all pixels, with channels weighted as for luma."""
     center = np.float32(0)
     for c in range(channels):
         sum_ = np.int64(0)
@@ -137,7 +139,7 @@ def _center(counts, channels, total):
 
 @jit
 def tables(kind, p, image, channels, counts, table):
-    """The new value of each value of each channel, ``table`` [channels, 256]."""
+    """Fill ``table`` [channels, 256] with the new value of each value of each channel."""
     if kind >= CONTRAST:
         _count(image, channels, counts)
         total = len(image) // channels
@@ -193,7 +195,7 @@ def _mix(source, m, out):
 
 @jit
 def _mirrored(i, n):
-    """Place ``i``, -1 ... n, of a line whose ends mirror it without repeating the end."""
+    """Return the index of position ``i``, -1 ... n, in a line that is mirrored at its ends without repeating them."""
     if n == 1:
         return 0
     return -i if i < 0 else 2 * n - 2 - i if i >= n else i
@@ -201,7 +203,7 @@ def _mirrored(i, n):
 
 @jit
 def _filter(source, rows, columns, channels, k, out):
-    """Correlation with the 3x3 filter ``k``; borders mirror the image without repeating its edge."""
+    """Apply the 3x3 filter ``k`` (correlation); borders mirror the image without repeating its edge."""
     width = columns * channels
     sums = np.empty(width, np.float32)
     for y in range(rows):
@@ -227,13 +229,13 @@ def _filter(source, rows, columns, channels, k, out):
 
 @jit
 def _cell(value, limit):
-    """The integer below ``value``, kept within one step outside of 0 ... limit - 1."""
+    """Return the integer below ``value``, clipped to at most one step outside of 0 ... limit - 1."""
     return np.int32(np.floor(min(max(value, np.float32(-2)), np.float32(limit + 1))))
 
 
 @jit
 def _sample(source, rows, columns, channels, sx, sy, linear, filled, fill, out, o):
-    """One pixel from around (sx, sy)."""
+    """Write one pixel, interpolated at (sx, sy)."""
     if not linear:
         x, y = _cell(sx, columns), _cell(sy, rows)
         outside = filled and (x < 0 or y < 0 or x >= columns or y >= rows)
@@ -264,7 +266,7 @@ def _sample(source, rows, columns, channels, sx, sy, linear, filled, fill, out, 
 
 @jit
 def _inside(start, step, low, high, columns):
-    """The columns [first, last) whose ``start + step * x`` surely lies in [low, high]."""
+    """Return columns [first, last) for which ``start + step * x`` certainly lies in [low, high]."""
     if step == 0:
         return (0, columns) if low <= start <= high else (0, 0)
     a, b = (low - start) / step, (high - start) / step
@@ -275,7 +277,7 @@ def _inside(start, step, low, high, columns):
 
 @jit
 def _warp(source, rows, columns, channels, m, linear, filled, fill, out):
-    """Each pixel from where the map ``m`` (two rows of three) takes its middle."""
+    """Take each pixel from the position to which the map ``m`` (two rows of three) maps its centre."""
     half, step, three = np.float32(0.5), columns * channels, np.uint64(3)
     for y in range(rows):
         v = np.float32(y) + half
@@ -290,7 +292,7 @@ def _warp(source, rows, columns, channels, m, linear, filled, fill, out):
             u = np.float32(x) + half
             o = (y * columns + x) * channels
             _sample(source, rows, columns, channels, m[0] * u + ax, m[3] * u + ay, linear, filled, fill, out, o)
-        for x in range(first, last):  # all four neighbours are there
+        for x in range(first, last):  # all four neighbours exist
             u = np.float32(x) + half
             px, py = m[0] * u + ax - half, m[3] * u + ay - half
             i, j = np.uint32(px), np.uint32(py)
@@ -310,7 +312,7 @@ def _warp(source, rows, columns, channels, m, linear, filled, fill, out):
 
 @jit
 def augment(src, base, geometry, kinds, values, linear, filled, fill, dst, out_base):
-    """Each image, ``geometry`` [N, 4] of frames, rows, columns and channels, through the steps of `plan`."""
+    """Apply the steps of `plan` to each image; ``geometry`` [N, 4]: frames, rows, columns and channels."""
     largest = 0
     for i in range(len(base)):
         largest = max(largest, geometry[i, 1] * geometry[i, 2] * geometry[i, 3])

@@ -1,4 +1,4 @@
-"""The kernels of cuda/augment.cu over a batch: steps of all images together."""
+"""Launch the kernels of cuda/augment.cu for a batch: each step of all images together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .suites import OPERATIONS
 _kernels: Any = Kernels(".plan_cpu", __package__)
 
 _THREADS, _TILE = 256, 256 * 48
-"""Threads of a block, and values of an image that it makes: whole pixels of 1 to 4 channels."""
+"""Threads per block, and values of an image per block: whole pixels of 1 to 4 channels."""
 _STATISTICS = range(OPERATIONS.index("contrast"), OPERATIONS.index("auto_contrast") + 1)
 
 
@@ -22,7 +22,8 @@ def augment(
     lane: Any, images: Batch, geometry: I64, kinds: npt.NDArray[np.int32], values: npt.NDArray[np.float32],
     linear: bool, fill: int, out: Batch,
 ) -> None:  # fmt: skip
-    """Each image through the steps of `augment_cpu.plan`, into the packed batch ``out``. ``fill`` -1: none."""
+    """Apply the steps of `augment_cpu.plan` to each image; write to the packed batch ``out``. ``fill`` -1: no fill
+    value."""
     frames = geometry[:, 0]
     total, steps = int(frames.sum()), kinds.shape[1]
     if total == 0:

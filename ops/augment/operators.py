@@ -1,7 +1,9 @@
-"""auto_aug.rand_augment, trivial_augment_wide, auto_augment, and auto_aug.augment: one operation of theirs.
+"""Operators auto_aug.rand_augment, auto_aug.trivial_augment_wide, auto_aug.auto_augment, and auto_aug.augment (a single
+operation).
 
-An operation code and its numbers are drawn for each image. On a GPU each step of all images is one kernel, after one
-more for those whose operation needs a histogram; on the CPU an image goes through its operations while it is cached.
+An operation code and its numbers are drawn for each image. On a GPU each step of all images is one kernel, preceded by
+one more for images whose operation needs a histogram; on the CPU an image passes through its operations while it is in
+the cache.
 """
 
 from __future__ import annotations
@@ -30,24 +32,26 @@ _gpu: Any = Kernels(".on_gpu", __package__)
 _philox: Any = Kernels("..draws.philox_cpu", __package__)
 
 _SKIP = 257
-"""How many draws apart the elements of a sample begin, as in DALI."""
+"""Distance between the draws of consecutive elements of a sample, as in DALI."""
 _OPERATION, _SIGN, _BIN, _POLICY, _RUN = (0x9E3779B97F4A7C15 * k & 0xFFFFFFFFFFFFFFFF for k in range(1, 6))
-"""Numbers that tell the streams of one operator's draws apart."""
+"""Salts that separate the streams of one operator's draws."""
 
 
 class Augmenting(Operator, abstract=True):
-    """Base of the operators of this module."""
+    """Base class of the operators of this module."""
 
     layouts = ("FHWC", "HWC")
-    bound = "1 level, where the result lies next to a tie"
+    bound = "1 level, if the result lies next to a tie"
 
     fill_value: Annotated[
-        int | None, Arg("value outside the image after it was moved; null repeats its border", ge=0, le=255)
+        int | None, Arg("value outside of the image after it was moved; null: repeat the image's border", ge=0, le=255)
     ] = 128
-    interp_type: Annotated[DALIInterpType | None, Arg("NN or LINEAR, of moved images; LINEAR by default")] = None
+    interp_type: Annotated[DALIInterpType | None, Arg("filter for moved images: NN or LINEAR; LINEAR by default")] = (
+        None
+    )
     shape: Annotated[
         tuple[float, ...] | None,
-        Arg("(height, width, ...) that relative translations are parts of", per_sample=True),
+        Arg("(height, width, ...) to which relative translations refer", per_sample=True),
     ] = None
 
     def check(self) -> None:
@@ -66,7 +70,8 @@ class Augmenting(Operator, abstract=True):
         return Spec(data.shape, DALIDataType.UINT8, layout)
 
     def chosen(self, ctx: Context) -> tuple[I32, F32]:
-        """[N, K] places in `OPERATIONS` and [N, K, WIDTH] numbers: what is done to each sample, in its order."""
+        """Return the operations of each sample, in order: indices in `OPERATIONS` [N, K], and their numbers [N, K,
+        WIDTH]."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
@@ -106,11 +111,11 @@ class Augmenting(Operator, abstract=True):
 
 
 class Augment(Augmenting, name="auto_aug.augment"):
-    """One operation of AutoAugment, RandAugment and TrivialAugment, with given numbers.
+    """Apply one operation of AutoAugment, RandAugment and TrivialAugment, with given numbers.
 
     brightness, contrast and color take a factor, rotate degrees (counter-clockwise), shear and translate (x, y),
-    translate_relative (x, y) as parts of ``shape``, sharpness the nine values of a 3x3 filter, posterize a mask of
-    bits, solarize the least value that is inverted, solarize_add what is added to values below 128.
+    translate_relative (x, y) as fractions of ``shape``, sharpness the nine values of a 3x3 filter, posterize a mask of
+    bits, solarize the smallest value that is inverted, solarize_add the number that is added to values below 128.
     """
 
     example = "{op: auto_aug.augment, in: images, operation: shear, parameters: [0.2, 0], out: images}"
@@ -120,9 +125,9 @@ class Augment(Augmenting, name="auto_aug.augment"):
             "identity", "brightness", "posterize", "solarize", "solarize_add", "invert", "contrast", "equalize",
             "auto_contrast", "color", "sharpness", "rotate", "shear", "translate", "translate_relative",
         ],
-        Arg("what is done"),
+        Arg("operation to apply"),
     ]  # fmt: skip
-    parameters: Annotated[tuple[float, ...], Arg("its numbers", per_sample=True)] = ()
+    parameters: Annotated[tuple[float, ...], Arg("parameters of the operation", per_sample=True)] = ()
 
     def check(self) -> None:
         Augmenting.check(self)
@@ -143,19 +148,20 @@ class Augment(Augmenting, name="auto_aug.augment"):
 
 
 class Drawing(Augmenting, abstract=True):
-    """Operations drawn at random for each sample."""
+    """Base class of operators that draw operations at random for each sample."""
 
     random = True
 
     max_translate_abs: Annotated[
-        tuple[float, ...] | None, Arg("without shape: the longest translation in pixels, or (down, across)", ge=0)
+        tuple[float, ...] | None, Arg("without shape: maximum translation in pixels, or (vertical, horizontal)", ge=0)
     ] = None
     max_translate_rel: Annotated[
-        tuple[float, ...] | None, Arg("with shape: the longest translation as a part of it, or (down, across)", ge=0)
+        tuple[float, ...] | None,
+        Arg("with shape: maximum translation as a fraction of it, or (vertical, horizontal)", ge=0),
     ] = None
     operations: Annotated[
         tuple[Any, ...] | None,
-        Arg("what to choose from, instead of the published suite: [name, whether a random sign is put before the "
+        Arg("operations to draw from, instead of the published suite: [name, whether a random sign is applied to the "
             "magnitude, numbers for each bin and sign] each"),
     ] = None  # fmt: skip
 
@@ -172,23 +178,23 @@ class Drawing(Augmenting, abstract=True):
         return relative, _one_or_two(absolute), _one_or_two(share)
 
     def suite(self) -> Suite:
-        """The operations to choose from."""
+        """Return the operations from which to draw."""
         raise NotImplementedError
 
     def draws(self, ctx: Context, what: int, count: int, choices: int) -> I32:
-        """[N, count] numbers of 0 ... choices - 1."""
-        # As in DALI, all random numbers of one call come from one stream there.
+        """Draw numbers of 0 ... choices - 1, [N, count]."""
+        # With DALI's random numbers, all numbers of a call come from one stream, as in DALI.
         streams = ctx.streams(0 if ctx.rng == "dali" else what)
         chosen: I32 = (_drawn(streams, count).astype(np.uint64) * np.uint64(choices) >> np.uint64(32)).astype(np.int32)
         return chosen
 
     def signs(self, ctx: Context, count: int) -> I32:
-        """[N, count]: 1 where a magnitude is negated."""
+        """Draw signs, [N, count]: 1 if a magnitude is negated."""
         return self.draws(ctx, _SIGN, count, 2)
 
 
 def _drawn(streams: Streams, count: int) -> npt.NDArray[np.uint32]:
-    """The first ``count`` elements' draws of each sample, [N, count]."""
+    """Return the draws of the first ``count`` elements of each sample, [N, count]."""
     n = len(streams.sequence)
     out = np.empty((n * count, 1), np.uint32)
     _philox.element_draws(streams.handle, streams.sequence, np.full(n, count), _SKIP, out)
@@ -211,24 +217,23 @@ def _without(entries: list[suites.Augmentation], excluded: tuple[str, ...]) -> l
 
 
 class RandAugment(Drawing, name="auto_aug.rand_augment"):
-    """RandAugment: ``n`` operations in a row, each drawn of 14, all with the magnitude of bin ``m``.
+    """RandAugment: apply ``n`` operations in a row, each drawn from 14, all with the magnitude of bin ``m``.
 
-    With Pipeline's ``rng: dali`` and a seed, the choices are those of DALI, which draws an operation and its sign from
-    one number, so that half of the operations are never negated and the others always are; they are independent here
-    otherwise.
+    With Pipeline's ``rng: dali`` and a seed, choices are those of DALI, which draws an operation and its sign from one
+    number, so that half of the operations are never negated and the others always are; otherwise they are independent.
     """
 
     example = "{op: auto_aug.rand_augment, in: images, n: 2, m: 9, out: images}"
 
-    n: Annotated[int, Arg("how many operations", ge=0, le=1000)]
-    m: Annotated[int, Arg("bin of their magnitude, from 0", ge=0)]
-    num_magnitude_bins: Annotated[int, Arg("bins that the range of magnitudes is divided into", ge=1, le=MOST_BINS)] = (
-        31
-    )
+    n: Annotated[int, Arg("number of operations", ge=0, le=1000)]
+    m: Annotated[int, Arg("bin of their magnitude, counted from 0", ge=0)]
+    num_magnitude_bins: Annotated[
+        int, Arg("number of bins into which the range of magnitudes is divided", ge=1, le=MOST_BINS)
+    ] = 31
     monotonic_mag: Annotated[
-        bool, Arg("higher bins are stronger; false: posterize, solarize and the enhancements as in AutoAugment")
+        bool, Arg("higher bins are stronger; if false, posterize, solarize and the enhancements work as in AutoAugment")
     ] = True
-    excluded: Annotated[tuple[str, ...], Arg("operations that are left out")] = ()
+    excluded: Annotated[tuple[str, ...], Arg("names of operations to exclude")] = ()
 
     def check(self) -> None:
         if self.m >= self.num_magnitude_bins:
@@ -253,18 +258,18 @@ class RandAugment(Drawing, name="auto_aug.rand_augment"):
 
 
 class TrivialAugmentWide(Drawing, name="auto_aug.trivial_augment_wide"):
-    """TrivialAugment (Wide): one operation, drawn of 14, with a magnitude of a bin drawn of all.
+    """TrivialAugment (Wide): apply one operation, drawn from 14, with the magnitude of a randomly drawn bin.
 
-    With Pipeline's ``rng: dali`` and a seed, the choices are those of DALI, which draws operation, bin and sign from
-    one number; they are independent here otherwise.
+    With Pipeline's ``rng: dali`` and a seed, choices are those of DALI, which draws operation, bin and sign from one
+    number; otherwise they are independent.
     """
 
     example = "{op: auto_aug.trivial_augment_wide, in: images, out: images}"
 
-    num_magnitude_bins: Annotated[int, Arg("bins that the range of magnitudes is divided into", ge=1, le=MOST_BINS)] = (
-        31
-    )
-    excluded: Annotated[tuple[str, ...], Arg("operations that are left out")] = ()
+    num_magnitude_bins: Annotated[
+        int, Arg("number of bins into which the range of magnitudes is divided", ge=1, le=MOST_BINS)
+    ] = 31
+    excluded: Annotated[tuple[str, ...], Arg("names of operations to exclude")] = ()
 
     @cached_property
     def _suite(self) -> Suite:
@@ -285,22 +290,25 @@ class TrivialAugmentWide(Drawing, name="auto_aug.trivial_augment_wide"):
 
 
 class AutoAugment(Drawing, name="auto_aug.auto_augment"):
-    """AutoAugment: one of a policy's sub-policies, whose steps are each done with a probability of their own.
+    """AutoAugment: apply one of a policy's sub-policies, each step of which is applied with a probability of its own.
 
-    With Pipeline's ``rng: dali`` and a seed, the choices are those of DALI, which draws the sub-policy and whether its
-    first step is done from one number; they are independent here otherwise.
+    With Pipeline's ``rng: dali`` and a seed, choices are those of DALI, which draws the sub-policy and whether its
+    first step is applied from one number; otherwise they are independent.
     """
 
     example = "{op: auto_aug.auto_augment, in: images, policy_name: image_net, out: images}"
 
     policy_name: Annotated[
-        Literal["image_net", "reduced_image_net", "svhn", "reduced_cifar10"], Arg("what the policy was found for")
+        Literal["image_net", "reduced_image_net", "svhn", "reduced_cifar10"],
+        Arg("data set for which the policy was published"),
     ] = "image_net"
     sub_policies: Annotated[
         tuple[Any, ...] | None,
-        Arg("with operations: sub-policies of your own, lists of [place in operations, probability, bin]"),
+        Arg("with operations: custom sub-policies, lists of [index in operations, probability, bin]"),
     ] = None
-    num_magnitude_bins: Annotated[int, Arg("bins of the magnitudes of operations", ge=1, le=MOST_BINS)] = policies.BINS
+    num_magnitude_bins: Annotated[int, Arg("number of bins into which magnitudes are divided", ge=1, le=MOST_BINS)] = (
+        policies.BINS
+    )
 
     def check(self) -> None:
         if (self.operations is None) != (self.sub_policies is None):
@@ -311,15 +319,15 @@ class AutoAugment(Drawing, name="auto_aug.auto_augment"):
         if self.policy_name == "reduced_image_net" and any(
             self.is_set(name) for name in ("shape", "max_translate_abs", "max_translate_rel")
         ):
-            raise SpecError("the policy reduced_image_net moves nothing: leave shape and max_translate_* away")
+            raise SpecError("the policy reduced_image_net moves nothing: omit shape and max_translate_*")
 
     def suite(self) -> Suite:
         return self._tables[0]
 
     @cached_property
     def _tables(self) -> tuple[Suite, I32, F32, I32]:
-        """The suite; for each sub-policy and step the place in it, the probability (0 where there is no such step) and
-        the bin."""
+        """The suite; and per sub-policy and step the index in the suite, the probability (0 if there is no such step)
+        and the bin."""
         if self.operations is not None:
             suite = Suite.given(self.operations, self.num_magnitude_bins)
             rows: list[list[Any]] = [list(steps) for steps in self.sub_policies or ()]

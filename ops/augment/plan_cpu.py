@@ -1,4 +1,4 @@
-"""Which image is where before and after each step on a GPU, worked out for a batch in one call."""
+"""Compiled loop that plans where each image is stored before and after each step on a GPU: one call per batch."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -8,15 +8,17 @@ from __future__ import annotations
 import numba
 
 SOURCE, TARGET, FROM, TO, ROWS, COLUMNS, CHANNELS, STEP = range(8)
-"""Columns of a job: where it begins in the memory before and after, which that is (0 the input, 1 and 2 between, 3 the
-output), the size of the picture, and the place of its kind and parameters. cuda/augment.cu says the same."""
+"""Columns of a job: offsets of the image in the memory before and after, which memory that is (0 the input, 1 and 2
+buffers between, 3 the output), the size of the image, and the position of its kind and parameters. cuda/augment.cu has
+the same columns."""
 _KIND = 1 << 32
-"""A job's STEP is its kind times this, plus the row of its parameters."""
+"""Factor in a job's STEP, which is its kind times this, plus the row of its parameters."""
 
 
 @numba.njit(nogil=True, cache=True)
 def jobs(base, geometry, kinds, out_base, first_statistic, last_statistic, todo, counts):
-    """``todo`` [K, M, 8] and ``counts`` [K, 2]: the jobs of each step, those with histograms first, and how many."""
+    """Fill ``todo`` [K, M, 8] with the jobs of each step, jobs with histograms first, and ``counts`` [K, 2] with their
+    numbers."""
     steps = kinds.shape[1]
     for k in range(max(steps, 1)):
         front, back = 0, todo.shape[1]
@@ -40,7 +42,7 @@ def jobs(base, geometry, kinds, out_base, first_statistic, last_statistic, todo,
                 job[TARGET], job[TO] = place, 3 if last else 1 + k % 2
                 job[ROWS], job[COLUMNS], job[CHANNELS] = rows, columns, channels
                 job[STEP] = kind * _KIND + i * steps + k
-        # those without histograms stand at the end: close the gap
+        # jobs without histograms were stored at the end: close the gap
         count = front + todo.shape[1] - back
         for j in range(todo.shape[1] - back):
             todo[k, front + j] = todo[k, back + j]

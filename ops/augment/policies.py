@@ -5,7 +5,7 @@ from __future__ import annotations
 from .suites import Augmentation, Relative, added, along_x, along_y, poster_mask, sharpening_from_one, translations
 
 Step = tuple[str, float, int | None]
-"""Name, probability, bin of the magnitude."""
+"""A step: name of the operation, probability, bin of the magnitude."""
 BINS = 11
 
 _ENHANCED = (0.1, 1.9)
@@ -69,12 +69,12 @@ NAMES = tuple(_TEXTS)
 
 
 def sub_policies(name: str) -> list[list[Step]]:
-    """The steps of each sub-policy of the policy ``name``, one of `NAMES`, without those of probability 0."""
+    """Return the steps of each sub-policy of the policy ``name``, one of `NAMES`, without steps of probability 0."""
     return [[step for step in steps if step[1]] for steps in published(name)]
 
 
 def published(name: str) -> list[list[Step]]:
-    """The steps of each sub-policy as they were published, some of which have the probability 0."""
+    """Return the steps of each sub-policy as published; some have the probability 0."""
     return [_steps(part.split()) for line in _TEXTS[name].strip().splitlines() for part in line.split("|")]
 
 
@@ -93,7 +93,7 @@ _MOVED = Augmentation("translate_y", (0, 1))
 def augmentations(
     name: str, relative: bool = False, absolute: Relative = None, share: Relative = None
 ) -> dict[str, Augmentation]:
-    """The operations of the policy ``name``, by what its sub-policies call them, in the order of first use."""
+    """Return the operations of the policy ``name``, by their names in its sub-policies, in the order of first use."""
     moved = dict(zip(("translate_x", "translate_y"), translations(relative, (250, 1.0), absolute, share), strict=True))
     known = _OPERATIONS | moved
     used = dict.fromkeys(step[0] for steps in sub_policies(name) for step in steps)

@@ -1,4 +1,4 @@
-"""Which operations the published augmentation schemes choose from, and how strong each is.
+"""Operations of the published augmentation schemes, and the strength of each.
 
 RandAugment: Cubuk et al., arXiv 1909.13719; TrivialAugment: Mueller and Hutter, arXiv 2103.10158; AutoAugment and its
 policies: Cubuk et al., arXiv 1805.09501. Ranges, orders and formulas are those of DALI 2.4.
@@ -21,36 +21,36 @@ OPERATIONS = (
     "identity", "brightness", "posterize", "solarize", "solarize_add", "invert", "contrast", "equalize",
     "auto_contrast", "color", "sharpness", "rotate", "shear", "translate", "translate_relative",
 )  # fmt: skip
-"""The operations on an image; an operation's code is its place here (see `augment_cpu`)."""
+"""Operations on an image; an operation's code is its index here (see `augment_cpu`)."""
 WIDTHS = {
     **dict.fromkeys(OPERATIONS, 1),
     **dict.fromkeys(("identity", "invert", "equalize", "auto_contrast"), 0),
     **dict.fromkeys(("shear", "translate", "translate_relative"), 2),
     "sharpness": 9,
 }
-"""How many numbers an operation takes."""
+"""Numbers that an operation takes."""
 WIDTH = max(WIDTHS.values())
 
 Relative = float | tuple[float, float] | None
 
 
 def along_x(magnitude: Any) -> list[Any]:
-    """(x, 0), for shear_x and translate_x."""
+    """Return (x, 0), for shear_x and translate_x."""
     return [magnitude, 0]
 
 
 def along_y(magnitude: Any) -> list[Any]:
-    """(0, y), for shear_y and translate_y."""
+    """Return (0, y), for shear_y and translate_y."""
     return [0, magnitude]
 
 
 def from_one(magnitude: Any) -> Any:
-    """Enhancements change nothing at 1: magnitudes say how far from there."""
+    """Return the factor of an enhancement, which changes nothing at 1: one plus the magnitude."""
     return 1 + magnitude
 
 
 def sharpening(magnitude: Any) -> F32:
-    """The 3x3 filter that goes ``magnitude`` (-1 to 1) away from a blur of weights 1 and 5 in the middle."""
+    """Return the 3x3 filter that is ``magnitude`` (-1 to 1) away from a blur with weights 1, and 5 in the centre."""
     blur = np.ones((3, 3), np.float32)
     blur[1, 1] = 5
     alone = np.zeros((3, 3), np.float32)
@@ -60,30 +60,30 @@ def sharpening(magnitude: Any) -> F32:
 
 
 def sharpening_from_one(magnitude: Any) -> F32:
-    """`sharpening` of magnitudes 0 to 2, where 1 changes nothing."""
+    """Return `sharpening` for magnitudes from 0 to 2, where 1 changes nothing."""
     return sharpening(magnitude - 1)
 
 
 def poster_mask(magnitude: Any) -> npt.NDArray[np.uint8]:
-    """The mask that keeps so many of the upper bits, at least one, so that no image goes blank."""
+    """Return the mask that keeps ``magnitude`` upper bits, at least one, so that no image becomes blank."""
     bits = min(max(int(np.round(magnitude)), 1), 8)
     return np.array(256 - (1 << (8 - bits)), np.uint8)
 
 
 def added(magnitude: Any) -> np.uint8:
-    """The number that solarize_add adds to dark values: up to 127."""
+    """Return the number that solarize_add adds to dark values: up to 127. Raises SpecError."""
     if magnitude >= 128:
         raise SpecError(f"solarize_add adds 0 to 127, got {magnitude}")
     return np.uint8(magnitude)
 
 
 def unchanged(magnitude: Any) -> Any:
-    """The magnitude is the parameter."""
+    """Return the magnitude itself as the parameter."""
     return np.array(magnitude)
 
 
 MOST_BINS = 4096
-"""Parameters are worked out for each bin of each operation."""
+"""Maximum number of bins: parameters are computed for each bin of each operation."""
 
 
 @dataclass(frozen=True)
@@ -91,22 +91,22 @@ class Augmentation:
     """One entry of a suite: an operation whose strength is divided into bins."""
 
     function: str
-    """As `dali_run.auto_aug.augmentations` has it."""
+    """Name of the function in `dali_run.auto_aug.augmentations`."""
     ends: tuple[float, float] | None = None
-    """Magnitudes of the first and the last bin; None where there is no strength."""
+    """Magnitudes of the first and the last bin; None if the operation has no strength."""
     negated: bool = False
-    """A random sign is put before the magnitude."""
+    """Whether a random sign is applied to the magnitude."""
     parameter: Callable[[Any], Any] = unchanged
 
     @property
     def operation(self) -> str:
-        """One of `OPERATIONS`."""
+        """Name of the operation, one of `OPERATIONS`."""
         if self.function.startswith("translate"):
             return "translate" if self.function.endswith("_no_shape") else "translate_relative"
         return "shear" if self.function.startswith("shear") else self.function
 
     def rows(self, bins: int) -> F32:
-        """[bins, 2, WIDTH] parameters by bin, and by whether the sign is negative."""
+        """Return parameters [bins, 2, WIDTH] by bin, and by whether the sign is negative."""
         out = np.zeros((bins, 2, WIDTH), np.float32)
         if self.ends is not None:
             for i, magnitude in enumerate(np.linspace(*self.ends, bins, dtype=np.float32)):
@@ -118,14 +118,14 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Suite:
-    """Operations to choose from."""
+    """A set of operations from which one is drawn."""
 
     codes: npt.NDArray[np.int32]
-    """[A], places in `OPERATIONS`."""
+    """Codes of the operations, [A]: indices in `OPERATIONS`."""
     rows: F32
-    """[A, bins, 2, WIDTH], see `Augmentation.rows`."""
+    """Parameters of the operations, [A, bins, 2, WIDTH], see `Augmentation.rows`."""
     negated: bool
-    """Any of them has a random sign."""
+    """Whether any operation has a random sign."""
 
     @staticmethod
     def of(augmentations: Sequence[Augmentation], bins: int) -> Suite:
@@ -135,7 +135,7 @@ class Suite:
 
     @staticmethod
     def given(operations: Sequence[Any], bins: int) -> Suite:
-        """The suite that the argument ``operations`` spells out: (name, negated, numbers for each bin and sign) each.
+        """Return the suite that the argument ``operations`` lists: (name, negated, numbers for each bin and sign) each.
         Raises SpecError."""
         codes, rows = [], np.zeros((len(operations), bins, 2, WIDTH), np.float32)
         for i, entry in enumerate(operations):
@@ -153,7 +153,8 @@ class Suite:
 def translations(relative: bool, by_default: tuple[float, float], absolute: Relative, share: Relative) -> list[
     Augmentation
 ]:  # fmt: skip
-    """translate_x and translate_y: up to pixels, or with ``relative`` up to shares of the width and height."""
+    """Return translate_x and translate_y: by up to a number of pixels, or with ``relative`` up to a fraction of width
+    and height."""
     if relative and absolute is not None:
         raise SpecError("max_translate_abs is for translations without shape; with shape, give max_translate_rel")
     if not relative and share is not None:
@@ -177,7 +178,8 @@ _POINTWISE = (Augmentation("equalize"), Augmentation("auto_contrast"), Augmentat
 def rand_augment(
     relative: bool = False, absolute: Relative = None, share: Relative = None, monotonic: bool = True
 ) -> list[Augmentation]:
-    """The 14 of RandAugment; without ``monotonic``, some grow weaker with the bin, as in AutoAugment."""
+    """Return the 14 operations of RandAugment; without ``monotonic``, some grow weaker with the bin, as in
+    AutoAugment."""
     moved = translations(relative, (100, 100 / 224), absolute, share)
     turned = [
         Augmentation("shear_x", (0, 0.3), True, along_x),
@@ -204,7 +206,7 @@ def rand_augment(
 def trivial_augment_wide(
     relative: bool = False, absolute: Relative = None, share: Relative = None
 ) -> list[Augmentation]:
-    """The 14 of TrivialAugment's wide space."""
+    """Return the 14 operations of TrivialAugment's wide space."""
     return [
         *translations(relative, (32, 1.0), absolute, share),
         Augmentation("shear_x", (0, 0.99), True, along_x),

@@ -1,1 +1,2 @@
-"""Single operations as torchvision, Pillow, OpenCV and albumentations do them, for models trained with those."""
+"""Single operations with exactly the results of torchvision, Pillow, OpenCV and albumentations, for models that were
+trained with these."""

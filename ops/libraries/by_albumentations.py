@@ -1,6 +1,7 @@
-"""Steps of `presets` as albumentations 2.0 does them: tables whose fractions are cut off, and OpenCV's functions.
+"""Steps of `presets` as in albumentations 2.0: tables whose entries are truncated, and OpenCV's functions.
 
-Its package is not needed, only OpenCV. Formulas: its ColorJitter, RandomBrightnessContrast, GaussianBlur and Rotate.
+Only OpenCV is needed, not the package albumentations. The formulas are those of its ColorJitter,
+RandomBrightnessContrast, GaussianBlur and Rotate.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _saturation(pixels: U8, factor: float) -> U8:
 
 
 def _hue(pixels: U8, turns: float) -> U8:
-    """A shift of H in OpenCV's HSV, of 180 steps; its fraction is cut off."""
+    """Shift H in OpenCV's HSV, which has 180 steps; the fraction of the shift is truncated."""
     if turns == 0 or pixels.shape[2] != 3:
         return pixels
     hsv = cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)
@@ -56,7 +57,7 @@ def _hue(pixels: U8, turns: float) -> U8:
 
 
 def _blur(pixels: U8, columns: float, _rows: float, sigma: float, _y: float) -> U8:
-    """The window is as long as albumentations takes it from Pillow, where none is given."""
+    """Blur with a Gaussian window; if none is given, its length is the one that albumentations takes from Pillow."""
     size = int(columns) or int(sigma * 3.5) * 2 + 1
     x = np.arange(size) - size // 2
     window = np.exp(-0.5 * (x / sigma) ** 2)

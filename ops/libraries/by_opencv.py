@@ -1,4 +1,4 @@
-"""Steps of `presets` as OpenCV does them, by OpenCV itself: pixels' middles are at whole numbers there."""
+"""Steps of `presets` that call OpenCV: the centres of pixels have integer coordinates there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 U8 = npt.NDArray[np.uint8]
 FILTERS = (cv2.INTER_NEAREST, cv2.INTER_LINEAR, cv2.INTER_CUBIC)
 _HALF = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
-"""From coordinates of corners to those of middles."""
+"""Matrix from coordinates relative to pixel corners to coordinates relative to pixel centres."""
 
 
 def _blur(pixels: U8, columns: float, rows: float, x: float, y: float) -> U8:
@@ -20,7 +20,7 @@ def _blur(pixels: U8, columns: float, rows: float, x: float, y: float) -> U8:
 
 
 def array(pixels: Any) -> U8:
-    """OpenCV drops a single channel."""
+    """Restore the channel axis, which OpenCV removes from images of one channel."""
     found: U8 = pixels if pixels.ndim == 3 else pixels[:, :, None]
     return found
 

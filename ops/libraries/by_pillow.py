@@ -1,4 +1,4 @@
-"""Steps of `presets` as Pillow does them, by Pillow itself. Angles, maps and filters are its own."""
+"""Steps of `presets` that call Pillow. Angles, maps and filters are Pillow's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _METHODS = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resamplin
 
 
 def _on_images(change: Callable[..., Image.Image]) -> Callable[..., U8]:
-    """``change`` for arrays [H, W, 1 or 3]."""
+    """Return ``change``, a function of Pillow images, as a function of arrays [H, W, 1 or 3]."""
 
     def on_arrays(pixels: U8, *numbers: float) -> U8:
         image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
@@ -24,7 +24,7 @@ def _on_images(change: Callable[..., Image.Image]) -> Callable[..., U8]:
 
 
 def turned_hue(image: Image.Image, turns: float) -> Image.Image:
-    """As torchvision does it with Pillow's images: a shift of H in Pillow's HSV, of 256 steps."""
+    """Rotate the hue as torchvision does for Pillow images: shift H in Pillow's HSV, which has 256 steps."""
     if image.mode != "RGB":
         return image
     hue, saturation, value = image.convert("HSV").split()

@@ -1,4 +1,4 @@
-"""fma: a product and a sum of float32 with one rounding, as vector instructions have it."""
+"""Compiled fma: product and sum of float32 with a single rounding, as vector instructions compute it."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 
 
 def _fma(_typing, a, b, c):
-    """a * b + c of float32 values, rounded once."""
+    """Return a * b + c of float32 values, rounded once."""
 
     def generate(context, builder, signature, args):
         return builder.fma(*args)

@@ -1,14 +1,15 @@
-"""Presets (``parity``) of single operators: what another library makes of an image, and what such operators share.
+"""Presets (``parity``) of single operators: compute what another library makes of an image. Called by the operators of
+colour, geometry and filters.
 
-A step is a name and [N, k] numbers, a row for each sample. torchvision's steps are loops of our own, equal to the bit;
-the other libraries do theirs themselves, one image after the other, without the GIL. All take uint8 images.
+A step is a name and [N, k] numbers, one row per sample. torchvision's steps are dali-run's own loops, equal to the bit;
+the other libraries are called for one image after the other, without the GIL. All take uint8 images.
 
 - brightness, contrast, saturation: [factor]; hue: [turns]; brightness_contrast: [factor of contrast, levels added]
 - equalize: []
 - gaussian_blur: [columns and rows of the window or 0, sigma of both or 0]
 - rotate: [filter, degrees counter-clockwise, 1 to grow the canvas, 1 with fill values, 4 fill values]
 - affine: [filter, height, width, 1 with fill values, 4 fill values, two rows of three], of the output's corners
-- perspective: the same with three rows of three
+- perspective: the same numbers with three rows of three
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ _loops: Any = Kernels(".torchvision_cpu", __package__)
 
 LAYOUTS = ("HWC", "FHWC")
 FILLS = 4
-"""Fill values of a step: for each channel."""
+"""Number of fill values of a step: one per channel."""
 FILTERS = {DALIInterpType.INTERP_NN: 0, DALIInterpType.INTERP_LINEAR: 1, DALIInterpType.INTERP_CUBIC: 2}
-"""Filters as steps have them."""
+"""Numbers of the filters in steps."""
 _NEEDS = {"opencv": "cv2", "albumentations": "cv2"}
 _CHANNELS = {"torchvision": (1, 3), "pillow": (1, 3)}
 
 
 def check(op: Operator, library: str, alone: Sequence[str]) -> None:
-    """Raises SpecError where arguments are given that ``alone`` DALI's definition has, or a package is missing."""
+    """Check that none of the arguments ``alone``, which only DALI's definition has, is set, and that the library's
+    package is installed. Raises SpecError."""
     for name in alone:
         if op.is_set(name):
             raise SpecError(f"{name} goes with parity: dali, give it to this step: {library} has nothing like it")
@@ -57,7 +59,7 @@ def check(op: Operator, library: str, alone: Sequence[str]) -> None:
 
 
 def check_input(library: str, spec: Spec) -> None:
-    """Raises SpecError for data that presets do not take."""
+    """Check that presets support the data. Raises SpecError."""
     if spec.dtype not in (None, DALIDataType.UINT8):
         raise SpecError(f"parity: {library} takes UINT8, got {spec}; cast it first, or give parity: dali to this step")
     if spec.layout and spec.layout not in LAYOUTS:
@@ -65,7 +67,7 @@ def check_input(library: str, spec: Spec) -> None:
 
 
 def run(ctx: Context, images: Batch, library: str, steps: Sequence[Step]) -> Batch:
-    """``images`` (HWC; of FHWC each frame) after ``steps``. Images that a step cannot take are rejected."""
+    """Apply ``steps`` to ``images`` (HWC, or each frame of FHWC). Images that a step does not support are rejected."""
     if images.dtype != np.uint8:
         raise SampleError("bad_shape", f"parity: {library} takes uint8 images, got {images.dtype}; cast them first")
     framed = images.layout == "FHWC"
@@ -86,7 +88,8 @@ def run(ctx: Context, images: Batch, library: str, steps: Sequence[Step]) -> Bat
 
 
 def _allocated(ctx: Context, images: Batch, sample: Any, ends: Any) -> tuple[Batch, Any]:
-    """The output for images of these ``ends`` (height, width, channels), and where each of them goes."""
+    """Allocate the output for images of the sizes ``ends`` (height, width, channels). Return it, and the offset of each
+    image."""
     shapes = images.shapes.copy()
     shapes[:, -3:] = 0
     shapes[sample, -3:] = ends
@@ -122,7 +125,7 @@ def _torchvision(
 
 
 def _centred(row: Sequence[float], out: float, half_x: float, half_y: float) -> list[float]:
-    """A row of a map of corners' coordinates, with the output's origin at its middle, less ``out``."""
+    """Return a row of a map of corner coordinates, with the output's origin in its centre, minus ``out``."""
     return [row[0], row[1], row[0] * half_x + row[1] * half_y + row[2] - out]
 
 
@@ -145,7 +148,8 @@ def _tv_perspective(p: Sequence[float], _rows: int, _columns: int) -> list[float
 
 
 def _tv_blur(p: Sequence[float], _rows: int, _columns: int) -> list[float]:
-    """Without a window the one that gaussian_blur has, without a sigma torchvision's of the window."""
+    """Complete the parameters of a blur: without a window that of gaussian_blur, without a sigma torchvision's for the
+    window."""
     windows = [int(n) or 2 * math.ceil(3 * s) + 1 for n, s in zip(p[:2], p[2:], strict=True)]
     return [*windows, *(s or n * 0.15 + 0.35 for n, s in zip(windows, p[2:], strict=True))]
 
@@ -160,7 +164,7 @@ _PREPARED: Mapping[str, Callable[[Sequence[float], int, int], list[float]]] = {
 }  # fmt: skip
 
 
-# -- libraries that do it themselves ----------------------------------------------------------------------------------
+# -- libraries that are called ---------------------------------------------------------------------------------------
 
 
 def _one_by_one(

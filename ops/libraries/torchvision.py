@@ -1,4 +1,5 @@
-"""torchvision: operations of torchvision's transforms v2 on uint8 tensors, one after the other, equal to the bit."""
+"""Operator torchvision: operations of torchvision's transforms v2 on uint8 tensors, one after the other, equal to the
+bit."""
 
 from __future__ import annotations
 
@@ -25,14 +26,14 @@ F64 = npt.NDArray[np.float64]
 _kernels: Any = Kernels(".torchvision_cpu", __package__)
 
 WIDTH = 16
-"""Numbers of a step."""
+"""Numbers per step."""
 CHANNELS = 4
-"""Most channels that may have fill values of their own."""
+"""Maximum number of channels with fill values of their own."""
 MODES = ("constant", "edge", "reflect", "symmetric")
 
 
 class Step(IntEnum):
-    """Operations, by torchvision's names for them, and how many numbers each takes at least."""
+    """Operations, with torchvision's names. Values are the codes of the compiled loop."""
 
     adjust_brightness = 1
     adjust_contrast = 2
@@ -63,31 +64,32 @@ _TAKES = {
 }  # fmt: skip
 _COLOURED = (Step.adjust_brightness, Step.adjust_contrast, Step.adjust_saturation, Step.adjust_hue, Step.autocontrast,
              Step.adjust_sharpness)  # fmt: skip
-"""Operations of images of 1 or 3 channels."""
+"""Operations that support only images of 1 or 3 channels."""
 
 
 def _among(*steps: Step) -> npt.NDArray[np.bool_]:
-    """Of each code whether it is one of ``steps``."""
+    """Return for each code whether it is one of ``steps``."""
     return np.isin(np.arange(len(Step) + 1), steps)
 
 
 _RESHAPING = _among(Step.turn, Step.window, Step.rgb_to_grayscale, Step.affine)
 _PARTICULAR = _among(*_COLOURED, Step.rgb_to_grayscale, Step.gaussian_blur, Step.permute_channels)
-"""Operations that not all images can have."""
+"""Operations that not all images support."""
 
 
 def affine_matrix(
     angle: float, translate: Sequence[float], scale: float, shear: Sequence[float], center: Sequence[float] = (0, 0)
 ) -> list[float]:
-    """The map of torchvision's ``affine``, from pixels of the output to those of the input: two rows of three, with the
-    origin in the middle of the image, or where ``center`` counts from. Angles are degrees.
+    """Return the map of torchvision's ``affine``, from pixels of the output to those of the input: two rows of three,
+    with the origin in the centre of the image, or at the origin of ``center``. Angles are in degrees.
 
-    It is the inverse of T C R S H C^-1: a translation after a rotation, a scale and shears about the centre.
+    It is the inverse of T C R S H C^-1: rotation, scale and shears about the centre, followed by a translation.
     """
     turn, across, down = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
     x, y = center
     to_x, to_y = x + translate[0], y + translate[1]
-    # The matrix of rotation and shears, of determinant 1. Sums and products as torchvision has them, for the last bit.
+    # The matrix of rotation and shears, with determinant 1. Sums and products in torchvision's order, for equal last
+    # bits.
     a = math.cos(turn - down) / math.cos(down)
     b = -(a * math.tan(across) + math.sin(turn))
     c = math.sin(turn - down) / math.cos(down)
@@ -100,8 +102,8 @@ def affine_matrix(
 
 
 def expanded_size(matrix: Sequence[float], width: int, height: int) -> tuple[int, int]:
-    """(width, height) that hold a whole image of ``width`` x ``height`` after ``matrix``, as ``rotate`` with expand
-    computes them, in float32."""
+    """Return (width, height) of the canvas that contains an image of ``width`` x ``height`` after ``matrix``, as
+    ``rotate`` with expand computes it, in float32."""
     half_w, half_h = np.float32(0.5 * width), np.float32(0.5 * height)
     x = np.array([-half_w, -half_w, half_w, half_w], np.float32)
     y = np.array([-half_h, half_h, half_h, -half_h], np.float32)
@@ -110,33 +112,36 @@ def expanded_size(matrix: Sequence[float], width: int, height: int) -> tuple[int
     for k, half in ((0, half_w), (3, half_h)):
         values = x * m[k] + y * m[k + 1] + m[k + 2]
         low, top = values.min() + half, values.max() + half
-        finer, back = np.float32(1.0 / 1e-4), np.float32(1e-4)  # so that 1e-15 too much is no pixel more
+        finer, back = np.float32(1.0 / 1e-4), np.float32(1e-4)  # so that an excess of 1e-15 does not add a pixel
         top, low = np.ceil(np.trunc(top * finer) * back), np.floor(np.trunc(low * finer) * back)
         sizes.append(int(top - low))
     return sizes[0], sizes[1]
 
 
 class Torchvision(Operator, name="torchvision"):
-    """Operations of torchvision's transforms v2, one after the other, equal to the bit to its results of tensors.
+    """Apply operations of torchvision's transforms v2, one after the other; results equal torchvision's for tensors to
+    the bit.
 
     ``steps`` lists them as [name, number, ...]: adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue and
     adjust_sharpness [factor], posterize [bits], solarize [threshold], invert, autocontrast, equalize, rgb_to_grayscale
     [channels], permute_channels [channel, ...], gaussian_blur [columns and rows of the window, sigma of both], flip [1
-    left to right, 2 upside down, 3 both], turn [quarters, counter-clockwise], window [top, left, height, width, 0
-    constant 1 edge 2 reflect 3 symmetric, fill values], affine [1 bilinear, 1 with fill values, two rows of three
-    from output to input pixels around the middle, height and width or 0 0, 0, 0, fill values], perspective [the same
-    two flags, torchvision's eight coefficients, 0, 0, fill values].
+    left to right, 2 upside down, 3 both], turn [quarter turns, counter-clockwise], window [top, left, height, width, 0
+    constant 1 edge 2 reflect 3 symmetric, fill values], affine [1 bilinear, 1 with fill values, two rows of three from
+    output to input pixels around the centre, height and width or 0 0, 0, 0, fill values], perspective [the same two
+    flags, torchvision's eight coefficients, 0, 0, fill values].
 
-    ``codes`` and ``numbers`` are the same for each sample: the places of the names in this list, from 1 (0: nothing),
-    and 16 numbers for each.
+    ``codes`` and ``numbers`` define the steps per sample: the positions of the names in this list, from 1 (0: no step),
+    and 16 numbers for each code.
     """
 
     layouts = ("CHW", "HWC")
     example = "{op: torchvision, in: images, steps: [[adjust_contrast, 1.3], [equalize]], out: images}"
 
-    steps: Annotated[tuple[Any, ...], Arg("[name, number, ...] each, in their order")] = ()
-    codes: Annotated[tuple[int, ...], Arg("instead of steps: their numbers", ge=0, le=18, per_sample=True)] = ()
-    numbers: Annotated[tuple[float, ...], Arg("16 for each of codes", per_sample=True)] = ()
+    steps: Annotated[tuple[Any, ...], Arg("operations in order, each [name, number, ...]")] = ()
+    codes: Annotated[
+        tuple[int, ...], Arg("codes of the operations, instead of steps", ge=0, le=18, per_sample=True)
+    ] = ()
+    numbers: Annotated[tuple[float, ...], Arg("parameters of the operations, 16 per code", per_sample=True)] = ()
 
     def check(self) -> None:
         if self.steps and (self.is_set("codes") or self.is_set("numbers")):
@@ -148,7 +153,7 @@ class Torchvision(Operator, name="torchvision"):
         self._constant()
 
     def _constant(self) -> tuple[I32, F64]:
-        """``steps`` as codes [K] and numbers [K, WIDTH]."""
+        """Return ``steps`` as codes [K] and numbers [K, WIDTH]."""
         codes, numbers = np.zeros(len(self.steps), np.int32), np.zeros((len(self.steps), WIDTH))
         for k, step in enumerate(self.steps):
             name, *given = step if isinstance(step, (list, tuple)) else (step,)
@@ -199,7 +204,7 @@ class Torchvision(Operator, name="torchvision"):
 
 
 def outline(begin: I64, codes: I32, numbers: F64) -> I64:
-    """[N, K + 1, 3]: channels, rows and columns before each step, and at the end."""
+    """Return channels, rows and columns before each step, and at the end: [N, K + 1, 3]."""
     shapes = np.repeat(begin[:, None], codes.shape[1] + 1, axis=1)
     if not _RESHAPING[codes].any():
         return shapes
@@ -218,7 +223,7 @@ def outline(begin: I64, codes: I32, numbers: F64) -> I64:
 
 
 def problems(shapes: I64, codes: I32, numbers: F64) -> dict[int, str]:
-    """Samples that cannot go through their steps, and why."""
+    """Return the samples that do not support their steps, with the reasons."""
     found: dict[int, str] = {}
     if not _PARTICULAR[codes].any():
         return found

@@ -1,7 +1,8 @@
-"""gaussian_blur as torchvision's: a float32 convolution whose terms are added up in PyTorch's order, rounded.
+"""Compiled loops of torchvision's gaussian_blur: a float32 convolution whose terms are summed in PyTorch's order,
+rounded.
 
-A window of k x k taps is first done along rows and columns, k terms each. Only where that sum lies so near to a tie
-that the order of terms might decide is it added up anew in PyTorch's order: a few pixels in ten thousand.
+A window of k x k taps is first applied along rows and columns, k terms each. Only if that sum is so close to a tie that
+the order of terms might decide, it is summed again in PyTorch's order: a few pixels in ten thousand.
 """
 
 # What Numba compiles carries no types.
@@ -20,11 +21,11 @@ jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 _EXP = (0.000198527617612853646278381, 0.00139304355252534151077271, 0.00833336077630519866943359,
         0.0416664853692054748535156, 0.166666671633720397949219, 0.5)  # fmt: skip
-"""The coefficients of SLEEF's expf (u10), which PyTorch's softmax calls."""
+"""Coefficients of SLEEF's expf (u10), which PyTorch's softmax calls."""
 _SMALL = 20480
-"""Values of an image, its mirrored borders included."""
+"""Maximum values of an image, including its mirrored borders, for which PyTorch uses its other loop."""
 _LANES = 16
-"""How many sums PyTorch's softmax keeps (AVX-512)."""
+"""Number of partial sums of PyTorch's softmax (AVX-512)."""
 
 
 @jit
@@ -40,7 +41,7 @@ def _exp(d):
 
 @jit
 def gaussian(size, sigma):
-    """torchvision's window of ``size`` taps, float32."""
+    """Return torchvision's window of ``size`` taps, float32."""
     limit = np.float32((size - 1) / (2.0 * math.sqrt(2.0)))
     step = (limit - -limit) / np.float32(size - 1) if size > 1 else np.float32(0)
     x = np.empty(size, np.float32)
@@ -79,7 +80,7 @@ def _mirrored(i, n):
 
 @jit
 def _in_order(plane, rows, columns, y, x, down, across, fused):
-    """One pixel, its terms in PyTorch's order; ``fused`` says whether product and sum are rounded once."""
+    """Compute one pixel with terms in PyTorch's order; ``fused``: product and sum are rounded once."""
     total = np.float32(0)
     ky, kx = len(down), len(across)
     if fused and ky // 2 <= y < rows - ky // 2 and kx // 2 <= x < columns - kx // 2:
@@ -100,15 +101,15 @@ def _in_order(plane, rows, columns, y, x, down, across, fused):
 
 @jit
 def blur(s, rows, columns, channels, kx, ky, sigma_x, sigma_y, o):
-    """Windows of ``kx`` x ``ky`` taps, whose halves are smaller than the image; borders mirror it without their
-    edge."""
+    """Apply windows of ``kx`` x ``ky`` taps, whose halves are smaller than the image; borders mirror the image without
+    its edge."""
     across, down = gaussian(kx, sigma_x), gaussian(ky, sigma_y)
     rx = kx // 2
     padded, passed = np.empty(columns + 2 * rx, np.float32), np.empty((rows, columns), np.float32)
     total, sums = np.empty(columns, np.float32), np.empty(columns, np.float32)
     near, unit = np.empty(columns, np.uint8), np.float32(2.0**-24)
     slack = np.float32(kx + ky + 8)
-    # PyTorch leaves small gray images and narrow windows to another loop than oneDNN's.
+    # For small gray images and narrow windows, PyTorch uses another loop than oneDNN's.
     fused = channels > 1 or (kx > 3 and ky > 3) or (columns + kx - 1) * (rows + ky - 1) > _SMALL
     for c in range(channels):
         plane = s[c * rows * columns : (c + 1) * rows * columns]

@@ -1,7 +1,8 @@
-"""The CPU loop of `torchvision`: planar uint8 images through their steps, one image after the other while it is cached.
+"""Compiled loops of the operator torchvision: planar uint8 images pass through their steps, one image after the other
+while it is in the cache.
 
 Formulas: torchvision's transforms/v2/functional and the PyTorch kernels that it calls. Every float32 operation is done
-in PyTorch's order, a product and a sum in one rounding (`fma`) where its vector code does so: results are equal to the
+in PyTorch's order, with product and sum in one rounding (`fma`) where its vector code does so: results are equal to the
 bit.
 """
 
@@ -19,7 +20,7 @@ from .torchvision_warp_cpu import copy, flip, turn, warp, window
 
 jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
-# As plain integers: Numba makes constants of them. `torchvision.Step` names them, a test compares both.
+# Plain integers, because Numba treats them as constants. `torchvision.Step` has the same numbers; a test compares them.
 BRIGHTNESS, CONTRAST, SATURATION, HUE, POSTERIZE, SOLARIZE, INVERT, AUTOCONTRAST, EQUALIZE = range(1, 10)
 SHARPNESS, GRAY, PERMUTE, BLUR, FLIP, TURN, WINDOW, AFFINE, PERSPECTIVE = range(10, 19)
 
@@ -29,7 +30,7 @@ _ZERO, _ONE, _TOP = np.float32(0), np.float32(1), np.float32(255)
 
 @jit
 def _byte(value):
-    """A float32 kept within 0 ... 255, its fraction cut off."""
+    """Clip a float32 to 0 ... 255 and truncate it."""
     return np.uint8(np.int32(min(max(value, _ZERO), _TOP)))
 
 
@@ -46,7 +47,7 @@ def _brightness(s, factor, o):
 
 @jit
 def _mean(s, pixels, channels):
-    """The mean of the gray image, its values cut off to integers."""
+    """Return the mean of the gray image, whose values are truncated to integers."""
     total = np.int64(0)
     if channels == 3:
         r, g, b = s[:pixels], s[pixels : 2 * pixels], s[2 * pixels :]
@@ -78,7 +79,7 @@ def _saturation(s, pixels, factor, rest, o):
 
 @jit
 def _grays(s, pixels, channels, o):
-    """As many equal channels as ``o`` has."""
+    """Write the gray image to each channel of ``o``."""
     u = o[:pixels]
     if channels == 1:
         copy(s, u)
@@ -155,7 +156,7 @@ def _autocontrast(s, o):
 def _equalize(s, o):
     counts, table = np.zeros((4, 256), np.int32), np.zeros(256, np.uint8)
     n = len(s) // 4 * 4
-    for i in range(0, n, 4):  # in four tables: a sum does not wait for the one before it
+    for i in range(0, n, 4):  # counted in four tables, so that an increment need not wait for the previous one
         counts[0, s[i]] += 1
         counts[1, s[i + 1]] += 1
         counts[2, s[i + 2]] += 1
@@ -179,7 +180,8 @@ def _equalize(s, o):
 
 @jit
 def _sharpness(s, rows, columns, rest, o):
-    """The 3x3 filter of weights 1/13, 5/13 in the middle, rounded; ties do not occur. Borders stay."""
+    """Apply the 3x3 filter with weights 1/13, and 5/13 in the centre, rounded; ties do not occur. Borders are
+    unchanged."""
     if rows <= 2 or columns <= 2:
         copy(s, o)
         return
@@ -200,7 +202,7 @@ def _sharpness(s, rows, columns, rest, o):
 
 @jit
 def _pointwise(kind, p, s, pixels, channels, o):
-    """Steps that keep the size; a step that needs colours leaves other images as they are."""
+    """Apply a step that keeps the size; a step that needs colours leaves other images unchanged."""
     if kind == BRIGHTNESS:
         _brightness(s, np.float32(p[0]), o)
     elif kind == CONTRAST:
@@ -225,7 +227,7 @@ def _pointwise(kind, p, s, pixels, channels, o):
 
 @jit
 def _planes(kind, p, s, rows, columns, channels, o):
-    """Steps that treat each channel alone."""
+    """Apply a step that processes each channel separately."""
     pixels = rows * columns
     for c in range(channels):
         plane, out = s[c * pixels : (c + 1) * pixels], o[c * pixels : (c + 1) * pixels]
@@ -255,9 +257,9 @@ def _joined(s, pixels, channels, o):
 
 @jit
 def run(src, base, shapes, kinds, numbers, interleaved, dst, out_base):
-    """Image i, src[base[i]:] of ``shapes`` [N, K + 1, 3] (channels, rows, columns before each step and at the end),
-    through the steps ``kinds`` [N, K] with their ``numbers`` [N, K, WIDTH]; 0 is no step. ``interleaved`` images have
-    their channels together (HWC)."""
+    """Apply the steps ``kinds`` [N, K] with their ``numbers`` [N, K, WIDTH] to image i, src[base[i]:] of ``shapes`` [N,
+    K + 1, 3] (channels, rows, columns before each step and at the end); kind 0: skip. ``interleaved`` images have
+    adjacent channels (HWC)."""
     largest = 0
     for i in range(len(base)):
         for k in range(0 if interleaved else 1, shapes.shape[1] - (0 if interleaved else 1)):
@@ -314,8 +316,8 @@ def run(src, base, shapes, kinds, numbers, interleaved, dst, out_base):
 
 @jit
 def to_floats(src, base, channels, pixels, divide, mean, std, dst, out_base):
-    """(value / 255 - mean) / std of each channel's value, each operation rounded to float32; without ``divide`` times
-    1 / 255. No mean, no such operation."""
+    """Compute (value / 255 - mean) / std per channel, each operation rounded to float32; without ``divide`` multiply by
+    1 / 255 instead. Steps without numbers are skipped."""
     scale, by = np.float32(1 / 255), np.float32(255)
     for i in range(len(base)):
         for c in range(channels[i]):

@@ -1,4 +1,5 @@
-"""The jobs of torchvision.cu: which step reads and writes where, for all images of a call, without the GIL."""
+"""Compiled loop that plans the jobs of torchvision.cu: where each step reads and writes, for all images of a call,
+without the GIL."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -10,16 +11,16 @@ import numpy as np
 
 _CONTRAST, _AUTOCONTRAST, _EQUALIZE = 2, 8, 9
 _INPUT, _OUTPUT, _TABLE = 0, 3, 256
-"""Where a step reads and writes (1 and 2 are memory between steps), and the numbers of a table."""
+"""Memory from which a step reads and to which it writes (1 and 2 are buffers between steps), and entries of a table."""
 
 
 @numba.njit(nogil=True, cache=True)
 def jobs(codes, shapes, offsets, out_offsets, rows, entries, counts):
-    """Rows of torchvision.cu, those of each step one after the other, and what is to be tabulated for them: the row
-    within the step, and the channel (-1: all).
+    """Fill rows for torchvision.cu, step by step, and the entries to be tabulated for them: the row within the step,
+    and the channel (-1: all).
 
-    ``counts`` [K, 3] become the rows of a step, its tables, and the most pixels of a row. Gives the bytes between
-    steps, and the numbers of a step's tables at most.
+    ``counts`` [K, 3] receive the number of rows of a step, of its tables, and the maximum pixels of a row. Return the
+    bytes between steps, and the maximum table entries of a step.
     """
     n, steps = codes.shape
     last, source = np.zeros(n, np.int64), np.full(n, _INPUT, np.int64)

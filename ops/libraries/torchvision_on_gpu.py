@@ -1,4 +1,5 @@
-"""The kernels of cuda/torchvision.cu over a batch: steps of all images together, and what goes with them in chains."""
+"""Launch the kernels of cuda/torchvision.cu for a batch: steps of all images together, and the operations that follow
+them in transforms."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _blurs: Any = Kernels(".torchvision_blur_cpu", __package__)
 _jobs: Any = Kernels(".torchvision_jobs_cpu", __package__)
 
 _BLUR = 13
-"""As in `torchvision.Step`, whose module imports this one."""
+"""Code of the step in `torchvision.Step`; that module imports this one."""
 _THREADS, _MOST_TILES = 256, 1024
 _TABLE = 256
 
@@ -24,8 +25,8 @@ def steps(
     lane: Any, images: Batch, shapes: I64, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.float64],
     interleaved: bool, out: Batch,
 ) -> None:  # fmt: skip
-    """Each image through the steps ``codes`` [N, K] with their ``numbers`` [N, K, 16], into ``out``. ``shapes``
-    [N, K + 1, 3] are `torchvision.outline`'s."""
+    """Apply the steps ``codes`` [N, K] with their ``numbers`` [N, K, 16] to each image; write to ``out``. ``shapes``
+    [N, K + 1, 3]: see `torchvision.outline`."""
     n = len(images)
     if n == 0 or out.data.size == 0:
         return
@@ -68,7 +69,7 @@ def _tiles(elements: int) -> int:
 def to_floats(
     lane: Any, images: Batch, divide: bool, mean: npt.NDArray[np.float32], std: npt.NDArray[np.float32], out: Batch
 ) -> None:
-    """As `torchvision_cpu.to_floats`: planar bytes as floats of 0 ... 1, normalized where there are means."""
+    """Convert planar bytes to floats as `torchvision_cpu.to_floats` does: 0 ... 1, normalised if there are means."""
     channels = images.shapes[:, 0].astype(np.int64)
     pixels = images.shapes[:, 1].astype(np.int64) * images.shapes[:, 2]
     if len(images) == 0 or out.data.size == 0:
@@ -82,7 +83,7 @@ def to_floats(
 
 
 def flips(lane: Any, images: Batch, which: npt.NDArray[np.int8], upside_down: bool, out: Batch) -> None:
-    """Planar images of one shape, those where ``which`` is not 0 mirrored, or turned ``upside_down``."""
+    """Mirror planar images of one shape for which ``which`` is not 0, or flip them ``upside_down``."""
     if len(images) and out.data.size:
         source = lane.address(images.data) + int(images.offsets[0])
         flip(lane, images.shapes[0].tolist(), source, which, upside_down, lane.address(out.data))
@@ -91,7 +92,8 @@ def flips(lane: Any, images: Batch, which: npt.NDArray[np.int8], upside_down: bo
 def flip(
     lane: Any, shape: Sequence[int], source: int, which: npt.NDArray[np.int8], upside_down: bool, out: int
 ) -> None:
-    """As `flips`, of images of ``shape`` one after the other: the addresses of those that are read and written."""
+    """Mirror images of ``shape`` that are stored one after the other, as `flips` does; ``source`` and ``out`` are their
+    addresses."""
     channels, height, width = shape
     (flags,) = lane.upload(which)
     wide = width % 4 == 0 and source % 4 == 0
@@ -102,11 +104,11 @@ def flip(
 
 
 ERASABLE = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float32): "float"}
-"""Types that `erase` takes, as CUDA has them."""
+"""Types that `erase` supports, with their names in CUDA."""
 
 
 def erase(lane: Any, images: Batch, windows: I64, values: list[npt.NDArray[np.float32]], out: Batch) -> None:
-    """Planar images with the ``windows`` [N, 4] (top, left, height, width) filled: each with ``values`` that NumPy can
+    """Fill the ``windows`` [N, 4] (top, left, height, width) of planar images, each with ``values`` that NumPy can
     broadcast to (channels, height, width)."""
     if len(images) == 0 or out.data.size == 0:
         return

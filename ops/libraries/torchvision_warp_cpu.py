@@ -1,4 +1,5 @@
-"""Steps of `torchvision_cpu` that move pixels: flips, turns, windows (crops and pads), affine and perspective maps."""
+"""Compiled steps of `torchvision_cpu` that move pixels: flips, quarter turns, windows (crops and pads), affine and
+perspective maps."""
 
 # What Numba compiles carries no types.
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -18,7 +19,7 @@ CONSTANT, EDGE, REFLECT, SYMMETRIC = range(4)
 
 @jit
 def copy(a, b):
-    """``b`` becomes ``a``. Numba's own assignment of slices goes element by element."""
+    """Copy ``a`` to ``b``, element by element, which is faster than Numba's assignment of slices."""
     for i in range(len(b)):
         b[i] = a[i]
 
@@ -31,7 +32,7 @@ def _fill(b, value):
 
 @jit
 def flip(s, rows, columns, channels, axes, o):
-    """``axes``: 1 mirrors left to right, 2 upside down, 3 both."""
+    """Mirror an image; ``axes``: 1 left to right, 2 upside down, 3 both."""
     for line in range(channels * rows):
         y = line % rows
         to = line - y + (rows - 1 - y if axes & 2 else y)
@@ -46,7 +47,7 @@ def flip(s, rows, columns, channels, axes, o):
 
 @jit
 def turn(s, rows, columns, channels, quarters, o):
-    """Counter-clockwise by quarters of a turn."""
+    """Rotate counter-clockwise by quarter turns."""
     if quarters % 4 == 2:
         flip(s, rows, columns, channels, 3, o)
         return
@@ -54,7 +55,7 @@ def turn(s, rows, columns, channels, quarters, o):
         plane, out = s[c * rows * columns : (c + 1) * rows * columns], o[c * rows * columns : (c + 1) * rows * columns]
         if quarters % 4 == 0:
             copy(plane, out)
-        for y in range(columns if quarters % 2 else 0):  # the result's rows
+        for y in range(columns if quarters % 2 else 0):  # rows of the result
             line = out[y * rows : (y + 1) * rows]
             if quarters % 4 == 1:
                 for x in range(rows):
@@ -66,7 +67,7 @@ def turn(s, rows, columns, channels, quarters, o):
 
 @jit
 def _inside(i, n, mode):
-    """Index ``i`` as one inside [0, n), or -1 for the fill value."""
+    """Return the index inside [0, n) that replaces ``i``, or -1 for the fill value."""
     if 0 <= i < n:
         return i
     if mode == CONSTANT:
@@ -82,7 +83,7 @@ def _inside(i, n, mode):
 
 @jit
 def window(s, rows, columns, channels, top, left, height, width, mode, fill, o):
-    """``height`` x ``width`` pixels from (``top``, ``left``) on, which may lie outside."""
+    """Copy ``height`` x ``width`` pixels from (``top``, ``left``) on; the window may extend beyond the image."""
     first, last = min(max(-left, 0), width), max(min(columns - left, width), 0)  # columns that lie inside
     last = max(last, first)
     beside = np.empty(width, np.int64)
@@ -110,7 +111,7 @@ def window(s, rows, columns, channels, top, left, height, width, mode, fill, o):
 
 @jit
 def _places(projective, p, v, rows, columns, width, sx, sy):
-    """Where the pixels of a row come from, as torchvision's grid and PyTorch's grid_sample compute it."""
+    """Compute the sources of the pixels of a row, as torchvision's grid and PyTorch's grid_sample do."""
     half_x, half_y = np.float32(columns * 0.5), np.float32(rows * 0.5)
     a, b, c = np.float32(p[2]) / half_x, np.float32(p[3]) / half_x, np.float32(p[4]) / half_x
     d, e, f = np.float32(p[5]) / half_y, np.float32(p[6]) / half_y, np.float32(p[7]) / half_y
@@ -136,16 +137,17 @@ def _places(projective, p, v, rows, columns, width, sx, sy):
 
 @jit
 def warp(s, rows, columns, channels, projective, p, height, width, o):
-    """Each pixel from where the map takes it. ``p``: whether bilinear, whether there is a fill value, the two rows of
-    the map, from (x, y, 1) with the origin in the middle of the output (of projective maps: in its corner) to the input
-    likewise, of projective maps two numbers of the third row or the size of the output; from 12 on the fill values."""
+    """Take each pixel from its position under a map. ``p``: whether bilinear, whether there is a fill value, the two
+    rows of the map, from (x, y, 1) with the origin in the centre of the output (for projective maps: in its corner) to
+    the input likewise; then, for projective maps, two numbers of the third row, or else the size of the output; from
+    index 12 on the fill values."""
     linear, filled = p[0] != 0, p[1] != 0
     sx, sy = np.empty(width, np.float32), np.empty(width, np.float32)
     place, inside = np.empty(width, np.uint32), np.empty(width, np.uint8)
     weights = np.empty((5, width), np.float32)
     x0, y0 = np.empty(width, np.int32), np.empty(width, np.int32)
     pixels, picked = np.empty(rows * columns, np.uint32), np.empty((4, width), np.uint32)
-    for begin in range(0, channels, 4):  # up to four channels are read as one number
+    for begin in range(0, channels, 4):  # up to four channels are packed into one number
         count = min(channels - begin, 4)
         _together(s[begin * rows * columns : (begin + count) * rows * columns], count, pixels)
         for y in range(height):
@@ -176,7 +178,7 @@ def warp(s, rows, columns, channels, projective, p, height, width, o):
 
 @jit
 def _together(s, count, pixels):
-    """Pixels of up to four channels as numbers of 32 bits."""
+    """Pack pixels of up to four channels into 32-bit numbers."""
     n = len(pixels)
     for c in range(count):
         plane, shift = s[c * n : (c + 1) * n], np.uint32(8 * c)
@@ -190,8 +192,8 @@ def _together(s, count, pixels):
 
 @jit
 def _run(inside):
-    """Where the pixels that lie inside begin and end, if they follow each other, as those of all maps do that take
-    lines to lines; else an empty run."""
+    """Return the range of the pixels that lie inside, if they are contiguous, as for all maps that map lines to lines;
+    else an empty range."""
     first, last, count = 0, len(inside), np.uint32(0)
     for x in range(len(inside)):
         count += np.uint32(inside[x])
@@ -214,7 +216,7 @@ def _nearest(sx, sy, rows, columns, place, inside):
 @jit
 def _pick(pixels, place, first, last, picked):
     if first == last:
-        first, last = 0, len(place)  # places outside are 0
+        first, last = 0, len(place)  # positions outside are 0
     at, to = place[first:last], picked[first:last]
     for x in range(len(to)):
         to[x] = pixels[at[x]]
@@ -222,7 +224,7 @@ def _pick(pixels, place, first, last, picked):
 
 @jit
 def _one(picked, shift, inside, outside, line):
-    """A channel of picked pixels."""
+    """Write one channel of the selected pixels."""
     for x in range(len(line)):
         line[x] = np.uint8((picked[x] >> shift) & np.uint32(255)) if inside[x] else outside
 
@@ -240,7 +242,7 @@ def _four(pixels, columns, place, first, last, picked):
 
 @jit
 def _corners(sx, sy, rows, columns, x0, y0, weights, place, inside):
-    """The upper left one of each place's four pixels, the four weights, and whether all of them lie inside."""
+    """Compute the upper left of each position's four pixels, the four weights, and whether all four lie inside."""
     nw, ne, sw, se, mask = weights[0], weights[1], weights[2], weights[3], weights[4]
     for x in range(len(sx)):
         a, b = np.floor(sx[x]), np.floor(sy[x])
@@ -267,7 +269,7 @@ def _byte(pixel, shift):
 
 @jit
 def _mix(picked, shift, weights, filled, fill, first, last, line):
-    """A channel of the pixels of a row whose four pixels lie inside."""
+    """Interpolate one channel for the pixels of a row whose four neighbours lie inside."""
     to, mask = line[first:last], weights[4, first:last]
     nw, ne, sw, se = weights[0, first:last], weights[1, first:last], weights[2, first:last], weights[3, first:last]
     a, b, c, d = picked[0, first:last], picked[1, first:last], picked[2, first:last], picked[3, first:last]
@@ -281,7 +283,7 @@ def _mix(picked, shift, weights, filled, fill, first, last, line):
 
 @jit
 def _mix_edge(plane, rows, columns, x0, y0, weights, filled, fill, first, last, line):
-    """Pixels of which some of the four may lie outside."""
+    """Interpolate pixels of which some neighbours may lie outside."""
     nw, ne, sw, se, mask = weights[0], weights[1], weights[2], weights[3], weights[4]
     outside = np.uint8(np.rint(fill)) if filled else np.uint8(0)
     for x in range(first, last):

@@ -1,4 +1,4 @@
-"""The window of torchvision's RandomResizedCrop, from words of PyTorch's generator."""
+"""Compiled window of torchvision's RandomResizedCrop, from words of PyTorch's generator."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _TRIES = 10
 
 @numba.njit("float64(uint32, float64, float64)", nogil=True, cache=True)
 def _between(word: Any, span: Any, first: Any) -> Any:
-    """``uniform_`` of a word."""
+    """Apply PyTorch's ``uniform_`` to one word."""
     return np.float64(np.float32(np.float64(word & np.uint32(0xFFFFFF)) * 2.0**-24 * span + first))
 
 
 @numba.njit("void(uint32[::1], int64, int64, int64, float64[::1], int64[::1])", nogil=True, cache=True)
 def crop_window(words: Any, at: Any, height: Any, width: Any, ranges: Any, out: Any) -> None:
-    """Fills ``out`` with a window (top, left, height, width) and the place of the next word. Its height is 0 where no
-    try gave one, and the place is -1 where the words that follow ``at`` may not be enough.
+    """Fill ``out`` with a window (top, left, height, width) and the index of the next word. The height is 0 if no
+    attempt succeeded; the index is -1 if the words after ``at`` may not suffice.
 
-    ``ranges`` are width and begin of those of the area and of the logarithm of the aspect ratio.
+    ``ranges``: width and start of the range of the area, and of that of the logarithm of the aspect ratio.
     """
     out[:] = 0
     out[4] = -1
@@ -43,8 +43,8 @@ def crop_window(words: Any, at: Any, height: Any, width: Any, ranges: Any, out: 
 
 @numba.njit("UniTuple(int64, 2)(uint32[::1], int64, int64, int64, float64[::1], int64[:, :])", nogil=True, cache=True)
 def crop_windows(words: Any, at: Any, height: Any, width: Any, ranges: Any, out: Any) -> Any:
-    """`crop_window` for the rows of ``out``, until there is none that a try gave: how many, and the place of the next
-    word."""
+    """Call `crop_window` for the rows of ``out``, until no attempt succeeds. Return the number of windows, and the
+    index of the next word."""
     one = np.empty(5, np.int64)
     for i in range(len(out)):
         crop_window(words, at, height, width, ranges, one)

@@ -1,1 +1,2 @@
-"""Sequences: their frames in another order, apart, and one by one for operators of single images."""
+"""Operators on sequences: reorder frames, extract frames, split sequences into samples, optical flow; and running
+operators of single images on frames."""

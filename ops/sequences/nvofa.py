@@ -1,13 +1,15 @@
-"""The GPU's optical flow engine, through NVIDIA's driver: its Optical Flow API for CUDA, by ctypes.
+"""The GPU's optical flow engine (NVOFA), through NVIDIA's driver: its Optical Flow API for CUDA, by ctypes. Called by
+`optical_flow`.
 
 Declarations follow the public headers nvOpticalFlowCommon.h and nvOpticalFlowCuda.h, version 2.0 of the API, the first
-with cells of 1 and 2 pixels; drivers of today take it. The library is the driver's own, there is nothing to install.
+with cells of 1 and 2 pixels; current drivers support it. The library is part of the driver, nothing has to be
+installed.
 
-A `Session` is the engine's work on pictures of one size. Its surfaces are the driver's memory: pictures are copied into
-some, vectors out of others. The engine is never to wait for those copies: pictures are on one stream, vectors on
-another, and while it works on one half of the surfaces, the other half is filled and emptied. (One H200, pairs of
-320 x 180, best preset, a grid of 4: 203 us each; 239 where both are on one stream, 212 to 218 by two to eight sessions
-with a stream each.)
+A `Session` is the engine's work on images of one size. Its surfaces are the driver's memory: images are copied into
+some, vectors out of others. The engine should never wait for these copies: images are on one stream, vectors on
+another, and while the engine works on one half of the surfaces, the other half is filled and emptied. (One H200, pairs
+of 320 x 180, best preset, a grid of 4: 203 us each; 239 if both are on one stream, 212 to 218 with two to eight
+sessions on one stream each.)
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from ..gpu.current import OnGpu
 from ..gpu.lane import Lane, borrow_stream, return_stream
 
 API = 0x20
-"""Major and minor version, four bits each."""
+"""Major and minor version of the API, four bits each."""
 _SURFACES = 32 << 20
-"""Bytes of a session's pictures, about."""
+"""Approximate bytes of a session's images."""
 _MOST_PAIRS = 32
-"""That a session is given at once: their pictures, and their vectors, are copied together."""
+"""Maximum pairs per call of a session: their images, and their vectors, are copied together."""
 _KEPT = 8
-"""Sessions of each GPU; one takes 20 ms to make and 200 to destroy."""
+"""Maximum cached sessions per GPU; creating one takes 20 ms, destroying one 200."""
 _BLOCK = 256
 
 # -- declarations of the headers --------------------------------------------------------------------------------------
@@ -46,37 +48,38 @@ FUNCTIONS = (
     "create", "init", "create_buffer", "array_of", "address_of", "strides_of", "set_streams", "execute",
     "destroy_buffer", "destroy", "last_error", "capabilities",
 )  # fmt: skip
-"""Of NV_OF_CUDA_API_FUNCTION_LIST, in its order."""
+"""Functions of NV_OF_CUDA_API_FUNCTION_LIST, in order."""
 STATUS = (
     "success", "the engine is not available", "the device is not supported", "the device is gone", "invalid pointer",
     "invalid parameter", "invalid call", "invalid version", "out of memory", "not initialised", "unsupported feature",
     "internal error",
 )  # fmt: skip
-"""NV_OF_STATUS."""
+"""Messages of NV_OF_STATUS, in order."""
 INIT = np.dtype(
     [(name, "u4") for name in ("width", "height", "grid", "hint_grid", "mode", "level", "hints", "costs")]
     + [("private", "u8"), ("disparities", "u4"), ("regions", "u4")]
 )
-"""NV_OF_INIT_PARAMS."""
+"""Layout of NV_OF_INIT_PARAMS."""
 DESCRIPTOR = np.dtype([(name, "u4") for name in ("width", "height", "usage", "format")])
-"""NV_OF_BUFFER_DESCRIPTOR."""
+"""Layout of NV_OF_BUFFER_DESCRIPTOR."""
 STRIDES = np.dtype([("bytes", "u4", (3, 2)), ("planes", "u4")])
-"""NV_OF_CUDA_BUFFER_STRIDE_INFO: of each plane from row to row, and another number."""
+"""Layout of NV_OF_CUDA_BUFFER_STRIDE_INFO: for each plane the bytes from row to row, and another number."""
 INPUT = np.dtype(
     [("picture", "u8"), ("reference", "u8"), ("hints", "u8"), ("anew", "u4"), ("padding", "u4"), ("private", "u8"),
      ("padding2", "u4"), ("regions", "u4"), ("where", "u8")]
 )  # fmt: skip
-"""NV_OF_EXECUTE_INPUT_PARAMS; ``anew`` (disableTemporalHints): without the vectors of the call before."""
+"""Layout of NV_OF_EXECUTE_INPUT_PARAMS; ``anew`` (disableTemporalHints): do not start from the vectors of the previous
+call."""
 OUTPUT = np.dtype([("vectors", "u8"), ("costs", "u8"), ("private", "u8")])
-"""NV_OF_EXECUTE_OUTPUT_PARAMS."""
+"""Layout of NV_OF_EXECUTE_OUTPUT_PARAMS."""
 
 BEST, MEDIUM, FAST = 5, 10, 20
-"""NV_OF_PERF_LEVEL."""
+"""Values of NV_OF_PERF_LEVEL."""
 _FLOW = 1  # NV_OF_MODE_OPTICALFLOW
 _INPUT, _OUTPUT, _HINT = 1, 2, 3  # NV_OF_BUFFER_USAGE
 _GRAY, _COLORS, _VECTORS = 1, 3, 5  # NV_OF_BUFFER_FORMAT: GRAYSCALE8, ABGR8, SHORT2
 _DEVICE_POINTER = 2  # NV_OF_CUDA_BUFFER_TYPE_CUDEVICEPTR
-_GRIDS, _HINT_GRIDS, _LEAST, _MOST = 0, 1, (5, 4), (7, 6)  # NV_OF_CAPS; height and width
+_GRIDS, _HINT_GRIDS, _LEAST, _MOST = 0, 1, (5, 4), (7, 6)  # NV_OF_CAPS; minimum and maximum are height and width
 
 _POINTER, _INT, _U32 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -94,18 +97,18 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class NoEngineError(Exception):
-    """The engine is not there, or does not take this; the host is next."""
+    """The engine is missing, or does not support the request; the host then computes the flow."""
 
 
 # -- the library ------------------------------------------------------------------------------------------------------
 
 
 class Library:
-    """The driver's library."""
+    """The driver's optical flow library."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError where it cannot be loaded, AttributeError where it is another, NoEngineError where it does not
-        know this version of the API."""
+        """Raises OSError if it cannot be loaded, AttributeError if it is another library, NoEngineError if it does not
+        support this version of the API."""
         loaded, table = ctypes.CDLL(path), (_POINTER * len(FUNCTIONS))()
         loaded.NvOFAPICreateInstanceCuda.argtypes = (_U32, _POINTER)
         if status := loaded.NvOFAPICreateInstanceCuda(API, table):
@@ -113,15 +116,15 @@ class Library:
         self._loaded, places = loaded, dict(zip(FUNCTIONS, table, strict=True))
         self._functions = {name: ctypes.CFUNCTYPE(*types)(places[name]) for name, types in _SIGNATURES.items()}
         self.execute: int = places["execute"] or 0
-        """Where nvOFExecute is, for `driver_calls`."""
+        """Address of nvOFExecute, for `driver_calls`."""
 
     def call(self, name: str, *args: Any) -> int:
-        """The result of one of `FUNCTIONS`; the GIL is released while it runs."""
+        """Call one of `FUNCTIONS` and return its result; the GIL is released meanwhile."""
         found: int = self._functions[name](*args)
         return found
 
     def check(self, status: int, what: str, handle: Any) -> None:
-        """Raises NoEngineError unless ``status`` is success."""
+        """Check that ``status`` is success. Raises NoEngineError."""
         if not status:
             return
         text, size = ctypes.create_string_buffer(256), _U32(256)
@@ -149,7 +152,7 @@ def _loaded(paths: tuple[str, ...]) -> Library | str:
 
 
 def library() -> Library:
-    """The library of this machine's driver. Raises NoEngineError where there is none."""
+    """Return the library of this machine's driver. Raises NoEngineError if there is none."""
     found = _loaded(_PATHS)
     if isinstance(found, str):
         raise NoEngineError(found)
@@ -161,43 +164,43 @@ def library() -> Library:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of sessions."""
+    """Parameters of a session; sessions are cached by them."""
 
     height: int
     width: int
     gray: bool
-    """Pictures of one channel; else of three."""
+    """Whether images have one channel; else three."""
     grid: int
-    """Pixels of a cell's side; a cell has one vector."""
+    """Side of a cell in pixels; a cell has one vector."""
     level: int
-    """BEST, MEDIUM or FAST."""
+    """Quality: BEST, MEDIUM or FAST."""
     hint_grid: int = 0
-    """Pixels of a hint's side; 0: no hints are given."""
+    """Side of a hint's cell in pixels; 0: no hints."""
 
     def cells(self, side: int) -> tuple[int, int]:
-        """How many cells of ``side`` pixels there are down and across."""
+        """Return the number of cells of ``side`` pixels, vertically and horizontally."""
         return -(-self.height // side), -(-self.width // side)
 
     @property
     def pairs(self) -> int:
-        """That a session is given at once."""
+        """Number of pairs per call of the session."""
         size = self.height * self.width * (1 if self.gray else 4)
         return min(max(_SURFACES // (4 * size), 1), _MOST_PAIRS)
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The engine of one GPU."""
+    """Capabilities of the engine of one GPU."""
 
     grids: tuple[int, ...]
     hint_grids: tuple[int, ...]
     least: tuple[int, int]
-    """Height and width of the smallest pictures,"""
+    """Minimum height and width of images."""
     most: tuple[int, int]
-    """and of the largest."""
+    """Maximum height and width of images."""
 
     def check(self, kind: Kind) -> None:
-        """Raises NoEngineError where it does not take ``kind``."""
+        """Check that the engine supports ``kind``. Raises NoEngineError."""
         size = kind.height, kind.width
         if any(not low <= here <= high for low, here, high in zip(self.least, size, self.most, strict=True)):
             least, most = (" x ".join(map(str, s)) for s in (self.least, self.most))
@@ -213,7 +216,8 @@ _asking = threading.Lock()
 
 
 def engine(index: int, context: int) -> Engine:
-    """The engine of GPU ``index``, whose ``context`` is current. Raises NoEngineError where there is none."""
+    """Return the engine of GPU ``index``, whose CUDA context ``context`` is current. Raises NoEngineError if there is
+    none."""
     if not context:
         raise NoEngineError("there is no GPU")
     with _asking:
@@ -253,7 +257,8 @@ def _create(library: Library, context: int) -> ctypes.c_void_p:
 
 
 def _destroy(library: Library, handle: ctypes.c_void_p, *, begun: bool) -> None:
-    """The driver gives nothing back of a handle whose work was not ``begun`` (nvOFInit)."""
+    """Destroy a session's handle. The driver does not free a handle that was never initialised (nvOFInit, ``begun``),
+    so that it is initialised first."""
     if not begun:
         library.call("init", handle, _init(Kind(128, 128, gray=True, grid=4, level=FAST)).ctypes.data)
     library.call("destroy", handle)
@@ -278,10 +283,10 @@ class _Surfaces:
 
 
 class Session:
-    """The engine's work on pictures of one kind."""
+    """The engine's work on images of one kind. Owned by `_Kept`; one thread at a time uses it."""
 
     def __init__(self, library: Library, index: int, context: int, kind: Kind) -> None:
-        """On GPU ``index``, whose ``context`` is current. Raises NoEngineError."""
+        """Create a session on GPU ``index``, whose CUDA context ``context`` is current. Raises NoEngineError."""
         self.kind, self._index = kind, index
         self._library, self._buffers = library, list[int]()
         self._handle, self._begun = _create(library, context), False
@@ -328,7 +333,7 @@ class Session:
         self._library.check(status, what, self._handle)
 
     def find(self, lane: Lane, pairs: Pairs, *, temporal: bool, red: int) -> None:
-        """See `find`."""
+        """Compute the vectors of ``pairs``; see the function `find`."""
         plan = _Plan(pairs, self.kind.pairs, self._half)
         tables = [
             np.column_stack((plan.sources, self._pictures.addresses[plan.surfaces])),
@@ -361,7 +366,7 @@ class Session:
                 self._works[1].submit()
                 self._free[self._half] = after.record()
                 self._half = 1 - self._half
-        finally:  # memory that they use is the lane's
+        finally:  # the kernels use memory of the lane
             lane.after(before.record())
             lane.after(after.record())
 
@@ -369,15 +374,16 @@ class Session:
         self, lane: Lane, which: int, kernel: str, table: int, low: int, high: int, surfaces: _Surfaces, side: int,
         *more: int,
     ) -> None:  # fmt: skip
-        """Run a kernel of flow.cu on one of the streams, for some rows of a table on the device."""
+        """Launch a kernel of flow.cu on one of the two streams, for rows ``low`` to ``high`` of a table on the
+        device."""
         height, width = self.kind.cells(side)
         blocks = (high - low) * -(-height * width // _BLOCK)
         handle = lane.handle("flow.cu", kernel)
         self._works[which].launch(handle, blocks, _BLOCK, table + 16 * low, height, width, surfaces.pitch, *more)
 
     def _execute(self, inputs: npt.NDArray[Any], outputs: npt.NDArray[Any]) -> None:
-        """Have the engine find the vectors of pairs, all begun in one call without the GIL: the driver lets go once
-        there is room in the engine's queue."""
+        """Enqueue the search for the vectors of pairs, in one call without the GIL: the driver returns once the
+        engine's queue has space."""
         rows = np.empty((len(inputs), 3), np.int64)
         rows[:, 0] = self._handle.value or 0
         rows[:, 1] = inputs.ctypes.data + np.arange(len(inputs)) * INPUT.itemsize
@@ -385,7 +391,7 @@ class Session:
         self._check(self._works[0].calls(self._library.execute, rows), "nvOFExecute")
 
     def close(self) -> None:
-        """Once its work is done, give back what it holds."""
+        """Wait for the session's work, and free its surfaces."""
         for stream in self._streams:
             stream.synchronize()
         for buffer in self._buffers:
@@ -396,8 +402,8 @@ class Session:
 
 
 class _Plan:
-    """Pairs in turns of up to ``room``, which take the halves of the surfaces in turns, beginning with ``half``. Within
-    a turn a picture is copied once, where it is in two pairs, one after the other."""
+    """Order of pairs: turns of up to ``room`` pairs, which alternate between the halves of the surfaces, beginning with
+    ``half``. Within a turn, an image that belongs to two consecutive pairs is copied once."""
 
     def __init__(self, pairs: Pairs, room: int, half: int) -> None:
         n = len(pairs)
@@ -423,14 +429,15 @@ class _Plan:
         lows = np.arange(0, n, room)
         highs = np.minimum(lows + room, n)
         self.turns = np.column_stack((begin[lows], ends[highs - 1], lows, highs)).tolist()
-        """Of each: copies from, to, pairs from, to."""
+        """Per turn: range of copies, range of pairs."""
 
 
-# -- sessions that are kept -------------------------------------------------------------------------------------------
+# -- cached sessions -------------------------------------------------------------------------------------------------
 
 
 class _Kept:
-    """The sessions of one GPU, for all threads of the process: there is one engine, and its queue is in the driver."""
+    """Cached sessions of one GPU, for all threads of the process: there is one engine, and its queue is in the
+    driver."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -439,7 +446,7 @@ class _Kept:
 
     @contextmanager
     def borrowed(self, context: int, kind: Kind) -> Iterator[Session]:
-        """The session of ``kind``, for this thread alone. Raises NoEngineError."""
+        """Provide the session of ``kind`` for exclusive use by the calling thread. Raises NoEngineError."""
         with self._lock:
             session = self._sessions.pop(kind, None)
             if session is None:
@@ -448,14 +455,14 @@ class _Kept:
                 session = Session(library(), self._index, context, kind)
             try:
                 yield session
-            except BaseException:  # what is in its queue is unknown
-                with suppress(Exception):  # the first error counts
+            except BaseException:  # the state of the session's queue is unknown
+                with suppress(Exception):  # the first error is the one to raise
                     session.close()
                 raise
             self._sessions[kind] = session
 
     def release(self) -> None:
-        """Give their memory back; whoever works with some is waited for."""
+        """Destroy all cached sessions, to free their memory; wait for the threads that use them."""
         with self._lock, OnGpu(self._index):
             while self._sessions:
                 self._sessions.popitem()[1].close()
@@ -465,41 +472,42 @@ _kept: dict[int, _Kept] = {}
 
 
 def forget() -> None:
-    """Let go of all sessions, and of what is known of libraries and engines."""
+    """Destroy all sessions, and forget the facts about libraries and engines."""
     for index in list(_kept):
         _kept.pop(index).release()
     _engines.clear()
     _loaded.cache_clear()
 
 
-# -- a batch ----------------------------------------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of pictures, by their addresses on the device, in the order of their sequences."""
+    """Pairs of images, by their addresses on the device, in the order of their sequences."""
 
     pictures: I64
-    """Where each cell of this one was"""
+    """Addresses of the images for whose cells vectors are computed."""
     references: I64
-    """in this one."""
+    """Addresses of the images in which the cells' earlier positions are searched."""
     begins: npt.NDArray[np.bool_]
-    """The first pair of a sequence."""
+    """Whether a pair is the first of its sequence."""
     vectors: I64
-    """Where float32 [down, across, 2] go, in pixels."""
+    """Addresses for the results: float32 [rows, columns, 2], in pixels."""
     hints: I64 | None = None
-    """Such vectors, where the search begins."""
+    """Addresses of such vectors with which the search begins; None without hints."""
 
     def __len__(self) -> int:
         return len(self.pictures)
 
 
 def find(lane: Lane, kind: Kind, pairs: Pairs, *, temporal: bool, red: int = 0) -> None:
-    """Begin to find the vectors of ``pairs``; what follows on ``lane`` comes after. ``temporal``: from that of the pair
-    before, within a sequence; ``red`` is the channel that is red, 0 or 2. Raises NoEngineError."""
+    """Enqueue the computation of the vectors of ``pairs``; later work of ``lane`` waits for it. ``temporal``: start
+    from the vectors of the previous pair, within a sequence; ``red``: index of the red channel, 0 or 2. Raises
+    NoEngineError."""
     context = lane.context
     engine(lane.index, context).check(kind)
     kept = _kept.setdefault(lane.index, _Kept(lane.index))
-    lane.cache["optical flow engine"] = kept  # whose `release` is called where memory is short
+    lane.cache["optical flow engine"] = kept  # `release` is called if memory is short
     with kept.borrowed(context, kind) as session:
         session.find(lane, pairs, temporal=temporal, red=red)

@@ -1,4 +1,4 @@
-"""optical_flow: where the pixels of each frame were in the frame before."""
+"""Operator optical_flow: find where the pixels of each frame were in the previous frame."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ from . import nvofa
 
 F32 = npt.NDArray[np.float32]
 _LEAST = 12
-"""Pixels of a side that OpenCV takes."""
+"""Minimum side of images in pixels for OpenCV."""
 
 
 class OpticalFlow(Operator, name="optical_flow"):
-    """Motion between frames: (x, y) in pixels of the input, from each cell of ``output_grid`` pixels to where it was in
-    the frame before, for every frame but the first. A picture that moves by (3, -2) gives (-3, 2).
+    """Compute the motion between frames: for every frame but the first, the vector (x, y) in pixels of the input, from
+    each cell of ``output_grid`` pixels to its position in the previous frame. An image that moves by (3, -2) yields
+    (-3, 2).
 
-    On a GPU its own flow engine is asked (NVOFA, of Turing and later), as DALI does. Sizes and grids that it does not
-    take, and batches on the CPU, are computed on the host by OpenCV's dense inverse search (Kroeger et al., "Fast
-    Optical Flow using Dense Inverse Search", 2016; the extra ``flow`` installs it), of which a cell's vector is the
-    mean: those vectors differ, and the report says for how many samples of a GPU, and why. A second input
-    (``enable_external_hints``) is where the search begins: float32 flow fields of ``hint_grid`` cells, one for each
-    frame but the first.
+    On a GPU its optical flow engine is used (NVOFA, from Turing on), as in DALI. Sizes and grids that the engine does
+    not support, and batches on the CPU, are computed on the host by OpenCV's dense inverse search (Kroeger et al.,
+    "Fast Optical Flow using Dense Inverse Search", 2016; the extra ``flow`` installs it); a cell's vector is the mean
+    of its pixels' vectors. These vectors differ from the engine's; the report lists for how many samples on a GPU they
+    were used, and why. With ``enable_external_hints``, a second input defines where the search begins: float32 flow
+    fields of ``hint_grid`` cells, one per frame but the first.
     """
 
     layouts = ("FHWC",)
     inputs = (1, 2)
-    bound = "the GPU's flow engine finds other vectors than the host"
+    bound = "results of the GPU's flow engine differ from the host's"
     example = "{op: optical_flow, in: video, output_grid: 4, out: flow}"
 
-    preset: Annotated[float, Arg("0: the best, 0.5: faster, 1: the fastest", ge=0, le=1)] = 0.0
-    output_grid: Annotated[Literal[1, 2, 4], Arg("pixels of a cell's side")] = 4
-    output_format: Annotated[int | None, Arg("the same", deprecated="output_grid")] = None
-    hint_grid: Annotated[Literal[1, 2, 4, 8], Arg("pixels of a hint's side")] = 4
-    enable_external_hints: Annotated[bool, Arg("the second input is where the search begins")] = False
-    enable_temporal_hints: Annotated[bool, Arg("begin with the flow of the frame before")] = False
-    image_type: Annotated[DALIImageType, Arg("RGB, BGR or GRAY")] = DALIImageType.RGB
+    preset: Annotated[float, Arg("quality: 0 is the best, 0.5 faster, 1 the fastest", ge=0, le=1)] = 0.0
+    output_grid: Annotated[Literal[1, 2, 4], Arg("side of a cell of the output in pixels")] = 4
+    output_format: Annotated[int | None, Arg("side of a cell of the output in pixels", deprecated="output_grid")] = None
+    hint_grid: Annotated[Literal[1, 2, 4, 8], Arg("side of a cell of the hints in pixels")] = 4
+    enable_external_hints: Annotated[bool, Arg("use the second input as the start of the search")] = False
+    enable_temporal_hints: Annotated[bool, Arg("start the search with the flow of the previous frame")] = False
+    image_type: Annotated[DALIImageType, Arg("colour space of the input: RGB, BGR or GRAY")] = DALIImageType.RGB
 
     @property
     def waits(self) -> bool:
-        """The engine's queue may be full; what the host computes is fetched from the device."""
+        """Whether the kernel may wait: for space in the engine's queue, or for the download of images that the host
+        computes."""
         return True
 
     def check(self) -> None:
@@ -103,7 +105,8 @@ class OpticalFlow(Operator, name="optical_flow"):
         return out
 
     def _room(self, ctx: Context, video: Batch, hints: Sequence[Batch]) -> tuple[Batch, I64]:
-        """Room for the output, and the samples that can be computed; the others are rejected."""
+        """Allocate the output, and return it with the indices of the samples that can be computed; other samples are
+        rejected."""
         shapes = video.shapes.astype(np.int64)
         frames, size, channels = shapes[:, 0], shapes[:, 1:3], shapes[:, 3]
         wrong = (channels != self._channels) | (frames < 2) | (size < _LEAST).any(axis=1)
@@ -124,12 +127,13 @@ class OpticalFlow(Operator, name="optical_flow"):
         out = Batch.allocate(ctx.empty, after, np.float32, "FHWC", video.samples)
         return out, np.flatnonzero(~wrong)
 
-    # -- by the GPU's engine ------------------------------------------------------------------------------------------
+    # -- the GPU's engine
+    # ------------------------------------------------------------------------------------------------
 
     def _by_engine(
         self, ctx: Context, out: Batch, height: int, width: int, which: I64, video: Batch, hints: Sequence[Batch]
     ) -> None:
-        """Samples of one size. Raises NoEngineError."""
+        """Compute samples of one size with the GPU's engine. Raises NoEngineError."""
         if hints and hints[0].dtype != np.float32:
             raise nvofa.NoEngineError(f"it takes hints of float32, not {hints[0].dtype}")
         level = {0.0: nvofa.BEST, 0.5: nvofa.MEDIUM, 1.0: nvofa.FAST}[self.preset]
@@ -139,7 +143,7 @@ class OpticalFlow(Operator, name="optical_flow"):
         lane = cast("Lane", ctx.device)
 
         def places(batch: Batch) -> I64:
-            """Where the field, or the frame, of each pair begins."""
+            """Return the address of each pair's field, or frame."""
             first = lane.address(batch.data) + batch.offsets[which] * batch.dtype.itemsize
             size = batch.shapes[which[0], 1:].astype(np.int64).prod() * batch.dtype.itemsize
             found: I64 = np.repeat(first, counts) + number * size
@@ -151,12 +155,13 @@ class OpticalFlow(Operator, name="optical_flow"):
         red = 2 if self.image_type is DALIImageType.BGR else 0
         nvofa.find(lane, kind, pairs, temporal=self.enable_temporal_hints, red=red)
 
-    # -- by the host --------------------------------------------------------------------------------------------------
+    # -- the host
+    # --------------------------------------------------------------------------------------------------------
 
     def _by_host(
         self, ctx: Context, out: Batch, left: list[tuple[I64, str]], video: Batch, hints: Sequence[Batch]
     ) -> None:
-        """Samples that the engine does not take, and why."""
+        """Compute the samples that the engine does not support on the host; ``left`` lists them with the reasons."""
         search = _search(self.preset, f"the GPU's flow engine ({left[0][1]}) or ")
         # Waits for the copies.
         here, *starts = (b if b.on_host else b.replace(data=b.data.get()) for b in (video, *hints))
@@ -170,7 +175,7 @@ class OpticalFlow(Operator, name="optical_flow"):
                 ctx.device.copy(place, ctx.device.address(there), flow.nbytes)
 
     def _flow(self, search: Any, frames: npt.NDArray[Any], hints: list[Any]) -> F32:
-        """[F - 1, cells down, cells across, 2] of one sequence."""
+        """Compute the flow of one sequence: [F - 1, rows of cells, columns of cells, 2]."""
         gray = [self._gray(f) for f in frames]
         height, width = gray[0].shape
         before: F32 | None = None
@@ -194,7 +199,7 @@ class OpticalFlow(Operator, name="optical_flow"):
 
 
 def _cells(flow: F32, side: int) -> F32:
-    """The mean of ``flow`` [H, W, 2] in cells of ``side`` pixels; those at the end may hold fewer."""
+    """Return the mean of ``flow`` [H, W, 2] in cells of ``side`` pixels; cells at the borders may be smaller."""
     down, across = np.arange(0, flow.shape[0], side), np.arange(0, flow.shape[1], side)
     total = np.add.reduceat(np.add.reduceat(flow, down, axis=0), across, axis=1)
     count = np.diff(np.append(down, flow.shape[0]))[:, None] * np.diff(np.append(across, flow.shape[1]))[None]

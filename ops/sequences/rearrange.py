@@ -1,4 +1,5 @@
-"""sequence_rearrange, element_extract, per_frame: frames in another order, apart, and marked as such."""
+"""Operators sequence_rearrange, element_extract and per_frame: reorder frames, extract frames, mark tensors as
+sequences."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from .unfold import frame_layout, of_frame, of_sequence
 
 
 def _checked(spec: Spec) -> None:
-    """Raises SpecError for what is no sequence."""
+    """Check that the input is a sequence. Raises SpecError."""
     if spec.layout and spec.layout[0] != "F":
         raise SpecError(f"takes sequences (a layout that begins with F), got {spec}; per_frame marks them as such")
     if spec.shape is not None and len(spec.shape) < 2:
@@ -24,12 +25,16 @@ def _checked(spec: Spec) -> None:
 
 
 class SequenceRearrange(Operator, name="sequence_rearrange"):
-    """Frame i of the output is frame new_order[i] of the input; frames may come several times, or not at all."""
+    """Reorder frames: frame i of the output is frame new_order[i] of the input; a frame may occur several times, or not
+    at all."""
 
     replayable = True
     example = "{op: sequence_rearrange, in: video, new_order: [0, 2, 4], out: video}"
 
-    new_order: Annotated[tuple[int, ...], Arg("numbers of frames", ge=0, per_sample=True, required=True)] = ()
+    new_order: Annotated[
+        tuple[int, ...],
+        Arg("indices of input frames, in the order of the output", ge=0, per_sample=True, required=True),
+    ] = ()
 
     def check(self) -> None:
         if not self.is_set("new_order"):
@@ -59,7 +64,7 @@ class SequenceRearrange(Operator, name="sequence_rearrange"):
         kept = order[used & np.logical_not(wrong)[:, None]]
         out = Batch.allocate(ctx.empty, np.column_stack([counts, data.shapes[:, 1:]]).astype(np.int32), data.dtype,
                              data.layout, data.samples)  # fmt: skip
-        # Every frame is a row of one plan.
+        # Every frame is one row of the copy plan.
         owner = np.repeat(np.arange(len(data)), counts)
         size = elements(data.shapes[:, 1:])[owner]
         number = np.arange(len(owner)) - np.repeat(counts.cumsum() - counts, counts)
@@ -74,13 +79,13 @@ class SequenceRearrange(Operator, name="sequence_rearrange"):
 
 
 class ElementExtract(Operator, name="element_extract"):
-    """Frames of sequences as outputs of their own, one for each number in ``element_map``. Nothing is copied."""
+    """Extract single frames of sequences as separate outputs, one per index in ``element_map``. Nothing is copied."""
 
     metadata_only = replayable = True
 
     example = "{op: element_extract, in: video, element_map: [0, 4], out: [first, last]}"
 
-    element_map: Annotated[tuple[int, ...], Arg("numbers of frames", ge=0)]
+    element_map: Annotated[tuple[int, ...], Arg("indices of the frames to extract, one per output", ge=0)]
 
     @property
     def num_outputs(self) -> int:
@@ -113,13 +118,14 @@ class ElementExtract(Operator, name="element_extract"):
 
 
 class PerFrame(Operator, name="per_frame"):
-    """Mark tensors as sequences: their layout begins with F. As an argument, a sequence gives each frame its value."""
+    """Mark tensors as sequences: their layout begins with F. If such a sequence is used as an argument, each frame gets
+    its own value."""
 
     metadata_only = replayable = True
 
     example = "{op: per_frame, in: angles, out: angles}"
 
-    replace: Annotated[bool, Arg("replace another first letter by F, instead of refusing it")] = False
+    replace: Annotated[bool, Arg("replace another first letter of the layout by F, instead of rejecting it")] = False
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
@@ -130,7 +136,7 @@ class PerFrame(Operator, name="per_frame"):
 
     def _layout(self, layout: str, ndim: int) -> str:
         if ndim == 0:
-            raise SpecError("a number is no sequence; it needs one dimension at least, that of frames")
+            raise SpecError("a number is not a sequence; at least one dimension is needed, that of frames")
         if not layout:
             return "F" + "*" * (ndim - 1)
         if layout[0] != "F" and not self.replace:

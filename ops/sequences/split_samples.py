@@ -1,4 +1,4 @@
-"""split_samples: many samples of one, each with a key of its own."""
+"""Operator split_samples: turn one sample into several, each with a key of its own."""
 
 from __future__ import annotations
 
@@ -17,28 +17,35 @@ Partial = Literal["keep", "drop"]
 
 
 class SplitSamples(Operator, name="split_samples"):
-    """Every sample becomes several, in order: frames or clips of a video, windows of a recording, tiles of an image.
+    """Turn every sample into several, in order: frames or clips of a video, windows of a recording, tiles of an image.
 
-    The input is cut along its first axis. Without ``size`` each part is one item of it, without that axis: the frames
-    of FHWC are HWC. With ``size`` each part is a window of that many items, the next of which begins ``step`` later.
+    The input is cut along its first axis. Without ``size`` each new sample is one item of that axis, and the axis is
+    removed: the frames of FHWC are HWC. With ``size`` each new sample is a window of ``size`` items; the next window
+    begins ``step`` items later.
 
-    Parts are samples: all steps after this one work on them one by one, random ones draw for each, and each is written
-    or rejected by itself. Part 3 of ``class/a.mp4`` has the key ``class/a-000003.mp4``. What steps before this one made
-    is repeated for every part where it is used. Nothing is copied. A sample without parts is a reject. Several inputs
-    are cut together, each along its first axis: frames and their times, tiles and their places.
+    All later steps process the new samples one by one; random operators draw for each, and each is written or rejected
+    separately. Number 3 of ``class/a.mp4`` has the key ``class/a-000003.mp4``. Results of earlier steps are repeated
+    for every new sample that uses them. Nothing is copied. A sample that yields no new samples is rejected. Several
+    inputs are cut together, each along its first axis: frames and their times, tiles and their positions.
 
-    It works in jobs (specs with ``write:``), once, outside of conditionals; steps before it run on the CPU. Shards by
-    ``samples`` are cut by whole inputs: ``samples: 100`` are the parts of 100 inputs. ``rng: dali`` and ``on_error:
-    replace``, where a sample's result depends on its batch, are refused.
+    The operator works in jobs (specs with ``write:``), once, outside of conditionals; steps before it run on the CPU.
+    Shards by ``samples`` are cut by whole inputs: ``samples: 100`` are the new samples of 100 inputs. ``rng: dali`` and
+    ``on_error: replace``, with which a sample's result depends on its batch, are refused.
     """
 
     inputs = (1, 16)
     example = "{op: split_samples, in: video, size: 16, out: clips}"
 
-    size: Annotated[int | None, Arg("items of a part; by default one, and the first axis goes", ge=1)] = None
-    step: Annotated[int | None, Arg("items from one part to the next; by default size, or 1", ge=1)] = None
-    partial: Annotated[Partial, Arg("a last part of fewer items: drop it, or keep it")] = "drop"
-    numbered: Annotated[bool, Arg("one more output: the number of the part in its sample, from 0 (int32)")] = False
+    size: Annotated[int | None, Arg("number of items per new sample; by default one, without the first axis", ge=1)] = (
+        None
+    )
+    step: Annotated[int | None, Arg("number of items from one new sample to the next; by default size, or 1", ge=1)] = (
+        None
+    )
+    partial: Annotated[Partial, Arg("drop or keep a last window with fewer items")] = "drop"
+    numbered: Annotated[bool, Arg("add an output: the number of the new sample within its source, from 0 (int32)")] = (
+        False
+    )
 
     @property
     def num_outputs(self) -> int:
@@ -68,18 +75,19 @@ class SplitSamples(Operator, name="split_samples"):
         raise JobError("makes several samples of one, which only jobs take: run it from a spec with `write:`")
 
     def counts(self, data: Batch) -> I64:
-        """Parts of each sample, int64[N]."""
+        """Return the number of new samples per sample, int64[N]."""
         items, size = data.shapes[:, 0].astype(np.int64), self.size or 1
         step = self.step or size
         whole: I64 = np.where(items >= size, (items - size) // step + 1, 0)
         if self.partial == "drop":
             return whole
-        reaching = np.maximum(-(-(items - size) // step), 0) + 1  # the last one gets to the end
-        found: I64 = np.minimum(reaching, -(-items // step))  # and begins before it, where parts leave gaps
+        reaching = np.maximum(-(-(items - size) // step), 0) + 1  # the last window reaches the end
+        found: I64 = np.minimum(reaching, -(-items // step))  # if steps leave gaps, windows must begin before the end
         return found
 
     def parts(self, inputs: Sequence[Batch], owner: I64, part: I32, samples: Samples) -> tuple[Batch, ...]:
-        """Views of each input: number ``part`` of sample ``owner``, [M] each; ``samples`` are their identities."""
+        """Return views of each input: item ``part`` of sample ``owner``, [M] each; ``samples`` are the identities of
+        the new samples."""
         made = [self._views(data, owner, part, samples) for data in inputs]
         return (*made, Batch.from_dense(part.copy(), "", samples))[: len(inputs) + self.numbered]
 

@@ -1,4 +1,4 @@
-"""Sequences as their frames: operators of one image take sequences, and arguments that are given per frame."""
+"""Process sequences frame by frame: operators of one image accept sequences, and arguments that are given per frame."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ Kernel = Callable[..., Batch]
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """M frames of N sequences, each a sample of its own: views of the same data."""
+    """M frames of N sequences, each a sample of its own; the data is shared."""
 
     ctx: Context
     inputs: list[Batch]
     owner: I64
-    """[M] the sequence that each is of."""
+    """Index of each frame's sequence, [M]."""
     counts: I64
-    """[N] frames of each sequence."""
+    """Number of frames of each sequence, [N]."""
 
     def fold(self, ctx: Context, out: Batch) -> Batch:
-        """The output for frames as that for sequences. Rejects those whose frames have become of different sizes."""
+        """Combine the output for frames to one for sequences. Reject sequences whose frames now have different
+        sizes."""
         out = out.packed()
         first = np.minimum(self.counts.cumsum() - self.counts, max(len(out) - 1, 0))
         shapes = out.shapes[first]
@@ -42,31 +43,31 @@ class Frames:
 
 
 def sequence_layout(layout: str, ndim: int) -> str:
-    """The layout of sequences of frames of ``layout``."""
+    """Return the layout of sequences of frames of ``layout``."""
     return "F" + (layout or "*" * ndim)
 
 
 def frame_layout(layout: str) -> str:
-    """The layout of a frame of sequences of ``layout``."""
+    """Return the layout of a frame of sequences of ``layout``."""
     return "" if "*" in layout else layout[1:]
 
 
 def of_frame(spec: Spec) -> Spec:
-    """The known facts of a frame of the sequences ``spec``."""
+    """Return the known facts about a frame of the sequences ``spec``."""
     return Spec(None if spec.shape is None else spec.shape[1:], spec.dtype, frame_layout(spec.layout))
 
 
 def of_sequence(frame: Spec, frames: int | None) -> Spec:
-    """The known facts of sequences of ``frames`` of ``frame``."""
+    """Return the known facts about sequences of ``frames`` frames, given those about a ``frame``."""
     if frame.shape is None:
         return Spec(None, frame.dtype, "F" + frame.layout if frame.layout else "")
     return Spec((frames, *frame.shape), frame.dtype, sequence_layout(frame.layout, len(frame.shape)))
 
 
 def by_frame(always: bool = False) -> Callable[[Kernel], Kernel]:
-    """Decorate a kernel, so that it is called with frames where an argument, or an input after the first, is given for
-    each of them (its layout begins with F, see per_frame). With ``always``, also where the first input's layout begins
-    with F: for kernels that take no sequences themselves."""
+    """Decorate a kernel, so that it is called with frames if an argument, or an input after the first, has one value
+    per frame (its layout begins with F, see per_frame). With ``always``, also if the first input's layout begins with
+    F: for kernels that do not support sequences themselves."""
 
     def decorate(kernel: Kernel) -> Kernel:
         @functools.wraps(kernel)
@@ -84,8 +85,8 @@ def by_frame(always: bool = False) -> Callable[[Kernel], Kernel]:
 
 
 def unfolded(ctx: Context, inputs: Sequence[Batch], always: bool) -> Frames | None:
-    """The frames of the inputs and arguments whose layout begins with F, and the others repeated for each frame; None
-    where nothing is to be unfolded. Sequences without frames, or with another number of them, are rejected."""
+    """Return the frames of the inputs and arguments whose layout begins with F, with the other ones repeated per frame;
+    None if nothing has to be unfolded. Sequences without frames, or with different numbers of frames, are rejected."""
     framed_args = [b for b in ctx.args.values() if b.layout[:1] == "F"]
     framed = [b for b in inputs if b.layout[:1] == "F"]
     aside = any(b.layout[:1] == "F" for b in inputs[1:])
@@ -117,9 +118,9 @@ def unfolded(ctx: Context, inputs: Sequence[Batch], always: bool) -> Frames | No
 
 
 def largest(ctx: Context, sizes: I64) -> I64:
-    """``sizes`` [M, D] with the largest of its sequence for each frame; themselves where samples are no frames."""
+    """Replace ``sizes`` [M, D] of frames by the largest within each sequence; unchanged if samples are not frames."""
     slot = ctx.samples.slot
-    if (slot[1:] > slot[:-1]).all():  # as samples come, mostly
+    if (slot[1:] > slot[:-1]).all():  # the usual order of samples
         return sizes
     slots, owner = np.unique(slot, return_inverse=True)
     if len(slots) == len(sizes):
@@ -130,6 +131,6 @@ def largest(ctx: Context, sizes: I64) -> I64:
 
 
 def _nothing(ctx: Context) -> Batch:
-    """An output of which all samples are rejected."""
+    """Return an output all of whose samples are rejected."""
     n = len(ctx.samples)
     return Batch(ctx.empty(0, np.float32), np.zeros(n, np.int64), np.zeros((n, 1), np.int32), "", ctx.samples)

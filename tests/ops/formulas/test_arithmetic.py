@@ -112,7 +112,7 @@ def test_rules_of_our_own(text: str, dtype: Any, given: list[float], want: list[
         ("a @ a", "MatMult is not allowed"),
         ("a in a", "In is not allowed"),
         ("(a := 1)", "NamedExpr is not allowed"),
-        ("lambda: a", "cannot be made"),
+        ("lambda: a", "cannot be defined"),
         ("a + zzz", "'zzz' in the expression names no input"),
         ("a + 2147483648", "int64(...)"),
         ("(" * 300 + "a" + ")" * 300, "not an expression|nested|parsed"),

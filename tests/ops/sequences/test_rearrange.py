@@ -62,7 +62,7 @@ def test_refused_before_anything_runs() -> None:
         ("two dimensions", "element_extract", {"element_map": [0]}, Spec((4,), None, "F")),
         ("has 4", "element_extract", {"element_map": [0, 4]}, Spec((4, 4), None, "")),
         ("does not begin with F", "per_frame", {}, Spec((4, 4), None, "WH")),
-        ("no sequence", "per_frame", {}, Spec((), None, "")),
+        ("not a sequence", "per_frame", {}, Spec((), None, "")),
     ):
         with pytest.raises(SpecError, match=match):
             operator(name, **arguments).infer(spec)
