@@ -21,8 +21,7 @@ def taken(channel: Channel[InFlightBatch]) -> InFlightBatch:
             raise
         except BaseException as e:
             it.fail(e)
-        finally:  # also if the run ends: the latch keeps the exception, whose traceback refers to the batch
-            it.chunks = None
+        it.chunks = None
         channel.waited_empty += time.perf_counter() - began
     return it
 

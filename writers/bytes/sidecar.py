@@ -52,7 +52,7 @@ def read(path: Path, most: int = LARGEST) -> bytes:
         if size > most:
             raise JobError(f"{path} has {size:,} bytes; at most {most:,} are read")
         try:
-            return file.read(most)
+            return file.read(size)  # not of `most`: memory of that size would be allocated first
         except OSError as e:
             raise _unreadable(path, e) from None
 

@@ -6,6 +6,8 @@ import threading
 import time
 from typing import Generic, TypeVar
 
+from .channel import Closed
+
 T = TypeVar("T")
 
 
@@ -60,5 +62,7 @@ class Latch(Generic[T]):
     def wait(self) -> None:
         """Wait until all parts are joined. Raises the exception of the first part that failed."""
         self.wait_done()
+        if isinstance(self._error, Closed):
+            raise Closed  # a new one: that of the latch would keep the frames of the thread that ends, and the batch
         if self._error is not None:
             raise self._error
