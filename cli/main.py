@@ -22,6 +22,7 @@ from . import (
     bench,
     configs,
     convert,
+    dedupe,
     init,
     inspect,
     merge,
@@ -75,8 +76,8 @@ def options(
 
 
 COMMANDS = (
-    init, run, top, validate, plan, inspect, stats, verify, merge, retry_failed, convert, convert_pipeline, bench,
-    tune, ops, configs, schema, doctor, warm, sample_data, port, serve_model,
+    init, run, top, validate, plan, inspect, stats, dedupe, verify, merge, retry_failed, convert, convert_pipeline,
+    bench, tune, ops, configs, schema, doctor, warm, sample_data, port, serve_model,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from dali_run.cli import main as cli
@@ -24,6 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("json")
     make_sample_data(folder / "data", 8, 0)
     (folder / "data" / "train" / "shapes" / "bad.jpg").write_text("no picture")
+    np.save(folder / "hashes.npy", np.array([3, 1 << 40, 1], np.uint64))
     (folder / "spec.yaml").write_text(small_spec(folder / "data" / "train", folder / "out"))
     assert cli.main(["run", str(folder / "spec.yaml"), "--quiet"]) == 3
     (folder / "program.py").write_text("import nvidia.dali.fn as fn\nfn.nothing(1)\n")
@@ -81,6 +83,7 @@ CASES: list[tuple[str, list[str], int | None]] = [
     ("plan", ["plan", "{}/spec.yaml", "--measure", "--seconds", "0.02"], 0),
     ("stats", ["stats", "{}/data/train", "--limit", "4"], None),
     ("stats", ["stats", "{}/spec.yaml"], 3),
+    ("dedupe", ["dedupe", "{}/hashes.npy", "--out", "{}/keep.txt"], 0),
     ("configs", ["configs"], 0),
     ("doctor", ["doctor"], 0),
     ("port", ["port", "{}/program.py"], 1),

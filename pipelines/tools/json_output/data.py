@@ -128,3 +128,22 @@ class Sampled(TypedDict):
     sounds: int
     pictures: list[SamplePicture]
     already_there: NotRequired[bool]
+
+
+class Deduplicated(TypedDict):
+    """Numbers of rows that ``dedupe`` keeps and leaves out."""
+
+    out: str
+    """File of the keys to keep."""
+    rows: int
+    kept: int
+    exact: int
+    """Rows left out because of equal content hashes."""
+    near: int
+    """Other rows left out: near duplicates."""
+    clusters: int
+    """Clusters of more than one row."""
+    largest: int
+    """Rows of the largest cluster."""
+    distance: int | None
+    """Largest number of bits that near duplicates differ in; null if only content hashes were compared."""

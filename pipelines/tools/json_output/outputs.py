@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .data import InspectedData, Measured, Merged, Sampled, Verified
+from .data import Deduplicated, InspectedData, Measured, Merged, Sampled, Verified
 from .jobs import Finished, Live, Report
 from .machines import Benched, Diagnosis, Tuned, Warmed
 from .specs import Alike, Begun, Checked, Described, InspectedSpec, Planned, Ported, Served, Shipped, ShippedText
@@ -25,6 +25,7 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "stats": ("stats", Measured),
     "verify": ("verify", Verified),
     "merge": ("merge", Merged),
+    "dedupe": ("dedupe", Deduplicated),
     "ops": ("ops", list[Described]),
     "ops-name": ("ops NAME", Described),
     "ops-like": ("ops --like", list[Alike]),

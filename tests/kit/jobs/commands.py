@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 SPEC = """\
 version: 1
 name: small
@@ -21,6 +23,12 @@ write: {writer: tfrecord, path: "${out}", shard: {samples: 8}}
 
 Lines = Callable[[Path, Path], list[str]]
 """The arguments of a command, given a folder to work in and one of sample data."""
+
+
+def deduplicated(here: Path, _data: Path) -> list[str]:
+    """A file of hashes, of which two are near, and the list of its keys that are kept."""
+    np.save(here / "hashes.npy", np.array([3, 1 << 40, 1], np.uint64))
+    return ["dedupe", str(here / "hashes.npy"), "--out", str(here / "keep.txt"), "--html", str(here / "clusters.html")]
 
 
 COMMANDS: dict[str, Lines] = {
@@ -42,6 +50,7 @@ COMMANDS: dict[str, Lines] = {
                                 "-o", str(here / "tuned.yaml"), "--set", "pipeline.batch_size=1"],
     "ops": lambda here, data: ["ops", "resize"],
     "stats": lambda here, data: ["stats", str(data / "val")],
+    "dedupe": deduplicated,
     "configs": lambda here, data: ["configs"],
     "schema": lambda here, data: ["schema"],
     "doctor": lambda here, data: ["doctor"],

@@ -1,0 +1,162 @@
+"""Clusters of rows whose 64-bit hashes are equal, or differ in few bits: connected components, by rows' numbers.
+
+`dali-run dedupe` calls it. Pairs are found by multi-index hashing: the bits are dealt to ``distance + k`` blocks, so
+that two hashes that differ in at most ``distance`` bits agree in at least k blocks. For every choice of k blocks the
+hashes are sorted by these blocks' bits, and compared within runs of equal ones. With k = 1 this is the scheme of
+Norouzi, Punjani and Fleet, "Fast exact search in Hamming space with multi-index hashing" (2014), with exact matches of
+blocks; with k > 1 that of Manku, Jain and Das Sarma, "Detecting near-duplicates for web crawling" (2007). Every pair
+within the distance is found, so that the clusters do not depend on k, on the blocks, or on the order of rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..kernels import Kernels
+
+_loops: Any = Kernels(".clusters_cpu", __package__)
+
+I32 = npt.NDArray[np.int32]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+
+MAX_ROWS = (1 << 31) - 1
+"""Rows whose numbers int32 holds."""
+MAX_DISTANCE = 32
+"""Bits of 64 by which any two hashes differ on average: with more, nearly everything is one cluster."""
+_DIGIT = 11
+"""Bits of one pass of a sort: 2048 places to write to."""
+_SAMPLE = 1 << 18
+"""Hashes by which the number of comparisons is estimated."""
+_PASS_SECONDS, _PAIR_SECONDS = 6e-9, 0.6e-9
+"""Seconds a hash and pass of a sort, and a comparison, on one CPU thread: their ratio decides about k."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The blocks by which near hashes are searched."""
+
+    widths: tuple[int, ...]
+    """Bits of each block; the first one has the lowest bits."""
+    chosen: int
+    """Blocks that agree in a run, k; with 0 all pairs are compared."""
+    seconds: float
+    """Estimate for one CPU thread."""
+
+    @property
+    def tables(self) -> int:
+        """Number of choices of k blocks, each of which is a sort."""
+        return math.comb(len(self.widths), self.chosen)
+
+
+class Clusters:
+    """A union-find over ``n`` rows. Created by one caller and used by one thread.
+
+    It holds 4 bytes a row, and during `join` 24 more.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._parents: I32 = np.arange(n, dtype=np.int32)
+
+    def join(self, hashes: U64, distance: int = 0, progress: Callable[[str], None] | None = None) -> tuple[int, int]:
+        """Join rows whose hashes differ in at most ``distance`` bits. ``hashes`` uint64[n] is overwritten.
+
+        Return how many clusters fewer there are: by equal hashes, and by near ones. ``progress`` is called with a line
+        of text before each sort.
+        """
+        rows: U32 = np.arange(len(hashes), dtype=np.uint32)
+        halves = (hashes, rows), (np.empty_like(hashes), np.empty_like(rows))
+        for shift in range(0, 64, 8):  # eight passes: the result is in the first half again
+            given, sorted_ = halves if shift % 16 == 0 else halves[::-1]
+            _loops.sort_pass(*given, shift, 8, *sorted_)
+        different, equal = _loops.join_equal(hashes, rows, self._parents)
+        near = 0
+        if distance:
+            shorter = [(h[:different], r[:different]) for h, r in halves]
+            near = self._join_near(shorter, distance, progress)
+        return equal, near
+
+    def _join_near(self, halves: Any, distance: int, progress: Callable[[str], None] | None) -> int:
+        hashes = halves[0][0]
+        bits = by_evenness(hashes)
+        found = plan(hashes, distance, bits)
+        _loops.permute(hashes, table_of(dealt(bits, found.widths)))
+        joined = 0
+        for number, blocks in enumerate(itertools.combinations(range(len(found.widths)), found.chosen)):
+            if progress is not None:
+                progress(f"{len(hashes):,} different hashes: sort {number + 1} of {found.tables}")
+            mask = 0
+            for shift, width in _digits(found.widths, blocks):
+                _loops.sort_pass(*halves[0], shift, width, *halves[1])
+                halves = halves[::-1]
+                mask |= ((1 << width) - 1) << shift
+            joined += _loops.join_near(*halves[0], self._parents, np.uint64(mask), distance)
+        return joined
+
+    def roots(self) -> I32:
+        """int32[n]: the smallest row of each row's cluster. The object is of no use after that."""
+        _loops.roots(self._parents)
+        return self._parents
+
+
+def _digits(widths: tuple[int, ...], blocks: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """(shift, bits) of each pass of a sort by some blocks."""
+    starts = [0, *itertools.accumulate(widths)]
+    for block in blocks:
+        for first in range(0, widths[block], _DIGIT):
+            yield starts[block] + first, min(_DIGIT, widths[block] - first)
+
+
+def by_evenness(hashes: U64) -> list[int]:
+    """The 64 bits, first those that are 1 in half of the hashes: blocks of such bits tell most hashes apart."""
+    seen = hashes[:: max(1, len(hashes) // _SAMPLE)]
+    uneven = [abs(np.count_nonzero(seen >> np.uint64(b) & np.uint64(1)) * 2 - len(seen)) for b in range(64)]
+    return sorted(range(64), key=lambda b: (uneven[b], b))
+
+
+def dealt(bits: list[int], widths: tuple[int, ...]) -> list[int]:
+    """The new place of each bit when ``bits`` are dealt to blocks of ``widths`` in turns, as cards to players."""
+    starts = [0, *itertools.accumulate(widths)]
+    order = sorted((turn, block) for block, width in enumerate(widths) for turn in range(width))
+    places = [0] * 64
+    for bit, (turn, block) in zip(bits, order, strict=True):
+        places[bit] = starts[block] + turn
+    return places
+
+
+def table_of(places: list[int]) -> U64:
+    """uint64[8, 256]: the bits of each value of each byte, moved to ``places``."""
+    values, table = np.arange(256, dtype=np.uint64), np.zeros((8, 256), np.uint64)
+    for bit, place in enumerate(places):
+        table[bit // 8] |= (values >> np.uint64(bit % 8) & np.uint64(1)) << np.uint64(place)
+    return table
+
+
+def plan(hashes: U64, distance: int, bits: list[int]) -> Plan:
+    """The number of blocks that is estimated to take the least time. The comparisons that each would make are counted
+    on a sample of the hashes, whose bits are neither even nor independent."""
+    n = len(hashes)
+    pairs = n * (n - 1) / 2
+    best = Plan((64,), 0, pairs * _PAIR_SECONDS)
+    seen = hashes[:: max(1, n // _SAMPLE)].copy()
+    for chosen in range(1, min(6, 64 - distance) + 1):
+        count = distance + chosen
+        widths = tuple(64 // count + (k < 64 % count) for k in range(count))
+        tables = math.comb(count, chosen)
+        sorts = tables * n * chosen * -(-widths[0] // _DIGIT) * _PASS_SECONDS
+        if sorts >= best.seconds:
+            continue
+        mask = np.uint64(sum(1 << b for b, place in enumerate(dealt(bits, widths)) if place < sum(widths[:chosen])))
+        runs = np.unique(seen & mask, return_counts=True)[1].astype(np.float64)
+        share = float((runs * (runs - 1)).sum()) / max(1, len(seen) * (len(seen) - 1))
+        seconds = sorts + tables * pairs * max(share, 2.0 ** -sum(widths[:chosen])) * _PAIR_SECONDS
+        if seconds < best.seconds:
+            best = Plan(widths, chosen, seconds)
+    return best

@@ -1,0 +1,281 @@
+"""Choose the rows of score files to keep: one of each cluster of duplicates. `dali-run dedupe` calls it.
+
+The hashes of a column are held at a time (8 bytes a row, 20 more while they are compared), never all keys: these are
+read once to find keys that are not unique, once to choose the row of each cluster, and once to write the list.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....ops.errors import JobError, SpecError
+from ....ops.kernels import Kernels
+from ....ops.scores.clusters import MAX_DISTANCE, MAX_ROWS, Clusters
+from .score_files import Block, Kind, ScoreFile, score_files
+
+_loops: Any = Kernels("....ops.scores.encoded_cpu", __package__)
+
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+EXACT, NEAR = "content_hash", "phash"
+"""Columns that are used if none is named."""
+_PENDING = 1 << 22
+"""Rows of clusters that are held before all but the best of each are let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class DedupeOptions:
+    """Columns, and the bound of what is a duplicate."""
+
+    exact: str | None = None
+    """Column of content hashes: rows with equal ones are duplicates."""
+    near: str | None = None
+    """Column of perceptual hashes: rows that differ in at most ``distance`` bits are duplicates."""
+    distance: int = 4
+    key: str = "key"
+    """Column of keys."""
+    best: str | None = None
+    """Column of numbers: the row with the largest one is kept; None: the row whose key sorts first."""
+    keys: str | None = None
+    """Text file of the keys of a .npy file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """The clusters of all rows, and the rows to keep."""
+
+    files: list[ScoreFile]
+    options: DedupeOptions
+    """With the columns that are used."""
+    roots: I32
+    """int32[n]: number of each row's cluster, its smallest row."""
+    sizes: I64
+    """int64[n]: rows of the cluster of each number; 0 for numbers that are not a cluster's."""
+    keep: npt.NDArray[np.bool_]
+    """bool[n]."""
+    best: Any
+    """Arrow table of the kept row of each cluster of several rows: ``cluster``, ``key``, ``row``."""
+    exact: int
+    """Rows left out because of equal content hashes."""
+    near: int
+    """Other rows left out."""
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers that the command prints."""
+        return {
+            "rows": len(self.roots), "kept": int(np.count_nonzero(self.keep)), "exact": self.exact, "near": self.near,
+            "clusters": len(self.best), "largest": int(self.sizes.max(initial=0)),
+            "distance": self.options.distance if self.options.near else None,
+        }  # fmt: skip
+
+    def rows(self, wanted: dict[str, Kind]) -> Iterator[tuple[int, Block]]:
+        """The blocks of all files, each with the number of its first row."""
+        return _numbered(self.files, wanted)
+
+
+def deduplicate(
+    paths: list[str], options: DedupeOptions, progress: Callable[[str], None] | None = None
+) -> Duplicates:  # fmt: skip
+    """Find the duplicates among the rows of the score files at ``paths``. ``progress`` is called with lines of text.
+
+    Raises SpecError for missing columns, JobError for files that cannot be read and for keys that are not unique.
+    """
+    if not 0 <= options.distance <= MAX_DISTANCE:
+        raise SpecError(f"--distance must be 0 to {MAX_DISTANCE} bits, got {options.distance}")
+    files = score_files(paths, options.keys)
+    options = _with_columns(files[0], options)
+    wanted: dict[str, Kind] = {options.key: "key"}
+    wanted |= {name: "hash" for name in (options.exact, options.near) if name}
+    wanted |= {options.best: "number"} if options.best else {}
+    for file in files:
+        file.check(wanted)
+    say = progress or (lambda _: None)
+    say("reading keys")
+    n = _check_keys(files, options.key)
+    clusters, exact, near = Clusters(n), 0, 0
+    if options.exact:
+        say(f"comparing {n:,} content hashes ({options.exact})")
+        exact = clusters.join(_hashes(files, options.exact, n))[0]
+    if options.near:
+        say(f"comparing {n:,} perceptual hashes ({options.near})")
+        near = sum(clusters.join(_hashes(files, options.near, n), options.distance, progress))
+    roots = clusters.roots()
+    sizes = np.bincount(roots, minlength=n)
+    say("choosing rows")
+    best = _best_rows(files, options, roots, sizes)
+    keep = sizes[roots] == 1
+    keep[best.column("row").to_numpy()] = True
+    return Duplicates(files, options, roots, sizes, keep, best, exact, near)
+
+
+def _with_columns(file: ScoreFile, options: DedupeOptions) -> DedupeOptions:
+    """The options with the columns that are used if none is named."""
+    from dataclasses import replace
+
+    if options.exact or options.near:
+        return options
+    if not file.columns:
+        return replace(options, near=NEAR)
+    exact, near = (name if name in file.columns else None for name in (EXACT, NEAR))
+    if not exact and not near:
+        raise SpecError(f"{file.path} has no column {EXACT!r} or {NEAR!r}; name one by --exact or --near. "
+                        f"Columns: {', '.join(file.columns)}")  # fmt: skip
+    return replace(options, exact=exact, near=near)
+
+
+def _numbered(files: list[ScoreFile], wanted: dict[str, Kind]) -> Iterator[tuple[int, Block]]:
+    first = 0
+    for file in files:
+        for block in file.blocks(wanted):
+            yield first, block
+            first += len(block.table)
+
+
+def _hashes(files: list[ScoreFile], name: str, n: int) -> U64:
+    """A column of hashes of all rows."""
+    out, end = np.empty(n, np.uint64), 0
+    for first, block in _numbered(files, {name: "hash"}):
+        end = first + len(block.table)
+        if end <= n:
+            out[first:end] = block.table.column(0).to_numpy()
+    if end != n:
+        raise JobError(f"the files had {n:,} rows, then {end:,}: they change while they are read")
+    return out
+
+
+def _key_hashes(column: Any) -> U64:
+    """XXH64 of each text of an Arrow column of large_string."""
+    parts = []
+    for chunk in column.chunks:
+        _, offsets, data = chunk.buffers()
+        ends = np.frombuffer(offsets, np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+        content = np.array(np.frombuffer(data, np.uint8)) if data is not None else np.empty(0, np.uint8)
+        out = np.empty(len(chunk), np.uint64)
+        _loops.content_hash(content, ends[:-1].copy(), np.diff(ends), out)  # loops take writable arrays
+        parts.append(out)
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _check_keys(files: list[ScoreFile], name: str) -> int:
+    """The number of rows. Raises JobError if a key is not unique."""
+    hashes = np.concatenate([_key_hashes(b.table.column(0)) for _, b in _numbered(files, {name: "key"})] or
+                            [np.empty(0, np.uint64)])  # fmt: skip
+    if len(hashes) > MAX_ROWS:
+        raise JobError(f"{len(hashes):,} rows are more than {MAX_ROWS:,}; split them by their first hash bits")
+    hashes.sort()
+    twice = hashes[1:][hashes[1:] == hashes[:-1]]
+    n = len(hashes)
+    del hashes
+    if len(twice):
+        _find_twice(files, name, twice)
+    return n
+
+
+def _find_twice(files: list[ScoreFile], name: str, hashes: U64) -> None:
+    """Raises JobError if two rows with one of these hashes have the same key."""
+    seen: dict[str, str] = {}
+    for _, block in _numbered(files, {name: "key"}):
+        column = block.table.column(0)
+        for i in np.flatnonzero(np.isin(_key_hashes(column), hashes)).tolist():
+            key, place = column[i].as_py(), block.name(i)
+            if key in seen:
+                raise JobError(f"{place}: the key {key!r} is that of {seen[key]}, too; keys must be unique (name "
+                               "another column by --key, or give each file of scores once)")  # fmt: skip
+            seen[key] = place
+
+
+def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes: I64) -> Any:
+    """Table of the best row of each cluster of several rows."""
+    import pyarrow as pa
+
+    wanted: dict[str, Kind] = {options.key: "key"}
+    wanted |= {options.best: "number"} if options.best else {}
+    kinds = {"cluster": pa.int32(), "value": pa.float64(), "key": pa.large_string(), "row": pa.int64()}
+    found, waiting = pa.schema(kinds).empty_table(), []
+    for first, block in _numbered(files, wanted):
+        own = roots[first : first + len(block.table)]
+        rows = np.flatnonzero(sizes[own] > 1)
+        if not len(rows):
+            continue
+        table = block.table.take(pa.array(rows))
+        values = table.column(options.best).to_numpy() if options.best else np.zeros(len(rows))
+        values = np.where(np.isnan(values), -np.inf, values)
+        columns = own[rows], values, table.column(options.key), rows + first
+        waiting.append(pa.table(dict(zip(kinds, columns, strict=True))))
+        if sum(map(len, waiting)) > _PENDING + len(found):
+            found, waiting = _first_of_each(pa.concat_tables([found, *waiting])), []
+    return _first_of_each(pa.concat_tables([found, *waiting]))
+
+
+def _first_of_each(table: Any) -> Any:
+    """The row of each cluster with the largest value and, of those, the smallest key."""
+    table = table.sort_by([("cluster", "ascending"), ("value", "descending"), ("key", "ascending")])
+    clusters = table.column("cluster").to_numpy()
+    return table.take(np.flatnonzero(np.diff(clusters, prepend=-1))).combine_chunks()
+
+
+def write_keys(found: Duplicates, out: Path) -> None:
+    """Write the keys to keep, in the order of rows: a key a line, or a Parquet file with the column ``key``.
+
+    Raises JobError for a key that does not fit into a line.
+    """
+    with _replaced(out) as temporary:
+        write = _write_parquet if out.suffix == ".parquet" else _write_lines
+        write(temporary, _kept_keys(found))
+
+
+def _kept_keys(found: Duplicates) -> Iterator[Any]:
+    """The keys to keep, as Arrow arrays."""
+    import pyarrow as pa
+
+    for first, block in found.rows({found.options.key: "key"}):
+        column = block.table.column(0)
+        yield column.filter(pa.array(found.keep[first : first + len(column)])).combine_chunks()
+
+
+def _write_parquet(path: Path, keys: Iterator[Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(path, pa.schema({"key": pa.string()}), compression="zstd") as writer:
+        for column in keys:
+            writer.write_table(pa.table({"key": column.cast(pa.string())}))
+
+
+def _write_lines(path: Path, keys: Iterator[Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    with open(path, "wb") as file:
+        for column in keys:
+            broken = pc.match_substring_regex(column, r"[\r\n]").to_numpy(zero_copy_only=False)
+            if broken.any():
+                key = column[int(np.flatnonzero(broken)[0])].as_py()
+                raise JobError(f"the key {key!r} has more than one line; write .parquet instead of .txt")
+            lines = pc.binary_join_element_wise(column, *(pa.scalar(t, column.type) for t in ("", "\n")))
+            if len(lines):
+                _, offsets, data = lines.buffers()
+                ends = np.frombuffer(offsets, np.int64)[lines.offset : lines.offset + len(lines) + 1]
+                file.write(memoryview(data)[int(ends[0]) : int(ends[-1])])
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    """A temporary file that replaces ``path`` if all goes well, and is removed if not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as e:
+        raise JobError(f"{path} cannot be written: {e.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

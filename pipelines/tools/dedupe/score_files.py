@@ -1,0 +1,324 @@
+"""Rows of score files, a block at a time: Parquet, JSON Lines, or .npy with hashes alone. `deduplicate` calls it.
+
+Blocks are Arrow tables; no Python object is made of a row.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ....ops.base import nearest
+from ....ops.errors import JobError, SpecError
+from ....readers.fetch.extents import expand
+from ....readers.fetch.remote import local_copy
+from ....readers.parquet.blocks import errors, said, wrong_sizes
+from ..datasets import written_files
+
+Kind = Literal["hash", "key", "number"]
+"""Type that a column must have: integers of 64 bits, texts, or any numbers."""
+_WORDS = {"hash": "integers of 64 bits (uint64 or int64)", "key": "texts", "number": "numbers"}
+_SUFFIXES = {".parquet": "Parquet", ".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".npy": ".npy"}
+_BLOCK_ROWS = 1 << 17
+"""Rows of a block; row groups are read together until there are as many."""
+_BLOCK_BYTES = 8 << 20
+_SIGNED = 1000
+"""Lines of JSON that decide whether hashes are signed: half of all signed hashes are negative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of one file."""
+
+    place: str
+    """The file, and what names the block in it."""
+    line: str
+    """Noun of a row (``row``, ``line``)."""
+    start: int
+    """Number of the first row in its file, from 1 on."""
+    table: Any
+    """Arrow table of the columns that were asked for: hashes uint64, keys large_string, numbers float64."""
+
+    def name(self, i: int) -> str:
+        """Text that says where row ``i`` of the block is."""
+        return f"{self.place}: {self.line} {self.start + i}"
+
+
+class ScoreFile(ABC):
+    """One file of scores."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """Names of its columns."""
+
+    @abstractmethod
+    def blocks(self, wanted: dict[str, Kind]) -> Iterator[Block]:
+        """Its rows in their order, with the columns ``wanted``. Raises JobError with the place."""
+
+    def check(self, wanted: dict[str, Kind]) -> None:
+        """Raises SpecError if a column is missing."""
+        for name in wanted:
+            if name not in self.columns:
+                known = self.columns
+                raise SpecError(f"{self.path}: there is no column {name!r}{nearest(name, known)}; "
+                                f"columns: {', '.join(known) or 'none'}")  # fmt: skip
+
+
+def score_files(paths: Sequence[str], keys: str | None) -> list[ScoreFile]:
+    """The files at ``paths``: files, patterns, URLs, or folders, of which an output of a job counts with its shards,
+    another one with its files of scores. ``keys``: a text file with a key a line, for a .npy file.
+
+    Raises SpecError for other kinds of files, JobError for files that are not there.
+    """
+    names = list(itertools.chain.from_iterable(map(_files_of, expand(paths))))
+    kinds = {_SUFFIXES.get(Path(n).suffix) for n in names}
+    for name in names:
+        if Path(name).suffix not in _SUFFIXES:
+            raise SpecError(f"{name} is not a file of scores: give .parquet, .jsonl or .npy")
+    if len(kinds) > 1:
+        raise SpecError(f"scores are {' and '.join(sorted(map(str, kinds)))}; give files of one kind")
+    twice = {n for n in names if names.count(n) > 1} if len(set(names)) < len(names) else set()
+    if twice:
+        raise SpecError(f"{min(twice)} is named twice; every row would be its own duplicate")
+    if kinds == {".npy"} and len(names) > 1:
+        raise SpecError(f"got {len(names)} .npy files; give one file of hashes, and its keys by --keys")
+    if keys is not None and kinds != {".npy"}:
+        raise SpecError(f"--keys is for .npy files; the keys of {names[0]} are one of its columns (--key COLUMN)")
+    if importlib.util.find_spec("pyarrow") is None:
+        raise SpecError("dedupe needs pyarrow: pip install 'dali-run[parquet]'")
+    return [_opened(n, keys) for n in names]
+
+
+def _files_of(path: str) -> list[str]:
+    folder = Path(path)
+    if not folder.is_dir():
+        return [path]
+    if (folder / "manifest.json").is_file():
+        names = [name for _, _, files in written_files(folder) for name in files]
+    else:
+        names = sorted(p.name for p in folder.iterdir() if p.is_file())
+    for suffix in (".parquet", ".jsonl"):
+        if found := [str(folder / n) for n in names if n.endswith(suffix)]:
+            return found
+    raise SpecError(f"{path} has no files of scores (.parquet, .jsonl)")
+
+
+def _opened(path: str, keys: str | None) -> ScoreFile:
+    suffix = Path(path).suffix
+    if suffix == ".npy":
+        return NpyScores(path, keys)
+    return ParquetScores(path) if suffix == ".parquet" else JsonScores(path)
+
+
+def as_wanted(table: Any, wanted: dict[str, Kind], place: str, line: str, start: int) -> Block:
+    """A block of ``table``. Raises JobError for columns of other types, and for rows without a value."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    for name, kind in wanted.items():
+        column, number = table.column(name), table.schema.get_field_index(name)
+        given = column.type.value_type if kinds.is_dictionary(column.type) else column.type
+        good = {
+            "hash": given in (pa.uint64(), pa.int64()),
+            "key": kinds.is_string(given) or kinds.is_large_string(given) or kinds.is_integer(given),
+            "number": kinds.is_integer(given) or kinds.is_floating(given) or kinds.is_boolean(given),
+        }[kind]
+        if not good:
+            raise JobError(f"{place}: column {name!r} is {column.type}; it must hold {_WORDS[kind]}")
+        if column.null_count and kind != "number":
+            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise JobError(f"{place}: {line} {start + row} has no {name!r}; every row needs one")
+        if kind == "hash":
+            chunks = [np.frombuffer(c.buffers()[1], np.uint64)[c.offset : c.offset + len(c)] for c in column.chunks]
+            column = pa.chunked_array([pa.array(c) for c in chunks], pa.uint64())
+        else:
+            column = column.cast(pa.large_string() if kind == "key" else pa.float64())
+        table = table.set_column(number, name, column)
+    return Block(place, line, start, table.select(list(wanted)))
+
+
+class ParquetScores(ScoreFile):
+    """A Parquet file, as the ``parquet`` writer and pandas, polars or Spark write it."""
+
+    def __init__(self, path: str) -> None:
+        import pyarrow.parquet as pq
+
+        super().__init__(path)
+        try:
+            local = local_copy(path)
+            self._file = pq.ParquetFile(local, memory_map=True, page_checksum_verification=True)
+            wrong = wrong_sizes(np.memmap(local, np.uint8, "c").data, self._file.metadata)
+        except errors() as e:
+            raise JobError(f"{path}: its footer cannot be read: {said(e)}") from None
+        if wrong:
+            raise JobError(f"{path}: its footer is damaged: {wrong}")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self._file.schema_arrow.names)
+
+    def blocks(self, wanted: dict[str, Kind]) -> Iterator[Block]:
+        meta, groups, rows, start = self._file.metadata, list[int](), 0, 1
+        for g in range(meta.num_row_groups):
+            groups.append(g)
+            rows += meta.row_group(g).num_rows
+            if rows >= _BLOCK_ROWS or g == meta.num_row_groups - 1:
+                for table in self._tables(groups, list(wanted)):
+                    yield as_wanted(table, wanted, self.path, "row", start)
+                    start += len(table)
+                groups, rows = [], 0
+
+    def _tables(self, groups: list[int], names: list[str]) -> Iterator[Any]:
+        try:
+            yield self._file.read_row_groups(groups, columns=names, use_threads=False)
+        except errors():
+            for g in groups:  # find the one that fails
+                try:
+                    yield self._file.read_row_group(g, columns=names, use_threads=False)
+                except errors() as e:
+                    raise JobError(f"{self.path}: row group {g} cannot be read: {said(e)}") from None
+
+
+class JsonScores(ScoreFile):
+    """A file of JSON Lines: an object a line."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._local = local_copy(path)
+        names, signed = dict[str, None](), set[str]()
+        for number, text in itertools.islice(self._lines(), _SIGNED):
+            row = self._parsed(number, text)
+            names.update(dict.fromkeys(row))
+            signed |= {k for k, v in row.items() if isinstance(v, int) and v < 0}
+        self._names, self._signed = tuple(names), signed
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self._names
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """The lines that are not blank, with their numbers from 1 on."""
+        try:
+            with open(self._local, "rb") as file:
+                yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
+        except OSError as e:
+            raise JobError(f"{self.path} cannot be read: {e.strerror}") from None
+
+    def _parsed(self, number: int, text: bytes) -> dict[str, Any]:
+        try:
+            row = json.loads(text)
+        except ValueError as e:
+            raise JobError(f"{self.path}:{number}: is not JSON: {e}") from None
+        if not isinstance(row, dict):
+            raise JobError(f"{self.path}:{number}: holds {type(row).__name__}; each line must be an object")
+        return row
+
+    def blocks(self, wanted: dict[str, Kind]) -> Iterator[Block]:
+        import pyarrow as pa
+        import pyarrow.json as pj
+
+        types = {"key": pa.string(), "number": pa.float64()}
+        fields = {
+            name: types.get(kind, pa.int64() if name in self._signed else pa.uint64()) for name, kind in wanted.items()
+        }
+        options = pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
+        start = 1
+        try:
+            with pj.open_json(self._local, pj.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES), options) as rows:
+                for batch in rows:
+                    yield as_wanted(pa.Table.from_batches([batch]), wanted, self.path, "line", start)
+                    start += len(batch)
+        except errors() as e:
+            self._explain(wanted)
+            raise JobError(f"{self.path}: cannot be read: {said(e)}") from None
+
+    def _explain(self, wanted: dict[str, Kind]) -> None:
+        """Raises JobError for the first line that is at fault."""
+        for number, text in self._lines():
+            row = self._parsed(number, text)
+            for name, kind in wanted.items():
+                value = row.get(name)
+                low = -(1 << 63) if name in self._signed else 0
+                good = {
+                    "hash": type(value) is int and low <= value < low + (1 << 64),
+                    "key": isinstance(value, str),
+                    "number": value is None or isinstance(value, (int, float)),
+                }[kind]
+                if not good:
+                    raise JobError(f"{self.path}:{number}: {name!r} is {json.dumps(value)}; it must hold "
+                                   f"{_WORDS[kind]}")  # fmt: skip
+
+
+class NpyScores(ScoreFile):
+    """Hashes in a .npy file, their keys in a text file or, without one, the rows' numbers from 0 on."""
+
+    def __init__(self, path: str, keys: str | None) -> None:
+        super().__init__(path)
+        try:
+            self._hashes = np.load(local_copy(path), mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as e:
+            raise JobError(f"{path} cannot be read: {said(e)}") from None
+        if self._hashes.ndim != 1 or self._hashes.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
+            raise JobError(f"{path} holds {self._hashes.dtype} of shape {list(self._hashes.shape)}; it must hold one "
+                           f"axis of {_WORDS['hash']}")  # fmt: skip
+        self._keys = keys
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ()
+
+    def check(self, wanted: dict[str, Kind]) -> None:
+        """Every name of a hash is that of the file's hashes."""
+        if numbers := [name for name, kind in wanted.items() if kind == "number"]:
+            raise SpecError(f"{self.path} holds hashes alone, no column {numbers[0]!r}; use Parquet or JSON Lines")
+
+    def blocks(self, wanted: dict[str, Kind]) -> Iterator[Block]:
+        import pyarrow as pa
+
+        first, n = 0, len(self._hashes)
+        key = next((name for name, kind in wanted.items() if kind == "key"), None)
+        texts = self._texts() if key is not None and self._keys is not None else None
+        while first < n:
+            keys = None if texts is None else next(texts, None)
+            if texts is not None and keys is None:
+                break
+            count = _BLOCK_ROWS if keys is None else len(keys)
+            part = np.ascontiguousarray(self._hashes[first : first + count])
+            if keys is None:
+                keys = pa.array(np.arange(first, first + len(part))).cast(pa.string())
+            if len(keys) != len(part):
+                first += len(keys)
+                break
+            table = pa.table({name: keys if kind == "key" else pa.array(part) for name, kind in wanted.items()})
+            yield as_wanted(table, wanted, self.path, "row", first + 1)
+            first += len(part)
+        if texts is not None and (first != n or next(texts, None) is not None):
+            raise JobError(f"{self._keys} has {'fewer' if first < n else 'more'} lines than {self.path} has hashes "
+                           f"({n:,}); give a key a line")  # fmt: skip
+
+    def _texts(self) -> Iterator[Any]:
+        """The lines of the file of keys, as Arrow arrays."""
+        import pyarrow as pa
+        import pyarrow.csv as pc
+
+        reading = pc.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=["key"])
+        lines = pc.ParseOptions(delimiter="\x1f", quote_char=False, ignore_empty_lines=False)
+        texts = pc.ConvertOptions(column_types={"key": pa.string()}, strings_can_be_null=False)
+        try:
+            with pc.open_csv(local_copy(str(self._keys)), reading, lines, texts) as batches:
+                for batch in batches:
+                    yield batch.column(0)
+        except errors() as e:
+            raise JobError(f"{self._keys} cannot be read: {said(e)}") from None
