@@ -622,7 +622,7 @@ def encoded_as(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Whether an encoded image has a format and a size already, by its header alone."""
+    """Whether an encoded image already has a format and a size, by its header alone."""
     ...
 
 def equalize(
@@ -957,7 +957,7 @@ def image_decoder(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
+    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` also HEIC and JPEG XL."""
     ...
 
 def image_decoder_crop(
@@ -999,7 +999,7 @@ def image_decoder_crop(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Decode a window of each image, of the size and at the place that crop would cut out."""
+    """Decode a window of each image, with the size and position that crop would cut out."""
     ...
 
 def image_decoder_random_crop(
@@ -1037,7 +1037,7 @@ def image_decoder_random_crop(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Decode a random window of each image, of random area and aspect ratio (the same as random_resized_crop's)."""
+    """Decode a random window of each image, of random area and aspect ratio, as random_resized_crop chooses it."""
     ...
 
 def image_decoder_slice(
@@ -1081,7 +1081,7 @@ def image_decoder_slice(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Decode a part of each image, the one that slice would cut out."""
+    """Decode a window of each image, the one that slice would cut out."""
     ...
 
 def image_scores(
@@ -2607,7 +2607,7 @@ class decoders:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
+        """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` also HEIC and JPEG XL."""
         ...
 
     @staticmethod
@@ -2650,7 +2650,7 @@ class decoders:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Decode a window of each image, of the size and at the place that crop would cut out."""
+        """Decode a window of each image, with the size and position that crop would cut out."""
         ...
 
     @staticmethod
@@ -2689,7 +2689,7 @@ class decoders:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Decode a random window of each image, of random area and aspect ratio (the same as random_resized_crop's)."""
+        """Decode a random window of each image, of random area and aspect ratio, as random_resized_crop chooses it."""
         ...
 
     @staticmethod
@@ -2734,7 +2734,7 @@ class decoders:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Decode a part of each image, the one that slice would cut out."""
+        """Decode a window of each image, the one that slice would cut out."""
         ...
 
     @staticmethod
@@ -2769,7 +2769,7 @@ class decoders:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Decode .npy files: arrays of any shape, of one type and number of dimensions. Pickles are refused."""
+        """Decode .npy files: arrays of any shape, but of one type and number of dimensions. Files with pickled objects are rejected."""
         ...
 
     @staticmethod
@@ -3133,7 +3133,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
+            """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` also HEIC and JPEG XL."""
             ...
 
         @staticmethod
@@ -3176,7 +3176,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Decode a window of each image, of the size and at the place that crop would cut out."""
+            """Decode a window of each image, with the size and position that crop would cut out."""
             ...
 
         @staticmethod
@@ -3215,7 +3215,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Decode a random window of each image, of random area and aspect ratio (the same as random_resized_crop's)."""
+            """Decode a random window of each image, of random area and aspect ratio, as random_resized_crop chooses it."""
             ...
 
         @staticmethod
@@ -3260,7 +3260,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Decode a part of each image, the one that slice would cut out."""
+            """Decode a window of each image, the one that slice would cut out."""
             ...
 
         @staticmethod

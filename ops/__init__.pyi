@@ -696,7 +696,7 @@ class ElementExtract:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class EncodedAs:
-    """Whether an encoded image has a format and a size already, by its header alone."""
+    """Whether an encoded image already has a format and a size, by its header alone."""
 
     def __init__(
         self,
@@ -1048,7 +1048,7 @@ class Hue:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ImageDecoder:
-    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
+    """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` also HEIC and JPEG XL."""
 
     def __init__(
         self,
@@ -1089,7 +1089,7 @@ class ImageDecoder:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ImageDecoderCrop:
-    """Decode a window of each image, of the size and at the place that crop would cut out."""
+    """Decode a window of each image, with the size and position that crop would cut out."""
 
     def __init__(
         self,
@@ -1133,7 +1133,7 @@ class ImageDecoderCrop:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ImageDecoderRandomCrop:
-    """Decode a random window of each image, of random area and aspect ratio (the same as random_resized_crop's)."""
+    """Decode a random window of each image, of random area and aspect ratio, as random_resized_crop chooses it."""
 
     def __init__(
         self,
@@ -1172,7 +1172,7 @@ class ImageDecoderRandomCrop:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ImageDecoderSlice:
-    """Decode a part of each image, the one that slice would cut out."""
+    """Decode a window of each image, the one that slice would cut out."""
 
     def __init__(
         self,
@@ -2861,7 +2861,7 @@ class _decoders:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
     class Image:
-        """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
+        """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` also HEIC and JPEG XL."""
 
         def __init__(
             self,
@@ -2902,7 +2902,7 @@ class _decoders:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class ImageCrop:
-        """Decode a window of each image, of the size and at the place that crop would cut out."""
+        """Decode a window of each image, with the size and position that crop would cut out."""
 
         def __init__(
             self,
@@ -2946,7 +2946,7 @@ class _decoders:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class ImageRandomCrop:
-        """Decode a random window of each image, of random area and aspect ratio (the same as random_resized_crop's)."""
+        """Decode a random window of each image, of random area and aspect ratio, as random_resized_crop chooses it."""
 
         def __init__(
             self,
@@ -2985,7 +2985,7 @@ class _decoders:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class ImageSlice:
-        """Decode a part of each image, the one that slice would cut out."""
+        """Decode a window of each image, the one that slice would cut out."""
 
         def __init__(
             self,
@@ -3053,7 +3053,7 @@ class _decoders:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Numpy:
-        """Decode .npy files: arrays of any shape, of one type and number of dimensions. Pickles are refused."""
+        """Decode .npy files: arrays of any shape, but of one type and number of dimensions. Files with pickled objects are rejected."""
 
         def __init__(
             self,
@@ -3409,7 +3409,7 @@ class _experimental:
     class decoders:
 
         class Image:
-            """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
+            """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` also HEIC and JPEG XL."""
 
             def __init__(
                 self,
@@ -3450,7 +3450,7 @@ class _experimental:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
         class ImageCrop:
-            """Decode a window of each image, of the size and at the place that crop would cut out."""
+            """Decode a window of each image, with the size and position that crop would cut out."""
 
             def __init__(
                 self,
@@ -3494,7 +3494,7 @@ class _experimental:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
         class ImageRandomCrop:
-            """Decode a random window of each image, of random area and aspect ratio (the same as random_resized_crop's)."""
+            """Decode a random window of each image, of random area and aspect ratio, as random_resized_crop chooses it."""
 
             def __init__(
                 self,
@@ -3533,7 +3533,7 @@ class _experimental:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
         class ImageSlice:
-            """Decode a part of each image, the one that slice would cut out."""
+            """Decode a window of each image, the one that slice would cut out."""
 
             def __init__(
                 self,

@@ -223,7 +223,7 @@ def ended_jobs(work: Path, times: int) -> Iterator[Row]:
             ) as job:  # fmt: skip
                 end = time.monotonic() + 60
                 while len(faulty_decoder.descendants(job.pid)) < 2 and job.poll() is None and time.monotonic() < end:
-                    time.sleep(0.02)  # the keeper, and a worker
+                    time.sleep(0.02)  # the fork server, and a worker
                 processes = faulty_decoder.descendants(job.pid)
                 time.sleep(0.1 * k)
                 named = [f for p in (job.pid, *processes) for f in faulty_decoder.files_in_shared_memory(p)]

@@ -526,7 +526,7 @@ def encoded_as(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Whether an encoded image has a format and a size already, by its header alone."""
+    """Whether an encoded image already has a format and a size, by its header alone."""
     ...
 
 @overload
@@ -1972,7 +1972,7 @@ class decoders:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
+        """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` also HEIC and JPEG XL."""
         ...
 
     @overload
@@ -2018,7 +2018,7 @@ class decoders:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Decode a window of each image, of the size and at the place that crop would cut out."""
+        """Decode a window of each image, with the size and position that crop would cut out."""
         ...
 
     @overload
@@ -2060,7 +2060,7 @@ class decoders:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> _V:
-        """Decode a random window of each image, of random area and aspect ratio (the same as random_resized_crop's)."""
+        """Decode a random window of each image, of random area and aspect ratio, as random_resized_crop chooses it."""
         ...
 
     @overload
@@ -2108,7 +2108,7 @@ class decoders:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Decode a part of each image, the one that slice would cut out."""
+        """Decode a window of each image, the one that slice would cut out."""
         ...
 
     @overload
@@ -2149,7 +2149,7 @@ class decoders:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Decode .npy files: arrays of any shape, of one type and number of dimensions. Pickles are refused."""
+        """Decode .npy files: arrays of any shape, but of one type and number of dimensions. Files with pickled objects are rejected."""
         ...
 
     @overload
@@ -2517,7 +2517,7 @@ class experimental:
             batch_size: int | None = ...,
             device: Device | str | None = ...,
         ) -> _V:
-            """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` HEIC and JPEG XL, too."""
+            """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip install 'dali-run[formats]'`` also HEIC and JPEG XL."""
             ...
 
         @overload
@@ -2563,7 +2563,7 @@ class experimental:
             batch_size: int | None = ...,
             device: Device | str | None = ...,
         ) -> _V:
-            """Decode a window of each image, of the size and at the place that crop would cut out."""
+            """Decode a window of each image, with the size and position that crop would cut out."""
             ...
 
         @overload
@@ -2605,7 +2605,7 @@ class experimental:
             device: Device | str | None = ...,
             rng: _RNG | None = ...,
         ) -> _V:
-            """Decode a random window of each image, of random area and aspect ratio (the same as random_resized_crop's)."""
+            """Decode a random window of each image, of random area and aspect ratio, as random_resized_crop chooses it."""
             ...
 
         @overload
@@ -2653,7 +2653,7 @@ class experimental:
             batch_size: int | None = ...,
             device: Device | str | None = ...,
         ) -> _V:
-            """Decode a part of each image, the one that slice would cut out."""
+            """Decode a window of each image, the one that slice would cut out."""
             ...
 
         @overload

@@ -1,12 +1,12 @@
-"""The table of decoders: one row per way to decode images, for the host and for GPUs, and the loop that uses it.
+"""The table of decoders: one row per way to decode images, for the host and for GPUs, and the loop that runs it.
 
-Rows that take the same image give the same bits, so any of them may decode it; the order of the table says which one is
-next. `deal` gives each image to the first row that takes it, `run` passes the images that a row refuses to the rows
-after it. Formats declare their rows (`Format.rows`); libjpeg-turbo judges every JPEG that is left,
-and the last row, the libraries of the formats, every other image.
+Rows that support the same image give the same bits, so any of them may decode it; the order of the table decides.
+`deal` assigns each image to the first row that supports it, `run` passes the images that a row could not decode to the
+rows after it. Formats declare their rows (`Format.rows`). libjpeg-turbo decodes or rejects every remaining JPEG, and
+the last row, the libraries of the formats, every other image.
 
-`host_decode` runs the table for the CPU, `threaded_decode` for the threads that work for a GPU. The rows of a GPU
-(`gpu_table`) come first there: `gpu_decode` starts them and leaves the others to these threads.
+`host_decode` runs the table on the CPU, `threaded_decode` in the threads that work for a GPU. The rows of a GPU
+(`gpu_table`) come first there: `gpu_decode` starts them and leaves the other images to these threads.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from .headers import Headers, Rules
 
 Mask = npt.NDArray[np.bool_]
 Needed = Callable[[I32], I64]
-"""Function of the shapes of decoded images [N, 3] that returns the pixels of them that are looked at, [N, 4]: y0, x0,
-y1, x1."""
-NOBODY: I64 = np.empty(0, np.int64)
+"""Function of the shapes of decoded images [N, 3] that returns the window of each that later operators use, [N, 4]: y0,
+x0, y1, x1."""
+NO_IMAGES: I64 = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
 class DecodeJob:
-    """One batch on its way through the table. Created by one call of a decoder, which alone changes it; threads that
-    decode for this call read it."""
+    """One batch that the table decodes. Created by one call of a decoder, which alone changes it; threads that decode
+    for this call read it."""
 
     ctx: Context
-    """The context of the decoder."""
+    """Context of the decoder's call."""
     batch: Batch
     """The encoded images, on the host."""
     headers: Headers
@@ -51,19 +51,19 @@ class DecodeJob:
     anchors: I64 | None = None
     """[N, 2] corners (y, x) of the windows, in the oriented image; None for whole images."""
     shapes: I32 = field(init=False)
-    """[N, 3] shapes of the results, known once the windows are."""
+    """[N, 3] shapes of the results; set when the windows are known."""
     offsets: I64 = field(init=False)
-    """[N] first elements of the results in the output of a GPU."""
+    """[N] First element of each result in the output on a GPU."""
     facts: Context | None = None
-    """The context whose facts the native JPEG loops use; None: ``ctx``."""
+    """Context whose cached facts the native JPEG loops use; None: ``ctx``."""
     needed: Needed | None = None
-    """The pixels that are looked at; the others need not be decoded. None: all."""
+    """Function that returns the windows of images that must be decoded; None: all pixels."""
     staging: Callable[[int], npt.NDArray[np.uint8]] = lambda n: np.empty(n, np.uint8)
-    """Function that gives memory of the host for plans which travel to a GPU."""
+    """Function that allocates host memory for plans that are copied to a GPU."""
     places: I64 = field(init=False)
-    """[N] first elements of the files on a GPU."""
+    """[N] First element of each file on a GPU."""
     isolation: Isolation | None = field(init=False)
-    """Processes for decoders that are not to run in this one."""
+    """Processes for decoders that must not run in this one."""
 
     def __post_init__(self) -> None:
         self.isolation = self.ctx.isolation
@@ -75,20 +75,21 @@ class DecodeJob:
 
     @property
     def bgr(self) -> bool:
-        """Whether blue comes first."""
+        """Whether the output is BGR."""
         return self.rules.output_type is DALIImageType.BGR
 
     def anchor(self, i: int) -> tuple[int, int] | None:
-        """The corner (y, x) of the window of image ``i``."""
+        """Return the corner (y, x) of the window of image ``i``, or None for the whole image."""
         return None if self.anchors is None else (int(self.anchors[i, 0]), int(self.anchors[i, 1]))
 
     def sizes(self, indices: I64) -> I64:
-        """Bytes of the files ``indices``."""
+        """Return the bytes of the files ``indices``."""
         found: I64 = self.batch.shapes[indices, 0].astype(np.int64)
         return found
 
     def has_shape(self, i: int, pixels: npt.NDArray[Any]) -> bool:
-        """Whether ``pixels`` are as large as the header of image ``i`` says, and have its channels if these matter."""
+        """Return whether ``pixels`` have the size that the header of image ``i`` says, and for ANY_DATA also its
+        channels."""
         h, headers = self.rules.output_type is DALIImageType.ANY_DATA, self.headers
         wanted = (headers.extents[i, 0], headers.extents[i, 1], headers.channels[i])
         return bool(pixels.shape[: 2 + h] == wanted[: 2 + h])
@@ -96,23 +97,23 @@ class DecodeJob:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Host memory that images are decoded into."""
+    """Host memory into which images are decoded."""
 
     out: Batch
     images: I64 | None = None
-    """The images of the samples of ``out``, ascending; None: sample i is image i."""
+    """Index of the image of each sample of ``out``, ascending; None: sample i is image i."""
 
     def places(self, indices: I64) -> I64:
-        """The samples of the images ``indices``."""
+        """Return the indices in ``out`` of the images ``indices``."""
         return indices if self.images is None else np.searchsorted(self.images, indices)
 
     def sample(self, i: int) -> int:
-        """The sample of image ``i``."""
+        """Return the index in ``out`` of image ``i``."""
         return i if self.images is None else int(np.searchsorted(self.images, i))
 
     def regions(self, job: DecodeJob, indices: I64) -> tuple[Any, ...]:
-        """The places of the images ``indices`` as native loops take them: windows, channels, whether blue comes first,
-        memory, and origins and pitches of whole images there."""
+        """Return the arguments of native loops for the images ``indices``: windows, channels, whether the output is
+        BGR, the memory, and origins and pitches of whole images in it."""
         places = self.places(indices)
         shapes = self.out.shapes[places].astype(np.int64)
         corners = np.zeros((len(shapes), 2), np.int64) if job.anchors is None else job.anchors[indices]
@@ -124,12 +125,12 @@ class Target:
 
 @dataclass(slots=True)
 class Outcome:
-    """Findings about the images of one or several rows."""
+    """Results of running one or several rows."""
 
     errors: dict[int, SampleError] = field(default_factory=dict)
-    """Images that are rejected."""
+    """Errors of images that are rejected, by index."""
     reshaped: list[int] = field(default_factory=list)
-    """Images whose pixels have another shape than their headers say: not decoded."""
+    """Images whose pixels have another shape than their headers say: they were not decoded."""
     decoded: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Number of images and seconds by the name of the row that decoded them."""
 
@@ -140,23 +141,24 @@ class Decoder(ABC):
     name: str
     """Name in reports."""
     on_threads = True
-    """Whether the threads that work for a GPU use it."""
+    """Whether the threads that work for a GPU run this row."""
     sure = False
-    """Whether it gives pixels of the size and channels that the header says, or refuses."""
+    """Whether the row returns pixels of the size and channels that the header says, or leaves the image to other
+    rows."""
     judges = False
-    """Whether reports count the images that it rejects."""
+    """Whether reports count the images that it rejects as decoded by it."""
 
     @property
     def ready(self) -> bool:
-        """Whether it can decode now; if not, the rows after it take the images."""
+        """Whether the row can decode now; if not, the rows after it decode the images."""
         return True
 
     @abstractmethod
     def takes(self, job: DecodeJob, indices: I64) -> Mask:
-        """Which of the good images ``indices`` the row may decode, bool[len(indices)], by headers and rules."""
+        """Return which of the good images ``indices`` the row supports, bool[len(indices)], by headers and rules."""
 
     def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
-        """Decode the images ``indices`` to ``target``. Return those that other rows must decode; add errors to
+        """Decode the images ``indices`` to ``target``. Return the images that other rows must decode; add errors to
         ``outcome``."""
         raise NotImplementedError
 
@@ -166,39 +168,38 @@ class Decoder(ABC):
 
 @cache
 def host_rows() -> tuple[Decoder, ...]:
-    """The rows that run in a thread of the CPU: by formats, then the libraries of the formats."""
+    """Return the rows that run in a thread of the CPU: those of the formats, then the libraries of the formats."""
     return (*rows_of(f.rows for f in FORMATS), *rows_of([".library"]))
 
 
 def rows_of(modules: Iterable[str]) -> list[Any]:
-    """The rows that ``modules`` of this room declare."""
+    """Return the rows that ``modules`` of this room declare."""
     return [row for name in dict.fromkeys(filter(None, modules)) for row in import_module(name, __package__).ROWS]
 
 
 @cache
 def thread_rows() -> tuple[Decoder, ...]:
-    """The rows that run in threads which work for a GPU."""
+    """Return the rows that run in threads which work for a GPU."""
     return tuple(row for row in host_rows() if row.on_threads)
 
 
 def deal(job: DecodeJob, indices: I64, rows: Sequence[Decoder]) -> list[I64]:
-    """The images ``indices`` by the row that takes them: an array for each row."""
-    dealt = [NOBODY] * len(rows)
+    """Return, for each row, the images of ``indices`` that it is the first to support."""
+    dealt = [NO_IMAGES] * len(rows)
     for k, row in enumerate(rows):
         if not len(indices):
             break
         taken = row.takes(job, indices)
         if taken.all():
-            dealt[k], indices = indices, NOBODY
+            dealt[k], indices = indices, NO_IMAGES
         elif taken.any():
             dealt[k], indices = indices[taken], indices[~taken]
     return dealt
 
 
 def run(job: DecodeJob, dealt: Sequence[I64], target: Target, rows: Sequence[Decoder]) -> Outcome:
-    """Have each of ``rows`` decode to ``target`` the images that were ``dealt`` to it, and those that the rows before
-    refused."""
-    outcome, handed = Outcome(), NOBODY
+    """Let each row decode the images that were ``dealt`` to it, and those that earlier rows left, to ``target``."""
+    outcome, handed = Outcome(), NO_IMAGES
     for row, some in zip(rows, dealt, strict=True):
         if len(handed):
             taken = row.takes(job, handed)

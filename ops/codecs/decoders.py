@@ -1,4 +1,5 @@
-"""Decoders of files: decoders.image and its cropping variants, peek_image_shape, decoders.numpy, io.file.read."""
+"""Operators that decode files: decoders.image and its cropping variants, peek_image_shape, decoders.numpy,
+io.file.read."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from ..interfaces import StartedWork
 from ..types import DALIDataType, DALIImageType, Library, to_numpy
 from .costs import RULE
 from .formats import BOMB_RATIO
-from .headers import MAX_PIXELS, OnDamage, Rules, Windows, encoded_bytes, foresee, read_headers
+from .headers import MAX_PIXELS, OnDamage, Rules, Windows, encoded_bytes, estimate_memory, read_headers
 from .host_decode import decode
 from .pixels import channels_of
 
@@ -40,7 +41,7 @@ class ImageDecoder(Operator, abstract=True):
 
     decodes = True
     bound = (
-        "JPEG: the CPU and our CUDA decoder are bit-identical to libjpeg-turbo; nvJPEG differs by up to a few levels. "
+        "JPEG: the CPU and the built-in CUDA decoder are bit-identical to libjpeg-turbo; nvJPEG may differ slightly. "
         "WebP: bit-identical to libwebp"
     )
 
@@ -57,32 +58,32 @@ class ImageDecoder(Operator, abstract=True):
     ] = False
     parity: Annotated[
         Library,
-        Arg("whose pictures: torchvision, opencv and pillow interpolate chroma everywhere, DALI not on a GPU"),
+        Arg("library to match: torchvision, opencv and pillow always interpolate chroma, DALI does not on a GPU"),
     ] = "dali"
     jpeg_decoder: Annotated[
         Literal["auto", "nvjpeg"],
-        Arg("on a GPU: auto takes our CUDA decoder; nvjpeg takes whole baseline JPEGs, and may differ by a few levels"),
+        Arg("on a GPU: auto: the built-in CUDA decoder; nvjpeg: whole baseline JPEGs, may differ by a few levels"),
     ] = "auto"
     hw_decoder_load: Annotated[
         float, Arg("share of images", ge=-1, le=1, ignored="the decoder of an image follows from its header")
     ] = -1.0
-    max_pixels: Annotated[int, Arg("refuse images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
+    max_pixels: Annotated[int, Arg("reject images of more pixels (decompression bombs)", ge=1)] = MAX_PIXELS
     bomb_ratio: Annotated[
         float,
         Arg(
-            "refuse images of over 89 Mpixel with more pixels a byte; 0, or max_pixels raised: none",
+            "reject images of over 89 Mpixel with more pixels per byte; 0, or a raised max_pixels: no limit",
             ge=0,
         ),
     ] = BOMB_RATIO
     on_damage: Annotated[
         OnDamage,
         Arg(
-            "images whose decoder tells of damage but goes on (damaged JPEGs, fax data, checksums of PNG): `reject` "
-            "them, `keep` what the decoder guesses, or keep them and `flag` them in rejects.jsonl; decodes on the CPU "
-            "where it is not `reject`"
+            "images whose decoder reports damage but continues (damaged JPEGs, fax data, checksums of PNG): `reject` "
+            "them, `keep` the pixels that the decoder guesses, or keep them and `flag` them in rejects.jsonl; "
+            "`keep` and `flag` decode on the CPU"
         ),
     ] = "reject"
-    hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the lane is chosen by the header")] = 1000000
+    hybrid_huffman_threshold: Annotated[int, Arg("pixels", ignored="the decoder is chosen by the header")] = 1000000
     affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True
     device_memory_padding: Annotated[int, Arg("bytes", ignored=_PADDING)] = 16777216
     host_memory_padding: Annotated[int, Arg("bytes", ignored=_PADDING)] = 8388608
@@ -110,7 +111,7 @@ class ImageDecoder(Operator, abstract=True):
     def same_on_gpu(self) -> ImageDecoder | None:
         if not self.for_cuda or self.use_fast_idct:
             return None
-        return replace(self, jpeg_fancy_upsampling=True)  # as the CPU interpolates chroma
+        return replace(self, jpeg_fancy_upsampling=True)  # the CPU always interpolates chroma
 
     def infer(self, *specs: Spec) -> Spec:
         check_encoded(specs[0])
@@ -119,7 +120,7 @@ class ImageDecoder(Operator, abstract=True):
 
     @cached_property
     def rules(self) -> Rules:
-        """The arguments, as the decoders take them."""
+        """The operator's arguments as the decoders' rules."""
         return Rules(
             self.output_type,
             to_numpy(self.dtype),
@@ -127,7 +128,7 @@ class ImageDecoder(Operator, abstract=True):
             self.use_fast_idct,
             self.jpeg_fancy_upsampling or self.parity != "dali",
             self.max_pixels,
-            # raising the other limit asks for large images
+            # a user who raises the other limit wants large images
             0.0 if self.max_pixels > MAX_PIXELS and self.bomb_ratio == BOMB_RATIO else self.bomb_ratio,
             self.on_damage,
             self.jpeg_decoder,
@@ -135,13 +136,13 @@ class ImageDecoder(Operator, abstract=True):
 
     @property
     def for_cuda(self) -> bool:
-        """On a GPU our CUDA decoder takes the baseline and the progressive JPEGs."""
+        """Whether the CUDA decoder decodes baseline and progressive JPEGs on a GPU with these arguments."""
         made = self.output_type in (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY)
         return made and self.dtype is DALIDataType.UINT8 and self.jpeg_decoder == "auto"
 
     @property
     def who_decodes(self) -> str:
-        """The decoders on a GPU, in words."""
+        """Text for plans: which decoders run on a GPU."""
         if self.dtype is not DALIDataType.UINT8:
             return "all by CPU threads"
         jpegs = "baseline and progressive JPEGs by the CUDA decoder" if self.for_cuda else "JPEGs by CPU threads"
@@ -154,11 +155,11 @@ class ImageDecoder(Operator, abstract=True):
         return self.on_damage == "reject" and self.for_cuda
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
-        """The windows cut out of the images; None for whole images."""
+        """Return the function that chooses the windows to cut out of the images; None for whole images."""
         return None
 
     def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
-        return foresee(inputs[0], self.rules, stage, whole=isinstance(self, Image))
+        return estimate_memory(inputs[0], self.rules, stage, whole=isinstance(self, Image))
 
     def cpu(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         return decode(ctx, encoded, self.rules, self.cuts(ctx, *inputs))
@@ -173,7 +174,7 @@ class ImageDecoder(Operator, abstract=True):
     def mixed(self, ctx: Context, encoded: Batch, *inputs: Batch) -> Batch:
         from .gpu_decode import decode as decode_on_gpu
 
-        if self.on_damage != "reject":  # decoders of a GPU do not guess
+        if self.on_damage != "reject":  # a GPU's decoders reject damaged images and cannot guess them
             nowhere: Any = None
             host = self.cpu(replace(ctx, device=nowhere, stage="cpu", allocate=None), encoded, *inputs)
             moved: Batch = ctx.device.to_device(host)
@@ -182,17 +183,17 @@ class ImageDecoder(Operator, abstract=True):
 
 
 def check_encoded(spec: Spec) -> None:
-    """Raises SpecError where ``spec`` cannot be encoded bytes."""
+    """Raise SpecError if ``spec`` cannot be encoded bytes."""
     if (spec.dtype is not None and spec.dtype is not DALIDataType.UINT8) or (spec.ndim is not None and spec.ndim != 1):
         raise SpecError(f"needs encoded files, uint8[?], as readers give them; got {spec}")
 
 
 class Image(ImageDecoder, name="decoders.image"):
     """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip
-    install 'dali-run[formats]'`` HEIC and JPEG XL, too.
+    install 'dali-run[formats]'`` also HEIC and JPEG XL.
 
-    Colour of 16 bits a channel keeps them with ``pip install 'dali-run[formats]'``, PNG and PNM without; else such a
-    file is refused where ``dtype`` is not UINT8.
+    Colour of 16 bits per channel keeps them if ``dali-run[formats]`` is installed, and for PNG and PNM always;
+    otherwise such a file is rejected if ``dtype`` is not UINT8.
     """
 
     aliases = ("image_decoder", "experimental.decoders.image")
@@ -206,14 +207,14 @@ class Image(ImageDecoder, name="decoders.image"):
 
 
 class ImageRandomCrop(ImageDecoder, name="decoders.image_random_crop"):
-    """Decode a random window of each image, of random area and aspect ratio (the same as random_resized_crop's)."""
+    """Decode a random window of each image, of random area and aspect ratio, as random_resized_crop chooses it."""
 
     aliases = ("image_decoder_random_crop", "experimental.decoders.image_random_crop")
     random = True
     example = "{op: decoders.image_random_crop, in: jpegs, random_area: [0.08, 1.0], out: images}"
 
     random_aspect_ratio: Annotated[tuple[float, float], Arg("range of width / height")] = (3 / 4, 4 / 3)
-    random_area: Annotated[tuple[float, float], Arg("range of the window's part of the image")] = (0.08, 1.0)
+    random_area: Annotated[tuple[float, float], Arg("range of the window's share of the image's area")] = (0.08, 1.0)
     num_attempts: Annotated[int, Arg("draws before the largest central window is taken", ge=1, le=100_000)] = 10
 
     def check(self) -> None:
@@ -232,7 +233,7 @@ class ImageRandomCrop(ImageDecoder, name="decoders.image_random_crop"):
 
 
 class ImageCrop(ImageDecoder, CropWindow, name="decoders.image_crop"):
-    """Decode a window of each image, of the size and at the place that crop would cut out."""
+    """Decode a window of each image, with the size and position that crop would cut out."""
 
     aliases = ("image_decoder_crop", "experimental.decoders.image_crop")
     layouts = ()
@@ -254,26 +255,30 @@ class ImageCrop(ImageDecoder, CropWindow, name="decoders.image_crop"):
 
 
 class ImageSlice(ImageDecoder, name="decoders.image_slice"):
-    """Decode a part of each image, the one that slice would cut out."""
+    """Decode a window of each image, the one that slice would cut out."""
 
     aliases = ("image_decoder_slice", "experimental.decoders.image_slice")
     inputs = (1, 3)
     example = "{op: decoders.image_slice, in: jpegs, rel_start: [0.1, 0.1], rel_shape: [0.8, 0.8], out: images}"
 
-    axes: Annotated[tuple[int, ...], Arg("axes that the arguments speak of, in their order", per_sample=True)] = (1, 0)
-    axis_names: Annotated[str, Arg("the same by layout (HWC); stronger than axes")] = "WH"
+    axes: Annotated[tuple[int, ...], Arg("axes to which the arguments refer, in this order", per_sample=True)] = (1, 0)
+    axis_names: Annotated[str, Arg("axes by their letters in the layout (HWC); overrides axes")] = "WH"
     start: Annotated[tuple[int, ...] | None, Arg("first element", per_sample=True)] = None
     end: Annotated[tuple[int, ...] | None, Arg("element after the last", per_sample=True)] = None
     shape: Annotated[tuple[int, ...] | None, Arg("elements", per_sample=True)] = None
-    rel_start: Annotated[tuple[float, ...] | None, Arg("start, in parts of the extent", per_sample=True)] = None
-    rel_end: Annotated[tuple[float, ...] | None, Arg("end, in parts of the extent", per_sample=True)] = None
-    rel_shape: Annotated[tuple[float, ...] | None, Arg("shape, in parts of the extent", per_sample=True)] = None
+    rel_start: Annotated[
+        tuple[float, ...] | None, Arg("start, as a fraction of the axis's length", per_sample=True)
+    ] = None
+    rel_end: Annotated[tuple[float, ...] | None, Arg("end, as a fraction of the axis's length", per_sample=True)] = None
+    rel_shape: Annotated[
+        tuple[float, ...] | None, Arg("shape, as a fraction of the axis's length", per_sample=True)
+    ] = None
     normalized_anchor: Annotated[bool, Arg("a floating-point second input is relative")] = True
     normalized_shape: Annotated[bool, Arg("a floating-point third input is relative")] = True
 
     @property
     def slice(self) -> Slice:
-        """The slice operator of the same arguments."""
+        """The slice operator with the same arguments."""
         return Slice(
             axes=self.axes, axis_names=self.axis_names, start=self.start, end=self.end, shape=self.shape,
             rel_start=self.rel_start, rel_end=self.rel_end, rel_shape=self.rel_shape,
@@ -288,7 +293,7 @@ class ImageSlice(ImageDecoder, name="decoders.image_slice"):
     def infer(self, *specs: Spec) -> Spec:
         image = super().infer(specs[0])
         if set(self.axis_names) - set("HW") or (self.is_set("axes") and set(self.axes) - {0, 1}):
-            raise SpecError("slices images along H and W (axes 0 and 1) alone; slice channels with slice afterwards")
+            raise SpecError("slices images along H and W (axes 0 and 1) only; slice channels with slice afterwards")
         return self.slice.infer(image, *specs[1:])
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows:
@@ -302,7 +307,7 @@ class ImageSlice(ImageDecoder, name="decoders.image_slice"):
 
 
 def _images(ctx: Context, heights: I64, widths: I64) -> Batch:
-    """Images of these sizes without their pixels, for computing windows."""
+    """Return images of these sizes without pixels, for computing windows."""
     shapes = np.stack([heights, widths, np.full_like(heights, 3)], axis=1).astype(np.int32)
     return Batch(np.empty(0, np.uint8), np.zeros(len(heights), np.int64), shapes, "HWC", ctx.samples)
 
@@ -314,7 +319,7 @@ class PeekImageShape(Operator, name="peek_image_shape"):
     example = "{op: peek_image_shape, in: jpegs, out: shapes}"
 
     dtype: Annotated[DALIDataType, Arg("element type of the shape")] = DALIDataType.INT64
-    adjust_orientation: Annotated[bool, Arg("of the image turned as its Exif orientation says")] = True
+    adjust_orientation: Annotated[bool, Arg("give the shape of the image turned by its Exif orientation")] = True
     image_type: Annotated[DALIImageType, Arg("the colour space that the channels are counted in")] = DALIImageType.RGB
 
     def check(self) -> None:
@@ -340,11 +345,12 @@ class PeekImageShape(Operator, name="peek_image_shape"):
 
 
 class Numpy(Operator, name="decoders.numpy"):
-    """Decode .npy files: arrays of any shape, of one type and number of dimensions. Pickles are refused."""
+    """Decode .npy files: arrays of any shape, but of one type and number of dimensions. Files with pickled objects are
+    rejected."""
 
     example = "{op: decoders.numpy, in: files, dtype: FLOAT, out: arrays}"
 
-    dtype: Annotated[DALIDataType | None, Arg("element type; needed where files differ in theirs")] = None
+    dtype: Annotated[DALIDataType | None, Arg("element type; required if the files have different types")] = None
 
     def infer(self, *specs: Spec) -> Spec:
         check_encoded(specs[0])
@@ -355,7 +361,7 @@ class Numpy(Operator, name="decoders.numpy"):
 
         counts = np.zeros(len(inputs[0]), np.int64)
         for i in range(len(counts)):
-            with contextlib.suppress(SampleError):  # it will be rejected
+            with contextlib.suppress(SampleError):  # the file will be rejected
                 counts[i] = math.prod(read_header(encoded_bytes(inputs[0], i)).shape)
         return counts, np.zeros(len(counts), np.int64)
 
@@ -395,8 +401,9 @@ class Numpy(Operator, name="decoders.numpy"):
         return out
 
     def _kind(self, ctx: Context, arrays: Collection[npt.NDArray[Any]]) -> tuple[np.dtype[Any], int]:
-        """Type and number of dimensions of the output: declared, or the data set's. A batch that belongs to no data set
-        holds one kind: MixedTypesError if there are several, for which the engine decodes its samples one by one."""
+        """Return the type and number of dimensions of the output: as declared, or of the data set. A batch that belongs
+        to no data set must hold one kind: MixedTypesError if there are several, for which the engine decodes its
+        samples one by one."""
         given = None if ctx.kind is None else ctx.kind.dtype
         if ctx.kind is not None and ctx.kind.shape is not None and given is not None:
             return to_numpy(given), len(ctx.kind.shape)
@@ -406,7 +413,7 @@ class Numpy(Operator, name="decoders.numpy"):
         return next(iter(kinds), (np.dtype(np.float32) if self.dtype is None else to_numpy(self.dtype), 1))
 
     def _alike(self, ctx: Context, encoded: Batch) -> Batch | None:
-        """The arrays of files with one and the same header, copied at once; None where there are others."""
+        """Return the arrays of files that all have the same header, copied at once; None if headers differ."""
         from ..storage.npy import read_header
 
         if encoded.ndim != 1 or encoded.dtype != np.uint8 or not encoded.is_uniform or not encoded.is_packed:
@@ -448,7 +455,7 @@ class ReadFile(Operator, name="io.file.read"):
 
     def infer(self, *specs: Spec) -> Spec:
         path = specs[0]
-        if path.dtype is DALIDataType.INT8:  # characters, as C has them
+        if path.dtype is DALIDataType.INT8:  # characters, as in C
             path = Spec(path.shape, DALIDataType.UINT8, path.layout)
         check_encoded(path)
         return Spec((None,), DALIDataType.UINT8, "")

@@ -1,4 +1,5 @@
-"""Colour images of more than 8 bits a channel, which Pillow gives in 8: built-in decoders, else imagecodecs."""
+"""Decode colour images of more than 8 bits per channel, which Pillow reduces to 8: by built-in decoders or
+imagecodecs."""
 
 from __future__ import annotations
 
@@ -12,23 +13,23 @@ from .formats import BY_NAME
 from .pixels import Pixels, spread
 
 _MODES = ("LA", "RGB", "RGBA")
-"""Pillow's names of the modes that are taken here; CMYK and others are converted by Pillow, in 8 bits."""
+"""Pillow's names of the modes that are supported here; Pillow converts CMYK and others, in 8 bits."""
 
 
 @cache
 def available() -> bool:
-    """Whether imagecodecs is installed (the extra ``formats``)."""
+    """Return whether imagecodecs is installed (the extra ``formats``)."""
     return find_spec("imagecodecs") is not None
 
 
 def is_deep(header: Header) -> bool:
-    """Whether the image has more than one channel, of more than 8 bits."""
+    """Return whether the image has more than one channel, of more than 8 bits each."""
     return header.bits > 8 and header.channels > 1
 
 
 def decode(data: memoryview, header: Header, mode: str) -> Pixels | None:
-    """(H, W, C) uint16 over the whole range, as it is stored; None for an image of another kind, or a damaged one,
-    which Pillow then judges."""
+    """Return the stored pixels (H, W, C) as uint16 over the whole range; None for an image of another kind, or a
+    damaged one, which Pillow then decodes or rejects."""
     format = BY_NAME[header.format]
     if not is_deep(header) or mode not in _MODES:
         return None
@@ -41,7 +42,7 @@ def decode(data: memoryview, header: Header, mode: str) -> Pixels | None:
     codec = getattr(imagecodecs, format.imagecodecs)
     try:
         pixels = codec(bytes(data))
-    except Exception:  # every codec has errors of its own, and Pillow says in its words what is wrong
+    except Exception:  # every codec has its own exceptions, and Pillow's message says what is wrong
         return None
     if pixels.dtype != np.uint16 or pixels.shape != (header.height, header.width, header.channels):
         return None

@@ -1,4 +1,5 @@
-"""encoded_as: is a file what it should become already, so that it need not be decoded and encoded?"""
+"""Operator encoded_as: tells whether a file already has the requested format and size, so that it need not be
+re-encoded."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ from .headers import Rules, read_headers
 
 
 class EncodedAs(Operator, name="encoded_as"):
-    """Whether an encoded image has a format and a size already, by its header alone.
+    """Whether an encoded image already has a format and a size, by its header alone.
 
-    The output is one boolean a sample, for ``if:``. A file that is no image, or has a damaged header, is
-    False: its decoder says what is wrong.
+    The output is one boolean per sample, for ``if:``. A file that is not an image, or has a damaged header, gives
+    False: its decoder reports the error.
     """
 
     example = "{op: encoded_as, in: files, format: jpeg, shorter: 256, out: done}"
 
-    format: Annotated[Format | None, Arg("the file format; any where it is not given")] = None
-    shorter: Annotated[int | None, Arg("pixels of the shorter side; any size where it is not given", ge=1)] = None
-    or_smaller: Annotated[bool, Arg("images whose shorter side is below `shorter` are as they should be, too")] = False
+    format: Annotated[Format | None, Arg("the file format; any if not given")] = None
+    shorter: Annotated[int | None, Arg("pixels of the shorter side; any size if not given", ge=1)] = None
+    or_smaller: Annotated[bool, Arg("also accept images whose shorter side is below `shorter`")] = False
 
     def infer(self, *specs: Spec) -> Spec:
         check_encoded(specs[0])

@@ -1,4 +1,4 @@
-"""encoders.image: pictures as JPEG, PNG or WebP bytes, for writers."""
+"""Operator encoders.image: encode images as JPEG, PNG or WebP files, for writers."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from ..types import DALIDataType
 
 Format = Literal["jpeg", "png", "webp"]
 LONGEST_SIDE = {"jpeg": 65500, "png": 1 << 24, "webp": 16383}
-"""Pixels of a side that the format (jpeg: libjpeg's limit) takes."""
+"""Maximum pixels of a side for each format (jpeg: libjpeg's limit)."""
 CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4), "webp": (1, 3, 4)}
 
 
 class EncodeImage(Operator, name="encoders.image"):
     """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG and WebP also with alpha).
 
-    The output is one 1-D uint8 tensor a sample: the file's bytes. JPEG files are baseline JFIF, carry no metadata, and
-    are byte for byte what Pillow writes (libjpeg-turbo with its accurate integer DCT), unless ``fast_dct``. GPUs encode
-    JPEG; for the other formats their images come back to the CPU.
+    The output is one 1-D uint8 tensor per sample: the bytes of the file. JPEG files are baseline JFIF without metadata,
+    and byte for byte equal to Pillow's (libjpeg-turbo with its accurate integer DCT), unless ``fast_dct``. GPUs encode
+    JPEG; for the other formats, images are copied back and encoded on the CPU.
     """
 
     layouts = ("HWC",)
     output_after_sync = True
-    bound = "exact; with fast_dct, GPUs use the accurate DCT all the same"
+    bound = "exact; with fast_dct, GPUs still use the accurate DCT"
     accepts_gpu = True
     example = "{op: encoders.image, in: images, format: jpeg, quality: 90, out: encoded}"
 
     format: Annotated[Format, Arg("file format")] = "jpeg"
-    quality: Annotated[int, Arg("of jpeg, and of webp (100 is lossless there)", ge=1, le=100)] = 95
+    quality: Annotated[int, Arg("quality of JPEG and WebP (100 is lossless WebP)", ge=1, le=100)] = 95
     subsampling: Annotated[
-        Literal["4:4:4", "4:2:2", "4:2:0"], Arg("of jpeg: resolution of colour against brightness")
+        Literal["4:4:4", "4:2:2", "4:2:0"], Arg("JPEG: resolution of colour relative to brightness")
     ] = "4:2:0"
     fast_dct: Annotated[
-        bool, Arg("of jpeg: libjpeg-turbo's fast DCT below quality 96; less time, slightly larger errors")
+        bool, Arg("JPEG: libjpeg-turbo's fast DCT below quality 96; less time, slightly larger errors")
     ] = False
     optimize: Annotated[
-        bool, Arg("of jpeg: Huffman tables made for each image; files a few percent smaller, for more time")
+        bool, Arg("JPEG: Huffman tables optimised per image; files a few percent smaller, more time")
     ] = False
-    compression: Annotated[int, Arg("of png: zlib's level, 0 to 9", ge=0, le=9)] = 6
+    compression: Annotated[int, Arg("PNG: zlib's compression level, 0 to 9", ge=0, le=9)] = 6
 
     def check(self) -> None:
         for name, of in (
@@ -58,7 +58,7 @@ class EncodeImage(Operator, name="encoders.image"):
             if self.is_set(name) and self.format not in of:
                 raise SpecError(f"argument {name!r} means nothing for {self.format}; it belongs to {' and '.join(of)}")
         if self.fast_dct and self.optimize:
-            raise SpecError("fast_dct is for less time and optimize for more; give one of them")
+            raise SpecError("fast_dct saves time and optimize costs time; give only one")
 
     def runs_in(self) -> tuple[Stage, ...]:
         return self.stages if self.format == "jpeg" else ("cpu",)
@@ -105,14 +105,14 @@ class EncodeImage(Operator, name="encoders.image"):
         return encode(self, ctx, images)
 
     def fit(self, images: Batch) -> npt.NDArray[np.bool_]:
-        """Which images the format can hold, bool[N]."""
+        """Return which images the format can hold, bool[N]."""
         sides, channels = images.shapes[:, :2], images.shapes[:, 2]
         inside = (sides.min(axis=1) >= 1) & (sides.max(axis=1) <= LONGEST_SIDE[self.format])
         fit: npt.NDArray[np.bool_] = inside & np.isin(channels, CHANNELS[self.format])
         return fit
 
     def unfit(self, shape: tuple[int, ...]) -> str | None:
-        """Why an image of this shape cannot be encoded, or None."""
+        """Return why an image of this shape cannot be encoded, or None if it can."""
         height, width, channels = shape
         limit = LONGEST_SIDE[self.format]
         if min(height, width) < 1:

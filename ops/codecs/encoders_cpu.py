@@ -1,5 +1,5 @@
-"""Encoders on the CPU. None holds the GIL while it encodes, see tests/test_interpreter_lock.py: JPEG is a compiled loop
-over the batch, or simplejpeg with the fast DCT; PNG and WebP are Pillow's."""
+"""Encoders on the CPU. JPEGs are encoded by a compiled loop over the batch, or by simplejpeg with the fast DCT; PNG and
+WebP by Pillow. None holds the GIL while it encodes, see tests/test_interpreter_lock.py."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ Picture = npt.NDArray[np.uint8]
 Empty = Callable[[int, Any], npt.NDArray[Any]]
 
 _BLOCK = ((80, 12), (92, 24), (97, 40), (100, 64))
-"""Bytes that a block of coefficients takes on average, up to each quality; twice of what photographs take. An image for
-which that is too little is encoded again, with more room."""
+"""(quality, bytes): bytes per block of coefficients to allocate up to each quality; twice what photographs need. An
+image that needs more is encoded again, with more memory."""
 
 
 @cache
 def _constants(quality: int, subsampling: str, optimize: bool) -> tuple[npt.NDArray[Any], ...]:
-    """Quantisers, Huffman codes and headers of files."""
+    """Return quantisers, Huffman codes and file headers."""
     quantisers = _steps.quantisers(tables.quantisation(quality))
     return quantisers, tables.huffman_codes().reshape(-1), *tables.file_headers(quality, subsampling, optimize)
 
 
 def jpeg_files(op: EncodeImage, empty: Empty, images: Batch, fit: npt.NDArray[np.bool_]) -> Batch:
-    """Encode the images of the host that are ``fit`` by one compiled loop; others have empty files. ``empty(n, dtype)``
-    allocates."""
+    """Encode the images that are ``fit`` by one compiled loop; others get empty files. ``empty(n, dtype)`` allocates
+    arrays."""
     n, shapes, offsets = len(images), images.shapes.astype(np.int32), images.offsets.astype(np.int64)
     h, v = tables.SAMPLING[op.subsampling]
     places, sizes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
@@ -69,7 +69,7 @@ def jpeg_files(op: EncodeImage, empty: Empty, images: Batch, fit: npt.NDArray[np
 
 
 def _fast_jpeg(op: EncodeImage, image: Picture) -> bytes:
-    """TurboJPEG takes the fast DCT below quality 96 by itself, and simplejpeg cannot say otherwise."""
+    """Encode with the fast DCT: TurboJPEG uses it below quality 96 on its own, and simplejpeg has no option for it."""
     gray = image.shape[2] == 1
     chroma = "Gray" if gray else op.subsampling.replace(":", "")
     data: bytes = simplejpeg.encode_jpeg(image, op.quality, "GRAY" if gray else "RGB", chroma)
@@ -93,4 +93,4 @@ def _save(image: Picture, kind: str, **options: Any) -> bytes:
 
 
 ENCODERS: dict[str, Callable[[EncodeImage, Picture], bytes]] = {"jpeg": _fast_jpeg, "png": _png, "webp": _webp}
-"""By format: the file of one image (H, W, C), C-contiguous; JPEGs with the fast DCT."""
+"""By format, a function that encodes one image (H, W, C), C-contiguous, to a file; JPEGs with the fast DCT."""

@@ -1,8 +1,8 @@
-"""JPEG encoding by our own CUDA kernels: what the host plans for a batch, the launches, and the files' way back.
+"""JPEG encoding with built-in CUDA kernels: the host's plan for a batch, the launches, and the download of the files.
 
-Everything is done for the whole batch at once, by one upload and six launches (eight with optimised tables). How long
-the files are is known on the device alone, so the output is finished once the device is done (`Context.finish_later`).
-The kernels are in ops/cuda/jpeg_encode.cu.
+The whole batch is encoded at once, with one upload and six launches (eight with optimised tables). The files' sizes are
+known only on the device, so the output is completed when the device is done (`Context.finish_later`). The kernels are
+in ops/cuda/jpeg_encode.cu. Called by `encoders.EncodeImage`.
 """
 
 from __future__ import annotations
@@ -30,40 +30,42 @@ _loops: Any = Kernels(".encoders_plan_cpu", __package__)
 U8 = npt.NDArray[np.uint8]
 
 SOURCE = "jpeg_encode.cu"
-# Sizes the kernels are compiled with.
+# Sizes with which the kernels are compiled.
 TILE = 48
 CODED = 128
 STUFF_THREADS = 512
 STUFF_CHUNK = 16 * STUFF_THREADS
 
 ROOM = ((90, 64), (100, 128))
-"""Bytes that a block of coefficients may take on average, up to each quality. Noise takes 40 at quality 90 and 90 at
-100, photographs a tenth of that; what takes more is encoded on the CPU."""
-MOST_BLOCKS = 1 << 21
-"""Of a picture (90 megapixels in 4:2:0): its bits are counted in 32 bits. Larger ones are encoded on the CPU."""
+"""(quality, bytes): maximum average bytes per block of coefficients up to each quality. Noise needs 40 at quality 90
+and 90 at 100, photographs a tenth of that; images that need more are encoded on the CPU."""
+MAX_BLOCKS = 1 << 21
+"""Maximum number of blocks per image (90 megapixels in 4:2:0): the kernels count its bits in 32 bits. Larger images are
+encoded on the CPU."""
 
 PICTURE = np.dtype(
     [(name, np.int64) for name in ("pixels", "stream")]
     + [(name, np.int32) for name in ("first_block", "blocks", "width", "height", "components", "h", "v", "mcus_x",
                                      "mcus", "in_mcu", "capacity", "header", "codes", "unused")]
 )  # fmt: skip
-"""The record of jpeg_encode.cu, field by field."""
+"""One image, as the structure of jpeg_encode.cu, field by field."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodePlan:
-    """The plan for encoding a batch."""
+    """Plan for encoding a batch on a GPU. Created by `plan_encode`, used by the launching thread."""
 
     table: U8
     """The bytes to upload: ``pictures``, then ``firsts``."""
     pictures: npt.NDArray[Any]
-    """PICTURE; those that are left to others have no blocks."""
+    """[N] `PICTURE`; images that the CPU encodes have no blocks."""
     firsts: I32
-    """int32[3, N + 1]: exclusive sums over the pictures, then the total, of the thread blocks that transform, code and
+    """int32[3, N + 1]: exclusive sums over the images, then the total, of the thread blocks that transform, code and
     stuff."""
     fit: npt.NDArray[np.bool_]
-    """The images that a JPEG can hold."""
+    """Whether a JPEG can hold each image."""
     blocks: int
+    """Blocks of coefficients of all images."""
     streams: int
     """Bytes of all slots for coded bits."""
     room: int
@@ -78,15 +80,15 @@ def plan_encode(
     shapes: I32, offsets: I64, subsampling: str, quality: int, optimize: bool = False,
     stage: Callable[[int], U8] = _plain,
 ) -> EncodePlan:  # fmt: skip
-    """Plan pictures (H, W, 1 or 3 channels) of ``shapes`` int32[N, 3], at byte ``offsets``; others are left out.
-    ``stage`` gives the memory of what travels."""
+    """Plan encoding of images (H, W, 1 or 3 channels) with ``shapes`` int32[N, 3], at byte ``offsets``; other images
+    are left out. ``stage`` allocates the memory that is copied to the device."""
     n = len(shapes)
     table = stage(n * PICTURE.itemsize + 12 * (n + 1))
     pictures = table[: n * PICTURE.itemsize].view(PICTURE)
     firsts = table[n * PICTURE.itemsize :].view(np.int32).reshape(3, n + 1)
     fit, totals = np.empty(n, np.bool_), np.empty(_loops.TOTALS, np.int64)
     block = next(room for limit, room in ROOM if quality <= limit)
-    sizes = (LONGEST_SIDE["jpeg"], MOST_BLOCKS, block, TILE, CODED, STUFF_CHUNK)
+    sizes = (LONGEST_SIDE["jpeg"], MAX_BLOCKS, block, TILE, CODED, STUFF_CHUNK)
     _loops.plan_pictures(
         np.ascontiguousarray(shapes, np.int32), np.ascontiguousarray(offsets, np.int64),
         jpeg_standard.SAMPLING[subsampling], sizes, optimize, pictures, firsts, fit, totals,
@@ -97,23 +99,23 @@ def plan_encode(
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Arrays that are the same for all batches of an operator. Headers have a row for colour, then one for gray."""
+    """Arrays that are equal for all batches of an operator. Headers have a row for colour, then one for gray."""
 
     quantisation: npt.NDArray[np.uint32]
     """uint32[2, 64, 2], by 8 * row + column: 2**32 / divisor, rounded up; half the divisor << 8 | zig-zag index. The
-    divisor is the table's entry times eight, by which the transform's results are too large."""
+    divisor is the table's entry times eight, because the transform's results are eight times too large."""
     codes: npt.NDArray[np.uint32]
     """uint32[4, 256], see `jpeg_standard.huffman_codes`."""
     headers: npt.NDArray[np.uint8]
     """See `jpeg_standard.file_headers`."""
     header_sizes: I32
     dimensions: I32
-    """Where height and width are in each header."""
+    """Byte offset of height and width in each header."""
 
 
 @cache
 def constants(quality: int, subsampling: str, optimize: bool) -> Constants:
-    """The tables and headers of files of ``quality`` (1..100)."""
+    """Return the tables and headers of files of ``quality`` (1..100)."""
     divisor = 8 * jpeg_standard.quantisation(quality)
     rows = np.stack([-(-(1 << 32) // divisor), divisor // 2 << 8 | np.arange(64)], axis=2)
     natural = np.empty_like(rows)
@@ -123,8 +125,8 @@ def constants(quality: int, subsampling: str, optimize: bool) -> Constants:
 
 
 def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any, list[int]]:
-    """The constants on the device, and where each begins, in their order; with optimised tables a header for each
-    picture."""
+    """Return the constants on the device, and the address of each, in order; with optimised tables, one header per
+    image."""
     key = f"jpeg_encode {op.quality} {op.subsampling}"
     if not op.optimize and key in lane.cache:
         found: tuple[Any, list[int]] = lane.cache[key]
@@ -142,10 +144,10 @@ def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any
 
 
 def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
-    """Launch the encoding of a batch on the device (HWC, uint8); the files are finished later."""
+    """Launch the encoding of a batch on the device (HWC, uint8); the files are completed later."""
     lane: Any = ctx.device
     plan = plan_encode(images.shapes, images.offsets, op.subsampling, op.quality, op.optimize, lane.pinned)
-    if b"\0" in plan.fit.tobytes():  # NumPy would let go of the GIL
+    if b"\0" in plan.fit.tobytes():  # NumPy would release the GIL
         for i in np.flatnonzero(~plan.fit).tolist():
             ctx.reject(i, "encode_failed", op.unfit(tuple(images.shapes[i].tolist())) or "cannot be encoded")
     out, sizes = launch(lane, images.data, plan, op)
@@ -153,13 +155,13 @@ def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
 
 
 def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[Any, npt.NDArray[np.uint32]]:
-    """Enqueue all kernels. Returns the files one after the other, on the device, and their sizes (uint32[N], on the
-    host once the lane is synchronised, until it is used again), 0 for those that are left to the CPU. Files that would
-    end after the first array are left out as well."""
+    """Enqueue all kernels. Return the files, consecutively, on the device, and their sizes (uint32[N], in host memory
+    of the lane, valid when it is synchronized). Size 0 means that the CPU encodes the image, or that the file would end
+    after the first array."""
     n = len(plan.pictures)
     tables, (quant, codes, headers, header_sizes, dimensions) = _tables(lane, op, plan.pictures)
     tiles, chunks, stuffs = plan.firsts[:, -1].tolist()
-    # one allocation, and arguments that are addresses: CuPy's arrays take longer to make than kernels to launch
+    # One allocation, and addresses as arguments: creating CuPy arrays takes longer than launching kernels.
     owner, places = lane.scratch(
         plan.table.nbytes, 128 * plan.blocks, 8 * plan.blocks, 4 * plan.blocks, 4 * chunks, 4 * chunks, plan.streams,
         4 * n, 4 * stuffs, 4 * n,
@@ -195,14 +197,14 @@ def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[A
           out, plan.room)),
     ]  # fmt: skip
     lane.launch_all(launches, [(pictures, plan.table)], [(here, sizes)])
-    del owner, tables  # held until here; what gets this memory comes later on this lane
+    del owner, tables  # kept until here; later work of this lane may reuse the memory
     return out, here.view(np.uint32)
 
 
 def _collect(
     op: EncodeImage, ctx: Context, images: Batch, fit: npt.NDArray[np.bool_], out: Any, sizes: npt.NDArray[np.uint32]
 ) -> Batch:
-    """The files on the host, once the device is done; the copy of what the device made is only begun."""
+    """Return the files on the host, when the device is done; the copy of the files is only started."""
     lane, n = ctx.device, len(sizes)
     offsets, shapes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
     end, left = _loops.place_files(sizes, fit, len(out), offsets, shapes)
@@ -213,7 +215,7 @@ def _collect(
 
 
 def _with_host_files(op: EncodeImage, lane: Any, images: Batch, files: Batch, left: I64) -> Batch:
-    """``files`` with those of the pictures ``left`` encoded on the CPU."""
+    """Return ``files`` with the images ``left`` encoded on the CPU."""
     from .encoders_cpu import jpeg_files
 
     pictures = lane.to_host(images.take(left))

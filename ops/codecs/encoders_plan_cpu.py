@@ -1,5 +1,7 @@
-"""The host's share of encoding a batch of JPEGs on a GPU: NumPy would take a hundred calls. The loops keep the GIL: to
-have it again takes longer than they take."""
+"""Compiled loops that plan the encoding of a batch of JPEGs on a GPU; NumPy would need a hundred calls.
+
+The loops keep the GIL: acquiring it again would take longer than they do. Called by `encoders_gpu`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numba
 import numpy as np
 
 BLOCKS, STREAMS, TOTALS = range(3)
-"""Places in the totals that `plan_pictures` gives: coded blocks, and bytes of all slots for coded bits."""
+"""Indices in the totals that `plan_pictures` computes: coded blocks, and bytes of all slots for coded bits."""
 
 
 @numba.njit(cache=True)
@@ -17,10 +19,12 @@ def plan_pictures(
     shapes: Any, offsets: Any, subsampling: Any, sizes: Any, each: Any, pictures: Any, firsts: Any, fit: Any,
     totals: Any,
 ) -> None:  # fmt: skip
-    """Fill the records of ``pictures`` for images of ``shapes`` int32[N, 3] at byte ``offsets``; ``fit``, which of them
-    are JPEGs' pictures; ``firsts`` int32[3, N + 1], exclusive sums of thread blocks; and the totals. ``subsampling``:
-    the factors h and v of colour. ``sizes``: longest side, most blocks of a picture, bytes of a block; then, for each
-    row of ``firsts``, the blocks or bytes of a thread block. ``each``: every picture has tables of its own."""
+    """Plan images of ``shapes`` int32[N, 3] at byte ``offsets``. Fill the records of ``pictures``; ``fit``, whether a
+    JPEG can hold each image; ``firsts`` int32[3, N + 1], exclusive sums of thread blocks; and the ``totals``.
+
+    ``subsampling``: the factors h and v of colour. ``sizes``: longest side, maximum blocks per image, bytes per block;
+    then, for each row of ``firsts``, the blocks or bytes per thread block. ``each``: every image has tables of its
+    own."""
     longest, most_blocks, room, tile, coded, stuffed = sizes
     blocks_before = streams_before = np.int64(0)
     firsts[:, 0] = 0
@@ -54,9 +58,9 @@ def plan_pictures(
 
 @numba.njit(cache=True)
 def place_files(sizes: Any, fit: Any, room: Any, offsets: Any, shapes: Any) -> Any:
-    """Where the files of ``sizes`` bytes (uint32[N]) lie that fill ``room`` bytes one after the other: ``offsets``, and
-    ``shapes`` int32[N, 1], 0 for those that were not made. Returns the bytes up to the end of the last one, and how
-    many that are ``fit`` were not made."""
+    """Compute where the files of ``sizes`` bytes (uint32[N]) are that fill ``room`` bytes consecutively: their
+    ``offsets``, and ``shapes`` int32[N, 1], 0 for files that were not encoded. Return the end of the last file in
+    bytes, and the number of ``fit`` images that were not encoded."""
     at, end, left = np.int64(0), np.int64(0), 0
     for i in range(len(sizes)):
         size = np.int64(sizes[i])

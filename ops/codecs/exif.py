@@ -1,4 +1,4 @@
-"""Exif orientation (TIFF 6.0, Exif 2.3)."""
+"""Read the Exif orientation of an image (TIFF 6.0, Exif 2.3)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import struct
 EXIF_SHORTS = (0x0112, 0x0128, 0x0213)
 EXIF_STRINGS = (0x010E, 0x010F, 0x0110, 0x0131, 0x0132, 0x8298)
 EXIF_RATIONALS = ((0x011A, 8), (0x011B, 8), (0x013E, 16), (0x013F, 48), (0x0211, 24), (0x0214, 48))
-"""Tags that DALI's reader checks (TIFF 6.0): in place, text, and fractions with their size in bytes."""
+"""Tags that DALI's reader checks (TIFF 6.0): values in place, text, and fractions with their size in bytes."""
 
 
 def exif_orientation(block: memoryview) -> int:
-    """Tag 0x0112 of an Exif block (a TIFF structure), 1 ... 8; 1 where it is missing or odd. As in DALI, a directory
-    with any entry that is cut off, or with a value outside the block in a tag of the baseline, counts for nothing."""
+    """Return tag 0x0112 of an Exif block (a TIFF structure), 1 ... 8; 1 if it is missing or invalid. As in DALI, the
+    whole directory is ignored if an entry is cut off, or if the value of a baseline tag is outside the block."""
     found = None
     try:
         order = {b"II*\0": "<", b"MM\0*": ">"}[bytes(block[:4])]

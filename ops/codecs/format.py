@@ -16,16 +16,16 @@ from .pixels import Empty, Pixels
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Facts of one image as it is stored, before any orientation is applied."""
+    """Header of one image, as it is stored: before any orientation is applied. Created by the format's ``probe``."""
 
     format: str
-    """Name of its `Format`: ``png``."""
+    """Name of the image's `Format`: ``png``."""
     width: int
     height: int
     channels: int
     """Channels as decoded with ANY_DATA: palettes count as colour, alpha counts."""
     bits: int
-    """Bits of a channel: 1 ... 16, or 32."""
+    """Bits per channel: 1 ... 16, or 32."""
     orientation: int = 1
     """Exif orientation, 1 ... 8."""
 
@@ -39,7 +39,7 @@ COLUMNS = 6
 
 
 class Signature(NamedTuple):
-    """Bytes that files of a format begin with."""
+    """Bytes at a fixed offset by which files of a format are recognised."""
 
     mark: bytes
     at: int = 0
@@ -64,12 +64,12 @@ def _nothing_missing() -> str:
 
 @dataclass(frozen=True)
 class Format:
-    """One image format. Created once a process, at import; any thread may use it."""
+    """One image format. Created once per process, at import; any thread may use it."""
 
     name: str
     """Name in headers, reports and messages: ``jpeg2000``."""
     code: int
-    """Number in arrays of headers, unique; compiled loops and caches hold it, so it never changes. JPEG has 0."""
+    """Unique number in arrays of headers. Compiled loops and caches contain it, so it never changes. JPEG has 0."""
     label: str
     """Name for people: ``JPEG 2000``."""
     suffixes: tuple[str, ...]
@@ -82,7 +82,7 @@ class Format:
     matches: Callable[[memoryview], bool] | None = None
     """Function that recognises files that have no signature at offset 0."""
     listed: bool = True
-    """Whether readers of files take its suffixes when no ``file_filters`` are given (DALI's list)."""
+    """Whether readers of files include its suffixes when no ``file_filters`` are given (DALI's list)."""
     mime: str = ""
     """MIME type, if web browsers show the format."""
     rows: str = ""
@@ -101,18 +101,19 @@ class Format:
     check: Callable[[memoryview], None] | None = None
     """Function that raises SampleError for damage that Pillow passes over."""
     stored: Callable[[memoryview, Header], Pixels | None] | None = None
-    """Built-in decoder of one file, run in this process: pixels as they are stored, or None for a file that a library
-    must judge."""
+    """Built-in decoder of one file, run in this process: returns the stored pixels, or None for a file that a library
+    must decode or reject."""
     deep: Callable[[memoryview, Header], Pixels | None] | None = None
-    """Built-in decoder of colour with more than 8 bits a channel, tried before imagecodecs; None as for `stored`."""
+    """Built-in decoder of colour with more than 8 bits per channel, tried before imagecodecs; returns None as in
+    `stored`."""
     keeps_16_bits: Callable[[], bool] = _never
-    """Function that returns whether colour with more than 8 bits a channel keeps them without imagecodecs."""
+    """Function that returns whether colour with more than 8 bits per channel keeps them without imagecodecs."""
     imagecodecs: str = ""
-    """Function of imagecodecs that decodes colour with more than 8 bits a channel."""
+    """Name of the function of imagecodecs that decodes colour with more than 8 bits per channel."""
     widen: Callable[[Pixels, int], Pixels] | None = None
-    """Function that spreads Pillow's samples of the given number of bits over the whole range of their type."""
+    """Function that scales Pillow's samples, which have the given number of bits, to the whole range of their type."""
     exact_size: bool = False
-    """Whether every decoder gives pixels of the size that the header names, or none."""
+    """Whether every decoder returns pixels of the size that the header names, or fails."""
     extra_bytes: tuple[int, int] = (0, 0)
     """Bytes per sample that decoders hold in addition to pixels: on the host, on a GPU."""
 

@@ -1,7 +1,7 @@
-"""All image formats: the declarations of the folders of this room, and what follows from them for one file.
+"""All image formats: the declarations of this room's folders, and functions that recognise and probe one file.
 
-Nothing is decoded. Every probe reads only bounded, checked places of the data, so that hostile files cost microseconds
-and decompression bombs are known before memory is asked for. JPEG headers of a batch are walked by `jpeg.header`.
+Nothing is decoded. Every probe reads only bounded, checked parts of the data, so that hostile files cost microseconds,
+and decompression bombs are detected before memory is allocated. `jpeg.header` reads the JPEG headers of a batch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from .format import Format, Header
 
 
 def _declared() -> tuple[Format, ...]:
-    """The formats of all folders that declare some, by their codes."""
+    """Return the formats of all folders that declare some, ordered by their codes."""
     folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/format.py"))
     return checked(f for folder in folders for f in import_module(f".{folder}.format", __package__).FORMATS)
 
 
 def checked(formats: Iterable[Format]) -> tuple[Format, ...]:
-    """``formats`` by their codes. Raises TypeError if two of them share a code, a name, a suffix or a signature."""
+    """Return ``formats`` ordered by their codes. Raises TypeError if two of them share a code, a name, a suffix or a
+    signature."""
     found = sorted(formats, key=lambda f: f.code)
     seen: dict[object, str] = {}
     for f in found:
@@ -42,17 +43,18 @@ SUFFIXES = tuple(BY_SUFFIX)
 LISTED_SUFFIXES = tuple(s for f in FORMATS if f.listed for s in f.suffixes)
 """Endings of image file names that readers of files take when no ``file_filters`` are given."""
 LABELS = ", ".join(f.label for f in FORMATS)
-"""The formats in words."""
+"""Names of all formats, for messages."""
 _SIGNATURES = tuple((s.mark, f) for f in FORMATS for s in f.signatures if s.at == 0)
 _BEGINNINGS = {
     head: [pair for pair in _SIGNATURES if pair[0].startswith(head)] for head in {s[:2] for s, _ in _SIGNATURES}
 }
-"""The signatures by their first two bytes."""
+"""Signatures at offset 0, by their first two bytes."""
 _MATCHERS = tuple((f.matches, f.name) for f in FORMATS if f.matches is not None)
 
 
 def recognise(data: memoryview) -> str:
-    """The name of the format by its signature: ``jpeg``, ``png``, ... Raises SampleError for anything else."""
+    """Return the name of the format by its signature: ``jpeg``, ``png``, ... Raises SampleError if no format
+    matches."""
     head = bytes(data[:32])
     for signature, found in _BEGINNINGS.get(head[:2], ()):
         if head.startswith(signature):
@@ -69,17 +71,16 @@ def recognise(data: memoryview) -> str:
 
 
 def probe(data: memoryview, name: str = "") -> Header:
-    """The header of an image, of format ``name`` if that is known. Raises SampleError, which says in words what is
-    wrong."""
+    """Return the header of an image, whose format is ``name`` if given. Raises SampleError that names the problem."""
     format = BY_NAME[name or recognise(data)]
     try:
         header = format.probe(data)
-    except (struct.error, IndexError, OverflowError) as e:  # an offset or a field that lies beyond the end
+    except (struct.error, IndexError, OverflowError) as e:  # an offset or a field is beyond the end
         raise SampleError("truncated", f"the {format.name} file ends inside its header") from e
     name, size = format.name, f"{header.width} x {header.height} pixels"
     if header.width <= 0 or header.height <= 0:
         raise SampleError("corrupt_data", f"the {name} header claims {size}")
-    if max(header.width, header.height) > LARGEST:  # fields of 64 bits hold anything; products must not overflow
+    if max(header.width, header.height) > LARGEST:  # 64-bit fields may hold any number; products must not overflow
         raise SampleError("too_large", f"the {name} header claims {size}")
     if not (0 < header.channels < 1 << 16 and 0 < header.bits <= 64):
         raise SampleError("corrupt_data", f"the {name} header claims {header.channels} channels of {header.bits} bits")
@@ -87,17 +88,17 @@ def probe(data: memoryview, name: str = "") -> Header:
 
 
 LARGEST = (1 << 31) - 1
-"""Pixels of a side, for any format."""
+"""Maximum pixels of a side, for any format."""
 BOMB_RATIO = 1000.0
-"""Pixels for each byte of a file, by default: an empty PNG has 340 of three channels, an empty JPEG 256."""
+"""Default limit on pixels per byte of a file: an empty PNG has 340 of three channels, an empty JPEG 256."""
 BOMB_PIXELS = 89_478_485
-"""Pixels up to which an image may be packed as tightly as it likes (2^28 bytes of RGB; Pillow warns from there): an
-empty page that was scanned as TIFF G4 has 30,000 pixels a byte."""
+"""Pixels up to which there is no limit per byte (2^28 bytes of RGB; Pillow warns above it): an empty page that was
+scanned as TIFF G4 has 30,000 pixels per byte."""
 
 
 def check_pixels(width: int, height: int, limit: int, nbytes: int = 0, ratio: float = 0) -> None:
-    """Raises SampleError for an image of more than ``limit`` pixels, and for a large one of more than ``ratio`` pixels
-    for each of its ``nbytes`` (0: of any)."""
+    """Raise SampleError for an image of more than ``limit`` pixels, and for a large one of more than ``ratio`` pixels
+    per byte of its ``nbytes``; with a ratio of 0, any number of pixels per byte is allowed."""
     if width * height > limit:
         raise SampleError(
             "too_large", f"the header claims {width} x {height} pixels, over the limit of {limit:,} (max_pixels)"

@@ -1,9 +1,9 @@
-"""Decoding onto a GPU (the mixed stage) by the rows of the decoder table.
+"""Decode images into GPU memory (the mixed stage), with the rows of the decoder table.
 
-Rows of the GPU take the images that they can decode; threads of the CPU take the others at the same time, and large
-images that the GPU would decode serially (`costs`). All are exact: neither pixels nor verdicts depend on the row.
-Images that fail a check on the GPU are run again by the engine with ``attempt`` 1, which the rows of the host decode:
-they decide whether a file is damaged. Threads are started first, to work while the GPU does.
+Rows of the GPU take the images that they support; at the same time, threads of the CPU decode the others, and large
+images that the GPU would decode serially (`costs`). All rows are exact: neither pixels nor rejects depend on the row.
+The engine runs images that fail a check on the GPU again, with ``attempt`` 1; the rows of the host then decode them,
+and decide whether a file is damaged. Threads are started first, to work concurrently with the GPU.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .threaded_decode import ThreadedDecode, threads
 
 @dataclass(slots=True)
 class Prepared:
-    """The host's part of a batch before a device is asked: headers, windows, plans, and images that threads have
-    started with. Created by a reading thread or the thread that launches; the latter uses it up."""
+    """Host work of a batch before anything is launched: headers, windows, plans, and images that threads have started
+    to decode. Created by a reading thread or the launching thread; used once, by the latter."""
 
     job: DecodeJob
     threads: ThreadedDecode
@@ -42,8 +42,9 @@ class Prepared:
     needs_files: bool
     """Whether the encoded images must be on the device."""
     elements: int
-    """Elements of the output."""
+    """Number of elements of the output."""
     rejects: list[Reject]
+    """Rejects found on the host, of `prepare`'s context."""
 
     @property
     def batch(self) -> Batch:
@@ -52,11 +53,11 @@ class Prepared:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory."""
+        """Bytes of host memory that the work holds."""
         return self.threads.nbytes + sum(work.nbytes for work in self.work)
 
     def fits(self, batch: Batch) -> bool:
-        """Whether it is about the samples of ``batch``."""
+        """Return whether it was prepared for the samples of ``batch``."""
         return np.array_equal(self.batch.samples.slot, batch.samples.slot)
 
 
@@ -64,13 +65,13 @@ def prepare(
     ctx: Context, batch: Batch, rules: Rules, windows: Windows | None, staging: Callable[[int], npt.NDArray[np.uint8]],
     places: I64,
 ) -> Prepared:  # fmt: skip
-    """Read the headers, choose the windows, deal the images to rows, and start all that the host does. ``staging``
-    gives memory for plans that travel to the device, where the files begin at ``places``."""
-    if ctx.attempt:  # the host decodes them
+    """Read the headers, choose the windows, assign images to rows, and start all work of the host. ``staging``
+    allocates memory for plans that are copied to the device; ``places`` are the offsets of the files there."""
+    if ctx.attempt:  # the rows of the host decode these images
         show(batch)
     headers = read_headers(ctx, batch, rules)
     job = DecodeJob(ctx, batch, headers, rules, staging=staging)
-    # What headers say of other formats is believed once: an image for which it turns out wrong is tried again alone.
+    # Headers of other formats are trusted at the first attempt: an image for which that proves wrong is retried alone.
     first = decode_first(job, np.flatnonzero(headers.other).tolist(), threads().map) if ctx.attempt else {}
     heights, widths = headers.height, headers.width
     if windows is not None:
@@ -89,7 +90,8 @@ def prepare(
     if left.any():
         helpers.start(deal(job, np.flatnonzero(left), thread_rows()))
     work, needs_files = list[GpuWork](), False
-    for row, some in reversed(list(zip(rows, dealt, strict=True))):  # what runs beside JPEG's kernels comes before them
+    # work that runs concurrently with JPEG's kernels is launched before them
+    for row, some in reversed(list(zip(rows, dealt, strict=True))):
         if len(some):
             needs_files |= row.needs_files
             started = row.start(job, some, helpers)
@@ -98,22 +100,23 @@ def prepare(
 
 
 def start_early(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
-    """`prepare` in a reading thread, ahead of `start`, instead of by the thread that launches; None after an error."""
-    with suppress(Exception):  # `start` meets it again, in a context that names the operator and its samples
+    """Call `prepare` in a reading thread, so that `start` need not do it in the launching thread; None after an
+    error."""
+    with suppress(Exception):  # `start` raises the error again, in a context that names the operator and its samples
         return prepare(ctx, batch, rules, windows, ctx.staging, places_on_device(batch))
     return None
 
 
 def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Batch:
-    """The images of ``batch`` (host, 1-D uint8) on the device, as HWC, or the ``windows`` cut out of them."""
+    """Return the images of ``batch`` (host, 1-D uint8) on the device, as HWC, or the ``windows`` cut out of them."""
     return start(ctx, batch, rules, windows)()
 
 
 def start(
     ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, files: Batch | None = None
 ) -> Callable[[], Batch]:  # fmt: skip
-    """Start what `decode` does; the function that is returned does the rest, and may wait for threads. Work that is
-    launched in between runs on the device at the same time. ``files``: the same batch on the device, if it is there."""
+    """Start the work of `decode`; return a function that completes it, which may wait for threads. Work that is
+    launched in between runs concurrently on the device. ``files``: the same batch on the device, if it is there."""
     lane = cast("Lane", ctx.device)
     ready: Prepared | None = (
         ctx.started if ctx.started is not None and not ctx.attempt and ctx.started.fits(batch) else None
@@ -125,7 +128,7 @@ def start(
         known = {r.slot for r in ctx.rejects}
         ctx.rejects.extend(r for r in ready.rejects if r.slot not in known)
     job, helpers = ready.job, ready.threads
-    job.ctx, batch = replace(ctx, started=None), ready.batch  # which would refer to the job
+    job.ctx, batch = replace(ctx, started=None), ready.batch  # a started work in the context would refer to the job
     out = Batch.sized(ctx.empty(ready.elements, rules.dtype), job.offsets, job.shapes, "HWC", batch.samples,
                       ready.elements)  # fmt: skip
     if files is None:
@@ -147,9 +150,9 @@ def start(
 
 
 def _count_reasons(job: DecodeJob, refused: Sequence[I64]) -> None:
-    """Count for the report why JPEGs are not for the CUDA decoder, those that it ``refused`` among them."""
+    """Count, for the report, why the CUDA decoder does not decode JPEGs, including those that it ``refused``."""
     ctx, headers = job.ctx, job.headers
-    plain = makes(job.rules) and not headers.odd and not any(map(len, refused))
+    plain = makes(job.rules) and not headers.unusual and not any(map(len, refused))
     if ctx.count is None or ctx.attempt or job.rules.jpeg_decoder != "auto" or plain:
         return
     left = ~takes(headers, job.rules)

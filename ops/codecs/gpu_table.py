@@ -1,4 +1,4 @@
-"""Rows of the decoder table that run on a GPU, and how images are dealt to them."""
+"""Rows of the decoder table that run on a GPU, and the assignment of images to them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .threaded_decode import ThreadedDecode, thread_count
 
 
 class GpuDecoder(Decoder):
-    """A row that decodes on a GPU. Images that fail its checks there are decoded again, by the rows of the host."""
+    """Row that decodes on a GPU. Images that fail its checks there are decoded again, by the rows of the host."""
 
     needs_files = True
     """Whether the encoded images must be on the device."""
 
     @abstractmethod
     def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> GpuWork | None:
-        """Prepare the images ``indices`` on the host, in ``threads`` of the CPU or at once; return the work for the
-        device, or None if the ``threads`` have it all."""
+        """Prepare the images ``indices`` on the host, in ``threads`` of the CPU or directly. Return the work for the
+        device, or None if it is all left to ``threads``."""
 
     def seconds(self, job: DecodeJob, indices: I64) -> Costs | None:
-        """Seconds that each of the images takes if it is decoded serially: by one lane of the GPU, and by one thread of
-        the CPU. None for rows that decode an image in parallel."""
+        """Return the seconds that each image takes if it is decoded serially: by one warp of the GPU, and by one thread
+        of the CPU. None for rows that decode an image in parallel."""
         return None
 
 
@@ -39,29 +39,29 @@ class GpuWork(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory."""
+        """Bytes of host memory that the prepared work holds."""
         return 0
 
     @abstractmethod
     def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
-        """Enqueue the work: out of ``files`` to ``out``, both on the device. Return the images that the row turned out
-        not to take."""
+        """Enqueue the work, which reads ``files`` and writes ``out``, both on the device. Return the images that the
+        row does not decode after all."""
 
-    def finish(self, job: DecodeJob) -> None:  # noqa: B027 (most have nothing to do)
-        """Enqueue what must come after all other work of the batch."""
+    def finish(self, job: DecodeJob) -> None:  # noqa: B027 (most rows have nothing to do)
+        """Enqueue work that must run after all other work of the batch."""
 
 
 @cache
 def gpu_rows() -> tuple[GpuDecoder, ...]:
-    """The rows that run on a GPU, by formats."""
+    """Return the rows that run on a GPU, in the order of their formats."""
     return tuple(rows_of(f.gpu_rows for f in FORMATS))
 
 
 def deal_to_gpu(job: DecodeJob, indices: I64, rows: Sequence[GpuDecoder]) -> list[I64]:
-    """The images ``indices`` by the row of a GPU that takes them, without those that threads of the CPU should decode
-    (`costs.stragglers`): an array for each row."""
+    """Return, for each row of a GPU, the images of ``indices`` that it decodes: without those that CPU threads should
+    decode instead (`costs.stragglers`)."""
     dealt = deal(job, indices, rows)
-    if not job.headers.odd:  # JPEGs alone
+    if not job.headers.unusual:  # only plain JPEGs
         return dealt
     serial = [(k, found) for k, row in enumerate(rows)
               if len(dealt[k]) and (found := row.seconds(job, dealt[k])) is not None]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Headers of a batch of encoded images: read once, kept with the batch, and judged by the rules of a decoder.
+"""Headers of a batch of encoded images: read once, cached with the batch, and checked against the rules of a decoder.
 
-The decoders of files and the memory estimate call this module; nothing is decoded here. Headers of JPEGs are walked by
-`jpeg.header`, those of PNG, TIFF, BMP and PNM by `probe_cpu`, for a whole batch each and without the GIL; the probe of
-its format reads every other one.
+The decoders of files and the memory estimate call this module; nothing is decoded here. `jpeg.header` reads the headers
+of JPEGs, `probe_cpu` those of PNG, TIFF, BMP and PNM, each for a whole batch and without the GIL; the other formats are
+read by their ``probe``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .formats import BOMB_PIXELS, BY_CODE, BY_NAME, FORMATS, check_pixels, probe
 from .pixels import channels_of
 
 MAX_PIXELS = 178_956_970
-"""The default limit on an image (2^29 bytes of RGB), by which Pillow refuses decompression bombs too."""
+"""Default limit on the pixels of an image (2^29 bytes of RGB), from which Pillow also rejects decompression bombs."""
 
 OnDamage = Literal["reject", "keep", "flag"]
 """Treatment of an image whose decoder reports damage but goes on: it is rejected, kept as the decoder guesses it, or
@@ -51,7 +51,7 @@ class Rules:
     fancy_upsampling: bool = False
     max_pixels: int = MAX_PIXELS
     bomb_ratio: float = 0.0
-    """Pixels for each byte of the file; 0 for any number."""
+    """Maximum number of pixels per byte of the file; 0 for no limit."""
     on_damage: OnDamage = "reject"
     jpeg_decoder: Literal["auto", "nvjpeg"] = "auto"
 
@@ -66,30 +66,32 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class NonJpegs:
-    """The images of a batch that are not JPEGs."""
+    """Headers of a batch's images that are not JPEGs, and errors for those whose header cannot be read. `non_jpegs_of`
+    caches one per batch."""
 
-    places: I64
-    """[M] Indices of those with a header."""
+    indices: I64
+    """[M] Indices in the batch of images with a readable header."""
     rows: I64
-    """[M, 6] Their headers, with the columns of `format`."""
-    wrong: dict[int, SampleError]
-    """Errors of the others, by index."""
+    """[M, 6] Headers of these images, with the columns of `format`."""
+    errors: dict[int, SampleError]
+    """Errors of the other non-JPEG images, by index in the batch."""
 
     def take(self, indices: I64, n: int) -> NonJpegs:
-        """Those among the images ``indices`` of the batch of ``n``, in that order."""
-        known = np.full(n, -1)
-        known[self.places] = np.arange(len(self.places))
-        found = known[indices]
-        wrong = {k: self.wrong[i] for k, i in enumerate(indices.tolist()) if i in self.wrong} if self.wrong else {}
-        return NonJpegs(np.flatnonzero(found >= 0), self.rows[found[found >= 0]], wrong)
+        """Return the table for the sub-batch of images ``indices`` (of ``n`` in the batch), with indices counted in the
+        sub-batch."""
+        rows_of = np.full(n, -1)
+        rows_of[self.indices] = np.arange(len(self.indices))
+        found = rows_of[indices]
+        errors = {k: self.errors[i] for k, i in enumerate(indices.tolist()) if i in self.errors} if self.errors else {}
+        return NonJpegs(np.flatnonzero(found >= 0), self.rows[found[found >= 0]], errors)
 
 
 @dataclass(slots=True)
 class ParsedHeaders:
-    """The headers of a batch of encoded images, not to be changed; kept with the batch (`Batch.parsed`)."""
+    """Headers of a batch of encoded images, read-only; `Batch.parsed` caches them."""
 
     jpeg: npt.NDArray[Any]
-    """[N] rows of `jpeg.header.HEADER`; status NOT_JPEG for every other image."""
+    """[N] rows of `jpeg.header.HEADER`; status NOT_JPEG for images of other formats."""
     scans: npt.NDArray[Any]
     """The table of scans that rows with status MANY_SCANS point to."""
     non_jpegs: NonJpegs | None = None
@@ -103,14 +105,14 @@ class ParsedHeaders:
 
 
 def parsed_headers(batch: Batch) -> ParsedHeaders:
-    """The headers of ``batch``, read at the first call."""
+    """Return the headers of ``batch``, read at the first call."""
     if batch.parsed is None:
         batch.keep_parsed(ParsedHeaders(*_jpegs.read_scans(batch.data, batch.offsets, batch.shapes[:, 0])))
     return cast("ParsedHeaders", batch.parsed)
 
 
 def non_jpegs_of(batch: Batch) -> NonJpegs:
-    """The headers of the images of ``batch`` that are not JPEGs, read at the first call."""
+    """Return the headers of the images of ``batch`` that are not JPEGs, read at the first call."""
     parsed = parsed_headers(batch)
     if parsed.non_jpegs is None:
         parsed.non_jpegs = _probed(batch, np.flatnonzero(parsed.jpeg["status"] == _jpegs.NOT_JPEG))
@@ -136,26 +138,26 @@ def _probed(batch: Batch, which: I64) -> NonJpegs:
 
 
 def readonly(encoded: Any) -> Any:
-    """A view of files' bytes that is one type for Numba, whether they are mapped read-only or not."""
+    """Return a read-only view of files' bytes: one type for Numba, whether the files are mapped read-only or not."""
     encoded = encoded.view()
     encoded.flags.writeable = False
     return encoded
 
 
 def encoded_bytes(batch: Batch, i: int) -> memoryview:
-    """The bytes of image ``i``; no copy."""
+    """Return the bytes of image ``i``, without a copy."""
     start = int(batch.offsets[i])
     return memoryview(batch.data[start : start + int(batch.shapes[i, 0])])
 
 
 def row_of(header: Header) -> tuple[int, ...]:
-    """A header as a row of numbers."""
+    """Return a header as a row of numbers, with the columns of `format`."""
     code = BY_NAME[header.format].code
     return code, header.width, header.height, header.channels, header.bits, header.orientation
 
 
 def header_of(row: I64) -> Header:
-    """The header that is a row of numbers."""
+    """Return the header of a row of numbers."""
     code, *rest = row.tolist()
     return Header(BY_CODE[code].name, *rest)
 
@@ -165,8 +167,9 @@ def header_of(row: I64) -> Header:
 
 @dataclass(slots=True)
 class Headers:
-    """Facts from the headers of N encoded images. Bad images are rejected already and have no pixels. One call of a
-    decoder owns it; threads read it."""
+    """Facts from the headers of N encoded images, for one call of a decoder. Threads may read it.
+
+    Images that are rejected already are not ``good``, and have no pixels."""
 
     jpeg: npt.NDArray[Any]
     """[N] See `ParsedHeaders.jpeg`."""
@@ -175,18 +178,19 @@ class Headers:
     rows: I64
     """[N, 6] headers of the images that are not JPEGs, with the columns of `format`; zeros for JPEGs."""
     good: Mask
+    """[N] Whether the image can be decoded."""
     orientation: I32
-    """[N], 1 if it is to be ignored."""
+    """[N] Exif orientation; 1 if it is to be ignored."""
     extents: I64
-    """[N, 2], height and width as seen (oriented)."""
+    """[N, 2] Height and width as seen (oriented)."""
     channels: I64
-    """[N], as decoded with ANY_DATA."""
-    odd: int
-    """Number of images that are not plain JPEGs, or too large."""
+    """[N] Channels as decoded with ANY_DATA."""
+    unusual: int
+    """Number of images that are not plain JPEGs, or are too large."""
     damaged: dict[int, SampleError] = field(default_factory=dict)
-    """Errors of images that are kept in spite of them, by index."""
+    """Errors of images that are kept nevertheless, by index."""
     bad: int = 0
-    """Number of images that are not good: as `drop` counts them, which alone may write ``good``."""
+    """Number of images that are not good. Only `drop` may write this and ``good``."""
 
     @property
     def height(self) -> I64:
@@ -209,24 +213,24 @@ class Headers:
         return header_of(self.rows[i])
 
     def drop(self, i: int) -> None:
-        """Image ``i`` turned out to be bad."""
+        """Mark image ``i`` as bad: it has no pixels."""
         self.bad += bool(self.good[i])
         self.good[i] = False
         self.extents[i] = 0
 
-    def left(self, status: I32) -> I64:
-        """The good images that a decoder refuses, by its ``status`` [N]: not 0 for those."""
+    def undecoded(self, status: I32) -> I64:
+        """Return the good images that a decoder did not decode: whose entry in its ``status`` [N] is not 0."""
         if not _jpegs.refused(self.good, status):
-            return _NOBODY
+            return _NO_IMAGES
         return np.flatnonzero(self.good & (status != 0))
 
 
-_NOBODY = np.empty(0, np.int64)
+_NO_IMAGES = np.empty(0, np.int64)
 _NO_HEADER = np.zeros(COLUMNS, np.int64)
 
 
 def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
-    """The headers of all images. Files that are not images, or are too large, are rejected."""
+    """Return the headers of all images. Reject files that are not images, or are too large."""
     parsed, n = parsed_headers(batch), len(batch)
     turned, odd, good = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.bool_)
     extents, channels = np.empty((n, 2), np.int64), np.empty(n, np.int64)
@@ -237,12 +241,12 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
     if not few:
         return headers
     known, headers.rows = non_jpegs_of(batch), np.zeros((n, COLUMNS), np.int64)
-    odd[_take_usual(headers, known, batch, rules)] = False
+    odd[_take_supported(headers, known, batch, rules)] = False
     left = np.flatnonzero(odd).tolist()
-    kept = dict(zip(known.places.tolist(), known.rows, strict=True)) if left else {}
+    kept = dict(zip(known.indices.tolist(), known.rows, strict=True)) if left else {}
     for i in left:
         try:
-            _examine(headers, i, kept.get(i), known.wrong.get(i), int(batch.shapes[i, 0]), rules)
+            _examine(headers, i, kept.get(i), known.errors.get(i), int(batch.shapes[i, 0]), rules)
         except SampleError as e:
             headers.drop(i)
             ctx.reject(i, e.code, str(e))
@@ -250,24 +254,24 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
 
 
 def _fit(known: NonJpegs, batch: Batch, rules: Rules) -> Mask:
-    """The images that are not JPEGs which `check_pixels` lets pass."""
-    limit = np.full(len(known.places), rules.max_pixels, np.float64)
+    """Return which of the images that are not JPEGs are within the limits of `check_pixels`."""
+    limit = np.full(len(known.indices), rules.max_pixels, np.float64)
     if rules.bomb_ratio:
-        limit = np.minimum(limit, np.maximum(BOMB_PIXELS, rules.bomb_ratio * batch.shapes[known.places, 0]))
+        limit = np.minimum(limit, np.maximum(BOMB_PIXELS, rules.bomb_ratio * batch.shapes[known.indices, 0]))
     fits: Mask = known.rows[:, WIDTH] * known.rows[:, HEIGHT] <= limit
     return fits
 
 
-def _take_usual(headers: Headers, known: NonJpegs, batch: Batch, rules: Rules) -> I64:
-    """Fill in the headers of images that are not JPEGs and need no other look, all at once; return their indices."""
+def _take_supported(headers: Headers, known: NonJpegs, batch: Batch, rules: Rules) -> I64:
+    """Fill in the headers of images that are not JPEGs and need no closer look, all at once; return their indices."""
     format, taken = known.rows[:, FORMAT], _fit(known, batch, rules)
     deep = (known.rows[:, BITS] > 8) & (known.rows[:, CHANNELS] > 1)  # as `is_deep`
-    for code in np.unique(format).tolist():  # some libraries may be missing
+    for code in np.unique(format).tolist():  # libraries may be missing
         if BY_CODE[code].missing():
             taken &= format != code
         elif rules.dtype != np.uint8 and not BY_CODE[code].keeps_16_bits() and not available():
             taken &= (format != code) | ~deep
-    place, rows = known.places[taken], known.rows[taken]
+    place, rows = known.indices[taken], known.rows[taken]
     headers.rows[place] = rows
     turned = rows[:, ORIENTATION] if rules.adjust_orientation else np.ones(len(place), np.int64)
     swap = turned >= 5
@@ -281,7 +285,7 @@ def _take_usual(headers: Headers, known: NonJpegs, batch: Batch, rules: Rules) -
 def _examine(
     headers: Headers, i: int, row: I64 | None, wrong: SampleError | None, size: int, rules: Rules
 ) -> None:  # fmt: skip
-    """Raises SampleError for image ``i``, which is odd, unless it can be decoded: then its header is filled in."""
+    """Check image ``i``, which is unusual, and fill in its header. Raises SampleError if it cannot be decoded."""
     if wrong is not None:
         raise wrong.bare()
     if row is None:
@@ -304,7 +308,7 @@ def _examine(
 
 
 def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
-    """Anchors and shapes of the windows in good images; images whose window was rejected become bad."""
+    """Return anchors and shapes of the windows in good images; images whose window was rejected become bad."""
     before = len(ctx.rejects)
     anchors, sizes = windows(headers.height, headers.width)
     if len(ctx.rejects) > before:
@@ -318,7 +322,7 @@ def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
 
 
 def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> I32:
-    """[N, 3] shapes of images of these sizes; without pixels for bad ones."""
+    """Return shapes [N, 3] of images of these heights and widths; bad images have no pixels."""
     shapes = np.empty((len(heights), 3), np.int32)
     _jpegs.decoded_shapes(heights, widths, headers.channels, rules.fixed_channels, headers.good, shapes)
     return shapes
@@ -327,30 +331,31 @@ def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> 
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def foresee(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I64, I64]:
-    """Elements of each decoded image, and bytes held besides while it is decoded, int64[N] each; zeros for images that
-    will be rejected. ``whole``: JPEGs go straight into the output if nothing is to be done to them."""
+def estimate_memory(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I64, I64]:
+    """Estimate memory: the elements of each decoded image, and the other bytes that decoding it needs, int64[N] each;
+    zeros for images that will be rejected. ``whole``: JPEGs are decoded directly into the output if no conversion is
+    needed."""
     jpeg, n = parsed_headers(batch).jpeg, len(batch)
-    elements, besides = np.empty(n, np.int64), np.empty(n, np.int64)
+    elements, extra = np.empty(n, np.int64), np.empty(n, np.int64)
     aside = not whole or rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
     fixed = rules.fixed_channels
     others = _jpegs.foreseen(jpeg, batch.shapes, stage != "cpu", aside, rules.adjust_orientation, rules.max_pixels,
-                             fixed, elements, besides)  # fmt: skip
+                             fixed, elements, extra)  # fmt: skip
     if others:
         known = non_jpegs_of(batch)
         fits = _fit(known, batch, rules)
-        place, rows = known.places[fits], known.rows[fits]
-        # Pillow's picture takes four bytes a pixel, and NumPy's copy of it as many as there are channels.
+        place, rows = known.indices[fits], known.rows[fits]
+        # Pillow's image takes four bytes per pixel, and NumPy's copy of it as many as there are channels.
         pixels, channels = (rows[:, WIDTH] * rows[:, HEIGHT]).astype(np.float64), rows[:, CHANNELS]
         taken = 4 + channels * (1 + _EXTRA_BYTES[int(stage != "cpu"), rows[:, FORMAT]])
-        elements[place] = np.minimum(pixels * (fixed or channels), _MOST)
-        besides[place] = np.minimum(pixels * taken * np.where(rows[:, BITS] <= 8, 1, 2), _MOST)
-    return elements, besides
+        elements[place] = np.minimum(pixels * (fixed or channels), _MAX_BYTES)
+        extra[place] = np.minimum(pixels * taken * np.where(rows[:, BITS] <= 8, 1, 2), _MAX_BYTES)
+    return elements, extra
 
 
-_MOST = 1 << 56
-"""Bytes or elements of one image; sums of them stay below 2^63."""
+_MAX_BYTES = 1 << 56
+"""Maximum estimate per image, in bytes or elements, so that sums stay below 2^63."""
 _EXTRA_BYTES = np.zeros((2, 1 + max(BY_CODE)), np.int64)
-"""`Format.extra_bytes` by code: of the host, of a GPU."""
+"""`Format.extra_bytes` by format code: row 0 for the host, row 1 for a GPU."""
 for _format in FORMATS:
     _EXTRA_BYTES[:, _format.code] = _format.extra_bytes

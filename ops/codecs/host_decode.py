@@ -1,4 +1,4 @@
-"""Decoding on the CPU: headers of all images first, then each image straight into its place in the output."""
+"""Decode images on the CPU: read the headers of all images first, then decode each image directly into the output."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def decode(
     ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, needed: Needed | None = None,
     joined: Context | None = None,
 ) -> Batch:  # fmt: skip
-    """The images of ``batch`` (1-D uint8) as HWC, or the ``windows`` cut out of them. Only the pixels that are
-    ``needed`` are sure to be decoded; damage is found wherever it is. ``joined``: the context of the operator that this
-    one is a part of."""
+    """Return the images of ``batch`` (1-D uint8) as HWC, or the ``windows`` cut out of them. Only the pixels that are
+    ``needed`` are certain to be decoded; damage is detected everywhere. ``joined``: the context of the fused operator
+    that contains this decoder."""
     show(batch)
     headers, rows = read_headers(ctx, batch, rules), host_rows()
     job = DecodeJob(ctx, batch, headers, rules, facts=joined, needed=needed)
@@ -61,7 +61,7 @@ def decode(
 
 
 def _has_certain_size(headers: Headers, rules: Rules, indices: I64) -> Mask:
-    """Which of the images ``indices`` have results whose shape is known before they are decoded."""
+    """Return which of the images ``indices`` have results whose shape is known before they are decoded."""
     if rules.output_type is DALIImageType.ANY_DATA or rules.on_damage != "reject":
         return np.zeros(len(indices), np.bool_)
     found: Mask = np.isin(headers.rows[indices, FORMAT], _EXACT)
@@ -69,7 +69,7 @@ def _has_certain_size(headers: Headers, rules: Rules, indices: I64) -> Mask:
 
 
 def _settle(job: DecodeJob, outcome: Outcome) -> None:
-    """Reject the images that could not be decoded, and note those that are kept although they are damaged."""
+    """Reject the images that could not be decoded, and count or flag damaged ones that are kept."""
     headers, ctx = job.headers, job.ctx
     for i in outcome.reshaped:
         outcome.errors[i] = SIZES_DIFFER

@@ -1,4 +1,4 @@
-"""decoders.inflate: compressed arrays."""
+"""Operator decoders.inflate: decompress arrays."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _kernels: Any = Kernels(".inflate_cpu", __package__)
 class Inflate(Operator, name="decoders.inflate"):
     """Decompress LZ4 blocks (the raw block format, without frames) into arrays of ``shape`` and ``dtype``.
 
-    The input is 1-D uint8: one block, or with ``chunk_sizes`` or ``chunk_offsets`` several, each of which inflates to
+    The input is 1-D uint8: one block, or several with ``chunk_sizes`` or ``chunk_offsets``, each of which inflates to
     ``shape``; the output then has one more axis at the front. Blocks that are damaged, or that hold another number of
-    bytes than shape and dtype need, are rejected. DALI has it for GPUs alone.
+    bytes than shape and dtype need, are rejected. DALI has this operator for GPUs only.
     """
 
     aliases: ClassVar[tuple[str, ...]] = ("experimental.inflate",)
     example = "{op: decoders.inflate, in: packed, shape: [480, 640, 3], layout: HWC, out: images}"
 
-    shape: Annotated[tuple[int, ...], Arg("of one inflated block", ge=0, per_sample=True, required=True)] = ()
+    shape: Annotated[tuple[int, ...], Arg("shape of one inflated block", ge=0, per_sample=True, required=True)] = ()
     algorithm: Annotated[Literal["LZ4"], Arg("how the data is compressed")] = "LZ4"
     check_output_size: Annotated[bool, Arg("check sizes", ignored="they are always checked")] = False
     chunk_offsets: Annotated[tuple[int, ...] | None, Arg("where each block begins in the sample", per_sample=True)] = (
@@ -39,7 +39,7 @@ class Inflate(Operator, name="decoders.inflate"):
     chunk_sizes: Annotated[tuple[int, ...] | None, Arg("bytes of each block", per_sample=True)] = None
     dtype: Annotated[DALIDataType, Arg("type of the output")] = DALIDataType.UINT8
     layout: Annotated[str, Arg("layout of one inflated block")] = ""
-    sequence_axis_name: Annotated[str, Arg("letter of the axis of blocks, where there is a layout")] = "F"
+    sequence_axis_name: Annotated[str, Arg("letter of the axis of blocks, if layout is given")] = "F"
 
     @property
     def _chunked(self) -> bool:
@@ -71,7 +71,7 @@ class Inflate(Operator, name="decoders.inflate"):
         counts, starts, sizes = self._chunks(ctx, packed)
         full = affordable(ctx, np.concatenate([counts[:, None], shapes], axis=1) if self._chunked else shapes)
         layout = self.sequence_axis_name * self._chunked + self.layout if self.layout else ""
-        again = ctx.stage != "cpu" and ctx.attempt > 0  # on the host, which says what is wrong
+        again = ctx.stage != "cpu" and ctx.attempt > 0  # on the host, which names the error
         if again:
             packed = ctx.device.to_host(packed)
             ctx.device.wait()
@@ -83,7 +83,8 @@ class Inflate(Operator, name="decoders.inflate"):
         each = np.minimum(sizes_of(shapes), 1 << 48)[owner] * width
         number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
         to = out.offsets[owner] * width + number * each
-        inside, room = packed.sizes[owner], out.sizes[owner] * width  # sums of what is given, and products, could wrap
+        # sums and products of the user's numbers could overflow
+        inside, room = packed.sizes[owner], out.sizes[owner] * width
         fits = (starts >= 0) & (sizes >= 0) & (starts <= inside) & (sizes <= inside - starts)
         fits &= (room // counts[owner] == each) & (room % counts[owner] == 0)
         each, sizes, to = np.where(fits, each, 0), np.where(fits, sizes, 0), np.where(fits, to, 0)
@@ -98,7 +99,7 @@ class Inflate(Operator, name="decoders.inflate"):
     gpu = cpu
 
     def _chunks(self, ctx: Context, packed: Batch) -> tuple[I64, I64, I64]:
-        """How many blocks each sample has, [N], and for each block where it starts in the sample, and its bytes."""
+        """Return the number of blocks per sample, [N], and for each block its start in the sample and its bytes."""
         n = len(packed)
         if not self._chunked:
             return np.ones(n, np.int64), np.zeros(n, np.int64), packed.sizes
@@ -109,7 +110,7 @@ class Inflate(Operator, name="decoders.inflate"):
             counts[i] = 0
         owner = np.repeat(np.arange(n), counts)
         number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-        if not self.is_set("chunk_sizes"):  # each ends where the next begins
+        if not self.is_set("chunk_sizes"):  # each block ends where the next begins
             starts: I64 = given[0][0][owner, number]
             last = number == counts[owner] - 1
             stops = np.where(last, packed.sizes[owner], np.append(starts[1:], 0))
@@ -117,7 +118,7 @@ class Inflate(Operator, name="decoders.inflate"):
         sizes: I64 = given[-1][0][owner, number]
         if self.is_set("chunk_offsets"):
             return counts, given[0][0][owner, number], sizes
-        before = np.cumsum(given[0][0], axis=1) - given[0][0]  # each begins where the one before ends
+        before = np.cumsum(given[0][0], axis=1) - given[0][0]  # each block begins where the previous one ends
         return counts, before[owner, number], sizes
 
     def _inflate(self, ctx: Context, packed: Batch, raw: Any, blocks: _Blocks) -> None:
@@ -126,7 +127,9 @@ class Inflate(Operator, name="decoders.inflate"):
         for c in np.flatnonzero(~good).tolist():
             i = int(blocks.owner[c])
             which = f"block {int((blocks.owner[:c] == i).sum())}" if self._chunked else "the data"
-            what = f"is no LZ4 block of {int(blocks.each[c])} bytes" if blocks.fits[c] else "reaches out of the sample"
+            what = (
+                f"is not an LZ4 block of {int(blocks.each[c])} bytes" if blocks.fits[c] else "extends beyond the sample"
+            )
             ctx.reject(i, "corrupt_data", f"{which} {what}")
 
     def _launch(self, ctx: Context, packed: Batch, raw: Any, blocks: _Blocks) -> None:
@@ -141,7 +144,7 @@ class Inflate(Operator, name="decoders.inflate"):
 
 
 class _Blocks:
-    """The blocks of a batch, one entry each."""
+    """The blocks of a batch, one entry each. Created and used by one call of the operator."""
 
     def __init__(
         self, starts: I64, sizes: I64, to: I64, each: I64, fits: npt.NDArray[np.bool_], owner: npt.NDArray[Any]
@@ -149,6 +152,6 @@ class _Blocks:
         self.starts, self.sizes = starts, sizes
         self.to, self.each = to, each
         self.fits = fits
-        """Lies inside of its sample."""
+        """Whether the block is inside its sample, and its output fits the shape."""
         self.owner = owner
-        """Its sample."""
+        """Sample of each block."""

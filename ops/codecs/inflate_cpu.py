@@ -1,6 +1,6 @@
-"""LZ4 blocks (lz4.org, "LZ4 Block Format Description"), many at a time."""
+"""Compiled loop that inflates LZ4 blocks (lz4.org, "LZ4 Block Format Description"), many at a time."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ jit = numba.njit(nogil=True, cache=True)
 
 @numba.njit
 def _length(data, at, end, nibble):
-    """A length of 4 bits and what follows them, and where it ends; -1 where the data ends before it does."""
+    """Read a length: 4 bits and the bytes that extend it. Return it and where it ends; -1 if the data ends before."""
     if nibble < 15:
         return nibble, at
     length = np.int64(15)
@@ -28,7 +28,7 @@ def _length(data, at, end, nibble):
 
 @numba.njit
 def _block(data, at, end, out, start, stop):
-    """Inflate one block into ``out[start:stop]``; does it fill exactly that?"""
+    """Inflate one block into ``out[start:stop]``; return whether it fills exactly that."""
     to = start
     while at < end:
         token = data[at]
@@ -55,8 +55,8 @@ def _block(data, at, end, out, start, stop):
 
 @jit
 def inflate(data, starts, sizes, out, out_starts, out_size, good):
-    """Block c of ``sizes[c]`` bytes from ``starts[c]`` on becomes ``out_size[c]`` bytes from ``out_starts[c]`` on.
-    ``good`` [C] says where that is what it holds."""
+    """Inflate block c, ``sizes[c]`` bytes from ``starts[c]`` on, to ``out_size[c]`` bytes from ``out_starts[c]`` on.
+    ``good`` [C] becomes false for a block that does not hold exactly these bytes."""
     for c in range(len(starts)):
         if good[c]:
             stop = out_starts[c] + out_size[c]

@@ -1,7 +1,8 @@
-"""libdeflate, the fastest well-kept inflate, as the package `deflate` brings it: functions for compiled loops.
+"""Addresses of libdeflate's functions for compiled loops. It is the fastest maintained inflate; the package `deflate`
+contains it.
 
-The package's own calls make a Python object of every stream; a loop that decodes a batch wants to call C from compiled
-code. Its extension module exports libdeflate's functions, and so do the shared libraries of distributions.
+The package's own calls create a Python object per stream; a loop that decodes a batch calls C from compiled code. The
+package's extension module exports libdeflate's functions, and so do the shared libraries of distributions.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NAMES = (
 
 @cache
 def functions() -> I64 | None:
-    """The addresses of alloc_decompressor, zlib_decompress_ex, free_decompressor and crc32; None where there is no
+    """Return the addresses of alloc_decompressor, zlib_decompress_ex, free_decompressor and crc32; None without
     libdeflate."""
     for path in _places():
         try:
@@ -40,13 +41,13 @@ def functions() -> I64 | None:
 
 
 def addresses() -> I64:
-    """`functions`, or zeros where there is no libdeflate, for loops that can do without."""
+    """Return the addresses of `functions`, or zeros without libdeflate, for loops that can work without it."""
     found = functions()
     return np.zeros(len(_NAMES), np.int64) if found is None else found
 
 
 def _places() -> Iterator[str]:
-    """Where the library may be: the package's own comes first, because the system's is asked for by a process."""
+    """Return paths of the library: the package's first, because looking up the system's starts a process."""
     with contextlib.suppress(ImportError):
         if found := import_module("deflate._deflate").__file__:
             yield found

@@ -1,5 +1,5 @@
-"""The last row of the decoder table: each image that is not a JPEG by the library of its format, on one thread; in a
-process of its own if decoders are isolated. Built-in decoders of one file (`Format.stored`) come first."""
+"""Last row of the decoder table: decodes each image that is not a JPEG with the library of its format, on one thread,
+or in a separate process if decoders are isolated. Built-in decoders of one file (`Format.stored`) are tried first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..batch import I64
 from ..errors import SampleError
-from .decoder_table import NOBODY, DecodeJob, Decoder, Mask, Outcome, Target
+from .decoder_table import NO_IMAGES, DecodeJob, Decoder, Mask, Outcome, Target
 from .format import Header
 from .formats import BY_NAME
 from .headers import encoded_bytes
@@ -19,12 +19,12 @@ from .pixels import Pixels, orient, recolour
 
 T = TypeVar("T")
 DAMAGE = ("corrupt_data", "truncated")
-"""Codes of errors that a decoder may be able to pass over."""
+"""Reject codes of errors that a decoder may be able to ignore."""
 SIZES_DIFFER = SampleError("corrupt_data", "the header is damaged: two decoders read different sizes from it")
 
 
 class LibraryDecoder(Decoder):
-    """Images of all formats but JPEG."""
+    """Row for images of all formats but JPEG."""
 
     name = "other formats"
 
@@ -46,14 +46,14 @@ class LibraryDecoder(Decoder):
                 outcome.errors[i] = found
             elif not found:
                 outcome.reshaped.append(i)
-        return NOBODY
+        return NO_IMAGES
 
 
 ROWS = (LibraryDecoder(),)
 
 
 def window(job: DecodeJob, i: int, pixels: Pixels, shape: Sequence[int]) -> Pixels:
-    """The part of the whole image ``i`` that becomes a result of ``shape``."""
+    """Return the window of the whole image ``i`` that becomes a result of ``shape``."""
     y, x = job.anchor(i) or (0, 0)
     return pixels[y : y + shape[0], x : x + shape[1]]
 
@@ -61,8 +61,9 @@ def window(job: DecodeJob, i: int, pixels: Pixels, shape: Sequence[int]) -> Pixe
 def decode_first(
     job: DecodeJob, indices: Sequence[int], run: Callable[..., Iterable[Any]] = map
 ) -> dict[int, Pixels]:  # fmt: skip
-    """The images ``indices``, not JPEGs, decoded, oriented and recoloured before their results have memory: the headers
-    of ``job`` take their true shapes. ``run`` maps over the images: `map`, or that of a pool of threads."""
+    """Return the images ``indices``, which are not JPEGs, decoded, oriented and recoloured, before their results have
+    memory: the headers of ``job`` get their true shapes. ``run`` maps over the images: `map`, or the method of a pool
+    of threads."""
     rules, headers, ctx = job.rules, job.headers, job.ctx
 
     def kept(_: int, pixels: Pixels) -> tuple[int, Pixels]:
@@ -82,9 +83,10 @@ def decode_first(
 
 
 def decode_several(job: DecodeJob, use: Callable[[int, Pixels], T], indices: Sequence[int]) -> list[T | SampleError]:
-    """The results of ``use`` for the images ``indices``, as they are stored and turned; or their errors. Pixels may lie
-    in a decoder's memory: they are there no longer than ``use`` takes. All images for isolated decoders are sent
-    together."""
+    """Return the results of ``use`` for the images ``indices``, as they are stored and oriented, or their errors.
+
+    The pixels may be in a decoder's memory: they are valid only while ``use`` runs. Isolated decoders get all images in
+    one request."""
     if job.isolation is None:
         return [_decode_one(job, use, i) for i in indices]
     found: dict[int, T | SampleError] = {}
@@ -117,7 +119,7 @@ def _decode_one(job: DecodeJob, use: Callable[[int, Pixels], T], i: int) -> T | 
 
 
 def _stored(job: DecodeJob, data: memoryview, header: Header) -> Pixels | None:
-    """The pixels of an image that built-in code decodes, turned if asked for; None for all others."""
+    """Return the pixels of an image that a built-in decoder supports, oriented if requested; None for all others."""
     decode = BY_NAME[header.format].stored
     pixels = decode(data, header) if job.in_process and decode is not None else None
     if pixels is None:
@@ -128,7 +130,7 @@ def _stored(job: DecodeJob, data: memoryview, header: Header) -> Pixels | None:
 def _by_library(
     job: DecodeJob, data: memoryview, header: Header, use: Callable[[Pixels], T], lenient: bool = False
 ) -> T:  # fmt: skip
-    """Raises SampleError."""
+    """Call ``use`` on the pixels that the format's library decodes, and return its result. Raises SampleError."""
     from . import pillow
 
     how = job.rules.adjust_orientation, job.rules.max_pixels
@@ -138,7 +140,8 @@ def _by_library(
 
 
 def _after_error(job: DecodeJob, use: Callable[[int, Pixels], T], i: int, problem: SampleError) -> T | SampleError:
-    """Image ``i`` as its decoder guesses it, if damaged images are kept; or the ``problem``."""
+    """If damaged images are kept, return the result for image ``i`` as its decoder guesses it; otherwise
+    ``problem``."""
     if job.rules.on_damage == "reject" or problem.code not in DAMAGE:
         return problem
     data, header = encoded_bytes(job.batch, i), job.headers.header(i)

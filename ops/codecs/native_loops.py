@@ -1,12 +1,12 @@
-"""Decoders of ours that are compiled loops over whole batches, PNG's and TIFF's: how they are called.
+"""Calls of the built-in decoders that are compiled loops over whole batches: those of PNG and TIFF.
 
-Such a loop takes ``(functions, raw, offsets, sizes, windows, channels, bgr, item, dst, origins, pitches, status)``: N
-images, the bytes raw[offset : offset + size] of each, and the addresses of `libdeflate`. ``windows`` [N, 4] (y0,
-x0, y1, x1, inside the picture) are the pixels wanted; those of image i go to dst[origins[i] + y * pitches[i] + x *
-channels[i] * item:], ``item`` bytes a sample: with 1 as uint8, samples of 16 bits rounded; with 2, which is for images
-of 16 bits, as they are, low bytes first. ``channels[i]`` are as many as are stored (alpha and a palette's colours
-count), or 3 (RGB, or BGR; uint8 alone), or 1 where it is gray. ``status[i]`` becomes 0 (done), or 1 for an image for
-others to judge; then some pixels of the window may have been written.
+Such a loop takes ``(functions, raw, offsets, sizes, windows, channels, bgr, item, dst, origins, pitches, status)`` for
+N images: the bytes raw[offset : offset + size] of each, and the addresses of `libdeflate`. ``windows`` [N, 4] (y0, x0,
+y1, x1, inside the image) are the pixels to decode. The window of image i is written to dst[origins[i] + y * pitches[i]
++ x * channels[i] * item:], ``item`` bytes per sample: as uint8 with 1, 16-bit samples rounded; with 2, for 16-bit
+images only, unchanged, low bytes first. ``channels[i]`` is the number of stored channels (alpha and a palette's colours
+count), 3 for RGB or BGR (uint8 only), or 1 for gray. ``status[i]`` becomes 0 (decoded), or 1 for an image that another
+decoder must decode or reject; some pixels of its window may then have been written.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .pixels import Pixels
 _KEPT = (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.ANY_DATA)
 
 
-def need_no_colours(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Of headers [M, 6]: pictures of this type have the stored channels, or some of them; none is a mixture of
-    others."""
+def keeps_channels(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
+    """Return, for headers [M, 6], whether images decoded to ``output_type`` have the stored channels or a subset of
+    them, so that no channel is computed from others."""
     if output_type in _KEPT:
         return np.ones(len(rows), np.bool_)
     few: npt.NDArray[np.bool_] = rows[:, CHANNELS] < 3
@@ -39,13 +39,14 @@ def decode_into(
     loop: Any, batch: Batch, which: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> I32:
     """Decode the images ``which`` of ``batch`` as uint8 into ``out``; return the status of each. The other arrays have
-    a row for each of them."""
+    one row per image of ``which``."""
     sizes = batch.shapes[which, 0].astype(np.int64)
     return _run(loop, batch.data, batch.offsets[which], sizes, windows, channels, bgr, 1, out, origins, pitches)
 
 
 def stored(loop: Any, data: memoryview, header: Header) -> Pixels | None:
-    """(H, W, C) uint8 or uint16 as it is stored, palettes as RGB; None where it is one for others to judge."""
+    """Return the stored pixels (H, W, C), uint8 or uint16, palettes as RGB; None if the built-in decoder does not
+    support the file: another decoder then decodes or rejects it."""
     pixels = np.empty((header.height, header.width, header.channels), np.uint16 if header.bits > 8 else np.uint8)
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
     window, pitch = np.array([[0, 0, header.height, header.width]], np.int64), one + header.width * header.channels

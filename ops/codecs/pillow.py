@@ -1,7 +1,8 @@
-"""One image by the library of its format (`Format`): Pillow, unless the format names another one.
+"""Decode one image with the library of its format (`Format`): Pillow, unless the format names another one.
 
-The plugin of the recognised format is called directly: no other one sees the bytes, and Pillow's own limits and
-warnings do not apply. Pillow releases the GIL while it decodes, but for JPEG 2000.
+The plugin of the recognised format is called directly: no other plugin sees the bytes, and Pillow's own limits and
+warnings do not apply. Pillow releases the GIL while it decodes, except for JPEG 2000. Called by `library`, and by the
+processes of `isolation`.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ def decode(
     data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, lenient: bool = False,
     empty: Empty = fresh,
 ) -> Pixels:  # fmt: skip
-    """The image as (H, W, C), uint8, uint16 or float32, the first frame or page; palettes as RGB, CMYK as RGB.
+    """Return the image as (H, W, C), uint8, uint16 or float32: its first frame or page, palettes and CMYK as RGB.
 
-    ``header`` is that of `formats.probe`. Raises SampleError, and nothing else, whatever the data is. Damage that
-    decoders pass over is refused, unless ``lenient``. Decoders that write where they are told ask ``empty``.
+    ``header`` is the result of `formats.probe`. Raises SampleError, and nothing else, whatever the data is. Damage that
+    decoders pass over is rejected, unless ``lenient``. Decoders that can write into given memory get it from ``empty``.
     """
     _quiet()
     format = BY_NAME[header.format]
-    plugin = _plugin(format.pillow)  # here, so that a plugin that does not exist is not blamed on the file
+    plugin = _plugin(format.pillow)  # outside the try, so that a missing plugin is not reported as a damaged file
     try:
         check_pixels(header.width, header.height, max_pixels)
         if format.library is not None:
@@ -47,7 +48,7 @@ def decode(
         pixels, turned = _by_plugin(plugin, format, data, header, max_pixels, lenient)
     except SampleError:
         raise
-    except Exception as e:  # Pillow raises whatever its parsers run into: ten kinds were seen on damaged files
+    except Exception as e:  # Pillow raises whatever its parsers raise: ten kinds were seen on damaged files
         raise explain(header.format, e) from e
     if turned:
         return pixels if adjust_orientation else orient(pixels, INVERSE_ORIENTATION[header.orientation])
@@ -57,7 +58,8 @@ def decode(
 def _by_plugin(
     plugin: Any, format: Format, data: memoryview, header: Header, max_pixels: int, lenient: bool
 ) -> tuple[Pixels, bool]:
-    """Pixels by Pillow's ``plugin``, or by imagecodecs if Pillow would drop bits; and whether they are turned."""
+    """Decode with Pillow's ``plugin``, or with imagecodecs if Pillow would drop bits; return the pixels and whether
+    they are oriented already."""
     image = plugin(io.BytesIO(data))
     check_pixels(image.width, image.height, max_pixels)
     if format.check is not None and not lenient:
@@ -69,12 +71,12 @@ def _by_plugin(
     image.load()
     if _heard.said and not lenient:
         raise SampleError("corrupt_data", f"the {header.format} is damaged: {_heard.said[0]}")
-    check_pixels(image.width, image.height, max_pixels)  # a few formats know their size only now
+    check_pixels(image.width, image.height, max_pixels)  # for a few formats the size is known only now
     return _array(image, format, header), format.pillow_turns
 
 
 def explain(format: str, error: BaseException) -> SampleError:
-    """An exception of Pillow's, as a code and words."""
+    """Return a SampleError for an exception of Pillow: its code and its text."""
     text = str(error)
     low = text.lower()
     code: RejectCode = "corrupt_data"
@@ -121,7 +123,7 @@ def _array(image: Any, format: Format, header: Header) -> Pixels:
 
 
 def _whole_range(pixels: Pixels, format: Format, header: Header) -> Pixels:
-    """Samples of other than 8 or 16 bits over the whole range of their type."""
+    """Scale samples of other than 8 or 16 bits to the whole range of their type."""
     bits, width = header.bits, 8 * pixels.dtype.itemsize
     if format.widen is None or bits == width or bits >= 16 or pixels.dtype.kind != "u":
         return pixels
@@ -129,17 +131,17 @@ def _whole_range(pixels: Pixels, format: Format, header: Header) -> Pixels:
 
 
 def load() -> None:
-    """Import what `decode` needs; the first image does it by itself."""
+    """Import the modules that `decode` needs, which the first image would otherwise do."""
     for format in FORMATS:
         _plugin(format.pillow)
 
 
 @cache
 def _plugin(name: str) -> Any:
-    """Pillow's class ``name`` (`Format.pillow`); None for an empty name."""
+    """Return Pillow's class ``name`` (`Format.pillow`); None for an empty name."""
     if not name:
         return None
-    # A handler of its own keeps messages about odd files off stderr; users still get them from their own handlers.
+    # A handler on this logger keeps messages about odd files off stderr; users still get them from their own handlers.
     logging.getLogger("PIL").addHandler(logging.NullHandler())
     module, _, plugin = name.partition(".")
     found = getattr(import_module(f"PIL.{module}"), plugin)
@@ -149,7 +151,7 @@ def _plugin(name: str) -> Any:
 
 
 _heard = threading.local()
-"""``said``: what the codecs of libtiff said of damage in the image that this thread decodes."""
+"""Per thread, ``said``: messages of libtiff's codecs about damage in the image that this thread decodes."""
 _CODECS = ("Fax", "LZW", "ZIP", "PackBits", "JPEG", "OJPEG", "Thunder", "NeXT", "SGILog", "LogLuv", "Pixar", "LZMA",
            "ZSTD")  # fmt: skip
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
@@ -157,8 +159,8 @@ _Handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_voi
 
 @_Handler
 def _listen(module: bytes | None, form: bytes | None, _arguments: int | None) -> None:
-    """A warning or an error of libtiff, in the thread that decodes. Of its codecs it means that pixels are guessed;
-    elsewhere, that a tag is odd."""
+    """Handle a warning or an error of libtiff, in the thread that decodes. From its codecs, it means that pixels are
+    guessed; from other modules, that a tag is unusual."""
     said = getattr(_heard, "said", None)
     name = (module or b"").decode("ascii", "replace")
     if said is not None and name.startswith(_CODECS):
@@ -166,11 +168,12 @@ def _listen(module: bytes | None, form: bytes | None, _arguments: int | None) ->
 
 
 def _listen_to_libtiff() -> None:
-    """libtiff goes on after damage in fax data and the like, and prints a line to stderr for it, as for every odd tag.
-    Its handlers are global, in the library that Pillow loaded."""
+    """Install `_listen` as the handler of libtiff's messages. libtiff continues after damage, for example in fax data,
+    and prints a line to stderr for it, as for every unusual tag. Its handlers are global, in the library that Pillow
+    loaded."""
     try:
         loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libtiff" in line}
-    except OSError:  # no /proc: the lines stay
+    except OSError:  # without /proc, the messages go to stderr
         return
     for path in loaded:
         library = ctypes.CDLL(path)
@@ -182,10 +185,10 @@ _FILTER = ("ignore", None, UserWarning)
 
 
 def _quiet() -> None:
-    """Pillow warns about odd but decodable files; that is no news for the user, and noise among workers.
+    """Suppress Pillow's warnings about odd but decodable files, which are of no use to the user.
 
-    `warnings.catch_warnings` is not safe among threads, so one filter for Pillow's modules is put in place, again
-    where other code (a test framework) removed it.
+    `warnings.catch_warnings` is not thread-safe, so one filter for Pillow's modules is installed, again if other code
+    (a test framework) has removed it.
     """
     first = warnings.filters[0] if warnings.filters else None
     if first is None or first[:3:2] != _FILTER[::2] or "PIL" not in str(getattr(first[3], "pattern", "")):

@@ -13,20 +13,20 @@ from ..types import DALIImageType
 
 Pixels = npt.NDArray[Any]
 Empty = Callable[[Sequence[int]], Pixels]
-"""Gives uninitialised uint8 of a shape, C-contiguous."""
+"""Function that returns uninitialised, C-contiguous uint8 of a shape."""
 
 
 def fresh(shape: Sequence[int]) -> Pixels:
-    """An `Empty`: an array of its own."""
+    """Return a new array; an `Empty` function."""
     return np.empty(shape, np.uint8)
 
 
 INVERSE_ORIENTATION = (0, 1, 2, 3, 4, 5, 8, 7, 6)
-"""Index by an Exif orientation: the one that undoes it."""
+"""For each Exif orientation, the one that undoes it."""
 
 
 def orient(image: Pixels, orientation: int) -> Pixels:
-    """``image`` (H, W, ...) as it is meant to be seen, by its Exif orientation 1 ... 8; a view."""
+    """Return ``image`` (H, W, ...) as it is meant to be seen, by its Exif orientation 1 ... 8; a view."""
     if orientation in (5, 6, 7, 8):
         image = image.swapaxes(0, 1)
     if orientation in (2, 3, 6, 7):
@@ -37,18 +37,18 @@ def orient(image: Pixels, orientation: int) -> Pixels:
 
 
 def channels_of(output_type: DALIImageType, stored: int) -> int:
-    """How many channels come out of an image that stores ``stored``."""
+    """Return the number of channels of an image that stores ``stored`` when decoded to ``output_type``."""
     if output_type is DALIImageType.ANY_DATA:
         return stored
     return 1 if output_type is DALIImageType.GRAY else 3
 
 
 def recolour(image: Pixels, output_type: DALIImageType, dtype: np.dtype[Any]) -> Pixels:
-    """``image`` (H, W, C), uint8, uint16 or float32, in another colour space and type.
+    """Return ``image`` (H, W, C), uint8, uint16 or float32, in another colour space and type.
 
     C: 1 gray, 2 gray and alpha, 3 RGB, 4 RGB and alpha. Alpha is dropped, not blended (ANY_DATA keeps it). GRAY is
-    ``.299 R + .587 G + .114 B``. YCbCr is ITU-R BT.601's studio range. Integers stand for [0, 1] scaled to their
-    range, so types are converted by scaling, rounded half away from zero.
+    ``.299 R + .587 G + .114 B``. YCbCr is ITU-R BT.601's studio range. Integers represent [0, 1] scaled to their range,
+    so types are converted by scaling, rounded half away from zero.
     """
     if output_type is DALIImageType.ANY_DATA:
         return scale(image, dtype)
@@ -69,11 +69,11 @@ _YCBCR = np.array(
 ) / np.float32(255)
 """Columns Y, Cb, Cr for R, G, B in [0, 1] (BT.601, 8 bit, as fractions of 255)."""
 _YCBCR_OFFSET = np.array([16, 128, 128], np.float32) / np.float32(256)
-"""As fractions of 256: 16 and 128 for 8 bit, 4096 and 32768 for 16 bit."""
+"""Offsets of Y, Cb and Cr as fractions of 256: 16 and 128 for 8 bit, 4096 and 32768 for 16 bit."""
 
 
 def spread(pixels: Pixels, most: int) -> Pixels:
-    """0 ... ``most`` to the whole range of the type, uint8 or uint16, rounded."""
+    """Scale values 0 ... ``most`` to the whole range of the type, uint8 or uint16, rounded."""
     full = int(np.iinfo(pixels.dtype).max)
     if most == full:
         return pixels
@@ -82,19 +82,20 @@ def spread(pixels: Pixels, most: int) -> Pixels:
 
 
 def full_scale(dtype: np.dtype[Any]) -> float:
-    """The value of ``dtype`` that stands for 1.0: the largest integer, or 1."""
+    """Return the value of ``dtype`` that represents 1.0: the largest integer, or 1."""
     return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)
 
 
 def scale(image: Pixels, dtype: np.dtype[Any]) -> Pixels:
-    """``image`` with its full scale mapped to that of ``dtype``; itself where the types are equal."""
+    """Return ``image`` with its full scale mapped to that of ``dtype``; the same array if the types are equal."""
     if image.dtype == dtype:
         return image
     return saturate(image * np.float32(full_scale(dtype) / full_scale(image.dtype)), dtype)
 
 
 def matrix(image: Pixels, weights: npt.NDArray[np.float32], offset: Any, dtype: np.dtype[Any]) -> Pixels:
-    """``image`` (..., 3) times ``weights`` [3, K] of the full scale, plus ``offset`` in 1/256 of it (1 for floats)."""
+    """Return ``image`` (..., 3) times ``weights`` [3, K] of the full scale, plus ``offset`` in 1/256 of it (1 for
+    floats)."""
     top = full_scale(dtype)
     one = 1.0 if dtype.kind == "f" else top + 1
     values = image.astype(np.float32) @ (weights * np.float32(top / full_scale(image.dtype)))

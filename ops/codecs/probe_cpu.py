@@ -1,5 +1,7 @@
-"""Headers of PNG, TIFF, BMP and PNM, a whole batch without the GIL: of files with nothing unusual about them. They say
-what `formats.probe` reads from the same bytes."""
+"""Compiled loop that reads the headers of PNG, TIFF, BMP and PNM files of a batch, without the GIL.
+
+It handles files without unusual features, and returns the same facts as `formats.probe`. Called by `headers`.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from .tiff.format import CODE as TIFF
 from .uncompressed.decoder_cpu import bmp_header, pnm_header
 
 _LEAST = 54
-"""Bytes of a file, at least."""
+"""Minimum bytes of a file."""
 _CHUNKS = 4096
-"""Chunks of a PNG that are looked through for its orientation, at most."""
+"""Maximum number of a PNG's chunks that are searched for its orientation."""
 _IHDR, _EXIF = 0x49484452, 0x65584966
 
 
 @njit(nogil=True, cache=True)
 def headers(raw: Any, offsets: Any, sizes: Any, rows: Any) -> None:
-    """The headers of M files, the bytes raw[offset : offset + size]. ``rows`` [M, 6] becomes a row for each, with the
-    columns of `formats`; zeros for all that is anything else, or unusual."""
+    """Read the headers of M files, the bytes raw[offset : offset + size]. ``rows`` [M, 6] gets one row per file, with
+    the columns of `format`; zeros for files of other formats, or with unusual features."""
     facts = np.zeros(tiff.FACTS, np.int64)
     for k in range(len(sizes)):
         rows[k] = 0
@@ -58,7 +60,7 @@ def _png(raw: Any, start: Any, size: Any, row: Any) -> None:
     for _ in range(_CHUNKS):
         if at + 12 > size:
             break
-        if _u32(raw, start + at + 4) == _EXIF:  # it may be turned
+        if _u32(raw, start + at + 4) == _EXIF:  # the image may be turned
             return
         at += 12 + _u32(raw, start + at)
     row[0], row[1], row[2], row[3], row[4] = PNG, width, height, channels, 8 if kind == 3 else bits
@@ -78,5 +80,5 @@ def _u32(raw: Any, at: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _keep(raw: Any) -> Any:
-    """Name an array that was used by address, so that it lives until here."""
+    """Refer to an array that was used by address, so that it is not freed before."""
     return len(raw)

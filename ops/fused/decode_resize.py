@@ -149,14 +149,14 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
                 ctx.started = planned.others
             headers = read_headers(part(ctx, self.decode, DECODE), encoded, self.decode.rules)
             which = self._takes(headers)
-            if not wants or (headers.odd and not which.any()):
+            if not wants or (headers.unusual and not which.any()):
                 return self._apart(ctx, encoded)()
             files = ctx.device.to_device(encoded)  # first of all: the copy runs while the remaining work is planned
             lane: Any = ctx.device
             planned = self._plan(ctx, encoded, headers, which, files.offsets, lane.pinned, ctx.started)
         decoder, wanted = _cuda.cuda_decoder(ctx.device), planned.wanted
         out = wanted.allocate(ctx, encoded.samples)
-        left = planned.headers.left(planned.decode.status)
+        left = planned.headers.undecoded(planned.decode.status)
         apart = [
             (some, self._apart(_some(ctx, some), encoded.take(some), files.take(some))) for some in _begun(ctx, left)
         ]

@@ -30,7 +30,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that are started from now on obey."""
     from dali_run.ops.codecs.isolation import processes as isolation
 
-    first = "from dali_run.ops.codecs.isolation.worker import keep"
+    first = "from dali_run.ops.codecs.isolation.worker import serve"
     assert first in isolation._PROGRAM
     here = str(Path(__file__).parent)
     monkeypatch.setattr(

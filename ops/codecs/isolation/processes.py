@@ -1,12 +1,12 @@
-"""Isolation: decoders run in processes of their own, so that one that crashes or hangs on a file costs that file.
+"""Isolation: decoders run in separate processes, so that a crash or hang affects only the file that caused it.
 
-    this process      -- sockets -->  keeper (one thread, decodes nothing)  -- forks -->  workers (an image at a time)
-        `------- requests and answers by a socket, bytes and pixels in shared memory, for each worker ---------'
+    this process    -- sockets -->  fork server (one thread, decodes nothing)  -- forks -->  workers (one image each)
+        `------- per worker: requests and answers over a socket, bytes and pixels in shared memory -------'
 
-A request may be for several small images, because waking another process costs as much as decoding a small one. A
-worker that dies is replaced, and the image that it held is tried once more in a fresh one: what fails there, too, is
-the file's fault. Nothing is started before an image needs it. The memory files have no names, and every process ends
-when the one above it does, however that ends, so nothing is ever left behind.
+A request may contain several small images, because waking another process costs as much as decoding a small one. A
+worker that dies is replaced, and the image that it was decoding is retried once in a new one: if it fails there too,
+the file is at fault. Nothing is started before an image needs it. The memory files have no names, and every process
+ends when its parent does, for whatever reason, so nothing is ever left behind.
 """
 
 from __future__ import annotations
@@ -41,55 +41,57 @@ from ..pixels import Pixels
 
 T = TypeVar("T")
 Mode = Literal["auto", "all", "none"]
-"""Which decoders run in workers. ``auto``: those of all formats but JPEG, for what our own decoders leave; ``all``:
-JPEG's, too, and for all files."""
+"""Decoders that run in workers. ``auto``: those of all formats but JPEG, for files that built-in decoders do not
+support; ``all``: every decoder, for all files."""
 TIMEOUT = 30.0
-"""Seconds of CPU time for an image, by default: ten times what the largest allowed image takes."""
+"""Default limit on CPU seconds per image: ten times what the largest allowed image takes."""
 PATIENCE = 10
-"""Times the timeout that an image may take by the clock: on a busy machine, or asleep."""
+"""Elapsed time that an image may take, as a multiple of the timeout: the machine may be busy, or asleep."""
 
-TOGETHER = 8
-"""Images of a request, at most: each costs an eighth of the waking then, and few are tried again for a crash."""
-_TOGETHER_BYTES = 6 << 20
-"""Of the pixels of several images, four a pixel: they are in memory together."""
+MAX_IMAGES_PER_REQUEST = 8
+"""Maximum number of images per request: waking a worker then costs an eighth per image, and few are retried after a
+crash."""
+_MAX_REQUEST_BYTES = 6 << 20
+"""Maximum bytes of the pixels of a request with several images, four per pixel: they are in memory at the same time."""
 HEAD = 4096
-"""Bytes at the beginning of a worker's memory file, which say the number of the image that it holds."""
-_KEPT = 32 << 20
-"""Bytes that a worker's memory file may keep between images."""
-_ENOUGH = 100_000
-"""Images after which a worker makes room for a fresh one: decoders lose some 20 bytes for a damaged file."""
+"""Bytes at the start of a worker's memory file, which hold the number of the image that it is decoding."""
+_MAX_CACHED = 32 << 20
+"""Maximum bytes that a worker's memory file keeps between images."""
+_MAX_IMAGES = 100_000
+"""Number of images after which a worker is replaced: decoders leak some 20 bytes per damaged file."""
 _ANSWER = 1 << 16
 _FIELDS = attrgetter(*(field.name for field in dataclasses.fields(Header)))
-_KEEPERS = 10
-"""Keepers that may be killed in a row before a job gives up: an OOM killer may take several."""
+_MAX_SERVERS = 10
+"""Consecutive fork servers that may be killed before a job gives up: an OOM killer may take several."""
 _PROGRAM = f"""
 import json, sys
 fd, jpeg, sys.path[:] = json.loads(sys.argv[1])
-from {__package__}.worker import keep
-keep(fd, jpeg)
+from {__package__}.worker import serve
+serve(fd, jpeg)
 """
 
 
-def isolated(mode: Mode, timeout: float, told: Callable[[str], object] = lambda _: None) -> Isolation | None:
-    """An `Isolation`, or None where every decoder is to run in this process."""
-    return None if mode == "none" else Isolation(mode == "all", timeout, told)
+def isolated(mode: Mode, timeout: float, report: Callable[[str], object] = lambda _: None) -> Isolation | None:
+    """Return an `Isolation`, or None if every decoder runs in this process."""
+    return None if mode == "none" else Isolation(mode == "all", timeout, report)
 
 
 class Isolation:
-    """Decodes in worker processes, as many as threads ask at the same time. Close it, or use it as context manager."""
+    """Decodes images in worker processes, one per thread that decodes at a time.
+
+    Owned by a run's `Services`, which closes it; any thread may use it. Also a context manager."""
 
     def __init__(
-        self, jpeg: bool = False, timeout: float = TIMEOUT, told: Callable[[str], object] = lambda _: None
+        self, jpeg: bool = False, timeout: float = TIMEOUT, report: Callable[[str], object] = lambda _: None
     ) -> None:
-        """``timeout``: seconds of CPU time for an image. ``told`` is called with the reason when a worker is
-        replaced."""
+        """``timeout``: CPU seconds per image. ``report`` is called with the reason when a worker is replaced."""
         self.jpeg = jpeg
-        """JPEGs are decoded in workers, too."""
+        """Whether JPEGs are also decoded in workers."""
         self.timeout = timeout
-        self._told = told
+        self._report = report
         self._idle: deque[_Worker] = deque()
         self._lock = threading.Lock()
-        self._keeper: _Keeper | None = None
+        self._server: _ForkServer | None = None
         self._closed = False
 
     def __enter__(self) -> Isolation:
@@ -99,12 +101,12 @@ class Isolation:
         self.close()
 
     def close(self) -> None:
-        """End all processes at once, also those that decode; callers that wait for them get a JobError."""
+        """End all processes at once, even while they decode; callers that wait for them get a JobError."""
         with self._lock:
             self._closed = True
-            keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.close()
+            server, self._server = self._server, None
+        if server is not None:
+            server.close()
         self._end_idle()
 
     def _end_idle(self) -> None:
@@ -114,13 +116,13 @@ class Isolation:
 
     @property
     def pids(self) -> list[int]:
-        """The keeper's, where it runs."""
-        return [] if self._keeper is None else [self._keeper.process.pid]
+        """Process id of the fork server, if it runs."""
+        return [] if self._server is None else [self._server.process.pid]
 
     # -- decoders -----------------------------------------------------------------------------------------------
 
     def decode(self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int) -> Pixels:
-        """As `pillow.decode`. Raises SampleError."""
+        """Decode like `pillow.decode`, in a worker. Raises SampleError."""
 
         def copied(pixels: Pixels) -> Pixels:
             return pixels.copy()
@@ -131,8 +133,8 @@ class Isolation:
         self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, use: Callable[[Pixels], T],
         lenient: bool = False,
     ) -> T:  # fmt: skip
-        """The result of ``use`` on the decoded pixels, which are valid only until it returns: they are in the worker's
-        memory. Raises SampleError."""
+        """Return the result of ``use`` on the decoded pixels, which are in the worker's memory and valid only until
+        ``use`` returns. Raises SampleError."""
         request = self._image(data, header, adjust_orientation, max_pixels, lenient)
 
         def take(worker: _Worker, answer: Mapping[str, Any]) -> T:
@@ -145,14 +147,14 @@ class Isolation:
         self, files: Sequence[tuple[memoryview, Header]], adjust_orientation: bool, max_pixels: int,
         use: Callable[[int, Pixels], T],
     ) -> list[T | SampleError]:  # fmt: skip
-        """`lend` for all ``files``, small ones several at a time: the results of ``use`` on a number and its pixels, or
-        the errors."""
+        """Call ``use`` on the index and the decoded pixels of each file, like `lend`; small files share a request.
+        Return the results, or errors."""
         results: list[T | SampleError] = []
         while len(results) < len(files):
             first, count, room = len(results), 0, 0
-            for _, header in files[first : first + TOGETHER]:
+            for _, header in files[first : first + MAX_IMAGES_PER_REQUEST]:
                 room += 4 * header.width * header.height
-                if count and room > _TOGETHER_BYTES:
+                if count and room > _MAX_REQUEST_BYTES:
                     break
                 count += 1
             results += self._several(files, first, first + count, adjust_orientation, max_pixels, use)
@@ -162,31 +164,33 @@ class Isolation:
         self, files: Sequence[tuple[memoryview, Header]], first: int, end: int, adjust: bool, max_pixels: int,
         use: Callable[[int, Pixels], T],
     ) -> list[T | SampleError]:  # fmt: skip
-        """One request for files ``first`` to before ``end``; where the worker dies, one for each."""
-        asked = files[first:end]
-        requests = [self._image(data, header, adjust, max_pixels, False) for data, header in asked]
-        held = -1
-        if len(asked) > 1:
+        """Send one request for the files ``first`` to ``end``; if the worker dies, one for each."""
+        group = files[first:end]
+        requests = [self._image(data, header, adjust, max_pixels, False) for data, header in group]
+        current_image = -1
+        if len(group) > 1:
             worker = self._worker(fresh=False)
-            with self._given_back(worker) as asking:
-                answers = asking.ask([data for data, _ in asked], requests)
+            with self._borrowed(worker) as asking:
+                answers = asking.ask([data for data, _ in group], requests)
                 if not isinstance(answers, Mapping):
-                    return [self._used(asking, answer, partial(use, first + k)) for k, answer in enumerate(answers)]
-                held = -1 if answers.get("keeper") else asking.held()
-            self._told_of(answers)
+                    return [
+                        self._result_of(asking, answer, partial(use, first + k)) for k, answer in enumerate(answers)
+                    ]
+                current_image = -1 if answers.get("server") else asking.current_image()
+            self._report_death(answers)
         results: list[T | SampleError] = []
-        for k, ((data, header), request) in enumerate(zip(asked, requests, strict=True)):
+        for k, ((data, header), request) in enumerate(zip(group, requests, strict=True)):
 
             def take(worker: _Worker, answer: Mapping[str, Any], k: int = k) -> T:
                 return use(first + k, worker.view(answer))
 
             try:
-                results.append(self._run(header.format, data, request, take, int(k == held)))
+                results.append(self._run(header.format, data, request, take, int(k == current_image)))
             except SampleError as e:
                 results.append(e.bare())
         return results
 
-    def _used(self, worker: _Worker, answer: Mapping[str, Any], use: Callable[[Pixels], T]) -> T | SampleError:
+    def _result_of(self, worker: _Worker, answer: Mapping[str, Any], use: Callable[[Pixels], T]) -> T | SampleError:
         if "error" in answer:
             return SampleError(*answer["error"])
         try:
@@ -203,7 +207,7 @@ class Isolation:
         self, data: memoryview, row: Any, output_type: DALIImageType, fast_idct: bool, out: memoryview,
         lenient: bool = False,
     ) -> None:  # fmt: skip
-        """As `jpeg_cpu.decode_into`. Raises SampleError."""
+        """Decode a JPEG like `turbo.decode_into`, in a worker. Raises SampleError."""
         fields = {name: row[name].tolist() for name in row.dtype.names}
         request = {"what": "jpeg", "size": len(data), "timeout": self.timeout,
                    "pixels": fields["width"] * fields["height"], "row": fields, "output_type": output_type.name,
@@ -219,11 +223,12 @@ class Isolation:
         self, format: str, data: memoryview, request: Mapping[str, Any],
         take: Callable[[_Worker, Mapping[str, Any]], Any], attempts: int = 0,
     ) -> Any:  # fmt: skip
-        """``attempts``: how often the image was tried before."""
+        """Decode one image and return the result of ``take``. ``attempts``: number of earlier attempts for this
+        image."""
         code, lost, fresh = 0, 0, attempts > 0
-        while attempts < 2 and lost < _KEEPERS:
+        while attempts < 2 and lost < _MAX_SERVERS:
             worker = self._worker(fresh)
-            with self._given_back(worker) as asking:
+            with self._borrowed(worker) as asking:
                 answers = asking.ask([data], [request])
                 if not isinstance(answers, Mapping):
                     (answer,) = answers
@@ -233,32 +238,33 @@ class Isolation:
             if self._closed:
                 break
             fresh, code = True, answers["died"]
-            if answers.get("keeper"):  # it was killed, and its workers with it: that is not the image's doing
+            if answers.get("server"):  # the fork server was killed, and its workers with it: not the fault of the image
                 lost += 1
             else:
                 attempts += 1
-            self._told_of(answers)
+            self._report_death(answers)
         if self._closed:
             raise JobError("the run was stopped")
         reject, text = _how(code, self.timeout)
         raise SampleError(reject, f"the {format} decoder {text} on it, again in a process of its own")
 
-    def _told_of(self, died: Mapping[str, Any]) -> None:
+    def _report_death(self, died: Mapping[str, Any]) -> None:
         if self._closed:
             raise JobError("the run was stopped")
-        self._told(f"decoder process replaced: {_how(died['died'], self.timeout)[1]}")
+        self._report(f"decoder process replaced: {_how(died['died'], self.timeout)[1]}")
 
     @contextlib.contextmanager
-    def _given_back(self, worker: _Worker) -> Iterator[_Worker]:
-        """``worker``, which then rests for the next image, unless it died or could not be asked."""
+    def _borrowed(self, worker: _Worker) -> Iterator[_Worker]:
+        """Context manager: provide ``worker``, and return it to the idle ones afterwards, unless it died or got no
+        request."""
         try:
             yield worker
         finally:
-            if not worker.answered:  # no memory for the bytes, say
+            if not worker.answered:  # for example, there was no memory for the bytes
                 worker.close()
-            elif worker.rest():
+            elif worker.recycle():
                 self._idle.append(worker)
-                if self._closed:  # meanwhile
+                if self._closed:  # closed meanwhile
                     self._end_idle()
 
     # -- processes ----------------------------------------------------------------------------------------------
@@ -269,25 +275,25 @@ class Isolation:
                 return self._idle.pop()
         why = ""
         with self._lock:
-            for k in range(_KEEPERS):
+            for k in range(_MAX_SERVERS):
                 if self._closed:
                     raise JobError("the run was stopped")
                 try:
-                    if self._keeper is None:
-                        self._keeper = _Keeper(self.jpeg)
-                    return self._keeper.worker()
-                except OSError as e:  # it was killed, perhaps before it was up; another one will do
+                    if self._server is None:
+                        self._server = _ForkServer(self.jpeg)
+                    return self._server.worker()
+                except OSError as e:  # the fork server was killed, perhaps while it started; start another one
                     why = str(e)
-                    if self._keeper is not None:
-                        self._keeper.close()
-                    self._keeper = None
-                    time.sleep(min(0.01 * 2**k, 1.0))  # what kills them, short of memory, say, may pass
-        lost = f"{_KEEPERS} of them in a row were killed, or could not be made ({why})"
+                    if self._server is not None:
+                        self._server.close()
+                    self._server = None
+                    time.sleep(min(0.01 * 2**k, 1.0))  # the cause, for example lack of memory, may pass
+        lost = f"{_MAX_SERVERS} of them in a row were killed, or could not be started ({why})"
         raise JobError(_cannot_start(f"{lost}; is there memory for them?"))
 
 
 def _how(code: int, timeout: float) -> tuple[RejectCode, str]:
-    """How a process ended, by its exit code (-N: signal N), as a code and words."""
+    """Return a reject code and a text for how a process ended, by its exit code (-N: signal N)."""
     if code == -signal.SIGPROF:
         return "decoder_timeout", f"took more than {timeout:g} s of CPU time"
     if code == -signal.SIGALRM:
@@ -298,17 +304,18 @@ def _how(code: int, timeout: float) -> tuple[RejectCode, str]:
         return "decoder_crashed", f"crashed (exit code {code})"
 
 
-class _Keeper:
-    """The process that forks workers. It holds the decoders' libraries, has one thread and decodes nothing."""
+class _ForkServer:
+    """The process that forks workers, as seen from its parent. It holds the decoders' libraries, has one thread and
+    decodes nothing. Owned by an `Isolation`."""
 
     def __init__(self, jpeg: bool) -> None:
-        """Starts it. Raises JobError with what it printed where it does not come up."""
+        """Start the process. Raises JobError with its output if it does not start."""
         with contextlib.ExitStack() as undo:
             self._control = self._started(jpeg, undo)
             undo.pop_all()
 
     def _started(self, jpeg: bool, undo: contextlib.ExitStack) -> socket.socket:
-        """Our end of its socket, once it is up. ``undo`` ends what was begun."""
+        """Start the process, and return this process's end of its socket. ``undo`` ends what was started."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(here.close)
         argument = json.dumps([there.fileno(), jpeg, [str(p) for p in sys.path]])
@@ -318,7 +325,7 @@ class _Keeper:
                     [sys.executable, "-P", "-c", _PROGRAM, argument],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=printed, pass_fds=[there.fileno()],
                     env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process that forks must have no threads
-                    start_new_session=True,  # Ctrl-C is for us; we end it
+                    start_new_session=True,  # Ctrl-C must reach this process only, which ends the fork server
                 )  # fmt: skip
             except OSError as e:
                 raise JobError(_cannot_start(str(e))) from None
@@ -334,19 +341,19 @@ class _Keeper:
         return here
 
     def worker(self) -> _Worker:
-        """A new worker. Raises OSError where the keeper is gone."""
+        """Return a new worker. Raises OSError if the fork server has ended."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there, contextlib.ExitStack() as undo:
             undo.callback(here.close)
             file = Descriptor(os.memfd_create("dali-run decoder", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-            # A worker gone astray must not take away what this process has mapped: to touch that would end it.
+            # A faulty worker must not shrink memory that this process has mapped: touching it would end this process.
             fcntl.fcntl(file.number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             socket.send_fds(self._control, [b"fork"], [there.fileno(), file.number])
             undo.pop_all()
         return _Worker(here, file)
 
     def close(self) -> None:
-        """End it and its workers."""
+        """End the process and its workers."""
         _hang_up(self._control)
         try:
             self.process.wait(5)
@@ -366,68 +373,69 @@ def _cannot_start(why: str) -> str:
 
 
 class _Worker:
-    """One process that decodes, from outside."""
+    """One worker process, as seen from its parent. Created by `_ForkServer.worker`; used by one thread at a time."""
 
     def __init__(self, channel: socket.socket, file: Descriptor) -> None:
         self._channel, self._memory, self._file = channel, file, file.number
         self._map: mmap.mmap | None = None
         self._images = 0
         self.answered = False
-        """The last request, by an answer: the worker may have another."""
+        """Whether the worker answered the last request, so that it may get another."""
 
     def ask(
         self, files: Sequence[memoryview], requests: Sequence[Mapping[str, Any]]
     ) -> list[Mapping[str, Any]] | Mapping[str, Any]:
-        """For each request an answer: ``shape`` and ``dtype`` of the pixels that `view` gives, or ``error``. Or that it
-        ``died``, with the exit code."""
+        """Return an answer per request: ``shape`` and ``dtype`` of the pixels for `view`, or ``error``; or, if the
+        worker ``died``, one mapping with the exit code."""
         self.answered = False
         self._images += len(files)
         at, message = HEAD, []
         for data, request in zip(files, requests, strict=True):
             try:
                 _write(self._file, data, at)
-            except OSError:  # the bytes are of a mapped file that was cut short: touched here, they become zeros
+            except OSError:  # the bytes are of a mapped file that was truncated: reading them here gives zeros
                 _write(self._file, memoryview(bytes(data)), at)
             message.append({**request, "start": at})
             at += -(-len(data) // 64) * 64
-        with contextlib.suppress(OSError):  # it is dead: the answer says how
+        with contextlib.suppress(OSError):  # the worker is dead: the answer says how
             self._channel.send(json.dumps(message).encode())
         answer = _receive(self._channel)
-        # without the keeper's word, both were killed
-        gone = {"died": -int(signal.SIGKILL), "keeper": True}
-        found: list[Mapping[str, Any]] | Mapping[str, Any] = json.loads(answer) if answer else gone
+        # if the fork server sends no answer, both were killed
+        lost_server = {"died": -int(signal.SIGKILL), "server": True}
+        found: list[Mapping[str, Any]] | Mapping[str, Any] = json.loads(answer) if answer else lost_server
         self.answered = isinstance(found, list)
         return found
 
-    def held(self) -> int:
-        """The number of the image that it has begun last."""
+    def current_image(self) -> int:
+        """Return the number of the image that the worker started last."""
         return int.from_bytes(os.pread(self._file, 8, 0), "little")
 
     def view(self, answer: Mapping[str, Any]) -> Pixels:
-        """The pixels of an answer, in the worker's memory; for use before `rest`. Raises SampleError."""
+        """Return the pixels of an answer, in the worker's memory; valid until `recycle`. Raises SampleError."""
         shape, dtype, at = answer["shape"], np.dtype(answer["dtype"]), answer["at"]
         end = at + math.prod(shape) * dtype.itemsize
         if self._map is None or len(self._map) < end:
             size = os.fstat(self._file).st_size
             if size < end:
-                raise SampleError("decoder_crashed", "the decoder's process gave fewer pixels than it promised")
+                raise SampleError("decoder_crashed", "the decoder process returned fewer pixels than announced")
             self._map = mmap.mmap(self._file, size, prot=mmap.PROT_READ)
         return np.ndarray(shape, dtype, self._map, at)
 
-    def rest(self) -> bool:
-        """Give back memory that few images need. False where it has done enough and ended."""
-        if self._images >= _ENOUGH:
+    def recycle(self) -> bool:
+        """Free memory that few images need. Return False if the worker has decoded its maximum of images and was
+        ended."""
+        if self._images >= _MAX_IMAGES:
             self.close()
             return False
-        if self._map is not None and len(self._map) > _KEPT:
+        if self._map is not None and len(self._map) > _MAX_CACHED:
             self._map.madvise(mmap.MADV_REMOVE)
         return True
 
     def close(self) -> None:
-        """Let it end."""
+        """End the worker."""
         _hang_up(self._channel)
         self._memory.close()
-        self._map = None  # it goes with the last view
+        self._map = None  # unmapped when its last view is released
 
 
 def _write(file: int, data: memoryview, start: int) -> None:
@@ -437,14 +445,14 @@ def _write(file: int, data: memoryview, start: int) -> None:
 
 
 def _hang_up(channel: socket.socket) -> None:
-    """The other side sees the end, even if others have inherited our end (processes that were forked from this one)."""
-    with contextlib.suppress(OSError):  # it is gone already
+    """Shut down a socket, so that the other side sees the end even if forked processes have inherited this end."""
+    with contextlib.suppress(OSError):  # the other side is gone already
         channel.shutdown(socket.SHUT_RDWR)
     channel.close()
 
 
 def _receive(channel: socket.socket) -> bytes:
-    """The next message; nothing where the other side is gone."""
+    """Return the next message; empty if the other side is gone."""
     try:
         return channel.recv(_ANSWER)
     except ConnectionError:

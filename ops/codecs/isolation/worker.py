@@ -1,7 +1,7 @@
-"""The processes of `isolation`: a keeper that forks workers, and a worker's loop around the decoders.
+"""Programs of the decoder processes: a fork server that creates workers, and a worker's loop around the decoders.
 
-Workers have limits that the kernel enforces, whatever the decoder does: CPU time and time by the clock for an image,
-address space by the image's size, no core dumps, and an end with the keeper's.
+Workers have limits that the kernel enforces, whatever the decoder does: CPU time and elapsed time per image, address
+space by the image's size, no core dumps, and they end when the fork server ends. `processes` starts both.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from .processes import HEAD, PATIENCE
 _REQUEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_REUSED = 32 << 20
-"""Bytes; glibc takes no more for the second."""
+_MAX_REUSED = 32 << 20
+"""Bytes up to which malloc reuses freed memory; glibc's maximum for the second setting."""
 _STEP, _ALIGNED = 4 << 20, 4096
-"""Bytes by which the shared memory grows, and at a multiple of which pixels begin."""
-_ROOM, _ROOM_A_PIXEL = 1 << 30, 64
-"""Bytes of address space for an image: twice what the hungriest decoder (JPEG 2000: 32 bits a channel, and copies)
-takes, so that only what a file hides from its header meets the limit."""
+"""Bytes by which the shared memory grows; alignment of pixels in it, in bytes."""
+_MIN_SPACE, _SPACE_PER_PIXEL = 1 << 30, 64
+"""Bytes of address space per image, and per pixel: twice what the most demanding decoder needs (JPEG 2000: 32 bits per
+channel, and copies), so that only data that a file hides from its header exceeds the limit."""
 
 
-def keep(fd: int, jpeg: bool) -> None:
-    """The keeper: fork a worker for every socket that comes, tell its owner how it ended, end with the parent."""
+def serve(fd: int, jpeg: bool) -> None:
+    """Run the fork server: fork a worker for every socket that arrives, report to the socket's owner how the worker
+    ended, and end with the parent process."""
     parent = os.getppid()
     control = socket.socket(fileno=fd)
     from .. import pillow as pillow_decode
@@ -51,45 +52,45 @@ def keep(fd: int, jpeg: bool) -> None:
     pillow_decode.load()
     _keep_memory()
     if jpeg:
-        from ..jpeg import turbo as jpeg_cpu  # noqa: F401 (so that workers have it)
+        from ..jpeg import turbo as jpeg_cpu  # noqa: F401 (so that workers have it loaded)
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     control.send(b"ready")
     with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), 2)  # what libraries print about odd files is no news
+        os.dup2(nothing.fileno(), 2)  # libraries print messages about odd files, which nobody needs
     workers: dict[int, socket.socket] = {}
-    while os.getppid() == parent:  # others may have inherited the parent's end of the socket
+    while os.getppid() == parent:  # other processes may have inherited the parent's end of the socket
         ready, _, _ = select.select([control.fileno(), woken], [], [], 1.0)
         if woken in ready:
             os.read(woken, 4096)
-            _bury(workers, os.WNOHANG)
+            _report_ended(workers, os.WNOHANG)
         if control.fileno() in ready:
             message, fds, _, _ = socket.recv_fds(control, 16, 2)
             if not message:
                 break
             channel = socket.socket(fileno=fds[0])
-            keeper, pid = os.getpid(), os.fork()
+            server, pid = os.getpid(), os.fork()
             if pid == 0:
-                _work(keeper, channel, fds[1], [control, *workers.values()])
+                _work(server, channel, fds[1], [control, *workers.values()])
             os.close(fds[1])
             workers[pid] = channel
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
-    _bury(workers, 0)
+    _report_ended(workers, 0)
 
 
 def _keep_memory() -> None:
     """Let glibc's malloc reuse the memory of one image for the next: fresh pages took a third of a WebP's time."""
-    with contextlib.suppress(AttributeError):  # another libc
+    with contextlib.suppress(AttributeError):  # other C libraries lack mallopt
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_TRIM_THRESHOLD, _REUSED)
-        mallopt(_M_MMAP_THRESHOLD, _REUSED)
+        mallopt(_M_TRIM_THRESHOLD, _MAX_REUSED)
+        mallopt(_M_MMAP_THRESHOLD, _MAX_REUSED)
 
 
-def _bury(workers: dict[int, socket.socket], flags: int) -> None:
-    """Tell the owners of workers that have ended how they did."""
+def _report_ended(workers: dict[int, socket.socket], flags: int) -> None:
+    """Report to the owners of workers that have ended how they ended."""
     while workers:
         pid, status = os.waitpid(-1, flags)
         if pid == 0:
@@ -98,11 +99,11 @@ def _bury(workers: dict[int, socket.socket], flags: int) -> None:
             channel.send(json.dumps({"died": os.waitstatus_to_exitcode(status)}).encode())
 
 
-def _work(keeper: int, channel: socket.socket, file: int, others: list[socket.socket]) -> NoReturn:
-    """A worker, from its first breath; does not return."""
+def _work(server: int, channel: socket.socket, file: int, others: list[socket.socket]) -> NoReturn:
+    """Run a worker, just forked; does not return."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != keeper:  # it ended before that
+        if os.getppid() != server:  # the fork server ended before the signal was set
             os._exit(1)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -118,7 +119,7 @@ def _work(keeper: int, channel: socket.socket, file: int, others: list[socket.so
 
 
 def _answers(requests: Sequence[Mapping[str, Any]], memory: _Memory) -> list[dict[str, Any]]:
-    """One after the other; pixels go after the bytes of all images."""
+    """Answer the requests in order; pixels are placed after the bytes of all images."""
     end = max(request["start"] + request["size"] for request in requests)
     answers = []
     for k, request in enumerate(requests):
@@ -130,27 +131,28 @@ def _answers(requests: Sequence[Mapping[str, Any]], memory: _Memory) -> list[dic
 
 
 def _answer(request: Mapping[str, Any], memory: _Memory, at: int) -> tuple[dict[str, Any], int]:
-    """The answer, and the end of what is in use: pixels begin at ``at``."""
+    """Decode one image to offset ``at``; return the answer, and the end of the memory in use."""
     start, size = request["start"], request["size"]
     try:
         data = memory.view(start + size)[start : start + size]
-        room = _ROOM + _ROOM_A_PIXEL * request["pixels"] + 4 * size + memory.size
+        room = _MIN_SPACE + _SPACE_PER_PIXEL * request["pixels"] + 4 * size + memory.size
         with _limits(request["timeout"], room):
             pixels = _DECODERS[request["what"]](data, request, partial(memory.bytes, at))
         place = memory.array(at, pixels.shape, pixels.dtype)
-        if address(pixels) != address(place) or not pixels.flags.c_contiguous:  # not decoded there, or turned since
+        # not decoded there, or turned afterwards
+        if address(pixels) != address(place) or not pixels.flags.c_contiguous:
             place[...] = pixels
     except SampleError as e:
         return {"error": [e.code, str(e)]}, at
     except MemoryError:
         return {"error": ["too_large", "it needs more memory than an image of its size should"]}, at
-    except Exception as e:  # a bug of ours, as the engine reports it
+    except Exception as e:  # a bug in dali-run: the engine reports the code "internal"
         return {"error": ["internal", f"{type(e).__name__}: {e}"[:1000]]}, at
     return {"shape": pixels.shape, "dtype": pixels.dtype.str, "at": at}, at + pixels.nbytes
 
 
 class _Memory:
-    """The memory that a worker shares with its owner."""
+    """Memory that a worker shares with its owner process."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -158,11 +160,11 @@ class _Memory:
 
     @property
     def size(self) -> int:
-        """Bytes that are mapped."""
+        """Bytes that are mapped now."""
         return 0 if self._map is None else len(self._map)
 
     def view(self, size: int) -> memoryview:
-        """The first ``size`` bytes, or more; the file grows to hold them."""
+        """Return at least the first ``size`` bytes; the file grows to hold them."""
         if self._map is None or len(self._map) < size:
             size = -(-max(size, 1) // _STEP) * _STEP
             if os.fstat(self._file).st_size < size:
@@ -171,12 +173,12 @@ class _Memory:
         return memoryview(self._map)
 
     def array(self, at: int, shape: Sequence[int], dtype: Any) -> Pixels:
-        """An array in it."""
+        """Return an array at offset ``at`` of the memory."""
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         return np.ndarray(shape, dtype, self.view(at + nbytes), at)
 
     def bytes(self, at: int, shape: Sequence[int]) -> Pixels:
-        """An array of bytes in it."""
+        """Return an array of uint8 at offset ``at`` of the memory."""
         return self.array(at, shape, np.uint8)
 
 
@@ -203,13 +205,14 @@ _DECODERS = {"image": _image, "jpeg": _jpeg}
 
 @cache
 def _own_space() -> int:
-    """Bytes of address space that a worker has before its first image."""
+    """Return the bytes of address space that a worker uses before its first image."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 @contextlib.contextmanager
 def _limits(timeout: float, room: int) -> Iterator[None]:
-    """Time and further address space for what is done inside; over the time the kernel ends the process."""
+    """Context manager: limit the time, and the additional address space, of its body; the kernel ends the process after
+    the time."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     known = [limit for limit in (soft, hard, _own_space() + room) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))

@@ -11,7 +11,7 @@ from ...compiled.background import awaited
 from ...errors import SampleError
 from ...kernels import Kernels
 from ...types import DALIImageType
-from ..decoder_table import NOBODY, DecodeJob, Decoder, Mask, Outcome, Target
+from ..decoder_table import NO_IMAGES, DecodeJob, Decoder, Mask, Outcome, Target
 from ..headers import encoded_bytes, readonly
 from ..library import DAMAGE, window
 from ..pixels import channels_of, orient, recolour
@@ -40,7 +40,7 @@ class NativeJpeg(Decoder):
         rules = job.rules
         if rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr or rules.fast_idct:
             return np.zeros(len(indices), np.bool_)
-        if not job.headers.odd:
+        if not job.headers.unusual:
             return np.ones(len(indices), np.bool_)
         status = job.headers.jpeg["status"][indices]
         taken: Mask = (status == jpeg_header.OK) | (status == jpeg_header.MANY_SCANS)
@@ -93,7 +93,7 @@ class TurboJpeg(Decoder):
                     outcome.errors[i] = e.bare()
                 else:
                     job.headers.damaged[i] = e.bare()
-        return NOBODY
+        return NO_IMAGES
 
 
 def _guessed(job: DecodeJob, i: int, target: Target) -> bool:

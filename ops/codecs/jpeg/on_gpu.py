@@ -17,7 +17,7 @@ from ...batch import I32, I64, Batch
 from ...context import Context
 from ...gpu.lane import Lane
 from ...types import DALIImageType
-from ..decoder_table import NOBODY, DecodeJob, Mask
+from ..decoder_table import NO_IMAGES, DecodeJob, Mask
 from ..gpu_table import GpuDecoder, GpuWork
 from ..headers import Headers, Rules
 from ..threaded_decode import ThreadedDecode
@@ -61,7 +61,7 @@ class CudaDecoder:
         def wrong() -> I64:
             taken = plan.status == 0  # here: of many images NumPy releases the GIL, for which launches would wait
             # counting is the cheapest way to learn that all is well, as it nearly always is
-            found_wrong = np.flatnonzero(taken & (status != 0)) if np.count_nonzero(status) else NOBODY
+            found_wrong = np.flatnonzero(taken & (status != 0)) if np.count_nonzero(status) else NO_IMAGES
             if boundaries is not None and len(found_wrong):
                 stale = found_wrong[plan.images["known_count"][found_wrong] > 0]
                 boundaries.forget(index[stale])

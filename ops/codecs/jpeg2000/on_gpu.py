@@ -23,7 +23,7 @@ from ..format import BITS, CHANNELS, FORMAT, HEIGHT, WIDTH
 from ..gpu_streams.streams import PIECE, before
 from ..gpu_table import GpuDecoder
 from ..headers import readonly
-from ..threaded_decode import Done, ThreadedDecode
+from ..threaded_decode import TaskResult, ThreadedDecode
 from .format import CODE
 
 _codestream: Any = Kernels(".codestream_cpu", __package__)
@@ -99,15 +99,15 @@ class CudaJpeg2000(GpuDecoder):
 
     def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
         headers = job.headers
-        if not headers.odd or job.rules.dtype != np.uint8 or not job.in_process:
+        if not headers.unusual or job.rules.dtype != np.uint8 or not job.in_process:
             return np.zeros(len(indices), np.bool_)
         rows = headers.rows[indices]
-        shown = native_loops.need_no_colours(rows, job.rules.output_type) & (headers.orientation[indices] == 1)
+        shown = native_loops.keeps_channels(rows, job.rules.output_type) & (headers.orientation[indices] == 1)
         taken: npt.NDArray[np.bool_] = takes(rows) & shown
         return taken
 
     def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> None:
-        def task(host: ThreadedDecode, some: I64) -> Done:
+        def task(host: ThreadedDecode, some: I64) -> TaskResult:
             headers = host.job.headers
             coded, taken = read(host.job.batch, some, headers.height[some], headers.width[some])
             done = host.by_host(some[~taken])

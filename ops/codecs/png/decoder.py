@@ -29,7 +29,7 @@ def available() -> bool:
 def are_straight(rows: I64, sizes: I32 | I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
     """Of headers [M, 6] of files of ``sizes`` bytes: the decoder makes what is wanted without a step between."""
     taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & _hold(rows, sizes)
-    taken &= native_loops.need_no_colours(rows, output_type)
+    taken &= native_loops.keeps_channels(rows, output_type)
     if output_type is DALIImageType.ANY_DATA:  # where such a file is damaged, Pillow makes four channels of it
         taken &= (rows[:, BITS] <= 8) | (rows[:, CHANNELS] != 2)
     return taken

@@ -22,7 +22,7 @@ from ..gpu_streams.planes import FILTERED, PLANE, Packed, Where, unpacker, unpac
 from ..gpu_streams.streams import DEFLATE, before
 from ..gpu_table import GpuDecoder
 from ..headers import readonly
-from ..threaded_decode import Done, ThreadedDecode
+from ..threaded_decode import TaskResult, ThreadedDecode
 from .decoder import NativePng
 
 _rows: Any = Kernels(".rows_cpu", __package__)
@@ -84,7 +84,7 @@ class CudaPng(GpuDecoder):
 
     def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
         taken = np.zeros(len(indices), np.bool_)
-        if job.headers.odd:
+        if job.headers.unusual:
             taken = _native.takes(job, indices)
             some = indices[taken]
             nbytes = room(planes(job.batch, some, job.headers.height[some], job.headers.width[some]), len(some))
@@ -103,7 +103,7 @@ class CudaPng(GpuDecoder):
 
         parts = [threads.submit_call(look, a, weakref.ref(threads)) for a in range(0, len(indices), FILES)]
 
-        def task(host: ThreadedDecode, some: I64) -> Done:
+        def task(host: ThreadedDecode, some: I64) -> TaskResult:
             began = time.perf_counter()
             seconds = sum(part.result() for part in parts)  # they were started before this one
             waited = time.perf_counter() - began

@@ -27,7 +27,7 @@ def are_straight(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]
     whether it will."""
     bits = rows[:, BITS]
     known: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & ((bits == 8) | (bits == 16)) & (rows[:, CHANNELS] <= 4)
-    return known & native_loops.need_no_colours(rows, output_type)
+    return known & native_loops.keeps_channels(rows, output_type)
 
 
 def are_plain(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from ..gpu_streams import streams
 from ..gpu_streams.planes import PLANE, PREDICTED, Packed, Where, unpacker, unpacking
 from ..gpu_table import GpuDecoder
 from ..headers import readonly
-from ..threaded_decode import Done, ThreadedDecode
+from ..threaded_decode import TaskResult, ThreadedDecode
 from .decoder import NativeTiff
 
 _strips: Any = Kernels(".strips_cpu", __package__)
@@ -41,7 +41,7 @@ class CudaTiff(GpuDecoder):
 
     def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
         taken = np.zeros(len(indices), np.bool_)
-        if job.headers.odd:
+        if job.headers.unusual:
             taken = _native.takes(job, indices)
             if taken.any():
                 taken[taken] = takes(job.batch, indices[taken])
@@ -50,7 +50,7 @@ class CudaTiff(GpuDecoder):
     def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> None:
         where = Where(job.offsets, job.shapes, job.anchors, job.bgr)
 
-        def task(host: ThreadedDecode, some: I64) -> Done:
+        def task(host: ThreadedDecode, some: I64) -> TaskResult:
             packed, taken = strips(host.job.batch, some)
             done = host.by_host(some[~taken])
             done.prepared, done.count = (packed, unpacking(packed, where)), int(np.count_nonzero(taken))

@@ -15,7 +15,7 @@ from ...batch import I64, Batch
 from ...kernels import Kernels
 from ...types import DALIImageType
 from .. import native_loops
-from ..decoder_table import NOBODY, DecodeJob, Decoder, Outcome, Target
+from ..decoder_table import NO_IMAGES, DecodeJob, Decoder, Outcome, Target
 from ..format import FORMAT, Header
 from ..headers import readonly
 from ..pixels import Pixels
@@ -55,7 +55,7 @@ def makes(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
     """Of headers [M, 6]: whether a plain file with it is only copied, or rounded, for what is wanted."""
     format = rows[:, FORMAT]
     plain: npt.NDArray[np.bool_] = (format == BMP) | (format == PNM)
-    return plain & native_loops.need_no_colours(rows, output_type)
+    return plain & native_loops.keeps_channels(rows, output_type)
 
 
 def find(batch: Batch, which: I64, extents: I64) -> I64:
@@ -101,7 +101,7 @@ class NativeCopy(Decoder):
 
     def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
         copy_into(job.batch, indices, places(job, indices)[1], *target.regions(job, indices))
-        return NOBODY
+        return NO_IMAGES
 
 
 ROWS = (NativeCopy(),)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ...batch import I64, Batch
 from ...gpu.lane import Lane
-from ..decoder_table import NOBODY, DecodeJob
+from ..decoder_table import NO_IMAGES, DecodeJob
 from ..gpu_streams import planes
 from ..gpu_table import GpuDecoder, GpuWork
 from ..threaded_decode import ThreadedDecode
@@ -27,7 +27,7 @@ class CudaCopy(GpuDecoder):
     name = NAME
 
     def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
-        return places(job, indices)[0] if job.headers.odd else np.zeros(len(indices), np.bool_)
+        return places(job, indices)[0] if job.headers.unusual else np.zeros(len(indices), np.bool_)
 
     def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> GpuWork:
         return CopyWork(indices, places(job, indices)[1])
@@ -61,4 +61,4 @@ class CopyWork(GpuWork):
         planes.make_pixels(lane, files.data, table, len(which), colours, out, bad)
         lane.keep(files.data, table, colours, bad)
         job.ctx.decoded_by(NAME, len(which))
-        return NOBODY
+        return NO_IMAGES

@@ -18,7 +18,7 @@ from ...gpu.lane import Lane
 from ...types import DALIImageType
 from .. import costs
 from ..costs import Costs
-from ..decoder_table import NOBODY, DecodeJob
+from ..decoder_table import NO_IMAGES, DecodeJob
 from ..format import CHANNELS, FORMAT, HEIGHT, WIDTH
 from ..gpu_table import GpuDecoder, GpuWork
 from ..headers import encoded_bytes
@@ -50,7 +50,7 @@ class CudaWebp(GpuDecoder):
     def takes(self, job: DecodeJob, indices: I64) -> npt.NDArray[np.bool_]:
         rules, headers = job.rules, job.headers
         if (
-            not headers.odd
+            not headers.unusual
             or rules.dtype != np.uint8
             or rules.output_type not in (DALIImageType.RGB, DALIImageType.BGR)
         ):
@@ -91,7 +91,7 @@ class WebpWork(GpuWork):
         pictures["shown_rows"], pictures["shown_columns"] = out.shapes[which, 0], out.shapes[which, 1]
         pictures["destination"], pictures["bgr"] = out.offsets[which], job.bgr
         self._rest = launch(lane, files.data, pictures, out.data)
-        return NOBODY
+        return NO_IMAGES
 
     def finish(self, job: DecodeJob) -> None:
         """Have later work wait for them."""

@@ -71,13 +71,13 @@ def reasons() -> list[str]:
 def obedient(monkeypatch: pytest.MonkeyPatch, reasons: list[str]) -> Iterator[Isolation]:
     """Workers whose decoders fail on command."""
     faulty_decoder.install(monkeypatch)
-    with Isolation(jpeg=True, told=reasons.append) as made:
+    with Isolation(jpeg=True, report=reasons.append) as made:
         yield made
 
 
 def impatient(reasons: list[str], seconds: float) -> Isolation:
     """Like `obedient`, for decoders that do not end: ``seconds`` of CPU time, ten times that by the clock."""
-    return Isolation(jpeg=True, timeout=seconds, told=reasons.append)
+    return Isolation(jpeg=True, timeout=seconds, report=reasons.append)
 
 
 # -- results ----------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def several(isolation: Isolation, files: list[bytes]) -> list[Any]:
     return [(r.code, str(r)) if isinstance(r, SampleError) else r[1] for r in found]
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 2 * isolation_module.TOGETHER + 1])
+@pytest.mark.parametrize("count", [0, 1, 2, 2 * isolation_module.MAX_IMAGES_PER_REQUEST + 1])
 def test_several_at_a_time_are_as_one_by_one(shared: Isolation, count: int) -> None:
     """Good and damaged ones, small ones, and one that has a request for itself."""
     kinds = ("TIFF", "GIF", "WEBP", "JPEG2000")
@@ -278,15 +278,15 @@ def test_what_hits_a_worker_from_outside_costs_nothing(
 def test_idle_workers_and_the_keeper_may_be_killed(obedient: Isolation) -> None:
     data = picture()
     wanted = decode(obedient, data)
-    (keeper,) = obedient.pids
-    (worker,) = descendants(keeper)
+    (server,) = obedient.pids
+    (worker,) = descendants(server)
     os.kill(worker, signal.SIGKILL)
     np.testing.assert_array_equal(decode(obedient, data), wanted)
-    (worker,) = descendants(keeper)
-    os.kill(keeper, signal.SIGKILL)
+    (worker,) = descendants(server)
+    os.kill(server, signal.SIGKILL)
     wait_for(lambda: not alive(worker))
     np.testing.assert_array_equal(decode(obedient, data), wanted)
-    assert obedient.pids != [keeper]
+    assert obedient.pids != [server]
 
 
 def test_an_oom_killer_that_comes_back_costs_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,13 +301,13 @@ def test_an_oom_killer_that_comes_back_costs_no_image(tmp_path: Path, monkeypatc
     with Isolation() as isolation:
         wanted = decode(isolation, data)
         for _ in range(3):
-            (keeper,) = isolation.pids
-            (worker,) = descendants(keeper)
-            os.kill(keeper, signal.SIGKILL)
+            (server,) = isolation.pids
+            (worker,) = descendants(server)
+            os.kill(server, signal.SIGKILL)
             wait_for(lambda worker=worker: not alive(worker))  # type: ignore[misc]
             np.testing.assert_array_equal(decode(isolation, data), wanted)
     assert len(counter.read_text()) == 7
-    monkeypatch.setattr(isolation_module, "_KEEPERS", 3)
+    monkeypatch.setattr(isolation_module, "_MAX_SERVERS", 3)
     counter.write_text("x")
     with Isolation() as isolation, pytest.raises(JobError, match="3 of them in a row were killed"):
         decode(isolation, data)
@@ -316,7 +316,7 @@ def test_an_oom_killer_that_comes_back_costs_no_image(tmp_path: Path, monkeypatc
 def test_workers_are_renewed_before_what_decoders_lose_adds_up(
     obedient: Isolation, reasons: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolation_module, "_ENOUGH", 3)
+    monkeypatch.setattr(isolation_module, "_MAX_IMAGES", 3)
     data, seen = picture(), []
     for k in range(4):
         np.testing.assert_array_equal(decode(obedient, data), np.asarray(Image.open(io.BytesIO(data))))
@@ -356,12 +356,12 @@ def test_ends_that_others_have_inherited_keep_nothing_alive() -> None:
     """A process that was forked from this one holds copies of the sockets; here they stand for it."""
     with Isolation() as isolation:
         decode(isolation, picture())
-        worker, keeper = isolation._idle.pop(), isolation._keeper
-        assert keeper is not None
-        inherited = [os.dup(worker._channel.fileno()), os.dup(keeper._control.fileno())]
+        worker, server = isolation._idle.pop(), isolation._server
+        assert server is not None
+        inherited = [os.dup(worker._channel.fileno()), os.dup(server._control.fileno())]
         worker.close()
-        wait_for(lambda: not any(map(alive, descendants(keeper.process.pid))))
-    assert keeper.process.returncode == 0, "it had to be killed"
+        wait_for(lambda: not any(map(alive, descendants(server.process.pid))))
+    assert server.process.returncode == 0, "it had to be killed"
     for end in inherited:
         os.close(end)
 
@@ -460,15 +460,15 @@ def test_workers_end_with_the_parent(kind: signal.Signals) -> None:
     program = PARENT.format(tests=str(Path(faulty_decoder.__file__).parent))
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
         assert parent.stdout is not None
-        keeper = int(parent.stdout.readline())
-        workers = descendants(keeper)
-        others = [p for p in descendants(parent.pid) if p not in (keeper, *workers)]
+        server = int(parent.stdout.readline())
+        workers = descendants(server)
+        others = [p for p in descendants(parent.pid) if p not in (server, *workers)]
         assert workers
-        assert all(map(alive, [keeper, *workers, *others]))
-        assert not [f for p in (parent.pid, keeper, *workers) for f in files_in_shared_memory(p)]
+        assert all(map(alive, [server, *workers, *others]))
+        assert not [f for p in (parent.pid, server, *workers) for f in files_in_shared_memory(p)]
         parent.send_signal(kind)
         parent.wait()
-    wait_for(lambda: not any(map(alive, [keeper, *workers])))
+    wait_for(lambda: not any(map(alive, [server, *workers])))
     for pid in others:
         os.kill(pid, signal.SIGKILL)
 

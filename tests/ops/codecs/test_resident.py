@@ -16,12 +16,12 @@ import numpy as np
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.decoders import Image
-from dali_run.ops.codecs.headers import Rules, foresee
+from dali_run.ops.codecs.headers import Rules, estimate_memory
 from dali_run.ops.context import Context
 pillow.load()
 def run(path):
     batch = Batch.from_list([np.fromfile(path, np.uint8)], "", Samples.numbered(1))
-    elements, besides = foresee(batch, Image().rules, "cpu", whole=True)
+    elements, besides = estimate_memory(batch, Image().rules, "cpu", whole=True)
     op = Image()
     ctx = Context(op, "cpu", batch.samples, {})
     out = op.cpu(ctx, batch)

@@ -142,7 +142,7 @@ def test_headers_taken_together_are_those_taken_one_by_one(
     for together in (True, False):
         batch = Batch.from_list(files, "", Samples.numbered(len(files)))
         if not together:
-            monkeypatch.setattr(headers, "_take_usual", lambda *_: np.empty(0, np.int64))
+            monkeypatch.setattr(headers, "_take_supported", lambda *_: np.empty(0, np.int64))
         ctx = Context(Image_(), "cpu", batch.samples)
         read = headers.read_headers(ctx, batch, rules)
         rejects = [(r.slot, r.code, r.message) for r in ctx.rejects]

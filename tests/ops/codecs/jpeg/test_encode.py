@@ -226,7 +226,7 @@ def test_what_does_not_fit_is_encoded_on_the_cpu(device: Any, monkeypatch: pytes
     assert used.pop() == [2, 3]
     # Pictures that are too large to count.
     monkeypatch.setattr(jpeg_encode_gpu, "plan_encode", plan)
-    monkeypatch.setattr(jpeg_encode_gpu, "MOST_BLOCKS", 30)
+    monkeypatch.setattr(jpeg_encode_gpu, "MAX_BLOCKS", 30)
     assert_files_of_pillow(device, batch_of(pictures))
     assert used.pop() == [0, 1]
 

@@ -97,20 +97,20 @@ def test_all_of_a_batch() -> None:
     batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
     known = headers.non_jpegs_of(batch)
     assert headers.non_jpegs_of(batch) is known
-    rows = dict(zip(known.places.tolist(), known.rows, strict=True))
-    assert sorted([*rows, *known.wrong]) == list(range(len(files)))
-    assert len(known.wrong) >= 3
+    rows = dict(zip(known.indices.tolist(), known.rows, strict=True))
+    assert sorted([*rows, *known.errors]) == list(range(len(files)))
+    assert len(known.errors) >= 3
     for i, data in enumerate(files):
         if i in rows:
             assert headers.header_of(rows[i]) == probe(memoryview(data))
         else:
-            with pytest.raises(SampleError, match=f"^{re.escape(str(known.wrong[i]))}$"):
+            with pytest.raises(SampleError, match=f"^{re.escape(str(known.errors[i]))}$"):
                 probe(memoryview(data))
     which = np.array([7, 2, len(files) - 1, 11])
     some = known.take(which, len(files))
-    assert some.places.tolist() == [0, 1, 3]
+    assert some.indices.tolist() == [0, 1, 3]
     assert some.rows.tolist() == [rows[i].tolist() for i in (7, 2, 11)]
-    assert some.wrong == {2: known.wrong[len(files) - 1]}
+    assert some.errors == {2: known.errors[len(files) - 1]}
 
 
 def test_the_largest_headers_are_reckoned_without_overflow() -> None:
