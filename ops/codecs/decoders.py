@@ -41,8 +41,8 @@ class ImageDecoder(Operator, abstract=True):
 
     decodes = True
     bound = (
-        "JPEG: the CPU and the built-in CUDA decoder are bit-identical to libjpeg-turbo; nvJPEG may differ slightly. "
-        "WebP: bit-identical to libwebp"
+        "JPEG: the CPU and the built-in CUDA decoder are bit-identical to libjpeg-turbo; nvJPEG differs "
+        "by up to a few levels. WebP: bit-identical to libwebp"
     )
 
     output_type: Annotated[DALIImageType, Arg("colour space: RGB, BGR, GRAY, YCbCr, or ANY_DATA as stored")] = (

@@ -122,7 +122,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         aside = part(ctx, self.decode, DECODE)
         headers = read_headers(aside, encoded, rules)
         which, others = self._takes(headers), None
-        if headers.odd:
+        if headers.unusual:
             # all images that the CUDA decoder does not take, so that such a batch is started as a whole
             left = np.flatnonzero(~which)
             if headers.good[left].any():
@@ -134,7 +134,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     def _takes(self, headers: Headers) -> Mask:
         """Return a mask of the images that the CUDA decoder decodes."""
-        if not headers.odd:
+        if not headers.unusual:
             return headers.good
         return cast("Mask", _cuda.takes(headers, self.decode.rules) & headers.good)
 
