@@ -2303,7 +2303,7 @@ def video_reader(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
+    """Read sequences of frames (FHWC, RGB, UINT8) from videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
     ...
 
 def video_reader_resize(
@@ -2369,7 +2369,7 @@ def video_reader_resize(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
+    """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
     ...
 
 def warp_affine(
@@ -3450,7 +3450,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as their files' bytes; only in Python."""
+            """Sequences of frames (FHWC, RGB, UINT8) from videos that `Pipeline.feed_input` provides, one at a time, as the bytes of their files; only in Python."""
             ...
 
     class readers:
@@ -3532,7 +3532,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> Any:
-            """Read sequences of frames (FHWC, RGB, UINT8) out of videos of any container and codec that FFmpeg reads."""
+            """Read sequences of frames (FHWC, RGB, UINT8) from videos of any container and codec that FFmpeg supports."""
             ...
 
 class hidden:
@@ -4059,7 +4059,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
+        """Read sequences of frames (FHWC, RGB, UINT8) from videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
         ...
 
     @staticmethod
@@ -4126,7 +4126,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
+        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
         ...
 
 class inputs:
@@ -4144,7 +4144,7 @@ class inputs:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as their files' bytes; only in Python."""
+        """Sequences of frames (FHWC, RGB, UINT8) from videos that `Pipeline.feed_input` provides, one at a time, as the bytes of their files; only in Python."""
         ...
 
 class io:
@@ -4980,7 +4980,7 @@ class readers:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read columns of Parquet files (extra ``parquet``), those of Hugging Face's datasets with their images included."""
+        """Read columns of Parquet files (extra ``parquet``), including those of Hugging Face datasets with their images."""
         ...
 
     @staticmethod
@@ -5097,7 +5097,7 @@ class readers:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
+        """Read sequences of frames (FHWC, RGB, UINT8) from videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
         ...
 
     @staticmethod
@@ -5164,7 +5164,7 @@ class readers:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
+        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
         ...
 
     @staticmethod

@@ -2529,7 +2529,7 @@ class VideoCuts:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class VideoReader:
-    """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
+    """Read sequences of frames (FHWC, RGB, UINT8) from videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
 
     def __init__(
         self,
@@ -2578,7 +2578,7 @@ class VideoReader:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class VideoReaderResize:
-    """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
+    """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
 
     def __init__(
         self,
@@ -3760,7 +3760,7 @@ class _experimental:
     class inputs:
 
         class Video:
-            """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as their files' bytes; only in Python."""
+            """Sequences of frames (FHWC, RGB, UINT8) from videos that `Pipeline.feed_input` provides, one at a time, as the bytes of their files; only in Python."""
 
             def __init__(
                 self,
@@ -3818,7 +3818,7 @@ class _experimental:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
         class Video:
-            """Read sequences of frames (FHWC, RGB, UINT8) out of videos of any container and codec that FFmpeg reads."""
+            """Read sequences of frames (FHWC, RGB, UINT8) from videos of any container and codec that FFmpeg supports."""
 
             def __init__(
                 self,
@@ -4376,7 +4376,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class VideoReader:
-        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
+        """Read sequences of frames (FHWC, RGB, UINT8) from videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
 
         def __init__(
             self,
@@ -4425,7 +4425,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class VideoReaderResize:
-        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
+        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
 
         def __init__(
             self,
@@ -4498,7 +4498,7 @@ hidden = _hidden
 class _inputs:
 
     class Video:
-        """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as their files' bytes; only in Python."""
+        """Sequences of frames (FHWC, RGB, UINT8) from videos that `Pipeline.feed_input` provides, one at a time, as the bytes of their files; only in Python."""
 
         def __init__(
             self,
@@ -5085,7 +5085,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class Parquet:
-        """Read columns of Parquet files (extra ``parquet``), those of Hugging Face's datasets with their images included."""
+        """Read columns of Parquet files (extra ``parquet``), including those of Hugging Face datasets with their images."""
 
         def __init__(
             self,
@@ -5197,7 +5197,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class Video:
-        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
+        """Read sequences of frames (FHWC, RGB, UINT8) from videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
 
         def __init__(
             self,
@@ -5246,7 +5246,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class VideoResize:
-        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
+        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
 
         def __init__(
             self,

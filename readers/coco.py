@@ -30,7 +30,7 @@ I64 = npt.NDArray[np.int64]
 F32 = npt.NDArray[np.float32]
 
 _INT32 = 2**31 - 1
-_MAX_PIXELS = 1 << 28  # of one mask
+_MAX_PIXELS = 1 << 28  # largest mask, in pixels
 _MAX_SHARED = 1 << 24
 """Limit on the numbers (of boxes and polygons) that images sharing an id receive in total, each image all of the id's:
 a file of 40 MB could ask for terabytes."""

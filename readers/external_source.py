@@ -1,4 +1,4 @@
-"""external_source: batches that the program itself provides."""
+"""external_source: batches that the user's program provides."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ from ..ops.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from ..ops.types import DALIDataType, parse_dtype
 
 _KEPT = 8
-"""Batches kept after their turn on a GPU, where samples may be tried again."""
+"""Number of batches that are retained after they were used on a GPU, because samples may be retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleInfo:
-    """Which sample a source is asked for."""
+    """Identifies the sample that a source callable is to return. As in DALI."""
 
     idx_in_epoch: int
     idx_in_batch: int
     iteration: int
-    """In the epoch."""
+    """Number of the batch in the epoch."""
     epoch_idx: int
 
     @property
     def iter_idx(self) -> int:
-        """``iteration``, as some of DALI's documents call it."""
+        """Alias of ``iteration``, as in some of DALI's documentation."""
         return self.iteration
 
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
-    """Which batch a source is asked for."""
+    """Identifies the batch that a source callable is to return. As in DALI."""
 
     iteration: int
-    """In the epoch."""
+    """Number of the batch in the epoch."""
     epoch_idx: int
 
 
 class ProgramInput(Operator, abstract=True):
-    """Base of the operators whose data the program gives, batch after batch."""
+    """Base of the operators whose data comes from the user's program, batch after batch."""
 
     inputs = (0, 0)
     per_batch = True
     shared = False
 
     def state(self) -> Any:
-        """An empty place for what the program gives: `put` says which samples it is for, `close` lets go of it."""
+        """Create the operator's empty queue of data: the pipeline puts batches into it with `put`, and ends it with
+        `close`."""
         raise NotImplementedError
 
 
@@ -62,20 +63,20 @@ class ExternalSource(ProgramInput, name="external_source"):
     is_trivial = True
 
     source: Annotated[Any, Arg("callable, iterable or generator function; None for feed_input")] = None
-    arity: Annotated[int, Arg("the source gives tuples of this many arrays; 0: it gives the data itself", ge=0)] = 0
+    arity: Annotated[int, Arg("the source returns tuples of this many arrays; 0: it returns the data itself", ge=0)] = 0
     cycle: Annotated[
         Literal["no", "quiet", "raise"] | bool | None,
-        Arg("at the end of an iterable: no, quiet (begin again), or raise (StopIteration, begin again after reset)"),
+        Arg("at the end of an iterable: no, quiet (start again), or raise (StopIteration, start again after reset)"),
     ] = None
     layout: Annotated[Any, Arg("layout, or one per output")] = None
-    dtype: Annotated[Any, Arg("type that the data must have, or one per output")] = None
+    dtype: Annotated[Any, Arg("dtype that the data must have, or one per output")] = None
     ndim: Annotated[Any, Arg("number of dimensions that the data must have, or one per output")] = None
-    batch: Annotated[bool, Arg("the source gives batches; else samples")] = True
-    batch_info: Annotated[bool, Arg("a callable is given BatchInfo instead of the iteration")] = False
-    parallel: Annotated[bool, Arg("run the source in processes of its own")] = False
-    prefetch_queue_depth: Annotated[int, Arg("batches that those work ahead", ge=1)] = 1
-    repeat_last: Annotated[bool, Arg("without new data give the last again")] = False
-    no_copy: Annotated[bool, Arg("the data stays as it is until it was used: do not copy it")] = False
+    batch: Annotated[bool, Arg("the source returns batches; else single samples")] = True
+    batch_info: Annotated[bool, Arg("pass a callable BatchInfo instead of the iteration")] = False
+    parallel: Annotated[bool, Arg("run the source in separate processes")] = False
+    prefetch_queue_depth: Annotated[int, Arg("batches that the separate processes prepare ahead", ge=1)] = 1
+    repeat_last: Annotated[bool, Arg("repeat the last batch if there is no new data")] = False
+    no_copy: Annotated[bool, Arg("do not copy the data: the program leaves it unchanged until it was used")] = False
     blocking: Annotated[bool, Arg("wait for feed_input instead of raising")] = False
     use_copy_kernel: Annotated[bool, Arg("copy by kernel", ignored="there is one way to copy")] = False
     cuda_stream: Annotated[Any, Arg("stream of GPU data", ignored="GPU data is waited for")] = None
@@ -90,15 +91,15 @@ class ExternalSource(ProgramInput, name="external_source"):
                                     "programs")  # fmt: skip
         if self.cycle not in (None, False, "no"):
             if inspect.isgenerator(self.source):
-                raise ArgumentTypeError("a generator ends once and for all, so that cycle cannot begin it again; give "
+                raise ArgumentTypeError("a generator ends once and for all, so that cycle cannot start it again; give "
                                         "the generator function itself as the source")  # fmt: skip
             if self.source is None or (callable(self.source) and not inspect.isgeneratorfunction(self.source)):
                 raise ArgumentValueError("cycle is for iterables and generator functions; a callable raises "
                                          "StopIteration itself")  # fmt: skip
         if self.parallel and self.source is None:
-            raise SpecError("parallel is for a source; what is fed by feed_input is made by the program")
+            raise SpecError("parallel is for a source; data for feed_input is made by the program")
         if self.source is not None and self.repeat_last:
-            raise SpecError("repeat_last is for feed_input: leave it out where there is a source")
+            raise SpecError("repeat_last is for feed_input: leave it out if there is a source")
         for name in ("layout", "dtype", "ndim"):
             value = getattr(self, name)
             if isinstance(value, (list, tuple)) and len(value) > self.num_outputs:
@@ -108,7 +109,7 @@ class ExternalSource(ProgramInput, name="external_source"):
                 raise SpecError(f"the layout {layout!r} names {len(layout)} dimensions, ndim is {ndim}")
 
     def each(self, name: str) -> list[Any]:
-        """Argument ``name`` for every output; None for outputs after the last entry of a shorter list."""
+        """Argument ``name`` for each output; None for outputs after the last entry of a shorter list."""
         value, n = getattr(self, name), self.num_outputs
         each = [*value, *[None] * (n - len(value))] if isinstance(value, (list, tuple)) else [value] * n
         return [None if v is None else parse_dtype(v) for v in each] if name == "dtype" else each
@@ -132,18 +133,21 @@ class ExternalSource(ProgramInput, name="external_source"):
 
 
 class FedBatches:
-    """Batches that the program provided, until the engine takes them. State of one external_source."""
+    """Batches that the program provided and the engine has not taken yet: the queue of one external_source.
+
+    The thread that feeds the pipeline calls `put`, the thread that runs the operator the other methods.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, tuple[Batch, ...]]] = deque()
         self._taken: deque[tuple[int, tuple[Batch, ...]]] = deque(maxlen=_KEPT)
 
     def put(self, start: int, outputs: tuple[Batch, ...]) -> None:
-        """The batch that begins at position ``start``; positions come in order."""
+        """Append the batch that begins at position ``start``; positions must ascend."""
         self._waiting.append((start, outputs))
 
     def take(self, ctx: Context) -> tuple[Batch, ...]:
-        """The samples of ``ctx``."""
+        """Return the samples of ``ctx``."""
         first = int(ctx.samples.position[0])
         on_device = ctx.stage != "cpu"
         for start, outputs in self._taken:
@@ -157,30 +161,31 @@ class FedBatches:
                 return tuple(_placed(ctx, b, start) for b in outputs)
 
     def first(self, start: int, n: int) -> tuple[Batch, ...] | None:
-        """The batch of the ``n`` samples from position ``start`` on, as it was put; None where it is not the next."""
+        """Return the batch of the ``n`` samples from position ``start``, as it was put; None if it is not the next
+        batch."""
         if not self._waiting or self._waiting[0][0] != start or len(self._waiting[0][1][0].offsets) != n:
             return None
         return self._waiting[0][1]
 
     def drop(self) -> None:
-        """Forget the next batch."""
+        """Remove the next batch."""
         self._waiting.popleft()
 
     def whole(self, start: int, n: int) -> tuple[Batch, ...] | None:
-        """As `first`; it is the next no more, but `take` goes on to give it."""
+        """Remove and return the batch, as `first` returns it; `take` can still find it."""
         found = self.first(start, n)
         if found is not None:
             self._taken.append(self._waiting.popleft())
         return found
 
     def close(self) -> None:
-        """Let go of what was not taken."""
+        """Discard the batches that were not taken."""
         self._waiting.clear()
         self._taken.clear()
 
 
 def _placed(ctx: Context, batch: Batch, start: int) -> Batch:
-    """The samples of ``ctx`` where they are needed."""
+    """Return the samples of ``ctx``, on the device if they are needed there."""
     if len(batch) != len(ctx.samples):
         batch = batch.take(ctx.samples.position - start, ctx.samples)
     else:

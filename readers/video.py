@@ -1,4 +1,4 @@
-"""experimental.readers.video, readers.video: sequences of frames out of video files."""
+"""experimental.readers.video, readers.video: read sequences of frames from video files."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ from .file import FileSet, list_folder, scalars, subdirectories
 I64 = npt.NDArray[np.int64]
 Rounding = Literal["start_down_end_up", "start_up_end_down", "all_up", "all_down"]
 
-_WORK = 64 << 20  # one file's frames are worth a task of their own
+_WORK = 64 << 20  # bytes of one file's frames that are worth a task of their own
 _MOST_AGAIN = 64
-"""Frames that two batches may share, where sequences overlap, and the first keeps for the second."""
+"""Largest number of frames, shared by two batches with overlapping sequences, that the first batch retains for the
+second."""
 _MOST_RELAYS = 16
-"""Batches that may be on their way at once; a decoder that waits for one after so many waits for nothing."""
+"""Largest number of batches in flight between which a decoder can be passed on; beyond it, waiting for an earlier batch
+would gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file, or the part of it that a list names."""
+    """A video file, or the segment of it that a list names."""
 
     path: str
     label: int
@@ -52,22 +54,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The form of the frames that are put out."""
+    """Format of the frames that the reader outputs."""
 
     dtype: DALIDataType = DALIDataType.UINT8
     normalized: bool = False
-    """As parts of 255."""
+    """Whether values are divided by 255."""
     colours: Colours = "rgb24"
 
     @property
     def numpy(self) -> npt.DTypeLike:
-        """The type of their values."""
+        """NumPy dtype of the values."""
         return to_numpy(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """How parts are cut into sequences."""
+    """How segments are cut into sequences: the numbers of frames, step and stride."""
 
     length: int
     step: int
@@ -76,8 +78,8 @@ class Sequences:
     uniform: bool
 
     def starts(self, first: int, end: int) -> list[int]:
-        """Where the sequences of frames [first, end) begin. Those are whole that end, with a stride after their last
-        frame, by ``end``; one more follows where sequences are padded."""
+        """First frames of the sequences in frames [first, end). A sequence is complete if it ends, including one stride
+        after its last frame, by ``end``; one more follows if sequences are padded."""
         if end <= first:
             return []
         if self.uniform:
@@ -88,7 +90,7 @@ class Sequences:
 
 
 def boundary(times: npt.NDArray[np.float64], second: float, up: bool) -> int:
-    """The frame at ``second``, or the next (the one before) where there is none just then."""
+    """Number of the frame at ``second``; if none begins just then, of the next frame (``up``) or the one before."""
     close = 1e-9 * max(1.0, abs(second))
     if up:
         return int(np.searchsorted(times, second - close, side="left"))
@@ -97,24 +99,25 @@ def boundary(times: npt.NDArray[np.float64], second: float, up: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A batch whose packets threads read for NVDEC."""
+    """A batch whose packets are being read by threads for NVDEC. Created by `start_early`, completed by
+    `fetch_by_nvdec`."""
 
     index: I64
-    """Of the samples."""
+    """Numbers of the samples' sequences."""
     rows: I64
     numbers: list[list[int]]
     shapes: npt.NDArray[np.int32]
     which: dict[int, list[int]]
-    """The sequences of each file."""
+    """Indices in the batch of each file's sequences."""
     parts: list[Future[nvdec.NvClip | SampleError]]
-    """For each file."""
+    """Pending read of each file's packets."""
     nbytes: int
-    """About how much the packets take."""
+    """Approximate bytes of the packets."""
     shared: SharedGroups
 
 
 class _Videos:
-    """Sequences by number: file, first frame, and the end of what they may show."""
+    """Sequences by number: their file, first frame, and end; the source of both video readers."""
 
     groups: I64 | None = None
 
@@ -127,7 +130,7 @@ class _Videos:
         self._indexes: list[Index | None] = []
         self._known: list[Known | None] = []
         self._relays: dict[int, DecoderHandoff[Any]] = {}
-        """By the first sequence of the batch that goes on."""
+        """Decoders that one batch passes to the next, by the number of the next batch's first sequence."""
         self._lock = threading.Lock()
         rows = []
         for number, part in enumerate(parts):
@@ -137,7 +140,7 @@ class _Videos:
                     times, extent, index, known = clip.times, (clip.height, clip.width), clip.index, clip.known
             except SampleError as e:
                 self._problems[number] = e.bare()
-                rows.append((number, 0, 0))  # one sample that says so
+                rows.append((number, 0, 0))  # one sample, which is rejected with the file's problem
             self._times.append(times)
             self._extents.append(extent)
             self._indexes.append(index)
@@ -151,7 +154,7 @@ class _Videos:
                            "shorter sequence_length, or pad")  # fmt: skip
 
     def _bounds(self, part: Part, times: npt.NDArray[np.float64]) -> tuple[int, int]:
-        """The first frame of ``part``, and the frame after its last."""
+        """First frame of ``part``, and the frame after its last."""
         count = len(times)
         if part.start is None:
             return 0, count
@@ -169,7 +172,7 @@ class _Videos:
         return len(self._rows)
 
     def origin(self, index: int) -> Origin:
-        """The key is the file's, with the first frame where it holds several sequences."""
+        """Origin of a sequence. Its key is the file's; the first frame's number is appended."""
         file, start, _ = (int(v) for v in self._rows[index])
         whole = self._files.origin(file)
         return Origin(f"{whole.key}#{start:06d}", whole.source, start, named=whole.named)
@@ -185,7 +188,7 @@ class _Videos:
         return InventoryEntries(files.blob, {**files.state, "label": labels}, counts)
 
     def sequences(self) -> list[tuple[str, list[int], list[float], int]]:
-        """File, numbers and times of the frames, and label of each sequence that can be read."""
+        """File, numbers and times in seconds of the frames, and label of each sequence that can be read."""
         found = []
         for file, start, end in self._rows.tolist():
             if file not in self._problems:
@@ -201,8 +204,11 @@ class _Videos:
         self._files.close()
 
     def _shared_groups(self, index: I64, numbers: list[list[int]]) -> SharedGroups:
-        """The groups that a batch of sequences ``index`` shares with its neighbours. Asked once for each batch, in
-        their order as far as possible: where the first asks after the second, both decode what they share."""
+        """Frame groups that a batch of sequences ``index`` shares with the batches before and after it.
+
+        Called once per batch, in the order of the batches as far as possible: if the earlier batch calls later, both
+        batches decode the shared frames.
+        """
         if not self._reader.in_order or not len(index) or (np.diff(index) < 0).any():
             return SharedGroups()
         first, following = int(index[0]), int(index[-1]) + 1
@@ -229,7 +235,7 @@ class _Videos:
         return min(n for n in self._numbers(*self._rows[row].tolist()) if n != NO_FRAME)
 
     def _wanted_again(self, row: int, last: int) -> frozenset[int]:
-        """Frames up to ``last`` of sequences from ``row`` on, which are of the same file."""
+        """Numbers of the frames up to ``last`` that sequences from ``row`` on, of the same file, also contain."""
         file, found = int(self._rows[row, 0]), set[int]()
         while row < len(self._rows) and self._rows[row, 0] == file and self._first(row) <= last:
             found |= {n for n in self._numbers(*self._rows[row].tolist()) if NO_FRAME < n <= last}
@@ -244,7 +250,7 @@ class _Videos:
         problems: dict[int, SampleError] = {}
         shared = self._shared_groups(ctx.samples.index, numbers)
         shared.claim()
-        # what goes on from the batch before comes last: that may be at it still
+        # the file that continues from the batch before comes last: that batch may still decode it
         files = np.roll(np.unique(rows[:, 0]), 0 if shared.before is None else -1)
 
         def decode(low: int, high: int) -> None:
@@ -258,14 +264,14 @@ class _Videos:
         finally:
             shared.end()
         if self._reader.output.normalized:
-            with np.errstate(all="ignore"):  # rejected samples hold anything
+            with np.errstate(all="ignore"):  # rejected samples hold any values
                 np.divide(out.data, np.float32(255), out=out.data)
         self._reject(ctx, rows, problems)
         return (out, *self._others(ctx, rows, numbers))
 
     def fetch_by_nvdec(self, ctx: Context) -> tuple[Batch, ...]:
-        """As `fetch`, decoded by NVDEC into memory of the device, each file by a thread of its own; what NVDEC refuses,
-        that thread does. All outputs are on the device."""
+        """Like `fetch`, but NVDEC decodes into device memory, each file in a thread of its own; that thread decodes
+        files that NVDEC does not support. All outputs are on the device."""
         ready: _Begun | None = None if ctx.attempt else ctx.started
         if ready is None or not np.array_equal(ready.index, ctx.samples.index):
             if ready is not None:
@@ -280,7 +286,7 @@ class _Videos:
     def _fetched(self, ctx: Context, ready: _Begun) -> tuple[Batch, ...]:
         rows, numbers, shapes, which = ready.rows, ready.numbers, ready.shapes, ready.which
         out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", ctx.samples)
-        ctx.device.wait()  # the other streams write into what this one allocated
+        ctx.device.wait()  # the other streams write into memory that this stream allocated
         base, problems = ctx.device.address(out.data), dict[int, SampleError]()
 
         def job(clip: nvdec.NvClip, some: Sequence[int]) -> tuple[nvdec.NvClip, dict[int, list[int]]]:
@@ -310,7 +316,7 @@ class _Videos:
             for file, some, problem in bad:
                 if alone or file in self._problems:
                     problems.update(dict.fromkeys(some, problem))
-                else:  # those before the damage are good, and each is as it is alone
+                else:  # frames before the damage are valid, and each sequence is decoded alone
                     decoded(((file, [i], self._read(file, [i], numbers)) for i in some), alone=True)
 
         tasks = zip(which.items(), ready.parts, strict=True)
@@ -319,8 +325,8 @@ class _Videos:
         return (out, *(ctx.device.to_device(b) for b in self._others(ctx, rows, numbers)))
 
     def start_early(self, ctx: Context, *, alone: bool = False) -> _Begun:
-        """Have threads read the packets that `fetch_by_nvdec` needs; ``alone`` those of its batch only, whatever the
-        others read."""
+        """Start to read, in threads, the packets that `fetch_by_nvdec` needs; with ``alone`` only this batch's packets,
+        without sharing a decoder with other batches."""
         rows, numbers, shapes = self._asked(ctx)
         which, nbytes = dict[int, list[int]](), 0.0
         for i, file in enumerate(rows[:, 0].tolist()):
@@ -339,12 +345,12 @@ class _Videos:
     def _read(
         self, file: int, some: Sequence[int], numbers: list[list[int]], shared: SharedGroups | None = None
     ) -> nvdec.NvClip | SampleError:
-        """The packets of sequences ``some``, which are of one file."""
+        """Read the packets of sequences ``some``, which are of one file."""
         try:
             if file in self._problems:
                 raise self._problems[file]
             if shared is not None and shared.before is not None and shared.before.reading is not None:
-                shared.before.reading.exception()  # it was begun before this one: nothing waits for it in vain
+                shared.before.reading.exception()  # the earlier read is already running, so the wait ends
             clip = nvdec.NvClip(local_copy(self._parts[file].path), self._indexes[file], self._known[file])
             try:
                 with packets.reading:
@@ -356,7 +362,7 @@ class _Videos:
             return e.bare()
 
     def _asked(self, ctx: Context) -> tuple[I64, list[list[int]], npt.NDArray[np.int32]]:
-        """The sequences of ``ctx``, the numbers of their frames, and their shapes."""
+        """Rows of the sequences of ``ctx``, the numbers of their frames, and their shapes."""
         rows = self._rows[ctx.samples.index]
         numbers = [self._numbers(*row) for row in rows.tolist()]
         shapes = np.full((len(rows), 4), 3, np.int32)
@@ -369,7 +375,7 @@ class _Videos:
             ctx.reject(i, problem.code, f"{self._parts[int(rows[i, 0])].path}: {problem}")
 
     def _others(self, ctx: Context, rows: I64, numbers: list[list[int]]) -> list[Batch]:
-        """The outputs but the frames."""
+        """The outputs other than the frames."""
         results = []
         if self._reader.has_labels:
             labels = np.array([self._parts[f].label for f in rows[:, 0].tolist()], np.int32)
@@ -398,7 +404,7 @@ class _Videos:
 
     def _decode(self, file: int, which: list[int], numbers: list[list[int]], out: Batch,
                 problems: dict[int, SampleError], shared: SharedGroups | None = None) -> None:  # fmt: skip
-        """The sequences ``which`` of one file, in one pass where they follow each other."""
+        """Decode the sequences ``which`` of one file, in one pass if they follow each other."""
         if file in self._problems:
             problems.update(dict.fromkeys(which, self._problems[file]))
             return
@@ -414,18 +420,18 @@ class _Videos:
             if shared is None:
                 problems[which[0]] = e.bare()
                 return
-            for i in which:  # those before the damage are good, and each is as it is alone
+            for i in which:  # frames before the damage are valid, and each sequence is decoded alone
                 self._decode(file, [i], numbers, out, problems)
 
     def _show(self, file: int, places: dict[int, list[npt.NDArray[np.generic]]], shared: SharedGroups) -> None:
-        """Frames of a file at their ``places``. Raises SampleError."""
+        """Decode frames of a file into their ``places``. Raises SampleError."""
         index, before, after = self._indexes[file], shared.before, shared.after
         like = next((there[0] for there in places.values()), None)
         kept = (
             {n: np.empty_like(like) for n in shared.repeated_frames} if after is not None and like is not None else {}
         )
         for n, copy in kept.items():
-            places.setdefault(n, []).append(copy)  # frames that a stride of this batch steps over, too
+            places.setdefault(n, []).append(copy)  # including frames that a stride of this batch skips
 
         def shown(wanted: list[int], left: Open | None) -> Clip:
             there = {} if left is None else left.frames
@@ -448,12 +454,12 @@ class _Videos:
         try:
             if others:
                 last = shown(others, None)
-                if after is not None and not kept:  # as soon as possible: the next batch may wait
+                if after is not None and not kept:  # as soon as possible: the next batch may be waiting
                     after.give(Open(last, kept))
                     last = after = None
             if first and before is not None:
                 left = before.wait()
-                if left is not None and not isinstance(left, Open):  # NVDEC's, where this batch is the CPU's
+                if left is not None and not isinstance(left, Open):  # NVDEC's, while this batch is the CPU's
                     left.close()
                     left = None
                 clip = shown(first, left)
@@ -483,27 +489,27 @@ class VideoReader(Reader, abstract=True):
     reads_slowly = True
     locations: ClassVar[tuple[str, ...]] = (*Reader.locations, "filenames")
 
-    sequence_length: Annotated[int, Arg("frames of a sequence", ge=1)]
-    filenames: Annotated[tuple[str, ...], Arg("the files")] = ()
-    file_root: Annotated[str, Arg("folder of folders, which are the labels; or what relative names start from")] = ""
-    file_list: Annotated[str, Arg("text file: a name, a label, and maybe where it starts and ends, on every line")] = ""
+    sequence_length: Annotated[int, Arg("frames per sequence", ge=1)]
+    filenames: Annotated[tuple[str, ...], Arg("paths of the videos")] = ()
+    file_root: Annotated[str, Arg("folder of class folders, or the base of relative names")] = ""
+    file_list: Annotated[str, Arg("text file; each line: name, label, optionally start and end")] = ""
     labels: Annotated[tuple[int, ...] | None, Arg("labels of filenames; an empty list numbers them")] = None
     step: Annotated[int, Arg("frames from one sequence to the next; below 1: sequence_length")] = -1
-    stride: Annotated[int, Arg("every so many frames", ge=1)] = 1
+    stride: Annotated[int, Arg("frames between two frames of a sequence", ge=1)] = 1
     enable_frame_num: Annotated[
-        Literal["none", "scalar", "sequence"] | bool, Arg("output the number of the first frame, or of each")
+        Literal["none", "scalar", "sequence"] | bool, Arg("also output the number of the first frame, or of each")
     ] = "none"
-    enable_timestamps: Annotated[bool, Arg("output the seconds at which each frame is shown")] = False
+    enable_timestamps: Annotated[bool, Arg("also output the time of each frame in seconds")] = False
     image_type: Annotated[DALIImageType, Arg("RGB, or YCbCr: the stream's own values")] = DALIImageType.RGB
 
     @property
     def output(self) -> Frames:
-        """The form of the frames that are put out."""
+        """Format of the frames that the reader outputs."""
         return Frames(colours="yuv444p" if self.image_type is DALIImageType.YCbCr else "rgb24")
 
     @property
     def in_order(self) -> bool:
-        """Sequences of a file come one after the other."""
+        """Whether sequences of a file come one after the other."""
         return not self.random_shuffle and not self.shuffle_after_epoch and self.shuffle in (None, "none")
 
     @property
@@ -513,27 +519,27 @@ class VideoReader(Reader, abstract=True):
 
     @property
     def padding(self) -> PadMode:
-        """The frames that follow the end of a video."""
+        """Frames that follow the end of a video."""
         raise NotImplementedError
 
     @property
     def fill(self) -> tuple[int, ...]:
-        """Of frames that are not there."""
+        """Values of frames that do not exist."""
         return (0,)
 
     @property
     def by_frames(self) -> bool:
-        """file_list holds numbers of frames, not seconds."""
+        """Whether file_list holds numbers of frames instead of seconds."""
         raise NotImplementedError
 
     @property
     def rounding(self) -> Rounding:
-        """Of seconds to frames."""
+        """Rounding of seconds to frames."""
         raise NotImplementedError
 
     @property
     def has_labels(self) -> bool:
-        """There is an output for them."""
+        """Whether there is an output for labels."""
         return bool(self.file_list) or self.labels is not None or not self.filenames
 
     @property
@@ -547,7 +553,7 @@ class VideoReader(Reader, abstract=True):
         if self.labels and len(self.labels) != len(self.filenames):
             raise SpecError(f"{len(self.labels)} labels for {len(self.filenames)} files")
         if self.image_type not in (DALIImageType.RGB, DALIImageType.YCbCr):
-            raise SpecError("frames are RGB or YCbCr here; convert them with color_space_conversion")
+            raise SpecError("image_type must be RGB or YCbCr; convert the frames with color_space_conversion")
         require()
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
@@ -578,7 +584,7 @@ class VideoReader(Reader, abstract=True):
         return _Videos(self, self.parts())
 
     def parts(self) -> list[Part]:
-        """The files, or parts of files, that are read. Raises JobError where there are none."""
+        """Files, or segments of files, to read. Raises JobError if there are none."""
         if self.filenames:
             labels = self.labels or range(len(self.filenames))
             names = [os.path.join(self.file_root, n) for n in self.filenames]
@@ -597,7 +603,7 @@ class VideoReader(Reader, abstract=True):
 
 
 def read_video_list(path: str, root: str) -> list[Part]:
-    """The lines ``name label [start [end]]`` of a text file. Raises JobError with the line that is wrong."""
+    """Parse the lines ``name label [start [end]]`` of a text file. Raises JobError that names a malformed line."""
     try:
         lines = Path(local_copy(path)).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as e:
@@ -622,27 +628,26 @@ def read_video_list(path: str, root: str) -> list[Part]:
 
 
 class ExperimentalVideo(VideoReader, name="experimental.readers.video"):
-    """Read sequences of frames (FHWC, RGB, UINT8) out of videos of any container and codec that FFmpeg reads.
+    """Read sequences of frames (FHWC, RGB, UINT8) from videos of any container and codec that FFmpeg supports.
 
-    A sequence begins every ``step`` frames, and takes every ``stride``-th of them; it needs stride x sequence_length
-    frames. With a ``pad_mode``, one more begins where fewer are left. Outputs: the frames, their label (INT32, shape
-    (1,)) where there are any, the number of the first frame or of each (-1 where there is none), and their times in
-    seconds.
+    A sequence begins at every ``step``-th frame, and takes every ``stride``-th frame from there; it needs stride x
+    sequence_length frames. With a ``pad_mode``, one more sequence begins if fewer frames remain. Outputs: the frames,
+    their label (INT32, shape (1,)) if there are labels, the number of the first frame or of each (-1 for padding), and
+    their times in seconds.
 
-    On a GPU, NVDEC decodes where `decoders.video` has it, and frames stay on the GPU; else threads of the CPU do.
-
-    In ``file_list`` the end is exclusive; a time between two frames goes up or down as ``file_list_rounding`` says, one
-    that is a frame's goes to that frame.
+    On a GPU, NVDEC decodes the formats that `decoders.video` lists, and frames stay on the GPU; CPU threads decode
+    others. In ``file_list`` the end is exclusive; a time between two frames is rounded according to
+    ``file_list_rounding``, a time at which a frame begins denotes that frame.
     """
 
     example = "{op: experimental.readers.video, file_root: ./videos, sequence_length: 16, out: [frames, labels]}"
 
-    pad_mode: Annotated[PadMode, Arg("of the last sequence: as in decoders.video")] = "none"
-    fill_value: Annotated[tuple[int, ...], Arg("of pad_mode constant: one, or R, G and B", ge=0, le=255)] = (0,)
-    uniform_sample: Annotated[bool, Arg("one sequence of each file, its frames spread over all of it")] = False
-    file_list_format: Annotated[Literal["timestamps", "frames"], Arg("what starts and ends are")] = "timestamps"
-    file_list_rounding: Annotated[Rounding, Arg("of times between two frames")] = "start_down_end_up"
-    file_list_include_end: Annotated[bool, Arg("take the end", ignored="in DALI it changes nothing either")] = True
+    pad_mode: Annotated[PadMode, Arg("padding of the last sequence, as in decoders.video")] = "none"
+    fill_value: Annotated[tuple[int, ...], Arg("value for pad_mode constant: one, or R, G and B", ge=0, le=255)] = (0,)
+    uniform_sample: Annotated[bool, Arg("one sequence per file, its frames spread over the whole file")] = False
+    file_list_format: Annotated[Literal["timestamps", "frames"], Arg("unit of starts and ends")] = "timestamps"
+    file_list_rounding: Annotated[Rounding, Arg("rounding of times between two frames")] = "start_down_end_up"
+    file_list_include_end: Annotated[bool, Arg("include the end", ignored="it has no effect in DALI either")] = True
 
     @property
     def cut(self) -> Sequences:
@@ -672,20 +677,20 @@ class ExperimentalVideo(VideoReader, name="experimental.readers.video"):
 
 
 class Video(VideoReader, name="readers.video"):
-    """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the
-    arguments of DALI's older reader."""
+    """Read sequences of frames (FHWC, RGB, UINT8) from videos, as `experimental.readers.video` does, with the arguments
+    of DALI's older reader."""
 
     aliases = ("video_reader",)
     example = "{op: readers.video, file_root: ./videos, sequence_length: 16, out: [frames, labels]}"
 
-    pad_sequences: Annotated[bool, Arg("one more sequence at the end, filled up with black frames")] = False
+    pad_sequences: Annotated[bool, Arg("one more sequence at the end, padded with black frames")] = False
     file_list_frame_num: Annotated[bool, Arg("starts and ends of file_list are numbers of frames, not seconds")] = False
-    file_list_include_preceding_frame: Annotated[bool, Arg("a start between two frames goes to the first")] = False
-    channels: Annotated[int, Arg("colours", ge=3, le=3)] = 3
-    dtype: Annotated[DALIDataType, Arg("of the frames: UINT8 or FLOAT")] = DALIDataType.UINT8
+    file_list_include_preceding_frame: Annotated[bool, Arg("round a start between two frames down")] = False
+    channels: Annotated[int, Arg("colour channels", ge=3, le=3)] = 3
+    dtype: Annotated[DALIDataType, Arg("dtype of the frames: UINT8 or FLOAT")] = DALIDataType.UINT8
     normalized: Annotated[bool, Arg("with dtype FLOAT: values from 0 to 1 instead of 0 to 255")] = False
-    skip_vfr_check: Annotated[bool, Arg("of frame rates that vary", ignored="frames go by their own times")] = False
-    additional_decode_surfaces: Annotated[int, Arg("of NVDEC", ignored="frames are copied as they come")] = 2
+    skip_vfr_check: Annotated[bool, Arg("check frame rates", ignored="frames have their own times")] = False
+    additional_decode_surfaces: Annotated[int, Arg("surfaces of NVDEC", ignored="frames are copied as they come")] = 2
 
     @property
     def cut(self) -> Sequences:
@@ -711,6 +716,6 @@ class Video(VideoReader, name="readers.video"):
     def check(self) -> None:
         super().check()
         if self.dtype not in (DALIDataType.UINT8, DALIDataType.FLOAT):
-            raise SpecError(f"dtype is UINT8 or FLOAT, got {self.dtype.name}; put a cast after it")
+            raise SpecError(f"dtype must be UINT8 or FLOAT, got {self.dtype.name}; put a cast after the reader")
         if self.normalized and self.dtype is not DALIDataType.FLOAT:
             raise SpecError("normalized needs dtype: FLOAT")

@@ -1,4 +1,4 @@
-"""experimental.inputs.video: sequences of frames out of videos that the program hands over as bytes."""
+"""experimental.inputs.video: sequences of frames from videos that the user's program provides as bytes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ..ops.video.media import Clip, Index, require
 from .external_source import ProgramInput
 
 _KEPT = 8
-"""Batches kept after their turn, where samples may be tried again."""
+"""Number of batches that are retained after they were used, because samples may be retried."""
 _MOST_THREADS = 16
 
 
 class FedVideo:
-    """One video and its decoder, which goes on where the last sequence ended."""
+    """One encoded video and its decoder, which continues where the last sequence ended. Several threads may call it."""
 
     def __init__(self, encoded: npt.NDArray[np.uint8], length: int, pads: bool) -> None:
-        """Raises SampleError where there is no video in ``encoded``."""
+        """Raises SampleError if ``encoded`` is not a video."""
         self._encoded, self._length, self._pads = encoded, length, pads
         self._lock = threading.Lock()
         self._clip: Clip | None = None
@@ -39,7 +39,7 @@ class FedVideo:
         self.sequences = -(-self._count // length)
 
     def frames(self, sequence: int) -> list[int]:
-        """The numbers of its frames; NO_FRAME after the end, where sequences are padded."""
+        """Numbers of the frames of ``sequence``; NO_FRAME after the end, if sequences are padded."""
         first = sequence * self._length
         end = first + self._length
         if not self._pads:
@@ -47,14 +47,15 @@ class FedVideo:
         return padded(range(first, end), self._count, "constant")
 
     def decode(self, sequence: int, out: npt.NDArray[np.uint8], threads: int) -> None:
-        """The frames of ``sequence`` into ``out`` (F, height, width, 3), by ``threads`` threads. Raises SampleError."""
+        """Decode the frames of ``sequence`` into ``out`` (F, height, width, 3), with ``threads`` threads. Raises
+        SampleError."""
         with self._lock:
             if self._clip is None:
                 self._clip = Clip(self._encoded, self._index, threads=threads)
             try:
                 decode_into(self._clip, self.frames(sequence), fill_of((0,)), out)
             except SampleError:
-                self._close()  # the next sequence begins with a decoder that knows nothing of the damage
+                self._close()  # the next sequence starts with a new decoder, unaffected by the damage
                 raise
             if sequence == self.sequences - 1:
                 self._close()
@@ -65,14 +66,14 @@ class FedVideo:
             self._clip = None
 
     def close(self) -> None:
-        """Let go of the decoder."""
+        """Close the decoder."""
         with self._lock:
             self._close()
 
 
 @dataclass(frozen=True, slots=True)
 class VideoPart:
-    """Sequences of one video that make one batch."""
+    """Consecutive sequences of one video that make up one batch."""
 
     video: FedVideo
     first: int
@@ -84,26 +85,26 @@ class VideoPart:
 
 @dataclass(slots=True)
 class FedSequences:
-    """Parts of videos that the program gave, until the engine has taken them: state of one such operator."""
+    """Batches of videos that the program provided and the engine has not taken yet: the queue of one such operator."""
 
     parts: deque[tuple[int, VideoPart]] = field(default_factory=deque)
-    """By the position of the first sample; the last few are kept after their turn."""
+    """Batches by the position of their first sample; the last few are retained after they were used."""
     _lock: Any = field(default_factory=threading.Lock)
 
     def put(self, start: int, outputs: tuple[VideoPart, ...]) -> None:
-        """The batch that begins at position ``start``; positions come in order."""
+        """Append the batch that begins at position ``start``; positions must ascend."""
         with self._lock:
             self.parts.append((start, outputs[0]))
 
     def of(self, position: int) -> tuple[int, VideoPart]:
-        """The batch that holds the sample at ``position``, and the position where it begins."""
+        """Return the batch that holds the sample at ``position``, and the position of its first sample."""
         with self._lock:
             while len(self.parts) > _KEPT and self.parts[_KEPT][0] <= position:
                 self.parts.popleft()
             return next((s, part) for s, part in self.parts if s <= position < s + part.count)
 
     def close(self) -> None:
-        """Let go of what was not taken."""
+        """Close all videos and discard the batches that were not taken."""
         with self._lock:
             for _, part in self.parts:
                 part.video.close()
@@ -111,21 +112,21 @@ class FedSequences:
 
 
 class VideoInput(ProgramInput, name="experimental.inputs.video"):
-    """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as
-    their files' bytes; only in Python.
+    """Sequences of frames (FHWC, RGB, UINT8) from videos that `Pipeline.feed_input` provides, one at a time, as the
+    bytes of their files; only in Python.
 
     It is for videos that are too long to be decoded at once. A batch has as many sequences as the pipeline's
-    batch_size; the last one of a video may have fewer. After the end of a video the next that was fed follows.
+    batch_size; the last batch of a video may have fewer. After the end of a video the next one in the queue follows.
     """
 
     aliases = ("inputs.video",)
     example = "{op: experimental.inputs.video, name: video, sequence_length: 16, out: frames}"
 
-    sequence_length: Annotated[int, Arg("frames of a sequence", ge=1)]
+    sequence_length: Annotated[int, Arg("frames per sequence", ge=1)]
     last_sequence_policy: Annotated[
-        Literal["partial", "pad"], Arg("the last sequence of a video has fewer frames, or black ones follow")
+        Literal["partial", "pad"], Arg("the last sequence of a video has fewer frames, or is padded with black ones")
     ] = "partial"
-    no_copy: Annotated[bool, Arg("the data stays as it is until it was used: do not copy it")] = False
+    no_copy: Annotated[bool, Arg("do not copy the data: the program leaves it unchanged until it was used")] = False
     blocking: Annotated[bool, Arg("wait for feed_input instead of raising")] = False
     affine: Annotated[bool, Arg("pin threads to cores", ignored="threads are shared by all operators")] = True
 
@@ -144,7 +145,7 @@ class VideoInput(ProgramInput, name="experimental.inputs.video"):
         return FedSequences()
 
     def part_up(self, encoded: npt.NDArray[np.uint8], batch_size: int) -> list[VideoPart]:
-        """The batches that the video ``encoded`` gives. Raises SampleError where there is none in it."""
+        """Split the video ``encoded`` into batches. Raises SampleError if it has no frames."""
         video = FedVideo(encoded, self.sequence_length, self.last_sequence_policy == "pad")
         firsts = range(0, video.sequences, batch_size)
         return [VideoPart(video, first, min(batch_size, video.sequences - first)) for first in firsts]

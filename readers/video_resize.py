@@ -1,4 +1,4 @@
-"""readers.video_resize: sequences of frames out of video files, resized."""
+"""readers.video_resize: read sequences of frames from video files, and resize them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from .video import Video
 
 
 class VideoResize(Video, Sized, name="readers.video_resize"):
-    """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after
-    the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the
-    CPU.
+    """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the
+    arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both.
 
-    Frames of a sequence have one size, so that a batch holds them at their old size, too, for a moment. All outputs but
-    the first are those of readers.video.
+    Frames of a sequence have one size, so that a batch also holds its frames at their old size for a moment. All
+    outputs but the first are those of readers.video.
     """
 
     aliases = ("video_reader_resize",)
@@ -31,7 +30,7 @@ class VideoResize(Video, Sized, name="readers.video_resize"):
     example = "{op: readers.video_resize, file_root: ./videos, sequence_length: 8, size: [112, 112], out: [x, labels]}"
     gpu = None  # type: ignore[assignment]
 
-    dtype: Annotated[DALIDataType, Arg("of the frames: UINT8 or FLOAT")] = DALIDataType.UINT8
+    dtype: Annotated[DALIDataType, Arg("dtype of the frames: UINT8 or FLOAT")] = DALIDataType.UINT8
 
     def check(self) -> None:
         Video.check(self)

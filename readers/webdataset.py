@@ -318,7 +318,7 @@ def _follow(members: I64, names: U8) -> I64:
     keep = np.ones(len(members), np.bool_)
     at = 0
     for i in [*links.tolist(), len(members)]:
-        for k in range(at, i):  # of equal names the last member counts, as when unpacking
+        for k in range(at, i):  # the last of several equal names counts, as when unpacking
             found[_plain(text, members[k, _NAME], members[k, _NAME_SIZE])] = k
         at = i + 1
         if i == len(members):

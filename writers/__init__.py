@@ -1,1 +1,1 @@
-"""Writers: formats that share one shard protocol."""
+"""Write outputs: container formats that share one shard protocol."""

@@ -1,14 +1,13 @@
-"""The contract of writers: a format's name, its options, and how whole batches of records become bytes of a shard.
+"""The interface of writers: a format's name, its options, and how whole batches of records become bytes of a shard.
 
     class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
         '''TensorFlow's records.'''
-
         index: Annotated[bool, Arg("also write the .idx file that DALI's reader takes")] = True
-
         def open(self, files, fields) -> Shard: ...
 
-A shard is given records twice: ``frame`` makes their bytes and says how many each adds, ``append`` writes the first n
-of them. In between, `Output` decides how many still belong to this shard. Neither takes Python time per sample.
+`Output` calls a shard twice per batch: ``frame`` makes the bytes of the records and returns how many each adds,
+``append`` writes the first n of them. In between, `Output` decides how many still belong to this shard. Neither takes
+Python time per sample.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from ..ops.base import Arg, Parameter, Spec, coerce, nearest, parameters, type_n
 from ..ops.batch import I64, Batch, Samples
 from ..ops.errors import JobError, RejectCode, SpecError
 from .bytes import files_io
-from .bytes.background import Workers
+from .bytes.background import WriterThreads
 from .bytes.checksums import BLOCK, STEP, Checksums
 from .bytes.files_io import Bytes, File
 from .bytes.scatter_gather import IoVector
@@ -39,9 +38,9 @@ from .bytes.written import Problem, UnreadError, WrittenShard
 Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp", "flac", "wav"]
 ENCODINGS: tuple[str, ...] = get_args(Encode)
 CHECKSUMS = ("tree", "sha256")
-"""Of files, beside their CRC-32C; with the last, both."""
+"""Checksums of files that a job can ask for, in addition to CRC-32C; ``sha256`` includes the tree."""
 ENCODED = ("keep", "jpeg", "png", "webp", "flac", "wav")
-"""Encodings whose samples arrive as bytes: 1-D uint8."""
+"""Encodings whose samples arrive as encoded bytes: 1-D uint8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +48,17 @@ class FieldConfig:
     """How one field is stored."""
 
     encode: str = "auto"
-    """One of `ENCODINGS`. ``auto``: numbers and lists of numbers as such, 1-D uint8 as bytes, the rest ``raw``."""
+    """One of `ENCODINGS`. ``auto``: numbers and lists of numbers as such, 1-D uint8 as bytes, everything else
+    ``raw``."""
     quality: int | None = None
-    """Of jpeg and webp; the encoder's default where None."""
+    """Quality of jpeg and webp, 1 to 100; None for the encoder's default."""
     extension: str = ""
-    """File name extension in tar and file outputs, without the dot; by encoding where empty."""
+    """File name extension in tar and file outputs, without the dot; empty: chosen by the encoding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Samples that survived, with their fields; all parallel."""
+    """The samples of a batch that were not rejected, with their fields; all have the same length."""
 
     samples: Samples
     fields: Mapping[str, Batch]
@@ -67,18 +67,18 @@ class Records:
         return len(self.samples)
 
     def take(self, where: Any) -> Records:
-        """The records at ``where`` (indices, a mask, or a slice); the data is shared."""
+        """Records at ``where`` (indices, a mask, or a slice); the data is shared, not copied."""
         samples = self.samples.take(where)
         return Records(samples, {k: b.take(where, samples) for k, b in self.fields.items()})
 
     def sample_keys(self) -> list[str]:
-        """The samples' own keys."""
+        """The samples' original keys."""
         return [name.decode("utf-8", "surrogateescape") for name in self.samples.names()]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Record ``at`` of some records cannot be written."""
+    """A record that cannot be written: its index ``at`` in the records, and the reason."""
 
     at: int
     code: RejectCode
@@ -87,7 +87,7 @@ class Refused:
 
 @dataclass(slots=True)
 class Frames:
-    """Records made ready for one shard. Writers add what they need."""
+    """Bytes of records, made ready for one shard. Each format's subclass adds its data."""
 
     sizes: I64
     """Bytes that each record adds to the shard."""
@@ -102,12 +102,12 @@ class FileInfo:
     bytes: int
     crc32c: str
     tree: str
-    """See `bytes.checksums.Checksums`."""
+    """Tree of checksums of the content, see `bytes.checksums.Checksums`."""
     sha256: str = ""
-    """Where the job asks for it."""
+    """SHA-256 of the content, if the job asks for it; otherwise empty."""
 
     def listed(self, version: int) -> dict[str, Any]:
-        """Its entry in a journal of this version."""
+        """Entry of the file in a journal of this version."""
         listed: dict[str, Any] = {"name": self.name, "bytes": self.bytes, "crc32c": self.crc32c}
         if version > 1:
             listed["tree"] = self.tree
@@ -121,20 +121,27 @@ LARGE = 1 << 20
 
 
 class ShardFile:
-    """A file of an open shard, under a temporary name; keeps its checksums.
+    """A file of an open shard, under a temporary name, with its checksums. Created by `ShardFiles`; one thread at a
+    time calls it.
 
-    With ``workers``, large writes are handed to a thread, one for all of the file: `write` then returns before the
-    bytes are in the file, and they must not change till then. Where another thread than the one that delivers calls it
-    (``apart``), that takes their checksums, too. Else these follow, read back from the page cache by several threads,
-    so that no memory is held for them however slow they are; when everything is written, so does the disk. Small files
-    never leave the caller's thread. ``deep``: SHA-256, too, which takes one thread all along.
+    With ``workers``, large writes run in a thread, one for all of the file: `write` then returns before the bytes are
+    in the file, and they must not change until they are. If a framing thread calls `write`
+    (``framed_in_background``), that thread also computes the checksums. Otherwise several threads read the file back
+    from the page cache and compute them, so that no memory is held for them however slow they are; the disk starts to
+    write once everything is in the file. Small files are written in the caller's thread. ``deep``: also compute
+    SHA-256, which takes one thread all the time.
     """
 
-    apart = False
-    """Not the thread that delivers, but another one frames, and calls `write`."""
+    framed_in_background = False
+    """Whether a framing thread calls `write`, instead of the thread that delivers batches."""
 
     def __init__(
-        self, temporary: Path, final: str, workers: Workers | None = None, patched: bool = False, deep: bool = False
+        self,
+        temporary: Path,
+        final: str,
+        workers: WriterThreads | None = None,
+        patched: bool = False,
+        deep: bool = False,
     ) -> None:
         self.final = final
         self.temporary = temporary
@@ -143,18 +150,18 @@ class ShardFile:
         self._workers = workers
         self._size = 0
         self._patched = patched
-        self._lane: int | None = None
-        """Which of the threads that write has this file, once there is work for one."""
+        self._thread: int | None = None
+        """Number of the writing thread that has this file, once there was work for one."""
         self._last: Future[None] | None = None
-        """The last work on this file that was handed over."""
+        """The last work on this file that was put into a thread's queue."""
         self._sums = Checksums()
         self._summing: list[Future[None]] = []
         self._summed = 0
-        """Bytes that were summed, or given to threads for it."""
+        """Bytes whose checksums are computed, or are in a thread's queue."""
         self._in_order = True
-        """All of them were summed as they came."""
+        """Whether all bytes were hashed in the order in which they were written."""
         self._rewritten: set[int] = set()
-        """Blocks that are not any more as they were summed."""
+        """Numbers of blocks that were changed after they were hashed."""
         self._sha = hashlib.sha256() if deep else None
         self._hashed = 0
         self._hashing: Future[None] | None = None
@@ -164,16 +171,16 @@ class ShardFile:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Bytes written so far."""
         return self._size
 
     @property
-    def behind(self) -> bool:
-        """Some of its bytes were handed to another thread."""
+    def pending(self) -> bool:
+        """Whether a thread still has, or had, writes of this file in its queue."""
         return self._last is not None
 
     def write(self, data: Bytes) -> None:
-        """Write ``data`` at the end."""
+        """Write ``data`` at the end of the file."""
         self._size += len(data)
         if self._workers is None or (self._last is None and len(data) < LARGE):
             if isinstance(data, IoVector):
@@ -185,25 +192,26 @@ class ShardFile:
                 self._sha.update(data if isinstance(data, bytes) else data.data)
                 self._hashed += len(data)
             return
-        if self.apart and self._in_order:
+        if self.framed_in_background and self._in_order:
             self._sums.extend(data)
             self._summed += len(data)
         else:
             self._in_order = False
-        self._hand_over(lambda: self._write_behind(data), len(data))
+        self._enqueue(lambda: self._write_behind(data), len(data))
 
-    def _hand_over(self, work: Callable[[], object], weight: int = 1) -> None:
+    def _enqueue(self, work: Callable[[], object], weight: int = 1) -> None:
         assert self._workers is not None
-        if self._lane is None:
-            self._lane = self._workers.writes.shortest()
-        self._last = self._workers.writes.put(work, weight, self._lane, self)
+        if self._thread is None:
+            self._thread = self._workers.writes.least_busy()
+        self._last = self._workers.writes.put(work, weight, self._thread, self)
 
     def _write_behind(self, data: Bytes) -> None:
         self._file.write(data)
-        self._follow()
+        self._start_checksums()
 
-    def _follow(self, last: bool = False) -> None:
-        """Let other threads take the checksums of what is in the file; of all of it if this is its ``last`` byte."""
+    def _start_checksums(self, last: bool = False) -> None:
+        """Let other threads compute the checksums of the bytes in the file; with ``last``, of all of them, because none
+        follow."""
         assert self._workers is not None
         follow = self._workers.following.submit
         if self._summed % BLOCK and self._summed < self._file.size:  # small writes came first
@@ -221,7 +229,7 @@ class ShardFile:
             self._syncing = follow(self._file.sync)
 
     def _hash(self, before: Future[None] | None = None) -> None:
-        """Go on with SHA-256 to the end of what is in the file, after work ``before`` is done."""
+        """Continue SHA-256 to the end of the bytes in the file, after work ``before`` is complete."""
         assert self._sha is not None
         if before is not None:
             before.result()
@@ -232,23 +240,23 @@ class ShardFile:
             self._hashed += n
 
     def rewrite(self, offset: int, data: bytes) -> None:
-        """Replace bytes written before (a header that depends on what follows). Their blocks are then read again for
-        the checksums. For SHA-256 the whole file is, unless it was made as one that is `patched`."""
+        """Replace bytes written before (a header that depends on later data). Their blocks are then read again for the
+        checksums; for SHA-256 the whole file is, unless it was created as `patched`."""
         self._patched = True
         self._rewritten.update(range(offset // BLOCK, -(-(offset + len(data)) // BLOCK)))
         if self._last is None:
             self._file.write_at(offset, data)
         else:
-            self._hand_over(lambda: self._file.write_at(offset, data))
+            self._enqueue(lambda: self._file.write_at(offset, data))
 
     def seal(self) -> None:
-        """Nothing more will be written: the rest of the checksums can be made ahead of `finish`."""
+        """Declare that no writes follow, so that the remaining checksums can be computed ahead of `finish`."""
         if self._last is not None and not self._sealed:
             self._sealed = True
-            self._hand_over(lambda: self._follow(last=True))
+            self._enqueue(lambda: self._start_checksums(last=True))
 
     def finish(self) -> FileInfo:
-        """Make the content durable and close the file; again, it only tells."""
+        """Make the content durable and close the file; return its facts. Further calls only return them."""
         if self._info is not None:
             return self._info
         if self._last is not None:
@@ -272,29 +280,30 @@ class ShardFile:
         return self._info
 
     def close(self) -> None:
-        """Close without finishing."""
+        """Close the file without finishing it."""
         self.closed = True
         self._file.close()
 
 
 class ShardFiles:
-    """The files of one open shard below ``root``: temporary until `publish`."""
+    """The files of one open shard below ``root``, under temporary names until `publish`. Created by `Output`."""
 
     def __init__(
-        self, root: Path, stem: str, tag: str, expected: int = 0, state: Any = None, alone: bool = True,
-        workers: Workers | None = None, deep: bool = False,
+        self, root: Path, stem: str, tag: str, expected: int = 0, state: Any = None, only_part: bool = True,
+        workers: WriterThreads | None = None, deep: bool = False,
     ) -> None:  # fmt: skip
         self.root = root
         self.stem = stem
         """The shard's name without suffix: ``train-00000-of-00012``."""
         self.expected = expected
-        """Samples that the shard will hold if none is rejected; 0 where that is unknown."""
+        """Samples that the shard will hold if none is rejected; 0 if unknown."""
         self.state = state
-        """The result of `Writer.begin`."""
+        """Result of `Writer.begin`."""
         self.carry: dict[str, Any] = {}
-        """State that `Writer.refuse` keeps; shards may add what is the same for all of them."""
-        self._apart = False
-        self._alone = alone
+        """State that `Writer.refuse` updates from shard to shard; shards may add facts that are equal for all of
+        them."""
+        self._framed_in_background = False
+        self._only_part = only_part
         self._tag = tag
         self._workers = workers
         self._deep = deep
@@ -302,14 +311,14 @@ class ShardFiles:
         self._moves: list[tuple[Path, Path]] = []
 
     def create(self, suffix: str) -> ShardFile:
-        """A new file, to be published as ``<stem><suffix>``."""
+        """Create a file, to be published as ``<stem><suffix>``."""
         final = self.stem + suffix
         temporary = self._temporary(final)
         return self._add(ShardFile(temporary, final, self._workers, deep=self._deep), temporary, self.root / final)
 
     def create_in_directory(self, suffix: str, name: str, patched: bool = False) -> ShardFile:
-        """A new file ``name`` in a directory of its own, to be published as ``<stem><suffix>/<name>``. ``patched``:
-        its beginning is rewritten at the end, so that SHA-256 waits for that."""
+        """Create a file ``name`` in a directory of its own, to be published as ``<stem><suffix>/<name>``. ``patched``:
+        its beginning is rewritten at the end, so that SHA-256 starts only then."""
         final = self.stem + suffix
         directory = self._temporary(final)
         files_io.make_dirs(directory)
@@ -317,7 +326,7 @@ class ShardFiles:
         return self._add(file, directory, self.root / final)
 
     def create_at(self, number: int, final: str) -> ShardFile:
-        """A new file, to be published as ``final``, a path below the root that the caller has made safe."""
+        """Create a file, to be published as ``final``, a path below the root that the caller has checked."""
         directory = self._temporary(self.stem)
         files_io.make_dirs(directory)
         temporary = directory / f"{number:08d}"
@@ -326,23 +335,24 @@ class ShardFiles:
     def _temporary(self, final: str) -> Path:
         return self.root / f".{final}.tmp-{self._tag}"
 
-    def leave(self) -> None:
-        """From now on the files are written to by another thread than the one that delivers batches."""
-        self._apart = True
+    def frame_in_background(self) -> None:
+        """Declare that from now on a framing thread writes to the files, instead of the thread that delivers
+        batches."""
+        self._framed_in_background = True
         for file in self._open:
-            file.apart = True
+            file.framed_in_background = True
 
     def _add(self, file: ShardFile, temporary: Path, final: Path) -> ShardFile:
-        file.apart = self._apart
+        file.framed_in_background = self._framed_in_background
         self._open.append(file)
         self._moves.append((temporary, final))
         return file
 
     def seal(self) -> bool:
-        """Nothing more will be written to any file; whether other threads are still at it."""
+        """Declare that no writes follow to any file. Return whether other threads still work on them."""
         for file in self._open:
             file.seal()
-        return any(f.behind for f in self._open)
+        return any(f.pending for f in self._open)
 
     def publish(self) -> list[FileInfo]:
         """Make all files durable, then give them their final names, in the order of their creation."""
@@ -354,7 +364,7 @@ class ShardFiles:
             if final.parent not in directories:
                 files_io.make_dirs(final.parent)
                 directories.update(p for p in final.parents if p.is_relative_to(self.root))
-            if self._alone or temporary.parent == self.root:
+            if self._only_part or temporary.parent == self.root:
                 files_io.rename(temporary, final)
             else:
                 self._publish_new(temporary, final)
@@ -370,14 +380,14 @@ class ShardFiles:
         try:
             files_io.rename_new(temporary, final)
         except FileExistsError:
-            if not filecmp.cmp(temporary, final, shallow=False):  # else it is this shard's, from a killed run
+            if not filecmp.cmp(temporary, final, shallow=False):  # equal content: this shard's file, from a killed run
                 raise JobError(
                     f"two parts of the job write {final}: samples of equal keys; use the writer's option key: position"
                 ) from None
             files_io.remove(temporary)
 
     def discard(self) -> None:
-        """Close and remove what is not published."""
+        """Close all files and remove those that are not published."""
         for file in self._open:
             file.close()
         for temporary, _ in self._moves:
@@ -386,10 +396,10 @@ class ShardFiles:
 
 
 class Shard:
-    """An open shard. Formats derive from it."""
+    """An open shard of one format. `Writer.open` creates it; `Output` calls it, one thread at a time."""
 
     def frame(self, records: Records) -> Frames:
-        """The bytes of ``records``; changes nothing in the shard."""
+        """Make the bytes of ``records``, without changing the shard."""
         raise NotImplementedError
 
     def append(self, frames: Frames, n: int) -> None:
@@ -397,7 +407,7 @@ class Shard:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Write what stands at the end (trailers, indexes). The files stay open for `ShardFiles.publish`."""
+        """Write the end of the shard (trailers, indexes). Its files stay open for `ShardFiles.publish`."""
 
 
 _WRITERS: dict[str, type[Writer]] = {}
@@ -406,18 +416,19 @@ _WRITERS: dict[str, type[Writer]] = {}
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """Base of every format: fields are options, as arguments are of operators."""
+    """Base of every format: its fields are options, as the fields of operators are arguments."""
 
     name: ClassVar[str]
     suffix: ClassVar[str]
-    """Of a shard's main file."""
+    """File name suffix of a shard's main file."""
     default_samples: ClassVar[int | None] = None
-    """Samples a shard where the spec does not say; None for everything in one."""
-    alone: ClassVar[bool] = False
-    """The bytes of a shard depend on nothing but its records, neither on `ShardFiles.carry` nor on its ``state``: large
-    records are then framed by another thread than the one that delivers them, and several shards at the same time."""
+    """Samples per shard if the spec does not say; None for one shard with everything."""
+    independent: ClassVar[bool] = False
+    """Whether the bytes of a shard depend on nothing but its records, neither on `ShardFiles.carry` nor on its
+    ``state``. Then a framing thread frames large records, and several shards are framed at the same time."""
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Packages that make its bytes: a job that was begun with one version of them does not go on with another."""
+    """Packages that make the format's bytes: a job that was started with one version of them does not resume with
+    another."""
 
     def __init_subclass__(cls, name: str = "", suffix: str = "") -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -427,40 +438,41 @@ class Writer:
         _WRITERS[name] = cls
 
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
-        """Raises SpecError where these fields cannot be written; called once, before any data is read."""
+        """Raises SpecError if these fields cannot be written. Called once, before any data is read."""
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
-        """Facts (JSON-able) that hold for all shards of a job whose fields have these ``specs``: what ``carry`` holds
-        from the start. None if the specs leave one of them open; the job then asks again with the specs of the data
-        set's first sample."""
+        """Facts (JSON-able) that hold for all shards of a job whose fields have these ``specs``: the initial content of
+        ``carry``. None if the specs leave one of them open; the job then calls again with the specs of the data set's
+        first sample."""
         return {}
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
-        """Start a shard."""
+        """Open a shard."""
         raise NotImplementedError
 
     def refuse(self, records: Records, carry: dict[str, Any]) -> Sequence[Refused]:
-        """Records that cannot be written. ``carry`` (JSON-able) is kept over shards, kills and restarts."""
+        """Return the records that cannot be written. ``carry`` (JSON-able) is kept from shard to shard, and over
+        restarts."""
         return ()
 
     def begin(self, root: Path, finished: Sequence[Mapping[str, Any]]) -> Any:
-        """State that shards of a run share (``ShardFiles.state``); ``finished`` are the journal's entries of earlier
-        runs. For what `refuse`'s carry is too small for."""
+        """Create the state that shards of a run share (``ShardFiles.state``), if ``carry`` is too small for it;
+        ``finished`` are the journal's entries of earlier runs."""
         return None
 
     @classmethod
     def walk(cls, shard: WrittenShard) -> Iterator[Problem]:  # noqa: ARG003 (formats use it)
-        """Read every record of a published shard, and yield what is wrong with it; `verify` calls this after it has
-        compared the checksums of all files. Raises UnreadError if the records cannot be read here, as for all formats
-        that do not define this; any other exception counts as damage."""
+        """Read every record of a published shard, and yield the problems; `verify` calls this after it has compared the
+        checksums of all files. Raises UnreadError if the records cannot be read on this machine, as for all formats
+        that do not define it; any other exception counts as damage."""
         raise UnreadError(f"the writer {cls.name} does not read what it wrote")
 
     def check_root(self, root: Path, others: Sequence[str]) -> None:
-        """Raises JobError where a new job must not write into directory ``root``, which holds ``others`` already."""
+        """Raises JobError if a new job must not write into directory ``root``, which already holds ``others``."""
 
 
 def writers() -> dict[str, type[Writer]]:
-    """Every format by its name, sorted."""
+    """All formats by name, sorted."""
     package = importlib.import_module(".formats", __package__)
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         if not module.name.endswith("_cpu"):
@@ -469,7 +481,7 @@ def writers() -> dict[str, type[Writer]]:
 
 
 def find_writer(name: str) -> type[Writer]:
-    """The format ``name``. Raises SpecError with the nearest names."""
+    """Return the format ``name``. Raises SpecError with similar names."""
     known = writers()
     if name in known:
         return known[name]

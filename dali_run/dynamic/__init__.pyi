@@ -2699,7 +2699,7 @@ class experimental:
             batch_size: int | None = ...,
             device: Device | str | None = ...,
         ) -> Any:
-            """Sequences of frames (FHWC, RGB, UINT8) out of videos that `Pipeline.feed_input` hands over, one at a time, as their files' bytes; only in Python."""
+            """Sequences of frames (FHWC, RGB, UINT8) from videos that `Pipeline.feed_input` provides, one at a time, as the bytes of their files; only in Python."""
             ...
 
     class readers:
@@ -2742,7 +2742,7 @@ class experimental:
             ) -> None: ...
 
         class Video(Reader):
-            """Read sequences of frames (FHWC, RGB, UINT8) out of videos of any container and codec that FFmpeg reads."""
+            """Read sequences of frames (FHWC, RGB, UINT8) from videos of any container and codec that FFmpeg supports."""
 
             def __init__(
                 self,
@@ -3351,7 +3351,7 @@ class readers:
         ) -> None: ...
 
     class Parquet(Reader):
-        """Read columns of Parquet files (extra ``parquet``), those of Hugging Face's datasets with their images included."""
+        """Read columns of Parquet files (extra ``parquet``), including those of Hugging Face datasets with their images."""
 
         def __init__(
             self,
@@ -3463,7 +3463,7 @@ class readers:
         ) -> None: ...
 
     class Video(Reader):
-        """Read sequences of frames (FHWC, RGB, UINT8) out of videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
+        """Read sequences of frames (FHWC, RGB, UINT8) from videos, as `experimental.readers.video` does, with the arguments of DALI's older reader."""
 
         def __init__(
             self,
@@ -3512,7 +3512,7 @@ class readers:
         ) -> None: ...
 
     class VideoResize(Reader):
-        """Read sequences of frames (FHWC) out of videos and resize them: what `readers.video` and `resize` give one after the other, with the arguments of both. On a GPU, NVDEC and a kernel do it, as in readers.video; else threads of the CPU."""
+        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
 
         def __init__(
             self,

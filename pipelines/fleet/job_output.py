@@ -14,13 +14,13 @@ from ...ops.errors import JobError
 from ...writers.bytes import files_io, sidecar
 from ...writers.bytes.files_io import job_errors
 from ...writers.shards.config import WriteConfig
-from ...writers.shards.journal import Contents, differences, read_journal
+from ...writers.shards.journal import JournalContents, differences, read_journal
 from ...writers.shards.lock import Lock, break_lock
 from ...writers.shards.manifest import OutputFiles, part_files_of, replace
 from ...writers.shards.merge import join
 from ...writers.shards.mirror import Mirror
 from ...writers.shards.rejects import RejectRow
-from ...writers.shards.resume import let_go, refuse_foreign, remove_all
+from ...writers.shards.resume import refuse_foreign, release_locks, remove_all
 
 _PER_WORKER = {"gpu": 4, "cpu": 16, "null": 16}
 """Parts for each worker, so that all end at about the same time. A part costs one or two tenths of a second, in which a
@@ -91,14 +91,14 @@ class JobOutput:
                 if not part_files_of(config.path):
                     refuse_foreign(self.files, config, writer)
             except BaseException:
-                let_go(self.files, self._lock)
+                release_locks(self.files, self._lock)
                 raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        let_go(self.files, self._lock)
+        release_locks(self.files, self._lock)
 
     def check(self) -> None:
         """Raises JobError where the output became another's; keeps the lock of one in a store alive."""
@@ -114,7 +114,7 @@ class JobOutput:
         contents = read_journal(self.files.journal)
         return contents is not None and contents.done
 
-    def begun(self) -> tuple[int, dict[int, Contents]] | None:
+    def begun(self) -> tuple[int, dict[int, JournalContents]] | None:
         """The number of parts, and the journals that there are; None where nothing was begun. Raises JobError."""
         found = part_files_of(self.config.path)
         if not found:
@@ -149,7 +149,7 @@ class JobOutput:
             part.left_out = sum(int(e.get("left_out", 0)) for e in contents.entries)
         return parts
 
-    def _check_ours(self, contents: Contents, who: Mapping[str, Any], whole: int, n: int, i: int) -> None:
+    def _check_ours(self, contents: JournalContents, who: Mapping[str, Any], whole: int, n: int, i: int) -> None:
         same = {"identity": dict(who), "write": self.config.identity(), "whole": whole}
         changed = differences({k: contents.header[k] for k in same}, same)
         if changed:

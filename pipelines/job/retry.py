@@ -18,7 +18,7 @@ from ...writers.shards.manifest import output_files_of
 from ...writers.shards.mirror import state_of
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import RejectLimit
-from ...writers.shards.retries import Outstanding, check_same_job, next_retry
+from ...writers.shards.retries import PendingRetry, check_same_job, next_retry
 from ..engine.first_sample import Decided
 from ..engine.inputs import Sources
 from .additions import lineup_of
@@ -30,12 +30,12 @@ from .schema import decided_in
 
 
 def retry_feed(
-    out: Path, sources: Sources, outstanding: Outstanding, decided: Decided | None = None
+    out: Path, sources: Sources, pending: PendingRetry, decided: Decided | None = None
 ) -> LineupFeed:  # fmt: skip
     """The rejected samples only, in their order; ``decided`` is what the job's first sample decided. Raises JobError
     if the inputs are not those of the job, or come in another order."""
     lineup = lineup_of(out, sources)
-    for row in outstanding.rows:
+    for row in pending.rows:
         now = lineup.key(row.position)
         if now is not None and row.part >= 0:
             now = part_key(now, row.part)
@@ -44,7 +44,7 @@ def retry_feed(
                 f"the inputs are not those of the job: sample {row.position} was {row.key!r}, is {now!r}. Repair "
                 "files where they are, without adding or removing any"
             )
-    return LineupFeed(lineup, outstanding.retry.positions, decided)
+    return LineupFeed(lineup, pending.retry.positions, decided)
 
 
 def retry_failed(
@@ -60,8 +60,8 @@ def retry_failed(
     into it. Raises SpecError, DeviceError and JobError for what stops it before it begins.
     """
     with state_of(out) as root, tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
-        outstanding = next_retry(root)
-        if not outstanding.rows:
+        pending = next_retry(root)
+        if not pending.rows:
             return JobResult(CLEAN, f"{out} has no rejects; nothing to do", {}, out)
         command, told = recall(out), _told(root)
         if isinstance(told.get("spec"), dict) and not is_conversion(told["spec"]):
@@ -82,11 +82,11 @@ def retry_failed(
             who = identity(prepared, sources)
             check_same_job(root, who, config.identity())
             schema = sidecar.read_json(root / "manifest.json").get("schema", {})  # as the first run decided
-            feed = retry_feed(root, sources, outstanding, decided_in(schema, prepared.plan))
+            feed = retry_feed(root, sources, pending, decided_in(schema, prepared.plan))
             output = Output.open(config, who, total=len(feed.positions), reject_limit=RejectLimit(),
-                                 addition=outstanding.retry, schema=schema)  # fmt: skip
+                                 addition=pending.retry, schema=schema)  # fmt: skip
             with output:
-                wanted = frozenset((r.position, r.part) for r in outstanding.rows)
+                wanted = frozenset((r.position, r.part) for r in pending.rows)
                 return JobRun(prepared, feed, output, config, None, progress, command, wanted=wanted).run()
 
 

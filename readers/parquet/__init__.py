@@ -1,1 +1,1 @@
-"""Parquet: footers, pages, columns, row groups."""
+"""Read Parquet files: footers, pages, columns, row groups."""

@@ -1,6 +1,7 @@
-"""Rows of Parquet files, block by block: decoded by pyarrow from the mapped files, and kept while there is room.
+"""Decode rows of Parquet files block by block, with pyarrow from the mapped files, and cache blocks within a byte
+limit.
 
-A block is a row group, or a part of one that is too large to be held as a whole.
+A block is a row group, or a part of a row group that is too large to be held as a whole. `reader` calls this module.
 """
 
 from __future__ import annotations
@@ -23,34 +24,34 @@ from .pages import walk_pages
 I64 = npt.NDArray[np.int64]
 
 BLOCK = 64 << 20
-"""Bytes of a block, as its footer tells them."""
+"""Size of a block in bytes, as its footer states it."""
 CUT_SHORT = "the file was cut short while the job ran"
 _MOST_ROWS = 2**31 - 1
 _FOOTERS = 256
-"""Footers that are kept parsed; another costs a millisecond."""
+"""Number of parsed footers that are cached; parsing another one costs a millisecond."""
 _STREAMS = 4
-"""Large row groups that are read on where they were left."""
+"""Number of large row groups that stay open, to continue reading where the last read ended."""
 
 
 @dataclass(slots=True)
 class File:
-    """The contents of a file's footer."""
+    """Facts from a file's footer. Created by `ParquetFiles.look`."""
 
     rows: list[int] = field(default_factory=list)
-    """Of each row group."""
+    """Number of rows of each row group."""
     wanted: list[int] = field(default_factory=list)
-    """Bytes of each row group's wanted columns, unpacked."""
+    """Unpacked bytes of each row group's requested columns."""
     columns: tuple[Where, ...] = ()
     code: RejectCode = "corrupt_record"
     problem: str = ""
-    """Why none of its rows can be read."""
+    """Reason for which none of its rows can be read; empty if they can."""
     hint: str = ""
-    """That it is the asking that is wrong, not the file."""
+    """Message if the request is wrong, not the file; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """Why there is no block."""
+    """In place of a block: the reason for which it cannot be read."""
 
     code: RejectCode
     message: str
@@ -60,20 +61,20 @@ Block = tuple[Values, ...] | Bad
 
 
 def errors() -> tuple[type[BaseException], ...]:
-    """Errors that pyarrow raises for files that it cannot read."""
+    """Types of the errors that pyarrow raises for files that it cannot read."""
     import pyarrow as pa
 
     return (pa.ArrowException, OSError, ValueError, pa.ArrowMemoryError)
 
 
 def said(error: BaseException) -> str:
-    """An error of pyarrow's as a part of a line."""
+    """Text of a pyarrow error, on one line."""
     text = " ".join(str(error).split())
     return text[:200] or type(error).__name__
 
 
 class Files:
-    """The mapped files and their footers."""
+    """The mapped files and their footers. Several threads may call it."""
 
     def __init__(self, mapped: Mapped) -> None:
         self.mapped = mapped
@@ -81,12 +82,12 @@ class Files:
         self._lock = threading.Lock()
 
     def content(self, i: int) -> memoryview:
-        """The bytes of file ``i``."""
+        """Bytes of file ``i``."""
         start, size = int(self.mapped.starts[i]), int(self.mapped.sizes[i])
         return memoryview(self.mapped.data[start : start + size].data)
 
     def footer(self, i: int) -> Any:
-        """Its metadata. Raises what `errors` lists."""
+        """Metadata of file ``i``. Raises the errors that `errors` lists."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -103,7 +104,7 @@ class Files:
         return found
 
     def look(self, i: int, names: Sequence[str]) -> File:
-        """Facts from the footer of file ``i`` about columns ``names``."""
+        """Return facts from the footer of file ``i`` about columns ``names``."""
         told = File()
         if i in self.mapped.damage:
             told.problem = self.mapped.damage[i]
@@ -121,7 +122,7 @@ class Files:
         if any(not 0 <= n <= _MOST_ROWS for n in told.rows) or sum(told.rows) != meta.num_rows:
             told.rows, told.problem = [], "its footer is damaged: numbers of rows that do not add up"
             return told
-        if not any(told.rows):  # whatever types pandas gave to columns without values
+        if not any(told.rows):  # pandas gives columns without values any type
             told.rows = []
             return told
         try:
@@ -138,8 +139,8 @@ class Files:
 
 
 def wrong_sizes(data: memoryview, meta: Any) -> str:
-    """Problem with the statistics of sizes in the footer of the file ``data``; pyarrow ends the process when it
-    is asked for such a column. Nothing for a sound one."""
+    """Problem with the size statistics in the footer of the file ``data``, for which pyarrow would end the process when
+    it reads the column. Empty for sound statistics."""
     from .footer_cpu import COLUMNS, DEFINITION, ENCRYPTED, REPETITION, UNENCODED, size_statistics
 
     size = int.from_bytes(data[-8:-4], "little")
@@ -164,7 +165,7 @@ def wrong_sizes(data: memoryview, meta: Any) -> str:
 
 
 def leaves_of(meta: Any, columns: Sequence[Where]) -> list[int]:
-    """Numbers of the leaves of Parquet's schema that hold ``columns``."""
+    """Numbers of the leaves of the Parquet schema that hold ``columns``."""
     wanted = {c.leaf for c in columns}
     inside = tuple(w + "." for w in wanted)
     paths = [meta.schema.column(k).path for k in range(meta.num_columns)]
@@ -172,12 +173,12 @@ def leaves_of(meta: Any, columns: Sequence[Where]) -> list[int]:
 
 
 class Blocks:
-    """The blocks of some columns of all files. Threads may share it."""
+    """The blocks of the requested columns of all files. Several threads may share it; its reader owns it."""
 
     def __init__(
         self, files: Files, told: Sequence[File], columns: Sequence[tuple[Where, ...]], room: int, check: bool
     ) -> None:
-        """``columns`` of each file; ``room``: bytes of blocks that are kept; ``check`` the checksums of pages."""
+        """``columns`` of each file; ``capacity``: bytes of blocks that are cached; ``check`` the checksums of pages."""
         self._files = files
         self._columns = columns
         self._check = check
@@ -185,7 +186,7 @@ class Blocks:
         numbers = [range(len(t.rows)) if t.rows or not t.problem else (-1,) for t in told]
         self.file: I64 = np.repeat(np.arange(len(told)), [len(n) for n in numbers])
         self.number: I64 = np.array([g for n in numbers for g in n], np.int64)
-        """Of the row group in its file; -1 for a file that has none that one knows of, which counts as one row."""
+        """Number of each row group in its file; -1 for a file whose row groups are unknown, which counts as one row."""
         self.rows: I64 = np.array([r for t in told for r in (t.rows or ([1] if t.problem else []))], np.int64)
         self.firsts: I64 = np.cumsum(self.rows) - self.rows
         self.bytes: I64 = np.array(
@@ -193,7 +194,7 @@ class Blocks:
         )
         cuts = np.maximum(1, -(-self.bytes // BLOCK))
         self.step: I64 = np.maximum(1, -(-self.rows // cuts))
-        """Rows of each row group's blocks; the last may have fewer."""
+        """Number of rows of each row group's blocks; the last block may have fewer."""
         self._kept: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
@@ -201,13 +202,13 @@ class Blocks:
         self._streaming = threading.Lock()
 
     def locate(self, index: I64) -> tuple[I64, I64, I64]:
-        """Row group, block in it and row in that, of each record."""
+        """Row group, block in it, and row in the block, of each record."""
         group = np.searchsorted(self.firsts, index, side="right") - 1
         row = index - self.firsts[group]
         return group, row // self.step[group], row % self.step[group]
 
     def get(self, group: int, block: int) -> Block:
-        """Block ``block`` of row group ``group``, counted over all files."""
+        """Return block ``block`` of row group ``group``, which is counted over all files."""
         key = group, block
         with self._lock:
             kept = self._kept.get(key)
@@ -225,7 +226,7 @@ class Blocks:
         return self._keep(key, Bad("read_failed", CUT_SHORT) if self._is_cut_short(group) else bad)
 
     def _is_cut_short(self, group: int) -> bool:
-        """The end of a page that is still there reads as zeros, and nobody is told."""
+        """Whether the file was truncated: the end of a partial page reads as zeros, without any error."""
         mapped = self._files.mapped
         return bool(mapped.truncated(mapped.starts[self.file[group : group + 1]])[0])
 
@@ -242,8 +243,8 @@ class Blocks:
         return block
 
     def _open(self, group: int) -> tuple[Any, list[str]]:
-        """The file for reading one row group, and the leaves to be read. Raises SampleError for what is not to be
-        unpacked."""
+        """Open the file for reading one row group. Return it and the leaves to read. Raises SampleError if the row
+        group must not be unpacked."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -258,7 +259,7 @@ class Blocks:
         return opened, list(dict.fromkeys(c.leaf for c in columns))
 
     def _examine(self, group: Any, leaves: Sequence[int], columns: Sequence[Where], data: memoryview) -> list[str]:
-        """The columns that are to be read as words of a dictionary, as they might grow without bound else."""
+        """Columns to read as dictionary indices, because their values might otherwise grow without bound."""
         by_words = []
         kinds = {c.leaf: c.kind for c in columns}
         for k in leaves:
@@ -290,7 +291,7 @@ class Blocks:
         return self._take(table, int(self.rows[group]), self._columns[file], group)
 
     def _will_need(self, group: int) -> None:
-        """Let the system read all columns of a row group at once; nothing that lies outside of the file."""
+        """Ask the system to read all columns of a row group at once, within the file."""
         from ..fetch.extents_cpu import will_need
 
         file = int(self.file[group])
@@ -309,7 +310,7 @@ class Blocks:
         return tuple(values_of(table.column(c.path[0]), c) for c in columns)
 
     def _part(self, group: int, block: int) -> Block:
-        """A block of a large row group, which can be read in order only."""
+        """Return a block of a large row group, which can only be read in order."""
         with self._streaming:
             with self._lock:
                 kept = self._kept.get((group, block))
@@ -336,17 +337,18 @@ class Blocks:
 
 
 class _Stream:
-    """A row group that is being read from its beginning, ``step`` rows at a time."""
+    """A row group that is read from its beginning, ``step`` rows at a time."""
 
     def __init__(self, batches: Iterator[Any], step: int) -> None:
         self.at = 0
-        """The block that comes next."""
+        """Number of the next block."""
         self.step = step
         self._batches = batches
         self._left: Any = None
 
     def next(self) -> Any:
-        """The next block as a table, with fewer rows where the row group ends; pyarrow's own batches may be smaller."""
+        """Return the next block as a table; it has fewer rows at the end of the row group. pyarrow's own batches may be
+        smaller."""
         import pyarrow as pa
 
         parts, rows = ([], 0) if self._left is None else ([self._left], self._left.num_rows)

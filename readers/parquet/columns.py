@@ -1,4 +1,5 @@
-"""Columns of Parquet files: which of them can be read, and Arrow's arrays as flat arrays of bytes or numbers."""
+"""Columns of Parquet files: find out which can be read, and convert Arrow's arrays to flat arrays of bytes or
+numbers."""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ KINDS = "bytes, texts, numbers, lists of numbers, and images as Hugging Face's d
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A column that can be read."""
+    """A column that can be read. Created by `resolve`."""
 
     name: str
-    """As it was asked for."""
+    """Name by which the column was requested."""
     kind: Kind
     dtype: np.dtype[Any]
-    """Of what it gives; uint8 for bytes and texts."""
+    """Dtype of the reader's output; uint8 for bytes and texts."""
     path: tuple[str, ...]
-    """The column's name, then those of the structs' fields inside of it."""
+    """The column's name, then the names of the struct fields inside of it."""
 
     @property
     def leaf(self) -> str:
-        """Its name in Parquet; a list's values are one level deeper."""
+        """Name of the column in Parquet's schema; a list's values are one level deeper."""
         return ".".join(self.path)
 
 
@@ -46,12 +47,13 @@ class Values:
 
     @property
     def nbytes(self) -> int:
-        """Memory that is held."""
+        """Bytes of memory that the values hold."""
         return int(self.data.nbytes + 17 * len(self.starts))
 
 
 def resolve(schema: Any, name: str) -> Where:
-    """Column ``name`` of an Arrow schema; ``a.b`` is field b of struct a. Raises SpecError with what can be named."""
+    """Find column ``name`` of an Arrow schema; ``a.b`` is field b of struct a. Raises SpecError that lists the
+    columns."""
     found = schema.get_all_field_indices(name)
     if len(found) > 1:
         raise SpecError(f"there are {len(found)} columns {name!r}")
@@ -75,7 +77,7 @@ def resolve(schema: Any, name: str) -> Where:
 
 
 def _inside(kind: Any, rest: str, path: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
-    """The field ``rest`` of a struct, by its own name or through structs inside of it."""
+    """Find the field ``rest`` of a struct, by its own name or through structs inside of it."""
     step, _, more = rest.partition(".")
     inner = _field(kind, rest)
     if inner is not None:
@@ -97,7 +99,7 @@ def _field(kind: Any, name: str) -> Any:
 
 
 def _plain(kind: Any) -> tuple[Kind, np.dtype[Any]] | None:
-    """The type that a column is read as; None where it is not read."""
+    """Kind and dtype as which a column is read; None if its type is not supported."""
     import pyarrow as pa
 
     types = pa.types
@@ -118,7 +120,7 @@ def _plain(kind: Any) -> tuple[Kind, np.dtype[Any]] | None:
         number = _number(kind.value_type)
         return None if number is None else ("list", number)
     number = _number(kind)
-    # 1-D uint8 means bytes everywhere here
+    # 1-D uint8 means bytes everywhere in this project
     return None if number is None else ("number", np.dtype(np.int32) if number == np.uint8 else number)
 
 
@@ -139,8 +141,8 @@ def _number(kind: Any) -> np.dtype[Any] | None:
 
 
 def values_of(column: Any, where: Where) -> Values:
-    """A chunked array of the column ``where.path[0]`` as values. Raises SampleError for arrays that do not hold
-    together."""
+    """Convert a chunked array of the column ``where.path[0]`` to values. Raises SampleError for arrays that are
+    inconsistent."""
     parts = []
     for array in column.chunks:
         for step in where.path[1:]:
@@ -224,7 +226,7 @@ def _checked(data: npt.NDArray[Any], starts: I64, counts: I64, missing: npt.NDAr
 
 
 def _extents(array: Any, buffer: int) -> tuple[I64, I64]:
-    """Starts and lengths by an array of offsets, 32 or 64 bits wide."""
+    """Starts and lengths from an array of offsets, which are 32 or 64 bits wide."""
     import pyarrow as pa
 
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
@@ -239,7 +241,7 @@ def _extents(array: Any, buffer: int) -> tuple[I64, I64]:
 
 
 def _numbers(array: Any) -> npt.NDArray[Any]:
-    """Fixed-width values as they lie in memory; anything where they are missing."""
+    """Fixed-width values as they are in memory; missing ones have any value."""
     import pyarrow as pa
 
     if pa.types.is_boolean(array.type):
@@ -254,7 +256,7 @@ def _numbers(array: Any) -> npt.NDArray[Any]:
 
 
 class _Memory:
-    """An Arrow buffer as NumPy takes it: not read-only, as compiled code has one version for writable arrays only."""
+    """An Arrow buffer as a writable array for NumPy: compiled code exists for writable arrays only."""
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer

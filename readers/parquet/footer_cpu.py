@@ -1,5 +1,5 @@
-"""Sizes in a Parquet footer, checked before pyarrow is asked for it: pyarrow 26 ends the process
-where a histogram of levels has a wrong length.
+"""Compiled check of the size statistics in a Parquet footer, before pyarrow reads them: pyarrow 26 ends the process if
+a histogram of levels has a wrong length.
 
 The format: Apache Parquet's parquet.thrift (FileMetaData) in Thrift's compact protocol.
 """
@@ -12,8 +12,8 @@ import numba
 import numpy as np
 
 REPETITION, DEFINITION, UNENCODED, ENCRYPTED = 0, 1, 2, 3
-"""Columns: lengths of the histograms of levels (0 for none), whether bytes before encoding are told, and whether the
-column is encrypted."""
+"""Columns of a row: lengths of the histograms of levels (0 for none), whether the unencoded size is stated, and whether
+the column is encrypted."""
 COLUMNS = 4
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12
 _DEEPEST = 16
@@ -21,7 +21,7 @@ _DEEPEST = 16
 
 @numba.njit("UniTuple(int64, 2)(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _varint(data: Any, at: Any, stop: Any) -> Any:
-    """The number at ``at`` and where it ends; -1 for damage."""
+    """The number at ``at`` and the offset after it; -1 for damage."""
     value = np.int64(0)
     for k in range(10):
         if at + k >= stop:
@@ -34,7 +34,7 @@ def _varint(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("UniTuple(int64, 3)(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _field(data: Any, at: Any, stop: Any, before: Any) -> Any:
-    """Number, type and place of the field after field ``before``; number 0 at the end of the struct, -1 for damage."""
+    """Number, type and offset of the field after field ``before``; number 0 at the end of the struct, -1 for damage."""
     if at < 0 or at >= stop:
         return np.int64(-1), np.int64(0), at
     head = np.int64(data[at])
@@ -49,7 +49,7 @@ def _field(data: Any, at: Any, stop: Any, before: Any) -> Any:
 
 @numba.njit("UniTuple(int64, 3)(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _list(data: Any, at: Any, stop: Any) -> Any:
-    """Length, type and place of the elements of a list; place -1 for damage."""
+    """Length, type and offset of the elements of a list; offset -1 for damage."""
     if at < 0 or at >= stop:
         return np.int64(0), np.int64(0), np.int64(-1)
     head = np.int64(data[at])
@@ -61,7 +61,7 @@ def _list(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _skip(data: Any, at: Any, stop: Any, kind: Any) -> Any:
-    """Where the value of type ``kind`` at ``at`` ends; -1 for damage."""
+    """End of the value of type ``kind`` at ``at``; -1 for damage."""
     left, kinds = np.empty(_DEEPEST, np.int64), np.empty(_DEEPEST, np.int64)
     left[0], kinds[0], depth = 1, kind, 1  # a list of one; structs have -1 left
     while depth > 0:
@@ -105,7 +105,7 @@ def _skip(data: Any, at: Any, stop: Any, kind: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _sizes(data: Any, at: Any, stop: Any, row: Any) -> Any:
-    """SizeStatistics."""
+    """Parse SizeStatistics. Return the offset after it, -1 for damage."""
     field = np.int64(0)
     while True:
         field, kind, at = _field(data, at, stop, field)
@@ -124,7 +124,7 @@ def _sizes(data: Any, at: Any, stop: Any, row: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _column(data: Any, at: Any, stop: Any, row: Any) -> Any:
-    """ColumnChunk, with the ColumnMetaData in it."""
+    """Parse ColumnChunk, with the ColumnMetaData in it. Return the offset after it, -1 for damage."""
     inside = False
     outer = field = np.int64(0)
     while True:
@@ -148,11 +148,12 @@ def _column(data: Any, at: Any, stop: Any, row: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64[:, ::1])", nogil=True, cache=True)
 def size_statistics(footer: Any, rows: Any) -> Any:
-    """A row for every column of every row group, in order; how many there are, -1 for damage or more than expected."""
+    """Fill a row for every column of every row group, in order. Return their number, -1 for damage or more than
+    expected."""
     stop, at, n = np.int64(len(footer)), np.int64(0), np.int64(0)
     outer = field = np.int64(0)
     inside = False
-    groups = np.int64(0)  # left to be read
+    groups = np.int64(0)  # number of row groups that are still to be read
     while True:
         field, kind, at = _field(footer, at, stop, field)
         if field < 0 or at < 0:

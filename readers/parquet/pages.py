@@ -1,4 +1,4 @@
-"""Page headers of Parquet files, walked before anything is unpacked, so that what a page says can be refused.
+"""Walk the page headers of Parquet files before anything is unpacked, so that pages with absurd sizes can be rejected.
 
 The format: Apache Parquet's parquet.thrift (PageHeader) in Thrift's compact protocol.
 """
@@ -22,7 +22,7 @@ _BY_WORDS = (2, 8)  # PLAIN_DICTIONARY, RLE_DICTIONARY
 _DEEPEST = 8
 _MOST_ITEMS = 1 << 16
 _HEADER = 16 << 20
-"""Bytes that a header may have; statistics hold whole values."""
+"""Largest size of a header in bytes; statistics hold whole values."""
 
 
 @dataclass(slots=True)
@@ -31,16 +31,16 @@ class Pages:
 
     values: int = 0
     unpacked: int = 0
-    """Bytes of all pages, unpacked."""
+    """Unpacked bytes of all pages."""
     dictionary: int = 0
-    """Bytes of the dictionary, unpacked; no value that it holds is longer."""
+    """Unpacked bytes of the dictionary; no value in it is longer."""
     words: int = 0
-    """Values that are numbers of words in the dictionary."""
+    """Number of values that are stored as indices into the dictionary."""
 
 
 def walk_pages(data: memoryview, at: int, stop: int, values: int) -> Pages:
-    """The pages from byte ``at`` on, until ``values`` values or byte ``stop``. Raises SampleError for damage and for
-    pages that unpack to absurdly much."""
+    """Walk the pages from byte ``at`` on, until ``values`` values or byte ``stop``. Raises SampleError for damage and
+    for pages that unpack to absurdly many bytes."""
     found = Pages()
     while found.values < values and at < stop:
         try:
@@ -52,8 +52,8 @@ def walk_pages(data: memoryview, at: int, stop: int, values: int) -> Pages:
         except (IndexError, KeyError, TypeError, ValueError, AttributeError) as e:
             raise SampleError("corrupt_record", f"no page begins at byte {at}: {e}") from None
         if packed < 0 or unpacked < 0 or count < 0 or packed > len(data) - body:
-            raise SampleError("corrupt_record", f"the page at byte {at} has {packed} bytes and {count} values, which "
-                              "is not so")  # fmt: skip
+            raise SampleError("corrupt_record", f"the page at byte {at} claims {packed} bytes and {count} values, "
+                              "which is impossible")  # fmt: skip
         if unpacked > max(FREE_UNPACKED, MAX_RATIO * packed):
             raise SampleError("too_large", f"the page at byte {at} unpacks from {packed} to {unpacked} bytes, more "
                               f"than {MAX_RATIO} times its size")  # fmt: skip
@@ -70,9 +70,10 @@ def walk_pages(data: memoryview, at: int, stop: int, values: int) -> Pages:
 
 
 def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Numbers and structs of the struct at ``at``, by field, and where it ends. Raises IndexError, ValueError."""
+    """Parse the numbers and structs of the struct at ``at``, by field. Return them and the offset after it. Raises
+    IndexError, ValueError."""
     if depth > _DEEPEST:
-        raise ValueError("structs inside of structs")
+        raise ValueError("structs are nested too deeply")
     fields: dict[int, Any] = {}
     field = 0
     while head := data[at]:

@@ -1,4 +1,4 @@
-"""readers.parquet: columns of Parquet files, by name."""
+"""readers.parquet: read columns of Parquet files, by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MISSING = "give nulls: empty for a value of no elements, or leave the column ou
 
 
 class _ParquetRecords:
-    """The rows of all files, by number."""
+    """The rows of all files, by number; the source of `Parquet`."""
 
     def __init__(self, reader: Parquet) -> None:
         paths = expand(one_or_more(reader.path))
@@ -48,7 +48,7 @@ class _ParquetRecords:
             if told[0].problem:
                 raise JobError(f"{paths[0]}: {told[0].problem}; is it a Parquet file?")
         nothing = tuple(Where(name, "bytes", np.dtype(np.uint8), (name,)) for name in names)
-        # Those of most files: a damaged first file must not be the measure of the others.
+        # the columns of most files: a damaged first file must not determine those of the others
         given = Counter(t.columns for t in told if t.columns)
         self._model = given.most_common(1)[0][0] if given else nothing
         for t in told:
@@ -73,14 +73,14 @@ class _ParquetRecords:
         return Origin(text, self._mapped.paths[file], record)
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some records, as `origin` gives them, in UTF-8."""
+        """Keys of the records ``index``, as `origin` returns them, in UTF-8."""
         given = self._files.numbered(self._names, index)
         if self._keys is None:
             return given
         return [other if own is None else own for own, other in zip(self._own_keys(index), given, strict=True)]
 
     def _own_keys(self, index: I64) -> list[bytes | None]:
-        """The keys' column; None where it has no value, or cannot be read."""
+        """Keys from the key column; None if it has no value, or cannot be read."""
         assert self._keys is not None
         found: list[bytes | None] = []
         for group, block, row in zip(*(a.tolist() for a in self._keys.locate(index)), strict=True):
@@ -103,7 +103,7 @@ class _ParquetRecords:
         return self._mapped.inventory(self._names, self._files.counts, f"column {self._key}" if self._key else "")
 
     def close(self) -> None:
-        """The files stay mapped until the last block of them is gone."""
+        """Do nothing: the files stay mapped until the last block that is a view of them is gone."""
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         blocks = self._blocks
@@ -138,7 +138,7 @@ class _ParquetRecords:
         return self._model[: len(self._model) - (self._keys is not None)]
 
     def _reject_lost(self, ctx: Context, group: I64) -> npt.NDArray[np.bool_]:
-        """Reject the rows of files that cannot be read at all; which are left."""
+        """Reject the rows of files that cannot be read at all. Return the mask of the remaining rows."""
         files = self._blocks.file[group]
         gone = self._mapped.truncated(self._mapped.starts[files])
         good = np.ones(len(group), np.bool_)
@@ -152,7 +152,8 @@ class _ParquetRecords:
         return good
 
     def _without_missing(self, ctx: Context, at: I64, columns: tuple[Values, ...]) -> tuple[Values, ...]:
-        """Reject rows with nulls, unless those are empty values, and with values that no batch can hold."""
+        """Reject rows with nulls, unless nulls are output as empty values, and rows with values that are too large for
+        a batch."""
         for where, values in zip(self._columns(), columns, strict=True):
             name = f"column {where.name!r}"
             for k in np.flatnonzero(values.counts > MAX_RECORD).tolist():
@@ -164,12 +165,12 @@ class _ParquetRecords:
 
 
 def _outside(where: Where) -> str:
-    """Why an image may be null that is there."""
+    """Hint for messages: why an existing image may be null."""
     return " (its bytes: the image itself may lie in a file of its own)" if where.path[-1] == "bytes" else ""
 
 
 def _compare(told: File, model: Sequence[Where]) -> None:
-    """All files have to give the same types."""
+    """Record a problem in the facts of a file whose columns have other types than those of most files."""
     for mine, first in zip(told.columns, model, strict=False):
         if (mine.dtype, mine.kind == "list") != (first.dtype, first.kind == "list") and not told.problem:
             told.code = "missing_feature"
@@ -183,7 +184,8 @@ def _told(where: Where) -> str:
 
 
 def _rows(values: Values, rows: I64, alone: bool) -> Values:
-    """Some rows; copied, unless all that is wanted lies in this one block, so that blocks can go."""
+    """Values of the given ``rows``; copied, unless all rows of the batch are in this one block, so that blocks can be
+    freed."""
     picked = Values(values.data, values.starts[rows], values.counts[rows], values.missing[rows])
     if alone:
         return picked
@@ -204,7 +206,7 @@ def _copy(values: Values, out: npt.NDArray[Any], at: I64) -> None:
 
 
 def _batch(ctx: Context, n: int, where: Where, parts: Sequence[tuple[I64, Values]]) -> Batch:
-    """One batch of the rows at all places; those that were rejected are empty."""
+    """Make one batch of the rows at all positions; rejected rows are empty."""
     counts = np.zeros(n, np.int64)
     for at, values in parts:
         counts[at] = np.where(values.missing, 0, np.minimum(values.counts, MAX_RECORD))
@@ -227,8 +229,8 @@ def _batch(ctx: Context, n: int, where: Where, parts: Sequence[tuple[I64, Values
 
 
 def columns_of(path: str, names: Sequence[str] = ()) -> tuple[list[Where], list[str]]:
-    """The columns of a file that can be read, all or ``names``, and of the others why not. Raises JobError for what is
-    no Parquet file, SpecError without pyarrow."""
+    """Readable columns of a file, all or ``names``, and the reasons for which others are not. Raises JobError if it is
+    not a Parquet file, SpecError without pyarrow."""
     Parquet(path=path, columns=("?",)).check()
     files = Files(Mapped([path]))
     try:
@@ -245,24 +247,22 @@ def columns_of(path: str, names: Sequence[str] = ()) -> tuple[list[Where], list[
 
 
 class Parquet(JoiningReader, name="readers.parquet"):
-    """Read columns of Parquet files (extra ``parquet``), those of Hugging Face's datasets with their images included.
+    """Read columns of Parquet files (extra ``parquet``), including those of Hugging Face datasets with their images.
 
-    Outputs: one a column, 1-D each: binary and text as bytes (uint8), one number or a list of them as such (uint8
-    numbers as int32, dates and times as integers). ``a.b`` is field b of struct a; of images stored as ``{bytes,
-    path}`` the bytes. Row groups are decoded one at a time and kept in a cache: with ``shuffle: full`` and more data
-    than that holds, row groups should be small.
+    Outputs: one per column, 1-D each: binary and text as bytes (uint8), a number or a list of numbers as numbers (uint8
+    as int32, dates and times as integers). ``a.b`` is field b of struct a; images stored as ``{bytes, path}`` give
+    their bytes. Row groups are decoded one at a time and cached: with ``shuffle: full`` and more data than the cache
+    holds, use small row groups.
     """
 
     example = "{op: readers.parquet, path: train-*.parquet, columns: [image, label], out: [jpegs, labels]}"
 
-    path: Annotated[str | tuple[str, ...], Arg("files, or patterns of files")]
-    columns: Annotated[tuple[str, ...], Arg("names of columns")]
-    key: Annotated[str | None, Arg("column that names the samples; file and row by default")] = None
-    nulls: Annotated[Literal["reject", "empty"], Arg("a row that lacks a value is rejected, or gets an empty one")] = (
-        "reject"
-    )
-    check_crc: Annotated[bool, Arg("check the checksums of pages, where there are any")] = True
-    cache_size: Annotated[int, Arg("bytes of decoded row groups that are kept", ge=0)] = 1 << 28
+    path: Annotated[str | tuple[str, ...], Arg("files, or patterns that match them")]
+    columns: Annotated[tuple[str, ...], Arg("names of the columns to read")]
+    key: Annotated[str | None, Arg("column with the samples' keys; by default keys are file and row")] = None
+    nulls: Annotated[Literal["reject", "empty"], Arg("reject rows with null values, or output empty values")] = "reject"
+    check_crc: Annotated[bool, Arg("check the checksums of pages that have one")] = True
+    cache_size: Annotated[int, Arg("bytes of decoded row groups that are cached", ge=0)] = 1 << 28
 
     @property
     def own_outputs(self) -> int:
@@ -273,7 +273,7 @@ class Parquet(JoiningReader, name="readers.parquet"):
         if importlib.util.find_spec("pyarrow") is None:
             raise SpecError("readers.parquet needs pyarrow: pip install 'dali-run[parquet]'")
         if not self.columns or not all(self.columns):
-            raise SpecError("columns names none")
+            raise SpecError("columns is empty; name the columns to read")
         if not one_or_more(self.path) or any(not p or "\0" in p for p in one_or_more(self.path)):
             raise SpecError("path names no file")
 

@@ -1,5 +1,5 @@
-"""CUDA sources as libraries of the CPU, by g++ behind cuda_emulator.h. What was built is kept in pytest's cache folder,
-for all processes of a run and for later runs."""
+"""Compile CUDA sources into libraries for the CPU, with g++ and cuda_emulator.h. The libraries are cached in pytest's
+cache folder, for all processes of a run and for later runs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dali_run.ops.gpu.lane import SOURCES
 EMULATOR = Path(__file__).with_name("cuda_emulator.h")
 _KEPT = Path(__file__).parents[2] / ".pytest_cache" / "d" / "cuda-on-cpu"
 _DAYS = 14
-"""After which a library that no test asked for is removed."""
+"""Days after which a library that no test has used is removed."""
 _COMMON = ("-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE", "-ffp-contract=off")
 
 
 @cache
 def library(text: str, *flags: str) -> ctypes.CDLL:
-    """The library of CUDA text, which may include headers of ops/cuda; the test is skipped where g++ is absent."""
+    """Return the library of CUDA text, which may include headers of ops/cuda; skip the test if g++ is missing."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("needs g++ to run the CUDA sources on the CPU")
@@ -42,8 +42,8 @@ def library(text: str, *flags: str) -> ctypes.CDLL:
 
 @cache
 def _headers(compiler: str, flags: Sequence[str]) -> Path:
-    """The folder of libraries that are built with these flags and with headers as they are now. It holds the emulator's
-    header compiled beforehand: half of the time of a kernel."""
+    """Folder of libraries that are built with these flags and with the present headers. It contains the emulator's
+    precompiled header, which saves half of a kernel's compile time."""
     known = hashlib.sha256(repr((compiler, _COMMON, flags)).encode())
     for header in (EMULATOR, *sorted(SOURCES.rglob("*.cuh"))):
         known.update(header.read_bytes())
@@ -57,7 +57,7 @@ def _headers(compiler: str, flags: Sequence[str]) -> Path:
 
 
 def _build(compiler: str, flags: list[str], language: str, text: str, to: Path) -> None:
-    """Compile a text; another process may be doing the same, and either's result will do."""
+    """Compile a text. Another process may compile it at the same time; either result is used."""
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder, "source"), Path(folder, to.name)
         source.write_text(text)
@@ -69,7 +69,7 @@ def _build(compiler: str, flags: list[str], language: str, text: str, to: Path) 
 
 
 def _remove_old() -> None:
-    """Remove what no run has asked for lately."""
+    """Remove libraries that no run has used for `_DAYS`."""
     for library in _KEPT.glob("*/*.so"):
         if library.stat().st_mtime < time.time() - _DAYS * 86400:
             library.unlink(missing_ok=True)

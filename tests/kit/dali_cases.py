@@ -1,4 +1,4 @@
-"""Results of DALI for single operators (tests/golden/one_step.py), and ours for the same cases."""
+"""Compare this project's operators with recorded results of DALI for single operators (tests/golden/one_step.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def source(seed: int, low: float, high: float, dtype: str, shape: list[int]) -> np.ndarray:
-    """As one_step.py makes it."""
+    """Make an input as one_step.py makes it."""
     random = np.random.default_rng(seed)
     if np.dtype(dtype).kind == "f":
         return (random.integers(int(low * 256), int(high * 256), shape) / 256).astype(dtype)
@@ -27,7 +27,7 @@ def source(seed: int, low: float, high: float, dtype: str, shape: list[int]) -> 
 
 
 def cases(file: str, folder: Path = GOLDEN) -> Iterator[tuple[dict[str, Any], list[np.ndarray], list[np.ndarray]]]:
-    """Each case of ``<file>.npz``, its inputs, and what DALI made of them."""
+    """Iterate over the cases of ``<file>.npz``: each case, its inputs, and DALI's outputs."""
     stored = np.load(folder / f"{file}.npz")
     at = dict.fromkeys(stored.files, 0)
     flat = {name: stored[name] for name in stored.files if name != "cases"}
@@ -45,7 +45,7 @@ def cases(file: str, folder: Path = GOLDEN) -> Iterator[tuple[dict[str, Any], li
 
 
 def ours(case: dict[str, Any], inputs: list[np.ndarray], lane: Any = None) -> tuple[list[np.ndarray], list[Any]]:
-    """Our results for a case: its outputs in order, and the rejects."""
+    """Run a case with this project's operator. Return its outputs in order, and the rejects."""
     named = case.get("per_sample", {})
     arguments = dict(case["arguments"])
     seed = arguments.pop("seed", 1)
@@ -68,7 +68,8 @@ def ours(case: dict[str, Any], inputs: list[np.ndarray], lane: Any = None) -> tu
 
 
 def largest_difference(got: np.ndarray, want: np.ndarray) -> float:
-    """Levels for integers, parts of the largest value (at least 1) for floats. Shapes and types must be equal."""
+    """Largest difference: in levels for integers, relative to the largest value (at least 1) for floats. Asserts equal
+    shapes and dtypes."""
     assert got.shape == want.shape
     assert got.dtype == want.dtype
     off = np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0)
@@ -76,8 +77,8 @@ def largest_difference(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def agrees_with_dali(file: str, name: str, least: int) -> None:
-    """The cases of operator ``name``: floats within 1e-5 of the largest, integers within a level, and all but one of
-    500 of these the same, of ``least`` and more."""
+    """Assert that operator ``name`` agrees with DALI in at least ``least`` values: floats within 1e-5 of the largest,
+    integers within one level, and at most one integer of 500 differs."""
     values = differing = 0
     for case, inputs, wanted in cases(file):
         if case["op"] != name:
@@ -93,10 +94,11 @@ def agrees_with_dali(file: str, name: str, least: int) -> None:
 
 
 def kernels_agree(file: str, name: str) -> None:
-    """The gpu kernels of operator ``name``, run on the CPU, give what its cpu kernels give, within the same bounds."""
+    """Assert that the gpu kernels of operator ``name``, run on the CPU, agree with its cpu kernels, within the bounds
+    of `agrees_with_dali`."""
     lane = EmulatedLane()
     mine = [(case, inputs) for case, inputs, _ in cases(file) if case["op"] == name]
-    for case, inputs in thinned(mine, 3):  # each type of data is compiled
+    for case, inputs in thinned(mine, 3):  # one kernel is compiled per dtype
         (want,), _ = ours(case, inputs)
         (got,), rejects = ours(case, inputs, lane)
         assert not rejects

@@ -1,4 +1,5 @@
-"""A `device.Lane` without a GPU: device arrays are NumPy's, kernels of ops/cuda run on the CPU (cuda_emulator.h)."""
+"""A `device.Lane` without a GPU: device arrays are NumPy arrays, kernels of ops/cuda run on the CPU
+(cuda_emulator.h)."""
 
 from __future__ import annotations
 
@@ -46,12 +47,13 @@ def _compiled(source: str, kernel: str) -> Any:
 
 @cache
 def compiled(source: str, kernel: str) -> Any:
-    """``launch(width, height, threads, arguments)`` for a kernel of CUDA text; arguments by address."""
+    """Compile a kernel of CUDA text. Return ``launch(width, height, threads, arguments)``, with arguments by
+    address."""
     return library(f"{source}\n{_CALL.replace('KERNEL', kernel)}", "-O1").launch
 
 
 class PlainLaunches:
-    """dali_run.ops.gpu.driver_calls.Launches, of functions that are called as CuPy's are."""
+    """Stand-in for dali_run.ops.gpu.driver_calls.Launches, for functions that are called like CuPy's."""
 
     def __init__(
         self, kernels: Sequence[Any], places: Sequence[tuple[int, int]], copy: Callable[[int, np.ndarray], Any],
@@ -73,13 +75,14 @@ class PlainLaunches:
 
 
 class EmulatedLane:
-    """The part of a Lane that kernels use. Arrays are filled with noise first, so that places not written show."""
+    """The part of a Lane that kernels use. Arrays are filled with noise first, so that elements that a kernel does not
+    write are noticed."""
 
     def __init__(self) -> None:
         self.launched: list[str] = []
         self.cache: dict[str, Any] = {}
         self.stream = None
-        self.index, self.context = 0, 0  # no library is to find a GPU
+        self.index, self.context = 0, 0  # libraries find no GPU
 
     def empty(self, n: int, dtype: Any) -> np.ndarray:
         out = np.empty(n, dtype)
@@ -118,15 +121,15 @@ class EmulatedLane:
         ctypes.memmove(address, source, nbytes)
 
     def function(self, source: str, kernel: str) -> Callable[..., None]:
-        """The kernel, called as CuPy's are."""
+        """Return the kernel as a function that is called like CuPy's."""
         return lambda grid, block, args, stream: self.launch(source, kernel, grid, *block, *args)
 
     def function_of_text(self, text: str, kernel: str) -> Callable[..., None]:
-        """As `function`, of the kernel of a text."""
+        """Like `function`, for a kernel of CUDA text."""
         return lambda grid, block, args, stream: self.launch_text(text, kernel, grid, *block, *args)
 
     def synchronize(self) -> None:
-        """Everything is done when its call returns."""
+        """Do nothing: a call is complete when it returns."""
 
     wait = synchronize
 
@@ -138,13 +141,13 @@ class EmulatedLane:
         return np.frombuffer(ctypes.string_at(address, nbytes), np.uint8)
 
     def keep(self, *things: Any) -> None:
-        """Nothing is freed early here."""
+        """Do nothing: nothing is freed early."""
 
     def launch_beside(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         self.launch(source, kernel, grid, block, *args)
 
     def join(self) -> None:
-        """Everything is done when its call returns."""
+        """Do nothing: a call is complete when it returns."""
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
         launched(source, kernel)
@@ -175,7 +178,7 @@ class EmulatedLane:
         self.launched.append(kernel)
         if min(width, height) <= 0:
             return
-        # A kernel's parameters by address: of the pointer for arrays, of the value for scalars.
+        # A kernel's parameters are passed by address: of the pointer for arrays, of the value for scalars.
         values: list[Any] = []
         for a in args:
             values.append(ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray) else np.array(a))
@@ -184,7 +187,7 @@ class EmulatedLane:
 
 
 class GuardedLane(EmulatedLane):
-    """Arrays end where a page begins that nobody may touch: what reads or writes after an end ends the process."""
+    """A lane whose arrays end at a page without access: an access beyond the end ends the process."""
 
     def empty(self, n: int, dtype: Any) -> np.ndarray:
         nbytes = n * np.dtype(dtype).itemsize

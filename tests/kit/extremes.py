@@ -1,12 +1,12 @@
-"""Every operator with numbers that no one gives on purpose: huge, negative, not finite; constants, and for each sample.
+"""Call every operator with numbers that no user intends: huge, negative, not finite; as constants, and per sample.
 
-An operator may refuse them when it is made, when shapes are inferred, or for the sample; or give a result. It must not
-raise anything else, hang, crash, or take memory that is on no account (`Context.empty` is; it is bounded here).
+An operator may reject them when it is created, when shapes are inferred, or for the sample; or return a result. It must
+not raise anything else, hang, crash, or take memory outside of the budget (`Context.empty` counts; it is limited here).
 
     python -m tests.kit.extremes [--first N] [--few] [OPERATOR ...]
 
-writes lines of JSON: one before each call, and one for each fault. A call that takes over `HANG` seconds ends the
-process; --first goes on after it. --few takes the numbers that found most.
+writes lines of JSON: one before each call, and one per fault. A call that takes more than `HANG` seconds ends the
+process; --first continues after it. --few uses the numbers that found most faults.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from .operators import of_example, operator
 INTEGERS = (-(2**62), -(2**31), -1, 0, 2**24, 2**31 - 1, 2**31, 2**32 + 5, 2**40, 2**62, 2**63 - 1, 2**63, 2**64)
 FLOATS = (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-45, 2.0**24, 2.0**31, 2.0**40, 2.0**62, 3e38, 1e300, -1e300)
 FEW = ("nan", "inf", "-1", "-1.0", str(2**31), str(2**62), str(2**63 - 1), str(2.0**40), "3e+38", "1e-45")
-"""Those of --few."""
+"""The numbers of --few."""
 OUTPUT = 1 << 25
 """Bytes that outputs may take."""
 ELSE = 3 << 29
-"""Bytes that the process may take besides what it had."""
+"""Bytes that the process may take in addition to its memory at the start."""
 N = 3
 HANG = 60
 
 
 def _numbers(parameter: Parameter) -> tuple[type, int] | None:
-    """Whether it takes integers or floats, and how many: 0 is one, not in a list. None: it takes no numbers."""
+    """Type of numbers that a parameter takes, and how many: 0 is one, not in a list. None if it takes no numbers."""
     for option in [strip_optional(parameter.type), *get_args(strip_optional(parameter.type))]:
         if option in (int, float):
             return option, 0
@@ -79,7 +79,7 @@ def _encoded(name: str) -> list[bytes]:
 
 
 def _inputs(name: str) -> Iterator[list[Batch]]:
-    """Batches that an operator may take as its first input, likely ones first."""
+    """Iterate over batches that an operator may take as its first input, likely ones first."""
     random, samples = np.random.default_rng(3), Samples.numbered(N)
 
     def of(shape: tuple[int, ...], dtype: str, layout: str = "", scale: float = 1.0) -> list[np.ndarray]:
@@ -102,7 +102,7 @@ def _inputs(name: str) -> Iterator[list[Batch]]:
 
 
 def _special(name: str) -> tuple[dict[str, Any], list[Batch]] | None:
-    """Arguments and inputs of operators whose examples take from other steps what `_inputs` does not have."""
+    """Arguments and inputs of operators whose examples take outputs of other steps that `_inputs` does not make."""
     random, samples = np.random.default_rng(5), Samples.numbered(N)
 
     def of(make: Any, layout: str = "") -> Batch:
@@ -113,7 +113,7 @@ def _special(name: str) -> tuple[dict[str, Any], list[Batch]] | None:
     labels = of(lambda i: np.int32([1, 2]))
     if name == "bbox_rotate":
         return {"angle": 20.0, "input_shape": [100, 120]}, [boxes, labels]
-    if name == "decoders.inflate":  # LZ4: twelve bytes as they are
+    if name == "decoders.inflate":  # LZ4: twelve literal bytes
         return {"shape": [3, 4]}, [of(lambda i: np.uint8([0xC0, *range(12)]))]
     if name == "encoded_as":
         return {"shorter": 230}, [of(lambda i: np.frombuffer(_encoded(name)[i], np.uint8))]
@@ -145,7 +145,7 @@ def _special(name: str) -> tuple[dict[str, Any], list[Batch]] | None:
 
 
 def _cut_apart(op: Any, inputs: list[Batch]) -> list[Any]:
-    """Samples that are cut into several: the engine asks for their number, and for views."""
+    """Call an operator that splits samples as the engine does: for their number, and for views."""
     counts = op.counts(inputs[0])
     assert (counts >= 0).all(), f"numbers of parts are negative: {counts.tolist()}"
     assert (counts <= np.maximum(inputs[0].shapes[:, 0], 1)).all(), f"more parts than items: {counts.tolist()}"
@@ -169,11 +169,11 @@ def _bounded(n: int, dtype: Any) -> Any:
 
 
 class _TooLargeError(MemoryError):
-    """The account is used up: the engine refuses the sample."""
+    """The memory budget is used up: the engine rejects the sample."""
 
 
 def _call(op: Any, inputs: list[Batch], args: dict[str, Batch]) -> list[Any]:
-    """The cpu kernel's rejects. Raises AssertionError where its outputs are no batches of the samples."""
+    """Call the cpu kernel. Return its rejects. Raises AssertionError if its outputs are not batches of the samples."""
     samples = inputs[0].samples if inputs else Samples.numbered(N)
     if op.name == "split_samples":
         return _cut_apart(op, inputs)
@@ -192,11 +192,11 @@ def _call(op: Any, inputs: list[Batch], args: dict[str, Batch]) -> list[Any]:
 
 
 def _usual(cls: type[Operator]) -> tuple[Any, list[Batch]] | None:
-    """The operator of the example, and inputs that it takes."""
+    """The operator of the example, and inputs that it accepts."""
     special = _special(cls.name)
     try:
         op = of_example(cls) if special is None else operator(cls.name, **special[0])
-    except DaliRunError:  # it needs what the example takes as inputs
+    except DaliRunError:  # arguments that the example takes as inputs are missing
         return None
     if special is not None:
         candidates: list[list[Batch]] = [special[1]]
@@ -212,13 +212,13 @@ def _usual(cls: type[Operator]) -> tuple[Any, list[Batch]] | None:
             op.infer(*map(_shaped, given))
             if not _call(op, given, {}):
                 return op, given
-        except Exception:  # it takes something else
+        except Exception:  # it accepts other inputs
             continue
     return None
 
 
 def cases(cls: type[Operator]) -> Iterator[tuple[str, Any, bool]]:
-    """Arguments, their values, and whether these come for each sample."""
+    """Iterate over arguments, their values, and whether the values are passed per sample."""
     for name, parameter in parameters(cls).items():
         found = _numbers(parameter)
         if found is None or parameter.arg.ignored or parameter.arg.deprecated:
@@ -233,7 +233,7 @@ def cases(cls: type[Operator]) -> Iterator[tuple[str, Any, bool]]:
 
 
 def _too_large(op: Any, outputs: Any, inputs: list[Batch]) -> bool:
-    """The engine would refuse the samples before the kernel is called."""
+    """Whether the engine would reject the samples before the kernel is called, for their size."""
     foreseen = op.estimate_memory("cpu", *inputs)
     if foreseen is not None:
         return bool((foreseen[0].astype(float) * 8 + foreseen[1] > OUTPUT).any())
@@ -242,14 +242,14 @@ def _too_large(op: Any, outputs: Any, inputs: list[Batch]) -> bool:
 
 
 def _given(value: Any, samples: Samples, odd: int = 1) -> Batch:
-    """An argument input: usual values, but for sample ``odd``."""
+    """An argument input: usual values, except for sample ``odd``."""
     unusual = np.array(value, np.float32 if isinstance(np.ravel(value)[0], float) else np.int64)
     usual = np.ones_like(unusual)
     return Batch.from_list([unusual if i == odd else usual for i in range(N)], "", samples)
 
 
 def one(cls: type[Operator], usual: tuple[Any, list[Batch]], name: str, value: Any, per_sample: bool) -> str:
-    """The problem of a call; nothing, where it is refused or has a result."""
+    """Make one call. Return the problem; empty if the value is rejected or gives a result."""
     example, inputs = usual
     given = {p: getattr(example, p) for p in parameters(cls) if example.is_set(p) and p != name}
     samples = inputs[0].samples if inputs else Samples.numbered(N)
@@ -263,7 +263,7 @@ def one(cls: type[Operator], usual: tuple[Any, list[Batch]], name: str, value: A
             return ""
     except DaliRunError:
         return ""
-    except ValueError as e:  # of `coerce`: told with the argument's name
+    except ValueError as e:  # raised by `coerce`, and reported with the argument's name
         return "" if traceback.extract_tb(e.__traceback__)[-1].filename.endswith("ops/base.py") else _told(e)
     except Exception as e:
         return _told(e)
@@ -290,7 +290,7 @@ def _told(e: Exception) -> str:
 
 
 def main() -> None:
-    """Call, one after the other; the process ends in a call that hangs."""
+    """Make one call after the other; the process ends in a call that hangs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operators", nargs="*", help="all by default")
     parser.add_argument("--first", type=int, default=0, help="cases to leave out")
@@ -330,7 +330,7 @@ def main() -> None:
             if fault:
                 say("FAULT", name, argument, repr(value), per_sample, fault)
     sys.stdout.flush()
-    os._exit(0)  # with so little memory, threads of libraries may fail to end
+    os._exit(0)  # with so little memory, threads of libraries may never end
 
 
 def say(*what: Any) -> None:

@@ -1,8 +1,8 @@
-"""A stand-in for CuPy without a GPU: as much of it as `ops.device.Lane` and the CUDA JPEG decoder use.
+"""A stand-in for CuPy without a GPU: the part of it that `ops.device.Lane` and the CUDA JPEG decoder use.
 
-With ``memory``, device memory is the host's, copies copy, and kernels are compiled by g++ behind cuda_emulator.h, so
-that the engine's whole GPU path runs. Without, nothing is stored or computed: what is left is the host's own work.
-With ``late``, a stream does nothing before somebody waits for it: memory of the host that is used again before shows.
+With ``memory``, device memory is host memory, copies copy, and kernels are compiled by g++ and cuda_emulator.h, so that
+the engine's whole GPU path runs. Without it, nothing is stored or computed: only the host's own work remains. With
+``late``, a stream does nothing before a thread waits for it: host memory that is reused too early is noticed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _MODULES = ("cupy", "cupy.cuda", "cupy.cuda.runtime", "cupy.cuda.driver")
 _FIRST_ADDRESS = 1 << 40
 _current = threading.local()
 _emulating = threading.Lock()
-"""The emulator's state is its library's."""
+"""Held while a kernel runs, because the emulator's library has one global state."""
 
 
 class PinnedMemoryPointer(mmap.mmap):
-    """Page-locked memory, by the name that `device.is_pinned` knows."""
+    """Page-locked memory, with the class name that `device.is_pinned` checks."""
 
 
 class Pointer:
-    """cupy.cuda.MemoryPointer."""
+    """Stand-in for cupy.cuda.MemoryPointer."""
 
     def __init__(self, ptr: int, owner: Any = None) -> None:
         self.ptr, self.owner = ptr, owner
@@ -49,7 +49,7 @@ class Pointer:
 
 
 class Array:
-    """cupy.ndarray, C-contiguous."""
+    """Stand-in for cupy.ndarray, C-contiguous."""
 
     def __init__(self, shape: Any, dtype: Any, memptr: Pointer) -> None:
         self.shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
@@ -122,7 +122,7 @@ class Array:
         return made
 
     def copy(self) -> Array:
-        """On the current device, wherever the array is."""
+        """Copy to the current device, from whichever device has the array."""
         import cupy
 
         made: Array = cupy.empty(self.shape, self.dtype)
@@ -130,8 +130,8 @@ class Array:
         return made
 
     def get(self) -> np.ndarray:
-        """On the current stream, and nothing else is waited for."""
-        with self.device:  # as CuPy has it
+        """Copy to the host on the current stream, without waiting for other streams."""
+        with self.device:  # like CuPy
             _current_stream().synchronize()
         raw = (ctypes.c_uint8 * max(self.nbytes, 1)).from_address(self.data.ptr)
         return np.frombuffer(raw, np.uint8, self.nbytes).view(self.dtype).reshape(self.shape).copy()
@@ -152,8 +152,8 @@ class _Context:
 
 
 class Device(_Context):
-    """cupy.cuda.Device: each thread's current one is remembered. Of CUDA 12, where to set one makes a context on it,
-    also to set the one again that was current before."""
+    """Stand-in for cupy.cuda.Device: each thread has its current device. As in CUDA 12, setting a device creates a
+    context on it, also when the previous device is restored."""
 
     @property
     def id(self) -> int:
@@ -170,7 +170,7 @@ class Device(_Context):
 
 
 def _push(index: int) -> int:
-    """ops.gpu.current: what is current comes before, and is not touched again afterwards."""
+    """Stand-in for ops.gpu.current: makes a device current, without touching the previous one afterwards."""
     _current.devices = [*getattr(_current, "devices", [0]), index]
     return 0
 
@@ -186,18 +186,18 @@ def _current_device() -> int:
 
 
 _contexts: set[int] = set()
-"""GPUs on which a call of CUDA's has made a context: whichever was current as it was made."""
+"""GPUs on which a CUDA call has created a context: the GPU that was current at the call."""
 
 
 def _called() -> None:
-    """A call of the runtime's: GPU 0 stays current in a thread where none was."""
+    """Record a call of the runtime: if no GPU was current in this thread, GPU 0 is from now on."""
     _contexts.add(_current_device())
     if _none_was_made_current():
         _current.has_one = True
 
 
 def _called_by_driver() -> None:
-    """A call of the driver's, which takes the context that is current, and makes none."""
+    """Record a call of the driver, which uses the current context, and creates none."""
     assert not _none_was_made_current() or getattr(_current, "has_one", False), "no GPU is current in this thread"
 
 
@@ -206,7 +206,7 @@ def _none_was_made_current() -> bool:
 
 
 def _that_calls(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` as one of CUDA's, which makes a context on the current GPU where there is none."""
+    """Wrap ``function`` as a CUDA function that creates a context on the current GPU if there is none."""
 
     def call(*args: Any, **options: Any) -> Any:
         _called()
@@ -216,10 +216,10 @@ def _that_calls(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Stream(_Context):
-    """cupy.cuda.Stream."""
+    """Stand-in for cupy.cuda.Stream."""
 
     late = False
-    """Nothing is done before somebody waits."""
+    """Whether work is done only when a thread waits for it."""
 
     def __init__(self, non_blocking: bool = False) -> None:
         _called()
@@ -242,7 +242,7 @@ class Stream(_Context):
         _current.streams.pop()
 
     def do(self, call: Callable[[], Any]) -> None:
-        """Behind what was asked for before."""
+        """Enqueue ``call`` after all earlier work."""
         if self.late:
             with self._giving:  # several threads upload on one stream
                 self._calls.append(call)
@@ -251,7 +251,7 @@ class Stream(_Context):
             call()
 
     def synchronize(self, until: int | None = None) -> None:
-        """All that was given so far, or the first ``until`` of it."""
+        """Do all work that was enqueued so far, or the first ``until`` calls of it."""
         _called()
         with self._doing:
             while self._calls and (until is None or self.done < until):
@@ -275,7 +275,7 @@ _numbering = threading.Lock()
 
 
 def _current_stream() -> Stream:
-    """That of the innermost ``with``; else the default one, for which no other stream waits."""
+    """Stream of the innermost ``with``; otherwise the default stream, for which no other stream waits."""
     streams = getattr(_current, "streams", [])
     return streams[-1] if streams else _default_stream()
 
@@ -293,7 +293,7 @@ _defaults: dict[int, Stream] = {}
 
 
 def _on(stream: Stream | int | None, call: Callable[[], Any]) -> None:
-    """``call`` on a stream, or its number; None and 0 are the default one."""
+    """Enqueue ``call`` on a stream, given as object or number; None and 0 are the default stream."""
     found = (_streams.get(stream) if stream else _default_stream()) if isinstance(stream, int) else stream
     (found or _default_stream()).do(call)
 
@@ -304,7 +304,7 @@ class _OfPointer(Stream):
 
 
 class ExternalStream(_OfPointer):
-    """cupy.cuda.ExternalStream, which CuPy 14 warns of."""
+    """Stand-in for cupy.cuda.ExternalStream, for which CuPy 14 warns."""
 
     def __init__(self, ptr: int, device_id: int = -1) -> None:
         warnings.warn("ExternalStream is deprecated", DeprecationWarning, stacklevel=2)
@@ -312,7 +312,7 @@ class ExternalStream(_OfPointer):
 
 
 class Event:
-    """cupy.cuda.Event."""
+    """Stand-in for cupy.cuda.Event."""
 
     def __init__(self, **options: Any) -> None:
         _called()
@@ -328,7 +328,7 @@ class Event:
 
     @property
     def over(self) -> bool:
-        """The stream has done all that was given to it before."""
+        """Whether the stream has done all work that was enqueued before the event."""
         return self.stream is None or self.stream.done >= self.place
 
     @property
@@ -343,19 +343,19 @@ class Event:
 
 
 _made: list[Any] = []
-"""Functions of drivers, which threads of pipelines that a test left may still call."""
+"""Driver functions, kept alive because threads of pipelines that a test left may still call them."""
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
 
 
 def _milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
-    """dali_run.ops.gpu.driver_calls.milliseconds."""
+    """Stand-in for dali_run.ops.gpu.driver_calls.milliseconds."""
     _called_by_driver()
     return [1e3 * (_events[end].at - _events[begin].at) for begin, end in between]
 
 
 class _Stopwatch:
-    """dali_run.ops.gpu.driver_calls.Stopwatch."""
+    """Stand-in for dali_run.ops.gpu.driver_calls.Stopwatch."""
 
     def __init__(self, stream: int) -> None:
         pass
@@ -374,13 +374,13 @@ class _Stopwatch:
 
 
 def _of_interface(tensor: Any) -> Array:
-    """Another library's tensor, where it lies."""
+    """View of another library's tensor, without a copy."""
     what = tensor.__cuda_array_interface__
     return Array(what["shape"], what["typestr"], Pointer(what["data"][0], tensor))
 
 
 def _array(value: Any, order: str = "K", copy: bool | None = True) -> Array:
-    """cupy.array, of what is packed."""
+    """Stand-in for cupy.array, for packed arrays."""
     import cupy
 
     if isinstance(value, Array):
@@ -394,7 +394,7 @@ def _array(value: Any, order: str = "K", copy: bool | None = True) -> Array:
 
 
 def _concatenate(arrays: Any) -> Array:
-    """cupy.concatenate, of flat arrays, on the current device, where they have to be."""
+    """Stand-in for cupy.concatenate, for flat arrays, which have to be on the current device."""
     import cupy
 
     assert {a.device.id for a in arrays} == {_current_device()}, "arrays of another GPU than the current one"
@@ -407,7 +407,7 @@ def _concatenate(arrays: Any) -> Array:
 
 
 def _noise(size: int) -> tuple[int, Any]:
-    """An address that is a multiple of 256, filled so that what is not written shows."""
+    """Memory at an address that is a multiple of 256, filled so that bytes that are not written are noticed."""
     buffer = np.full(size + 512, 0xA5, np.uint8)
     return -(-buffer.ctypes.data // 256) * 256, buffer
 
@@ -424,7 +424,7 @@ def _run(code: str, name: str, grid: Any, threads: int, args: Any) -> None:
 
 
 class Work:
-    """dali_run.ops.gpu.driver_calls.Work."""
+    """Stand-in for dali_run.ops.gpu.driver_calls.Work."""
 
     def __init__(self, fake: Fake, stream: int) -> None:
         self._fake, self._stream = fake, stream
@@ -466,7 +466,7 @@ class Work:
         self._calls.append(lambda: self._fake.memset(address, 0, nbytes))
 
     def record(self, event: int) -> None:
-        self.submit()  # it comes after all that was begun before, whenever that is done
+        self.submit()  # the event comes after all earlier work, whenever that is done
         _events[event].record(_streams[self._stream] if self._stream else _default_stream())
 
     def cancel(self) -> None:
@@ -480,20 +480,20 @@ class Work:
 
 
 class Fake:
-    """The module's state: what was launched, by kernel and device."""
+    """State of the stand-in: what was launched, by kernel and device."""
 
     def __init__(self, devices: int = 1, memory: bool = False, late: bool = False) -> None:
         self.memory = memory
         self._kept: list[Pointer] | None = [] if late else None
-        """Memory of the device, which CuPy's pool would give out again only to later work of the same stream."""
+        """Freed device memory, kept because CuPy's pool would reuse it only for later work of the same stream."""
         self.launched: list[tuple[str, int]] = []
         self.registered: dict[int, int] = {}
         self.registrations = 0
         self.attributes: dict[int, int] = {}
-        """Of all devices; 1 where nothing is said."""
+        """Attributes of all devices by number; 1 for others."""
         self.uploads = 0
         self.context = 0
-        """Of every GPU, for other libraries; 0: they are to find none."""
+        """Context of every GPU, for other libraries; 0 so that they find none."""
         self._devices = devices
         self._pinned: dict[int, list[PinnedMemoryPointer]] = {}
         self._pinning = threading.Lock()
@@ -503,7 +503,7 @@ class Fake:
         self._next = _FIRST_ADDRESS
         self.allocator: Callable[[int], Pointer] = self.alloc
         self.blocks: dict[int, tuple[int, Pointer]] = {}
-        """Blocks of the driver's that were not freed: size and memory by address."""
+        """Blocks of the driver that were not freed: size and memory by address."""
 
     @property
     def contexts(self) -> set[int]:
@@ -529,18 +529,18 @@ class Fake:
         del self.blocks[address]
 
     def alloc_pinned_memory(self, size: int) -> PinnedMemoryPointer:
-        """Given out again once nobody holds it, as CuPy's pool does."""
+        """Allocate page-locked memory; it is reused once nothing refers to it, as in CuPy's pool."""
         _called()
         with self._pinning:
             blocks = self._pinned.setdefault(size, [])
             for k in range(len(blocks)):
-                if sys.getrefcount(blocks[k]) == 2:  # the list and the call
+                if sys.getrefcount(blocks[k]) == 2:  # references from the list and the call
                     return blocks[k]
             blocks.append(PinnedMemoryPointer(-1, size))
             return blocks[-1]
 
     def pinned_in_use(self) -> int:
-        """Bytes of page-locked memory that somebody holds."""
+        """Bytes of page-locked memory that are referred to."""
         with self._pinning:
             return sum(size * sum(sys.getrefcount(blocks[k]) > 2 for k in range(len(blocks)))
                        for size, blocks in self._pinned.items())  # fmt: skip
@@ -549,7 +549,7 @@ class Fake:
         self.uploads += kind == 1
         if self.memory:
             ctypes.memmove(to, source, size)
-        elif kind == 2:  # of status words: all is well
+        elif kind == 2:  # status words: no error
             ctypes.memset(to, 0, size)
 
     def memcpy_async(self, to: int, source: int, size: int, kind: int, stream: int = 0) -> None:
@@ -581,7 +581,7 @@ class Fake:
         return types.SimpleNamespace(get_function=get_function)
 
     def _compiled(self, name: str) -> Callable[[int, int, int], None]:
-        """A kernel of the JPEG decoder, of which there is one library for all tests."""
+        """A kernel of the JPEG decoder, whose library is shared by all tests."""
         if not self.memory:
             return lambda grid, threads, parameter: None
         from .ops.jpeg_harness import jpeg_library
@@ -595,7 +595,7 @@ class Fake:
         return run
 
     def launch_kernel(self, function: int, grid: int, block: int, arguments: tuple[int, ...]) -> None:
-        """A kernel of pointers and integers."""
+        """Launch a kernel whose arguments are pointers and integers."""
         name, code, run = self._names[function], self._codes[function], self._libraries[function]
         self.launched.append((name, _current_device()))
         if run is None:
@@ -607,14 +607,14 @@ class Fake:
                 run(grid, block, *arguments)
 
     def launch_structure(self, function: int, grid: int, block: int, values: np.ndarray) -> None:
-        """A kernel of one structure."""
+        """Launch a kernel with one structure as argument."""
         self.launched.append((self._names[function], _current_device()))
         launched_of(self._codes[function], self._names[function])
         if self.memory:
             _run(self._codes[function], self._names[function], (grid,), block, (values,))
 
     def driver(self) -> dict[str, int]:
-        """The functions of the driver that compiled loops call, by their addresses."""
+        """Addresses of the driver functions that compiled loops call."""
 
         def copy_in(to: int, host: int, nbytes: int, stream: int) -> int:
             _called_by_driver()
@@ -695,8 +695,8 @@ class Fake:
 
 @contextmanager
 def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterator[Fake]:
-    """CuPy is the stand-in inside; nothing of it is left behind. With ``late``, page-locked memory that a lane gives
-    out is full of noise, too."""
+    """Context manager that replaces CuPy by the stand-in and restores everything afterwards. With ``late``, page-locked
+    memory of a lane is also filled with noise."""
     from dali_run.ops.gpu import current, device_memory, early_init, page_locked
     from dali_run.ops.gpu import lane as device
     from dali_run.readers.fetch import gpu_reads
@@ -745,7 +745,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     streams, blocks = dict(device._idle_streams), device._blocks
     device._blocks = page_locked.PageLockedPool()
     device._idle_streams.clear()
-    ahead, early_init._start = early_init._start, lambda index: None  # a machine's own GPU is left alone
+    ahead, early_init._start = early_init._start, lambda index: None  # a real GPU of the machine is not touched
     started = dict(early_init._started)
     caches = (device._load, device._module, device._load_text, device._text_module, device.gpu_count,
               device_memory._pool_of)  # fmt: skip

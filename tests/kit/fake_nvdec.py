@@ -1,5 +1,5 @@
-"""A stand-in for PyNvVideoCodec without a GPU: it decodes through PyAV into surfaces as NVDEC has them (NV12, P016, a
-pitch), in the memory that the fake CuPy takes for a device's. It has as much as `ops.video.nvdec` uses."""
+"""A stand-in for PyNvVideoCodec without a GPU: it decodes with PyAV into surfaces like NVDEC's (NV12, P016, with a
+pitch), in the fake CuPy's device memory. It has the part that `ops.video.nvdec` uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from dali_run.ops.video import nvdec
 
 PITCH = 32
-"""Of surfaces: rows begin at multiples of so many bytes."""
+"""Pitch of surfaces: rows begin at multiples of this many bytes."""
 _NAMES = {"H264": "h264", "HEVC": "hevc", "VP9": "vp9", "AV1": "av1"}
 
 
@@ -29,7 +29,7 @@ class PacketData:
 
 
 class Surface:
-    """A decoded frame. Its memory is the decoder's, which uses it again."""
+    """A decoded frame. Its memory belongs to the decoder, which reuses it."""
 
     def __init__(self, pts: int, luma: int, chroma: int) -> None:
         self._pts, self._planes = pts, (luma, chroma)
@@ -42,7 +42,7 @@ class Surface:
 
 
 class Decoder:
-    """PyNvDecoder: packets of a byte stream in, surfaces out, in the order in which they are shown."""
+    """Stand-in for PyNvDecoder: takes packets of a byte stream, returns surfaces in display order."""
 
     def __init__(self, log: list[str], codec: str, height: int, width: int) -> None:
         self._log, self._codec, self._most, self._size = log, codec, (height, width), (height, width)
@@ -94,7 +94,7 @@ class Decoder:
 
 
 class Fake:
-    """The module's functions, and what was asked of them."""
+    """The module's functions, and a log of their calls."""
 
     def __init__(self, refused: tuple[str, ...]) -> None:
         self.log: list[str] = []
@@ -114,8 +114,8 @@ class Fake:
 
 @contextmanager
 def faked_nvdec(refused: tuple[str, ...] = ()) -> Iterator[list[str]]:
-    """PyNvVideoCodec is the stand-in inside, on a fake CuPy with memory; gives what is asked of it. GPUs refuse the
-    codecs ``refused``."""
+    """Context manager that replaces PyNvVideoCodec by the stand-in, on a fake CuPy with memory; yields the log of
+    calls. The GPUs do not support the codecs ``refused``."""
     import cupy
 
     fake, module = Fake(refused), types.ModuleType("PyNvVideoCodec")

@@ -1,4 +1,4 @@
-"""The stand-in for the driver's optical flow library (fake_nvofa.cpp), beside the stand-in for CuPy."""
+"""A stand-in for the driver's optical flow library (fake_nvofa.cpp), used with the stand-in for CuPy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEPT = Path(__file__).parents[2] / ".pytest_cache" / "d" / "fake-nvofa"
 
 @cache
 def built() -> Path:
-    """The library; the test is skipped where g++ is absent."""
+    """Build the library and return its path; skip the test if g++ is missing."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("needs g++ to build a stand-in for the driver's library")
@@ -38,29 +38,29 @@ def built() -> Path:
 
 
 class Engine:
-    """The stand-in, and what it was asked."""
+    """The stand-in library and its record of calls."""
 
     def __init__(self, library: ctypes.CDLL, gpu: Fake) -> None:
         self.library, self.gpu = library, gpu
 
     def fail(self, function: str, status: int, after: int = 0) -> None:
-        """Have one call of one of `nvofa.FUNCTIONS` answer ``status``, that which follows ``after`` others."""
+        """Let one call of a function of `nvofa.FUNCTIONS` return ``status``, after ``after`` other calls."""
         which = nvofa.FUNCTIONS.index(function)
         self.library.fake_fail(which, status, self.library.fake_calls(which) + after + 1)
 
     def calls(self, function: str) -> int:
-        """How often one of `nvofa.FUNCTIONS` was called."""
+        """Number of calls of a function of `nvofa.FUNCTIONS`."""
         return int(self.library.fake_calls(nvofa.FUNCTIONS.index(function)))
 
     @property
     def alive(self) -> int:
-        """Handles and buffers that were not destroyed."""
+        """Number of handles and buffers that were not destroyed."""
         return int(self.library.fake_alive())
 
 
 @contextmanager
 def faked_engine() -> Iterator[Engine]:
-    """A GPU that has an engine; in the end nothing of it may be left in the driver."""
+    """Context manager for a GPU with an optical flow engine; asserts at the end that the driver has no handles left."""
     path = str(built())
     library = ctypes.CDLL(path)
     library.fake_reset()

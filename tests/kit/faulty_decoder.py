@@ -1,8 +1,8 @@
 """Decoders that crash and hang on command, in the worker processes of `isolation` and nowhere else.
 
-A file says by its last bytes what its decoder shall do: ``!FAULT:SIGSEGV``, ``!FAULT:spin``, ``!FAULT:sleep``,
+The last bytes of a file tell its decoder how to fail: ``!FAULT:SIGSEGV``, ``!FAULT:spin``, ``!FAULT:sleep``,
 ``!FAULT:memory``, ``!FAULT:exit``. `at_calls` lets the decoder fail at given calls instead, counted over all workers,
-once each: what hits a worker from outside (the kernel short of memory, a person with `kill`).
+once each, like a fault from outside (the kernel short of memory, a person with `kill`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _CALLS = "DALI_RUN_TEST_CALLS"
 
 
 def faulty(data: bytes, what: str) -> bytes:
-    """``data`` as a file whose decoder does ``what``; decoders of whole files ignore what comes after the end."""
+    """Append the fault ``what`` to a file; decoders of whole files ignore bytes after the end."""
     return data + MARK + what.encode()
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that are started from now on obey."""
+    """Let workers that start from now on fail on command."""
     from dali_run.ops.codecs.isolation import processes as isolation
 
     first = "from dali_run.ops.codecs.isolation.worker import serve"
@@ -43,18 +43,18 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at_calls(monkeypatch: pytest.MonkeyPatch, scratch: Path, faults: dict[int, str]) -> None:
-    """The decoder fails at these calls, the first being 1."""
+    """Let the decoder fail at these calls; the first call is 1."""
     scratch.write_text("0\n" + "".join(f"{k} {what}\n" for k, what in faults.items()))
     monkeypatch.setenv(_CALLS, str(scratch))
 
 
 def calls(scratch: Path) -> int:
-    """How many calls there were."""
+    """Number of calls so far."""
     return int(scratch.read_text().split()[0])
 
 
 def descendants(pid: int) -> list[int]:
-    """Its children, and theirs."""
+    """Process ids of the children of a process, and of their children."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -67,7 +67,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """It runs; a dead one that nobody has asked for does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z"
     except OSError:
@@ -75,7 +75,7 @@ def alive(pid: int) -> bool:
 
 
 def files_in_shared_memory(pid: int) -> list[str]:
-    """The files that the process holds open or mapped in /dev/shm: a kill would leave them there."""
+    """Files in /dev/shm that the process has open or mapped: they would remain there if it were killed."""
     found = []
     with contextlib.suppress(OSError):
         found += [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm" in line]

@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server that fails, stalls, truncates and reorders, by a seed."""
+"""A proxy in front of an S3 server that fails, stalls, truncates and reorders answers, determined by a seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ BUSY = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce
 
 
 class FaultyProxy:
-    """Forwards to ``target``; one request in ``every`` meets a fault. A context manager; ``url`` is its own."""
+    """Forwards requests to ``target``; one in ``every`` meets a fault. A context manager; ``url`` is the proxy's
+    own."""
 
     def __init__(self, target: str, every: int, seed: int = 0) -> None:
         self.faults: Counter[str] = Counter()
@@ -38,7 +39,7 @@ class FaultyProxy:
                         if every and draw.randrange(every) == 0
                         else ""
                     )
-                    pause = draw.random() * 0.02  # answers overtake each other
+                    pause = draw.random() * 0.02  # so that answers overtake each other
                     outer.faults[fault] += bool(fault)
                 size = int(self.headers.get("Content-Length") or 0)
                 body = self.rfile.read(size) if size else None
@@ -66,7 +67,7 @@ class FaultyProxy:
                     if k.lower() not in ("transfer-encoding", "content-length", "connection")
                 ]
                 server.close()
-                if fault == "late reset":  # it was done, but nobody hears of it
+                if fault == "late reset":  # the request succeeded, but the client gets no answer
                     self.hang_up()
                     return
                 if fault == "cut" and len(data) > 1:

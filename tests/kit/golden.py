@@ -1,4 +1,4 @@
-"""Results of DALI's in tests/golden, and what is needed to compare with them: operators, batches and their kernels."""
+"""Recorded results of DALI in tests/golden, and helpers to compare with them: operators, batches and kernels."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ load_operators()
 
 FOLDER = Path(__file__).parents[1] / "golden"
 RANGES = {"uint8": (0, 256), "bool": (0, 2), "int8": (-128, 128), "float32": (-1000, 1000)}
-"""As in golden/several_inputs.py."""
+"""Ranges of input values by dtype, equal to those of golden/several_inputs.py."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call of an operator, and what DALI gave."""
+    """One call of an operator, and DALI's result."""
 
     number: int
     op: str
@@ -47,7 +47,7 @@ class Case:
         return operator(self.op, tuple(self.tensors), **self.arguments)
 
     def run(self, lane: Any = None) -> list[Batch]:
-        """Our kernel's results; it must reject nothing."""
+        """Run this project's kernel on the case, and assert that it rejects nothing."""
         outputs, rejects = apply(self.operator, *self.inputs, args=self.tensors, lane=lane)
         assert not rejects, (str(self), rejects)
         return outputs
@@ -61,7 +61,7 @@ def source(seed: int, k: int, dtype: str, shape: list[int]) -> np.ndarray:
 
 
 def cases(name: str) -> Iterator[Case]:
-    """The cases of golden/``name``.npz (made by several_inputs.make)."""
+    """Iterate over the cases of golden/``name``.npz (made by several_inputs.make)."""
     file = np.load(FOLDER / f"{name}.npz")
     at = dict.fromkeys(file.files, 0)
     for number, case in enumerate(json.loads(str(file["cases"]))):
@@ -83,7 +83,8 @@ def cases(name: str) -> Iterator[Case]:
 def apply(
     op: Operator, *inputs: Batch, args: dict[str, Batch] | None = None, lane: Any = None, n: int = 1
 ) -> tuple[list[Batch], list[Any]]:
-    """Outputs and rejects of a kernel: the cpu kernel without a ``lane``; ``n`` samples where there are no inputs."""
+    """Call a kernel: the cpu kernel without a ``lane``; with ``n`` samples if there are no inputs. Return outputs and
+    rejects."""
     stage: Any = "cpu" if lane is None else "gpu"
     given = [*inputs, *(args or {}).values()]
     ctx = Context(op, stage, given[0].samples if given else Samples.numbered(n), args or {}, device=lane)

@@ -1,4 +1,4 @@
-"""Memory between pages that nobody may touch: a loop that reads or writes outside of it ends the process."""
+"""Memory between pages without access: a loop that reads or writes outside of it ends the process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NONE = 0
 
 
 class Guarded:
-    """Room for up to ``most`` bytes. What is put there before is overwritten."""
+    """Memory for up to ``max_bytes`` bytes. New content overwrites the old."""
 
-    def __init__(self, most: int) -> None:
-        self._size = -(-most // _PAGE) * _PAGE
+    def __init__(self, max_bytes: int) -> None:
+        self._size = -(-max_bytes // _PAGE) * _PAGE
         self._map = mmap.mmap(-1, self._size + 2 * _PAGE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         libc = ctypes.CDLL(None, use_errno=True)
@@ -25,12 +25,12 @@ class Guarded:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def empty(self, n: int, *, at_end: bool) -> npt.NDArray[np.uint8]:
-        """``n`` bytes that end, or begin, where the pages do."""
+        """``n`` bytes at the end, or at the beginning, of the accessible pages."""
         first = _PAGE + (self._size - n if at_end else 0)
         return np.frombuffer(self._map, np.uint8, n, first)
 
     def put(self, data: bytes, *, at_end: bool) -> npt.NDArray[np.uint8]:
-        """``data`` there."""
+        """Put ``data`` at the end, or at the beginning, of the accessible pages."""
         place = self.empty(len(data), at_end=at_end)
         place[:] = np.frombuffer(data, np.uint8)
         return place

@@ -1,4 +1,4 @@
-"""CUDA kernels that tests launch on stand-ins for a GPU, beside the list of those that the wheel has images of."""
+"""Check that CUDA kernels that tests launch on stand-ins are in the list of kernels that the wheel has images of."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from functools import cache
 from dali_run.ops.compiled import binaries
 
 unlisted: set[tuple[str, str]] = set()
-"""Of the test that runs: kernels that the list should hold."""
+"""Kernels that the current test launched and that are missing in the list."""
 
 
 def launched(source: str, kernel: str) -> None:
-    """A kernel of a file in ops/cuda was launched."""
+    """Record the launch of a kernel of a file in ops/cuda."""
     if binaries.record(source, kernel):
         unlisted.add((source, kernel))
 
 
 def launched_of(text: str, kernel: str) -> None:
-    """The same, of a file's text; what is no file's is not listed."""
+    """Record the launch of a kernel, given the file's text; text that is not a file's is ignored."""
     if source := _sources().get(text):
         launched(source, kernel)
 
@@ -29,7 +29,7 @@ def _sources() -> dict[str, str]:
 
 
 def complaint() -> str:
-    """About the test that has run; empty where all is well."""
+    """Message about missing kernels of the test that has run; empty if there are none."""
     found, lines = sorted(unlisted), ""
     unlisted.clear()
     if found:

@@ -1,4 +1,4 @@
-"""The long version of tests: `make torture` runs it, `make test` a short relative of it."""
+"""The long version of tests: `make torture` runs it, `make test` runs a short relative."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ long_only = pytest.mark.skipif(not LONG, reason="the long version runs it: make 
 
 
 def thinned(values: Sequence[T], step: int) -> Sequence[T]:
-    """All of ``values`` in the long version, else every ``step``-th, from the first on."""
+    """All of ``values`` in the long version, otherwise every ``step``-th, from the first on."""
     return values if LONG else values[::step]
 
 
 def examples(count: int, short: int) -> int:
-    """``count`` in the long version, else ``short``."""
+    """``count`` in the long version, otherwise ``short``."""
     return count if LONG else short

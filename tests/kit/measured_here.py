@@ -1,5 +1,5 @@
-"""Benchmarks that measure in the test's own process: another takes a hundred times as long to start as tests measure.
-That bench measures in processes of their own is shown by tests/cli/test_bench.py and tests/pipelines/bench."""
+"""Run benchmarks in the test's own process, because another process takes a hundred times as long to start as tests
+measure. tests/cli/test_bench.py and tests/pipelines/bench check that bench measures in separate processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dali_run.pipelines.bench.measure import Measurement, measure, measure_limit
 
 
 def measure_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let bench and tune do so from now on."""
+    """Let bench and tune measure in this process from now on."""
 
     def run_here(this: Measurement, what: str) -> dict[str, Any]:
         try:

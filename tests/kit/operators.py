@@ -1,4 +1,4 @@
-"""Operators under test: made from plain arguments, called on batches, and built from their own `example`."""
+"""Operators under test: create them from plain arguments, call them on batches, build them from their own `example`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dali_run.pipelines.spec.expressions import EXPRESSIONS
 
 
 def operator(name: str, per_sample: Sequence[str] = (), **arguments: Any) -> Any:
-    """Operator ``name`` with ``arguments`` as YAML has them; those of ``per_sample`` come as inputs."""
+    """Create operator ``name`` with ``arguments`` as in YAML; the arguments ``per_sample`` are passed as inputs."""
     cls = find_operator(name)  # whatever was imported before
     op = cls(per_sample=frozenset(per_sample), **{k: coerce(parameter(cls, k), v) for k, v in arguments.items()})
     op.check()
@@ -25,7 +25,7 @@ def operator(name: str, per_sample: Sequence[str] = (), **arguments: Any) -> Any
 
 
 def batch_of(arrays: Sequence[Any], layout: str = "", samples: Samples | None = None) -> Batch:
-    """A ragged batch of arrays of one type and number of dimensions."""
+    """A ragged batch of arrays of one dtype and number of dimensions."""
     numbered = Samples.numbered(len(arrays)) if samples is None else samples
     return Batch.from_list([np.asarray(a) for a in arrays], layout, numbered)
 
@@ -33,7 +33,7 @@ def batch_of(arrays: Sequence[Any], layout: str = "", samples: Samples | None = 
 def apply(
     op: Any, *inputs: Batch, args: Mapping[str, Batch] | None = None, lane: Any = None, **context: Any
 ) -> tuple[Any, list[Any]]:
-    """The result of the cpu kernel, or, on ``lane``, of the gpu kernel; and the rejects."""
+    """Call the cpu kernel, or, on ``lane``, the gpu kernel. Return its result and the rejects."""
     stage = "cpu" if lane is None else "gpu"
     ctx = Context(op, stage, inputs[0].samples, args=dict(args or {}), **context)
     if lane is not None:
@@ -42,7 +42,8 @@ def apply(
 
 
 def arguments_of_example(cls: type[Operator]) -> dict[str, Any]:
-    """The arguments in ``cls.example``, by their names in Python; ``$name`` for those that come as inputs."""
+    """Create the operator of ``cls.example``. Arguments that the example passes as inputs (``$name``) keep their
+    defaults, or are 1 if they have none."""
     step = yaml.safe_load(cls.example)
     key = EXPRESSIONS[cls.name].key if cls.name in EXPRESSIONS else ""
     given = {EXPRESSIONS[cls.name].argument if k == key else k: v for k, v in step.items()}

@@ -1,4 +1,4 @@
-"""Reports for pages, and a reader of pages that is strict about their structure."""
+"""Reports to make HTML pages from, and a parser of pages that is strict about their structure."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 class Page(HTMLParser):
-    """A page taken apart. Raises AssertionError where tags do not match."""
+    """A parsed page. Raises AssertionError if tags do not match."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -105,5 +105,5 @@ class Page(HTMLParser):
             self.texts.append(data.strip())
 
     def named(self, tag: str) -> list[dict[str, str]]:
-        """Attributes of all elements of this name."""
+        """Attributes of all elements with this tag."""
         return [attributes for name, attributes in self.tags if name == tag]

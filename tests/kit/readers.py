@@ -1,4 +1,4 @@
-"""Common code of the tests of readers."""
+"""Helpers of the tests of readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_reader(reader: Reader) -> Source:
 def fetch(
     reader: Reader, source: Source, index: Any, staging: bool = False, uploads: Mapping[int, Any] | None = None
 ) -> tuple[tuple[Batch, ...], list[Reject]]:  # fmt: skip
-    """Records ``index`` as one call of the kernel, and what it rejected."""
+    """Fetch the records ``index`` in one call of the kernel. Return the batches and the rejects."""
     index = np.asarray(index, np.int64)
     n = len(index)
     samples = Samples(np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int64), np.zeros(n, np.int64), index, source)
@@ -30,7 +30,7 @@ def fetch(
     if staging:
         ctx.allocate_staging = lambda nbytes: np.empty(nbytes, np.uint8)
     batches = reader.cpu(ctx)
-    assert samples.names() == [in_utf8(source.origin(i).key) for i in index.tolist()]  # those of a batch at once
+    assert samples.names() == [in_utf8(source.origin(i).key) for i in index.tolist()]  # keys of a whole batch
     assert len(batches) == reader.num_outputs
     assert all(len(b) == n for b in batches)
     for b in batches:  # nothing may point outside the data

@@ -1,8 +1,8 @@
-"""Files, pipes, mappings, threads and processes that cannot be had: each that our code asks for is refused once.
+"""Refuse files, pipes, mappings, threads and processes: each request of this project's code is refused once.
 
-`each_refused` runs a piece of work over and over: the first request is refused, then the second, until the work gets
-through. After each, `Left` tells what stayed behind: descriptors, threads, children, temporary files, and
-whatever only the garbage collector has closed.
+`each_refused` repeats a piece of work: the first request is refused, then the second, until the work succeeds
+completely. After each run, `Left` reports what remains: descriptors, threads, children, temporary files, and objects
+that only the garbage collector has closed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 EVENTS = frozenset({"open", "mmap.__new__", "subprocess.Popen", "os.fork"})
-"""Those that Python tells audit hooks of."""
+"""Requests that Python reports to audit hooks."""
 THREAD = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
 UNTOLD = (
     (os, "memfd_create"), (os, "dup"), (os, "pipe"), (os, "pipe2"), (socket, "socketpair"), (threading, THREAD),
 )  # fmt: skip
-"""Functions that it does not tell of."""
+"""Functions that Python does not report."""
 PATIENCE = 60
 _IMPORTS = ("<frozen importlib", "/importlib/", "/linecache.py", "/traceback.py", "/numba/", "/inspect.py",
             "/shutil.py")  # fmt: skip
@@ -37,23 +37,23 @@ _IMPORTS = ("<frozen importlib", "/importlib/", "/linecache.py", "/traceback.py"
 
 @dataclass
 class _Refusing:
-    """The request that is refused now."""
+    """Counter of requests, one of which is refused."""
 
     nth: int
-    """The request that is refused; 0 for none."""
+    """Number of the request that is refused; 0 for none."""
     error: Callable[[str, Any], BaseException]
     asked: int = 0
     lock: Any = field(default_factory=threading.Lock)
     what: str = ""
-    """The request that was, and its place."""
+    """The request that was refused, and its place in the code."""
 
     def ask(self, event: str, path: Any = None) -> None:
-        """Raises where it is refused."""
+        """Count a request; raises if it is the one to refuse."""
         place = _place()
         if place is None:
             return
         if self.error is interrupted and (event == THREAD or threading.current_thread() is not threading.main_thread()):
-            return  # only the main thread hears of it, and `threading` itself is left half by it
+            return  # only the main thread gets the error, and `threading` itself would be left half initialised
         with self.lock:
             self.asked += 1
             mine = self.asked == self.nth
@@ -66,14 +66,14 @@ _now: _Refusing | None = None
 
 
 def _place() -> str | None:
-    """Where in our code it is asked for; None for what imports, compilers and tests ask for."""
+    """Place in this project's code that makes the request; None for requests by imports, compilers and tests."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
         if any(part in name for part in _IMPORTS):
             return None
         if "/multiprocessing/" in name and "parent_r" in frame.f_locals:
-            return None  # between its two pipes and the fork the standard library leaves the first ones open
+            return None  # between its two pipes and the fork, the standard library leaves the first ones open
         if "/tests/" in name and name != __file__:
             return None
         if "/dali_run/" in name or _OURS.match(name):
@@ -83,7 +83,7 @@ def _place() -> str | None:
 
 
 class _Ours:
-    """Files of the package, under either of their names: its folders are links."""
+    """Matches files of the package, under either of their names: its folders are links."""
 
     def __init__(self) -> None:
         root = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
     now = _now
     if now is not None and event in EVENTS:
         if event == "open" and isinstance(args[0], int):
-            return  # a descriptor that is there already: the system has no part in it
+            return  # an existing descriptor: the system is not involved
         now.ask(event, args[0] if event == "open" else None)
 
 
@@ -109,10 +109,10 @@ _installed = False
 
 @contextlib.contextmanager
 def refusing(nth: int, error: Callable[[str, Any], BaseException]) -> Iterator[_Refusing]:
-    """Refuse the ``nth`` request with ``error``."""
+    """Context manager that refuses the ``nth`` request with ``error``."""
     global _installed, _now
     if not _installed:
-        sys.addaudithook(_hook)  # it stays to the end of the process, and does nothing then
+        sys.addaudithook(_hook)  # a hook cannot be removed; it does nothing after the test
         _installed = True
     now = _Refusing(nth, error)
 
@@ -137,7 +137,7 @@ def refusing(nth: int, error: Callable[[str, Any], BaseException]) -> Iterator[_
 
 
 def too_many(event: str, path: Any) -> BaseException:
-    """As the system says it."""
+    """The error that the system raises when a limit is reached."""
     if event == THREAD:
         return RuntimeError("can't start new thread")
     if event in ("os.fork", "subprocess.Popen"):
@@ -146,12 +146,12 @@ def too_many(event: str, path: Any) -> BaseException:
 
 
 def interrupted(event: str, path: Any) -> BaseException:
-    """Ctrl-C, while the system is asked."""
+    """The error of Ctrl-C during a request."""
     return KeyboardInterrupt()
 
 
 class Left:
-    """Watches what stays of a piece of work, below ``folder`` as the place for temporary files."""
+    """Context manager that finds what a piece of work leaves behind, with ``folder`` for temporary files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -222,11 +222,11 @@ def each_refused(
     work: Callable[[], object], folder: Path, error: Callable[[str, Any], BaseException] = too_many, step: int = 1,
     patience: float = 2.0, first: int = 1,
 ) -> Iterator[tuple[str, BaseException | None, list[str]]]:  # fmt: skip
-    """Of every run the request that was refused, the exception, and all that stayed."""
+    """Repeat the work. For each run, yield the request that was refused, the exception, and everything left behind."""
     global PATIENCE
     nth = first
     gc.collect()
-    gc.freeze()  # what was there before is not looked through each time
+    gc.freeze()  # earlier objects are not searched each time
     while True:
         raised: BaseException | None = None
         with Left(folder) as left:

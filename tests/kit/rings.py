@@ -1,4 +1,4 @@
-"""Objects that refer to each other in a ring, which only the collector frees."""
+"""Find objects that refer to each other in a cycle, which only the garbage collector frees."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 def left_in_rings(run: Callable[[], object]) -> Counter[str]:
-    """Our objects that ``run()`` leaves to the collector, by type. In a ring, memory of a batch or a job stays until
-    the collector comes, and that of several piles up."""
+    """This project's objects that ``run()`` leaves to the garbage collector, by type. In a cycle, memory of a batch or
+    job stays until the collector runs, and that of several accumulates."""
     gc.collect()
     collecting, debug = gc.isenabled(), gc.get_debug()
     gc.disable()

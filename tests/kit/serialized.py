@@ -1,5 +1,5 @@
-"""Serialized pipelines as DALI writes them, made without DALI, for what DALI does not write on a machine like this:
-pipelines for a GPU, Python functions, and damage."""
+"""Serialized pipelines in DALI's format, made without DALI, for cases that DALI does not write on a machine without
+GPU: pipelines for a GPU, Python functions, and damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def op(
 
 
 def encoded(saved: SavedPipeline) -> bytes:
-    """The file."""
+    """Bytes of the serialized pipeline."""
     parts = [_number(1, saved.num_threads), _number(2, saved.batch_size)]
     parts += [_bytes(5, _operator(o)) for o in saved.operators]
     parts += [_bytes(7, _tensor(t)) for t in saved.outputs]

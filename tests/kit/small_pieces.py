@@ -1,4 +1,4 @@
-"""Pieces that are so small that batches of a test need many."""
+"""Make staging pieces so small that batches of a test need many."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dali_run.ops.gpu import uploads
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
-    """Two pieces of ``nbytes`` for each thread, whatever a batch has; the first batches wait until the device is open,
-    so that they go in pieces, too."""
+    """Set two pieces of ``nbytes`` per thread, for batches of any size. The first batches wait until the device is
+    open, so that they are also uploaded in pieces."""
     monkeypatch.setattr(uploads, "PIECE", nbytes)
     monkeypatch.setattr(uploads, "PIECES", 2)
     monkeypatch.setattr(uploads, "MIN_BYTES", 1)

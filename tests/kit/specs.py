@@ -1,4 +1,4 @@
-"""A valid spec to take apart, and two operators whose declarations hold everything that specs can get wrong."""
+"""A valid spec to modify, and two operators whose declarations contain everything that specs can get wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ load_operators()
 
 
 class Make(Operator, name="example.make"):
-    """Two outputs out of nothing."""
+    """An operator with two outputs and no input."""
 
     inputs = (0, 0)
 
@@ -36,7 +36,7 @@ class Make(Operator, name="example.make"):
 
 
 class Turn(Operator, name="example.turn"):
-    """Every kind of argument."""
+    """An operator with every kind of argument."""
 
     angle: Annotated[float, Arg("degrees", ge=-360, le=360, per_sample=True)] = 0.0
     size: Annotated[tuple[int, int], Arg("height and width", ge=1)] = (8, 8)
@@ -87,14 +87,14 @@ on_error: {policy: skip, max_errors: 0.1%}
 
 
 def load(text: str, tmp_path: Path, **overrides: Any) -> BuiltSpec:
-    """Build ``text``; in ``overrides``, ``__`` stands for a dot."""
+    """Build ``text``; in the names of ``overrides``, ``__`` stands for a dot."""
     file = tmp_path / "t.yaml"
     file.write_text(text)
     return load_spec(file, {k.replace("__", "."): v for k, v in overrides.items()})
 
 
 def errors(text: str, tmp_path: Path, **overrides: Any) -> list[str]:
-    """The lines of what is wrong with ``text``, without the file's name."""
+    """Error lines of ``text``, without the file's name."""
     with pytest.raises(SpecErrors) as caught:
         load(text, tmp_path, **overrides)
     return [line.removeprefix(f"{tmp_path / 't.yaml'}:") for line in str(caught.value).splitlines()]

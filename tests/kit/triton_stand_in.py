@@ -1,4 +1,4 @@
-"""A stand-in for triton_python_backend_utils: what a model sees of Triton, with the same names and rules."""
+"""A stand-in for triton_python_backend_utils: the part of Triton that a model sees, with the same names and rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of videos, batch by batch, as the engine asks them."""
+"""Run readers of videos batch by batch, as the engine calls them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check(source: Any, index: Sequence[int], out: Any, frames: Sequence[Sequence
 
 
 def by_nvdec(op: Any, source: Any, indices: Sequence[Sequence[int]], lane: Lane, counts: dict[str, int]) -> list[Any]:
-    """Batches, all of which begin before the first is decoded; their contexts and outputs."""
+    """Start all batches before decoding the first. Return their contexts and outputs."""
     found: list[Any] = []
     for index in indices:
         n = len(index)

@@ -20,7 +20,7 @@ from dali_run.writers.shards.rejects import RejectRow
 
 
 class Keys:
-    """Keys as a folder of images gives them, some hostile, some twice."""
+    """Keys like those of a folder of images; some are hostile, some occur twice."""
 
     def origin(self, index: int) -> Origin:
         if index % 7 == 3:
@@ -43,7 +43,7 @@ def payload(position: int, large: bool = True) -> np.ndarray:
     size = int(rng.integers(0, 9000 if large and position % 3 == 0 else 300))
     data = rng.integers(0, 256, size, np.uint8)
     data[: len(b"\xff\xd8\xff")] = np.frombuffer(b"\xff\xd8\xff", np.uint8)[: len(data)]
-    if size > 64:  # what RecordIO has to escape, aligned behind its 24-byte header
+    if size > 64:  # the bytes that RecordIO has to escape, aligned behind its 24-byte header
         data[8:12] = np.frombuffer((0xCED7230A).to_bytes(4, "little"), np.uint8)
     return data
 
@@ -80,7 +80,7 @@ def tensor_batch(samples: Samples) -> Batch:
 
 @dataclass(frozen=True)
 class Job:
-    """The samples to write, and the way that they are cut into shards."""
+    """The samples of a job, and how they are cut into shards."""
 
     writer: str
     total: int = 40
@@ -154,7 +154,7 @@ JOBS: dict[str, Job] = {
 
 HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
 PARQUET = pytest.param("parquet", marks=pytest.mark.skipif(not HAS_PYARROW, reason="needs the extra parquet"))
-"""The name of that job, for `pytest.mark.parametrize`."""
+"""The Parquet job's name, for `pytest.mark.parametrize`."""
 if HAS_PYARROW:
     JOBS["parquet"] = Job("parquet", options={"row_group": 5})
     JOBS["parquet_bytes"] = Job("parquet", samples=None, bytes=20000)
@@ -165,7 +165,7 @@ def walk(root: Path) -> Iterator[Path]:
 
 
 def digest(root: Path, *, report: bool = False) -> dict[str, str]:
-    """Content of every file below ``root`` (the report, which tells times, only on request)."""
+    """SHA-256 of every file below ``root`` (of the report, which contains times, only on request)."""
     return {
         str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest()
         for p in walk(root)

@@ -147,7 +147,7 @@ def test_what_is_refused() -> None:
         made(VideoResize, filenames=["a"], sequence_length=3)
     with pytest.raises(SpecError, match="needs dtype: FLOAT"):
         made(Video, filenames=["a"], sequence_length=3, normalized=True)
-    with pytest.raises(SpecError, match="dtype is UINT8 or FLOAT"):
+    with pytest.raises(SpecError, match="dtype must be UINT8 or FLOAT"):
         made(Video, filenames=["a"], sequence_length=3, dtype="INT16")
     with pytest.raises(SpecError, match="RGB or YCbCr"):
         made(Video, filenames=["a"], sequence_length=3, image_type="GRAY")

@@ -1,1 +1,1 @@
-"""Bytes on their way into files: file operations, scatter-gather writes, framing loops, background threads."""
+"""Write bytes into files: file operations, scatter-gather writes, framing loops, background threads, checksums."""

@@ -1,4 +1,4 @@
-"""Checksums of files, block by block: any thread may take any block, in any order."""
+"""Checksums of files, block by block: any thread may hash any block, in any order."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ import numpy.typing as npt
 from .scatter_gather import IoVector
 
 STEP = 8 << 20
-"""Bytes that a thread takes the checksums of in one call."""
+"""Bytes that a thread hashes in one call."""
 BLOCK = 1 << 18
-"""Bytes of a leaf of the tree. A part of the format: the same file has another tree with others."""
+"""Bytes of a block, a leaf of the tree. Part of the format: with another size, the same file has another tree."""
 _U8 = npt.NDArray[np.uint8]
 _own = threading.local()
 
 
 class Checksums:
-    """CRC-32C of a file's bytes, and its tree: SHA-256 of the XXH64 of each block, eight bytes each, little-endian.
+    """CRC-32C of a file's bytes, and its tree: the SHA-256 of the XXH64 of each block, eight bytes each, little-endian.
 
-    Both find damage, neither tells who did it. Bytes come in order through `extend`, or whole blocks are read from the
-    file (`take`), by several threads at once; blocks that were changed are taken again.
+    Both detect damage, not forgery. Bytes are passed in order to `extend`, or whole blocks are read from the file
+    (`take`), by several threads at once; blocks that were changed are hashed again.
     """
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int, npt.NDArray[np.uint32], npt.NDArray[np.uint64]]] = []
-        """First block, bytes, CRC-32C and XXH64 of each; of a block that comes twice, the later ones count."""
+        """(first block, bytes, CRC-32C of each block, XXH64 of each block); for a block that occurs twice, the later
+        entry counts."""
         self._ended = 0
-        """Blocks that came whole by `extend`."""
+        """Number of complete blocks that `extend` has hashed."""
         self._state = np.zeros(6, np.uint64)
         self._rest = np.empty(32, np.uint8)
-        """Of the block that has begun, see `checksums_cpu.extend`."""
+        """Last bytes of the incomplete block, see `checksums_cpu.extend`."""
 
     def extend(self, data: bytes | _U8 | IoVector) -> None:
-        """These bytes come next."""
+        """Hash the bytes that come next."""
         from . import checksums_cpu
 
         if isinstance(data, IoVector):
@@ -54,12 +55,12 @@ class Checksums:
             self._ended += n
 
     def cut(self) -> None:
-        """Let go of a block that has begun: the file has it, and more."""
+        """Drop the incomplete block: it will be read from the file."""
         self._state[:] = 0
 
     def take(self, descriptor: int, first: int, size: int) -> None:
-        """Read ``size`` bytes of a file from block ``first`` on; only the last block of a file may be less than whole.
-        Raises OSError."""
+        """Read and hash ``size`` bytes of a file from block ``first`` on; only the last block of a file may be
+        incomplete. Raises OSError."""
         from . import checksums_cpu
 
         if not hasattr(_own, "buffer"):
@@ -69,11 +70,11 @@ class Checksums:
         done = int(checksums_cpu.sum_blocks(descriptor, start, start + size, BLOCK, _own.buffer, crcs, leaves))
         self._runs.append((first, size, crcs, leaves))
         if done < start + size:
-            os.pread(descriptor, 1, done)  # to be told why not
+            os.pread(descriptor, 1, done)  # raises the system's reason
             raise OSError(errno.EIO, "the file was cut short by somebody else")
 
     def flush(self) -> None:
-        """The last block has no more bytes."""
+        """Hash the incomplete last block of the file."""
         from . import checksums_cpu
 
         if size := int(self._state[5]):
@@ -97,7 +98,7 @@ class Checksums:
 
 
 def checksums_of(descriptor: int, size: int, threads: ThreadPoolExecutor) -> tuple[str, str]:
-    """CRC-32C and tree of the ``size`` bytes of a file, by several threads. Raises OSError."""
+    """CRC-32C and tree of the ``size`` bytes of a file, computed by several threads. Raises OSError."""
     checksums = Checksums()
     for step in [
         threads.submit(checksums.take, descriptor, at // BLOCK, min(STEP, size - at)) for at in range(0, size, STEP)

@@ -1,6 +1,6 @@
-"""Checksums of blocks of a file, or of pieces of memory, without the GIL: CRC-32C and XXH64 of each.
+"""Compiled loops that compute CRC-32C and XXH64 of blocks of a file, or of memory, without the GIL.
 
-XXH64 (Collet's specification, version 0.1.1) keeps four sums of 64 bits, which a processor adds to at the same time.
+XXH64 (Collet's specification, version 0.1.1) keeps four sums of 64 bits, which a processor updates in parallel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba import extending, types
 
 from ...ops.storage.crc32c_cpu import crc32c_at
 
-intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
+intrinsic: Any = extending.intrinsic  # typed after the wrapped function, which has one argument more
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(p)
@@ -22,7 +22,7 @@ _P1, _P2, _P3, _P4, _P5 = (
 )
 _ZERO = np.uint64(0)
 _POLYNOMIAL = 0x82F63B78
-"""Of CRC-32C, reflected."""
+"""Polynomial of CRC-32C, reflected."""
 _pread: Any = types.ExternalFunction("pread", types.intp(types.intc, types.intp, types.intp, types.int64))
 
 
@@ -69,13 +69,13 @@ def _round(total: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _begin(lanes: Any) -> None:
-    """The four sums (uint64[4]) of nothing."""
+    """Initialise the four sums (uint64[4])."""
     lanes[0], lanes[1], lanes[2], lanes[3] = _P1 + _P2, _P2, _ZERO, _ZERO - _P1
 
 
 @numba.njit(nogil=True, cache=True)
 def _stripes(lanes: Any, at: Any, end: Any) -> Any:
-    """Add the whole stripes of 32 bytes up to ``end`` to the four sums; where they end."""
+    """Add the complete stripes of 32 bytes up to ``end`` to the four sums. Return the end of the last stripe."""
     a, b, c, d = lanes[0], lanes[1], lanes[2], lanes[3]
     while end - at >= 32:
         a = _round(a, _word(at))
@@ -89,8 +89,8 @@ def _stripes(lanes: Any, at: Any, end: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _ended(lanes: Any, size: Any, at: Any) -> Any:
-    """XXH64, seed 0, of ``size`` bytes: of stripes that were added, and of the rest, less than a stripe, from ``at``
-    on."""
+    """XXH64, seed 0, of ``size`` bytes: of the stripes that were added, and of the remainder, less than a stripe, at
+    ``at``."""
     end = at + size % 32
     total = _P5
     if size >= 32:
@@ -123,10 +123,10 @@ def _xxh64(address: Any, size: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def extend(table: Any, block: Any, state: Any, rest: Any, crcs: Any, leaves: Any) -> Any:
-    """Go on with pieces (int64[M, 2]: addresses and sizes) that follow each other; how many blocks of ``block`` bytes
-    (a multiple of 32) ended, of which ``crcs`` and ``leaves`` take the CRC-32C and XXH64. ``state`` (uint64[6]: the
-    four sums, CRC-32C and size of the block that has begun) and ``rest`` (uint8[32]: its last bytes, less than a
-    stripe) go from call to call."""
+    """Hash memory segments (int64[M, 2]: addresses and sizes) that follow each other. Fill ``crcs`` and ``leaves`` with
+    the CRC-32C and XXH64 of each block of ``block`` bytes (a multiple of 32) that ended; return the number of these
+    blocks. ``state`` (uint64[6]: the four sums, CRC-32C and size of the incomplete block) and ``rest`` (uint8[32]: its
+    last bytes, less than a stripe) are kept from call to call."""
     k = 0
     lanes, crc, used = state[:4], np.uint32(state[4]), np.int64(state[5])
     beside = np.int64(rest.ctypes.data)
@@ -159,12 +159,12 @@ def extend(table: Any, block: Any, state: Any, rest: Any, crcs: Any, leaves: Any
 
 
 _IN_CACHE = 1 << 14
-"""Bytes that are read twice, one checksum after the other."""
+"""Bytes that are read twice, once for each checksum, while they are in the cache."""
 
 
 @numba.njit(nogil=True, cache=True)
 def end(state: Any, rest: Any, crcs: Any, leaves: Any) -> None:
-    """End the block that has begun, see `extend`."""
+    """End the incomplete block, see `extend`."""
     crcs[0] = np.uint32(state[4])
     leaves[0] = _ended(state[:4], np.int64(state[5]), np.int64(rest.ctypes.data))
     state[4] = state[5] = _ZERO
@@ -172,7 +172,7 @@ def end(state: Any, rest: Any, crcs: Any, leaves: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def joined(crcs: Any, block: Any, last: Any) -> Any:
-    """CRC-32C of blocks of ``block`` bytes each, the last of ``last``, by their own."""
+    """CRC-32C of consecutive blocks of ``block`` bytes each, the last of ``last``, from the CRCs of the blocks."""
     crc = np.uint32(0)
     matrix = _zeros(block)
     for k in range(len(crcs)):
@@ -184,7 +184,8 @@ def joined(crcs: Any, block: Any, last: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _zeros(nbytes: Any) -> Any:
-    """The linear map over GF(2) that ``nbytes`` zero bytes are to a CRC, as its images of the 32 bits (uint32[32])."""
+    """The linear map over GF(2) that ``nbytes`` zero bytes apply to a CRC, as its images of the 32 bits
+    (uint32[32])."""
     found, power = np.empty(32, np.uint32), np.empty(32, np.uint32)
     for k in range(32):
         found[k] = np.uint32(1) << np.uint32(k)
@@ -213,9 +214,9 @@ def _applied(matrix: Any, value: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def sum_blocks(file: Any, start: Any, stop: Any, block: Any, buffer: Any, crcs: Any, leaves: Any) -> Any:
-    """CRC-32C and XXH64 of each block of ``block`` bytes from byte ``start`` up to ``stop`` of a descriptor, read into
-    ``buffer`` (uint8[block]). ``crcs`` (uint32[n]) and ``leaves`` (uint64[n]) take them. How far it came: less than
-    ``stop`` where the file could not be read."""
+    """Compute CRC-32C and XXH64 of each block of ``block`` bytes from byte ``start`` to ``stop`` of a descriptor, read
+    into ``buffer`` (uint8[block]), into ``crcs`` (uint32[n]) and ``leaves`` (uint64[n]). Return the offset reached:
+    less than ``stop`` if the file could not be read."""
     k, at = 0, np.int64(start)
     while at < stop:
         size = min(np.int64(block), stop - at)

@@ -1,4 +1,4 @@
-"""Every file operation of the writers, in one place: where tests inject kills and I/O errors.
+"""All file operations of the writers, in one place where tests inject kills and I/O errors.
 
 All errors are OSError with the path in ``filename``; `job_errors` turns them into JobError.
 """
@@ -23,33 +23,34 @@ from .scatter_gather import IoVector
 
 Bytes = bytes | npt.NDArray[np.uint8] | IoVector
 Hook = Callable[[str, str], int | None]
-"""Called with (operation, path) before each operation. It may raise OSError (the operation then does not happen), end
-the process, or return how many bytes a write may take at once (short writes, torn writes)."""
+"""Function that is called with (operation, path) before each operation. It may raise OSError (the operation then does
+not happen), end the process, or return the number of bytes that a write may take at once (short writes, torn writes).
+"""
 
 _hook: Hook | None = None
 
 
 def set_hook(hook: Hook | None) -> None:
-    """Install ``hook`` for the whole process (tests only); None takes it away."""
+    """Install ``hook`` for the whole process (tests only); None removes it."""
     global _hook
     _hook = hook
 
 
 def before(operation: str, path: Path) -> int | None:
-    """To be called ahead of each operation."""
+    """Call the hook; each operation calls this first."""
     return None if _hook is None else _hook(operation, str(path))
 
 
 class File:
-    """A file being written, in order, with the few things that a shard needs. It is closed with the last reference to
-    it, if it was not before."""
+    """A file that is written in order. The last reference to it closes it, if `close` did not. One thread at a time
+    calls it."""
 
     _fd = -1
 
     def __init__(self, path: Path, *, append: bool = False) -> None:
-        """Make ``path`` (it must not exist), or open it for appending; a link is not followed.
+        """Create ``path`` (it must not exist), or open it for appending; a link is not followed.
 
-        Appending looks like O_APPEND is meant for: the end is found by the kernel at each write.
+        Appending uses O_APPEND: the kernel finds the end of the file at each write.
         """
         self.path = path
         before("open", path)
@@ -57,12 +58,12 @@ class File:
         self._fd = os.open(path, flags, 0o666)
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode) or (append and found.st_nlink > 1):
-            raise OSError(errno.EEXIST, "it is no file of this program's own (a pipe, or a hard link)", str(path))
+            raise OSError(errno.EEXIST, "it is not a file of this program (a pipe, or a hard link)", str(path))
         self.size = found.st_size
 
     @property
     def removed(self) -> bool:
-        """Somebody has removed the file since it was opened."""
+        """Whether the file was removed since it was opened."""
         return os.fstat(self._fd).st_nlink == 0
 
     def write(self, data: Bytes) -> None:
@@ -70,7 +71,7 @@ class File:
         view = data if isinstance(data, IoVector) else memoryview(data if isinstance(data, bytes) else data.data)
         at = 0
         while at < len(view):
-            limit = min(before("write", self.path) or _MOST, _MOST)
+            limit = min(before("write", self.path) or _MAX_WRITE, _MAX_WRITE)
             with _named(self.path):
                 if isinstance(view, IoVector):
                     done = _writev(self._fd, view.part(at, limit))
@@ -87,7 +88,7 @@ class File:
                 raise OSError(errno.EIO, "short write")
 
     def read_into(self, buffer: npt.NDArray[np.uint8], offset: int) -> int:
-        """Read what was written at ``offset``, at most what ``buffer`` holds; how many bytes, never none."""
+        """Read bytes at ``offset``, at most as many as ``buffer`` holds. Return their number, at least one."""
         with _named(self.path):
             n = os.preadv(self._fd, [buffer.data], offset)
             if n == 0:
@@ -113,7 +114,7 @@ class File:
         self.size = size
 
     def close(self) -> None:
-        """Let go of the descriptor; twice does no harm."""
+        """Close the descriptor; a second call does nothing."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             with _named(self.path):
@@ -124,15 +125,16 @@ class File:
             self.close()
 
 
-_MOST = 1 << 30
-"""Bytes of a write; Linux takes at most 0x7ffff000."""
+_MAX_WRITE = 1 << 30
+"""Largest number of bytes of a write; Linux accepts at most 0x7ffff000."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.writev.restype = ctypes.c_ssize_t
 _libc.writev.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
 
 
 def _writev(handle: int, table: I64) -> int:
-    """Write what addresses and sizes (`Pieces.part`) tell of; how many bytes. Python's own takes an object of each."""
+    """Write the segments of a table of addresses and sizes (`IoVector.part`). Return the number of bytes written.
+    Python's os.writev would need an object per segment."""
     while True:
         done = int(_libc.writev(handle, table.ctypes.data, len(table)))
         if done >= 0:
@@ -143,7 +145,7 @@ def _writev(handle: int, table: I64) -> int:
 
 
 class _named:  # noqa: N801
-    """Puts the path into an OSError that was raised for a descriptor, and what a bad address means."""
+    """Context manager that adds the path to an OSError raised for a descriptor, and explains a bad address."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -152,13 +154,13 @@ class _named:  # noqa: N801
 
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, OSError) and error.filename is None:
-            if error.errno == errno.EFAULT:  # what is written is a part of a mapped file
+            if error.errno == errno.EFAULT:  # the written memory is part of a mapped file
                 error.strerror = "an input file was cut short, or could not be read, while a record was copied from it"
             error.filename = str(self.path)
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """A durable new file with ``data``."""
+    """Create a durable file with ``data``."""
     file = File(path)
     try:
         file.write(data)
@@ -174,7 +176,7 @@ def rename(old: Path, new: Path) -> None:
 
 
 def rename_new(old: Path, new: Path) -> None:
-    """Rename atomically; FileExistsError where ``new`` exists."""
+    """Rename atomically. Raises FileExistsError if ``new`` exists."""
     before("rename", new)
     os.link(old, new)
     os.unlink(old)
@@ -192,14 +194,14 @@ def sync_dir(path: Path) -> None:
 
 
 def make_dirs(path: Path) -> None:
-    """Make directory ``path`` and those above it, where missing."""
+    """Create directory ``path`` and its parents, unless they exist."""
     if not path.is_dir():
         before("mkdir", path)
         path.mkdir(parents=True, exist_ok=True)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a directory with what it holds; nothing happens where there is none. Links are not followed."""
+    """Remove a file, or a directory with its content; do nothing if there is none. Links are not followed."""
     if path.is_dir() and not path.is_symlink():
         for child in sorted(path.iterdir()):
             remove(child)
@@ -212,7 +214,7 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def job_errors(then: str = "it continues after the last finished shard") -> Iterator[None]:
-    """OSError as JobError: what failed, why, and what the same command does then."""
+    """Raise OSError as JobError, with the operation, the reason, and the effect of running the same command again."""
     try:
         yield
     except DaliRunError:
@@ -220,6 +222,6 @@ def job_errors(then: str = "it continues after the last finished shard") -> Iter
     except OSError as e:
         code = errno.errorcode.get(e.errno or 0, "?")
         raise JobError(
-            f"cannot write {e.filename or 'the output'}: {e.strerror or e} ({code}); put that right and run the same "
+            f"cannot write {e.filename or 'the output'}: {e.strerror or e} ({code}); correct that and run the same "
             f"command again: {then}"
         ) from e

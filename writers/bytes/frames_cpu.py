@@ -1,4 +1,5 @@
-"""Framing of whole batches without the GIL: pieces, protobuf Examples, TFRecord and RecordIO frames, LMDB pages."""
+"""Compiled loops that frame whole batches without the GIL: scatter-gather lists, protobuf Examples, TFRecord and
+RecordIO frames, LMDB pages."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from numba.core import cgutils
 
 from ...ops.storage.crc32c_cpu import crc32c_at, masked
 
-intrinsic: Any = extending.intrinsic  # typed after the function that it wraps, which has one argument more
+intrinsic: Any = extending.intrinsic  # typed after the wrapped function, which has one argument more
 
 
 @intrinsic
 def _memcpy(_typing: Any, _to: Any, _source: Any, _size: Any) -> Any:
-    """memcpy between two addresses: the source may be read-only memory, of which Numba would make a second version."""
+    """memcpy between two addresses: the source may be read-only memory, for which Numba would compile a second
+    version."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
@@ -31,7 +33,7 @@ def _memcpy(_typing: Any, _to: Any, _source: Any, _size: Any) -> Any:
 
 @intrinsic
 def _word(_typing: Any, _address: Any, _k: Any) -> Any:
-    """Of little-endian words of four bytes from an address (of any alignment) on, the ``k``-th."""
+    """The ``k``-th little-endian word of four bytes from an address (of any alignment)."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         words = builder.inttoptr(args[0], ir.IntType(32).as_pointer())
@@ -42,7 +44,8 @@ def _word(_typing: Any, _address: Any, _k: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def copy_ranges(out: Any, to: Any, source: Any, start: Any, size: Any) -> None:
-    """For each i: ``size[i]`` bytes from address ``source + start[i]`` to ``out[to[i]:]``. Ranges must be valid."""
+    """Copy ``size[i]`` bytes from address ``source + start[i]`` to ``out[to[i]:]`` for each i. The caller has checked
+    the ranges."""
     base = out.ctypes.data
     for i in range(len(to)):
         if size[i] > 0:
@@ -54,7 +57,7 @@ def fill_io_vector(table: Any, own: Any, starts: Any, ends: Any, cuts: Any, addr
     """Fill ``table`` (int64[M, 2]: addresses and sizes) with the segments of the first ``n`` records of a
     `scatter_gather.ScatteredRecords` whose small bytes begin at address ``own``. Return the number of segments: at most
     2 K + 1 per record, and one. Adjacent small bytes, also of two records, are one segment."""
-    m = low = high = 0  # own[low:high] is still to be put
+    m = low = high = 0  # own[low:high] is not in the table yet
     for i in range(n):
         if starts[i] != high:
             m = _put_piece(table, m, own + low, high - low)
@@ -82,7 +85,7 @@ def _put_piece(table: Any, m: Any, address: Any, size: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def put_decimal(out: Any, at: Any, value: Any) -> Any:
-    """Digits of ``value`` (>= 0) from ``out[at]`` on; where they end."""
+    """Write the digits of ``value`` (>= 0) from ``out[at]`` on. Return the end."""
     digits, rest = 1, value
     while rest >= 10:
         rest //= 10
@@ -95,7 +98,7 @@ def put_decimal(out: Any, at: Any, value: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def put_pairs(out: Any, first: Any, second: Any, separator: Any) -> Any:
-    """Lines of two numbers each; how many bytes of ``out`` they take: at most 40 a line."""
+    """Write lines of two numbers each. Return the number of bytes: at most 40 per line."""
     at = 0
     for i in range(len(first)):
         at = put_decimal(out, at, first[i])
@@ -131,7 +134,7 @@ def _varint_size(value: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def varint_sizes(values: Any) -> Any:
-    """int64[M]: bytes that each int64 takes as a varint (ten for negative ones)."""
+    """int64[M]: bytes of each int64 as a varint (ten for negative numbers)."""
     out = np.empty(len(values), np.int64)
     for i in range(len(values)):
         out[i] = _varint_size(values[i])
@@ -140,23 +143,23 @@ def varint_sizes(values: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True, inline="always")
 def _with_head(size: Any) -> Any:
-    """Size of a length-delimited field whose content has ``size``: tag, length, content."""
+    """Size of a length-delimited field with ``size`` bytes of content: tag, length, content."""
     return 1 + _varint_size(size) + size
 
 
 @numba.njit(cache=True)
 def add_entries(total: Any, name: Any, sizes: Any) -> None:
-    """Add what `put_feature` writes for values of ``sizes``, and the values, to the ``total`` of each record. ``name``:
-    bytes of the feature's name. This loop, as `lay_out` and `lie_within`, takes some microseconds and keeps the GIL, of
-    which NumPy's operations would let go each time."""
+    """Add the bytes that `put_feature` writes for values of ``sizes``, and the values, to the ``total`` of each record.
+    ``name``: bytes of the feature's name. This loop, like `lay_out` and `lie_within`, takes some microseconds and keeps
+    the GIL, which the NumPy equivalents would release and take again for each operation."""
     for i in range(len(total)):
         total[i] += _with_head(_with_head(name) + _with_head(_with_head(_with_head(sizes[i]))))
 
 
 @numba.njit(cache=True)
 def lay_out(total: Any, apart: Any, before: Any, after: Any, starts: Any, cursor: Any, ends: Any) -> Any:
-    """Where Examples of ``total`` bytes stand one after the other, with so many bytes ``before`` and ``after`` each,
-    and without the values that lie ``apart`` (int64[K, N], their sizes); returns where the last one ends."""
+    """Lay out Examples of ``total`` bytes one after the other, with ``before`` and ``after`` bytes around each, and
+    without the values of sizes ``apart`` (int64[K, N]), which are stored elsewhere. Return the end of the last one."""
     at = np.int64(0)
     for i in range(len(total)):
         starts[i], cursor[i] = at, at + before
@@ -169,7 +172,7 @@ def lay_out(total: Any, apart: Any, before: Any, after: Any, starts: Any, cursor
 
 @numba.njit(cache=True)
 def lie_within(starts: Any, sizes: Any, nbytes: Any) -> Any:
-    """Whether values lie in so many bytes."""
+    """Whether all values are within ``nbytes`` bytes."""
     outside = 0
     for i in range(len(starts)):
         outside += starts[i] < 0 or sizes[i] < 0 or starts[i] > nbytes - sizes[i]
@@ -178,7 +181,7 @@ def lie_within(starts: Any, sizes: Any, nbytes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def put_varints(out: Any, values: Any) -> None:
-    """Write ``values`` one after the other; ``out`` holds their sizes' sum."""
+    """Write ``values`` one after the other; ``out`` holds the sum of their sizes."""
     at = 0
     for i in range(len(values)):
         at = _put_varint(out, at, values[i])
@@ -186,7 +189,7 @@ def put_varints(out: Any, values: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def put_lengths(out: Any, cursor: Any, tag: Any, lengths: Any) -> None:
-    """A length-delimited field's head (``tag``, length) at each cursor; moves the cursors."""
+    """Write the head of a length-delimited field (``tag``, length) at each cursor, and move the cursors."""
     for i in range(len(cursor)):
         out[cursor[i]] = tag
         cursor[i] = _put_varint(out, cursor[i] + 1, lengths[i])
@@ -194,9 +197,9 @@ def put_lengths(out: Any, cursor: Any, tag: Any, lengths: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def put_feature(out: Any, cursor: Any, name: Any, kind: Any, source: Any, start: Any, size: Any, cuts: Any) -> None:
-    """One entry of Features.feature for each record: map key ``name``, Feature of one list (tag ``kind``), whose only
-    value, or packed values, are the ``size[i]`` bytes at ``source + start[i]``. Moves the cursors. Where ``cuts`` has a
-    place for each record, it is told where the value belongs, which is not copied."""
+    """Write one entry of Features.feature for each record: map key ``name``, Feature of one list (tag ``kind``), whose
+    only value, or packed values, are the ``size[i]`` bytes at ``source + start[i]``. Moves the cursors. If ``cuts`` has
+    an element per record, it is set to the offset of the value, which is not copied."""
     tag = np.uint8(10)
     base = out.ctypes.data
     n = len(name)
@@ -260,7 +263,8 @@ def put_tfrecord_frames(own: Any, starts: Any, ends: Any, cuts: Any, addresses: 
 
 @numba.njit(nogil=True, cache=True)
 def pack_nodes(node_sizes: Any, room: Any) -> Any:
-    """int64[P + 1]: where each LMDB page begins when nodes of these sizes fill pages of ``room`` bytes in turn."""
+    """int64[P + 1]: index of the first node of each LMDB page if nodes of these sizes fill pages of ``room`` bytes in
+    turn."""
     breaks = [np.int64(0)]
     used = np.int64(0)
     for i in range(len(node_sizes)):
@@ -277,9 +281,9 @@ def put_pages(
     out: Any, page_size: Any, first_page: Any, flags: Any, breaks: Any, heads: Any, keys: Any, key_start: Any,
     key_size: Any, values: Any, value_start: Any, value_size: Any,
 ) -> None:  # fmt: skip
-    """LMDB leaf or branch pages. Node i is ``heads[i]`` (8 bytes: two halves of a size or page number, flags, key
-    size), its key and its value; nodes are laid from the end of the page down, their places listed from its start up.
-    """
+    """Write LMDB leaf or branch pages. Node i is ``heads[i]`` (8 bytes: two halves of a size or page number, flags, key
+    size), its key and its value; nodes are placed from the end of the page down, their offsets listed from its start
+    up."""
     for p in range(len(breaks) - 1):
         base = p * page_size
         _put_little(out, base, first_page + p, 8)
@@ -304,9 +308,9 @@ def put_pages(
 
 @numba.njit(nogil=True, cache=True)
 def find_word(source: Any, start: Any, size: Any, word: Any) -> Any:
-    """Places (int64[M]) where a little-endian uint32 ``word`` stands at a multiple of four bytes from the start of a
-    range of ``size[i]`` bytes at ``source + start[i]``, and the range (int64[M]) each is in, in this order: where
-    RecordIO has to split a record. Places are counted from the starts of their ranges."""
+    """Find the multiples of four bytes, counted from the start of each range of ``size[i]`` bytes at ``source +
+    start[i]``, at which the little-endian uint32 ``word`` stands: there RecordIO has to split a record. Return these
+    offsets (int64[M]) and the index of the range that each is in (int64[M])."""
     places = [np.int64(0) for _ in range(0)]
     owners = [np.int64(0) for _ in range(0)]
     wanted = np.uint32(word)
@@ -314,7 +318,7 @@ def find_word(source: Any, start: Any, size: Any, word: Any) -> Any:
         words, n = np.int64(source + start[i]), size[i] // 4
         for block in range(0, n, _LOOK):
             found, end = np.uint32(0), min(block + _LOOK, n)
-            for k in range(block, end):  # without a branch, so that many are compared at once
+            for k in range(block, end):  # without a branch, so that many words are compared at once
                 found |= np.uint32(_word(words, k) == wanted)
             for k in range(block, end if found else block):
                 if _word(words, k) == wanted:
@@ -324,4 +328,4 @@ def find_word(source: Any, start: Any, size: Any, word: Any) -> Any:
 
 
 _LOOK = 256
-"""Words that are looked at together."""
+"""Number of words that are compared together."""

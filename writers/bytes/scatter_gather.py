@@ -1,4 +1,5 @@
-"""Pieces: bytes that lie in several places, written one after the other without being copied together first."""
+"""Scatter-gather writes: bytes at several addresses are written one after the other without being copied together
+first."""
 
 from __future__ import annotations
 
@@ -14,30 +15,30 @@ from ...ops.batch import I64
 U8 = npt.NDArray[np.uint8]
 
 LOOSE = 2048
-"""Bytes that the values of a field have on average from which they stay where they are: copying fewer costs less than
-pointing at them."""
+"""Average number of bytes of a field's values from which they are not copied: copying fewer costs less than pointing at
+them."""
 _ROWS = os.sysconf("SC_IOV_MAX")
-"""Pieces that the system takes at a time."""
+"""Number of segments that the system accepts in one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class IoVector:
-    """Bytes in their order, by address."""
+    """Bytes to be written in order, as segments of memory."""
 
     table: I64
-    """[M, 2]: address and size (not 0) of each piece; on 64-bit systems, struct iovec."""
+    """[M, 2]: address and size (not 0) of each segment; on 64-bit systems, struct iovec."""
     ends: I64
-    """[M]: bytes up to the end of each piece."""
+    """[M]: number of bytes up to the end of each segment."""
     held: tuple[object, ...]
     """The owners of the memory, which must not change until it is written."""
 
     def __len__(self) -> int:
-        """Bytes of all pieces."""
+        """Number of bytes of all segments."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def part(self, at: int, limit: int) -> I64:
-        """Rows of the table for the bytes from ``at`` (< len) on: at most ``limit`` (> 0) bytes, at most as many rows
-        as the system takes."""
+        """Rows of the table for the bytes from ``at`` (< len) on: at most ``limit`` (> 0) bytes, and at most as many
+        rows as the system accepts."""
         first = int(np.searchsorted(self.ends, at, side="right"))
         ends = self.ends[first : first + _ROWS]
         rows = self.table[first : first + int(np.searchsorted(ends, at + limit)) + 1][:_ROWS].copy()
@@ -47,7 +48,7 @@ class IoVector:
         return rows
 
     def packed(self) -> U8:
-        """A copy of all bytes."""
+        """A contiguous copy of all bytes."""
         from . import frames_cpu
 
         out = np.empty(len(self), np.uint8)
@@ -58,32 +59,32 @@ class IoVector:
 
 @dataclass(frozen=True, slots=True)
 class ScatteredRecords:
-    """Records of small bytes, which lie in ``own``, and of K large values each, which lie where they are. Record ``i``
-    is ``own[starts[i] : ends[i]]``, and before ``own[cuts[k, i]]`` stands value k."""
+    """Records of small bytes, stored in ``own``, and of K large values each, which stay where they are in memory.
+    Record ``i`` is ``own[starts[i] : ends[i]]``, with value k inserted before ``own[cuts[k, i]]``."""
 
     own: U8
     starts: I64
     ends: I64
     cuts: I64
-    """[K, N]; growing in k, between the record's start and end."""
+    """[K, N]: offsets in ``own``, ascending in k, between the record's start and end."""
     addresses: I64
-    """[K, N]"""
+    """[K, N]: addresses of the values."""
     sizes: I64
-    """[K, N]: bytes of the values."""
+    """[K, N]: sizes of the values in bytes."""
     held: tuple[object, ...]
-    """The owner of the values."""
+    """The owners of the values' memory."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
     def totals(self) -> I64:
-        """int64[N]: bytes of each record."""
+        """int64[N]: number of bytes of each record."""
         totals: I64 = self.ends - self.starts + self.sizes.sum(axis=0)
         return totals
 
     def take(self, where: Any) -> ScatteredRecords:
-        """The records at ``where`` (indices, a mask, or a slice); nothing is copied."""
+        """Records at ``where`` (indices, a mask, or a slice); nothing is copied."""
         arrays = (self.cuts[:, where], self.addresses[:, where], self.sizes[:, where])
         return ScatteredRecords(self.own, self.starts[where], self.ends[where], *arrays, self.held)
 

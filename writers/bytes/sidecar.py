@@ -1,6 +1,7 @@
-"""Reading what an output folder says about itself. The folder may come from anybody: what it says is data.
+"""Read the files in which an output folder describes itself. The folder may have any origin: its content is not
+trusted.
 
-So nothing is read but regular files, of bounded size; no link is followed; no name leads out of the folder.
+Only regular files of bounded size are read; links are not followed, and names must stay inside the folder.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any
 from ...ops.errors import JobError
 
 LARGEST = 4 << 30
-"""Bytes of a journal, log or manifest; 20 million files in one job make some 3 GB."""
+"""Largest size in bytes of a journal, log or manifest; 20 million files in one job make about 3 GB."""
 REPORT = 64 << 20
-"""Bytes of a report: a few kilobytes for each operator."""
+"""Largest size in bytes of a report, which has a few kilobytes per operator."""
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """``path``, opened for reading. Raises JobError for a link or anything that is no regular file (a pipe would be
-    waited for, a device never ends) and for one that cannot be read, FileNotFoundError where there is none."""
+    """Open ``path`` for reading. Raises JobError for a link or anything but a regular file (reading a pipe would block,
+    a device never ends) and for a file that cannot be read, FileNotFoundError if there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as e:
@@ -34,7 +35,7 @@ def open_regular(path: Path) -> io.BufferedReader:
         raise _unreadable(path, e) from None
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise JobError(f"{path} is no regular file, and is not read; remove it")
+            raise JobError(f"{path} is not a regular file, so it is not read; remove it")
         return os.fdopen(fd, "rb")
     except BaseException:
         os.close(fd)
@@ -42,44 +43,44 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def _unreadable(path: Path, problem: OSError) -> JobError:
-    return JobError(f"{path} cannot be read: {problem.strerror}; put that right and run the same command again")
+    return JobError(f"{path} cannot be read: {problem.strerror}; correct that and run the same command again")
 
 
-def read(path: Path, most: int = LARGEST) -> bytes:
-    """The bytes of a file beside the shards. Raises as `open_regular`, and JobError above ``most`` bytes."""
+def read(path: Path, max_bytes: int = LARGEST) -> bytes:
+    """Read a file beside the shards. Raises the errors of `open_regular`, and JobError above ``max_bytes`` bytes."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise JobError(f"{path} has {size:,} bytes; at most {most:,} are read")
+        if size > max_bytes:
+            raise JobError(f"{path} has {size:,} bytes; at most {max_bytes:,} are read")
         try:
-            return file.read(size)  # not of `most`: memory of that size would be allocated first
+            return file.read(size)  # `max_bytes` would allocate memory of that size first
         except OSError as e:
             raise _unreadable(path, e) from None
 
 
-def read_json(path: Path, most: int = LARGEST) -> dict[str, Any]:
-    """The JSON mapping in ``path``. Raises as `read`, and ValueError where it holds anything else."""
+def read_json(path: Path, max_bytes: int = LARGEST) -> dict[str, Any]:
+    """Read the JSON mapping in ``path``. Raises the errors of `read`, and ValueError if it holds anything else."""
     try:
-        found = json.loads(read(path, most))
+        found = json.loads(read(path, max_bytes))
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     if not isinstance(found, dict):
-        raise ValueError("holds no mapping")
+        raise ValueError("is not a JSON object")
     return found
 
 
 def is_inside(name: object) -> bool:
-    """``name`` is that of something below a folder, written in the plain way."""
+    """Whether ``name`` is a relative path to something below a folder, in normalized form."""
     if not isinstance(name, str) or "\0" in name:
         return False
     return all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def inside(root: Path, name: str) -> Path:
-    """The file ``name`` of the folder ``root``, which may be missing. Raises JobError for a name that leads out of
-    it, by itself or by a link."""
+    """Return the path of the file ``name`` of the folder ``root``, which may be missing. Raises JobError if the name
+    leaves the folder, by itself or through a link."""
     if not is_inside(name):
-        raise JobError(f"{name!r} is no name of a file in {root}")
+        raise JobError(f"{name!r} is not the name of a file in {root}")
     path = root
     for part in name.split("/"):
         path = path / part

@@ -1,4 +1,4 @@
-"""A published shard as `Writer.walk` reads it, and the problems that it finds there."""
+"""A published shard, as `Writer.walk` reads it for `verify`, and the problems found in it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in an output."""
+    """One problem of an output."""
 
     file: str
     where: str
-    """``record 12 at byte 3456``, or empty for the file as a whole."""
+    """Position of the problem, as ``record 12 at byte 3456``; empty for the file as a whole."""
     message: str
 
     def __str__(self) -> str:
@@ -24,7 +24,7 @@ class Problem:
 
 
 class UnreadError(Exception):
-    """The records of a shard cannot be read here. The message is the reason, as a clause."""
+    """The records of a shard cannot be read on this machine. The message is the reason, as a clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,23 @@ class WrittenShard:
     options: Mapping[str, Any]
     """Options of the writer."""
     sound: bool
-    """Whether the checksums of all its files are those of the journal."""
+    """Whether all its files have the checksums of the journal."""
     schema: Mapping[str, Any] = field(default_factory=dict)
     """`Writer.schema` of the job; empty in outputs of older versions."""
 
     def file(self, suffix: str) -> str:
-        """The name of the shard's file that ends so. Raises LookupError if the journal names none."""
+        """Name of the shard's file with this suffix. Raises LookupError if the journal names none."""
         for info in self.entry["files"]:
             if info["name"].endswith(suffix):
                 return str(info["name"])
-        raise LookupError(f"the journal names no file {suffix} of it")
+        raise LookupError(f"the journal names no file {suffix} of this shard")
 
     def count(self, name: str, found: int) -> Iterator[Problem]:
-        """A problem if the file ``name`` holds another number of records than the journal says."""
+        """Yield a problem if the file ``name`` holds another number of records than the journal says."""
         if found != self.entry["samples"]:
             yield Problem(name, "", f"holds {found} records, {self.entry['samples']} were written")
 
 
 def map_file(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The file's bytes, mapped copy-on-write: compiled code has one version, for writable arrays."""
+    """The file's bytes, mapped copy-on-write, because compiled code exists for writable arrays only."""
     return np.memmap(path, np.uint8, "c") if path.stat().st_size else np.zeros(0, np.uint8)

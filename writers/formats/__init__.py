@@ -1,1 +1,1 @@
-"""One container format a file, and the framing that they share."""
+"""Container formats, one module each, and the framing that they share."""

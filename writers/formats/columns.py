@@ -1,4 +1,4 @@
-"""Fields as columns of bytes: what each sample's value is in the container, found for the whole batch at once."""
+"""Convert fields to columns of bytes: the value of each sample in the container, for a whole batch at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Kind = Literal["bytes", "int", "float", "raw", "npy"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One value of bytes for each record: ``data[starts[i] : starts[i] + sizes[i]]``."""
+    """One value of bytes per record: ``data[starts[i] : starts[i] + sizes[i]]``."""
 
     data: U8
     starts: I64
@@ -37,13 +37,13 @@ class Column:
         return self.data[int(self.starts[i]) : int(self.starts[i] + self.sizes[i])].tobytes()
 
     @property
-    def loose(self) -> bool:
-        """The values are so large that they are better written from where they are."""
+    def is_large(self) -> bool:
+        """Whether the values are so large that they are better written without a copy."""
         return int(self.sizes.sum()) >= LOOSE * max(1, len(self))
 
 
 def kind_of(config: FieldConfig, dtype: np.dtype[Any], ndim: int) -> Kind:
-    """How a field is stored. Numbers that Example has no type for without loss (float64, uint64) are ``raw``."""
+    """How a field is stored. Numbers for which Example has no lossless type (float64, uint64) are ``raw``."""
     if config.encode in ENCODED:
         return "bytes"
     if config.encode == "raw":
@@ -60,12 +60,12 @@ def kind_of(config: FieldConfig, dtype: np.dtype[Any], ndim: int) -> Kind:
 
 
 def is_extension(text: str) -> bool:
-    """``text`` can be a file name extension: ``jpg``, ``seg.png``."""
+    """Whether ``text`` can be a file name extension: ``jpg``, ``seg.png``."""
     return re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.]{0,14}[A-Za-z0-9])?", text) is not None
 
 
 def check_field(name: str, config: FieldConfig, spec: Spec) -> None:
-    """Raises SpecError where the field cannot be stored as it says."""
+    """Raises SpecError if the field cannot be stored with this configuration."""
     if config.encode not in ENCODINGS:
         raise SpecError(f"field {name!r}: encode must be one of {', '.join(ENCODINGS)}, got {config.encode!r}")
     if config.extension and not is_extension(config.extension):
@@ -81,12 +81,12 @@ def check_field(name: str, config: FieldConfig, spec: Spec) -> None:
 
 
 def is_encoded(spec: Spec) -> bool:
-    """Known to be 1-D uint8, which encoded bytes are."""
+    """Whether the field is known to be 1-D uint8, the form of encoded bytes."""
     return spec.dtype is not None and to_numpy(spec.dtype) == np.uint8 and spec.ndim == 1
 
 
 def check_encoded(name: str, config: FieldConfig, batch: Batch) -> None:
-    """Raises JobError where a batch is not what its field's encoding takes (types unknown before the run)."""
+    """Raises JobError if a batch does not fit its field's encoding (for types that are unknown before the run)."""
     if config.encode in ENCODED and (batch.dtype != np.uint8 or batch.ndim != 1):
         raise JobError(
             f"field {name!r}: encode {config.encode} needs encoded bytes (1-D uint8), got {batch.dtype}, "
@@ -95,7 +95,7 @@ def check_encoded(name: str, config: FieldConfig, batch: Batch) -> None:
 
 
 def as_bytes(batch: Batch) -> Column:
-    """The samples' elements as they lie in memory (little-endian, C order)."""
+    """The samples' elements as they are in memory (little-endian, C order)."""
     itemsize = batch.dtype.itemsize
     data = np.ascontiguousarray(batch.data).view(np.uint8)
     if itemsize == 1:
@@ -104,7 +104,7 @@ def as_bytes(batch: Batch) -> Column:
 
 
 def elements(batch: Batch) -> tuple[npt.NDArray[Any], I64]:
-    """All elements packed, and how many each sample has."""
+    """All elements packed, and the number of elements of each sample."""
     packed = batch.packed()
     sizes = packed.sizes
     first = int(packed.offsets[0]) if len(packed) else 0
@@ -112,14 +112,14 @@ def elements(batch: Batch) -> tuple[npt.NDArray[Any], I64]:
 
 
 def starts_of(sizes: npt.NDArray[Any]) -> I64:
-    """Where parts of these sizes begin when they follow each other."""
+    """Offsets of parts of these sizes that follow each other."""
     ends = np.cumsum(sizes, dtype=np.int64)
     starts: I64 = ends - sizes
     return starts
 
 
 def as_varints(batch: Batch) -> Column:
-    """Integers as packed varints (64-bit two's complement, as protobuf's int64)."""
+    """Integers as packed varints (64-bit two's complement, like protobuf's int64)."""
     from ..bytes import frames_cpu
 
     values, counts = elements(batch)
@@ -141,7 +141,7 @@ def as_floats(batch: Batch) -> Column:
 
 
 def constant(value: bytes, n: int) -> Column:
-    """The same bytes for all records."""
+    """A column with the same bytes for all records."""
     return Column(np.frombuffer(bytearray(value), np.uint8), np.zeros(n, np.int64), np.full(n, len(value), np.int64))
 
 
@@ -152,12 +152,12 @@ def from_values(values: Sequence[bytes]) -> Column:
 
 
 def keys_of(samples: Samples) -> Column:
-    """The samples' own keys, in UTF-8."""
+    """The samples' original keys, in UTF-8."""
     return from_values(samples.names())
 
 
 def position_names(samples: Samples) -> Column:
-    """The samples' positions as names of ten digits, and six more for parts: their order is that of the samples."""
+    """The samples' positions as names of ten digits, and six more for parts: sorting the names sorts the samples."""
     if samples.part is None:
         return as_decimal(samples.position, 10)
     return as_decimal(samples.position * 1_000_000 + samples.part, 16)
@@ -191,7 +191,7 @@ def as_npy(batch: Batch) -> Column:
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], size: int = 0) -> bytes:
-    """Head of an .npy file (version 1.0, NumPy's documentation of the format), padded with spaces to ``size``."""
+    """Header of an .npy file (version 1.0, NumPy's documentation of the format), padded with spaces to ``size``."""
     out = io.BytesIO()
     description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(out, description)
@@ -204,7 +204,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], size: int = 0) -> b
 
 
 def join(columns: Sequence[Column]) -> Column:
-    """Each record's values one after the other."""
+    """Concatenate each record's values."""
     sizes = total_of([c.sizes for c in columns])
     out = np.empty(int(sizes.sum()), np.uint8)
     starts = starts_of(sizes)
@@ -216,20 +216,20 @@ def join(columns: Sequence[Column]) -> Column:
 
 
 def total_of(sizes: Sequence[I64]) -> I64:
-    """Element by element, the sum of several arrays."""
+    """Elementwise sum of several arrays."""
     total: I64 = np.sum(np.stack(sizes), axis=0, dtype=np.int64)
     return total
 
 
 def copy(out: U8, to: I64, column: Column) -> None:
-    """Value ``i`` into ``out[to[i]:]`` for all i."""
+    """Copy value ``i`` to ``out[to[i]:]`` for all i."""
     from ..bytes import frames_cpu
 
     frames_cpu.copy_ranges(out, np.ascontiguousarray(to), *address(column))
 
 
 def address(column: Column) -> tuple[np.int64, I64, I64]:
-    """The column as compiled code takes it: address, starts, sizes; checked to lie in its data."""
+    """The column in the form for compiled loops: address, starts, sizes; checked to be within its data."""
     from ..bytes import frames_cpu
 
     starts, sizes = np.ascontiguousarray(column.starts, np.int64), np.ascontiguousarray(column.sizes, np.int64)
@@ -238,21 +238,22 @@ def address(column: Column) -> tuple[np.int64, I64, I64]:
     return np.int64(column.data.ctypes.data), starts, sizes
 
 
-class Loose:
-    """Which of some columns of ``n`` values are written from where they are, and where; the others are to be copied."""
+class LargeValues:
+    """The large values of some columns of ``n`` values, which are written without a copy; the other columns are
+    copied."""
 
     def __init__(self, columns: Sequence[Column], n: int) -> None:
-        loose = [c.loose for c in columns]
-        there = [c for c, its in zip(columns, loose, strict=True) if its]
+        large = [c.is_large for c in columns]
+        there = [c for c, its in zip(columns, large, strict=True) if its]
         shape = len(there), n
         self.cuts, self.addresses, self.sizes = (np.empty(shape, np.int64) for _ in range(3))
-        """[K, n], as in `ScatteredRecords`; ``cuts`` are for the caller to set."""
+        """[K, n], as in `ScatteredRecords`; the caller sets ``cuts``."""
         for k, column in enumerate(there):
             base, starts, self.sizes[k] = address(column)
             np.add(starts, base, out=self.addresses[k])
         rows = iter(self.cuts)
-        self.cuts_of = [next(rows) if its else _NOWHERE for its in loose]
-        """Each column's row of ``cuts``; empty for those that are to be copied."""
+        self.cuts_of = [next(rows) if its else _NOWHERE for its in large]
+        """Each column's row of ``cuts``; empty for columns that are copied."""
         self._held = tuple(c.data for c in there)
 
     def records(self, own: U8, starts: I64, ends: I64) -> ScatteredRecords:
@@ -261,7 +262,7 @@ class Loose:
 
 
 def as_they_are(column: Column) -> ScatteredRecords:
-    """The values alone, each of them a record."""
+    """Records that consist of one value each."""
     base, starts, sizes = address(column)
     nothing = np.zeros((1, len(column)), np.int64)
     own = np.empty(0, np.uint8)
@@ -272,7 +273,7 @@ _NOWHERE = np.zeros(0, np.int64)
 
 
 def pack(records: ScatteredRecords) -> Column:
-    """A copy of each record in one piece."""
+    """A contiguous copy of each record."""
     sizes = records.totals
     return Column(records.io_vector(len(records)).packed(), starts_of(sizes), sizes)
 
@@ -284,7 +285,7 @@ _BYTES, _FLOAT, _INT64 = 10, 18, 26
 
 
 def features(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) -> list[tuple[bytes, int, Column]]:
-    """The features of Examples: (name, list's tag, packed values). A raw field becomes three: its bytes,
+    """Features of Examples: (name, list's tag, packed values). A raw field becomes three features: its bytes,
     ``<name>/shape`` (int64) and ``<name>/dtype`` (NumPy's name), so that readers can restore it."""
     out: list[tuple[bytes, int, Column]] = []
     for name, batch in fields.items():
@@ -308,17 +309,17 @@ def features(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) ->
 
 
 def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[int, int] = (0, 0)) -> ScatteredRecords:
-    """``n`` serialised Examples. ``around`` bytes are left free before and after each, for frames."""
+    """``n`` serialised Examples, with ``around`` bytes left free before and after each, for frames."""
     from ..bytes import frames_cpu
 
     total = np.zeros(n, np.int64)
     for name, _, column in parts:
         frames_cpu.add_entries(total, len(name), np.ascontiguousarray(column.sizes, np.int64))
-    loose = Loose([column for _, _, column in parts], n)
+    large = LargeValues([column for _, _, column in parts], n)
     starts, cursor, ends = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-    out = np.empty(frames_cpu.lay_out(total, loose.sizes, *around, starts, cursor, ends), np.uint8)
+    out = np.empty(frames_cpu.lay_out(total, large.sizes, *around, starts, cursor, ends), np.uint8)
     frames_cpu.put_lengths(out, cursor, np.uint8(10), total)
-    for (name, tag, column), cuts in zip(parts, loose.cuts_of, strict=True):
+    for (name, tag, column), cuts in zip(parts, large.cuts_of, strict=True):
         text = np.frombuffer(bytearray(name), np.uint8)
         frames_cpu.put_feature(out, cursor, text, np.uint8(tag), *address(column), cuts)
-    return loose.records(out, starts, ends)
+    return large.records(out, starts, ends)

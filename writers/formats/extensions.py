@@ -23,7 +23,7 @@ _SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
     (b"ftyp", 4, "mp4"),
     (b"\x93NUMPY", 0, "npy"),
 )
-"""Signatures of encoded bytes, and at which byte they stand."""
+"""Signatures of encoded bytes: (bytes, their offset, extension)."""
 _REACH = 16
 _TEXT = {
     "cls", "cls2", "class", "count", "csv", "html", "id", "index", "inx", "json", "md", "text", "transcript", "txt",
@@ -33,7 +33,7 @@ KNOWN = _TEXT | {
     *(suffix[1:] for suffix in SUFFIXES), "j2k", "npy", "npz", "wav", "flac", "ogg", "opus", "mp3", "m4a", "aac", "mp4",
     "mkv", "webm", "mov", "avi", "bin", "msg",
 }  # fmt: skip
-"""Extensions by which readers choose a decoder. A field of one of these names is a member with this extension."""
+"""Extensions by which readers choose a decoder. A field with such a name becomes a member with this extension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Extensions:
     which: I64
 
     def texts(self) -> list[str]:
-        """One for each record."""
+        """The extension of each record, as text."""
         return [self.table[k] for k in self.which.tolist()]
 
 
@@ -53,7 +53,7 @@ def _all(extension: str, n: int) -> Extensions:
 
 
 def sniff(column: Column) -> Extensions:
-    """The extension of each value by its first bytes; ``bin`` where they are not known."""
+    """The extension of each value, recognized by its first bytes; ``bin`` if they are unknown."""
     n = len(column)
     heads = np.zeros((n, _REACH), np.uint8)
     at = np.arange(n) * _REACH
@@ -63,13 +63,13 @@ def sniff(column: Column) -> Extensions:
         mark, place, _ = _SIGNATURES[k]
         hit = (heads[:, place : place + len(mark)] == np.frombuffer(mark, np.uint8)).all(axis=1)
         found[hit & (found > k)] = k
-        if k == 0 and hit.all():  # as almost always
+        if k == 0 and hit.all():  # the usual case
             break
     return Extensions((*(e for _, _, e in _SIGNATURES), "bin"), found)
 
 
 def single(batch: Batch) -> npt.NDArray[np.bool_]:
-    """Which samples are one number (a scalar, or a list of one as DALI's labels are)."""
+    """bool[n]: whether each sample is one number (a scalar, or a list of one like DALI's labels)."""
     if batch.ndim > 1:
         return np.zeros(len(batch), np.bool_)
     flags: npt.NDArray[np.bool_] = batch.sizes == 1
@@ -79,9 +79,9 @@ def single(batch: Batch) -> npt.NDArray[np.bool_]:
 def file_columns(
     records: Records, configs: Mapping[str, FieldConfig], apart: Collection[str] = ()
 ) -> list[tuple[Extensions, Column]]:
-    """Each field as a file's content with each record's extension: encoded bytes as they are, one integer as text
-    (``cls``), several as ``<field>.npy``, all else as ``npy``. A field whose name is an extension that its content has
-    (``jpg``, ``txt``, ``npy``) has that extension. The field's name stands before the extension if two fields could
+    """Content of each field's file, with each record's extension: encoded bytes unchanged, one integer as text
+    (``cls``), several as ``<field>.npy``, anything else as ``npy``. A field named like an extension of its content
+    (``jpg``, ``txt``, ``npy``) has that extension. The field's name comes before the extension if two fields could
     share one, and for the fields ``apart`` always. A record's files depend on nothing but the record."""
     out: list[tuple[Extensions, Column]] = []
     prefixed = _prefixed({k: b for k, b in records.fields.items() if k not in apart}, configs)
@@ -104,8 +104,8 @@ def file_columns(
 
 
 def alternatives(name: str, seen: Collection[str]) -> list[str]:
-    """All extensions that a field can have whose members have those ``seen``, in the same form: its content decides for
-    fields of bytes, and how many numbers there are."""
+    """All extensions that members of a field can have if some have those ``seen``: the extension of a field of bytes
+    depends on the content, that of a field of integers on how many there are."""
     own = f"{name}." if any(e.startswith(f"{name}.") for e in seen) else ""
     by_content = [own + e for e in (*dict.fromkeys(e for _, _, e in _SIGNATURES), "bin")]
     if not set(seen) <= {*by_content, f"{name}.npy"}:
@@ -114,7 +114,7 @@ def alternatives(name: str, seen: Collection[str]) -> list[str]:
 
 
 def _declared(name: str, config: FieldConfig, kind: Kind) -> str:
-    """The extension of a field by its configuration, or by its name if its content can have this extension; else
+    """Extension of a field from its configuration, or from its name if its content can have this extension; otherwise
     empty."""
     if config.extension:
         return config.extension
@@ -129,8 +129,8 @@ def _declared(name: str, config: FieldConfig, kind: Kind) -> str:
 
 
 def _prefixed(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) -> set[str]:
-    """Fields whose members need the field's name before the extension. Known without looking at the data, so that
-    it is the same for every batch."""
+    """Fields whose members need the field's name before the extension. It is decided without the data, so that it is
+    equal for every batch."""
     declared: list[str] = []
     groups: dict[str, str] = {}
     possible: dict[str, Collection[str]] = {}
@@ -157,7 +157,7 @@ def _prefixed(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) -
 
 
 def _integers(name: str, batch: Batch, config: FieldConfig, declared: str) -> tuple[Extensions, Column]:
-    """One number as text, several as an array."""
+    """Extensions and contents of a field of integers: one number as text, several as an array."""
     one = single(batch)
     extensions = Extensions((declared or "cls", config.extension or f"{name}.npy"), (~one).astype(np.int64))
     if one.all():

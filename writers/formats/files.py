@@ -1,4 +1,4 @@
-"""Files: one file a sample and field below the output directory, named by the sample's key."""
+"""The files writer: one file per sample and field below the output directory, named by the sample's key."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ OWN_NAMES = {"inputs", "journal", "left_out", "manifest", "rejects", "report"}
 """First parts of the names of a job's own files: ``manifest`` of ``manifest-00001-of-00004.json``."""
 
 _BESIDE = 2
-"""Tries for a name in the folder that a key asks for."""
+"""Attempts to find a free name in the folder that a key names."""
 
 
 class Files(Writer, name="files", suffix=".jsonl"):
-    """One file a sample and field, ``<key>.jpg`` and so on, in the folders that the keys name.
+    """One file per sample and field, ``<key>.jpg`` for example, in the folders that the keys name.
 
-    Single numbers (labels) go into the shard's listing ``<shard>.jsonl``: one line a sample, with its key, its files
-    and its numbers. Two samples of one key get different names. The commit unit is 1000 samples unless the spec says
+    Single numbers (labels) go into the shard's listing ``<shard>.jsonl``: one line per sample, with its key, its files
+    and its numbers. Two samples with one key get different names. The commit unit is 1000 samples unless the spec says
     otherwise.
     """
 
@@ -54,9 +54,9 @@ class Files(Writer, name="files", suffix=".jsonl"):
         if others:
             raise JobError(f"{root} is not empty (it holds {others[0]}); the files writer needs a directory of its own")
 
-    def begin(self, root: Path, finished: Sequence[Mapping[str, Any]]) -> Taken:
-        """The names that are taken."""
-        taken = Taken()
+    def begin(self, root: Path, finished: Sequence[Mapping[str, Any]]) -> UsedPaths:
+        """Collect the names that earlier runs have used."""
+        taken = UsedPaths()
         for entry in finished:
             listing = sidecar.read(sidecar.inside(root, f"{entry['shard']}.jsonl"))
             for line in listing.splitlines():
@@ -79,8 +79,8 @@ class Files(Writer, name="files", suffix=".jsonl"):
                     yield Problem(name, f"position {row['position']}", f"names {file}, which was not written")
 
 
-class Taken:
-    """The names of samples, of their files, and of the folders that hold those."""
+class UsedPaths:
+    """Used names of samples, of their files, and of the folders of these files."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -88,20 +88,21 @@ class Taken:
         self.folders: set[str] = set()
 
     def add(self, name: str, files: Iterable[str]) -> None:
-        """These are taken from here on."""
+        """Mark these names as used."""
         self.names.add(name)
         self.files.update(files)
         self.folders.update(_above(name.rpartition("/")[0]))
 
     def free(self, name: str, files: Sequence[str]) -> bool:
-        """Nobody has the name, no file stands where a folder is wanted, and no folder where a file is."""
+        """Whether the name is free, no file has the name of one of its folders, and no folder the name of one of its
+        files."""
         folders = _above(name.rpartition("/")[0])
         return name not in self.names and self.files.isdisjoint(folders) and self.folders.isdisjoint(files)
 
 
 @lru_cache(1 << 12)
 def _above(folder: str) -> tuple[str, ...]:
-    """A folder and those that hold it."""
+    """A folder and its parents."""
     parts = folder.split("/")
     return tuple("/".join(parts[:k]) for k in range(1, len(parts) + 1)) if folder else ()
 
@@ -122,7 +123,7 @@ class FilesShard(Shard):
         self._by_position = writer.key == "position"
         self._fields = fields
         self._files = files
-        self._taken: Taken = files.state
+        self._taken: UsedPaths = files.state
         self._listing = files.create(".jsonl")
         self._count = 0
 
@@ -137,7 +138,7 @@ class FilesShard(Shard):
             rest, file_columns(Records(records.samples, rest), self._fields, listed), strict=True
         ):
             texts = extensions.texts()
-            if name in listed:  # one number stands in the listing
+            if name in listed:  # single numbers are in the listing
                 texts = ["" if one else text for one, text in zip(listed[name].tolist(), texts, strict=True)]
                 column = Column(column.data, column.starts, np.where(listed[name], 0, column.sizes))
             columns.append((texts, column))
@@ -159,8 +160,9 @@ class FilesShard(Shard):
         return FilesFrames(sizes, names, columns, lines)
 
     def _unique(self, keys: Sequence[str], positions: Sequence[int], extensions: Sequence[Sequence[str]]) -> list[str]:
-        """A name for each sample; where its own is taken, or its files' are, with its position appended."""
-        names, here = [], Taken()
+        """A unique name for each sample; the sample's position is appended if its name, or its files' names, are
+        used."""
+        names, here = [], UsedPaths()
         for i, (key, position) in enumerate(zip(keys, positions, strict=True)):
             name = unique = _name(key)
             for k in itertools.count():
@@ -168,7 +170,7 @@ class FilesShard(Shard):
                 if here.free(unique, files) and self._taken.free(unique, files):
                     break
                 unique = f"{name}~{position}" + (f"-{k}" if k else "")
-                if k == _BESIDE:  # one of its folders is a file: no name below it will do
+                if k == _BESIDE:  # one of its folders is a file: no name below it is possible
                     name = safe_path(name.replace("/", "_"))
             here.add(unique, files)
             names.append(unique)
@@ -191,8 +193,8 @@ class FilesShard(Shard):
 
 
 def _name(key: str) -> str:
-    """Below the root, without extension, apart from our own files: also as a folder, and whatever the case (there are
-    file systems without)."""
+    """Name of a key's files below the root, without extension and distinct from the job's own files: also as a folder,
+    and in any case (some file systems ignore case)."""
     common = COMMON.fullmatch(key)
     name = common[1] if common is not None else split_extension(safe_path(key))[0]
     first, slash, _ = name.partition("/")
@@ -201,6 +203,6 @@ def _name(key: str) -> str:
 
 @lru_cache(1 << 12)
 def _is_ours(first: str, folder: bool) -> bool:
-    """The first part of a name, or of its folders, may be one of a job's own files."""
+    """Whether the first part of a name, or of its folders, may be one of a job's own files."""
     lower = first.lower()
     return re.split("[.-]", lower, maxsplit=1)[0] in OWN_NAMES or (folder and lower.endswith(".jsonl"))

@@ -1,9 +1,9 @@
-"""LMDB: a database directory for each shard, built page by page in one pass.
+"""The LMDB writer: one database directory per shard, built page by page in one pass.
 
-The file is what LMDB 0.9 itself would accept as its own (format version 1; layout as described in lmdb.h and mdb.c:
-meta, branch, leaf and overflow pages of 4096 bytes). Building it here instead of through the library makes it
-the same bytes on every run, keeps every write under our control, and needs no map size. Large values stream to
-overflow pages as they come; keys and small values wait in memory until the shard closes.
+LMDB 0.9 itself accepts the file as its own (format version 1; layout as described in lmdb.h and mdb.c: meta, branch,
+leaf and overflow pages of 4096 bytes). Building it here instead of through the library makes the same bytes in every
+run, keeps every write under our control, and needs no map size. Large values are written to overflow pages as they
+come; keys and small values wait in memory until the shard closes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .columns import (
     position_names,
     starts_of,
 )  # fmt: skip
-from .names import Taken
+from .names import UsedNames
 
 PAGE = 4096
 _HEAD = 16
@@ -47,7 +47,7 @@ _BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8
 _BIG = 1
 """Node flag: the data is the number of an overflow page."""
 _NODE_MAX = ((PAGE - _HEAD) // 2 & ~1) - 2
-"""Largest node that stays in its leaf: two must fit a page."""
+"""Size in bytes of the largest node that stays in its leaf: two must fit into a page."""
 KEY_MAX = 511
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _NO_PAGE = 0xFFFFFFFFFFFFFFFF
@@ -59,7 +59,7 @@ class LMDB(Writer, name="lmdb", suffix=".lmdb"):
     A single encoded field is stored as its bytes, anything else as a serialised Example (as in TFRecord).
     """
 
-    alone = True
+    independent = True
 
     key: KeyBy = "position"
     value: Annotated[Literal["auto", "raw", "example"], Arg("raw: one field's bytes; example: all fields")] = "auto"
@@ -76,7 +76,7 @@ class LMDB(Writer, name="lmdb", suffix=".lmdb"):
         sizes = keys_of(records.samples).sizes
         return [
             Refused(i, "bad_argument", f"the key has {sizes[i]} bytes, LMDB takes 1 to {KEY_MAX}; use key: position")
-            for i in np.flatnonzero((sizes < 1) | (sizes > KEY_MAX - 24)).tolist()  # room to tell equal keys apart
+            for i in np.flatnonzero((sizes < 1) | (sizes > KEY_MAX - 24)).tolist()  # space to make equal keys distinct
         ]
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
@@ -115,14 +115,14 @@ class LMDBShard(Shard):
         self._writer = writer
         self._fields = fields
         self._file = files.create_in_directory(".lmdb", "data.mdb", patched=True)
-        self._file.write(bytes(2 * PAGE))  # the metas come last
+        self._file.write(bytes(2 * PAGE))  # the meta pages are written last
         self._next_page = 2
         self._overflow_pages = 0
         self._keys: list[Column] = []
         self._inline: list[Column] = []
-        """Entries of the leaf, one for each record: its value, or the number of its overflow page."""
+        """Leaf entries, one per record: its value, or the number of its overflow page."""
         self._sizes: list[I64] = []
-        self._taken = Taken()
+        self._taken = UsedNames()
 
     def frame(self, records: Records) -> LMDBFrames:
         positions = records.samples.position
@@ -172,7 +172,7 @@ class LMDBShard(Shard):
             self._taken.add(keys)
 
     def _put_overflow(self, values: ScatteredRecords) -> I64:
-        """Write each value on pages of its own; returns the numbers of their first pages."""
+        """Write each value on pages of its own. Return the numbers of their first pages."""
         totals, small = values.totals, values.ends - values.starts
         counts = -(-(totals + _HEAD) // PAGE)
         numbers = self._next_page + starts_of(counts)
@@ -180,7 +180,7 @@ class LMDBShard(Shard):
         heads[:, 0:8] = numbers.astype("<u8").view(np.uint8).reshape(-1, 8)
         heads[:, 10] = _OVERFLOW
         heads[:, 12:16] = counts.astype("<u4").view(np.uint8).reshape(-1, 4)
-        # of a page: head, what is small of the value, zeros after the value; what is large stays where it is
+        # per value: page header, the value's small bytes, zeros after the value; its large bytes are not copied
         here = counts * PAGE - (totals - small)
         starts = starts_of(here)
         own = np.zeros(int(here.sum()), np.uint8)
@@ -229,7 +229,7 @@ class LMDBShard(Shard):
         return self._put_level(_BRANCH, heads, keys, empty)
 
     def _put_level(self, flags: int, heads: U8, keys: Column, values: Column) -> tuple[I64, I64]:
-        """Write one level of the tree; returns the numbers of its pages and the first node of each."""
+        """Write one level of the tree. Return the numbers of its pages and the first node of each."""
         from ..bytes import frames_cpu
 
         room = PAGE - _HEAD
@@ -240,7 +240,7 @@ class LMDBShard(Shard):
         firsts = np.ascontiguousarray(breaks[:-1])
         sizes = keys.sizes.copy()
         if flags == _BRANCH:
-            sizes[firsts] = 0  # everything below the second key is in the first child
+            sizes[firsts] = 0  # all keys below the second one are in the first child
         heads[:, 6:8] = sizes.astype("<u2").view(np.uint8).reshape(-1, 2)
         out = np.zeros(len(firsts) * PAGE, np.uint8)
         frames_cpu.put_pages(
@@ -253,7 +253,7 @@ class LMDBShard(Shard):
         return numbers, firsts
 
     def _put_metas(self, depth: int, branches: int, leaves: int, entries: int, root: int) -> None:
-        """Two metas: the empty database of transaction 0, and transaction 1, which put everything in."""
+        """Write the two meta pages: the empty database of transaction 0, and transaction 1, which added everything."""
         free = struct.pack("<IHHQQQQQ", PAGE, 0, 0, 0, 0, 0, 0, _NO_PAGE)
         none = struct.pack("<IHHQQQQQ", 0, 0, 0, 0, 0, 0, 0, _NO_PAGE)
         main = struct.pack("<IHHQQQQQ", 0, 0, depth, branches, leaves, self._overflow_pages, entries, root)
@@ -265,11 +265,11 @@ class LMDBShard(Shard):
 
 
 def _order(keys: Column) -> I64:
-    """Indices that sort the keys by their bytes; a key comes before those that it begins."""
+    """Indices that sort the keys by their bytes; a key precedes longer keys that begin with it."""
     width = int(keys.sizes.max())
     padded = np.zeros((len(keys), width), np.uint8)
     copy(padded.reshape(-1), np.arange(len(keys)) * width, keys)
-    # NumPy leaves zeros at the end out of account: keys that differ in them alone are in the order of their lengths
+    # NumPy ignores zeros at the end: keys that differ only in them are sorted by their lengths
     order: I64 = np.lexsort((keys.sizes, padded.view(f"S{width}").reshape(-1)))
     return order
 

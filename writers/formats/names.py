@@ -1,4 +1,4 @@
-"""Names for records made of the samples' keys: inside the output whatever the key says, and no two alike."""
+"""Derive names of records from the samples' keys: safe paths inside the output, and unique."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ _PLAIN = re.compile(
 COMMON = re.compile(
     r"((?:[A-Za-z0-9_@+=~#-][A-Za-z0-9_.@+=~#-]{0,120}/){0,4}[A-Za-z0-9_@+=~#-]{1,120})(?:\.[A-Za-z0-9]{1,8})?"
 )
-"""Keys that webdataset takes once their extension is gone (`tar_cpu.common_sizes` is the same for whole batches)."""
+"""Keys that webdataset accepts once their extension is removed (`tar_cpu.common_sizes` is the same rule for whole
+batches)."""
 _UNSAFE = re.compile(r"[\\\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_PART = 200
 _LONGEST = 1000
 
 
 def safe_path(key: str) -> str:
-    """``key`` as a relative path that stays below its root: no empty, ``.``, ``..`` or hidden parts, no control
-    characters, no backslashes (which separate folders elsewhere), bounded lengths."""
+    """Turn ``key`` into a relative path that stays below its root: no empty, ``.``, ``..`` or hidden parts, no control
+    characters, no backslashes (which separate folders on other systems), bounded lengths."""
     if _PLAIN.fullmatch(key):
         return key
     parts = [_safe_part(p) for p in key.split("/") if p not in ("", ".")]
@@ -45,7 +46,7 @@ def _safe_part(part: str) -> str:
 
 
 def _shorten(text: str, limit: int) -> str:
-    """At most ``limit`` bytes of UTF-8; a digest keeps shortened texts apart."""
+    """Shorten to at most ``limit`` bytes of UTF-8; a digest keeps shortened texts distinct."""
     data = text.encode()
     if len(data) <= limit:
         return text
@@ -54,7 +55,7 @@ def _shorten(text: str, limit: int) -> str:
 
 
 def split_extension(path: str) -> tuple[str, str]:
-    """A path without its last extension, and the extension (with its dot; empty where there is none)."""
+    """A path without its last extension, and the extension (with its dot; empty if there is none)."""
     folder, slash, base = path.rpartition("/")
     stem, dot, extension = base.rpartition(".")
     if not dot or not stem or len(extension) > 8:
@@ -63,8 +64,8 @@ def split_extension(path: str) -> tuple[str, str]:
 
 
 def webdataset_key(key: str) -> str:
-    """``key`` as webdataset's ``__key__``: without extension, and without further dots in the base name, where its
-    readers split; no white space, where index files split."""
+    """Turn ``key`` into webdataset's ``__key__``: without extension, and without further dots in the base name, because
+    its readers split there; no white space, because index files split there."""
     common = COMMON.fullmatch(key)
     if common is not None:
         return common[1]
@@ -74,7 +75,7 @@ def webdataset_key(key: str) -> str:
 
 
 def make_unique(names: Sequence[str], positions: Sequence[int], taken: Container[str]) -> list[str]:
-    """``names``, those that are taken or come twice with their sample's position appended."""
+    """Return ``names`` with the sample's position appended to names that are in ``taken`` or occur twice."""
     out: list[str] = []
     here: set[str] = set()
     for name, position in zip(names, positions, strict=True):
@@ -87,17 +88,18 @@ def make_unique(names: Sequence[str], positions: Sequence[int], taken: Container
     return out
 
 
-class Taken:
-    """The names of a shard's records; no two are alike."""
+class UsedNames:
+    """The names of a shard's records, all distinct."""
 
     def __init__(self) -> None:
         self._hashes: set[int] = set()
         self._columns: list[Column] = []
         self._names: set[str] | None = None
-        """Made when hashes meet for the first time: names that really come twice are rare."""
+        """Created when two hashes first collide: names that really occur twice are rare."""
 
     def unique(self, names: Column, positions: I64) -> Column:
-        """``names``, those that are taken or come twice with their sample's position appended. Changes nothing."""
+        """Return ``names`` with the sample's position appended to names that are used or occur twice. Changes
+        nothing."""
         hashes = _hashes(names).tolist()
         if len(set(hashes)) == len(hashes) and self._hashes.isdisjoint(hashes):
             return names
@@ -110,7 +112,7 @@ class Taken:
         return from_values([n.encode("utf-8", "surrogateescape") for n in unique])
 
     def add(self, names: Column) -> None:
-        """These are taken from here on."""
+        """Mark these names as used."""
         self._hashes.update(_hashes(names).tolist())
         if self._names is None:
             self._columns.append(names)
@@ -119,7 +121,7 @@ class Taken:
 
 
 def texts(names: Column) -> list[str]:
-    """The names, one by one."""
+    """The names as texts."""
     return [names.value(i).decode("utf-8", "surrogateescape") for i in range(len(names))]
 
 

@@ -1,4 +1,4 @@
-"""NumPy: one .npy file a field and shard, samples stacked along the first axis."""
+"""The NumPy writer: one .npy file per field and shard, samples stacked along the first axis."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..bytes.written import Problem, WrittenShard
 from .columns import as_bytes, as_they_are, npy_header
 
 _HEAD = 128
-"""Bytes of every header, so that the count can be put in at the end."""
+"""Bytes of every header, so that the count can be filled in at the end."""
 
 
 class NumPy(Writer, name="numpy", suffix=".npy"):
     """Dense arrays, ``<shard>.<field>.npy`` of shape (samples, *shape), to be loaded or mapped by numpy.load.
 
-    All samples of a field have one type and shape, as the spec says, or else as the data set's first sample has them.
-    Others are rejected.
+    All samples of a field have one dtype and shape: those of the spec, or else of the data set's first sample. Other
+    samples are rejected.
     """
 
-    alone = True
+    independent = True
 
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
         for name, config in fields.items():
@@ -39,7 +39,7 @@ class NumPy(Writer, name="numpy", suffix=".npy"):
                 raise SpecError(f"field {name!r} cannot be part of a file name")
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
-        """The type and shape of each field: ``{"image": {"dtype": "uint8", "shape": [224, 224, 3]}}``."""
+        """Dtype and shape of each field: ``{"image": {"dtype": "uint8", "shape": [224, 224, 3]}}``."""
         found = {name: _array(specs.get(name, Spec())) for name in fields}
         return None if None in found.values() else found
 
@@ -47,7 +47,7 @@ class NumPy(Writer, name="numpy", suffix=".npy"):
         refused: dict[int, Refused] = {}
         for name, batch in records.fields.items():
             model = carry.setdefault(name, {"dtype": batch.dtype.name, "shape": batch.shapes[0].tolist()})
-            if isinstance(model, list):  # the shape alone, as journals of version 0.1 hold it
+            if isinstance(model, list):  # the shape alone, as in journals of version 0.1
                 model = carry[name] = {"dtype": batch.dtype.name, "shape": model}
             shape = model["shape"]
             odd = np.ones(len(batch), bool)
@@ -65,7 +65,7 @@ class NumPy(Writer, name="numpy", suffix=".npy"):
 
     @classmethod
     def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
-        if not shard.sound:  # the header's parser raises anything for damaged ones
+        if not shard.sound:  # the header's parser raises any exception for damaged ones
             return
         mode: Literal["r"] | None = "r" if shard.entry["samples"] else None
         for info in shard.entry["files"]:
@@ -78,7 +78,7 @@ class NumPy(Writer, name="numpy", suffix=".npy"):
 
 
 def _array(spec: Spec) -> dict[str, Any] | None:
-    """Type and shape of a field; None if the spec leaves one open."""
+    """Dtype and shape of a field; None if the spec leaves one open."""
     if spec.dtype is None or spec.shape is None or None in spec.shape:
         return None
     return {"dtype": to_numpy(spec.dtype).name, "shape": list(spec.shape)}
@@ -90,17 +90,17 @@ def _text(dtype: str, shape: Sequence[int]) -> str:
 
 @dataclass(slots=True)
 class NumPyFrames(Frames):
-    """The records themselves: their bytes are written as they lie."""
+    """The records themselves: their bytes are written without a copy."""
 
     records: Records
 
 
 class NumPyShard(Shard):
-    """One .npy file a field."""
+    """One .npy file per field."""
 
     def __init__(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._expected, self._models = files.expected, dict(files.carry)
-        """Type and shape of the samples, by field."""
+        """Dtype and shape of the samples, by field."""
         self._files: dict[str, ShardFile] = {name: files.create(f".{name}.npy") for name in fields}
         self._count = 0
 

@@ -1,4 +1,5 @@
-"""Parquet: a row a sample, for pyarrow, pandas, polars, Hugging Face datasets. Needs pyarrow (extra ``parquet``)."""
+"""The Parquet writer: one row per sample, for pyarrow, pandas, polars, Hugging Face datasets. Needs pyarrow (extra
+``parquet``)."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from ..bytes.written import Problem, UnreadError, WrittenShard
 from .columns import Column, as_bytes, as_npy, check_encoded, check_field, elements, join, kind_of
 
 _LONGEST = (1 << 31) - (1 << 20)
-"""Bytes of a value: it has to fit into a page, whose size has 32 bits."""
+"""Largest size of a value in bytes: it has to fit into a page, whose size has 32 bits."""
 _PIECE = 1 << 30
-"""Bytes of an Arrow array, whose offsets have 32 bits."""
+"""Largest size of an Arrow array in bytes, because its offsets have 32 bits."""
 
 
 class Parquet(Writer, name="parquet", suffix=".parquet"):
-    """Parquet files, one column a field: bytes as binary, numbers in their own type, lists of them as lists.
+    """Parquet files, one column per field: bytes as binary, numbers in their own type, lists of numbers as lists.
 
     Arrays become three columns: ``<field>`` (binary), ``<field>/shape`` and ``<field>/dtype``. Whether a field of
     numbers is one number or a list follows from the spec, or else from the data set's first sample, unless it is named
@@ -34,14 +35,14 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
 
     libraries = ("pyarrow",)
 
-    key: Annotated[str, Arg("column of the samples' keys; empty for none")] = "key"
-    lists: Annotated[tuple[str, ...], Arg("fields that are lists, though some samples have one number")] = ()
-    text: Annotated[tuple[str, ...], Arg("fields of bytes that are texts in UTF-8")] = ()
-    row_group: Annotated[int, Arg("rows that are stored together, at most", ge=1)] = 256
-    row_group_bytes: Annotated[int, Arg("a row group ends after the row that makes it this large", ge=1)] = 1 << 26
-    compression: Annotated[Literal["none", "snappy", "zstd"], Arg("of all columns; encoded images do not shrink")] = (
-        "none"
-    )
+    key: Annotated[str, Arg("name of the column with the samples' keys; empty for none")] = "key"
+    lists: Annotated[tuple[str, ...], Arg("fields that are lists, although some samples have one number")] = ()
+    text: Annotated[tuple[str, ...], Arg("fields of bytes that hold UTF-8 texts")] = ()
+    row_group: Annotated[int, Arg("largest number of rows per row group", ge=1)] = 256
+    row_group_bytes: Annotated[int, Arg("bytes from which a row group is complete", ge=1)] = 1 << 26
+    compression: Annotated[
+        Literal["none", "snappy", "zstd"], Arg("compression of columns; encoded images do not shrink")
+    ] = "none"
 
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
         if importlib.util.find_spec("pyarrow") is None:
@@ -56,7 +57,7 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
                     raise SpecError(f"option {option}: there is no field {name!r}; fields: {', '.join(fields)}")
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
-        """For fields of numbers whether they are ``one`` number, and the Arrow ``schema`` of every shard."""
+        """Whether each field of numbers is ``one`` number, and the Arrow ``schema`` of every shard."""
         import pyarrow as pa
 
         one: dict[str, bool] = {}
@@ -103,7 +104,7 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
     def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
         if importlib.util.find_spec("pyarrow") is None:
             raise UnreadError("pyarrow is missing: pip install 'dali-run[parquet]'")
-        if not shard.sound:  # pyarrow ends the process at some damage
+        if not shard.sound:  # pyarrow ends the process for some damaged files
             return
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -125,14 +126,14 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
 def _columns(
     writer: Parquet, name: str, config: FieldConfig, batch: Batch, one: Mapping[str, bool]
 ) -> dict[str, Any]:  # fmt: skip
-    """The columns of a field, by name; ``one`` says which fields of numbers are one number."""
+    """The columns of a field, by name; ``one`` tells which fields of numbers are one number."""
     import pyarrow as pa
 
     check_encoded(name, config, batch)
     kind = _kind(config, batch)
     if kind == "number":
         values, counts = elements(batch)
-        array = pa.array(values.copy())  # batches may be gone when the row group is written
+        array = pa.array(values.copy())  # batches may be freed before the row group is written
         if one.get(name):
             return {name: array}
         return {name: pa.ListArray.from_arrays(_offsets(counts), array)}
@@ -155,7 +156,7 @@ def _kind(config: FieldConfig, batch: Batch) -> str:
 
 
 def _no_texts(batch: Batch) -> Sequence[int]:
-    """The samples that are no UTF-8."""
+    """Indices of the samples that are not valid UTF-8."""
     import pyarrow as pa
 
     column = _binary(as_bytes(batch), text=False)
@@ -192,7 +193,7 @@ class ParquetShard(Shard):
         self._writer: Any = None
         self._waiting: list[Any] = []
         self._rows = self._bytes = 0
-        """Of the open row group."""
+        """Rows and bytes of the open row group."""
 
     def frame(self, records: Records) -> ParquetFrames:
         import pyarrow as pa
@@ -250,7 +251,7 @@ class ParquetShard(Shard):
 
 
 class _Sink:
-    """The file that pyarrow writes to."""
+    """The file object that pyarrow writes to."""
 
     closed = False
 
@@ -259,7 +260,7 @@ class _Sink:
         self._failed = False
 
     def write(self, data: Any) -> int:
-        """Take all of ``data``. What pyarrow still has to say when the shard has been given up, nobody hears."""
+        """Write all of ``data``. After the shard was given up, further bytes of pyarrow are dropped."""
         if self._failed or self._file.closed:
             return len(data)
         self._failed = True
@@ -268,14 +269,14 @@ class _Sink:
         return len(data)
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Number of bytes so far."""
         return self._file.size
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: nothing is buffered."""
 
     def close(self) -> None:
-        """The shard closes its file itself."""
+        """Do nothing: the shard closes its file."""
 
 
 def _hex(schema: Any) -> str:
@@ -290,7 +291,7 @@ def _offsets(counts: Any) -> Any:
 
 
 def _binary(column: Column, text: bool = False) -> Any:
-    """A column of bytes as arrow arrays that own them."""
+    """A column of bytes as Arrow arrays that own their memory."""
     import pyarrow as pa
 
     kind = pa.string() if text else pa.binary()

@@ -1,4 +1,4 @@
-"""RecordIO: MXNet's records, an image with its label or labels, and the index that its readers take."""
+"""The RecordIO writer: MXNet's records, each an image with its label or labels, and the index that its readers need."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from .columns import (
 
 _MAGIC = 0xCED7230A
 _LONGEST = (1 << 29) - 1
-"""Bytes of a record: the length shares its word with three bits that say which part of a record this is."""
+"""Largest size of a record in bytes: the length shares its word with three bits for the kind of the part."""
 
 
 class RecordIO(Writer, name="recordio", suffix=".rec"):
     """MXNet RecordIO with image headers (flag, label, id), as im2rec writes and DALI's readers.mxnet reads.
 
-    Takes one field of encoded bytes, and at most one field of numbers, the label (a list of several is stored whole,
-    as float32).
+    Takes one field of encoded bytes, and at most one field of numbers, the label (a list of several is stored whole, as
+    float32).
     """
 
-    alone = True
+    independent = True
 
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
         for name, config in fields.items():
@@ -93,12 +93,12 @@ class RecordIO(Writer, name="recordio", suffix=".rec"):
 
 @dataclass(slots=True)
 class RecordIOFrames(Frames):
-    """Records in parts, large values apart."""
+    """Records in parts, with large values not copied."""
 
     records: ScatteredRecords
-    """The parts."""
+    """The parts of all records."""
     parts: I64
-    """[N + 1]: each record's first part."""
+    """[N + 1]: index of each record's first part."""
 
 
 class RecordIOShard(Shard):
@@ -114,7 +114,7 @@ class RecordIOShard(Shard):
         from ..bytes import frames_cpu
 
         head, value = self._bodies(records)
-        # A magic number inside a record would look like the next one: the record is cut there, and the number left out
+        # A magic number inside a record would look like the next record: the record is split there, without the number
         # (dmlc-core's recordio). Readers put it back.
         word, n = np.int64(_MAGIC), len(records)
         in_head, head_owners = frames_cpu.find_word(*address(head), word)
@@ -130,7 +130,7 @@ class RecordIOShard(Shard):
         starts, ends = np.zeros(len(owner), np.int64), (head.sizes + value.sizes)[owner]
         starts[~first], ends[~last] = places + 4, places
         sizes = ends - starts
-        # of a part: magic number, length, what it has of the head, zeros after it; the value stays where it is
+        # per part: magic number, length, its bytes of the head, zeros after it; the value is not copied
         small = np.clip(head.sizes[owner] - starts, 0, sizes)
         large = sizes - small
         here = 8 + small + -sizes % 4
@@ -149,7 +149,7 @@ class RecordIOShard(Shard):
         return RecordIOFrames(np.add.reduceat(here + large, parts[:-1]), scattered, parts)
 
     def _bodies(self, records: Records) -> tuple[Column, Column]:
-        """Header with labels, and value."""
+        """Image header with labels, and value, of each record."""
         n = len(records)
         head = np.zeros(n, np.dtype([("flag", "<u4"), ("label", "<f4"), ("id", "<u8"), ("id2", "<u8")]))
         head["id"] = records.samples.position
@@ -168,7 +168,7 @@ class RecordIOShard(Shard):
             head["flag"] = np.where(single, 0, labels.sizes // 4)
             parts.append(Column(labels.data, labels.starts, np.where(single, 0, labels.sizes)))
         heads = Column(head.view(np.uint8), np.arange(n) * head.itemsize, np.full(n, head.itemsize))
-        # one, but where types were not known before the run
+        # one, unless types were unknown before the run
         return join([heads, *parts]), values[0] if len(values) == 1 else join([constant(b"", n), *values])
 
     def append(self, frames: Frames, n: int) -> None:

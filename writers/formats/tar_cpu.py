@@ -1,4 +1,5 @@
-"""Members of a tar archive, framed for a whole batch without the GIL: names, headers, padding, lines of the index.
+"""Compiled loops that frame members of a tar archive for a whole batch without the GIL: names, headers, padding, lines
+of the index.
 
 POSIX.1-1988 (ustar) headers; names that do not fit get GNU's long-name member (GNU tar manual, "Basic Tar Format").
 """
@@ -24,7 +25,7 @@ _SLASH, _DOT, _SPACE, _NEWLINE, _DIGIT = 47, 46, 32, 10, 48
 
 @numba.njit(nogil=True, cache=True)
 def _is_plain(c: Any) -> Any:
-    """Letters, digits and ``_ @ + = ~ # -``."""
+    """Whether a byte is a letter, a digit or one of ``_ @ + = ~ # -``."""
     letter = 48 <= c <= 57 or 64 <= c <= 90 or 97 <= c <= 122
     return letter or c == 95 or c == 43 or c == 61 or c == 126 or c == 35 or c == 45
 
@@ -36,7 +37,7 @@ def _is_alphanumeric(c: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def common_sizes(data: Any, starts: Any, sizes: Any) -> Any:
-    """int64[N]: bytes of each key without its extension, -1 for a key that `names.COMMON` does not describe."""
+    """int64[N]: bytes of each key without its extension, -1 for a key that does not match `names.COMMON`."""
     out = np.empty(len(starts), np.int64)
     for i in range(len(starts)):
         at, stop, folders, part = starts[i], starts[i] + sizes[i], 0, starts[i]
@@ -74,7 +75,7 @@ def hash_names(data: Any, starts: Any, sizes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _cut(keys: Any, start: Any, key_size: Any, name_size: Any) -> Any:
-    """Where a long name is split into prefix and name; -1 where it cannot be."""
+    """Offset at which a long name is split into prefix and name; -1 if it cannot be split."""
     for k in range(min(key_size - 1, _PREFIX), 0, -1):
         if keys[start + k] == _SLASH:
             return k if name_size - k - 1 <= _NAME else -1
@@ -84,7 +85,7 @@ def _cut(keys: Any, start: Any, key_size: Any, name_size: Any) -> Any:
 @numba.njit(nogil=True, cache=True)
 def head_sizes(keys: Any, key_start: Any, key_size: Any, extension_starts: Any, which: Any) -> Any:
     """int64[N * width]: bytes before each member's content. Member ``j`` of record ``i`` is named by key i and by
-    extension ``which[i, j]``, whose text lies between two of ``extension_starts``."""
+    extension ``which[i, j]``, whose text is between two of ``extension_starts``."""
     n, width = which.shape
     out = np.empty(n * width, np.int64)
     for i in range(n):
@@ -106,7 +107,7 @@ def _put_octal(out: Any, at: Any, digits: Any, value: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def _put_header(out: Any, at: Any, size: Any, kind: Any) -> None:
-    """All of a header but its name, which is there: of a file that nobody owns and that is as old as time."""
+    """Write a header except its name, which is there already: of a file without owner, with modification time 0."""
     for k in range(len(_OPEN_MODE)):
         out[at + 100 + k] = _OPEN_MODE[k]
     _put_octal(out, at + 124, 11, size)
@@ -138,8 +139,9 @@ def put_heads(
     out: Any, content: Any, heads: Any, sizes: Any, copied: Any, keys: Any, key_start: Any, key_size: Any,
     extensions: Any, extension_starts: Any, which: Any,
 ) -> None:  # fmt: skip
-    """Everything but the content of members, which goes to ``content[m]``: heads before it, zeros after it. ``sizes``
-    are the contents', ``copied`` what of them will be in ``out``; names as in `head_sizes`, which gave ``heads``."""
+    """Write everything but the content of members, which begins at ``content[m]``: headers before it, zeros after it.
+    ``sizes`` are the contents' sizes, ``copied`` the bytes of them that will be in ``out``; names are given as in
+    `head_sizes`, which computed ``heads``."""
     n, width = which.shape
     for m in range(n * width):
         i, e = m // width, which[m // width, m % width]
@@ -172,8 +174,9 @@ def put_index(
     out: Any, content: Any, sizes: Any, keys: Any, key_start: Any, key_size: Any, extensions: Any,
     extension_starts: Any, which: Any,
 ) -> Any:  # fmt: skip
-    """A line of ``extension place size name`` for each member of a record; ``content`` are places in the file, names
-    as in `head_sizes`. How many bytes of ``out`` they take: at most the names' and extensions' and 43 a member."""
+    """Write a line of ``extension offset size name`` for each member of a record; ``content`` are offsets in the file,
+    names are given as in `head_sizes`. Return the number of bytes: at most those of names and extensions and 43 per
+    member."""
     n, width = which.shape
     at = 0
     for i in range(n):

@@ -1,4 +1,4 @@
-"""TFRecord: serialised Examples, each framed with its length and two masked CRC-32Cs."""
+"""The TFRecord writer: serialised Examples, each framed with its length and two masked CRC-32Cs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
     ``<field>`` (bytes), ``<field>/shape`` and ``<field>/dtype``.
     """
 
-    alone = True
+    independent = True
 
-    index: Annotated[bool, Arg("also write <shard>.idx, the lines 'offset length' that DALI's reader takes")] = True
+    index: Annotated[bool, Arg("also write <shard>.idx, lines 'offset length', for DALI's reader")] = True
     key: Annotated[str, Arg("store the samples' keys as a bytes feature of this name; empty for none")] = ""
 
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
@@ -71,12 +71,13 @@ class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
 
 
 _LISTED = 32
-"""Batches whose lines go into the index together: each of them alone takes longer to write than to make."""
+"""Number of batches whose lines are written to the index together: writing one batch's lines takes longer than making
+them."""
 
 
 @dataclass(slots=True)
 class TFRecordFrames(Frames):
-    """The frames, large values apart."""
+    """The frames, with large values not copied."""
 
     records: ScatteredRecords
 
@@ -90,7 +91,7 @@ class TFRecordShard(Shard):
         self._file = files.create(".tfrecord")
         self._index = files.create(".idx") if writer.index else None
         self._unlisted: list[I64] = []
-        """Sizes of records that are in the file, and not in its index yet."""
+        """Sizes of records that are in the file, but not in its index yet."""
 
     def frame(self, records: Records) -> TFRecordFrames:
         from ..bytes import frames_cpu
@@ -115,7 +116,7 @@ class TFRecordShard(Shard):
         self._list()
 
     def _list(self) -> None:
-        """Bring the index up to date."""
+        """Write the missing lines of the index."""
         if self._index is not None and self._unlisted:
             sizes = np.concatenate(self._unlisted)
             starts = starts_of(sizes)

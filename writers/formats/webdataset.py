@@ -1,4 +1,4 @@
-"""WebDataset: tar files whose members of one sample share a key and differ in extension."""
+"""The WebDataset writer: tar files in which the members of one sample share a key and differ in extension."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Write
 from ..bytes import sidecar
 from ..bytes.scatter_gather import U8, ScatteredRecords
 from ..bytes.written import Problem, WrittenShard, map_file
-from .columns import Column, Loose, check_field, copy, from_values, keys_of, position_names, starts_of
+from .columns import Column, LargeValues, check_field, copy, from_values, keys_of, position_names, starts_of
 from .extensions import Extensions, file_columns
-from .names import Taken, webdataset_key
+from .names import UsedNames, webdataset_key
 
 BLOCK = 512
 _INDEX_VERSION = b"v1.2"
@@ -26,12 +26,12 @@ _INDEX_VERSION = b"v1.2"
 class WebDataset(Writer, name="webdataset", suffix=".tar"):
     """Tar files for webdataset, DALI's readers.webdataset, and tar itself.
 
-    A field that is named as an extension (jpg, txt, json, npy) is the member ``<key>.<field>``. Other encoded fields
-    become ``<key>.jpg`` and so on (kept bytes by their signature), one integer ``<key>.cls``, arrays ``<key>.npy``; if
-    two fields share an extension it is ``<field>.<extension>``. Members carry no times or owners.
+    A field named like an extension (jpg, txt, json, npy) is the member ``<key>.<field>``. Other encoded fields become
+    ``<key>.jpg`` for example (kept bytes by their signature), one integer ``<key>.cls``, arrays ``<key>.npy``; if two
+    fields share an extension the member is ``<field>.<extension>``. Members carry no times or owners.
     """
 
-    alone = True
+    independent = True
 
     key: KeyBy = "sample"
     index: Annotated[bool, Arg("also write <shard>.idx, as wds2idx does, for DALI's reader")] = True
@@ -88,28 +88,28 @@ class WebDataset(Writer, name="webdataset", suffix=".tar"):
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """``<key>.<extension>`` of every member."""
+    """The name ``<key>.<extension>`` of every member."""
 
     keys: Column
     extensions: Column
-    """All that there are."""
+    """All extensions that occur."""
     which: I64
-    """[records, fields]: the extension of each member."""
+    """[records, fields]: index of each member's extension."""
 
     def of_first(self, n: int) -> tuple[U8, I64, I64, U8, I64, I64]:
-        """Those of the first ``n`` records, as compiled code takes them."""
+        """The names of the first ``n`` records, in the form for compiled loops."""
         keys, ends = self.keys, np.append(self.extensions.starts, self.extensions.data.size)
         return keys.data, keys.starts[:n], keys.sizes[:n], self.extensions.data, ends, self.which[:n]
 
 
 @dataclass(slots=True)
 class TarFrames(Frames):
-    """The members of all records, large contents apart."""
+    """The members of all records, with large contents not copied."""
 
     records: ScatteredRecords
     names: _Names
     content: I64
-    """Where each member's content begins, from the first record's start."""
+    """Offset of each member's content from the first record's start."""
     content_sizes: I64
 
 
@@ -123,7 +123,7 @@ class WebDatasetShard(Shard):
         self._index = files.create(".idx") if writer.index else None
         self._lines: list[bytes] = []
         self._count = 0
-        self._taken = Taken()
+        self._taken = UsedNames()
 
     def frame(self, records: Records) -> TarFrames:
         from . import tar_cpu
@@ -136,19 +136,19 @@ class WebDatasetShard(Shard):
         sizes = np.stack([c.sizes for _, c in columns], axis=1).reshape(-1)
         heads = tar_cpu.head_sizes(*named[:3], *named[4:])
         members = heads + -(-sizes // BLOCK) * BLOCK
-        loose = Loose([c for _, c in columns], len(records))
-        copied = sizes * np.tile([not len(cuts) for cuts in loose.cuts_of], len(records))
+        large_values = LargeValues([c for _, c in columns], len(records))
+        copied = sizes * np.tile([not len(cuts) for cuts in large_values.cuts_of], len(records))
         here = members - sizes + copied
         ends, at = np.cumsum(here), starts_of(here) + heads
         own = np.empty(int(here.sum()), np.uint8)
         tar_cpu.put_heads(own, at, heads, sizes, copied, *named)
-        for k, ((_, column), cuts) in enumerate(zip(columns, loose.cuts_of, strict=True)):
+        for k, ((_, column), cuts) in enumerate(zip(columns, large_values.cuts_of, strict=True)):
             if len(cuts):
                 cuts[:] = at[k :: len(columns)]
             else:
                 copy(own, at[k :: len(columns)], column)
         first, last = (at - heads)[:: len(columns)], ends[len(columns) - 1 :: len(columns)]
-        scattered = loose.records(own, first, last)
+        scattered = large_values.records(own, first, last)
         return TarFrames(members.reshape(which.shape).sum(axis=1), scattered, names, starts_of(members) + heads, sizes)
 
     def _keys(self, records: Records) -> Column:
@@ -190,6 +190,6 @@ class WebDatasetShard(Shard):
 
 
 def _numbered(extensions: Extensions, table: dict[str, int]) -> I64:
-    """Each record's extension as its number in ``table``, to which new ones are added."""
+    """Number of each record's extension in ``table``, to which new extensions are added."""
     numbers = np.array([table.setdefault(e, len(table)) for e in extensions.table], np.int64)
     return numbers[extensions.which]

@@ -1,4 +1,4 @@
-"""Borders of the shards of an output, and their names; every position is accounted for."""
+"""Boundaries and names of the shards of an output, and the check that every position is accounted for once."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from .manifest import OutputFiles
 from .rejects import RejectRow
 
 
-class Cuts:
-    """Positions in shards. Where a stage is written, places in its list of positions take their part."""
+class ShardBounds:
+    """Boundaries of shards in terms of positions. For an addition, indices into its list of positions take the place of
+    positions. Created and used by `Output`."""
 
     def __init__(
         self, config: WriteConfig, files: OutputFiles, start: int, total: int | None, whole: int | None
     ) -> None:
-        """As `Output.open` takes them. Raises SpecError for a part that begins inside of a shard."""
+        """The parameters are those of `Output.open`. Raises SpecError for a part that begins inside a shard."""
         self.start = start
         self.stop = None if total is None else start + total
-        """After the last position; None where that is unknown."""
+        """Position after the last; None if unknown."""
         self._config = config
         self._output_files = files
         whole = whole if whole is not None else self.stop
@@ -37,33 +38,34 @@ class Cuts:
                 "WriteConfig.part_range"
             )
 
-    def places(self, positions: I64) -> I64:
-        """Places in what this output writes: the positions themselves, unless it is a stage."""
-        return positions if self._output_files.addition is None else self._output_files.addition.places(positions)
+    def indices(self, positions: I64) -> I64:
+        """Index of each position in this output: the position itself, except in an addition."""
+        return positions if self._output_files.addition is None else self._output_files.addition.indices(positions)
 
-    def place(self, position: int) -> int:
-        """As `places`, of one."""
-        return int(self.places(np.array([position]))[0])
+    def index(self, position: int) -> int:
+        """Index of one position, see `indices`."""
+        return int(self.indices(np.array([position]))[0])
 
     # -- borders --------------------------------------------------------------------------------------------------
 
     def _border(self, start: int) -> int | None:
-        """Where the shard that holds ``start`` ends; None where that is not a matter of positions."""
+        """End of the shard that holds ``start``; None if shards do not end at fixed positions."""
         return None if self._samples is None or self._config.full else (start // self._samples + 1) * self._samples
 
     def end(self, start: int, stop: int, positions: I64, held: int) -> int:
-        """Up to where [start, stop) belongs to one shard that holds ``held`` samples, as far as positions and the
-        number of samples say so. ``positions`` are those of the samples to write."""
+        """End of the range from ``start``, up to ``stop``, that belongs to one shard, which holds ``held`` samples
+        already, as far as positions and the number of samples decide it. ``positions`` are those of the samples to
+        write."""
         border = self._border(start)
         if self._config.full and self._samples is not None:
-            places = self.places(positions)
-            last = int(np.searchsorted(places, start)) + max(self._samples - held, 1) - 1
-            border = int(places[last]) + 1 if last < len(places) else None
+            indices = self.indices(positions)
+            last = int(np.searchsorted(indices, start)) + max(self._samples - held, 1) - 1
+            border = int(indices[last]) + 1 if last < len(indices) else None
         return stop if border is None else min(stop, border)
 
     def fitting(self, filled: int, sizes: I64) -> tuple[int, bool]:
-        """How many records of ``sizes`` bytes (one at least) a shard with ``filled`` bytes still takes, and whether it
-        is full with them."""
+        """Number of records of ``sizes`` bytes (at least one) that a shard with ``filled`` bytes still takes, and
+        whether the shard is full with them."""
         if self._config.bytes is None:
             return len(sizes), False
         reached = filled + np.cumsum(sizes)
@@ -71,13 +73,13 @@ class Cuts:
         return n, int(reached[n - 1]) >= self._config.bytes
 
     def complete(self, start: int, stop: int, filled: int, held: int) -> bool:
-        """Whether a shard ends after its piece [start, stop), with ``filled`` bytes and ``held`` samples."""
+        """Whether a shard ends after its range [start, stop), with ``filled`` bytes and ``held`` samples."""
         if self._config.full and self._samples is not None and held >= self._samples:
             return True
         return stop == self._border(start) or (self._config.bytes is not None and filled >= self._config.bytes)
 
     def expected(self, start: int) -> int:
-        """Samples of the shard that begins at ``start``, if none is rejected; 0 where that is unknown."""
+        """Samples of the shard that begins at ``start``, if none is rejected; 0 if unknown."""
         if self._config.by_content or self._config.split:
             return 0
         border = self._border(start)
@@ -90,19 +92,19 @@ class Cuts:
         """Name of the shard that begins at ``start``, the ``number``-th of this output, without suffix."""
         addition, part = self._output_files.addition, self._output_files.part
         name = self._config.name if addition is None else f"{self._config.name}-{addition.name}"
-        if self._config.by_content:  # numbered as they come, by each part for itself
+        if self._config.by_content:  # numbered in the order of their creation, by each part separately
             mark = "" if part is None else f"-{part[0]:05d}"
             return f"{name}{mark}-{number:05d}"
         of = "" if self._count is None else f"-of-{self._count:05d}"
         return f"{name}-{start // self._samples if self._samples else 0:05d}{of}"
 
-    # -- accounts -------------------------------------------------------------------------------------------------
+    # -- accounting -----------------------------------------------------------------------------------------------
 
     def check(
         self, due: int, start: int, stop: int, samples: Samples, rejects: Sequence[RejectRow], left_out: LeftOutRows
     ) -> None:
-        """Raises JobError unless [start, stop) follows on ``due``, and ``samples``, ``rejects`` and ``left_out`` are
-        each position of it exactly once."""
+        """Raises JobError unless [start, stop) begins at ``due``, and ``samples``, ``rejects`` and ``left_out``
+        together contain each position of it exactly once."""
         if start != due or stop < start or (self.stop is not None and stop > self.stop):
             raise JobError(
                 f"internal: positions {start} to {stop} were delivered, but {due} is the next of "
@@ -116,9 +118,9 @@ class Cuts:
             and self._output_files.addition is None
             and np.array_equal(samples.position, np.arange(start, stop))
         ):
-            return  # as almost always
+            return  # the usual case
         lost = np.array([r.position for r in rejects if not r.there], np.int64)
-        given = self.places(np.concatenate((samples.position, lost, left_out.positions)))
+        given = self.indices(np.concatenate((samples.position, lost, left_out.positions)))
         ordered = bool((np.diff(samples.position) > 0).all())
         there = np.isin([r.position for r in rejects if r.there], samples.position).all()
         if not ordered or not there or not np.array_equal(np.sort(given), np.arange(start, stop)):
@@ -130,12 +132,12 @@ class Cuts:
     def _check_parts(
         self, start: int, stop: int, samples: Samples, rejects: Sequence[RejectRow], left_out: LeftOutRows
     ) -> None:
-        """As `check`, where samples are parts: each position has some, or rejects; none comes twice."""
+        """Like `check`, if samples were split into parts: each position has samples or rejects; none occurs twice."""
         part = np.zeros(0, np.int32) if samples.part is None else samples.part
         written = list(zip(samples.position.tolist(), part.tolist(), strict=True))
         lost = [(r.position, r.part) for r in rejects if not r.there]
         lost += zip(left_out.positions.tolist(), left_out.parts.tolist(), strict=True)
-        given = np.unique(self.places(np.array([p for p, _ in (*written, *lost)], np.int64)))
+        given = np.unique(self.indices(np.array([p for p, _ in (*written, *lost)], np.int64)))
         whole = {p for p, k in lost if k < 0} & {p for p, _ in written}
         twice = len({*written, *lost}) < len(written) + len(lost)
         if written != sorted(written) or whole or twice or not np.array_equal(given, np.arange(start, stop)):

@@ -20,41 +20,41 @@ class WriteConfig:
     """The ``write:`` section of a spec."""
 
     path: Path
-    """A folder; where ``url`` is given, one to make shards in."""
+    """Folder of the output; if ``url`` is given, the local folder in which shards are made."""
     name: str
     """First part of the shards' names."""
     writer: str
     options: Mapping[str, Any] = field(default_factory=dict)
     samples: int | None = None
-    """Samples a shard: shard k holds positions [k * samples, (k + 1) * samples), less the rejected ones."""
+    """Positions per shard: shard k holds positions [k * samples, (k + 1) * samples), except rejected ones."""
     bytes: int | None = None
-    """A shard ends after the record that makes it this large."""
+    """Size in bytes at which a shard ends, after the record that reaches it."""
     fields: Mapping[str, FieldConfig] = field(default_factory=dict)
     """The fields that are written, in this order."""
     url: str = ""
-    """Where the output goes, if that is no folder."""
+    """URL of the output; empty if it is a folder."""
     split: bool = False
-    """Samples are parts of those that positions count (`split_samples`)."""
+    """Whether samples are parts of the samples that positions count (`split_samples`)."""
 
     leaves_out: bool = False
-    """The job may leave samples out on purpose (`keep_if`): they are listed in left_out.jsonl."""
+    """Whether the job may leave samples out on purpose (`keep_if`); they are listed in left_out.jsonl."""
     full: bool = False
-    """Shards hold ``samples`` samples that were written, however many are left out or rejected between them."""
+    """Whether a shard ends after ``samples`` written samples, however many are left out or rejected between them."""
     sha256: bool = False
-    """SHA-256 of every file, too."""
+    """Whether SHA-256 is computed for every file."""
 
     @property
     def by_content(self) -> bool:
-        """Whether the samples that are written decide where shards end, and not their positions alone."""
+        """Whether the written samples decide where shards end, and not their positions alone."""
         return self.bytes is not None or self.full
 
     @property
     def where(self) -> str:
-        """The output's place, in words."""
+        """URL or path of the output, for messages."""
         return self.url or str(self.path)
 
     def check(self) -> Writer:
-        """The writer. Raises SpecError where the section is wrong."""
+        """Return the writer. Raises SpecError if the section is wrong."""
         if not _NAME.fullmatch(self.name) or self.name.startswith("."):
             raise SpecError(f"name {self.name!r} cannot be part of file names; use letters, digits and _ . + = @ -")
         for limit, value in (("samples", self.samples), ("bytes", self.bytes)):
@@ -68,7 +68,7 @@ class WriteConfig:
 
     def part_range(self, whole: range, part: tuple[int, int]) -> range:
         """Positions that part (i, n) of a job over ``whole`` writes: whole shards, so that n parts make the same files
-        as one. Where shards are cut by what is written, parts have files of their own, and equal shares of the
+        as one. If the written samples decide where shards end, parts have separate files, and equal shares of the
         positions."""
         i, n = part
         unit = (self.samples_of_shard(len(whole), part) or 1) if not self.by_content else 1
@@ -76,7 +76,7 @@ class WriteConfig:
         return whole[units * i // n * unit : units * (i + 1) // n * unit]
 
     def samples_of_shard(self, whole: int | None, part: tuple[int, int] | None) -> int | None:
-        """Positions a shard; None for everything in one. Parts of a job without shard sizes write one shard each."""
+        """Positions per shard; None for one shard. Parts of a job without shard sizes write one shard each."""
         samples = self.samples
         if samples is None and self.bytes is None:
             samples = self.check().default_samples

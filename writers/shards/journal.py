@@ -1,4 +1,4 @@
-"""The journal of an output: one JSON line for each shard that is safe, each with a checksum of its own."""
+"""The journal of an output: one JSON line for each shard that is durable, each line with a checksum of its own."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
 
 VERSION = 2
-"""Files of version 1 have a SHA-256, but no tree. A job that was begun with it goes on with it."""
+"""Version of the format. Files of version 1 list SHA-256 instead of a tree; a job that started with it keeps it."""
 _VERSIONS = (1, VERSION)
 
 
 class ForgedError(JobError):
-    """A journal whose checksums are right says what none of ours says: somebody made it."""
+    """A journal with right checksums but content that this program never writes: it was forged."""
 
 
 def encode_json(value: Any, indent: int | None = None) -> bytes:
-    """JSON that is the same bytes for equal values (mappings keep their order), with a final newline."""
+    """Encode JSON so that equal values give equal bytes (mappings keep their order), with a final newline."""
     separators = (",", ":") if indent is None else (",", ": ")
     return json.dumps(value, ensure_ascii=True, indent=indent, separators=separators).encode() + b"\n"
 
 
 def _checksum(body: bytes) -> str:
-    from ...ops.storage.crc32c_cpu import crc32c_extend  # which shards need, too: a loop less to compile
+    from ...ops.storage.crc32c_cpu import crc32c_extend  # writing shards needs it as well: one loop less to compile
 
     return f"{int(crc32c_extend(np.uint32(0), np.frombuffer(bytearray(body), np.uint8))):08x}"
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """The entry, and the CRC-32C of its text as the last key."""
+    """Encode an entry, with the CRC-32C of its text as the last key."""
     body = encode_json(entry)[:-2]
     return body + f',"crc32c":"{_checksum(body)}"}}\n'.encode()
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """The entry of a complete line, or None for anything else."""
+    """Parse a complete line into its entry; None for anything else."""
     body, comma, tail = line.rpartition(b',"crc32c":"')
     if not comma or not tail.endswith(b'"}') or tail[:-2] != _checksum(body).encode():
         return None
@@ -55,12 +55,12 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 @dataclass(slots=True)
-class Contents:
-    """The contents of a journal."""
+class JournalContents:
+    """The contents of a journal: header and entries."""
 
     header: dict[str, Any]
     entries: list[dict[str, Any]] = field(default_factory=list)
-    """One for each shard, in order."""
+    """One entry per shard, in order."""
     done: bool = False
     size: int = 0
     """Bytes of the complete lines."""
@@ -68,11 +68,12 @@ class Contents:
     version: int = VERSION
 
 
-def read_journal(path: Path, *, header_only: bool = False) -> Contents | None:
-    """The journal at ``path``; None where there is none, or only a torn first line. ``header_only``: no more is read.
+def read_journal(path: Path, *, header_only: bool = False) -> JournalContents | None:
+    """Read the journal at ``path``; None if there is none, or only a torn first line. ``header_only``: read only the
+    header.
 
-    A torn last line (the end of a killed run) is left out. Raises JobError for any other damage, and for what no
-    journal says, such as names of files outside of its folder.
+    A torn last line (the end of a killed run) is left out. Raises JobError for any other damage, and for content that
+    no journal has, such as names of files outside its folder.
     """
     try:
         if header_only:
@@ -82,7 +83,7 @@ def read_journal(path: Path, *, header_only: bool = False) -> Contents | None:
             data = sidecar.read(path)
     except FileNotFoundError:
         return None
-    found: Contents | None = None
+    found: JournalContents | None = None
     at = 0
     while at < len(data):
         end = data.find(b"\n", at)
@@ -109,7 +110,7 @@ def read_journal(path: Path, *, header_only: bool = False) -> Contents | None:
             raise ForgedError(f"{path}: line at byte {at} is not one that dali-run writes ({wrong}); remove it by hand")
         at = end + 1
         if found is None:
-            found = Contents(entry, stop=entry["range"][0], version=version)
+            found = JournalContents(entry, stop=entry["range"][0], version=version)
         elif "done" in entry:
             found.done, found.stop = True, entry["stop"]
         else:
@@ -121,8 +122,8 @@ def read_journal(path: Path, *, header_only: bool = False) -> Contents | None:
 
 
 def salvage(path: Path) -> list[dict[str, Any]] | None:
-    """The shards that a damaged journal still tells of, for removing them; lines that say nothing are passed over.
-    None where no line is one that we write: the file is somebody else's. Raises JobError for no regular file."""
+    """Return the shards that a damaged journal still lists, in order to remove them; unreadable lines are skipped. None
+    if no line is one of this program: the file is someone else's. Raises JobError if it is not a regular file."""
     try:
         lines = sidecar.read(path).split(b"\n")
     except OSError:
@@ -135,7 +136,7 @@ def salvage(path: Path) -> list[dict[str, Any]] | None:
 
 _NO_HEADER: dict[str, Any] = {"identity": {}, "write": {"writer": "", "options": {}}, "whole": None, "part": None}
 _NO_SHARD: dict[str, Any] = {"samples": 0, "rejects": 0, "files": [], "rejects_size": 0, "carry": {}}
-"""Values of keys that a line leaves out, so that readers of a journal need not test for each."""
+"""Values of keys that a line omits, so that readers of a journal need not test for each."""
 
 
 def _count(value: object) -> bool:
@@ -143,7 +144,8 @@ def _count(value: object) -> bool:
 
 
 def _wrong_header(header: Mapping[str, Any]) -> str:
-    """Why the first line is not one that we write; empty where it is. A checksum is no signature."""
+    """Key of the header with a value that this program never writes; empty if there is none. A right checksum is not a
+    signature."""
     whole, part, write = header.get("whole"), header.get("part"), header.get("write")
     range_ = header.get("range")
     if not isinstance(range_, list) or len(range_) != 2 or not _count(range_[0]):
@@ -174,7 +176,7 @@ def _wrong_header(header: Mapping[str, Any]) -> str:
 
 
 def _wrong_entry(entry: Mapping[str, Any]) -> str:
-    """The same for a later line."""
+    """Key of a later line with a value that this program never writes; empty if there is none."""
     if "done" in entry:
         return ""
     positions, files = entry.get("positions"), entry.get("files", [])
@@ -201,8 +203,8 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
     return ""
 
 
-def _follows(entry: Mapping[str, Any], found: Contents) -> bool:
-    """Whether ``entry`` is a shard after those before, or the last line; a whole line elsewhere was copied there."""
+def _follows(entry: Mapping[str, Any], found: JournalContents) -> bool:
+    """Whether ``entry`` is the shard after the last one, or the final line; a valid line elsewhere was copied there."""
     if found.done:
         return False
     if "done" in entry:
@@ -216,22 +218,23 @@ def _follows(entry: Mapping[str, Any], found: Contents) -> bool:
 def encode_journal(
     header: Mapping[str, Any], entries: Iterable[Mapping[str, Any]], stop: int, version: int
 ) -> Iterator[bytes]:
-    """The lines of the journal of a finished job, as `Journal` would have written them."""
+    """Iterate over the lines of a finished job's journal, as `Journal` would have written them."""
     yield _line({"format": "dali-run-journal", "version": version, **header})
     yield from map(_line, entries)
     yield _line({"done": True, "stop": stop})
 
 
 class Journal:
-    """A journal that is being written."""
+    """A journal that is being written. Created by `open_journal`, closed by `Publisher`; one thread at a time calls
+    it."""
 
-    def __init__(self, file: File, contents: Contents) -> None:
+    def __init__(self, file: File, contents: JournalContents) -> None:
         self._file = file
         self._contents = contents
 
     @staticmethod
     def start(path: Path, header: Mapping[str, Any]) -> Journal:
-        """A new journal; its first line is durable."""
+        """Create a journal; its first line is durable."""
         contents = read_back(dict(header))
         file = File(path, append=True)
         try:
@@ -246,7 +249,7 @@ class Journal:
         return Journal(file, contents)
 
     @staticmethod
-    def reopen(path: Path, contents: Contents) -> Journal:
+    def reopen(path: Path, contents: JournalContents) -> Journal:
         """Continue a journal after its last complete line."""
         file = File(path, append=True)
         try:
@@ -268,7 +271,7 @@ class Journal:
             self._contents.stop = entry["positions"][1]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     @property
@@ -277,12 +280,12 @@ class Journal:
 
     @property
     def removed(self) -> bool:
-        """Somebody has removed it since it was opened."""
+        """Whether the file was removed since it was opened."""
         return self._file.removed
 
     @property
-    def contents(self) -> Contents:
-        """Its contents."""
+    def contents(self) -> JournalContents:
+        """Header and entries so far."""
         return self._contents
 
     @property
@@ -295,12 +298,12 @@ class Journal:
 
     @property
     def done(self) -> bool:
-        """All positions are in published shards."""
+        """Whether all positions are in published shards."""
         return self._contents.done
 
     @property
     def stop(self) -> int:
-        """First position that is in no published shard."""
+        """First position that is not in a published shard."""
         return self._contents.stop
 
     @property
@@ -332,20 +335,20 @@ class Journal:
 
     @property
     def carry(self) -> dict[str, Any]:
-        """State that the writer keeps over shards: at first the job's schema."""
+        """State that the writer keeps from shard to shard; initially the job's schema."""
         return copy.deepcopy(
             self.entries[-1]["carry"] if self.entries else self.header.get("schema", {}).get("fields", {})
         )
 
 
-def read_back(header: dict[str, Any]) -> Contents:
-    """A new journal's contents, its header as JSON gives it back (tuples become lists)."""
+def read_back(header: dict[str, Any]) -> JournalContents:
+    """Contents of a new journal, with the header as JSON returns it (tuples become lists)."""
     header = json.loads(json.dumps(header))
-    return Contents(header, stop=header["range"][0])
+    return JournalContents(header, stop=header["range"][0])
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """The differences between two JSON values, one line each: ``identity.seed: 42, now 43``."""
+    """Differences between two JSON values, one line each: ``identity.seed: 42, now 43``."""
     new = json.loads(json.dumps(new))
     if isinstance(old, dict) and isinstance(new, dict):
         out = []

@@ -1,4 +1,4 @@
-"""Samples that a job leaves out on purpose: the line of left_out.jsonl for each of them."""
+"""Log the samples that a job leaves out on purpose: one line of left_out.jsonl for each of them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ...ops.batch import I32, I64, Samples
 
 @dataclass(frozen=True, slots=True)
 class LeftOutRows:
-    """Lines of left_out.jsonl, in the job's order. They are columns, because there may be as many of them as of
-    samples that are written."""
+    """Lines of left_out.jsonl, in the job's order. They are stored as columns, because there may be as many of them as
+    of written samples."""
 
     positions: I64
-    """Place of each sample in the job's order, [N]."""
+    """[N]: position of each sample in the job's order."""
     parts: I32
-    """Part of a split sample, -1 for all of it, [N]."""
+    """[N]: part of a split sample, -1 for all of it."""
     lines: list[str]
-    """The JSON of each sample with a final newline, [N]."""
+    """[N]: JSON of each sample with a final newline."""
 
     def __len__(self) -> int:
         return len(self.lines)

@@ -1,8 +1,8 @@
-"""One job at a time in an output directory: a lock that dies with its owner.
+"""One job at a time in an output directory: a lock that ends with its owner.
 
-A POSIX record lock on a file: the kernel drops it with the process, however it ends, and children do not inherit it.
-The file's text serves file systems without locks, or that lose them, where the owner is looked up instead. There it
-matters that the file is made by one process only (O_EXCL), and never written over by another.
+It is a POSIX record lock on a file: the kernel drops it when the process ends, in whatever way, and children do not
+inherit it. On file systems without locks, or that lose them, the owner is read from the file's text instead. There it
+matters that one process alone creates the file (O_EXCL), and that no other overwrites it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from ..bytes import files_io
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _PATIENCE = 1.0
-"""Seconds that a new lock's owner has for writing its text, before the file counts as left by a machine that died."""
+"""Seconds that the owner of a new lock has to write its text, before the file counts as left by a machine that died."""
 _held: set[str] = set()
-"""Record locks do not keep a process out from itself (and closing any descriptor drops them); this does."""
+"""Paths of the locks of this process. Record locks do not exclude the process that holds them (and closing any
+descriptor drops them); this set does."""
 
 
 class BusyError(JobError):
@@ -36,11 +37,11 @@ class BusyError(JobError):
     def __init__(self, message: str, owner: dict[str, Any]) -> None:
         super().__init__(message)
         self.owner = owner
-        """That job, as `identify` tells it; empty where nobody knows."""
+        """Identity of that job, as `identify` returns it; empty if unknown."""
 
 
 class Lock:
-    """Held from construction to `release`. Raises JobError where a live job holds it."""
+    """A lock, held from construction to `release`. Raises JobError if a live job holds it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +64,7 @@ class Lock:
                     if new:
                         self._sign(fd)
                         return fd
-                    files_io.remove(self.path)  # a dead one's; if several are here, one of them makes the next
+                    files_io.remove(self.path)  # a dead owner's; one of the waiting jobs creates the next
             except BaseException:
                 os.close(fd)
                 raise
@@ -79,18 +80,19 @@ class Lock:
             raise
 
     def _take(self, fd: int, new: bool) -> None:
-        """Lock ``fd``, a file that this process made, or found. Raises BusyError where its owner may live, OSError."""
+        """Lock ``fd``, a file that this process created (``new``) or found. Raises BusyError if its owner may be alive,
+        OSError."""
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             owner = {} if new else _settled_owner(fd)
             if owner.get("host") == socket.gethostname() and owner.get("pid") != os.getpid() and may_live(owner):
-                raise OSError(errno.EAGAIN, "the file system has lost the lock of a process that lives")
+                raise OSError(errno.EAGAIN, "the file system has lost the lock of a live process")
         except OSError as e:
             owner = {} if new else _settled_owner(fd) if e.errno in _NO_LOCKS else _read_owner(fd)
             held = e.errno in (errno.EACCES, errno.EAGAIN) or (e.errno in _NO_LOCKS and may_live(owner))
             if held:
                 holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
-                # A server may keep the lock of a machine that is gone; on this one the kernel drops it.
+                # A server may keep the lock of a machine that is gone; on this machine the kernel drops it.
                 kept = e.errno in _NO_LOCKS or owner.get("host") != socket.gethostname()
                 raise BusyError(
                     f"{self.path.parent} is being written by {holder}; wait for it to end, or choose another path"
@@ -102,7 +104,7 @@ class Lock:
                 raise
 
     def check(self) -> None:
-        """Raises JobError where the lock has become another's: file systems lose locks, and people remove files."""
+        """Raises JobError if another job has the lock now: file systems lose locks, and people remove files."""
         owner = _read_owner(self._fd)
         if owner != identify():
             holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
@@ -114,7 +116,7 @@ class Lock:
             )
 
     def release(self) -> None:
-        """Let the next job in; twice does no harm. A lock that has become another's stays."""
+        """Release the lock; a second call does nothing. A lock that another job holds now stays."""
         if self._name not in _held or self._fd < 0:
             return
         _held.discard(self._name)
@@ -127,8 +129,8 @@ class Lock:
 
 
 def break_lock(path: Path, dead: dict[str, Any]) -> bool:
-    """Remove the lock at ``path`` if it is that of ``dead``, a process known to be gone: a server may keep the lock of
-    a machine that is gone. Whether it was."""
+    """Remove the lock at ``path`` if it belongs to ``dead``, a process known to be gone: a server may keep the lock of
+    a machine that is gone. Return whether it did."""
     try:
         fd = _open(path)
     except (OSError, JobError):
@@ -145,12 +147,13 @@ def break_lock(path: Path, dead: dict[str, Any]) -> bool:
 
 
 def _open_or_make(path: Path) -> tuple[int, bool]:
-    """The file at ``path``, and whether it was made now. Raises JobError for what cannot be a lock, OSError."""
+    """Open the file at ``path``, and return whether it was created now. Raises JobError if it cannot be a lock,
+    OSError."""
     while True:
         try:
             return _open(path, os.O_CREAT | os.O_EXCL), True
         except FileExistsError:
-            with contextlib.suppress(FileNotFoundError):  # its owner has just let go
+            with contextlib.suppress(FileNotFoundError):  # its owner has just released it
                 return _open(path), False
 
 
@@ -159,12 +162,14 @@ def _open(path: Path, flags: int = 0) -> int:
         return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o666)
     except OSError as e:
         if e.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise JobError(f"{path} is no file of this program (a link, say), and is left alone; remove it") from None
+            raise JobError(
+                f"{path} is not a file of this program (perhaps a link), and is left alone; remove it"
+            ) from None
         raise
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """The open file still has this name."""
+    """Whether the open file still has this name."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except FileNotFoundError:
@@ -172,32 +177,32 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def _check_ours(fd: int, path: Path) -> None:
-    """Raises JobError for a file that is not to be written over: whoever made the folder may have made it a hard link
-    to something precious."""
+    """Raises JobError for a file that must not be overwritten: whoever made the folder may have made it a hard link to
+    an important file."""
     found = os.fstat(fd)
     head = os.pread(fd, len(_HEAD), 0) if stat.S_ISREG(found.st_mode) else b""
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or not _HEAD.startswith(head):
-        raise JobError(f"{path} is no lock of this program, and is left alone; remove it")
+        raise JobError(f"{path} is not a lock of this program, and is left alone; remove it")
 
 
 _HEAD = b'{"host": '
-"""How the text of a lock begins, one that was cut short included."""
+"""Beginning of the text of a lock, including a truncated one."""
 
 
 def identify() -> dict[str, Any]:
-    """Identity of this process, beyond the reuse of process numbers: host, boot, pid and start time. Raises OSError
-    where the system does not say."""
+    """Identity of this process, safe against reuse of process numbers: host, boot, pid and start time. Raises OSError
+    if the system does not tell them."""
     return dict(_identity(os.getpid()))
 
 
 @lru_cache(1)
 def _identity(pid: int) -> dict[str, Any]:
-    """Asked once: a lock is not lost where the machine gets another name, or there is no descriptor to ask with."""
+    """Cached: a lock must not be lost if the machine's name changes, or if no descriptor is left to read the values."""
     return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "started": _started(pid)}
 
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, PermissionError, ProcessLookupError)
-"""There is no /proc, or no such process; with any other error nothing is known."""
+"""Errors that mean: there is no /proc, or no such process. After any other error the owner's state is unknown."""
 
 
 def _boot() -> str:
@@ -208,7 +213,8 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Start of process ``pid`` in clock ticks after boot (proc(5), field 22 of stat), or None where there is none."""
+    """Start of process ``pid`` in clock ticks after boot (proc(5), field 22 of stat), or None if there is no such
+    process."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (*_ABSENT, ValueError, IndexError):
@@ -224,7 +230,7 @@ def _read_owner(fd: int) -> dict[str, Any]:
 
 
 def _settled_owner(fd: int) -> dict[str, Any]:
-    """The owner, once it has written who it is; empty where it had the time and did not."""
+    """Owner of the lock, once it has written its identity; empty if it did not within the time it has for that."""
     end = time.monotonic() + _PATIENCE
     while not (owner := _read_owner(fd)) and time.monotonic() < end:
         time.sleep(0.01)
@@ -232,7 +238,7 @@ def _settled_owner(fd: int) -> dict[str, Any]:
 
 
 def may_live(owner: dict[str, Any]) -> bool:
-    """Whether the owner could be running: on another host nobody can tell, so yes."""
+    """Whether the owner could be running; True for an owner on another host, which cannot be checked."""
     if not owner:
         return False
     if owner.get("host") != socket.gethostname():

@@ -1,4 +1,5 @@
-"""The manifest: what a finished output holds. A function of journal and reject log, so that it can be checked."""
+"""The manifest: the index of a finished output. It is a function of journals and reject logs, so that it can be
+checked."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from ...ops.batch import I64
 from ...ops.errors import JobError
 from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
-from .journal import Contents, differences, encode_json, read_journal
+from .journal import JournalContents, differences, encode_json, read_journal
 from .mirror import Mirror
 
 _PIECE_BYTES = 16 << 20
@@ -28,26 +29,26 @@ _PART = re.compile(r"journal-(\d{5})-of-(\d{5})\.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """An addition to a finished output: rejected samples once more, or inputs that came afterwards."""
+    """An addition to a finished output: a retry of rejected samples, or an append of new inputs."""
 
     number: int
-    """1 for the first of an output."""
+    """Number of the addition in its output, from 1."""
     kind: Literal["retry", "append"]
     positions: Sequence[int]
-    """Of the samples, ascending; of an append all in a row, after everything before."""
+    """Positions of its samples, ascending; an append's are consecutive, after all earlier ones."""
 
     @property
     def name(self) -> str:
         return f"{self.kind}-{self.number:03d}"
 
     def header(self) -> dict[str, Any]:
-        """For the stage's journal."""
+        """Entry for the header of the addition's journal."""
         told = self.positions
         return {"stage": self.number, "positions": [told.start, told.stop] if isinstance(told, range) else list(told)}
 
     @staticmethod
-    def of(contents: Contents) -> Addition:
-        """The stage that a journal belongs to."""
+    def of(contents: JournalContents) -> Addition:
+        """The addition that a journal belongs to."""
         if "retry" in contents.header:
             told = contents.header["retry"]
             return Addition(told["stage"], "retry", tuple(told["positions"]))
@@ -55,26 +56,26 @@ class Addition:
         return Addition(told["stage"], "append", range(*told["positions"]))
 
     def published(self, root: Path) -> bool:
-        """Whether the manifest tells of it."""
+        """Whether the manifest includes it."""
         try:
             return int(sidecar.read_json(root / "manifest.json").get("stages", 0)) >= self.number
         except (OSError, ValueError, TypeError):
             return False
 
-    def places(self, positions: I64) -> I64:
-        """Places of ``positions`` among the stage's, -1 for others."""
+    def indices(self, positions: I64) -> I64:
+        """Index of each of ``positions`` in the addition's list of positions, -1 for others."""
         if isinstance(self.positions, range):
             inside = (positions >= self.positions.start) & (positions < self.positions.stop)
             return np.where(inside, positions - self.positions.start, -1)
         chosen = np.array(self.positions, np.int64)
         if not len(chosen):
             return np.full(len(positions), -1)
-        places = np.searchsorted(chosen, positions)
-        return np.where(chosen[np.minimum(places, len(chosen) - 1)] == positions, places, -1)
+        indices = np.searchsorted(chosen, positions)
+        return np.where(chosen[np.minimum(indices, len(chosen) - 1)] == positions, indices, -1)
 
 
 class OutputFiles:
-    """The files beside the shards. Parts of a job (part i of n) and stages have their own."""
+    """Paths of the files beside the shards. Each part of a job (part i of n) and each addition has its own."""
 
     def __init__(self, root: Path, part: tuple[int, int] | None = None, addition: Addition | None = None) -> None:
         mark = "" if part is None else f"-{part[0]:05d}-of-{part[1]:05d}"
@@ -91,13 +92,13 @@ class OutputFiles:
         self.report = root / f"report{mark}.json"
         self.manifest = root / ("manifest.json" if addition is not None else f"manifest{mark}.json")
         self.inputs = root / (f"inputs{mark}.gz" if addition is not None else "inputs.gz")
-        """The inputs, piece by piece; the same for all parts."""
+        """Inventories of the inputs; one file for all parts."""
         self.before = root / f"rejects-before{mark}.jsonl"
-        """Of a stage: the reject log as it found it."""
+        """For an addition: a copy of the reject log from before it."""
         self.mirror: Mirror | None = None
-        """The store that holds the output, where ``root`` is only a copy of its state."""
+        """The store that holds the output, if ``root`` is only a copy of its state."""
         self.tag = "" if part is None else f"{part[0]}-"
-        """In temporary names, so that a part removes only its own leftovers."""
+        """Mark in temporary names, so that a part removes only its own leftovers."""
 
     def names(self) -> list[str]:
         """Names in the output directory."""
@@ -106,14 +107,14 @@ class OutputFiles:
         return sorted(os.listdir(self.root))
 
     def size(self, name: str) -> int:
-        """Bytes of a file of the output, -1 where there is none."""
+        """Size in bytes of a file of the output, -1 if there is none."""
         if self.mirror is not None:
             return self.mirror.sizes.get(name, -1)
         path = self.root / name
         return path.stat().st_size if path.exists() else -1
 
     def put(self, *paths: Path) -> None:
-        """Files of ``root`` are as they should be: copy them to where the output is, if that is elsewhere."""
+        """Copy finished files of ``root`` to the store of the output, if it has one."""
         for path in paths if self.mirror is not None else ():
             assert self.mirror is not None
             self.mirror.put(path.relative_to(self.root).as_posix())
@@ -126,19 +127,19 @@ class OutputFiles:
 
     @property
     def removable(self) -> list[Path]:
-        """In the order in which a job is taken back: the journal, which knows of the rest, last."""
+        """The files in the order in which a job is removed: the journal, which lists the others, is last."""
         return [self.manifest, self.report, self.before, self.left_out, self.rejects, self.inputs, self.journal]
 
 
 def output_files_of(root: Path) -> list[OutputFiles]:
-    """Of all parts in directory ``root``, in order; one where the job has no parts."""
+    """Files of all parts in directory ``root``, in order; one entry if the job has no parts."""
     if (root / "journal.jsonl").exists():
         return [OutputFiles(root)]
     return part_files_of(root)
 
 
 def part_files_of(root: Path) -> list[OutputFiles]:
-    """Of all parts in directory ``root``, in order, though the job be whole by now."""
+    """Files of all parts in directory ``root``, in order, even if the parts have been joined."""
     parts = sorted(
         (int(m[1]), int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _PART.fullmatch(p.name)) is not None
     )
@@ -146,7 +147,7 @@ def part_files_of(root: Path) -> list[OutputFiles]:
 
 
 def addition_files_of(root: Path) -> list[OutputFiles]:
-    """The stages of the output in ``root``, in order."""
+    """Files of the additions to the output in ``root``, in order."""
     found: list[OutputFiles] = []
     for number in itertools.count(1):
         for kind in ("retry", "append"):
@@ -160,7 +161,7 @@ def addition_files_of(root: Path) -> list[OutputFiles]:
 
 
 def base_rejects(root: Path, base: OutputFiles | None = None) -> Path:
-    """The reject log of the first run (of one of its parts): set aside once a stage was published."""
+    """Reject log of the first run (of one of its parts): it is set aside when an addition is published."""
     if base is not None and base.part is not None:
         return base.rejects
     aside = [root / f"rejects-before-{kind}-001.jsonl" for kind in ("retry", "append")]
@@ -168,7 +169,7 @@ def base_rejects(root: Path, base: OutputFiles | None = None) -> Path:
 
 
 def rejects_with_additions(root: Path) -> bytes:
-    """The rejects that are left after all stages."""
+    """The rejects that remain after all additions."""
     log = sidecar.read(base_rejects(root))
     for files in addition_files_of(root):
         contents = read_journal(files.journal)
@@ -179,7 +180,7 @@ def rejects_with_additions(root: Path) -> bytes:
 
 
 def publish_addition(root: Path, files: OutputFiles) -> None:
-    """Put the stage of ``side``, whose journal is done, into manifest and reject log. Safe to repeat."""
+    """Include the addition of ``files``, whose journal is done, in manifest and reject log. Safe to repeat."""
     rejects = root / "rejects.jsonl"
     if not files.before.exists():
         replace(files.before, sidecar.read(rejects), files)
@@ -188,7 +189,7 @@ def publish_addition(root: Path, files: OutputFiles) -> None:
 
 
 def manifest_with_additions(root: Path) -> bytes:
-    """The manifest as it should be: all shards, and the rejects that are left. Raises JobError, OSError."""
+    """The complete manifest: all shards, and the remaining rejects. Raises JobError, OSError."""
     found = output_files_of(root)
     if found and found[0].part is not None:
         left_out = root / "left_out.jsonl"
@@ -227,7 +228,7 @@ def manifest_with_additions(root: Path) -> bytes:
     return encode_json(manifest, indent=2)
 
 
-def build_manifest(contents: Contents, rejects: Path, left_out: Path, inputs: Path | None) -> bytes:
+def build_manifest(contents: JournalContents, rejects: Path, left_out: Path, inputs: Path | None) -> bytes:
     """The manifest's text. ``left_out`` is read if the job may leave samples out; ``inputs`` is the list of inputs, if
     the manifest covers one. Raises OSError if a log cannot be read."""
     return encode_json(
@@ -246,12 +247,12 @@ def build_manifest(contents: Contents, rejects: Path, left_out: Path, inputs: Pa
     )
 
 
-def version_of(journals: Sequence[Contents]) -> int:
-    """The format's version of what is made of several journals."""
+def version_of(journals: Sequence[JournalContents]) -> int:
+    """Version of the format for a file made from several journals."""
     return max(contents.version for contents in journals)
 
 
-def _totals(journals: Sequence[Contents]) -> dict[str, int]:
+def _totals(journals: Sequence[JournalContents]) -> dict[str, int]:
     entries = [e for j in journals for e in j.entries]
     return {
         "samples": sum(e["samples"] for e in entries),
@@ -261,7 +262,7 @@ def _totals(journals: Sequence[Contents]) -> dict[str, int]:
     }
 
 
-def leaves_out(contents: Contents) -> bool:
+def leaves_out(contents: JournalContents) -> bool:
     """Whether the job of this journal may leave samples out on purpose."""
     return contents.header.get("leaves_out") is True
 
@@ -270,13 +271,13 @@ def _shard(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in entry.items() if k not in ("rejects_size", "left_out_size", "carry")}
 
 
-def _left_out(contents: Contents, path: Path) -> dict[str, Any]:
+def _left_out(contents: JournalContents, path: Path) -> dict[str, Any]:
     """The entry for the log of samples that were left out; nothing if the job leaves none out."""
     return {"left_out_file": file_info(path)} if leaves_out(contents) else {}
 
 
-def _inputs(contents: Contents, path: Path | None) -> dict[str, Any]:
-    """The entry for a list of inputs; nothing if there is none, or the journal's version has no such entry."""
+def _inputs(contents: JournalContents, path: Path | None) -> dict[str, Any]:
+    """Entry for the file of inventories; empty if there is none, or if the journal's version has no such entry."""
     return {"inputs_file": file_info(path)} if contents.version > 1 and path is not None and path.exists() else {}
 
 
@@ -288,7 +289,7 @@ def file_info(path: Path) -> dict[str, Any]:
 
 
 def replace(path: Path, data: bytes, files: OutputFiles) -> None:
-    """Publish a small file atomically and durably, on behalf of the part that holds the lock of ``side``."""
+    """Publish a small file atomically and durably, on behalf of the part that holds the lock of ``files``."""
     temporary = temporary_of(path, files)
     files_io.remove(temporary)
     files_io.write_new(temporary, data)
@@ -316,20 +317,23 @@ def replace_joined(path: Path, sources: Sequence[Path], files: OutputFiles) -> N
 
 
 def temporary_of(path: Path, files: OutputFiles) -> Path:
-    """Where `replace` writes before it renames."""
+    """Path to which `replace` writes before it renames."""
     return path.with_name(f".{path.name}.tmp-{files.tag}")
 
 
 def merge_parts(root: Path, by: OutputFiles) -> bool:
-    """Publish the manifest and reject log of a whole job, once all of its parts are finished; False where some are not.
+    """Publish the manifest and reject log of a whole job, once all of its parts are finished. Return False if some are
+    not.
 
-    Any number of parts (``by``: which) may do so at once: all write the same bytes. Raises JobError where the parts do
-    not fit together.
+    Any number of parts (``by``: the calling part) may do so at once: all write the same bytes. Raises JobError if the
+    parts do not fit together.
     """
     if by.mirror is not None:
-        by.mirror.fetch()  # what other parts have done
+        by.mirror.fetch()  # the files of other parts
     found = output_files_of(root)
-    if not found or found[0].part is None or addition_files_of(root):  # a stage begins when all parts are merged
+    if (
+        not found or found[0].part is None or addition_files_of(root)
+    ):  # additions are made only after all parts are merged
         return (root / "manifest.json").exists()
     if len(found) != found[0].part[1] or not all(s.manifest.exists() for s in found):
         return False
@@ -347,8 +351,8 @@ def merge_parts(root: Path, by: OutputFiles) -> bool:
     return True
 
 
-def journals_of(found: Sequence[OutputFiles]) -> list[Contents]:
-    """The journals of parts. Raises JobError where one is not finished, or is gone since its file was listed."""
+def journals_of(found: Sequence[OutputFiles]) -> list[JournalContents]:
+    """Journals of parts. Raises JobError if one is not finished, or was removed since its file was listed."""
     journals = []
     for files in found:
         contents = read_journal(files.journal)
@@ -361,8 +365,8 @@ def journals_of(found: Sequence[OutputFiles]) -> list[Contents]:
     return journals
 
 
-def check_parts(found: Sequence[OutputFiles], journals: Sequence[Contents]) -> None:
-    """Raises JobError where the parts are not one job's, or do not follow on each other."""
+def check_parts(found: Sequence[OutputFiles], journals: Sequence[JournalContents]) -> None:
+    """Raises JobError if the parts belong to different jobs, or do not follow on each other."""
     first = journals[0].header
     at = first["range"][0]
     carry: tuple[str, Any] | None = None
@@ -389,8 +393,8 @@ def check_parts(found: Sequence[OutputFiles], journals: Sequence[Contents]) -> N
         raise JobError(f"the parts end at position {at} of {first['whole']}")
 
 
-def merged_manifest(journals: Sequence[Contents], rejects: Path, left_out: Path, inputs: Path) -> dict[str, Any]:
-    """The manifest of a whole job from its parts' journals."""
+def merged_manifest(journals: Sequence[JournalContents], rejects: Path, left_out: Path, inputs: Path) -> dict[str, Any]:
+    """Manifest of a whole job from its parts' journals."""
     first = journals[0].header
     entries = [e for j in journals for e in j.entries]
     return {

@@ -1,4 +1,4 @@
-"""Merge: the manifest and the reject log of a job in parts, as a step of its own; or one output of all parts."""
+"""Merge the parts of a job: publish their common manifest and reject log, or make one output of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ...ops.errors import JobError
 from ...ops.storage.urls import is_url, plain_path
 from ..bytes import sidecar
-from .journal import Contents, encode_journal, encode_json, read_journal
+from .journal import JournalContents, encode_journal, encode_json, read_journal
 from .lock import Lock
 from .manifest import (
     OutputFiles,
@@ -29,9 +29,9 @@ from .mirror import Mirror
 
 
 def merge(place: Path | str) -> int:
-    """Join the finished parts of the output at ``place``, a folder or a URL; how many there are. Safe to repeat.
+    """Join the finished parts of the output at ``place``, a folder or a URL. Return their number. Safe to repeat.
 
-    Raises JobError where there are no parts, or which of them are not finished.
+    Raises JobError if there are no parts, or if some are not finished; it names them.
     """
     if not is_url(place):
         return _merge(OutputFiles(Path(plain_path(str(place)))), str(place))
@@ -65,12 +65,12 @@ def _merge(files: OutputFiles, place: str) -> int:
 
 
 def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
-    """Make one output of parts that are all finished: the one that a single process would have left, to the byte, with
-    ``report``. ``side`` is that of the whole output, whose lock the caller holds. Safe to repeat; a parts' output that
-    was being joined is joined to the end.
+    """Make one output of parts that are all finished, equal to the byte to the output of a single process, with
+    ``report``. ``files`` belong to the whole output, whose lock the caller holds. Safe to repeat; an interrupted join
+    is completed.
 
-    Where shards are cut by bytes, parts have shards of their own, and stay parts: only the manifest is made.
-    Raises JobError where parts are missing or do not fit together, OSError.
+    If shards are cut by bytes, parts have separate shards, and stay parts: only the manifest is made. Raises JobError
+    if parts are missing or do not fit together, OSError.
     """
     root, parts = files.root, part_files_of(files.root)
     for part in parts:
@@ -109,8 +109,8 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
                 part.take_back(path)
 
 
-def _in_a_row(journals: list[Contents]) -> Iterator[dict[str, Any]]:
-    """The shards of all parts: what counts on from shard to shard does so over all of them."""
+def _in_a_row(journals: list[JournalContents]) -> Iterator[dict[str, Any]]:
+    """Iterate over the shards of all parts, with cumulative values counted over all of them."""
     before = dict.fromkeys(_LOG_SIZES, 0)
     carry: dict[str, Any] = {}
     for contents in journals:

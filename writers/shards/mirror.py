@@ -1,7 +1,8 @@
-"""An output at a URL: shards are made in a local folder and put under their final names once complete.
+"""An output at a URL: shards are made in a local folder and uploaded under their final names once complete.
 
-The store is the truth, the folder only scratch: a job begins by taking journals and logs from the store. Each shard is
-put before the journal that tells of it, the manifest comes last. So a kill at any moment can be resumed, anywhere.
+The store is authoritative, the folder only scratch: a job starts by downloading journals and logs from the store. Each
+shard is uploaded before the journal that lists it, the manifest comes last, so that a job killed at any moment can be
+resumed, on any machine.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from ..bytes import files_io
 from .lock import BusyError, identify, may_live
 
 _STATE = re.compile(r"(journal|rejects|manifest|report|inputs)[^/]*\.(jsonl|json|gz)|[^/]+\.jsonl")
-"""Files in which an output describes itself; listings of the files writer among it."""
+"""Names of files in which an output describes itself, including listings of the files writer."""
 _BEAT = 60.0
 _STALE = 15 * 60.0
-"""Seconds after which a lock that nobody renewed counts as a dead job's."""
+"""Seconds without renewal after which a lock counts as a dead job's."""
 
 
 def staging_folder(url: str, part: tuple[int, int] | None) -> Path:
-    """Where the shards of an output at ``url`` are made: below DALI_RUN_STAGING, or the user's cache."""
+    """Folder in which the shards of an output at ``url`` are made: below DALI_RUN_STAGING, or in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     base = os.environ.get("DALI_RUN_STAGING") or os.path.join(home, "dali-run", "staging")
     mark = "" if part is None else f"-{part[0]}"
@@ -40,7 +41,7 @@ def staging_folder(url: str, part: tuple[int, int] | None) -> Path:
 
 @contextlib.contextmanager
 def state_of(place: str | Path) -> Iterator[Path]:
-    """A folder with the journals, logs and manifests of an output: the output's own, or copies from a URL.
+    """Context manager for a folder with the journals, logs and manifests of an output: its own, or copies from a URL.
 
     JobErrors that are raised inside name the URL.
     """
@@ -56,19 +57,19 @@ def state_of(place: str | Path) -> Iterator[Path]:
 
 
 class Mirror:
-    """The store of one output directory."""
+    """The store of one output directory. `Output` or the fleet's driver creates it; one thread uses it."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.store = Store(url)
         self.folder = folder
         self.sizes: dict[str, int] = {}
-        """Of what is in the store, by name."""
+        """Sizes in bytes of the files in the store, by name."""
         self._lock = ""
         self._token = ""
         self._beaten = 0.0
 
     def fetch(self) -> None:
-        """Take everything from the store that tells of the output."""
+        """Download all files in which the output describes itself."""
         found = self.store.files()
         self.sizes = {name: int(info.get("size") or 0) for name, info in found.items()}
         for name in self.sizes:
@@ -76,7 +77,7 @@ class Mirror:
                 self.get(name)
 
     def fetch_own(self, names: Sequence[str]) -> None:
-        """Take files of these names, if they are there, and look at nothing else: with thousands of parts and shards,
+        """Download the files of these names that exist, without listing the store: with thousands of parts and shards,
         listing everything for each part would take longer than the part."""
         self.sizes = {}
         for name in names:
@@ -85,14 +86,14 @@ class Mirror:
                 self.sizes[name] = (self.folder / name).stat().st_size
 
     def look_up(self, names: Iterable[str]) -> None:
-        """Ask for the sizes of some files."""
+        """Query the sizes of some files."""
         for name in names:
             info = self.store.info(name)
             if info is not None:
                 self.sizes[name] = int(info.get("size") or 0)
 
     def get(self, name: str) -> None:
-        """Take one file. Raises JobError where it is gone."""
+        """Download one file. Raises JobError if it does not exist any more."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -101,7 +102,7 @@ class Mirror:
             raise JobError(f"{self.store.url}/{name} is gone") from None
 
     def put(self, name: str) -> None:
-        """Put one file of the folder under its final name."""
+        """Upload one file of the folder under its final name."""
         files_io.before("put", self.folder / name)
         self.store.put(str(self.folder / name), name)
         self.sizes[name] = (self.folder / name).stat().st_size
@@ -113,15 +114,15 @@ class Mirror:
         self.sizes.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """Remove the local file: it is in the store."""
+        """Remove the local copy of a file that is in the store."""
         top = name.split("/")[0]
         files_io.remove(self.folder / (top if top.endswith(".lmdb") else name))
 
     # -- one job at a time ----------------------------------------------------------------------------------------
 
     def begin(self, lock: str, own: Sequence[str] | None = None) -> None:
-        """Take the output over: an empty folder, the lock, the state (only the files ``own`` of it, where those are
-        given). Raises JobError where another job has it."""
+        """Take the lock of the output and empty the folder, then download the state (only the files ``own``, if these
+        are given). Raises JobError if another job has the lock."""
         for path in self.folder.iterdir():
             if path.name != lock:
                 files_io.remove(path)
@@ -156,7 +157,7 @@ class Mirror:
         return age is None or age < _STALE
 
     def break_lock(self, lock: str, dead: dict[str, Any]) -> bool:
-        """Remove a lock that is that of ``dead``, a process known to be gone. Whether it was."""
+        """Remove a lock that belongs to ``dead``, a process known to be gone. Return whether it did."""
         owner = self._owner(lock)
         if owner is None or {k: v for k, v in owner.items() if k != "token"} != dead:
             return False
@@ -172,20 +173,20 @@ class Mirror:
         self._beaten = time.monotonic()
 
     def check(self) -> None:
-        """Raises JobError where another job has taken the output over."""
+        """Raises JobError if another job has taken the output over."""
         owner = self._owner(self._lock)
         if owner is None or owner.get("token") != self._token:
             holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "somebody"
             raise JobError(f"{self.store.url}: {holder} has taken the output over; this job ends here")
 
     def beat(self) -> None:
-        """Renew the lock, now and then."""
+        """Renew the lock, if its last renewal is long enough ago."""
         if time.monotonic() - self._beaten > _BEAT:
             self.check()
             self._write_lock()
 
     def end(self) -> None:
-        """Let the next job in, and leave nothing here."""
+        """Release the lock and remove the local folder."""
         if self._lock:
             owner = self._owner(self._lock)
             if owner is not None and owner.get("token") == self._token:

@@ -1,7 +1,8 @@
-"""The shard protocol: an Output takes batches in order and publishes shards that survive anything.
+"""The shard protocol: an Output takes batches in order and publishes shards that survive any interruption.
 
-A shard is written under a temporary name, fsynced, renamed; then one line goes to journal.jsonl, fsynced; manifest.json
-comes last. Whatever the journal does not list is done again, so a rerun after any interruption ends in the same bytes.
+A shard is written under a temporary name, fsynced, renamed; then one line is added to journal.jsonl, fsynced;
+manifest.json comes last. Shards that the journal does not list are made again, so a rerun after any interruption ends
+in the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..base import Records, Refused, Shard, ShardFiles, Writer
 from ..bytes import files_io
 from ..bytes.background import WAITING
 from ..bytes.files_io import job_errors
-from .borders import Cuts
+from .borders import ShardBounds
 from .config import WriteConfig
 from .journal import Journal, encode_json
 from .left_out import NOTHING_LEFT_OUT, LeftOutRows
@@ -33,7 +34,7 @@ from .manifest import Addition, OutputFiles, build_manifest, merge_parts, publis
 from .mirror import Mirror
 from .publisher import Publisher
 from .rejects import RejectCounter, RejectLimit, RejectRow
-from .resume import Listing, earlier_entries, let_go, open_journal, open_log, remove_unlisted
+from .resume import Listing, earlier_entries, open_journal, open_log, release_locks, remove_unlisted
 
 
 class Output:
@@ -44,12 +45,13 @@ class Output:
                 out.add(start, stop, samples, fields, rejects)
             out.finish(report)
 
-    Raises JobError, with path and reason, whenever the job cannot go on; what is on disk can then be resumed.
+    Raises JobError, with path and reason, whenever the job cannot continue; it can then be resumed from the files on
+    disk.
     """
 
     def __init__(
-        self, config: WriteConfig, writer: Writer, output_files: OutputFiles, lock: Lock, journal: Journal, cuts: Cuts,
-        reject_counter: RejectCounter, waiting: int,
+        self, config: WriteConfig, writer: Writer, output_files: OutputFiles, lock: Lock, journal: Journal,
+        bounds: ShardBounds, reject_counter: RejectCounter, waiting: int,
     ) -> None:  # fmt: skip
         self.config = config
         self.reject_counter = reject_counter
@@ -57,18 +59,18 @@ class Output:
         self._output_files = output_files
         self._lock = lock
         self._journal = journal
-        self._cuts = cuts
+        self._bounds = bounds
         self._publisher = Publisher(output_files, journal, lock, waiting)
         self._carry: dict[str, Any] = journal.carry
         self._next = journal.stop
         self._shard: _OpenShard | None = None
         self._shards = journal.shards
         self._totals = [journal.samples, journal.rejected, journal.left_out]
-        """Samples written, rejected and left out of the open shard's predecessors, published or not."""
+        """Numbers of samples written, rejected and left out in all shards before the open one, published or not."""
         self._closed = False
         self._led = False
         self._begun = True
-        """The job ran before, and may have left something."""
+        """Whether the job ran before, and may have left files."""
         self._state: Any = None
 
     # -- opening ------------------------------------------------------------------------------------------------
@@ -80,25 +82,26 @@ class Output:
         fresh: bool = False, addition: Addition | None = None, inputs: Listing | None = None, led: bool = False,
         waiting: int = WAITING[0], schema: Mapping[str, Any] | None = None,
     ) -> Output:  # fmt: skip
-        """Open the output of positions [start, start + total), or start and on where ``total`` is None.
+        """Open the output of positions [start, start + total), or from start on if ``total`` is None.
 
-        ``identity`` (JSON-able) is everything else that decides the output: spec, seed, inputs, versions. A job that
-        was interrupted continues at `resume_from` if it is equal. ``fresh`` removes an earlier job's output first.
-        ``part`` (i, n) is one of n jobs that fill one directory together, ``whole`` the positions of all of them.
-        ``led``: whoever gives out the parts has looked at the directory, counts rejects against the budget of all,
-        reports, and joins the parts in the end; with many parts and shards that is too much for each to do.
-        ``stage`` adds shards to a finished output (see `retries.next_retry`): `add` then counts places in its list
-        of positions, from 0 to ``total``. ``inputs`` is kept beside the journal, to tell one day what was added.
-        ``waiting`` bytes may wait to be written; they are held until then. ``schema`` (JSON-able) says what all parts
-        have in common that the spec leaves open; its ``fields`` are the writer's `Writer.schema`.
+        ``identity`` (JSON-able) is everything else that decides the output: spec, seed, inputs, versions. An
+        interrupted job with an equal identity continues at `resume_from`. ``fresh`` removes an earlier job's output
+        first. ``part`` (i, n) is one of n jobs that fill one directory together, ``whole`` the number of positions of
+        all of them. ``led``: a driver assigns the parts; it has checked the directory, counts rejects against the limit
+        for all parts, writes the report, and joins the parts in the end: with many parts and shards that is too much
+        for each part. ``addition`` adds shards to a finished output (see `retries.next_retry`): `add` then takes
+        indices in its list of positions, from 0 to ``total``. ``inputs`` makes the inventories that are stored beside
+        the journal, for later appends. Up to ``waiting`` bytes may wait to be written, in memory. ``schema``
+        (JSON-able) holds facts that all parts have in common and that the spec leaves open; its ``fields`` are the
+        writer's `Writer.schema`.
         """
         writer = config.check()
         if part is not None and total is None:
-            raise SpecError("parts of a job need to know how many samples there are")
+            raise SpecError("a job in parts needs the number of samples")
         if config.url and part is not None and getattr(writer, "key", "") == "sample" and writer.name == "files":
             raise SpecError("parts that write files to a URL cannot see each other's names: give key: position")
         output_files = OutputFiles(config.path, part, addition)
-        cuts = Cuts(config, output_files, start, total, whole)
+        bounds = ShardBounds(config, output_files, start, total, whole)
         with job_errors("nothing was written yet"):
             files_io.make_dirs(config.path)
         with job_errors():
@@ -113,7 +116,7 @@ class Output:
                     "identity": dict(identity),
                     "write": config.identity(),
                     **({"schema": dict(schema)} if schema else {}),
-                    "range": [start, cuts.stop],
+                    "range": [start, bounds.stop],
                     "whole": whole,
                     **({"split": True} if config.split else {}),
                     **({"leaves_out": True} if config.leaves_out else {}),
@@ -129,22 +132,22 @@ class Output:
                 )
                 reject_counter.resume(journal.stop - start, journal.rejected)
                 output_files.put(output_files.journal)
-                out = cls(config, writer, output_files, lock, journal, cuts, reject_counter, waiting)
+                out = cls(config, writer, output_files, lock, journal, bounds, reject_counter, waiting)
                 out._led, out._begun = led, begun
             except BaseException:
-                let_go(output_files, lock)
+                release_locks(output_files, lock)
                 raise
             with out._guard():
                 if not out.finished:
                     out._prepare(inputs)
                 elif part is not None and not led:
-                    merge_parts(config.path, output_files)  # its last run may have been killed before
+                    merge_parts(config.path, output_files)  # its last run may have been killed before the merge
             return out
 
     def _prepare(self, inputs: Listing | None) -> None:
-        """Undo what an interrupted run did beyond its journal."""
+        """Undo what an interrupted run did after the last line of its journal."""
         # Only the shard after the journal's last can have been published without its line.
-        left = None if self._next == self._cuts.stop else self._cuts.stem(self._next, self._shards)
+        left = None if self._next == self._bounds.stop else self._bounds.stem(self._next, self._shards)
         if self._begun or not self._led:
             remove_unlisted(self._output_files, self.config.name, self._journal, left)
         if inputs is not None and not self._output_files.inputs.exists():
@@ -157,11 +160,11 @@ class Output:
             self._carry = copy.deepcopy(earlier[-1]["carry"])
         self._state = self._writer.begin(self.config.path, [*earlier, *self._journal.entries])
 
-    # -- what there is to do --------------------------------------------------------------------------------------
+    # -- progress -------------------------------------------------------------------------------------------------
 
     @property
     def part(self) -> tuple[int, int] | None:
-        """Part (i, n) of the job that fills the folder; None for all of it."""
+        """Part (i, n) of the job that fills the folder; None for a job without parts."""
         return self._output_files.part
 
     @property
@@ -172,73 +175,78 @@ class Output:
 
     @property
     def resume_from(self) -> int:
-        """First position still to do."""
+        """First position that is not written yet."""
         return self._next
 
     @property
     def finished(self) -> bool:
-        """Everything is published already."""
+        """Whether everything is published already."""
         if self._output_files.addition is not None:
             return self._journal.done and self._output_files.addition.published(self.config.path)
         return self._journal.done and (self._led or self._output_files.manifest.exists())
 
     @property
     def written(self) -> int:
-        """Samples so far, earlier runs included."""
+        """Number of samples so far, earlier runs included."""
         return self._totals[0] + (self._shard.samples if self._shard else 0)
 
     @property
     def rejected(self) -> int:
-        """Rejects so far, earlier runs included."""
+        """Number of rejects so far, earlier runs included."""
         return self._totals[1] + (self._shard.rejects if self._shard else 0)
 
     @property
     def left_out(self) -> int:
-        """Samples left out on purpose so far, earlier runs included."""
+        """Number of samples left out on purpose so far, earlier runs included."""
         return self._totals[2] + (self._shard.left_out if self._shard else 0)
 
     # -- taking batches -------------------------------------------------------------------------------------------
 
     def add(
         self, start: int, stop: int, samples: Samples, fields: Mapping[str, Batch], rejects: Sequence[RejectRow] = (),
-        intact: Callable[[], None] = lambda: None, left_out: LeftOutRows = NOTHING_LEFT_OUT,
+        check_intact: Callable[[], None] = lambda: None, left_out: LeftOutRows = NOTHING_LEFT_OUT,
     ) -> None:  # fmt: skip
-        """Take positions [start, stop): ``samples`` with their ``fields`` survived, the rest are ``rejects`` or were
-        ``left_out`` on purpose.
+        """Write positions [start, stop): ``samples`` with their ``fields``; all other positions are in ``rejects`` or
+        ``left_out``.
 
-        The fields' data may still be looked at and written after the return: it must not change. ``intact`` is called,
-        by whichever thread, when it was looked at and small values were copied, before anything of it is published; it
-        may raise.
+        The fields' data may still be read after the return: it must not change until it is written. ``check_intact`` is
+        called, by any thread, after the data was read and small values were copied, and before anything of it is
+        published; it may raise.
         """
         with self._guard():
             self._publisher.check()
             if self._closed or self.finished:
                 raise JobError("internal: samples were delivered to an output that is closed")
-            cuts = self._cuts
-            cuts.check(self._next, start, stop, samples, rejects, left_out)
+            bounds = self._bounds
+            bounds.check(self._next, start, stop, samples, rejects, left_out)
             records = Records(samples, {name: fields[name] for name in self.config.fields} if len(samples) else fields)
             rows = sorted(rejects, key=lambda r: r.position)
             at = start
             while at < stop:
-                end = cuts.end(at, stop, samples.position, self._shard.samples if self._shard else 0)
+                end = bounds.end(at, stop, samples.position, self._shard.samples if self._shard else 0)
                 if end == stop and at == start:
-                    at = self._add_piece(at, end, records, rows, left_out, intact)
+                    at = self._add_piece(at, end, records, rows, left_out, check_intact)
                     continue
-                lo, hi = np.searchsorted(cuts.places(samples.position), (at, end))
-                inside = [r for r in rows if at <= cuts.place(r.position) < end]
+                lo, hi = np.searchsorted(bounds.indices(samples.position), (at, end))
+                inside = [r for r in rows if at <= bounds.index(r.position) < end]
                 at = self._add_piece(
-                    at, end, records.take(slice(int(lo), int(hi))), inside, self._between(left_out, at, end), intact
+                    at,
+                    end,
+                    records.take(slice(int(lo), int(hi))),
+                    inside,
+                    self._between(left_out, at, end),
+                    check_intact,
                 )
 
     def _between(self, left_out: LeftOutRows, start: int, stop: int) -> LeftOutRows:
-        places = self._cuts.places(left_out.positions)
-        return left_out.take(np.flatnonzero((places >= start) & (places < stop)))
+        indices = self._bounds.indices(left_out.positions)
+        return left_out.take(np.flatnonzero((indices >= start) & (indices < stop)))
 
     def _add_piece(
         self, start: int, stop: int, records: Records, rejects: Sequence[RejectRow], left_out: LeftOutRows,
-        intact: Callable[[], None],
+        check_intact: Callable[[], None],
     ) -> int:  # fmt: skip
-        """Take as much of [start, stop) as belongs to one shard; returns the position after it."""
+        """Write the part of [start, stop) that belongs to one shard. Return the position after it."""
         shard = self._shard or self._open_shard(start)
         refused = self._writer.refuse(records, self._carry) if len(records) else ()
         if refused:
@@ -248,21 +256,21 @@ class Output:
             records = records.take(kept)
         if len(records):
             opened = self._opened(shard)
-            weight = self._apart(shard, records)
+            weight = self._background_weight(shard, records)
             if weight:
-                self._hand_over(shard, lambda: _put(opened, records, intact), weight)
+                self._frame_in_background(shard, lambda: _put(opened, records, check_intact), weight)
                 shard.add(records, len(records), 0)
             else:
                 frames = opened.frame(records)
-                n, full = self._cuts.fitting(shard.bytes, frames.sizes)
+                n, full = self._bounds.fitting(shard.bytes, frames.sizes)
                 if self.config.split:  # all parts of a sample are in one shard
                     n = int(np.searchsorted(records.samples.position, records.samples.position[n - 1], "right"))
                 if full:
-                    stop = self._cuts.place(int(records.samples.position[n - 1])) + 1
-                    rejects = [r for r in rejects if self._cuts.place(r.position) < stop]
+                    stop = self._bounds.index(int(records.samples.position[n - 1])) + 1
+                    rejects = [r for r in rejects if self._bounds.index(r.position) < stop]
                     left_out = self._between(left_out, start, stop)
                 opened.append(frames, n)
-                intact()
+                check_intact()
                 shard.add(records, n, int(frames.sizes[:n].sum()))
         if rejects:
             self._publisher.log(rejects)
@@ -273,25 +281,25 @@ class Output:
             shard.left_out += len(left_out)
         self._next = shard.stop = stop
         self.reject_counter.add(stop - start, rejects)
-        if self._cuts.complete(start, stop, shard.bytes, shard.samples):
+        if self._bounds.complete(start, stop, shard.bytes, shard.samples):
             self._close_shard()
         return stop
 
-    def _apart(self, shard: _OpenShard, records: Records) -> int:
-        """Bytes of ``records`` where another thread is to frame them: from the first large ones of a shard on, if
-        nothing that the shard says decides where it ends. 0 where this one is."""
-        if not self._writer.alone or self.config.bytes is not None:
+    def _background_weight(self, shard: _OpenShard, records: Records) -> int:
+        """Bytes of ``records`` if a framing thread is to frame them: from the first large ones of a shard on, if the
+        format does not decide where the shard ends. 0 if this thread frames them."""
+        if not self._writer.independent or self.config.bytes is not None:
             return 0
         nbytes = sum(int(b.sizes.sum()) * b.dtype.itemsize for b in records.fields.values())
         return nbytes if nbytes >= base.LARGE else int(shard.framed is not None)
 
-    def _hand_over(self, shard: _OpenShard, work: Callable[[], object], weight: int) -> None:
-        """Let another thread go on with the shard; one for all of it."""
+    def _frame_in_background(self, shard: _OpenShard, work: Callable[[], object], weight: int) -> None:
+        """Let a framing thread continue with the shard; one thread for all of it."""
         frames = self._publisher.workers.frames
-        if shard.lane is None:
-            shard.lane = frames.shortest()
-            shard.files.leave()
-        shard.framed = frames.put(work, weight, shard.lane, shard.files)
+        if shard.thread is None:
+            shard.thread = frames.least_busy()
+            shard.files.frame_in_background()
+        shard.framed = frames.put(work, weight, shard.thread, shard.files)
 
     def _row(self, records: Records, refused: Refused) -> RejectRow:
         origin = records.samples.origin(refused.at)
@@ -305,8 +313,8 @@ class Output:
 
     def _open_shard(self, start: int) -> _OpenShard:
         files = ShardFiles(
-            self.config.path, self._cuts.stem(start, self._shards), f"{self._output_files.tag}{os.getpid()}",
-            self._cuts.expected(start), self._state, self._output_files.part is None, self._publisher.workers,
+            self.config.path, self._bounds.stem(start, self._shards), f"{self._output_files.tag}{os.getpid()}",
+            self._bounds.expected(start), self._state, self._output_files.part is None, self._publisher.workers,
             self.config.sha256 or self._journal.contents.version == 1,
         )  # fmt: skip
         files.carry = self._carry
@@ -314,34 +322,34 @@ class Output:
         return self._shard
 
     def _opened(self, shard: _OpenShard) -> Shard:
-        """The format's side of the shard; its files are made when the first record comes."""
+        """The format's part of the shard; its files are created when the first record comes."""
         if shard.opened is None:
             shard.opened = self._writer.open(shard.files, self.config.fields)
         return shard.opened
 
     def _close_shard(self) -> None:
-        """Hand the open shard over to be published."""
+        """Pass the open shard to the publisher."""
         shard = self._shard
         assert shard is not None
-        # Where names promise a count, or there is nothing else, a shard without samples is published too.
-        there = bool(shard.samples or not self.config.by_content or not self._shards)
-        if there:
+        # If names state a count, or if there is no other shard, a shard without samples is published too.
+        has_files = bool(shard.samples or not self.config.by_content or not self._shards)
+        if has_files:
             opened = self._opened(shard)
             if shard.framed is None:
                 opened.close()
             else:
-                self._hand_over(shard, lambda: _close(opened, shard.files), 1)
+                self._frame_in_background(shard, lambda: _close(opened, shard.files), 1)
         self._shard = None
         self._shards += 1
         found = (shard.samples, shard.rejects, shard.left_out)
         self._totals = [before + n for before, n in zip(self._totals, found, strict=True)]
         entry = shard.entry(self._publisher.logged, copy.deepcopy(self._carry))
-        self._publisher.take(shard.files, entry, there=there, framed=shard.framed)
+        self._publisher.take(shard.files, entry, has_files=has_files, framed=shard.framed)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
     def finish(self, report: Mapping[str, Any] | None = None) -> None:
-        """Publish the last shard, the report and the manifest. An output that was finished before stays as it is."""
+        """Publish the last shard, the report and the manifest. An output that was finished before is not changed."""
         if self.finished:
             self.abort()
             return
@@ -359,7 +367,7 @@ class Output:
                 contents = self._journal.contents
                 inputs = (
                     self._output_files.inputs if self._output_files.part is None else None
-                )  # listed once for all parts
+                )  # one file for all parts
                 manifest = build_manifest(contents, self._output_files.rejects, self._output_files.left_out, inputs)
                 replace(self._output_files.manifest, manifest, self._output_files)
             if self._output_files.part is not None:
@@ -367,9 +375,10 @@ class Output:
         self.abort()
 
     def _finish_shards(self) -> None:
-        if self._cuts.stop is not None and self._next != self._cuts.stop:
+        if self._bounds.stop is not None and self._next != self._bounds.stop:
             raise JobError(
-                f"the job ended at position {self._next} of {self._cuts.stop}; run the same command again: it continues"
+                f"the job ended at position {self._next} of {self._bounds.stop}; run the same command again: it "
+                "continues"
             )
         self.reject_counter.finish()
         if (
@@ -378,20 +387,20 @@ class Output:
             and self._output_files.part is None
             and not self._output_files.addition
         ):
-            self._open_shard(self._cuts.start)  # an empty data set still has a readable output
+            self._open_shard(self._bounds.start)  # an empty data set still has a readable output
         if self._shard is not None:
             self._close_shard()
         self._publisher.finish(self._next)
 
     def abort(self) -> None:
-        """Stop here: publish what is complete, remove the rest and let go of the lock. The job can be resumed."""
+        """Stop: publish complete shards, remove incomplete ones and release the lock. The job can be resumed."""
         if self._closed:
             return
         unfinished, self._shard = self._shard, None
         self._publisher.stop([] if unfinished is None else [unfinished.files])
         self._closed = True
         self._publisher.close()
-        let_go(self._output_files, self._lock)
+        release_locks(self._output_files, self._lock)
 
     def __enter__(self) -> Output:
         return self
@@ -403,7 +412,7 @@ class Output:
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
-        """After any error the output is closed, so that nothing half-written can be added to."""
+        """Close the output after any error, so that nothing is added to incomplete files."""
         try:
             with job_errors():
                 yield
@@ -412,14 +421,14 @@ class Output:
             raise
 
 
-def _put(shard: Shard, records: Records, intact: Callable[[], None]) -> None:
+def _put(shard: Shard, records: Records, check_intact: Callable[[], None]) -> None:
     """Frame and write all of ``records``."""
     shard.append(shard.frame(records), len(records))
-    intact()
+    check_intact()
 
 
 def _close(shard: Shard, files: ShardFiles) -> None:
-    """Write the end of a shard; nothing comes after it."""
+    """Write the end of a shard; nothing follows."""
     shard.close()
     files.seal()
 
@@ -434,18 +443,20 @@ class _OpenShard:
     rejects: int = 0
     left_out: int = 0
     replaced: int = 0
-    """Lines of the reject log in whose place a sample was written: another one, or the damaged one itself."""
+    """Number of lines of the reject log at whose position a sample was written: a replacement, or the damaged one
+    itself."""
     bytes: int = 0
     first_key: str | None = None
     last: tuple[Samples, int] | None = None
-    """Its last sample, whose key is looked for when the shard is complete."""
-    lane: int | None = None
-    """Which of the threads that frame has this shard, once there is work for one."""
+    """Its last sample, whose key is needed when the shard is complete."""
+    thread: int | None = None
+    """Number of the framing thread that has this shard, once there was work for one."""
     framed: Future[None] | None = None
-    """The last work on this shard that was handed over."""
+    """The last work on this shard that was put into a framing thread's queue."""
 
     def add(self, records: Records, n: int, nbytes: int) -> None:
-        """Count the first ``n`` of ``records``, which are written and take ``nbytes`` (0 where nobody asks)."""
+        """Count the first ``n`` of ``records``, which are written and take ``nbytes`` (0 if the size does not
+        matter)."""
         self.samples += n
         self.bytes += nbytes
         if self.first_key is None:
@@ -453,7 +464,7 @@ class _OpenShard:
         self.last = records.samples, n - 1
 
     def entry(self, log_sizes: Mapping[str, int], carry: Mapping[str, Any]) -> dict[str, Any]:
-        """Its line of the journal; the files come when they are published."""
+        """The shard's line of the journal; the files are added when they are published."""
         return {
             "shard": self.files.stem,
             "positions": [self.start, self.stop],

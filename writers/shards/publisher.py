@@ -1,4 +1,4 @@
-"""Publishing: closed shards get their final names and the journal its lines, one after the other."""
+"""Publish closed shards: they get their final names and the journal gets their lines, one after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ...ops.errors import JobError
 from ..base import ShardFiles
 from ..bytes import files_io
-from ..bytes.background import Workers
+from ..bytes.background import WriterThreads
 from ..bytes.files_io import File
 from .journal import Journal
 from .left_out import LeftOutRows
@@ -21,23 +21,24 @@ from .rejects import RejectRow
 
 
 class Publisher:
-    """Takes shards that are complete. Shard, logs, journal: each is durable before the next one is touched."""
+    """Publishes complete shards. Shard, logs, journal: each is durable before the next one is written. `Output`
+    creates, calls and closes it."""
 
     def __init__(self, output_files: OutputFiles, journal: Journal, lock: Lock, waiting: int) -> None:
         """``waiting``: bytes that may wait to be written."""
-        self.workers = Workers(waiting)
+        self.workers = WriterThreads(waiting)
         self.rejects: File | None = None
-        """The reject log, from `Output`'s preparations on."""
+        """The reject log, once `Output` has opened it."""
         self.left_out: File | None = None
         """The log of samples that are left out on purpose; None if the job leaves none out."""
         self._output_files = output_files
         self._journal = journal
         self._lock = lock
         self._waiting: list[ShardFiles] = []
-        """Of closed shards, until the journal tells of them."""
+        """Files of closed shards that the journal does not list yet."""
 
     def check(self) -> None:
-        """Raises what failed in the background; keeps the lock of an output in a store alive."""
+        """Raises failures of background work; renews the lock of an output in a store."""
         self.workers.check()
         if self._output_files.mirror is not None:
             self._output_files.mirror.beat()
@@ -54,7 +55,7 @@ class Publisher:
 
     @property
     def logged(self) -> dict[str, int]:
-        """Bytes of the logs, as the journal lists them."""
+        """Sizes of the logs in bytes, as entries of the journal."""
         left_out = {} if self.left_out is None else {"left_out_size": self.left_out.size}
         return {"rejects_size": self._log.size, **left_out}
 
@@ -68,26 +69,26 @@ class Publisher:
         return self.rejects
 
     def take(
-        self, files: ShardFiles, entry: dict[str, Any], *, there: bool, framed: Future[None] | None = None
+        self, files: ShardFiles, entry: dict[str, Any], *, has_files: bool, framed: Future[None] | None = None
     ) -> None:
-        """Publish a shard, with its ``entry`` in the journal; by another thread, in order, where others frame, write
-        and hash its files (``framed`` is the last of their framing, which seals the files). Without ``there`` it has no
-        files, and the journal alone tells of it."""
-        behind = framed is not None or files.seal()
+        """Publish a shard, with its ``entry`` in the journal. If other threads frame, write or hash its files, another
+        thread publishes it, in order (``framed`` is the last work of framing, which seals the files). Without
+        ``has_files`` the shard is only an entry in the journal."""
+        pending = framed is not None or files.seal()
         self._waiting.append(files)
-        if behind or not self.workers.publishing.idle:
-            self.workers.publishing.put(lambda: self._publish(files, entry, there, framed))
+        if pending or not self.workers.publishing.idle:
+            self.workers.publishing.put(lambda: self._publish(files, entry, has_files, framed))
         else:
             self.workers.check()
-            self._publish(files, entry, there)
+            self._publish(files, entry, has_files)
 
     def _publish(
-        self, files: ShardFiles, entry: dict[str, Any], there: bool, framed: Future[None] | None = None
+        self, files: ShardFiles, entry: dict[str, Any], has_files: bool, framed: Future[None] | None = None
     ) -> None:
         if framed is not None:
             framed.result()
         self._check_there()
-        if there:
+        if has_files:
             entry["files"] = [i.listed(self._journal.contents.version) for i in files.publish()]
         self._put([self._output_files.root / info["name"] for info in entry["files"]])
         for log in self._logs:
@@ -96,7 +97,7 @@ class Publisher:
         try:
             self._check_there()
         except JobError:
-            if self._journal.removed:  # meanwhile: no journal tells of this shard, so it must not stay
+            if self._journal.removed:  # removed meanwhile: no journal lists this shard, so it must not stay
                 for info in entry["files"]:
                     files_io.remove(self._output_files.root / info["name"])
             raise
@@ -107,7 +108,7 @@ class Publisher:
         self._waiting.remove(files)
 
     def _check_there(self) -> None:
-        """Raises JobError where somebody has removed the output while the job writes, or writes it, too."""
+        """Raises JobError if the output was removed while the job writes it, or if another job also writes it."""
         self._lock.check()
         watched: list[Journal | File] = [self._journal, *self._logs]
         for file in watched:
@@ -118,27 +119,27 @@ class Publisher:
                 )
 
     def _put(self, paths: Sequence[Path]) -> None:
-        """Copy files to where the output is, if that is elsewhere and still this job's."""
+        """Copy files to the store of the output, if it has one and the job still holds its lock."""
         if self._output_files.mirror is not None and paths:
             self._output_files.mirror.check()
             self._output_files.put(*paths)
 
     def finish(self, stop: int) -> None:
-        """All positions up to ``stop`` are in shards: wait for the last, and say so in the journal."""
+        """Wait until all shards are published, and record in the journal that all positions up to ``stop`` are done."""
         self.workers.publishing.wait()
         self._journal.append({"done": True, "stop": stop})
         self._put([*(log.path for log in self._logs), self._output_files.journal])
 
     def stop(self, unfinished: Iterable[ShardFiles] = ()) -> None:
-        """Publish what is complete, remove the rest and ``unfinished``, end the threads."""
+        """Publish complete shards, remove the others and ``unfinished``, end the threads."""
         self.workers.stop(JobError("internal: the output was closed"))
         left, self._waiting = [*self._waiting, *unfinished], []
         for files in left:
-            with contextlib.suppress(OSError):  # the next run removes what is left
+            with contextlib.suppress(OSError):  # the next run removes leftovers
                 files.discard()
 
     def close(self) -> None:
-        """Let go of reject log and journal."""
+        """Close reject log and journal."""
         for file in (self.rejects, self.left_out, self._journal):
             with contextlib.suppress(OSError):
                 if file is not None:

@@ -1,4 +1,4 @@
-"""Rejected samples: the line each of them costs, and the budget that decides when they are too many."""
+"""Rejected samples: their rows in the reject log, and the limit on their number."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ class RejectRow:
     """One line of rejects.jsonl."""
 
     position: int
-    """Place in the job's order."""
+    """Position of the sample in the job's order."""
     key: str
     source: str
     record: int
-    """Number of the record in ``source``, -1 for a file of its own."""
+    """Number of the record in ``source``, -1 if the source is a single file."""
     offset: int
-    """Byte offset in ``source``, -1 where there is none."""
+    """Byte offset in ``source``, -1 if unknown."""
     operator: str
-    """Name of the node that refused the sample."""
+    """Name of the node that rejected the sample."""
     code: str
     message: str
     replaced: bool = False
-    """Another sample was written in its place (on_error policy replace)."""
+    """Whether another sample was written in its place (on_error policy replace)."""
     kept: bool = False
-    """The sample itself was written, though it is damaged (``on_damage: flag``)."""
+    """Whether the sample itself was written, though it is damaged (``on_damage: flag``)."""
     part: int = -1
-    """Which part of the sample, where it was split; -1 for all of it."""
+    """Number of the part of a split sample; -1 for all of it."""
 
     @property
     def there(self) -> bool:
-        """A sample was written at this position all the same."""
+        """Whether a sample was written at this position nevertheless."""
         return self.replaced or self.kept
 
     @staticmethod
     def parse(line: bytes) -> RejectRow:
-        """The row of a `line`. Raises ValueError for anything else."""
+        """Parse a line of the log. Raises ValueError for anything else."""
         try:
             row = RejectRow(**json.loads(line))
         except (TypeError, RecursionError) as e:
-            raise ValueError(f"is no line of a reject log: {e}") from None
+            raise ValueError(f"is not a line of a reject log: {e}") from None
         for name, kind in _KINDS.items():
             if type(getattr(row, name)) is not kind:
-                raise ValueError(f"is no line of a reject log: {name} is {getattr(row, name)!r:.100}")
+                raise ValueError(f"is not a line of a reject log: {name} is {getattr(row, name)!r:.100}")
         return row
 
     def line(self) -> str:
-        """JSON with the keys in this order; everything but printable ASCII is escaped, so that logs stay logs."""
+        """JSON with the keys in this order; everything but printable ASCII is escaped, so that no text can forge a
+        line."""
         row = asdict(self)
         for name in ("replaced", "kept"):
             if not row[name]:
@@ -68,14 +69,14 @@ _KINDS = {"position": int, "key": str, "source": str, "record": int, "offset": i
 
 @dataclass(frozen=True, slots=True)
 class RejectLimit:
-    """How many rejects a job takes before it fails: a count, a share of its samples, or any number."""
+    """Largest number of rejects of a job: a count, a share of its samples, or no limit."""
 
     count: int | None = None
     share: float | None = None
 
     @staticmethod
     def parse(value: object) -> RejectLimit:
-        """``None`` (no limit), ``20`` (a count), ``0.1%`` or ``0.001`` (a share). Raises ValueError."""
+        """Parse ``None`` (no limit), ``20`` (a count), ``0.1%`` or ``0.001`` (a share). Raises ValueError."""
         if value is None:
             return RejectLimit()
         if isinstance(value, str):
@@ -91,8 +92,8 @@ class RejectLimit:
         raise ValueError(f"max_errors must be a count (20) or a share from 0% to 100% (0.1%), got {value!r}")
 
     def max_rejects(self, samples: int) -> int | None:
-        """The most rejects among ``samples``; None for any number. A share is rounded up: 1% of 75 samples is one, not
-        none, and only 0% is zero. (Rounded before: 7% of 100 is 7.000000000000001.)"""
+        """Largest number of rejects among ``samples``; None for no limit. A share is rounded up: 1% of 75 samples is
+        one, not none, and only 0% is zero. (The product is rounded first: 7% of 100 is 7.000000000000001.)"""
         if self.share is None:
             return self.count
         return math.ceil(round(self.share * samples, 6))
@@ -104,17 +105,17 @@ class RejectLimit:
 
 
 class RejectCounter:
-    """Counts rejects against a budget.
+    """Counter of rejects, compared with a limit.
 
-    A count is exceeded by the first reject beyond it. A share is taken of all samples of the job where their number is
-    known, so that a bad stretch at the start does no harm; else of the samples so far, from the `GRACE`-th sample on
-    and at the end.
+    A count is exceeded by the first reject beyond it. A share refers to all samples of the job if their number is
+    known, so that many rejects at the start do not end the job; otherwise to the samples so far, from the `GRACE`-th
+    sample on and at the end.
     """
 
     GRACE = 1000
 
     def __init__(self, limit: RejectLimit, total: int | None, log: str = "rejects.jsonl") -> None:
-        """``total``: samples of the job, if that is known; ``log``: path of the reject log, for messages."""
+        """``total``: samples of the job, if known; ``log``: path of the reject log, for messages."""
         self.limit = limit
         self.log = log
         self.total = total
@@ -124,11 +125,11 @@ class RejectCounter:
         self._example: RejectRow | None = None
 
     def resume(self, seen: int, rejected: int) -> None:
-        """Start from what an interrupted run counted."""
+        """Continue with the counts of an interrupted run."""
         self.seen, self.rejected = seen, rejected
 
     def add(self, seen: int, rows: Sequence[RejectRow]) -> None:
-        """Count ``seen`` samples, ``rows`` of them rejected. Raises JobError when they are too many."""
+        """Count ``seen`` samples, ``rows`` of them rejected. Raises JobError if there are too many rejects."""
         self.seen += seen
         self.rejected += len(rows)
         self._codes.update(r.code for r in rows)
@@ -138,12 +139,12 @@ class RejectCounter:
             self.finish()
 
     def exceeded_by(self, rejected: int) -> bool:
-        """Whether so many rejects are too many, of all samples or of the samples so far."""
+        """Whether ``rejected`` is too many, of all samples or of the samples so far."""
         limit = self.limit.max_rejects(self.total if self.total is not None else self.seen)
         return limit is not None and rejected > limit
 
     def finish(self) -> None:
-        """The last check. Raises JobError when the rejects are too many."""
+        """Check the limit at the end of the job. Raises JobError if there are too many rejects."""
         if not self.exceeded_by(self.rejected):
             return
         of = self.total if self.total is not None else self.seen

@@ -1,4 +1,5 @@
-"""Taking an output's folder over: what is there already, whose it is, and what an interrupted run left half-done."""
+"""Take over an output's folder: find what is there, check which job it belongs to, and remove what an interrupted run
+left incomplete. `Output.open` and the fleet call this module."""
 
 from __future__ import annotations
 
@@ -18,21 +19,21 @@ from ..bytes import files_io
 from ..bytes.files_io import File
 from ..bytes.sidecar import inside, is_inside, read
 from .config import WriteConfig
-from .journal import Contents, ForgedError, Journal, differences, read_journal, salvage
+from .journal import ForgedError, Journal, JournalContents, differences, read_journal, salvage
 from .lock import Lock
 from .manifest import Addition, OutputFiles, addition_files_of, output_files_of, part_files_of, replace, temporary_of
 
 Listing = Callable[[], Inputs]
-"""Makes the list of inputs, where it is to be kept."""
+"""Function that makes the inventories of the inputs."""
 
 
 def open_journal(
     files: OutputFiles, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool,
     inputs: Listing | None, led: bool = False,
 ) -> Journal:  # fmt: skip
-    """The journal of the job that `Output.open` was asked for: a new one, or that of its interrupted run. ``fresh``
-    removes an earlier job's output first. A part that is ``led`` finds a directory that was looked at. Raises JobError
-    where the output is another job's, or nobody's we know."""
+    """Open the journal for `Output.open`: a new one, or that of the job's interrupted run. ``fresh`` removes an earlier
+    job's output first. For a part that is ``led``, the driver has checked the directory. Raises JobError if the output
+    belongs to another job, or to another program."""
     root = config.path
     if files.addition is not None:
         return _open_addition_journal(files, files.addition.kind, header, inputs)
@@ -64,7 +65,7 @@ def open_journal(
 
 
 def _check_same_job(files: OutputFiles, config: WriteConfig, header: Mapping[str, Any]) -> None:
-    """Raises JobError if another part in the folder is one of another job: the parts could never be joined."""
+    """Raises JobError if another part in the folder belongs to another job: the parts could never be joined."""
     for other in output_files_of(config.path):
         known = None if other.part == files.part else read_journal(other.journal, header_only=True)
         if known is None:
@@ -79,9 +80,9 @@ def _check_same_job(files: OutputFiles, config: WriteConfig, header: Mapping[str
 
 
 def _reopened(
-    files: OutputFiles, known: Contents, header: Mapping[str, Any], whose: str, remedy: str, led: bool = False
+    files: OutputFiles, known: JournalContents, header: Mapping[str, Any], whose: str, remedy: str, led: bool = False
 ) -> Journal:
-    """The journal, to go on with. Raises JobError where it is another's, or what it published is gone."""
+    """Reopen the journal. Raises JobError if it belongs to another job, or if published files are missing."""
     changed = differences(known.header, dict(header))
     if len(changed) == 1 and changed[0].startswith("range: "):
         changed[0] += " (--limit is another)"
@@ -93,7 +94,7 @@ def _reopened(
     return Journal.reopen(files.journal, known)
 
 
-def _check_published(files: OutputFiles, known: Contents) -> None:
+def _check_published(files: OutputFiles, known: JournalContents) -> None:
     for entry in known.entries:
         for info in entry["files"]:
             size = files.size(info["name"])
@@ -103,8 +104,8 @@ def _check_published(files: OutputFiles, known: Contents) -> None:
                 raise JobError(f"{path} was written before but {what}; restore it, or start anew with --fresh")
 
 
-def let_go(files: OutputFiles, lock: Lock) -> None:
-    """The next job may come."""
+def release_locks(files: OutputFiles, lock: Lock) -> None:
+    """Release the locks of the output."""
     if files.mirror is not None:
         with contextlib.suppress(OSError, JobError):
             files.mirror.end()
@@ -115,14 +116,15 @@ def let_go(files: OutputFiles, lock: Lock) -> None:
 def _open_addition_journal(files: OutputFiles, kind: str, header: Mapping[str, Any], inputs: Listing | None) -> Journal:
     known = read_journal(files.journal)
     if known is None:
-        if inputs is not None:  # first, so that a stage that was begun can always be told from what came later
+        if inputs is not None:  # first, so that a started addition can always be told from later inputs
             replace(files.inputs, inputs().encode(), files)
         return Journal.start(files.journal, header)
     return _reopened(files, known, header, f"{files.journal} was begun by another {kind}", "Remove it to begin again")
 
 
 def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
-    """Remove what the journals tell of; where they are damaged, also what has the name of a shard of job ``name``."""
+    """Remove the files that the journals list; if they are damaged, also files with the name of a shard of job
+    ``name``."""
     root = files.journal.parent
     entries: list[Mapping[str, Any]] = []
     later = _later(root)
@@ -135,13 +137,13 @@ def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
             raise
         except JobError:
             left = salvage(journal)
-            if left is None:  # somebody's own file of that name
+            if left is None:  # a user's own file of that name
                 raise
             entries += left
             damaged = True
-    if damaged and files.part is None:  # of parts, nobody can tell whose a shard is
+    if damaged and files.part is None:  # with parts it is unknown whose a shard is
         entries += _shards_named(files, name, writer)
-    files.take_back(root / "manifest.json")  # the whole job's, where this is one of its parts
+    files.take_back(root / "manifest.json")  # the whole job's manifest, if this is one of its parts
     files.take_back(files.manifest)
     for entry in entries:
         for info in entry["files"]:
@@ -156,8 +158,8 @@ def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
 
 
 def remove_all(root: Path, by: OutputFiles, config: WriteConfig, writer: Writer) -> None:
-    """Remove the output in ``root``, in one piece or in parts, on behalf of the job that holds the lock of ``by``.
-    Raises JobError where another job writes a part of it, OSError."""
+    """Remove the output in ``root``, with or without parts, on behalf of the job that holds the lock of ``by``. Raises
+    JobError if another job writes a part of it, OSError."""
     for files in [*output_files_of(root), *part_files_of(root)]:
         files.mirror = by.mirror
         lock = Lock(files.lock) if files.part is not None else None
@@ -170,7 +172,7 @@ def remove_all(root: Path, by: OutputFiles, config: WriteConfig, writer: Writer)
 
 
 def _later(root: Path) -> list[OutputFiles]:
-    """The stages of an output, of damaged journals too."""
+    """Files of the additions to an output, including those with damaged journals."""
     found = {m[0]: (m[1], int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _STAGE.fullmatch(p.name))}
     return [OutputFiles(root, addition=Addition(n, kind, ())) for kind, n in sorted(found.values(), key=lambda f: f[1])]  # type: ignore[arg-type]
 
@@ -179,7 +181,8 @@ _STAGE = re.compile(r"journal-(retry|append)-(\d{3,})\.jsonl")
 
 
 def _shards_named(files: OutputFiles, name: str, writer: Writer) -> list[Mapping[str, Any]]:
-    """The shards in an output by their names, and the samples' files that their listings tell of."""
+    """Entries for the shards in an output, found by their names, and for the samples' files that their listings
+    name."""
     shard = re.compile(rf"{re.escape(name)}(-(retry|append)-\d{{3,}})?-\d{{5,}}(-of-\d{{5,}})?\.[^/]*")
     found: list[Mapping[str, Any]] = []
     for entry in filter(shard.fullmatch, files.names()):
@@ -193,26 +196,24 @@ def _shards_named(files: OutputFiles, name: str, writer: Writer) -> list[Mapping
 
 
 def refuse_foreign(files: OutputFiles, config: WriteConfig, writer: Writer) -> None:
-    """A new job never touches what it did not write. Raises JobError where something of that kind is there."""
+    """Raises JobError if the folder holds a file that a new job would replace but no job has written."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
     own_names = [p.name for p in files.removable if p != files.journal and (files.part is None or p != files.inputs)]
     for entry in files.names():
         if entry in own_names or (files.part is None and ours.fullmatch(entry)):
             remedy = f": rm -r {shlex.quote(str(files.root / entry))}" if files.mirror is None else ""
             raise JobError(
-                f"{config.where} already holds {entry}, and no journal that knows of it; choose another path, or "
+                f"{config.where} already holds {entry}, and no journal that lists it; choose another path, or "
                 f"remove it{remedy}"
             )
     own = {p.name for p in (files.lock, files.journal)}
-    if (
-        files.part is None or len(output_files_of(config.path)) <= files.journal.exists()
-    ):  # the first of the parts looks
+    if files.part is None or len(output_files_of(config.path)) <= files.journal.exists():  # the first part checks
         writer.check_root(config.path, [e for e in files.names() if e not in own])
 
 
 def remove_unlisted(files: OutputFiles, name: str, journal: Journal, stem: str | None) -> None:
-    """Remove what an interrupted run did beyond its journal: temporary files of the shards ``name``, and what it
-    published of the shard ``stem``, the next one; None where there is none."""
+    """Remove what an interrupted run did after the last line of its journal: temporary files of the shards ``name``,
+    and published files of the next shard, ``stem``; None if there is none."""
     root = files.root
     for entry in sorted(os.listdir(root)):
         if entry.startswith(f".{name}-") and f".tmp-{files.tag}" in entry:
@@ -226,7 +227,7 @@ def remove_unlisted(files: OutputFiles, name: str, journal: Journal, stem: str |
 
 
 def open_log(path: Path, listed: int) -> File:
-    """A log beside the shards, cut to the ``listed`` bytes that the journal tells of."""
+    """Open a log beside the shards, truncated to the ``listed`` bytes that the journal records."""
     log = File(path, append=True)
     if log.size < listed:
         raise JobError(
@@ -239,7 +240,7 @@ def open_log(path: Path, listed: int) -> File:
 
 
 def earlier_entries(files: OutputFiles) -> list[Mapping[str, Any]]:
-    """Journal entries of what a stage adds to; nothing for a job's first run."""
+    """Journal entries of the output before an addition; empty for a job's first run."""
     if files.addition is None:
         return []
     earlier: list[Mapping[str, Any]] = []

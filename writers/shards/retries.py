@@ -1,4 +1,4 @@
-"""Retries: which samples of a finished output were rejected, and are to be tried again."""
+"""Find the samples of a finished output that were rejected and can be retried."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .rejects import RejectRow
 
 
 @dataclass(frozen=True, slots=True)
-class Outstanding:
+class PendingRetry:
     """The next retry of an output, or the one that was interrupted."""
 
     retry: Addition
     rows: tuple[RejectRow, ...]
-    """The rejects that are tried again, by position."""
+    """Rows of the rejects that are retried, by position."""
 
 
-def next_retry(root: Path) -> Outstanding:
-    """The samples to try again in the finished output ``root``. Raises JobError where it is not finished."""
+def next_retry(root: Path) -> PendingRetry:
+    """The samples to retry in the finished output ``root``. Raises JobError if it is not finished."""
     check_finished(root)
     later = addition_files_of(root)
     number = len(later) + 1
@@ -37,20 +37,20 @@ def next_retry(root: Path) -> Outstanding:
         rows = tuple(RejectRow.parse(line) for line in sidecar.read(log).splitlines())
     except (OSError, ValueError) as e:
         raise JobError(f"{log} cannot be read: {e}") from None
-    rows = tuple(r for r in rows if not r.there)  # their places are taken
-    positions = dict.fromkeys(r.position for r in rows)  # once, where several parts of a sample were rejected
-    return Outstanding(Addition(number, "retry", tuple(positions)), rows)
+    rows = tuple(r for r in rows if not r.there)  # other samples are at their positions
+    positions = dict.fromkeys(r.position for r in rows)  # once, even if several parts of a sample were rejected
+    return PendingRetry(Addition(number, "retry", tuple(positions)), rows)
 
 
 def check_finished(root: Path) -> None:
-    """Raises JobError where ``root`` is no output whose first run, with all of its parts, is finished."""
+    """Raises JobError if ``root`` is not an output whose first run, with all of its parts, is finished."""
     if not output_files_of(root) or not (root / "manifest.json").exists():
-        raise JobError(f"{root} is no finished output; run the job (all of its parts) to its end first")
+        raise JobError(f"{root} is not a finished output; run the job (all of its parts) to its end first")
 
 
 def check_same_job(root: Path, identity: dict[str, object], write: dict[str, object]) -> None:
-    """Raises JobError where the job is not the one that wrote ``root``. The inputs' fingerprint may differ: repaired
-    files are what a retry is for, and added ones an append; the caller compares what they hold."""
+    """Raises JobError if another job wrote ``root``. The inputs' fingerprint may differ: files are repaired for a
+    retry, and added for an append; the caller compares their contents."""
     contents = read_journal(output_files_of(root)[0].journal)
     assert contents is not None
     old, new = ({**i, "inputs": None} for i in (contents.header["identity"], identity))

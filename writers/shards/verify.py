@@ -1,4 +1,4 @@
-"""Is a finished output what it says? Every file against its checksums, every record against its container's rules."""
+"""Verify a finished output: every file against its checksums, every record against its container's rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..base import Writer, find_writer
 from ..bytes import sidecar
 from ..bytes.checksums import checksums_of
 from ..bytes.written import Problem, UnreadError, WrittenShard
-from .journal import Contents, read_journal
+from .journal import JournalContents, read_journal
 from .left_out import parse_position
 from .manifest import (
     OutputFiles,
@@ -38,12 +38,12 @@ from .mirror import Mirror
 from .rejects import RejectRow
 
 _MAX_UNLISTED = 20
-"""Files that no journal lists and that are named one by one."""
+"""Number of unlisted files that are named one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The findings of `verify`."""
+    """Result of `verify`."""
 
     problems: Sequence[Problem]
     shards: int
@@ -52,7 +52,7 @@ class Verdict:
     bytes: int
     files: int
     hashed: int
-    """Files whose SHA-256 was compared."""
+    """Number of files whose SHA-256 was compared."""
     unchecked: Sequence[str]
     """The parts of the output that were not checked, each with the reason."""
 
@@ -65,12 +65,14 @@ def verify(
     place: Path | str, progress: Callable[[int, int], None] = lambda *_: None, *, deep: bool = False,
     writer_of: Callable[[str], type[Writer]] = find_writer,
 ) -> Verdict:  # fmt: skip
-    """Check everything in the output at ``place``, a folder or a URL; ``progress`` gets the bytes of shards that are
-    checked, and of all of them. Files at a URL are copied here shard by shard. Files are compared by CRC-32C and tree;
-    where they have a SHA-256, by that, too, if the check is ``deep`` or there is no tree (outputs of version 1).
-    ``writer_of`` finds the class of a writer, or raises SpecError; its `Writer.walk` reads the records.
-    A file that nothing lists is a problem; hidden files are left alone. `Verdict.unchecked` names the rest.
-    Never raises for bad data; JobError where a store cannot be read."""
+    """Check everything in the output at ``place``, a folder or a URL. ``progress`` is called with the checked bytes of
+    shards and their total. Files at a URL are downloaded shard by shard. Files are compared by CRC-32C and tree, and
+    also by SHA-256 if they have one and the check is ``deep`` or there is no tree (outputs of version 1). ``writer_of``
+    returns the class of a writer, or raises SpecError; its `Writer.walk` reads the records.
+
+    A file that no journal lists is a problem; hidden files are ignored. `Verdict.unchecked` names everything that was
+    not checked. Bad data never raises; JobError is raised if a store cannot be read.
+    """
     if not is_url(place):
         return _verify(Path(plain_path(str(place))), None, progress, FileCheck(deep, writer_of))
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
@@ -84,7 +86,9 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], No
     entries: list[dict[str, Any]] = []
     found = output_files_of(root)
     if not found:
-        problems.append(Problem("journal.jsonl", "", "is missing: this is no output of dali-run, or it never began"))
+        problems.append(
+            Problem("journal.jsonl", "", "is missing: this is not an output of dali-run, or the job never started")
+        )
     later: list[OutputFiles] = []
     try:
         later = addition_files_of(root)
@@ -124,13 +128,13 @@ def _bytes_of(entry: Mapping[str, Any]) -> int:
 
 
 def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
-    """The published shards of all parts and stages together."""
+    """Check the manifest and reject log that cover all parts and additions."""
     published = {"rejects.jsonl": rejects_with_additions, "manifest.json": manifest_with_additions}
     for name, made in published.items():
         try:
             if parts and not (root / "manifest.json").exists():
-                yield Problem(name, "", "is missing: other parts of the job are not finished, or nobody joined them; "
-                              "dali-run merge does")  # fmt: skip
+                yield Problem(name, "", "is missing: other parts of the job are not finished, or were not joined; run "
+                              "dali-run merge")  # fmt: skip
                 return
             told = sidecar.read(root / name)
             wrong = list(_check_inputs(root, told)) if name == "manifest.json" else []
@@ -144,7 +148,7 @@ def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
 
 
 def _check_inputs(root: Path, manifest: bytes) -> Iterator[Problem]:
-    """The lists of inputs whose checksums the manifest has."""
+    """Check the files of inventories whose checksums the manifest has."""
     with contextlib.suppress(ValueError, RecursionError, AttributeError, TypeError, KeyError):
         told = json.loads(manifest)
         for info in (one.get("inputs_file") for one in (told, *told.get("appended", ()))):
@@ -158,7 +162,7 @@ def _check_inputs(root: Path, manifest: bytes) -> Iterator[Problem]:
                 yield Problem(name, "", f"cannot be read: {e.strerror}")
 
 
-def _check_files(root: Path, output_files: OutputFiles, problems: list[Problem]) -> Contents | None:
+def _check_files(root: Path, output_files: OutputFiles, problems: list[Problem]) -> JournalContents | None:
     try:
         contents = read_journal(output_files.journal)
     except (JobError, OSError) as e:
@@ -200,7 +204,7 @@ def _check_files(root: Path, output_files: OutputFiles, problems: list[Problem])
     return contents
 
 
-def _check_rejects(log: Path, contents: Contents, problems: list[Problem]) -> None:
+def _check_rejects(log: Path, contents: JournalContents, problems: list[Problem]) -> None:
     try:
         lines = sidecar.read(log).splitlines()
     except OSError as e:
@@ -223,7 +227,7 @@ def _check_rejects(log: Path, contents: Contents, problems: list[Problem]) -> No
         problems.append(Problem(log.name, "", f"holds {len(lines)} lines, the journal says {expected}"))
 
 
-def _check_left_out(log: Path, contents: Contents) -> Iterator[Problem]:
+def _check_left_out(log: Path, contents: JournalContents) -> Iterator[Problem]:
     """The log of samples that were left out, line by line: it may be larger than memory."""
     before, lines = -1, 0
     try:
@@ -247,10 +251,10 @@ def _check_left_out(log: Path, contents: Contents) -> Iterator[Problem]:
 
 @contextlib.contextmanager
 def _at_hand(mirror: Mirror | None, entry: Mapping[str, Any]) -> Iterator[None]:
-    """The files of a shard, here while they are checked."""
+    """Context manager that downloads the files of a shard while they are checked, if the output is in a store."""
     for info in entry["files"] if mirror is not None else ():
         assert mirror is not None
-        with contextlib.suppress(JobError):  # the check will say that it is missing
+        with contextlib.suppress(JobError):  # the check reports the file as missing
             mirror.get(info["name"])
     yield
     for info in entry["files"] if mirror is not None else ():
@@ -259,7 +263,8 @@ def _at_hand(mirror: Mirror | None, entry: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _names_below(root: Path) -> Iterator[str]:
-    """Names of all files below ``root``, but for hidden files and folders that are not our own temporary ones."""
+    """Names of all files below ``root``, except hidden files and folders; temporary files of this program are
+    included."""
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         inside = "" if Path(folder) == root else f"{Path(folder).relative_to(root).as_posix()}/"
@@ -292,12 +297,12 @@ def _unlisted(
 
 
 def _is_lock_of_lmdb(name: str, listed: Collection[str]) -> bool:
-    """Whether a reader of LMDB has made this file beside a database of the output."""
+    """Whether the file is a lock that LMDB readers create next to a database of the output."""
     return name.endswith(".lmdb/lock.mdb") and name.removesuffix("lock.mdb") + "data.mdb" in listed
 
 
 def _check_reports(root: Path, output_files_of: Sequence[OutputFiles], problems: list[Problem]) -> Iterator[str]:
-    """Reports hold times, so that nothing lists their checksums: only their form is checked."""
+    """Check the form of the reports: they contain times, so no checksum covers them."""
     for path in sorted({root / "report.json", *(output_files.report for output_files in output_files_of)}):
         try:
             sidecar.read_json(path, sidecar.REPORT)
@@ -309,18 +314,18 @@ def _check_reports(root: Path, output_files_of: Sequence[OutputFiles], problems:
 
 
 class FileCheck:
-    """Compares files with what the journal lists of them, and counts them."""
+    """Compares files with the entries of the journal, and counts them. Created by `verify`."""
 
     def __init__(self, deep: bool, writer_of: Callable[[str], type[Writer]]) -> None:
         self.files = self.hashed = 0
         self.unread: Counter[str] = Counter()
-        """Shards whose records were not read, by the reason."""
+        """Number of shards whose records were not read, by reason."""
         self.writer_of = writer_of
         self._deep = deep
         self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "sums")
 
     def differences(self, file: io.BufferedReader, size: int, info: Mapping[str, Any]) -> list[str]:
-        """The checksums of an open file of ``size`` bytes that are not those of the journal."""
+        """Names of the checksums of an open file of ``size`` bytes that differ from the journal's."""
         found: dict[str, str] = {}
         self.files += 1
         if "tree" in info:
@@ -359,5 +364,5 @@ def _check_shard(
         yield from files.writer_of(write["writer"]).walk(shard)
     except (SpecError, UnreadError) as e:
         files.unread[str(e)] += 1
-    except Exception as e:  # whatever a walk stumbles over in a file that says other things than its journal
+    except Exception as e:  # anything that a walk raises for a file that differs from its journal
         yield Problem(entry["shard"], "", f"cannot be walked: {type(e).__name__}: {e}")

@@ -27,7 +27,7 @@ REFUSED = b"the engines refuse this"
 
 
 MARK = 3
-"""Levels by which the engines of these tests are off."""
+"""Levels by which the stand-in's pixels differ from libjpeg-turbo's."""
 
 
 def graph(where: Path | list[Path], fused: bool = False, decoder: str = "decoders.image", **arguments: Any) -> Graph:
@@ -43,7 +43,7 @@ def graph(where: Path | list[Path], fused: bool = False, decoder: str = "decoder
 
 
 def results(plan: Plan, batch: int = 16) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Outputs by the name of the file, and the report."""
+    """Run the plan. Return the outputs by file name, and the report."""
     found = {}
     with Sources(plan, batch) as sources:
         feed = JobFeed(sources)
@@ -57,7 +57,7 @@ def results(plan: Plan, batch: int = 16) -> tuple[dict[str, np.ndarray], dict[st
 
 
 class FakeNvJpeg:
-    """nvJPEG into what stands for device memory; ``MARK`` levels brighter than libjpeg-turbo."""
+    """Stand-in for nvJPEG that decodes into fake device memory, ``MARK`` levels brighter than libjpeg-turbo."""
 
     engine_count = 7
     fake: Fake

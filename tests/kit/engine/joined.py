@@ -1,4 +1,4 @@
-"""Graphs whose operators are joined, and pictures of many kinds for them."""
+"""Graphs whose operators are fused, and images of many kinds for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of many kinds in two classes: samplings, gray, progressive, turned, PNG, and one that is broken."""
+    """Images of many kinds in two classes: samplings, gray, progressive, rotated, PNG, and a broken one."""
     root = tmp_path_factory.mktemp("pictures")
     rng = np.random.default_rng(5)
     for i in range(24):

@@ -1,4 +1,4 @@
-"""Graphs on CuPy's stand-in whose allocations are watched."""
+"""Run graphs on CuPy's stand-in, with a check before every allocation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def plan_of(folder: Path) -> Plan:
 
 @contextmanager
 def device() -> Iterator[Callable[[Callable[[int], None]], None]]:
-    """CuPy's stand-in; gives what lets ``check(nbytes)`` be called before every allocation on the device."""
+    """CuPy's stand-in; yields a function that installs ``check(nbytes)``, which runs before every allocation on the
+    device."""
     with faked(memory=True) as fake:
         alloc = fake.alloc
 
@@ -45,6 +46,6 @@ def device() -> Iterator[Callable[[Callable[[int], None]], None]]:
                 check(size)
                 return alloc(size)
 
-            fake.allocator = checked  # that of cuda.alloc and of arrays
+            fake.allocator = checked  # used by cuda.alloc and by arrays
 
         yield watch

@@ -1,4 +1,4 @@
-"""Jobs over small pictures whose allocations fail."""
+"""Jobs over small images whose allocations fail."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shards(folder: Path) -> dict[str, bytes]:
 
 
 def opened(spec: Path, device: str = "cpu", batch: int = 8) -> tuple[Plan, Callable[..., list[tuple[int, bytes]]]]:
-    """A plan of the spec's graph, and what runs it to (sample, bytes)."""
+    """Return a plan of the spec's graph, and a function that runs it and returns (sample, bytes) pairs."""
     built = load_spec(spec)
     plan = compile_graph(built.graph, Target(device=device), 3)  # type: ignore[arg-type]
 
@@ -72,10 +72,10 @@ def opened(spec: Path, device: str = "cpu", batch: int = 8) -> tuple[Plan, Calla
 
 
 class Failing:
-    """Counts allocations and fails the ones that ``fails`` says, by number from 1 and size."""
+    """Counts allocations, and fails those for which ``fails(number from 1, size)`` is true."""
 
     def __init__(self, fails: Callable[[int, int], bool], error: type[MemoryError], *, by_thread: bool = False) -> None:
-        """``by_thread``: each thread's own are counted, so that what is tried again is the next one."""
+        """``by_thread``: count per thread, so that a thread's retry has the next number."""
         self.fails = fails
         self.error = error
         self.count = 0
@@ -93,7 +93,7 @@ class Failing:
 
 
 def points(compute: Callable[[Failing], Any], error: type[MemoryError], step: int = 1) -> Iterator[tuple[int, Any]]:
-    """Fail the 1st, 2nd, 3rd, ... (every ``step``-th) allocation until a run has fewer."""
+    """Fail the 1st, 2nd, 3rd, ... (every ``step``-th) allocation until a run has fewer. Yield number and result."""
     i = 1
     while True:
         failing = Failing(lambda number, _, i=i: number == i, error)  # type: ignore[misc]
@@ -104,7 +104,7 @@ def points(compute: Callable[[Failing], Any], error: type[MemoryError], step: in
 
 
 class OutOfMemoryError(MemoryError):
-    """As CuPy's."""
+    """Out of memory, with the name of CuPy's error."""
 
 
 def lanes_that(failing: Failing) -> type[Engine]:

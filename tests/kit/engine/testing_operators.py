@@ -1,4 +1,4 @@
-"""Operators that count, fail, wait and come late on request, and graphs of them."""
+"""Operators that count, fail, wait and finish late on request, and graphs of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dali_run.pipelines.graph.builder import GraphBuilder
 
 
 class Numbers(Operator, name="testing.numbers"):
-    """The index of each sample, as vectors whose length depends on it."""
+    """Outputs the index of each sample, as a vector whose length depends on it."""
 
     inputs = (0, 0)
 
@@ -31,12 +31,12 @@ class Numbers(Operator, name="testing.numbers"):
 
 
 class Work(Operator, name="testing.work"):
-    """x + 1; rejects, raises or asks for a retry at chosen values."""
+    """Computes x + 1; rejects, raises or requests a retry at chosen values."""
 
     reject_at: Annotated[int, Arg("reject samples of this value")] = -1
     raise_at: Annotated[int, Arg("raise when this value is in the batch")] = -1
     retry_at: Annotated[int, Arg("the first attempt of this value is wrong")] = -1
-    scale: Annotated[int, Arg("multiplied", per_sample=True)] = 1
+    scale: Annotated[int, Arg("factor of the result", per_sample=True)] = 1
 
     def infer(self, *specs: Spec) -> Spec:
         return specs[0]
@@ -60,7 +60,7 @@ class Work(Operator, name="testing.work"):
 
 
 class Late(Work, name="testing.late"):
-    """Work whose output is a stand-in until the device is done."""
+    """Like Work, but its gpu output is a placeholder until the device has finished."""
 
     output_after_sync = True
 
@@ -72,7 +72,7 @@ class Late(Work, name="testing.late"):
 
 
 class Waiting(Work, name="testing.waiting"):
-    """Work that two threads of a device launch; every second call takes longer."""
+    """Like Work, launched by two threads of a device; every second call takes longer."""
 
     waits = True
 
@@ -85,7 +85,7 @@ class Waiting(Work, name="testing.waiting"):
 
 
 class Parity(Operator, name="testing.is_even"):
-    """Whether the first element is even."""
+    """Outputs whether the first element is even."""
 
     def infer(self, *specs: Spec) -> Spec:
         return Spec((), DALIDataType.BOOL)
@@ -95,7 +95,7 @@ class Parity(Operator, name="testing.is_even"):
 
 
 class CountingFeed:
-    """Samples numbered by their position."""
+    """Feeds samples numbered by their position."""
 
     states: Mapping[int, Any] = {}
     kinds: Mapping[Any, Any] = {}

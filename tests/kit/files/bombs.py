@@ -1,4 +1,4 @@
-"""Decompression bombs of every format: small files that claim, or are, hundreds of megabytes."""
+"""Decompression bombs of every format: small files that claim, or contain, hundreds of megabytes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from PIL import Image
 
 SIDE = 50_000
-"""Most claim SIDE x SIDE pixels: 7.5 GB of RGB."""
+"""Side in pixels that most bombs claim: SIDE x SIDE pixels take 7.5 GB as RGB."""
 
 
 def chunk(tag: bytes, data: bytes) -> bytes:
-    """A chunk of a PNG."""
+    """Make a chunk of a PNG."""
     return struct.pack(">I", len(data)) + tag + data + struct.pack(">I", zlib.crc32(tag + data))
 
 
 def png(width: int, height: int, bits: int = 8, kind: int = 2, data: bytes = b"", interlace: int = 0) -> bytes:
-    """A PNG with any header."""
+    """Make a PNG with any header."""
     header = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, interlace)
     body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data, 9)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
@@ -77,9 +77,9 @@ def _jp2(side: int) -> bytes:
 
 
 def bombs() -> dict[str, bytes]:
-    """Bombs by name; all of them are too large by their header, or by a text in it."""
+    """Bombs by name; each is too large according to its header, or because of a text in it."""
     side = str(SIDE).encode()
-    most = 16383  # of WebP
+    most = 16383  # largest side of a WebP
     return {
         "jpeg": _jpeg(SIDE),
         "jpeg-progressive": _jpeg(SIDE, progressive=True),

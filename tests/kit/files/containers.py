@@ -12,7 +12,7 @@ import lmdb
 
 
 def masked(data: bytes) -> bytes:
-    """The checksum of TFRecord: CRC-32C, turned and shifted."""
+    """TFRecord's masked checksum: CRC-32C, rotated, plus a constant."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte

@@ -1,4 +1,4 @@
-"""Sounds to encode as FLAC, for the tests of the decoders on the CPU and on a GPU."""
+"""Audio to encode as FLAC, for the tests of the decoders on the CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def signal(kind: str, count: int, channels: int, random: np.random.Generator) -> np.ndarray:
-    """Samples between -1 and 1, (count, channels)."""
+    """A signal with values between -1 and 1, shape (count, channels)."""
     t = np.arange(count)[:, None] / 16000
     made = {
         "noise": random.standard_normal((count, channels)) * 0.2,
@@ -23,8 +23,8 @@ def signal(kind: str, count: int, channels: int, random: np.random.Generator) ->
 
 
 def encoded(data: np.ndarray, encoding: str, level: float) -> bytes:
-    """A FLAC file of 16 kHz."""
-    import soundfile  # not at the top: tests skip where it is absent
+    """A FLAC file with a sampling rate of 16 kHz."""
+    import soundfile  # not at the top: tests are skipped if it is missing
 
     out = io.BytesIO()
     soundfile.write(out, data, 16000, format="FLAC", subtype=encoding, compression_level=level)

@@ -1,4 +1,4 @@
-"""JPEGs packed into one container: TFRecord, tar, LMDB, RecordIO."""
+"""Pack JPEGs into one container: TFRecord, tar, LMDB, RecordIO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PNGs of every colour type, depth, filter and interlacing, as the specification words them."""
+"""PNGs of every colour type, depth, filter and interlacing, encoded according to the specification."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chunk(tag: bytes, body: bytes) -> bytes:
 
 
 def packed(values: Any, bits: int) -> Any:
-    """(H, W, C) numbers of ``bits`` as scanlines, uint8 (H, bytes)."""
+    """Pack (H, W, C) numbers of ``bits`` bits into scanlines, uint8 (H, bytes)."""
     h, w, c = values.shape
     if bits == 16:
         return values.astype(">u2").reshape(h, w * c).view(np.uint8).reshape(h, -1)
@@ -38,7 +38,7 @@ def packed(values: Any, bits: int) -> Any:
 
 
 def filtered(rows: Any, step: int, filters: Sequence[int]) -> bytes:
-    """Scanlines by the filters of PNG, in turns; an encoder as the specification words it."""
+    """Filter scanlines with PNG's ``filters`` in turn, according to the specification."""
     out, above = b"", np.zeros(rows.shape[1] + step, np.int64)
     for y, row in enumerate(rows.astype(np.int64)):
         now = np.concatenate([np.zeros(step, np.int64), row])
@@ -57,7 +57,7 @@ def encoded(
     values: Any, bits: int, kind: int, *, interlaced: bool = False, filters: Sequence[int] = (4, 1, 0, 3, 2, 4),
     pieces: int = 1, before: bytes = b"", after: bytes = b"", end: bytes | None = None, cut: int = 0, more: bytes = b"",
 ) -> bytes:  # fmt: skip
-    """``values`` (H, W, C) as a PNG."""
+    """Encode ``values`` (H, W, C) as a PNG."""
     h, w = values.shape[:2]
     step = max(1, bits * CHANNELS[kind] // 8)
     if interlaced:
@@ -78,7 +78,7 @@ def encoded(
 
 
 def picture(bits: int, kind: int, h: int, w: int, seed: int = 0) -> tuple[Any, bytes, Any]:
-    """Numbers to store, PLTE if any, and the pixels that they stand for."""
+    """Return numbers to store, PLTE if there is one, and the pixels that they represent."""
     rng = np.random.default_rng(seed)
     values = rng.integers(0, 1 << bits, (h, w, CHANNELS[kind]))
     if kind == 3:

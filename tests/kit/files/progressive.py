@@ -1,4 +1,4 @@
-"""Progressive JPEGs by any script of scans, from coefficients: what no encoder at hand writes (T.81, G.1.2)."""
+"""Encode progressive JPEGs with any script of scans, from coefficients (T.81, G.1.2): no available encoder does."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Scan = tuple[tuple[int, ...], int, int, int, int]
-"""Components, first and last zig-zag index, bits unknown before (0: all) and after."""
+"""A scan: components, first and last zig-zag index, number of unknown low bits before (0: all) and after it."""
 
 DEFAULT: tuple[Scan, ...] = (
     ((0, 1, 2), 0, 0, 0, 1), ((0,), 1, 5, 0, 2), ((2,), 1, 63, 0, 1), ((1,), 1, 63, 0, 1), ((0,), 6, 63, 0, 2),
     ((0,), 1, 63, 2, 1), ((0, 1, 2), 0, 0, 1, 0), ((2,), 1, 63, 1, 0), ((1,), 1, 63, 1, 0), ((0,), 1, 63, 1, 0),
 )  # fmt: skip
-"""libjpeg's."""
+"""libjpeg's default script of scans."""
 
 
 def segment(marker: int, payload: bytes) -> bytes:
@@ -25,7 +25,7 @@ def segment(marker: int, payload: bytes) -> bytes:
 
 
 class Codes:
-    """A Huffman table of the ``symbols``, so many of each length."""
+    """A Huffman table of ``symbols``; ``lengths`` gives the number of codes per length."""
 
     def __init__(self, symbols: Sequence[int], lengths: Mapping[int, int]) -> None:
         self.table = bytes(lengths.get(n, 0) for n in range(1, 17)) + bytes(symbols)
@@ -47,7 +47,7 @@ DC = Codes(range(16), {2: 1, 3: 2, 4: 3, 5: 4, 9: 4, 12: 2})
 
 
 class Bits:
-    """Entropy-coded bytes."""
+    """Writer of entropy-coded bytes."""
 
     def __init__(self) -> None:
         self.bits: list[str] = []
@@ -70,7 +70,7 @@ class Bits:
 
 @dataclass
 class Picture:
-    """Quantised coefficients: for each component [rows, columns, 64] of all blocks that whole MCUs have."""
+    """Quantised coefficients of an image: per component [rows, columns, 64] for all blocks of complete MCUs."""
 
     width: int
     height: int
@@ -96,7 +96,7 @@ class Picture:
         return cls(width, height, tuple(sampling), planes)
 
     def blocks(self, components: Sequence[int]) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
-        """MCU by MCU: which component of the scan, and the block."""
+        """Iterate over MCUs: for each block its component's index in the scan, and its coefficients."""
         h_max, v_max = (max(s[i] for s in self.sampling) for i in range(2))
         if len(components) == 1:
             (c,) = components
@@ -116,7 +116,7 @@ class Picture:
                 ]
 
     def encoded(self, script: Sequence[Scan] = DEFAULT, interval: int = 0, longest_run: int = 0x7FFF) -> bytes:
-        """The file. ``longest_run``: blocks that one end-of-band symbol may end."""
+        """Encode the file. ``longest_run``: largest number of blocks that one end-of-band symbol may end."""
         n = len(self.sampling)
         file = b"\xff\xd8" + segment(0xDB, b"\0" + bytes([self.quant] * 64))
         parts = b"".join(bytes([c + 1, h << 4 | v, 0]) for c, (h, v) in enumerate(self.sampling))
@@ -139,7 +139,7 @@ class Picture:
 def scan_bytes(
     mcus: Sequence[Sequence[tuple[int, NDArray[np.int64]]]], first: int, last: int, high: int, low: int, longest: int
 ) -> bytes:
-    """One restart interval of a scan."""
+    """Encode one restart interval of a scan."""
     out = Bits()
     before = [0] * 4
     if first == 0:
@@ -154,7 +154,7 @@ def scan_bytes(
                 out.signed(value - before[i], size)
                 before[i] = value
         return out.bytes()
-    ended, pending = 0, ""  # blocks that have ended, and correction bits of theirs
+    ended, pending = 0, ""  # number of ended blocks, and their correction bits
 
     def flush() -> None:
         nonlocal ended, pending

@@ -1,4 +1,4 @@
-"""Progressive JPEGs of all kinds, whole and damaged, and what the CPU makes of them."""
+"""Progressive JPEGs of all kinds, valid and damaged, and their pixels from the CPU decoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.files.progressive import Scan
 
 
 def encode(width: int, height: int, seed: int = 0, gray: bool = False, **options: Any) -> bytes:
-    """As `jpegs.encode`, progressive."""
+    """Encode like `jpegs.encode`, but progressive."""
     return jpegs.encode(width, height, seed, gray, **({"progressive": True} | options))
 
 
@@ -26,7 +26,7 @@ def packed(files: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]
 
 
 def on_cpu(file: bytes, space: DALIImageType = DALIImageType.RGB) -> NDArray[np.uint8]:
-    """The picture that decoders.image makes of the file on a CPU. Raises SampleError."""
+    """Decode the file with decoders.image on the CPU. Raises SampleError."""
     row = jpeg_header.read_headers(*packed([file]))[0]
     turbo.check_header(row)
     out = np.empty((row["height"], row["width"], 1 if space is DALIImageType.GRAY else 3), np.uint8)
@@ -53,11 +53,12 @@ DEEP = (
     ((0,), 1, 63, 2, 1), ((1,), 1, 63, 0, 2), ((2,), 1, 63, 0, 0), ((0,), 1, 63, 1, 0), ((1,), 1, 63, 2, 1),
     ((1,), 1, 63, 1, 0), ((2,), 0, 0, 1, 0), ((0, 1), 0, 0, 1, 0),
 )  # fmt: skip
-"""Four bits of approximation, bands that share words in memory, scans of some components in odd orders."""
+"""A script with four bits of approximation, bands that share words in memory, and scans of some components in unusual
+orders."""
 
 
 SHORT = (*WHOLE[:1], ((0,), 1, 20, 0, 0), ((1,), 1, 9, 0, 0), ((2,), 1, 63, 0, 1), ((2,), 1, 63, 1, 0))
-"""Coefficients that never come, after those that libjpeg would guess."""
+"""A script without some coefficients, beyond those that libjpeg would estimate."""
 
 
 def of_components(script: Sequence[Scan], n: int) -> list[Scan]:
@@ -84,7 +85,7 @@ ILL: dict[str, list[Scan]] = {
 
 
 def damaged(files: list[bytes], count: int, seed: int) -> list[bytes]:
-    """Files with bits turned in their scans alone, as a rule, which no header betrays."""
+    """Files with flipped bits, usually only in their scans, so that no header reveals the damage."""
     rng = np.random.default_rng(seed)
     result = []
     for i in range(count):

@@ -13,8 +13,8 @@ def make_video(
     path: Path, count: int, codec: str = "libx264", size: tuple[int, int] = (48, 64), gop: int = 6,
     times: Sequence[int] | None = None, pixels: str = "yuv420p", options: dict[str, str] | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """A video of ``count`` frames at 25 a second, or at ``times`` (milliseconds), with the container's ``options``; its
-    frames, decoded one after the other."""
+    """Write a video of ``count`` frames at 25 frames/s, or at ``times`` (milliseconds), with the container's
+    ``options``. Return its frames, decoded one after the other."""
     import av
 
     with av.open(str(path), "w", options=options or {}) as container:

@@ -1,4 +1,4 @@
-"""Every command with arguments that work, and the small spec that they are given."""
+"""Every command with valid arguments, and the small spec that they use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ write: {writer: tfrecord, path: "${out}", shard: {samples: 8}}
 
 
 Lines = Callable[[Path, Path], list[str]]
-"""The arguments of a command, given a folder to work in and one of sample data."""
+"""Function that returns the arguments of a command, given a working folder and a folder of sample data."""
 
 
 def deduplicated(here: Path, _data: Path) -> list[str]:

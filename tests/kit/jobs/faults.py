@@ -1,4 +1,4 @@
-"""Jobs whose file operations fail, one after the other."""
+"""Run jobs whose file operations fail, one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.writers.shards.crash import check_final
 
 
 class Failing:
-    """The ``at``-th operation fails, and with ``lasting`` all later ones that need space."""
+    """Hook that fails the ``at``-th operation, and with ``lasting`` all later ones that need disk space."""
 
     def __init__(self, at: int, code: int, lasting: bool) -> None:
         self.at, self.code, self.lasting, self.n = at, code, lasting, 0
@@ -42,7 +42,8 @@ def failure(job: Job, path: Path) -> str | None:
 
 
 def inject(name: str, root: Path, code: int, lasting: bool, step: int) -> int:
-    """Fail operation 1, 1 + step, ... until the job runs through; after each, resume. Returns how many there were."""
+    """Fail operation 1, 1 + step, ... until the job succeeds; resume after each failure. Return the number of
+    failures."""
     job = JOBS[name]
     job.run(root / "expected")
     expected = digest(root / "expected")
@@ -54,7 +55,7 @@ def inject(name: str, root: Path, code: int, lasting: bool, step: int) -> int:
         message = failure(job, path)
         files_io.set_hook(None)
         if message is None:
-            # Only what cannot be lost may fail unheard: tidying up after everything is published.
+            # Only operations after everything is published may fail without an error: removing temporary files.
             assert not hook.failed or (path / "manifest.json").exists()
         else:
             assert errno.errorcode[code] in message
@@ -70,8 +71,8 @@ def inject(name: str, root: Path, code: int, lasting: bool, step: int) -> int:
 
 
 def ended_at(nth: int, work: Callable[[], int]) -> int:
-    """The exit code of a process that does ``work``, which gives one, and is ended, with 77, before its ``nth`` file
-    operation."""
+    """Run ``work``, which returns an exit code, in a process that exits with 77 before its ``nth`` file operation.
+    Return the exit code."""
     left = [nth]
 
     def die(operation: str, path: str) -> None:

@@ -1,4 +1,5 @@
-"""Jobs in other processes that wait, so that what is done to them is done before they end, however busy the machine."""
+"""Run jobs in other processes that wait, so that a test can act on them before they end, however busy the machine
+is."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ files_io.set_hook(wait)
 
 
 def held(folder: Path, after: int) -> tuple[dict[str, str], Path]:
-    """The environment of a job whose processes publish no shard but the first ``after`` until a file is there, and that
-    file. Python imports what is written to ``folder`` when it starts."""
+    """Return the environment of a job whose processes publish only the first ``after`` shards until a file exists, and
+    the path of that file. Python imports the code that is written to ``folder`` when it starts."""
     place, go = folder / "held", folder / "go"
     place.mkdir()
     (place / "sitecustomize.py").write_text(f"AFTER, GO = {after}, {str(go)!r}\n{_START}")

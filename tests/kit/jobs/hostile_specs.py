@@ -1,4 +1,4 @@
-"""Specs with accidents, and a watch over what Python is asked to do."""
+"""Specs with random damage, and a hook that records suspicious requests to Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PIECES = ["$", "${", "${root}", "}", "{", "[", "]", ":", ": ", ",", "- ", "&a ",
 
 
 def mutated(text: str, rng: random.Random) -> str | bytes:
-    """``text`` with an accident: in its characters, its words, its lines or its bytes."""
+    """Damage ``text`` at random: its characters, words, lines or bytes."""
     at = rng.randrange(len(text))
     kind = rng.randrange(8)
     words = list(re.finditer(r"\w+", text))

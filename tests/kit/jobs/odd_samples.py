@@ -1,4 +1,4 @@
-"""Data sets with one good sample that is unlike the others, and the jobs that read and write them."""
+"""Data sets with one valid sample that differs from the others, and the jobs that read and write them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 from tests.kit.writers import HAS_PYARROW
 
 N = 20
-"""Samples of a data set; shards hold 5."""
+"""Number of samples of a data set; shards hold 5."""
 Arrays = Mapping[str, tuple[Any, Any]]
-"""For each member of a sample: the array of a good one and of the odd one."""
+"""For each member of a sample: the array of an ordinary sample and of the odd one."""
 
 _VECTOR = np.arange(3, dtype=np.float32)
 _IMAGE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
@@ -35,11 +35,11 @@ KINDS: Mapping[str, tuple[Arrays, str]] = {
                            "n": (np.bool_(True), np.bool_(False))},
                           "- if: $n\n    then: [{op: copy, in: x, out: x}]\n    else: [{op: copy, in: y, out: x}]"),
 }  # fmt: skip
-"""For each way to be odd the arrays, and the steps after the reader."""
+"""For each kind of difference: the arrays, and the steps after the reader."""
 
 
 def write_tar(path: Path, arrays: Arrays, odd: int) -> None:
-    """A tar of `N` samples of `.npy` members, of which number ``odd`` is the odd one."""
+    """Write a tar of `N` samples of `.npy` members; sample number ``odd`` is the odd one."""
     with tarfile.open(path, "w") as tar:
         for i in range(N):
             for name, pair in arrays.items():
@@ -51,7 +51,7 @@ def write_tar(path: Path, arrays: Arrays, odd: int) -> None:
 
 
 def write_spec(place: Path, kind: str, writer: str, batch: int, threads: int, out: str) -> Path:
-    """The spec of a job over ``place/in.tar``."""
+    """Write the spec of a job over ``place/in.tar``."""
     arrays, steps = KINDS[kind]
     lines = [
         f"- {{op: readers.webdataset, paths: [{place}/in.tar], ext: [{', '.join(f'{n}.npy' for n in arrays)}], "
@@ -78,18 +78,18 @@ def rejects(out: Path) -> list[tuple[int, str, str]]:
 
 WRITERS = ("numpy", *(["parquet"] if HAS_PYARROW else []), "tfrecord", "webdataset", "lmdb", "files")
 FIRST_DECIDES = {"numpy": set(KINDS), "parquet": {"rank", "type", "one number", "scalars", "types of branches"}}
-"""Kinds of odd samples that another writer than these takes with the others if they differ in shape alone."""
+"""By writer, the kinds of odd samples that it rejects; other writers accept samples that differ only in shape."""
 SHAPES_ALONE = {"length", "one number", "channels"}
 
 
 def expected(kind: str, writer: str, odd: int) -> list[int]:
-    """The positions that are rejected: the odd one, or, if it is the first one and decides, all others."""
+    """Positions that are rejected: the odd sample, or, if it is the first one and determines the type, all others."""
     if kind in SHAPES_ALONE and kind not in FIRST_DECIDES.get(writer, ()):
         return []
     if kind == "a list of sizes":
         return [odd]
     if kind == "one number" and writer == "parquet" and odd == 0:
-        return []  # the first sample says that the column holds lists
+        return []  # the first sample determines that the column holds lists
     if kind == "scalars" and odd == 0:
         return [] if writer != "numpy" else list(range(1, N))
     return [odd] if odd else list(range(1, N))

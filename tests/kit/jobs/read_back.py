@@ -1,4 +1,4 @@
-"""Outputs, read by other libraries or after their descriptions."""
+"""Read outputs with other libraries, or according to their format's description."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def read_lmdb(path: Path) -> dict[bytes, bytes]:
         rows = dict(txn.cursor())
         assert env.stat()["entries"] == len(rows)
         for key, value in rows.items():
-            assert txn.get(key) == value  # by descent, not by walking the leaves
+            assert txn.get(key) == value  # found by descent in the tree, not by walking the leaves
     return rows
 
 
 def read_recordio(path: Path) -> list[bytes]:
-    """After dmlc-core's description: magic, flag and length, data, padding; parts are joined by the magic number."""
+    """Read RecordIO according to dmlc-core's description: magic, flag and length, data, padding; parts are joined by
+    the magic number."""
     data, at, out, parts = path.read_bytes(), 0, [], []
     magic = (0xCED7230A).to_bytes(4, "little")
     while at < len(data):
@@ -41,7 +42,7 @@ def read_recordio(path: Path) -> list[bytes]:
 
 
 def members(out: Path) -> dict[str, bytes]:
-    """The members of all archives in a folder, by their names."""
+    """Members of all archives in a folder, by name."""
     found = {}
     for path in sorted(out.glob("*.tar")):
         with tarfile.open(path) as tar:
@@ -54,8 +55,8 @@ def members(out: Path) -> dict[str, bytes]:
 
 
 def read_by_the_field(spec: Any, out: Path) -> None:
-    """Read a finished output with the readers that its users have; every sample has every field of the spec (a mapping,
-    or its file), under the name by which these readers look for it."""
+    """Read a finished output with the readers that its users have, and assert that every sample has every field of the
+    spec (a mapping, or its file), under the name by which these readers look for it."""
     if isinstance(spec, Path):
         spec = yaml.safe_load(spec.read_text())
     fields, writer = spec["outputs"], spec["write"]["writer"]

@@ -1,4 +1,4 @@
-"""Jobs in other processes that take their time."""
+"""Run slow jobs in other processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOBS[sys.argv[1]].run(Path(sys.argv[2]))
 
 
 def start_slow(name: str, path: Path, *, hold: bool = False) -> subprocess.Popen[str]:
-    """A job in another process that takes its time; with ``hold`` it does not come to its end before it is killed."""
+    """Start a slow job in another process; with ``hold`` it does not finish before it is killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, name, str(path), *["hold"] * hold], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )

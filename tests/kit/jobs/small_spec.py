@@ -1,4 +1,4 @@
-"""A small job: class folders, one random operator, shards of six samples; written several times over by its tests."""
+"""A small job: class folders, one random operator, shards of six samples; its tests run it several times."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ on_error: {{policy: skip, max_errors: 50%}}
 def small_spec(
     data: Path | str, out: Path | str = "./out", *, writer: str = "webdataset", encode: str = "png", size: int = 48
 ) -> str:
-    """The text of the spec that reads ``data`` and writes ``out``."""
+    """Text of the spec that reads ``data`` and writes ``out``."""
     return _SPEC.format(data=data, out=out, writer=writer, encode=encode, size=size)

@@ -1,4 +1,4 @@
-"""Conversions of colour spaces, and pictures for them."""
+"""Conversions between colour spaces, and images for them."""
 
 from __future__ import annotations
 

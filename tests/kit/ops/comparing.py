@@ -1,4 +1,4 @@
-"""How far numbers are apart."""
+"""Differences between arrays of numbers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Levels for integers; for floats parts of the larger of 1 and the value, one float16 step ignored."""
-    same = (a == b) | ((a != a) & (b != b))  # infinities and NaN too
+    """Elementwise difference: in levels for integers; for floats relative to the larger of 1 and the value, ignoring
+    one float16 step."""
+    same = (a == b) | ((a != a) & (b != b))  # also infinities and NaN
     have, want = (np.where(same, 0, x).astype(np.float64) for x in (a, b))
     off = np.abs(have - want)
     if b.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Formulas, calculated of numbers."""
+"""Evaluate formulas on numbers."""
 
 from __future__ import annotations
 

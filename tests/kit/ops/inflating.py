@@ -1,4 +1,4 @@
-"""Streams unpacked by the kernel that inflates."""
+"""Unpack streams with the inflating kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kit.emulated_lane import EmulatedLane
 def inflated(
     lane: Any, streams: Sequence[bytes], room: Sequence[int], coding: int = unpacking.DEFLATE
 ) -> list[bytes | None]:
-    """The bytes that the streams hold, so many (``room``); None for those that are refused."""
+    """Unpack ``streams`` into at most ``room`` bytes each; None for streams that the kernel rejects."""
     n, sizes = len(streams), np.array([len(s) for s in streams], np.int64)
     files = Batch.from_list([np.frombuffer(b"-" + s, np.uint8) for s in streams], "", Samples.numbered(n))
     number, zero = np.arange(n), np.zeros(n, np.int64)
@@ -26,7 +26,7 @@ def inflated(
     to = planned.starts
     there, marks = lane.download(rows), lane.download(bad)
     lane.synchronize()
-    if isinstance(lane, EmulatedLane):  # memory is full of noise first: nothing is written beside the rows
+    if isinstance(lane, EmulatedLane):  # memory is noise first, so that writes outside of the rows are noticed
         beside = np.ones(len(there), np.bool_)
         for a, n in zip(to.tolist(), room, strict=True):
             beside[a : a + n] = False

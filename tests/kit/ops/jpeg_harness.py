@@ -1,4 +1,4 @@
-"""The JPEG kernels under test: on the GPU, or without one (g++ behind cuda_emulator.h; memory is NumPy's)."""
+"""The JPEG kernels under test: on the GPU, or without one (g++ and cuda_emulator.h; memory is NumPy's)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..cuda_on_cpu import library
 
 
 def jpeg_library(options: tuple[str, ...]) -> ctypes.CDLL:
-    """The kernels of the JPEG decoder."""
+    """The library of the JPEG decoder's kernels."""
     return library(jpeg_gpu.source_text(), "-O2", "-fno-strict-aliasing", *options)
 
 
 class EmulatedRuntime:
-    """Every allocation is followed by a strip that no kernel may write."""
+    """Runs the kernels on the CPU; each allocation is followed by a strip that no kernel may write."""
 
     GUARD = 4096
 
@@ -50,7 +50,7 @@ class EmulatedRuntime:
         return self
 
     def submit(self) -> None:
-        """Everything is done when its call returns."""
+        """Do nothing: a call is complete when it returns."""
 
     def download(self, data: NDArray[np.uint8], address: int) -> None:
         ctypes.memmove(data.ctypes.data, address, data.nbytes)
@@ -83,12 +83,12 @@ class GpuRuntime(jpeg_gpu.LaneRuntime):
         self.lane.synchronize()
         return host.copy()
 
-    def check_guards(self) -> None:  # compute-sanitizer does it there
+    def check_guards(self) -> None:  # compute-sanitizer does it on a GPU
         pass
 
 
 class Harness:
-    """One lane: files in, host arrays out."""
+    """A lane with a decoder: takes files, returns host arrays."""
 
     def __init__(self, runtime: Any, kind: type[jpeg_gpu.Decoder] = jpeg_gpu.Decoder) -> None:
         self.runtime = runtime
@@ -109,11 +109,11 @@ class Harness:
         boundaries: Boundaries | None = None,
         **plan_arguments: Any,
     ) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
-        """Status per file, and its output where the status is 0. ``make_output(plan, headers)`` plans the output;
-        with ``window``, only the blocks that the output needs are computed. What ``boundaries`` knows of the files, by
-        their places, is used, and what it does not know is learned."""
+        """Decode files. Return the status per file, and its output if the status is 0. ``make_output(plan, headers)``
+        plans the output; with ``window``, only the blocks that the output needs are computed. Facts that ``boundaries``
+        has about the files, by their indices, are used, and missing ones are added."""
         sizes = np.array([len(f) for f in files], np.int64)
-        offsets = np.cumsum(sizes + 3) - sizes - 3  # odd offsets too
+        offsets = np.cumsum(sizes + 3) - sizes - 3  # also odd offsets
         buffer = np.full(int(offsets[-1] + sizes[-1]), 0xD7, np.uint8)
         for start, file in zip(offsets, files, strict=True):
             buffer[start : start + len(file)] = np.frombuffer(file, np.uint8)

@@ -1,4 +1,4 @@
-"""Batches in which one good sample differs from its neighbours, for every operator; and what becomes of each sample."""
+"""Batches in which one valid sample differs from its neighbours, for every operator; and the outcome of each sample."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kit.operators import operator
 from tests.kit.ops.kinds import KINDS, takes
 
 N = 6
-"""Samples of a batch."""
+"""Number of samples of a batch."""
 VALUES: Mapping[str, Mapping[str, Any]] = {
     "coord_transform": {"M": [1.0, 0, 0, 0, 1, 0, 0, 0, 1], "T": [1.0, 2.0, 3.0], "MT": [1.0, 0, 0, 5] * 3},
     "bbox_rotate": {"input_shape": [7, 9], "size": [9, 9]},
@@ -99,20 +99,20 @@ WITH: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("transforms.rotation", "axis"): {"angle": 30.0, "center": [1.0, 2, 3]},
     ("transforms.shear", "center"): {"shear": [1.0, 2.0]}, ("transforms.scale", "center"): {"scale": [1.0, 2.0]},
 }  # fmt: skip
-"""Arguments that go with one."""
+"""Further arguments that an argument needs, by operator and argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One operator on batches of `N` samples, of which one is odd at a place of each batch."""
+    """One operator on batches of `N` samples, one of which is odd."""
 
     op: Operator
     inputs: tuple[Any, ...]
-    """For each input, an array for a good sample."""
+    """For each input, an array for an ordinary sample."""
     odd_inputs: tuple[Any, ...]
     layout: str
     args: Mapping[str, tuple[Any, Any]]
-    """For each argument that comes as an input: the value of a good sample and of the odd one."""
+    """For each argument that is passed as an input: the value of an ordinary sample and of the odd one."""
     name: str
 
 
@@ -121,11 +121,12 @@ UNTRIED = frozenset({
     "decoders.audio", "decoders.inflate", "decoders.numpy", "decoders.video", "optical_flow", "split_samples",
     "video_cuts", "batch_permutation",
 })  # fmt: skip
-"""Operators without lists whose inputs are files or programs: `tests/pipelines/job/test_neighbours.py` runs jobs."""
+"""Operators without lists whose inputs are files or programs: `tests/pipelines/job/test_neighbours.py` runs jobs of
+them."""
 
 
 def operators_tried() -> list[type[Operator]]:
-    """Every operator of `ops` with a CPU kernel, but for those of `UNTRIED`."""
+    """Every operator of `ops` with a CPU kernel, except those of `UNTRIED`."""
     return [
         cls
         for name, cls in operators().items()
@@ -135,7 +136,7 @@ def operators_tried() -> list[type[Operator]]:
 
 
 def cases(cls: type[Operator]) -> Iterator[Case]:
-    """Lists of another length, numbers that are lists, and inputs of other extents and channels for one operator."""
+    """Cases of one operator: lists of another length, lists in place of numbers, and inputs with other shapes."""
     step = yaml.safe_load(cls.example)
     kept = {k: v for k, v in step.items() if k in parameters(cls) and not str(v).startswith("$")}
     kept |= KEPT.get(cls.name, {})
@@ -176,7 +177,7 @@ def cases(cls: type[Operator]) -> Iterator[Case]:
 
 
 def _with(cls: type[Operator], name: str, beside: Mapping[str, Any]) -> Operator | None:
-    """The operator with ``beside`` constant and ``name`` as an input; None if it does not go."""
+    """The operator with constant arguments ``beside`` and ``name`` as an input; None if it does not accept them."""
     try:
         made: Operator = operator(cls.name, [name] if name else [], **beside)
     except (DaliRunError, ValueError, TypeError):
@@ -185,7 +186,7 @@ def _with(cls: type[Operator], name: str, beside: Mapping[str, Any]) -> Operator
 
 
 def _shapes(a: Any) -> Iterator[tuple[str, Any]]:
-    """Arrays of the type and rank of ``a``, of other shapes."""
+    """Iterate over arrays of the dtype and rank of ``a``, with other shapes."""
     for axis in range(a.ndim):
         for extent in {0, 1, 2, a.shape[axis] + 1} - {a.shape[axis]}:
             shape = (*a.shape[:axis], extent, *a.shape[axis + 1 :])
@@ -209,7 +210,7 @@ def outcome(
     **extra: Any,
 ) -> dict[int, Any]:  # fmt: skip
     """For each of the ``chosen`` samples of a batch with the odd sample at ``odd_at``: its results, or its reject. The
-    engine runs them together; ``kinds`` is the data set's decision."""
+    engine runs them together; ``kinds`` are the types that the data set's first sample determines."""
     samples = Samples.numbered(N).take(np.array(chosen))
     node_inputs, args, env = [], {}, Env()
     for k in range(len(case.inputs)):
@@ -234,12 +235,12 @@ def outcome(
 
 
 def kinds_of(good: Any) -> dict[Edge, Spec]:
-    """The decision of a data set whose first sample has these results."""
+    """The types that a data set determines if its first sample has these results."""
     return {Edge(9, k): Spec(a.shape, from_numpy(dtype), layout) for k, (dtype, layout, a) in enumerate(good)}
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Two outcomes of a sample are the same: equal results, or the same reject."""
+    """Whether two outcomes of a sample are equal: equal results, or the same reject."""
     if isinstance(a, tuple) or isinstance(b, tuple):
         return type(a) is type(b) and a == b
     return len(a) == len(b) and all(

@@ -1,4 +1,4 @@
-"""Steps with the parity of a library."""
+"""Run steps with the parity of another library."""
 
 from __future__ import annotations
 

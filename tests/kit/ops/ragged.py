@@ -1,4 +1,4 @@
-"""Cases of tests/golden/ragged_cases.py: ragged batches through one operator, and what DALI made of them."""
+"""Cases of tests/golden/ragged_cases.py: ragged batches through one operator, with DALI's results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cases:
         self.cases: list[dict[str, Any]] = json.loads(str(stored["cases"]))
         self._arrays = {name: stored[name] for name in stored.files if name != "cases"}
         at = dict.fromkeys(self._arrays, 0)
-        for case in self.cases:  # where each batch begins, in the order in which they were stored
+        for case in self.cases:  # offset of each batch, in the order in which they were stored
             batches = [*case["inputs"], *case["per_sample"].values()]
             batches += [out for step in case.get("outputs", ()) for out in step]
             for batch in batches:
@@ -47,12 +47,12 @@ class Cases:
 
 @functools.cache
 def cases(name: str) -> Cases:
-    """Those of ``name``.npz."""
+    """The cases of ``name``.npz."""
     return Cases(GOLDEN / f"{name}.npz")
 
 
 def labels(name: str) -> list[str]:
-    """An id for each case."""
+    """A test id for each case."""
     return [f"{i}-{c['op']}" for i, c in enumerate(cases(name).cases)]
 
 
@@ -65,7 +65,7 @@ def samples_of(step: int, batch: int) -> Samples:
 def call(
     stored: Cases, case: dict[str, Any], step: int = 0, stage: str = "cpu", device: Any = None, seed: int | None = None
 ) -> tuple[tuple[Batch, ...], Context]:
-    """Our operator on a case, with DALI's random numbers."""
+    """Run this project's operator on a case, with DALI's random numbers."""
     cls = find(case["op"])
     constants = {k: coerce(parameter(cls, k), v) for k, v in case["arguments"].items()}
     op = cls(per_sample=frozenset(case["per_sample"]), num_inputs=len(case["inputs"]), **constants)

@@ -1,4 +1,4 @@
-"""The planners of ops/*_plan_cpu.py written again with NumPy: the reference of their tests."""
+"""The planners of ops/*_plan_cpu.py, written with NumPy: the reference of their tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
     """A plan for regions [``lo``, ``hi``) that become ``size`` pixels, all [N, A].
 
     ``shrink`` and ``enlarge`` [N] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
-    widens the filter with the scale where pixels are lost, as DALI does; NEAREST never is widened.
+    widens the filter with the scale if pixels are lost, as DALI does; NEAREST is never widened.
     """
     extent = np.abs(hi - lo)
     less = size < extent
@@ -46,7 +46,7 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
     kind = _KINDS[interp]
     width = _WIDTH[kind]
     if (kind == GAUSSIAN).any():
-        # DALI's way through sigma and float32: the last digit decides whether one more pixel is read
+        # DALI computes sigma in float32: the last digit decides whether one more pixel is read
         sigma = (scale * np.float32(0.5) / np.sqrt(2)).astype(np.float32)
         scale = np.where(kind == GAUSSIAN, np.float32(4 * np.sqrt(2)) * sigma / 2, scale)
     support = np.maximum(1, width * scale)
@@ -60,9 +60,9 @@ def fit(
 ) -> tuple[F32, F32, I64]:
     """Source regions and output sizes [N, A] for ``wanted`` sizes of the regions [``lo``, ``hi``).
 
-    DALI 2.4's rules and arithmetic: 0 stands for a size that follows from the others by ``mode``, negative ones and
-    reversed regions flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the
-    region around its centre where rounding changed the scale.
+    DALI 2.4's rules and arithmetic: 0 is a size that follows from the others by ``mode``, negative ones and reversed
+    regions flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the region
+    around its centre if rounding changed the scale.
     """
     reverse = hi < lo
     lo, hi = np.where(reverse, hi, lo), np.where(reverse, lo, hi)
@@ -85,7 +85,7 @@ def fit(
 
 
 def _complete(wanted: F32, extent: F32, mode: Mode, limit: F32 | None) -> F32:
-    """``wanted`` with its zeros filled in and its limits kept, for regions of ``extent`` pixels, all [N, A]."""
+    """``wanted`` with its zeros filled in and its limits applied, for regions of ``extent`` pixels, all [N, A]."""
     known = (wanted != 0) & (extent != 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = np.where(extent != 0, wanted / extent, np.float32(1)).astype(np.float64)
@@ -111,7 +111,7 @@ def _complete(wanted: F32, extent: F32, mode: Mode, limit: F32 | None) -> F32:
 
 
 def _firsts(counts: NDArray[Any]) -> NDArray[np.int32]:
-    """Exclusive sums with the total behind them."""
+    """Exclusive cumulative sums, followed by the total."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
@@ -127,8 +127,8 @@ def pixel_output(
     plan: jpeg_gpu.DecodePlan, output_type: int = RGB, windows: I32 | None = None, orient: bool = True,
     offsets: I64 | None = None,
 ) -> Output:  # fmt: skip
-    """The pictures as interleaved bytes (HWC), the right way up. ``windows``: x0, y0, x1, y1 in the picture as it is
-    shown; default: all of it. ``offsets``: where each goes in the output; default: packed."""
+    """Output of the images as interleaved bytes (HWC), upright. ``windows``: x0, y0, x1, y1 in the upright image;
+    default: all of it. ``offsets``: offset of each image in the output; default: packed."""
     images = plan.images
     flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(len(plan), np.int32))
     width, height = images["width"], images["height"]
@@ -161,8 +161,8 @@ def pixel_output(
 
 
 def _pixel_blocks(rows: NDArray[Any]) -> I64:
-    """Blocks of threads that the pixel kernel takes: a warp has a span of two rows, or, where the picture is turned or
-    mirrored, a thread has some pixels."""
+    """Thread blocks of the pixel kernel: a warp takes a span of two rows, or, if the image is rotated or mirrored, a
+    thread takes some pixels."""
     width, height = rows["width"].astype(np.int64), rows["height"].astype(np.int64)
     spans = _ceil(width + (rows["x"] & 3), PIXEL_SPAN) * ((height + (rows["y"] & 1) + 1) // 2)
     upright = (rows["step_x_x"] == 1) & (rows["step_y_y"] == 1)
@@ -186,10 +186,10 @@ def resize_output(
     shift: float = 0.0,
     round_to_uint8: bool = True,
 ) -> Output:
-    """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, as crop_mirror_normalize does.
+    """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, like crop_mirror_normalize.
 
-    ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2, 2]: begin and end of
-    the source samples that may be read, for each axis; outside, the border sample stands in; default: the picture.
+    ``sampling`` has the axes (H, W) of the upright images. ``domain`` [N, 2, 2]: begin and end of the source samples
+    that may be read, per axis; outside, the border sample is used; default: the image.
     """
     n, images = len(plan), plan.images
     channels = 1 if output_type == GRAY else 3
@@ -213,7 +213,7 @@ def resize_output(
         "step": (sampling.hi - sampling.lo) / sampling.size.astype(np.float32), "outputs": sampling.size,
         "stepwise": np.tile([True, False], (n, 1)), "turns": np.zeros((n, 2), bool), "width": sampling.hi - sampling.lo,
     }  # fmt: skip
-    # A turned picture's stored rows are the shown columns, and the other way round.
+    # The stored rows of an image rotated by 90 degrees are the upright image's columns, and vice versa.
     axes = {name: np.where(swap[:, None], a[:, ::-1], a) for name, a in columns.items()}
     _ascending(axes, axes["hi"] < axes["lo"], 0)
     _ascending(axes, np.stack([flip_y, flip_x], 1), stored)
@@ -260,8 +260,8 @@ def resize_output(
 
 
 def _ascending(axes: dict[str, NDArray[Any]], where: NDArray[np.bool_], extent: I64 | int) -> None:
-    """Where asked, count source samples from the other end (of a picture with ``extent`` of them), or, with 0, turn
-    a region that runs backwards. Outputs then come in reverse order, which their stride makes up for."""
+    """For the selected axes, count source samples from the other end (of an image with ``extent`` of them), or, with 0,
+    reverse a region that runs backwards. Outputs then come in reverse order, which their stride compensates."""
     lo, hi = axes["lo"], axes["hi"]
     turned = {
         "lo": hi if isinstance(extent, int) else extent - hi,
@@ -277,7 +277,7 @@ def _ascending(axes: dict[str, NDArray[Any]], where: NDArray[np.bool_], extent: 
 
 
 def source_windows(axes: dict[str, NDArray[Any]]) -> I32:
-    """The stored pixels that a resize reads: windows for ``limit``, so that only their blocks are computed."""
+    """Windows of the stored pixels that a resize reads, for ``limit``, so that only their blocks are computed."""
     half = axes["support"] / 2
     scale = (axes["hi"] - axes["lo"]).astype(np.float32) / axes["size"].astype(np.float32)
     low = axes["lo"] + (axes["first"] + 0.5) * scale - half - 1
@@ -296,11 +296,10 @@ def resize_tiles(output: Output) -> I32:
 
 
 def place(position: NDArray[Any], extent: I64, size: I64, rounding: str = "round") -> I64:
-    """Where a window of ``size`` starts: ``position`` (0..1, float32) of the room that it leaves in ``extent``.
+    """Start of a window of ``size``: ``position`` (0..1, float32) times the remaining length of ``extent``.
 
-    ``rounding`` is "round" (halves away from zero), "even" (halves to even, as in Python) or "truncate".
-
-    The product is taken in float64, as DALI's crop does: 0.7 of 5 is 3.4999999 and starts at 3.
+    ``rounding`` is "round" (halves away from zero), "even" (halves to even, as in Python) or "truncate". The product is
+    computed in float64, as in DALI's crop: 0.7 of 5 is 3.4999999 and starts at 3.
     """
     start = position.astype(np.float64) * (extent - size)
     if rounding == "even":
@@ -309,7 +308,7 @@ def place(position: NDArray[Any], extent: I64, size: I64, rounding: str = "round
 
 
 def bounded(plan: ResamplePlan, shapes: I64, before: NDArray[Any], first: int) -> NDArray[np.float64]:
-    """The number that `resample.bounded` compares with the largest sample that it allows, in elements."""
+    """Number of elements that `resample.bounded` compares with the size of the largest allowed sample."""
     count = plan.size.shape[1]
     frames = np.prod(before[:, :first], axis=1, dtype=np.int64)
     channels = np.prod(before[:, first + count :], axis=1, dtype=np.int64)
@@ -323,7 +322,7 @@ def bounded(plan: ResamplePlan, shapes: I64, before: NDArray[Any], first: int) -
 
 
 def columns_first(plan: ResamplePlan) -> NDArray[np.bool_]:
-    """Whether the horizontal pass comes first, [N]."""
+    """Whether the horizontal pass comes first, bool[N]."""
     height, width = np.abs(plan.hi - plan.lo).astype(np.float64)[:, -2:].T
     taps_y, taps_x = np.maximum(1, plan.support)[:, -2:].T
     rows, columns = plan.size[:, -2:].T

@@ -1,4 +1,4 @@
-"""Files that a decoder is to refuse."""
+"""Files that a decoder must reject."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dali_run.ops.context import Context
 from dali_run.ops.errors import Reject
 
 SMALL = 4 * 4 * 3
-"""Elements of the pictures that the bombs of text are hidden in; others get no output."""
+"""Number of elements of the images in which the text bombs are hidden; other bombs get no output."""
 
 
 def refused(blob: bytes, **arguments: object) -> Reject:

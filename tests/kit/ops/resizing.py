@@ -1,4 +1,4 @@
-"""Operators that resize, called on pictures, and the cases that DALI was given."""
+"""Call operators that resize on images, and make the inputs that DALI was given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that copy by strides, with more dimensions around."""
+"""Operators that copy by strides, with additional dimensions."""
 
 from __future__ import annotations
 
@@ -52,19 +52,20 @@ def run(number: int, case: dict[str, Any]) -> tuple[Batch, Spec, list[Any]]:
 
 
 def known(batch: Batch) -> Spec:
-    """All that can be known of a batch before it exists."""
+    """The spec of a batch: everything that can be known before it exists."""
     shape = tuple(int(c[0]) if (c == c[0]).all() else None for c in batch.shapes.T)
     return Spec(shape, from_numpy(batch.dtype), batch.layout)
 
 
 def wider(case: dict[str, Any]) -> bool:
-    """Cases that DALI's CPU backend refuses and we take: five-dimensional crops, types that it was not compiled for."""
+    """Whether DALI's CPU backend rejects the case and this project accepts it: five-dimensional crops, unsupported
+    dtypes."""
     return (
         (case["op"] == "crop" and len(case["layout"]) == 5)
         or (case["op"] in ("flip", "pad") and case["dtype"] in ("float16", "float64"))
         or (case["op"], case["layout"], tuple(case["arguments"].get("src_dims", ()))) in RESHAPED
         or (case["op"] == "one_hot" and case["layout"] == "")
-        # DALI takes as many fill_values as the input has channels where mean has as many, too; here always
+        # DALI accepts as many fill_values as the input has channels only if mean has as many; this project always does
         or (case["op"] == "crop_mirror_normalize" and case["arguments"].get("pad_output", False)
             and len(case["arguments"].get("fill_values", [])) == 3)
     )  # fmt: skip

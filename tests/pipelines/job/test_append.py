@@ -278,7 +278,7 @@ def test_parts_can_be_retried(place: Path) -> None:
         run(place, part=(i, 3))
     assert len((place / "out/rejects.jsonl").read_text().splitlines()) == 1
     (place / "unfinished").mkdir()
-    with pytest.raises(JobError, match="no finished output"):
+    with pytest.raises(JobError, match="not a finished output"):
         retry_failed(place / "unfinished")
     victim.write_bytes(good)
     assert retry_failed(place / "out").exit_code == 0

@@ -174,7 +174,7 @@ def test_wrong_names_and_types(tmp_path: Path) -> None:
     ):
         with pytest.raises(SpecError, match=words):
             open_reader(Parquet(path=path, columns=(name,)))
-    with pytest.raises(SpecError, match="columns names none"):
+    with pytest.raises(SpecError, match="columns is empty"):
         open_reader(Parquet(path=path, columns=()))
     with pytest.raises(JobError, match="there is no file"):
         open_reader(Parquet(path=str(tmp_path / "none"), columns=("label",)))

@@ -13,7 +13,7 @@ from dali_run.ops.errors import JobError
 from dali_run.pipelines.job.run import run_job
 from dali_run.writers import base
 from dali_run.writers.bytes import background, files_io
-from dali_run.writers.bytes.background import Line, Workers, waiting_for
+from dali_run.writers.bytes.background import WorkQueue, WriterThreads, waiting_for
 from dali_run.writers.shards import output
 from dali_run.writers.shards.output import Output
 from tests.kit.writers import JOBS, digest
@@ -23,7 +23,7 @@ PATIENCE = 60
 
 
 def test_lanes_work_at_the_same_time_each_in_order() -> None:
-    line, met, seen = Line("test", 100, 2), threading.Barrier(2), []
+    line, met, seen = WorkQueue("test", 100, 2), threading.Barrier(2), []
     for k in range(20):
         line.put(lambda k=k: seen.append((0, k)), 1, 0)
         line.put(lambda k=k: seen.append((1, k)), 1, 1)
@@ -31,18 +31,18 @@ def test_lanes_work_at_the_same_time_each_in_order() -> None:
     line.put(lambda: met.wait(PATIENCE), 1, 1)
     line.wait()
     line.close()
-    for lane in (0, 1):
-        assert [k for where, k in seen if where == lane] == list(range(20))
+    for thread in (0, 1):
+        assert [k for where, k in seen if where == thread] == list(range(20))
 
 
 def test_the_lane_with_the_least_to_do_is_next() -> None:
-    line, go = Line("test", 100, 3), threading.Event()
-    assert line.shortest() == 0
-    for lane, weight in ((0, 30), (2, 10), (1, 20)):
-        line.put(lambda: go.wait(PATIENCE), weight, lane)
-    assert line.shortest() == 2
+    line, go = WorkQueue("test", 100, 3), threading.Event()
+    assert line.least_busy() == 0
+    for thread, weight in ((0, 30), (2, 10), (1, 20)):
+        line.put(lambda: go.wait(PATIENCE), weight, thread)
+    assert line.least_busy() == 2
     line.put(lambda: None, 15, 2)
-    assert line.shortest() == 1
+    assert line.least_busy() == 1
     go.set()
     line.wait()
     assert line.idle
@@ -50,7 +50,7 @@ def test_the_lane_with_the_least_to_do_is_next() -> None:
 
 
 def test_all_lanes_share_a_bound() -> None:
-    line, go, put = Line("test", 100, 2), threading.Event(), threading.Event()
+    line, go, put = WorkQueue("test", 100, 2), threading.Event(), threading.Event()
 
     def deliver() -> None:
         line.put(lambda: None, 41, 1)
@@ -69,7 +69,7 @@ def test_all_lanes_share_a_bound() -> None:
 
 
 def test_a_failure_ends_its_lane_and_what_comes_later() -> None:
-    line, go, seen = Line("test", 100, 2), threading.Event(), []
+    line, go, seen = WorkQueue("test", 100, 2), threading.Event(), []
 
     def fail() -> None:
         raise OSError("full")
@@ -94,13 +94,13 @@ def test_a_failure_ends_its_lane_and_what_comes_later() -> None:
 
 def test_a_failure_is_its_owner_s_alone() -> None:
     """The index of a complete shard may be in the lane in which the next shard's records failed."""
-    line = Line("test", 100, 2)
+    line = WorkQueue("test", 100, 2)
     with pytest.raises(OSError, match="full"):
         line.put(lambda: _raise(OSError("full")), 1, 0, "one").result()
     line.put(lambda: None, 1, 0, "other").result()
-    for lane in (0, 1):
+    for thread in (0, 1):
         with pytest.raises(OSError, match="full"):
-            line.put(lambda: None, 1, lane, "one")
+            line.put(lambda: None, 1, thread, "one")
     line.fail(OSError("all"))
     with pytest.raises(OSError, match="full"):
         line.put(lambda: None, 1, 0, "other")
@@ -112,11 +112,11 @@ def _raise(error: Exception) -> None:
 
 
 def test_what_waits_in_any_lane_can_be_dropped() -> None:
-    line, go, seen = Line("test", 100, 2), threading.Event(), []
+    line, go, seen = WorkQueue("test", 100, 2), threading.Event(), []
     futures = []
-    for lane in (0, 1):
-        line.put(lambda: go.wait(PATIENCE), 1, lane)
-        futures.append(line.put(lambda: seen.append(1), 1, lane))
+    for thread in (0, 1):
+        line.put(lambda: go.wait(PATIENCE), 1, thread)
+        futures.append(line.put(lambda: seen.append(1), 1, thread))
     line.fail(OSError("closed"))
     go.set()
     for future in futures:
@@ -197,8 +197,10 @@ def test_a_job_lets_as_much_wait_as_its_budget_allows(tmp_path: Path, monkeypatc
     spec = {"version": 1, "name": "job", "pipeline": {"device": "cpu", "num_threads": 1, "memory": {"host": "16GiB"}},
             "graph": [reader], "outputs": {"x": "x"}, "write": write}  # fmt: skip
     asked: list[int] = []
-    plain = Workers.__init__
-    monkeypatch.setattr(Workers, "__init__", lambda self, waiting: (asked.append(waiting), plain(self, waiting))[1])
+    plain = WriterThreads.__init__
+    monkeypatch.setattr(
+        WriterThreads, "__init__", lambda self, waiting: (asked.append(waiting), plain(self, waiting))[1]
+    )
     for k, part in enumerate((None, (0, 2))):
         file = tmp_path / f"{k}.json"
         file.write_text(json.dumps(spec | {"write": write | {"path": str(tmp_path / f"out{k}")}}))

@@ -14,7 +14,7 @@ from dali_run.ops.errors import JobError
 from dali_run.writers import base
 from dali_run.writers.base import ShardFile
 from dali_run.writers.bytes import checksums_cpu
-from dali_run.writers.bytes.background import Workers
+from dali_run.writers.bytes.background import WriterThreads
 from dali_run.writers.bytes.checksums import BLOCK, STEP, Checksums, checksums_of
 from dali_run.writers.bytes.files_io import File
 from dali_run.writers.bytes.scatter_gather import IoVector
@@ -37,13 +37,13 @@ def xxh64(data: bytes) -> int:
 
     at, total = 0, P5
     if len(data) >= 32:
-        lanes = [(P1 + P2) & MASK, P2, 0, -P1 & MASK]
+        threads = [(P1 + P2) & MASK, P2, 0, -P1 & MASK]
         while len(data) - at >= 32:
-            lanes = [mixed(a, int.from_bytes(data[at + 8 * k : at + 8 * k + 8], "little"))
-                     for k, a in enumerate(lanes)]  # fmt: skip
+            threads = [mixed(a, int.from_bytes(data[at + 8 * k : at + 8 * k + 8], "little"))
+                     for k, a in enumerate(threads)]  # fmt: skip
             at += 32
-        total = sum(turned(a, n) for a, n in zip(lanes, (1, 7, 12, 18), strict=True)) & MASK
-        for a in lanes:
+        total = sum(turned(a, n) for a, n in zip(threads, (1, 7, 12, 18), strict=True)) & MASK
+        for a in threads:
             total = ((total ^ mixed(0, a)) * P1 + P4) & MASK
     total = (total + len(data)) & MASK
     for size, make in ((8, lambda w: mixed(0, w)), (4, lambda w: w * P1 & MASK), (1, lambda w: w * P5 & MASK)):
@@ -127,7 +127,7 @@ def test_of_a_file_whoever_writes_to_it(
 ) -> None:
     """The thread that delivers writes small or large records, or another one does."""
     monkeypatch.setattr(base, "LARGE", BLOCK)
-    workers = Workers()
+    workers = WriterThreads()
     file = ShardFile(tmp_path / "file", "file", workers)
     expected = bytearray()
     for k, call in enumerate(calls.split()):

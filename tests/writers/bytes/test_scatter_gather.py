@@ -19,7 +19,7 @@ from dali_run.writers.base import FieldConfig
 from dali_run.writers.bytes import files_io, scatter_gather
 from dali_run.writers.bytes.files_io import File
 from dali_run.writers.bytes.scatter_gather import LOOSE, IoVector, ScatteredRecords
-from dali_run.writers.formats.columns import Column, Loose, address, as_they_are, pack, starts_of
+from dali_run.writers.formats.columns import Column, LargeValues, address, as_they_are, pack, starts_of
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
 
@@ -86,12 +86,12 @@ def test_scattered_records(case: tuple[list[int], ...]) -> None:
 def test_what_is_large_stays_where_it_is() -> None:
     rng = np.random.default_rng(2)
     columns = [column(rng, s) for s in ([LOOSE, LOOSE], [LOOSE, LOOSE - 1], [0, 2 * LOOSE], [3, 4])]
-    loose = Loose(columns, 2)
-    assert [len(c) for c in loose.cuts_of] == [2, 0, 2, 0]
-    assert loose.sizes.tolist() == [[LOOSE, LOOSE], [0, 2 * LOOSE]]
-    assert Loose([], 2).cuts.shape == (0, 2)
+    large_values = LargeValues(columns, 2)
+    assert [len(c) for c in large_values.cuts_of] == [2, 0, 2, 0]
+    assert large_values.sizes.tolist() == [[LOOSE, LOOSE], [0, 2 * LOOSE]]
+    assert LargeValues([], 2).cuts.shape == (0, 2)
     with pytest.raises(ValueError, match="outside of its data"):
-        Loose([Column(columns[0].data, columns[0].starts + LOOSE, columns[0].sizes)], 2)
+        LargeValues([Column(columns[0].data, columns[0].starts + LOOSE, columns[0].sizes)], 2)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 1024])

@@ -12,7 +12,7 @@ from dali_run.ops.batch import Batch, Origin, Samples
 from dali_run.writers.base import FieldConfig
 from dali_run.writers.formats import tar_cpu
 from dali_run.writers.formats.columns import from_values
-from dali_run.writers.formats.names import COMMON, Taken, make_unique, webdataset_key
+from dali_run.writers.formats.names import COMMON, UsedNames, make_unique, webdataset_key
 from dali_run.writers.shards.config import WriteConfig
 from dali_run.writers.shards.output import Output
 
@@ -52,7 +52,7 @@ def test_common_keys_are_those_of_the_expression() -> None:
 
 def test_unique_names_are_those_made_one_by_one() -> None:
     rng = np.random.default_rng(6)
-    taken, known = Taken(), set[str]()
+    taken, known = UsedNames(), set[str]()
     for start in range(0, 400, 40):
         names = [f"n{rng.integers(0, 10**6 if start < 200 else 60)}" for _ in range(40)]
         positions = np.arange(start, start + 40)

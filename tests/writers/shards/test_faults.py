@@ -43,9 +43,7 @@ def test_errors_for_every_writer(tmp_path: Path, name: str, code: int) -> None:
 
 def test_the_message_says_what_to_do(tmp_path: Path) -> None:
     files_io.set_hook(Failing(12, errno.ENOSPC, True))
-    with pytest.raises(
-        JobError, match=r"cannot write .*train-00000.*No space left on device \(ENOSPC\); put that right"
-    ):
+    with pytest.raises(JobError, match=r"cannot write .*train-00000.*No space left on device \(ENOSPC\); correct that"):
         JOBS["tfrecord"].run(tmp_path)
 
 

@@ -118,7 +118,7 @@ def test_nothing_to_retry(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_retried(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="no finished output"):
+    with pytest.raises(JobError, match="not a finished output"):
         next_retry(tmp_path)
     job = JOBS["tfrecord"]
     job.run(tmp_path, identity={"seed": 1, "inputs": "a"})
@@ -126,11 +126,11 @@ def test_what_cannot_be_retried(tmp_path: Path) -> None:
     check_same_job(tmp_path, {"seed": 1, "inputs": "b"}, write)
     with pytest.raises(JobError, match=r"identity\.seed: was 1, now 2"):
         check_same_job(tmp_path, {"seed": 2, "inputs": "b"}, write)
-    outstanding = next_retry(tmp_path)
+    pending = next_retry(tmp_path)
     samples = samples_of([4, 18])
     with (
         pytest.raises(JobError, match="account"),
-        Output.open(job.config(tmp_path), {}, total=3, addition=outstanding.retry) as out,
+        Output.open(job.config(tmp_path), {}, total=3, addition=pending.retry) as out,
     ):
         out.add(0, 2, samples, {k: job.batch(0, 0)[1][k] for k in job.fields})
 

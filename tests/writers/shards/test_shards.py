@@ -552,7 +552,7 @@ def test_merge_is_a_step_of_its_own_too(tmp_path: Path) -> None:
     expected = digest(tmp_path / "out")
     for name in ("manifest.json", "rejects.jsonl"):  # as if no part had seen the other's
         (tmp_path / "out" / name).unlink()
-    assert "dali-run merge does" in str(verify(tmp_path / "out").problems[0])
+    assert "run dali-run merge" in str(verify(tmp_path / "out").problems[0])
     for _ in range(2):
         assert merge(tmp_path / "out") == 2
         assert digest(tmp_path / "out") == expected

@@ -150,7 +150,7 @@ def test_missing_foreign_and_unfinished(tmp_path: Path) -> None:
     messages = [str(p) for p in verify(tmp_path).problems]
     assert any("train-00002-of-00004.tar: cannot be read: No such file" in m for m in messages)
     assert any("train-00007-of-00004.tar: looks like a shard, but" in m for m in messages)
-    assert "no output of dali-run" in str(verify(tmp_path / "nowhere").problems[0])
+    assert "not an output of dali-run" in str(verify(tmp_path / "nowhere").problems[0])
 
 
 def test_long_names_in_tar(tmp_path: Path) -> None:
