@@ -1,1 +1,2 @@
-"""The command line: one file a command. It parses, calls one function of pipelines, and prints."""
+"""The command line, one file per command. A command parses its arguments, calls one function of pipelines, and
+prints."""

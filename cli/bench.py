@@ -1,4 +1,4 @@
-"""``dali-run bench``: how fast specs run, setting by setting, beside a baseline and peers."""
+"""``dali-run bench``: measure the speed of specs, for one or several settings, next to a baseline and peers."""
 
 from __future__ import annotations
 
@@ -21,77 +21,84 @@ def command(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The specs of a suite: imagenet (decode, val, train, resize), web (val, train), audio (logmel), "
-            "video (clips).",
+            help="Measure the specs of a suite: imagenet (decode, val, train, resize), web (val, train), audio "
+            "(logmel), video (clips).",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="The suite's files: FOLDER/<class>/<file>; audio and video make their own."
+            metavar="FOLDER", help="Files for the suite: FOLDER/<class>/<file>; audio and video create their own."
         ),
     ] = None,
     strata: Annotated[
         bool,
-        typer.Option("--strata", help="Each format and kind of JPEG by itself, too: png, 4:2:0, progressive, large."),
+        typer.Option(
+            "--strata",
+            help="Also measure each image format and kind of JPEG separately: png, 4:2:0, progressive, large.",
+        ),
     ] = False,
     changes: Set = None,
     settings: Settings = None,
     device: Device = None,
     on: Annotated[
         str,
-        typer.Option(metavar="processes:N", help="By N processes together; several GPUs have one each without it."),
+        typer.Option(metavar="processes:N", help="Run N processes at the same time (default: one, or one per GPU)."),
     ] = "",
     sweep: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=A,B,...", help="Measure all of these values (batch_size=64,256); more keys combine."),
+        typer.Option(
+            metavar="KEY=A,B,...", help="Measure each of these values (batch_size=64,256); several keys are combined."
+        ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.01, help="Time of one measurement.")] = 3,
-    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Repeats per setting, interleaved.")] = 3,
-    warm_up: Annotated[int, typer.Option(min=0, metavar="N", help="Batches before the clock starts.")] = 8,
-    to_host: Annotated[bool, typer.Option("--to-host", help="Bring the GPU's outputs to the host.")] = False,
-    no_encode: Annotated[bool, typer.Option("--no-encode", help="Without the encoders of the write section.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Seconds per measurement.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Measurements per setting, interleaved.")] = 3,
+    warm_up: Annotated[int, typer.Option(min=0, metavar="N", help="Batches before the measurement begins.")] = 8,
+    to_host: Annotated[bool, typer.Option("--to-host", help="Copy the GPU's outputs to the host.")] = False,
+    no_encode: Annotated[
+        bool, typer.Option("--no-encode", help="Leave out the encoders of the write section.")
+    ] = False,
     peer: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Measure it, too: dali, torchvision, dataloader, nvjpeg, torchaudio, librosa, torchcodec or pyav.",
+            help="Also measure this library: dali, torchvision, dataloader, nvjpeg, torchaudio, librosa, "
+            "torchcodec, pyav.",
         ),
     ] = None,
     peer_python: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=PYTHON", help="The interpreter that the peer is installed for.")
+        list[str] | None, typer.Option(metavar="NAME=PYTHON", help="Python interpreter in which the peer is installed.")
     ] = None,
     limits: Annotated[
         bool | None,
-        typer.Option("--limits/--no-limits", help="Measure the machine, too; on with --json, --report, --html."),
+        typer.Option(
+            "--limits/--no-limits", help="Also measure the machine's limits (default with --json, --report, --html)."
+        ),
     ] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", exists=True, dir_okay=False, help="An earlier --report to compare with."),
+        typer.Option(metavar="PATH", exists=True, dir_okay=False, help="Compare with an earlier --report."),
     ] = None,
     fail_below: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SHARE", help="End with 1 below this share of the baseline.  [default: 0.95]"),
+        typer.Option(
+            min=0, metavar="SHARE", help="Exit with 1 if a rate is below this share of the baseline.  [default: 0.95]"
+        ),
     ] = None,
     json: Json = False,
-    report: Annotated[Path | None, written_to("Write the results here, as JSON.")] = None,
-    html: Annotated[Path | None, written_to("Write the results as a page.")] = None,
+    report: Annotated[Path | None, written_to("Write the results to this file as JSON.")] = None,
+    html: Annotated[Path | None, written_to("Write the results to this file as an HTML page.")] = None,
 ) -> None:
-    """Measure how fast specs run; nothing is written but the results.
+    """Measure how fast specs run on this machine.
 
-    Each graph runs over its data again and again, in fresh processes. Outputs stay where they are made.
+    Each graph runs over its data repeatedly, in new processes. The outputs are discarded; a spec's `write:` section is
+    not executed, except for its encoders.
 
-    Exit status: 0 measured; 1: a setting failed, or is slower than the baseline allows; 2: wrong spec or usage.
+    Exit status: 0 measured; 1 a setting failed, or is slower than the baseline allows; 2 wrong spec or usage.
 
     \b
     Examples:
-      dali-run bench spec.yaml
-      dali-run bench spec.yaml --sweep batch_size=64,256 num_threads=2,4 --html bench.html
-      dali-run bench spec.yaml --report now.json --baseline before.json --fail-below 0.95
-      dali-run bench spec.yaml --device gpu:all                 # a process for each GPU
-      dali-run bench --suite imagenet --data ./train --strata --html bench.html
-      dali-run bench --suite web --data ./train --strata --no-encode --peer dali --peer-python dali=~/dali/bin/python
-      dali-run bench --suite audio --strata --peer dali --peer-python dali=~/dali/bin/python
+      dali-run bench spec.yaml --sweep batch_size=64,256 --html bench.html
       dali-run bench spec.yaml --peer dali --peer-python dali=~/dali/bin/python
     """
     from ..pipelines.bench.measure import Measurement
@@ -103,19 +110,19 @@ def command(
     specs, more = _told_apart(specs or [], sweep)
     for path in specs:
         if json and path.suffix == ".json" and not path.exists():
-            raise typer.BadParameter(f"prints the results; --report {path} writes them", param_hint="--json")
-    given = overrides(changes, settings)
+            raise typer.BadParameter(f"prints the results; use --report {path} to write them", param_hint="--json")
+    overridden = overrides(changes, settings)
     if device is not None:
-        given["pipeline.device"] = device
+        overridden["pipeline.device"] = device
     before = None if baseline is None else load_baseline(baseline)
     with TemporaryDirectory(prefix="dali-run-") as folder:
         found_specs = _specs(specs, suite, data, Path(folder))
         files = _files(suite, data, Path(folder))
         if files is not None:
-            given["data"] = str(files.absolute())
+            overridden["data"] = str(files.absolute())
         bench = Bench(
             specs={
-                name: Measurement(str(path), given, seconds, warm_up, to_host, not no_encode, on=on)
+                name: Measurement(str(path), overridden, seconds, warm_up, to_host, not no_encode, on=on)
                 for name, path in found_specs.items()
             },
             sweep=_swept(more),
@@ -124,44 +131,44 @@ def command(
             strata=strata,
             limits=limits if limits is not None else (json or report is not None or html is not None),
         )
-        found = run_bench(bench, ["dali-run", *sys.argv[1:]], say, before)
+        results = run_bench(bench, ["dali-run", *sys.argv[1:]], say, before)
     if report is not None:
-        report.write_text(json_.dumps(found, indent=2) + "\n")
+        report.write_text(json_.dumps(results, indent=2) + "\n")
     if html is not None:
-        html.write_text(bench_html(found))
+        html.write_text(bench_html(results))
     if json:
-        print_json(found)
+        print_json(results)
     else:
-        console().print(bench_view(found))
-    problems = failures(found)
+        console().print(bench_view(results))
+    problems = failures(results)
     share = 0.95 if fail_below is None else fail_below
     if before is not None:
-        for line in comparison(found, share):
+        for line in comparison(results, share):
             say(line)
-        problems += compare(found, share)
+        problems += compare(results, share)
     for line in problems:
         say(line)
     raise typer.Exit(JOB_FAILED if problems else 0)
 
 
 def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path) -> dict[str, Path]:
-    """The measurements, by name."""
+    """Return the specs to measure, by name."""
     from ..pipelines.bench.suites import MADE_OF_NOTHING, SUITES, write_suite
 
     if suite is None and not given:
-        raise typer.BadParameter("give a spec, or --suite", param_hint="SPEC")
-    made = {path.stem if len({p.stem for p in given}) == len(given) else str(path): path for path in given}
+        raise typer.BadParameter("name a spec, or use --suite", param_hint="SPEC")
+    specs = {path.stem if len({p.stem for p in given}) == len(given) else str(path): path for path in given}
     if suite is None:
-        return made
+        return specs
     if suite not in SUITES:
         raise typer.BadParameter(f"must be one of {', '.join(SUITES)}, got {suite!r}", param_hint="--suite")
     if data is None and suite not in MADE_OF_NOTHING:
         raise typer.BadParameter("needs --data: the folder of images to measure with", param_hint="--suite")
-    return {**made, **write_suite(suite, folder)}
+    return {**specs, **write_suite(suite, folder)}
 
 
 def _files(suite: str | None, data: Path | None, folder: Path) -> Path | None:
-    """The folder that is read: a suite may make its files, of those in ``data`` or without."""
+    """Return the folder with the data. A suite may create its files, from the files in ``data`` or without any."""
     if data is not None and not data.is_dir():
         raise typer.BadParameter(f"there is no folder {data}", param_hint="--data")
     if suite is None:
@@ -169,38 +176,38 @@ def _files(suite: str | None, data: Path | None, folder: Path) -> Path | None:
     from ..pipelines.bench.suites import suite_data
 
     if data is None:
-        say(f"making the files of the suite {suite}")
+        say(f"creating the files of the suite {suite}")
     return suite_data(suite, data, folder)
 
 
 def _told_apart(given: list[Path], sweep: list[str] | None) -> tuple[list[Path], list[str]]:
-    """Specs, and what is swept: `--sweep a=1,2 b=3,4` is one option and one argument."""
+    """Separate specs from values to sweep: in `--sweep a=1,2 b=3,4`, the second value is parsed as a spec."""
     more = [str(p) for p in given if sweep and "=" in str(p) and not p.exists()]
     return [p for p in given if str(p) not in more], [*(sweep or []), *more]
 
 
 def _swept(sweep: list[str]) -> dict[str, list[str]]:
     result: dict[str, list[str]] = {}
-    for one in sweep:
-        key, equals, values = one.partition("=")
+    for entry in sweep:
+        key, equals, values = entry.partition("=")
         if not key or not equals or not all(values.split(",")):
-            raise typer.BadParameter(f"needs KEY=A,B,..., got {one!r}", param_hint="--sweep")
+            raise typer.BadParameter(f"needs KEY=A,B,..., got {entry!r}", param_hint="--sweep")
         result.setdefault(key, []).extend(values.split(","))
     return {key: list(dict.fromkeys(values)) for key, values in result.items()}
 
 
 def _peers(names: list[str] | None, pythons: list[str] | None) -> dict[str, str]:
-    """The interpreter of every peer; without --peer-python, the one that runs this."""
+    """Return the interpreter of every peer; without --peer-python, the current one."""
     from ..pipelines.bench.run import PEERS
 
-    given = {}
-    for one in pythons or []:
-        name, equals, path = one.partition("=")
+    interpreters = {}
+    for entry in pythons or []:
+        name, equals, path = entry.partition("=")
         if name not in PEERS or not equals or not path:
-            raise typer.BadParameter(f"needs NAME=PYTHON with a name of {', '.join(PEERS)}, got {one!r}",
+            raise typer.BadParameter(f"needs NAME=PYTHON with a name of {', '.join(PEERS)}, got {entry!r}",
                                      param_hint="--peer-python")  # fmt: skip
-        given[name] = str(Path(path).expanduser())
+        interpreters[name] = str(Path(path).expanduser())
     for name in names or []:
         if name not in PEERS:
             raise typer.BadParameter(f"must be one of {', '.join(PEERS)}, got {name!r}", param_hint="--peer")
-    return {name: given.get(name, sys.executable) for name in [*(names or []), *given]}
+    return {name: interpreters.get(name, sys.executable) for name in [*(names or []), *interpreters]}

@@ -1,4 +1,4 @@
-"""``dali-run configs``: the specs that come with dali-run."""
+"""``dali-run configs``: list the specs that are part of dali-run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ NAME = "configs"
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this spec.")] = None, json: Json = False
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print the text of this spec.")] = None,
+    json: Json = False,
 ) -> None:
-    """List the specs that come with dali-run, or print one of them.
+    """List the specs that are part of dali-run, or print one.
 
-    Every command takes their names for the path of a spec. To change one, print it into a file.
+    Every command accepts these names instead of the path of a spec. To change a spec, print it to a file.
 
     \b
     Examples:
       dali-run configs
-      dali-run run quickstart
       dali-run configs imagenet_train > my.yaml
     """
     from ..pipelines.spec.shipped import shipped, shipped_spec, summary, text_of
@@ -34,10 +34,10 @@ def command(
         else:
             typer.echo(text, nl=False)
         return
-    found = [{"name": name, "path": str(path), "summary": summary(path)} for name, path in shipped().items()]
+    rows = [{"name": name, "path": str(path), "summary": summary(path)} for name, path in shipped().items()]
     if json:
-        print_json(found)
+        print_json(rows)
         return
     from ..pipelines.show.tables import table
 
-    console().print(table(("spec", "shows"), [[one["name"], one["summary"]] for one in found]))
+    console().print(table(("spec", "shows"), [[row["name"], row["summary"]] for row in rows]))

@@ -1,4 +1,4 @@
-"""``tfrecord2idx``, ``rec2idx`` and ``wds2idx``: DALI's scripts that write indexes, with their arguments."""
+"""``tfrecord2idx``, ``rec2idx`` and ``wds2idx``: DALI's scripts that write index files, with DALI's arguments."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from .output import JOB_FAILED, USAGE, check_exists, say, tell
 
 
 def tfrecord2idx(arguments: Sequence[str] | None = None) -> int:
-    """``tfrecord2idx FILE INDEX``."""
+    """Run ``tfrecord2idx FILE INDEX``."""
     from ..pipelines.tools.indexes import write_tfrecord_index
 
     parser = _parser("tfrecord2idx", "Write the index of a TFRecord file, for readers.tfrecord.")
     parser.add_argument("file", help="TFRecord file")
     parser.add_argument("index", help="index to write")
-    given = parser.parse_args(arguments)
-    return _written(write_tfrecord_index, given.file, given.index)
+    options = parser.parse_args(arguments)
+    return _written(write_tfrecord_index, options.file, options.index)
 
 
 def rec2idx(arguments: Sequence[str] | None = None) -> int:
-    """``rec2idx RECORD INDEX``."""
+    """Run ``rec2idx RECORD INDEX``."""
     from ..pipelines.tools.indexes import write_recordio_index
 
     parser = _parser("rec2idx", "Write the index of a RecordIO file, for readers.mxnet.")
     parser.add_argument("record", help="RecordIO file (.rec)")
     parser.add_argument("index", help="index to write")
-    given = parser.parse_args(arguments)
-    return _written(write_recordio_index, given.record, given.index)
+    options = parser.parse_args(arguments)
+    return _written(write_recordio_index, options.record, options.index)
 
 
 def wds2idx(arguments: Sequence[str] | None = None) -> int:
-    """``wds2idx ARCHIVE [INDEX]``; the index is the archive's name up to its first dot, with ``.idx``, by default."""
+    """Run ``wds2idx ARCHIVE [INDEX]``. The default index is the archive's name up to its first dot, with ``.idx``."""
     from ..pipelines.tools.indexes import write_webdataset_index
 
     parser = _parser("wds2idx", "Write the index of a tar archive, for readers.webdataset.")
     parser.add_argument("archive", help="tar archive")
-    parser.add_argument("index", nargs="?", help="index to write (ARCHIVE up to its first dot, .idx)")
-    given = parser.parse_args(arguments)
-    folder, slash, name = given.archive.rpartition("/")
-    index = given.index or f"{folder}{slash}{name[:1]}{name[1:].partition('.')[0]}.idx"
-    return _written(write_webdataset_index, given.archive, index)
+    parser.add_argument("index", nargs="?", help="index to write (default: ARCHIVE up to its first dot, with .idx)")
+    options = parser.parse_args(arguments)
+    folder, slash, name = options.archive.rpartition("/")
+    index = options.index or f"{folder}{slash}{name[:1]}{name[1:].partition('.')[0]}.idx"
+    return _written(write_webdataset_index, options.archive, index)
 
 
 def _parser(name: str, what: str) -> argparse.ArgumentParser:

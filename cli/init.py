@@ -1,4 +1,4 @@
-"""``dali-run init``: a first spec for one's own data."""
+"""``dali-run init``: write a first spec for the user's data."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ NAME = "init"
 
 def command(
     data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="Files, class folders, shards, COCO, LMDB; a URL.")
+        str | None, typer.Argument(metavar="DATA", help="Files, class folders, shards, COCO, LMDB, or a URL.")
     ] = None,
-    task: Annotated[str | None, typer.Option(metavar="TASK", help="resize, train, val, keep, logmel or clips.")] = None,
-    to: Annotated[str | None, typer.Option(metavar="FORMAT", help="webdataset, tfrecord, numpy, lmdb, ...")] = None,
-    out: Annotated[str | None, typer.Option(metavar="PATH", help="Where the job writes.")] = None,
-    size: Annotated[int | None, typer.Option(min=1, metavar="PIXELS", help="Of resized pictures.")] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="TASK", help="Task of the spec: resize, train, val, keep, logmel or clips.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="Format of the output: webdataset, tfrecord, numpy, lmdb, ...")
+    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="PATH", help="Folder for the output of the job.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, metavar="PIXELS", help="Size of resized images.")] = None,
     spec: Annotated[Path, typer.Option("--spec", "-o", metavar="FILE", help="The spec to write.")] = Path("spec.yaml"),
-    schema: Annotated[bool, typer.Option(help="Write spec.schema.json beside it, for completion in editors.")] = True,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a spec that is there.")] = False,
+    schema: Annotated[bool, typer.Option(help="Also write spec.schema.json, for completion in editors.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing spec.")] = False,
     json: Json = False,
 ) -> None:
-    """Look at a data set, and write a commented spec for it.
+    """Write a commented spec for a data set.
 
-    In a terminal it asks what is not given: where the data is, what to make of it, where to. Elsewhere the first task
-    that fits the data is taken. What it writes validates, and runs as it is.
+    In a terminal, it asks for the missing arguments: data, task and output. Otherwise it uses the first task that suits
+    the data. The spec is valid and can be run unchanged.
 
     \b
     Examples:
-      dali-run init
       dali-run init data/train
       dali-run init data/train --task val --to tfrecord --out out/val -o val.yaml
     """
@@ -44,7 +47,7 @@ def command(
 
     asks = sys.stdin.isatty() and sys.stderr.isatty() and not json
     if spec.exists() and not force:
-        raise SpecError(f"{spec} is there already; name another one (-o FILE), or give --force")
+        raise SpecError(f"{spec} already exists; name another file (-o FILE), or use --force")
     if data is None:
         if not asks:
             raise typer.BadParameter("is missing: the folder or file with the data", param_hint="DATA")
@@ -55,10 +58,10 @@ def command(
         remark(f"{data}: {seen.about}")
         for name, text in tasks.items():
             remark(f"  {name:8} {text}")
-        task = typer.prompt("What is to be made of it?", default=next(iter(tasks)), err=True)
+        task = typer.prompt("Which task?", default=next(iter(tasks)), err=True)
     task = task or next(iter(tasks))
     if asks and out is None:
-        out = typer.prompt("Where to?", default=f"./out/{Path(data).resolve().name}-{task}", err=True)
+        out = typer.prompt("Where should the output go?", default=f"./out/{Path(data).resolve().name}-{task}", err=True)
     text = first_spec.spec_text(data, seen, task, writer=to or "", out=out or "", size=size, schema=schema)
     spec.write_text(text.replace("SPEC", str(spec)), encoding="utf-8")
     files = [str(spec)]

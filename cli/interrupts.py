@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C, SIGTERM and SIGHUP (the terminal was closed) end a job in good order, wherever they meet it."""
+"""Interrupts: Ctrl-C, SIGTERM and SIGHUP (the terminal was closed) end a job in good order, whatever it is doing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ State = TypeVar("State")
 
 _KINDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BOUNCE = 0.5
-"""Seconds after an interrupt in which others are the same one: the key bounced, or a shell and a terminal both sent it.
-They would meet the code that puts things in order."""
+"""Seconds after an interrupt during which further ones are ignored: the key bounced, or both shell and terminal sent
+it. They would interrupt the cleanup."""
 _asked = False
-"""Somebody asked for the end."""
+"""Whether an interrupt has arrived."""
 _last = -_BOUNCE
-"""Time of the last interrupt that was raised, in seconds of `time.monotonic`."""
+"""Time of the last raised interrupt, in seconds of `time.monotonic`."""
 
 
 def _interrupt(*_: Any) -> None:
@@ -28,24 +28,26 @@ def _interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
 
-_interrupt.ends_the_process = True  # type: ignore[attr-defined]  # compilers need not be waited for
+# A mark for code that waits for compilers: it need not wait.
+_interrupt.ends_the_process = True  # type: ignore[attr-defined]
 
 
 def _heed() -> None:
     global _asked, _last
     _asked, _last = False, -_BOUNCE
     signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # SIGHUP is ignored under nohup
         signal.signal(signal.SIGHUP, _interrupt)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored: nohup, say
+    # otherwise SIGINT is to be ignored, for example under nohup
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
 
 
 @contextmanager
 def interruptible(process: bool) -> Iterator[None]:
-    """From here on SIGTERM, by which schedulers ask, and SIGHUP are as good as Ctrl-C: all raise KeyboardInterrupt.
-    Afterwards signals mean what they meant before. For a ``process`` that is about to end, they mean its end; if it was
-    interrupted, they are ignored, so that its exit code says so."""
+    """Context manager: SIGTERM, which schedulers send, and SIGHUP raise KeyboardInterrupt like Ctrl-C. Afterwards the
+    previous handlers apply. For a ``process`` that is about to exit, signals then end it; if it was interrupted, they
+    are ignored, so that its exit code shows the interrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -58,15 +60,15 @@ def interruptible(process: bool) -> Iterator[None]:
             if process and (_asked or handler is signal.default_int_handler):
                 handler = signal.SIG_IGN if _asked else signal.SIG_DFL
             signal.signal(kind, handler)
-        # An interrupt that met code made of text (dataclasses and named tuples are, while modules are imported) leaves
-        # a mark in the interpreter, which then, under `python -m`, ends by SIGINT whatever its exit code is. Code made
-        # of text that runs through takes the mark away.
+        # An interrupt inside code compiled from a string (dataclasses and named tuples, during imports) sets a flag in
+        # the interpreter, which under `python -m` then ends by SIGINT whatever its exit code is. Running other compiled
+        # text clears the flag.
         exec("")
 
 
 def heeded(report: Callable[[State], None]) -> Callable[[State], None]:
-    """``report``, to be called after every batch. An interrupt that arrives in the midst of a library's callback or
-    import may be lost there, and the job would run to its end: the next call raises it again."""
+    """Return ``report``, to be called after every batch. An interrupt inside a library's callback or import may be
+    lost, and the job would continue: the next call raises it again."""
     if signal.getsignal(signal.SIGTERM) is not _interrupt:
         _heed()
 

@@ -1,6 +1,6 @@
-"""The command ``dali-run``: one file a command; here what they share: help, exit codes, errors as single lines.
+"""The command ``dali-run``: help, exit codes and one-line errors for all commands, which have one file each.
 
-Nothing but typer is imported until a command runs, so that help and completion answer at once.
+Only typer is imported before a command runs, so that help and completion respond at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
@@ -46,7 +47,7 @@ from .output import INTERRUPTED, JOB_FAILED, USAGE, error_as_json, open_missing_
 
 
 class _Commands(TyperGroup):
-    """The commands with their whole summaries: click cuts them where a terminal is narrow."""
+    """The group of commands. It prints their summaries in full, which click shortens on narrow terminals."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         rows = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
@@ -68,8 +69,11 @@ def options(
         bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Batch preprocessing from a YAML spec, on CPU and GPU: read, transform, write shards, report."""
-    del version  # its callback has done all
+    """Process media data sets from a YAML spec, on CPU and GPU.
+
+    A job reads samples, transforms them, writes shards, and reports on its speed and on rejected samples.
+    """
+    del version  # its callback has printed it
     if ctx.invoked_subcommand is None:
         remark(ctx.get_help())
         raise typer.Exit(USAGE)
@@ -82,18 +86,21 @@ COMMANDS = (
 
 
 def _typer(modules: Iterable[Any]) -> typer.Typer:
-    """``dali-run`` with the commands of these modules."""
+    """Return ``dali-run`` with the commands of these modules."""
     made = typer.Typer(
         name="dali-run",
         cls=_Commands,
-        epilog="Start with: dali-run sample-data data && dali-run run quickstart",
+        epilog="\b\nExamples:\n  dali-run sample-data data\n  dali-run run quickstart",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     made.callback(invoke_without_command=True)(options)
     for module in modules:
-        made.command(module.NAME)(module.command)
+        purpose, _, examples = cleandoc(module.command.__doc__).partition(
+            "\n\b\nExamples:"
+        )  # printed last, as an epilog
+        made.command(module.NAME, help=purpose, epilog=f"\b\nExamples:{examples}")(module.command)
     return made
 
 
@@ -103,24 +110,24 @@ _NAMES = {module.NAME: module for module in COMMANDS}
 
 @cache
 def _with(command: str) -> Any:
-    """The command line that knows ``command`` alone: typer reads the signature of every command that it is to know,
-    3 ms each."""
+    """Return a command line with ``command`` alone: typer reads the signature of each registered command, which takes 3
+    ms."""
     return typer.main.get_command(_typer([_NAMES[command]]))
 
 
-_ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException; typer may bring its own copy of click
+_ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException; typer may bundle its own copy of click
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; its exit code. Errors end as lines on stderr, never as a traceback."""
+    """Run a command line and return its exit code. Errors become lines on stderr, never a traceback."""
     open_missing_streams()
-    if arguments is None:  # the process ends with it: to look for garbage then takes a tenth of a second, or three
+    if arguments is None:  # the process ends afterwards, and a garbage collection at exit would take 0.1 to 0.3 s
         atexit.register(gc.freeze)
     code = INTERRUPTED
     try:
         with interruptible(process=arguments is None):
             code = _run(arguments)
-    except KeyboardInterrupt:  # another one, while the first was handled
+    except KeyboardInterrupt:  # a second interrupt, while the first one was handled
         if arguments is not None:
             raise
     if arguments is None:
@@ -129,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave_hung_gpus(code: int) -> None:
-    """End the process here where a GPU hangs: at its usual end CUDA would wait for that."""
+    """End the process immediately if a GPU hangs: at a normal exit, CUDA would wait for it."""
     watchdog = sys.modules.get("dali_run.ops.gpu.watchdog")
     if watchdog is not None and watchdog.any_hung():
         for stream in (sys.stdout, sys.stderr):
@@ -143,9 +150,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         given = sys.argv[1:] if arguments is None else arguments
         line = _with(given[0]) if given and given[0] in _NAMES else app
         return line(args=arguments, prog_name="dali-run", standalone_mode=False) or 0  # 130 for Ctrl-C
-    except KeyboardInterrupt:  # outside of typer's own care
+    except KeyboardInterrupt:  # outside of typer's handler
         return INTERRUPTED
-    except BrokenPipeError:  # `dali-run ops | head`
+    except BrokenPipeError:  # the reader has ended: `dali-run ops | head`
         to_nowhere(1)
         return 0
     except Exception as e:
@@ -156,13 +163,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         for line in message.splitlines():
             (remark if usage else say)(line)
         if "--json" in (sys.argv[1:] if arguments is None else arguments):
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it
+            with contextlib.suppress(OSError, ValueError):  # stdout has no reader
                 error_as_json(code, message)
         return code
 
 
 def _usage(error: Exception) -> tuple[int, str]:
-    """The exit code for a wrong command line, and what is wrong with it."""
+    """Return exit code and message for a wrong command line."""
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "dali-run"
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
@@ -170,7 +177,7 @@ def _usage(error: Exception) -> tuple[int, str]:
 
 
 def _error(error: Exception) -> tuple[int, str]:
-    """The exit code for what a command raised, and the message."""
+    """Return exit code and message for an exception of a command."""
     from ..ops.errors import DaliRunError, SpecError
 
     if isinstance(error, DaliRunError):
@@ -183,8 +190,8 @@ def _error(error: Exception) -> tuple[int, str]:
         return JOB_FAILED, f"{error.filename}: {error.strerror}" if error.filename else str(error)
     what = " ".join(str(error).split())
     return JOB_FAILED, (
-        f"internal error: {type(error).__name__}: {what}; please report it, with what the same command prints under "
-        "DALI_RUN_DEBUG=1 and what dali-run doctor prints"
+        f"internal error: {type(error).__name__}: {what}; please report it, with the output of the same command under "
+        "DALI_RUN_DEBUG=1 and the output of dali-run doctor"
     )
 
 

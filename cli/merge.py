@@ -1,4 +1,4 @@
-"""``dali-run merge``: the parts of a job as one output."""
+"""``dali-run merge``: combine the parts of a job into one output."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ NAME = "merge"
 
 
 def command(
-    output: Annotated[str, typer.Argument(metavar="OUT", help="The folder (or URL) that the parts wrote to.")],
+    output: Annotated[str, typer.Argument(metavar="OUT", help="Output folder (or URL) of the parts.")],
     json: Json = False,
 ) -> None:
     """Publish the manifest of a job that ran in parts.
 
-    The part that finishes last does so by itself; where no part saw that it was the last (file systems that show files
-    late, as NFS does), or to be sure, this does it. Repeating it changes nothing.
+    The part that finishes last does this itself. Run it if no part noticed that it was the last (file systems such as
+    NFS may show files late), or to be sure. Repeating it changes nothing.
 
     \b
     Examples:
       dali-run merge out/imagenet
+      dali-run merge s3://bucket/imagenet --json
     """
     from ..writers.shards.merge import merge
 
@@ -31,4 +32,4 @@ def command(
     if json:
         print_json({"path": output, "parts": parts})
     else:
-        tell(f"{output}: {parts} parts are one output")
+        tell(f"{output}: {parts} combined {parts} parts into one output")

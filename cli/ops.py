@@ -1,4 +1,4 @@
-"""``dali-run ops``: the operators, and one of them in detail."""
+"""``dali-run ops``: list all operators, or show one in detail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "ops"
 
 
 def _names(incomplete: str) -> list[str]:
-    """Completions that the shell offers after ``dali-run ops``."""
+    """Return shell completions for ``dali-run ops``."""
     from ..pipelines.tools.reference import list_operators
 
     return [o["name"] for o in list_operators() if o["name"].startswith(incomplete)]
@@ -20,36 +20,36 @@ def _names(incomplete: str) -> list[str]:
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One operator, with its arguments.", autocompletion=_names)
+        str | None,
+        typer.Argument(metavar="NAME", help="Show this operator or writer with its arguments.", autocompletion=_names),
     ] = None,
     like: Annotated[
         str | None,
         typer.Option(
-            metavar="TRANSFORM", help="A transform of albumentations, torchvision, imgaug, or DALI's old name."
+            metavar="TRANSFORM",
+            help="Find the equivalent of a transform of albumentations, torchvision or imgaug, or of an old name in "
+            "DALI.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """List operators and writers, show one with its arguments, or find one by another library's name.
+    """List operators and writers, or show one of them.
 
     \b
     Examples:
-      dali-run ops
       dali-run ops resize
-      dali-run ops writers.tfrecord
       dali-run ops --like albumentations.ColorJitter
-      dali-run ops --json | jq -r '.[] | select(.stages | index("gpu")) | .name'
     """
     if like is not None:
         from ..pipelines.tools.like import operators_like
 
-        found = operators_like(like)
+        steps = operators_like(like)
         if json:
-            print_json(found)
+            print_json(steps)
             return
         from ..pipelines.show.terminal import like_view
 
-        console().print(like_view(found), crop=False)  # steps are copied into specs
+        console().print(like_view(steps), crop=False)  # not cropped, because steps are copied into specs
         return
     from ..pipelines.tools import reference
 

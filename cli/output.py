@@ -1,4 +1,4 @@
-"""Parts of all commands: options with one meaning everywhere, and where output goes."""
+"""Shared parts of all commands: common options, and printing of results, messages and JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 JOB_FAILED, USAGE, REJECTS, INTERRUPTED = 1, 2, 3, 130
 
 
-Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML spec of a job, or a name of dali-run configs.")]
+Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML spec of a job, or a name from `dali-run configs`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Set = Annotated[
     list[str] | None,
@@ -36,43 +36,43 @@ Set = Annotated[
         help="Override a variable (data=...) or a value (pipeline.seed=7, graph.resize.size=64).",
     ),
 ]
-Plugins = Annotated[bool, typer.Option("--plugins", help="Run the Python files that the spec names.")]
+Plugins = Annotated[bool, typer.Option("--plugins", help="Allow running the Python files that the spec names.")]
 FollowLinks = Annotated[
-    bool, typer.Option("--follow-links", help="Read what symbolic links lead to, outside of the data set, too.")
+    bool, typer.Option("--follow-links", help="Follow symbolic links in the data set that point outside of it.")
 ]
 Settings = Annotated[
-    Path | None, typer.Option("--settings", metavar="FILE", help="Overrides in a YAML file, as dali-run tune writes.")
+    Path | None, typer.Option("--settings", metavar="FILE", help="YAML file with overrides, written by dali-run tune.")
 ]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="DEVICE", help="auto, cpu, gpu, gpu:N, gpu:all; instead of the spec's."),
+    typer.Option("--device", metavar="DEVICE", help="Device instead of the spec's: auto, cpu, gpu, gpu:N, gpu:all."),
 ]
 
 
 def writable(path: Path | None) -> Path | None:
-    """Refuses, before any work is done, a file that could not be written in the end."""
+    """Return ``path`` if it can be written; otherwise raise BadParameter, before any work is done."""
     if path is None:
         return None
     folder = path.parent
     if path.is_dir():
         problem = f"{path} is a folder"
     elif not folder.is_dir():
-        problem = f"{folder} is no folder"
+        problem = f"{folder} is not a folder"
     elif not os.access(path if path.exists() else folder, os.W_OK):
-        problem = f"{path} cannot be written"
+        problem = f"{path} is not writable"
     else:
         return path
-    raise typer.BadParameter(f"{problem}; name a file in a folder that exists")
+    raise typer.BadParameter(f"{problem}; name a file in an existing folder")
 
 
 def written_to(help: str) -> Any:
-    """The option of a file that is written when all is done: ``PATH``, checked before."""
+    """Return the option for a file that is written at the end; its ``PATH`` is checked at the start."""
     return typer.Option(metavar="PATH", help=help, callback=writable)
 
 
 def check_exists(path: str) -> None:
-    """Refuses a path that is not there: what a command line names and is missing is wrong usage (2), whatever the
-    command. URLs are looked at when they are opened. Raises SpecError."""
+    """Raise SpecError if ``path`` does not exist: a missing file on the command line is wrong usage (exit code 2) for
+    all commands. URLs are checked when they are opened."""
     from ..ops.errors import SpecError
     from ..ops.storage.urls import is_url, plain_path
 
@@ -81,7 +81,8 @@ def check_exists(path: str) -> None:
 
 
 def overrides(changes: list[str] | None, settings: Path | None = None) -> dict[str, Any]:
-    """The ``--set`` options as a mapping; values are YAML texts. They win over those of a ``--settings`` file."""
+    """Return the ``--set`` options as a mapping; values are YAML texts. They take precedence over a ``--settings``
+    file."""
     result: dict[str, Any] = {}
     if settings is not None:
         from ..pipelines.bench.tune import read_settings
@@ -96,12 +97,12 @@ def overrides(changes: list[str] | None, settings: Path | None = None) -> dict[s
 
 
 def tell(text: str) -> None:
-    """A line of the command's result, on stdout."""
+    """Print a line of the command's result on stdout."""
     typer.echo(_broken(printable(text), sys.stdout))
 
 
 def remark(text: str) -> None:
-    """A line on stderr as it is. Nobody may be there to read it: that is no reason to end a job."""
+    """Print a line unchanged on stderr. A closed stderr must not end a job."""
     with contextlib.suppress(OSError, ValueError):
         typer.echo(_broken(printable(text), sys.stderr), err=True)
         return
@@ -109,8 +110,8 @@ def remark(text: str) -> None:
 
 
 def _broken(text: str, stream: Any) -> str:
-    """A sentence broken between words where a terminal would break it within them; elsewhere, and where it is more than
-    one line, as it is. A command in it stays on a line of its own, to be copied."""
+    """Break a sentence between words if the terminal would break it within a word; leave other text, and text with
+    several lines, unchanged. A command in it gets its own line, so that it can be copied."""
     width = shutil.get_terminal_size().columns
     if len(text) <= width or "\n" in text or not stream.isatty():
         return text
@@ -120,12 +121,12 @@ def _broken(text: str, stream: Any) -> str:
 
 
 def say(line: str) -> None:
-    """A line for the user that is not the command's result, on stderr."""
+    """Print a message on stderr that is not part of the command's result."""
     remark(line if _has_place(line) else f"dali-run: {line}")
 
 
 def to_nowhere(fd: int) -> None:
-    """Discard everything printed to ``fd`` from here on; Python's own flush at its end, too."""
+    """Discard all further output to ``fd``, including Python's flush at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     if null != fd:
         os.dup2(null, fd)
@@ -133,7 +134,7 @@ def to_nowhere(fd: int) -> None:
 
 
 class Unfailing:
-    """A stream that forgets what nobody takes."""
+    """A stream whose write errors are ignored."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -152,8 +153,8 @@ class Unfailing:
 
 
 def open_missing_streams() -> None:
-    """A process that was started without stdin, stdout or stderr (``>&-``) gets empty ones: else the next file that it
-    opens, a shard, say, would be what libraries print into."""
+    """Open empty streams for a process that was started without stdin, stdout or stderr (``>&-``). Otherwise the next
+    opened file, for example a shard, would get their number, and libraries would print into it."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
@@ -166,33 +167,34 @@ def open_missing_streams() -> None:
 
 
 def _any_text(stream: Any) -> bool:
-    """The stream takes every character."""
+    """Return whether the stream can encode every character."""
     return "utf" in (getattr(stream, "encoding", None) or "utf-8").lower()
 
 
 def _has_place(line: str) -> bool:
-    """The line starts with file:line:column, which editors and people find better bare."""
+    """Return whether the line starts with file:line:column, which editors recognize without a prefix."""
     head = line.split(": ", 1)[0].rsplit(":", 2)
     return len(head) == 3 and head[1].isdigit() and head[2].isdigit()
 
 
 def print_json(data: Any) -> None:
-    """The command's result for machines."""
+    """Print the command's result as JSON."""
     text = json.dumps(data, indent=2, ensure_ascii=not _any_text(sys.stdout), default=str)
-    typer.echo(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))  # as `printable`, in JSON's way
+    # escapes control characters like `printable`, but in JSON's notation
+    typer.echo(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 _PLAIN = str.maketrans("━─▁▂▃▄▅▆▇█…", "=-..::+*##~")
-"""Instead of characters that a stream without UTF-8 cannot show."""
+"""Replacements for characters that streams without UTF-8 cannot display."""
 
 
 def console(stream: Any = None) -> Console:
-    """Where tables go: stdout, as wide as the terminal; without one as wide as COLUMNS says, else 110 columns."""
+    """Return a console for tables: stdout, as wide as the terminal, or else COLUMNS, or else 110 columns."""
     from rich.console import Console
     from rich.segment import Segment
 
     class Safe(Console):
-        """Escapes what is printed where it becomes text and colours of ours are still apart from it."""
+        """Console that escapes control characters in texts, after which dali-run's own colors are added."""
 
         def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
             plain = not _any_text(self.file)
@@ -209,8 +211,8 @@ def console(stream: Any = None) -> Console:
 
 @contextmanager
 def errors_as_json(wanted: bool) -> Iterator[None]:
-    """``--json`` of a job: what fails before there is a result is JSON on stdout, too, beside its lines on stderr;
-    Ctrl-C, too. (`main` does it for the errors of all commands.)"""
+    """Context manager for jobs with ``--json``: an error before there is a result, or Ctrl-C, is also printed as JSON
+    on stdout. (`main` does this for the errors of all commands.)"""
     try:
         yield
     except KeyboardInterrupt:
@@ -221,18 +223,18 @@ def errors_as_json(wanted: bool) -> Iterator[None]:
 
 
 def error_as_json(code: int, message: str) -> None:
-    """An error in the form of a job's result."""
+    """Print an error in the form of a job's result."""
     print_json({"exit_code": code, "message": message, "path": None, "report": {}})
 
 
 @contextmanager
 def done(exit_code: int) -> Iterator[None]:
-    """For printing a result, then ending with ``exit_code``. A reader that has gone (``| head -1``), or a disk without
-    room for the words, changes nothing: the job is what counts."""
+    """Context manager: print a result in its body, then exit with ``exit_code``. A reader that has ended (``| head
+    -1``) or a full disk does not change the exit code."""
     try:
         yield
         sys.stdout.flush()
-    except (OSError, ValueError, SystemExit) as e:  # rich ends the process where it cannot print
+    except (OSError, ValueError, SystemExit) as e:  # rich ends the process if it cannot print
         to_nowhere(1)
         if not isinstance(e, (BrokenPipeError, SystemExit)):
             say(f"the result could not be printed: {getattr(e, 'strerror', None) or e}")
@@ -240,7 +242,7 @@ def done(exit_code: int) -> Iterator[None]:
 
 
 def end_with(result: JobResult, *, json: bool, quiet: bool) -> None:
-    """Print the result of a job, as one JSON object or for people, and end with its exit code."""
+    """Print the result of a job, as one JSON object or for people, and exit with its exit code."""
     with done(result.exit_code):
         if json:
             print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),

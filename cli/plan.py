@@ -1,4 +1,4 @@
-"""``dali-run plan``: what a spec compiles to."""
+"""``dali-run plan``: show what a spec compiles to."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ def command(
     changes: Set = None,
     device: Device = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Run it for a few seconds: how long it will take, how much it will write.")
+        bool,
+        typer.Option("--measure", help="Run the graph for a few seconds and estimate the job's time and output size."),
     ] = False,
-    seconds: Annotated[float, typer.Option(min=0.01, help="How long to measure.")] = 2,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Seconds to measure.")] = 2,
     nodes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Measure, and say what the job takes on N machines.")
+        int | None, typer.Option(min=1, metavar="N", help="Measure, and estimate the job's time on N machines.")
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --nodes: GPUs of each.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --nodes: GPUs per machine.")] = None,
     plugins: Plugins = False,
     json: Json = False,
 ) -> None:
-    """Show what a spec compiles to; no code of the spec's is run without --plugins.
+    """Show what a spec compiles to, without running a job.
 
-    Stages, where each operator runs, what is fused, shapes and types, how many samples there are, what will be written.
-    Of the data only the lists are looked at (folders, indexes), unless --measure runs the graph; nothing is written.
+    The plan lists stages, devices, fusion, shapes and types, the number of samples, and the output. Only the lists of
+    the data (folders, indexes) are read, unless --measure runs the graph; nothing is written. Python code of the spec
+    is run only with --plugins.
 
     \b
     Examples:
-      dali-run plan configs/imagenet_train.yaml
-      dali-run plan configs/imagenet_train.yaml --device null   # as placed for a GPU, on a machine without one
       dali-run plan spec.yaml --measure
-      dali-run plan spec.yaml --nodes 8 --gpus 8                # what it takes on 64 GPUs like this machine's
-      dali-run plan spec.yaml --json
+      dali-run plan configs/imagenet_train.yaml --device null  # GPU plan, no GPU
     """
     from ..pipelines.job.forecast import forecast
     from ..pipelines.tools.preview import describe_job

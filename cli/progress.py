@@ -1,4 +1,4 @@
-"""Progress of a job: a bar on a terminal, a plain line every few seconds without one."""
+"""Progress of a job: a bar on a terminal, otherwise a line of text every few seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class State(Protocol):
-    """The job's progress, after every batch."""
+    """The progress of a job, reported after every batch."""
 
     @property
     def done(self) -> int: ...
@@ -33,18 +33,18 @@ class State(Protocol):
     def rejected(self) -> int: ...
     @property
     def started(self) -> float:
-        """time.perf_counter() of the start."""
+        """Value of time.perf_counter() at the start."""
 
     @property
     def status(self) -> Callable[[], Mapping[str, Any]]:
-        """Gives all that is known of the job now."""
+        """Function that returns all facts about the job's present state."""
 
 
 Report = Callable[[State], None]
 
 
 def lively(stream: TextIO) -> bool:
-    """The stream is a terminal that can draw over what it has drawn."""
+    """Return whether the stream is a terminal on which text can be overwritten."""
     return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
@@ -53,8 +53,9 @@ def counted(
     what: str, *, quiet: bool, amount: Callable[[float], str] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Callable[[int, int], None]]:  # fmt: skip
-    """Something to call with what is done and with all of it: a bar, or a line every few seconds, with the rate and the
-    time that is left. ``what`` is being done; ``amount`` writes a number of things, of bytes by default."""
+    """Context manager with a function to call with (amount done, total): it shows a bar, or a line every few seconds,
+    with rate and remaining time. ``what`` is the verb of the text; ``amount`` formats an amount, by default as
+    bytes."""
     if quiet:
         yield lambda *_: None
         return
@@ -76,8 +77,8 @@ def counted(
             task = progress.add_task(what, total=None)
 
             def draw(done: int, total: int) -> None:
-                said = text(done, total, clock()) if done else what
-                progress.update(task, completed=done, total=total, description=said)
+                label = text(done, total, clock()) if done else what
+                progress.update(task, completed=done, total=total, description=label)
 
             yield draw
     else:
@@ -94,8 +95,8 @@ def counted(
 
 @contextmanager
 def shown(*, quiet: bool, watch: bool = False) -> Iterator[Report]:
-    """Something to call with the state after every batch; shows it on stderr in the way that fits there: as a bar, with
-    ``watch`` as the view of `dali-run top`, and without a terminal as lines."""
+    """Context manager with a function to call with the state after every batch. On stderr it shows a bar, with
+    ``watch`` the view of `dali-run top`, or without a terminal lines."""
     from ..ops.compiled.times import messages_to
 
     if quiet:
@@ -108,13 +109,13 @@ def shown(*, quiet: bool, watch: bool = False) -> Iterator[Report]:
         with _bar() as progress, messages_to(lambda text: progress.console.print(text, highlight=False)):
             task = progress.add_task("", total=None, rejected="", held="")
 
-            looked, held = 0.0, ""
+            last_look, held = 0.0, ""
 
             def show_bar(state: State) -> None:
-                nonlocal looked, held
+                nonlocal last_look, held
                 now = time.perf_counter()
-                if now - looked >= _SECONDS_BETWEEN_LOOKS:
-                    looked, held = now, _held(state.status())
+                if now - last_look >= _SECONDS_BETWEEN_LOOKS:
+                    last_look, held = now, _held(state.status())
                 what = "" if state.done else "preparing"  # the first run on a machine compiles
                 rejected = f"{state.rejected:,} rejected" if state.rejected else ""
                 progress.update(task, description=what, completed=state.done, total=state.total, rejected=rejected,
@@ -127,7 +128,7 @@ def shown(*, quiet: bool, watch: bool = False) -> Iterator[Report]:
 
 @contextmanager
 def _watched() -> Iterator[Report]:
-    """The view of the job itself, drawn anew a few times a second, whether batches come or not."""
+    """Context manager that shows the job's own view, refreshed several times a second, even if no batches arrive."""
     from rich.live import Live
     from rich.text import Text as RichText
 
@@ -150,7 +151,7 @@ def _watched() -> Iterator[Report]:
 
 
 class Lines:
-    """A line at most every few seconds."""
+    """Progress as text, with at least `SECONDS_BETWEEN_LINES` between two lines."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -164,7 +165,8 @@ class Lines:
 
 
 def line(state: State, now: float) -> str:
-    """``12,000 of 50,000 samples (24%), 4,000/s, 9.50 s left, 3 rejected; busiest: cpu 92%``."""
+    """Return progress as text: ``12,000 of 50,000 samples (24%), 4,000/s, 9.50 s left, 3 rejected; busiest: cpu
+    92%``."""
     from ..pipelines.wording import duration, rate
 
     elapsed = max(now - state.started, 1e-9)
@@ -177,7 +179,7 @@ def line(state: State, now: float) -> str:
 
 
 def _held(status: Mapping[str, Any]) -> str:
-    """The busiest resource and its share: ``cpu 92%``."""
+    """Return the busiest resource and its share: ``cpu 92%``."""
     if "bottleneck" not in status:
         return ""
     from ..pipelines.show.live import held_back
@@ -202,7 +204,7 @@ def _bar() -> Progress:
     from rich.text import Text as RichText
 
     class Rate(ProgressColumn):
-        """Samples per second, over the last half minute."""
+        """Samples per second over the last 30 seconds."""
 
         def render(self, task: Task) -> Text:
             from ..pipelines.wording import rate

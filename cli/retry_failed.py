@@ -1,4 +1,4 @@
-"""``dali-run retry-failed``: rejected samples once more."""
+"""``dali-run retry-failed``: process the rejected samples of a job again."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ NAME = "retry-failed"
 
 
 def command(
-    output: Annotated[str, typer.Argument(metavar="OUT", help="The folder (or URL) that a finished job wrote.")],
+    output: Annotated[str, typer.Argument(metavar="OUT", help="Output folder (or URL) of a finished job.")],
     spec: Annotated[
-        Path | None, typer.Option(metavar="SPEC", help="The job's spec, if it was moved, or run elsewhere.")
+        Path | None, typer.Option(metavar="SPEC", help="The job's spec, if it was moved or run elsewhere.")
     ] = None,
     changes: Set = None,
     json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
 ) -> None:
-    """Retry the samples a finished job rejected, and add them to its output.
+    """Retry rejected samples after their files were repaired.
 
-    Repair the files first, where they are. What succeeds goes into shards of its own (NAME-retry-001-...); what fails
-    again stays in rejects.jsonl. Nothing that was written before is touched.
+    Samples that now succeed are written to additional shards (NAME-retry-001-...); samples that fail again stay in
+    rejects.jsonl. Existing shards are not changed.
 
-    The spec is the one that you ran to make OUT. What OUT says about it is not trusted: name the spec of an output that
-    was made elsewhere.
+    The spec is the one that this user ran for OUT. The spec recorded in OUT is not trusted: use --spec for an output
+    that was created elsewhere.
 
     \b
     Examples:
       dali-run retry-failed out/imagenet
-      dali-run retry-failed /mnt/theirs/imagenet --spec imagenet.yaml --set data=/mnt/train
+      dali-run retry-failed /mnt/theirs/imagenet --spec imagenet.yaml
     """
     from ..pipelines.job.retry import retry_failed
     from .progress import shown

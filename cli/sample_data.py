@@ -1,4 +1,4 @@
-"""``dali-run sample-data``: something to try everything on."""
+"""``dali-run sample-data``: create data for trying out dali-run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ NAME = "sample-data"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
-    count: Annotated[int, typer.Option(min=8, help="How many pictures; a quarter of them for validation.")] = 96,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed makes the same pictures.")] = 0,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    count: Annotated[int, typer.Option(min=8, help="Number of images, a quarter of them for validation.")] = 96,
+    seed: Annotated[int, typer.Option(min=0, help="Seed; equal seeds give equal images.")] = 0,
     json: Json = False,
 ) -> None:
-    """Make sample pictures, LMDB, TFRecord and COCO files, and sounds.
+    """Create sample images, audio, LMDB, TFRecord and COCO files.
 
-    Photo-like JPEGs of all kinds in class folders, the same as LMDB and TFRecord, pictures with boxes and masks, WAV.
-
-    DIR/train and DIR/val hold class folders; DIR/lmdb (Caffe Datum) and DIR/tfrecord (Example) hold the training
-    pictures; DIR/coco holds annotated ones. 4:2:0, 4:2:2, 4:4:4, gray, progressive and EXIF-rotated files are among
-    them. DIR/audio holds class folders of WAV files, and a manifest as NVIDIA NeMo has it. However few there are, all
-    folders of classes hold every class.
+    DIR/train and DIR/val contain photo-like JPEGs of all kinds in class folders: 4:2:0, 4:2:2, 4:4:4, gray, progressive
+    and EXIF-rotated. DIR/lmdb (Caffe Datum) and DIR/tfrecord (Example) contain the training images, DIR/coco images
+    with boxes and masks, DIR/audio WAV files in class folders and a manifest in NVIDIA NeMo's format. Every class
+    occurs in all folders, even for small counts.
 
     \b
     Examples:
@@ -36,13 +34,14 @@ def command(
     from .progress import counted
 
     with counted("drew", quiet=json, amount=lambda n: f"{n:,.0f}") as progress:
-        made = make_sample_data(folder, count, seed, progress)
+        summary = make_sample_data(folder, count, seed, progress)
     if json:
-        print_json(made)
+        print_json(summary)
         return
     from ..pipelines.wording import count as number
 
-    there = "is there already" if made.get("already_there") else "made"
-    tell(f"{folder} {there}: {number(made['train'], 'picture')} to train on (also as lmdb and tfrecord), "
-               f"{made['val']} to validate with, {len(made['classes'])} classes; "
-               f"{made['coco']['images']} with boxes and masks (coco); {number(made['sounds'], 'sound')}")  # fmt: skip
+    state = "already exists" if summary.get("already_there") else "created"
+    tell(f"{folder} {state}: {number(summary['train'], 'image')} for training (also as lmdb and tfrecord), "
+               f"{summary['val']} for validation, {len(summary['classes'])} classes; "
+               f"{summary['coco']['images']} with boxes and masks (coco); "
+               f"{number(summary['sounds'], 'audio file')}")  # fmt: skip

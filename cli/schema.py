@@ -1,4 +1,4 @@
-"""``dali-run schema``: JSON Schema of specs, and of what commands print as JSON."""
+"""``dali-run schema``: print the JSON Schema of specs, or of a command's JSON output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "schema"
 
 
 def _names(incomplete: str) -> list[str]:
-    """Completions that the shell offers after ``--of``."""
+    """Return shell completions for ``--of``."""
     from ..pipelines.tools.json_output.outputs import OUTPUTS
 
     return [name for name in ("spec", *OUTPUTS) if name.startswith(incomplete)]
@@ -20,17 +20,19 @@ def _names(incomplete: str) -> list[str]:
 
 def command(
     of: Annotated[
-        str, typer.Option("--of", metavar="NAME", help="spec, or a command: of its --json.", autocompletion=_names)
+        str,
+        typer.Option("--of", metavar="NAME", help="spec, or the name of a command with --json.", autocompletion=_names),
     ] = "spec",
 ) -> None:
-    """Print the JSON Schema of specs, for completion in editors; or of what a command prints with --json.
+    """Print the JSON Schema of specs, or of a command's --json.
+
+    Editors with the YAML language server complete and check specs whose first line is `# yaml-language-server:
+    $schema=./spec.schema.json`.
 
     \b
     Examples:
       dali-run schema > spec.schema.json
       dali-run schema --of run
-      # first line of a spec, for editors with the YAML language server:
-      # yaml-language-server: $schema=./spec.schema.json
     """
     if of != "spec":
         from ..pipelines.tools.json_output.schema import output_schema

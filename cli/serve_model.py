@@ -1,4 +1,4 @@
-"""``dali-run serve-model``: a spec behind NVIDIA Triton."""
+"""``dali-run serve-model``: write a model that serves a spec with NVIDIA Triton."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ NAME = "serve-model"
 
 def command(
     spec: Annotated[
-        Path, typer.Argument(metavar="SPEC", help="YAML, a .dali file, FILE.py:NAME, or FILE.py with @autoserialize.")
+        Path,
+        typer.Argument(metavar="SPEC", help="YAML spec, .dali file, FILE.py:NAME, or FILE.py with @autoserialize."),
     ],
-    repository: Annotated[Path, typer.Argument(metavar="DIR", help="Triton's model repository.")],
-    name: Annotated[str | None, typer.Option(help="The model's name; that of the file by default.")] = None,
-    output: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Serve this output (repeatable).")] = None,
-    strings: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="An input of encoded files as strings (repeatable).")
+    repository: Annotated[Path, typer.Argument(metavar="DIR", help="Model repository of Triton.")],
+    name: Annotated[str | None, typer.Option(help="Name of the model (default: name of the file).")] = None,
+    output: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Serve only this output (repeatable).")
     ] = None,
-    instances: Annotated[int, typer.Option(min=1, help="Instances on each device.")] = 1,
+    strings: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Accept this input's encoded files as strings (repeatable)."),
+    ] = None,
+    instances: Annotated[int, typer.Option(min=1, help="Instances per device.")] = 1,
     changes: Set = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     json: Json = False,
 ) -> None:
-    """Write a model for Triton's Python back end that answers requests with the pipeline of a spec.
+    """Write a model for NVIDIA Triton that serves a spec.
 
-    Batches that readers make become inputs of their names, external_sources those of theirs. Requests are put together
-    into batches of up to pipeline.batch_size samples; one that cannot be decoded fails alone. Triton's Python needs
-    this package.
+    The model uses Triton's Python backend, whose Python needs this package. Outputs of readers and external_sources
+    become inputs with their names. Requests are combined into batches of up to pipeline.batch_size samples; a request
+    that cannot be decoded fails alone.
 
     \b
     Examples:
-      dali-run serve-model configs/quickstart.yaml models --name preprocess --set pipeline.device=cpu
+      dali-run serve-model quickstart models --name preprocess
       dali-run serve-model model.dali models --strings encoded
     """
     from ..pipelines.serve.triton import make_model, write_model

@@ -1,4 +1,4 @@
-"""``dali-run top``: jobs at work, seen from another terminal."""
+"""``dali-run top``: watch running jobs from another terminal."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _AT_WORK = ("preparing", "running")
 
 def command(
     output: Annotated[
-        str | None, typer.Argument(metavar="OUT", help="The folder (or URL) that a job writes to; all jobs without.")
+        str | None, typer.Argument(metavar="OUT", help="Output folder (or URL) of the job (default: all jobs).")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the state once and exit.")] = False,
     json: Json = False,
 ) -> None:
-    """Watch a job at work from another terminal: rate, queues, operators, rejects, memory.
+    """Watch running jobs from another terminal.
 
-    Jobs of this user, on this machine or on one with the same home. The view ends with the job, or with Ctrl-C, which
-    leaves the job alone. Without a terminal, and with --json, it is shown once.
+    The view shows rate, queues, operators, rejects and memory of this user's jobs on this machine, or on machines with
+    the same home folder. It ends with the job, or with Ctrl-C, which does not affect the job. Without a terminal, and
+    with --json, the state is printed once.
 
     \b
     Examples:
-      dali-run top out/imagenet
       dali-run top
       dali-run top out/imagenet --json | jq '.[0].samples_per_second'
     """
@@ -40,7 +40,7 @@ def command(
 
     found = statuses(output)
     if output is not None and not found:
-        raise JobError(f"no job of yours that writes to {output} is known here")
+        raise JobError(f"found no job of this user that writes to {output}")
     if json:
         print_json(found)
         return
@@ -61,12 +61,12 @@ def _view(found: Sequence[Mapping[str, Any]]) -> Any:
     from ..pipelines.show.live import live_view, live_views
 
     if not found:
-        return "no job of yours is running on this machine"
+        return "no job of this user is running on this machine"
     return live_view(found[0]) if len(found) == 1 else live_views(found)
 
 
 def _watch(output: str | None) -> None:
-    """Until the job ends: afterwards what it came to is left to be read."""
+    """Show the jobs until they end; the last view stays on the terminal."""
     from rich.live import Live
 
     from ..pipelines.job.live import statuses

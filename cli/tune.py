@@ -1,4 +1,4 @@
-"""``dali-run tune``: the fastest pipeline settings of a spec on this machine."""
+"""``dali-run tune``: find the fastest pipeline settings for a spec on this machine."""
 
 from __future__ import annotations
 
@@ -17,34 +17,38 @@ def command(
     changes: Set = None,
     device: Device = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="PATH", help="Where the settings go.", callback=writable)
+        Path, typer.Option("--out", "-o", metavar="PATH", help="File for the settings.", callback=writable)
     ] = Path("tuned.yaml"),
-    seconds: Annotated[float, typer.Option(min=0.01, help="Time of one measurement.")] = 2,
-    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Measurements of each setting.")] = 1,
-    warm_up: Annotated[int, typer.Option(min=0, metavar="N", help="Batches before the clock starts.")] = 8,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Seconds per measurement.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Measurements per setting.")] = 1,
+    warm_up: Annotated[int, typer.Option(min=0, metavar="N", help="Batches before the measurement begins.")] = 8,
     json: Json = False,
 ) -> None:
-    """Find the batch size, threads and queue depth with which a spec runs fastest, and write them to a file.
+    """Find the fastest settings for a spec on this machine.
 
-    Short measurements, one value changed at a time. The file is for --settings of run and bench.
+    Batch size, threads and queue depth are varied one at a time, with short measurements. The result is a file for the
+    option --settings of run and bench.
 
     \b
     Examples:
       dali-run tune spec.yaml
-      dali-run tune spec.yaml --device gpu -o h200.yaml && dali-run run spec.yaml --settings h200.yaml
+      dali-run tune spec.yaml --device gpu -o h200.yaml
     """
     from ..pipelines.bench.measure import Measurement
     from ..pipelines.bench.tune import settings_text, shown, tune
 
-    given = overrides(changes)
+    overridden = overrides(changes)
     if device is not None:
-        given["pipeline.device"] = device
-    found = tune(Measurement(str(spec), given, seconds, warm_up), repeats, say)
-    out.write_text(settings_text(found))
+        overridden["pipeline.device"] = device
+    result = tune(Measurement(str(spec), overridden, seconds, warm_up), repeats, say)
+    out.write_text(settings_text(result))
     if json:
-        print_json({**found, "path": str(out)})
+        print_json({**result, "path": str(out)})
         return
-    before = found["before"]
-    gain = found["samples_per_second"] / before["samples_per_second"]
-    tell(f"{shown(found['settings'])}: {found['samples_per_second']:,.0f}/s, {gain:.2f}x of what the spec says")
-    tell(f"written to {out}; use it: dali-run run {spec} --settings {out}")
+    before = result["before"]
+    gain = result["samples_per_second"] / before["samples_per_second"]
+    tell(
+        f"{shown(result['settings'])}: {result['samples_per_second']:,.0f}/s, {gain:.2f}x the rate with the spec's "
+        "own settings"
+    )
+    tell(f"written to {out}; to use it: dali-run run {spec} --settings {out}")

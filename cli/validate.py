@@ -1,4 +1,4 @@
-"""``dali-run validate``: specs, without touching data."""
+"""``dali-run validate``: check specs without reading data."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ def command(
     plugins: Plugins = False,
     json: Json = False,
 ) -> None:
-    """Check specs for CPU and GPU; no data is touched, and no code of theirs is run without --plugins.
+    """Check specs without reading data.
 
-    Every problem is a line on stderr: file:line:column: what is wrong, what is allowed. Ends with 2 if there is one.
+    Each spec is compiled for CPU and GPU. Every problem is a line on stderr: file:line:column: what is wrong, what is
+    allowed. Python files of a spec are run only with --plugins.
+
+    Exit status: 0 valid; 2 there are problems.
 
     \b
     Examples:
       dali-run validate configs/*.yaml
       dali-run validate spec.yaml --set data=/mnt/train
-      dali-run validate spec.yaml --json
     """
     from ..pipelines.tools.preview import check_spec, problem_line
 

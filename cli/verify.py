@@ -1,4 +1,4 @@
-"""``dali-run verify``: is an output what it says?"""
+"""``dali-run verify``: check whether an output is complete and undamaged."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ NAME = "verify"
 
 
 def command(
-    output: Annotated[str, typer.Argument(metavar="OUT", help="The folder (or URL) that a job wrote.")],
-    deep: Annotated[bool, typer.Option("--deep", help="Compare SHA-256, too, where the job has listed it.")] = False,
+    output: Annotated[str, typer.Argument(metavar="OUT", help="Output folder (or URL) of a job.")],
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also compare SHA-256, for files for which the job recorded it.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Check an output: checksums, counts, every record, and that every file in it is known.
+    """Check whether an output is complete and undamaged.
 
-    Every problem is a line on stderr: file, record, what is wrong. Ends with 1 if there is one.
-    What could not be checked is named: the report, and records of writers that cannot read them.
-    Files are compared by CRC-32C and by a tree of checksums; `write: {checksums: sha256}` lists SHA-256, too.
+    Files are compared with their CRC-32C and a hash tree (`write: {checksums: sha256}` also records SHA-256); counts,
+    every record, and the presence of unknown files are checked. Every problem is a line on stderr: file, record, what
+    is wrong. Unchecked parts are listed: the report, and records of writers that cannot read them.
+
+    Exit status: 0 no problems; 1 there are problems.
 
     \b
     Examples:
       dali-run verify out/quickstart
-      dali-run verify out/quickstart --json
+      dali-run verify out/quickstart --deep --json
     """
     from ..pipelines.plugins import known_writer
     from ..writers.shards.verify import verify
@@ -49,5 +53,8 @@ def command(
                 tell(f"not checked: {part}")
             if deep and verdict.hashed < verdict.files:
                 without = count(verdict.files - verdict.hashed, "file")
-                tell(f"{without} without SHA-256: checked by CRC-32C and tree (write: {{checksums: sha256}} lists it)")
+                tell(
+                    f"{without} without SHA-256: checked by CRC-32C and hash tree (write: {{checksums: sha256}} "
+                    "records it)"
+                )
     raise typer.Exit(0 if verdict.sound else JOB_FAILED)

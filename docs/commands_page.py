@@ -12,7 +12,7 @@ from dali_run.cli import main as cli
 _HEAD = """# Commands
 
 Written by `make docs` from the commands' own help (`dali-run COMMAND --help`). Exit codes: 0 clean, 1 failed, 2 wrong
-spec or usage, 3 finished with rejects inside the budget, 130 interrupted. What `--json` prints: [JSON for
+spec or usage, 3 finished with rejects within the limit, 130 interrupted. What `--json` prints: [JSON for
 programs](json.md).
 """
 
@@ -29,7 +29,7 @@ def commands_page() -> str:
 
 
 def _section(name: str, command: Any) -> str:
-    text, _, examples = _text(command.help).partition("Examples:")
+    text, examples = _text(command.help), _text(command.epilog).removeprefix("Examples:")
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and not getattr(p, "hidden", False)]
     usage = " ".join(["dali-run", name, *map(_argument, arguments), "[OPTIONS]"])

@@ -1,1 +1,1 @@
-"""Commands for those who come from DALI: its programs, and its serialized pipelines."""
+"""Commands for users of DALI: for DALI's programs, and for its serialized pipelines."""

@@ -1,4 +1,4 @@
-"""``dali-run convert-pipeline``: a serialized pipeline of DALI's as a spec."""
+"""``dali-run convert-pipeline``: convert a serialized pipeline of DALI to a spec."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ NAME = "convert-pipeline"
 
 
 def command(
-    serialized: Annotated[Path, typer.Argument(metavar="IN.dali", help="What DALI's Pipeline.serialize wrote.")],
-    spec: Annotated[Path | None, typer.Argument(metavar="OUT.yaml", help="The spec; stdout by default.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    serialized: Annotated[Path, typer.Argument(metavar="IN.dali", help="Output of DALI's Pipeline.serialize.")],
+    spec: Annotated[
+        Path | None, typer.Argument(metavar="OUT.yaml", help="The spec to write (default: stdout).")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a pipeline that DALI serialized as a YAML spec.
+    """Convert a serialized pipeline of DALI to a YAML spec.
 
-    Nothing in the file is run. Operators, arguments, arithmetic, conditionals and seeds are kept; a Python function
-    is not in such a file, and is refused. Other commands take IN.dali as a spec as it is.
+    No code in the file is executed. Operators, arguments, arithmetic, conditionals and seeds are kept; pipelines with
+    Python functions are rejected, because the file does not contain the functions. Other commands accept IN.dali
+    directly as a spec.
 
     \b
     Examples:
@@ -41,5 +44,5 @@ def command(
         with spec.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise SpecError(f"{spec} is there already; --force writes over it") from None
+        raise SpecError(f"{spec} already exists; use --force to overwrite it") from None
     say(f"{spec} written")

@@ -1,4 +1,4 @@
-"""``dali-run port``: what a program for DALI needs that differs or is missing here."""
+"""``dali-run port``: report where a program for DALI differs from dali-run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ NAME = "port"
 
 
 def command(
-    programs: Annotated[list[Path], typer.Argument(metavar="PROGRAM", help="Python files.")],
+    programs: Annotated[list[Path], typer.Argument(metavar="PROGRAM", help="Python programs that use DALI.")],
     write: Annotated[bool, typer.Option("--write", help="Rewrite the imports: nvidia.dali becomes dali_run.")] = False,
     json: Json = False,
 ) -> None:
-    """Report what programs for DALI use that differs or is missing here.
+    """Report where programs for DALI differ from dali-run.
 
-    The programs are read, not run. What several places have in common is said once. Ends with 1 if something is
-    missing or refused, or a program cannot be read; the others are still examined. A program whose imports are left
-    as they are runs by `python -m dali_run.compat PROGRAM`.
+    The programs are parsed, not executed. A finding at several positions is printed once. To run a program without
+    rewriting its imports, use `python -m dali_run.compat PROGRAM`.
+
+    Exit status: 0; 1 something is missing or rejected, or a program cannot be read.
 
     \b
     Examples:
@@ -44,4 +45,4 @@ def command(
             if report.path in changed:
                 say(f"{report.path}: imports rewritten")
             if not report.findings:
-                say(f"{report.path}: nothing is missing, nothing differs")
+                say(f"{report.path}: no differences found")

@@ -1,1 +1,1 @@
-"""Commands about the machine that jobs run on."""
+"""Commands about the machine: what it supports, and compiling in advance."""

@@ -1,4 +1,4 @@
-"""``dali-run doctor``: what this machine can do."""
+"""``dali-run doctor``: report what this machine supports."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ NAME = "doctor"
 
 
 def command(json: Json = False) -> None:
-    """Show what this machine supports.
+    """Show what this machine supports, and what to install.
 
-    CPU, GPU, codecs and versions, and what to install for the rest.
+    The report covers CPU, GPU, codecs, versions and folders, with a remedy for each problem.
 
     \b
     Examples:
@@ -19,10 +19,10 @@ def command(json: Json = False) -> None:
     """
     from ...pipelines.tools.doctor import examine
 
-    found = examine()
+    diagnosis = examine()
     if json:
-        print_json(found)
+        print_json(diagnosis)
         return
     from ...pipelines.show.terminal import doctor_view
 
-    console().print(doctor_view(found))
+    console().print(doctor_view(diagnosis))

@@ -1,4 +1,4 @@
-"""``dali-run warm``: compile ahead what jobs need."""
+"""``dali-run warm``: compile in advance what jobs need."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ NAME = "warm"
 
 
 def command(
-    spec: Annotated[Path | None, typer.Argument(metavar="SPEC", help="YAML spec of a job; without: all.")] = None,
+    spec: Annotated[
+        Path | None, typer.Argument(metavar="SPEC", help="YAML spec of a job (default: compile everything).")
+    ] = None,
     changes: Set = None,
     device: Device = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Processes that compile; else one for each core.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of compiling processes (default: one per core).")
     ] = None,
     json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
 ) -> None:
-    """Compile ahead what jobs need: for container images, and before many jobs start at once.
+    """Compile in advance what jobs need.
 
-    What the wheel brought compiled, or is compiled already, is left alone. Loops are kept in the folder that
-    NUMBA_CACHE_DIR names, else in ~/.cache/dali-run; `dali-run doctor` shows it.
+    Use it when building container images, and before many jobs start at once. Code from the wheel, or compiled earlier,
+    is not compiled again. CPU loops are stored in NUMBA_CACHE_DIR, or else in ~/.cache/dali-run; `dali-run doctor`
+    shows the folder.
 
     \b
     Examples:
       dali-run warm
-      dali-run warm spec.yaml
       dali-run warm spec.yaml --device cpu --json
     """
     from ...pipelines.job.warm import warm

@@ -49,7 +49,7 @@ def _headline(report: Mapping[str, Any]) -> Text:
         omitted = f", {samples['left_out']:,} left out" if samples.get("left_out") else ""
         line.append(f"; {samples['written']:,} written{omitted}, {samples.get('rejected', 0):,} rejected", "default")
     if "kept" in samples:
-        line.append(f"; {samples['kept']:,} images already were as requested and kept their bytes", "default")
+        line.append(f"; {count(samples['kept'], 'image')} copied unchanged (already as requested)", "default")
     if report.get("compiling_seconds", 0) >= 1:
         line.append(f"; {duration(report['compiling_seconds'])} to compile loops, counted separately", "default")
     return line

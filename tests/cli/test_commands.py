@@ -126,7 +126,7 @@ def test_the_page_of_a_run_shows_samples_before_and_after_and_rejects(spec: Path
         assert code == (1 if more else 3)
         page = Page(html.read_text())
         seen = [a["alt"] for a in page.named("img")]
-        assert "what can be seen of text/cut.jpg" in seen
+        assert "displayable part of text/cut.jpg" in seen
         assert "what can be seen of text/none.jpg" not in seen
         # a job that ends early shows those that were done
         shown = sum(alt.startswith("image of ") for alt in seen)
@@ -187,7 +187,7 @@ def test_paths_of_results_are_checked_before_the_job(
     spec: Path, command: str, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([command, str(spec), option, str(spec.parent / "nowhere" / "file")]) == 2
-    assert "nowhere is no folder; name a file in a folder that exists" in capsys.readouterr().err
+    assert "nowhere is not a folder; name a file in an existing folder" in capsys.readouterr().err
     assert cli.main([command, str(spec), option, str(spec.parent)]) == 2
     assert "is a folder" in capsys.readouterr().err
     assert not out_of(spec).exists()
@@ -244,7 +244,7 @@ def test_parts_come_from_the_environment_when_asked_for(
         else:
             launched(monkeypatch, SLURM_NTASKS="3", SLURM_PROCID=str(i))
         assert cli.main(run) == 0
-        assert f"part {i} of 3, by {'RANK and WORLD_SIZE' if i == 1 else 'SLURM_PROCID'}" in capsys.readouterr().err
+        assert f"part {i} of 3, from {'RANK and WORLD_SIZE' if i == 1 else 'SLURM_PROCID'}" in capsys.readouterr().err
     assert {p.name: p.read_bytes() for p in parts.glob("*.tfrecord")} == whole
 
 
@@ -254,7 +254,7 @@ def test_parts_come_from_the_environment_when_asked_for(
         ({}, [], "no launcher says"),
         ({"WORLD_SIZE": "2", "RANK": "2"}, [], "name no part"),
         ({"SLURM_NTASKS": "many", "SLURM_PROCID": "0"}, [], "name no part"),
-        ({"WORLD_SIZE": "2", "RANK": "0"}, ["--shard-id", "1"], "comes from the environment"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, ["--shard-id", "1"], "is taken from the environment"),
     ],
 )
 def test_an_environment_that_names_no_part_is_refused(
@@ -593,7 +593,7 @@ def test_verify_finds_a_flipped_bit(spec: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["verify", str(out_of(spec))]) == 0
     assert "verified: 24 samples in 3 shards" in capsys.readouterr().out
     assert cli.main(["verify", str(out_of(spec)), "--deep"]) == 0
-    assert "6 files without SHA-256: checked by CRC-32C and tree" in capsys.readouterr().out
+    assert "6 files without SHA-256: checked by CRC-32C and hash tree" in capsys.readouterr().out
     shard = sorted(out_of(spec).glob("*.tfrecord"))[1]
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 4

@@ -80,15 +80,26 @@ def test_import_dali_run_imports_next_to_nothing() -> None:
     assert {name for name in loaded if name.startswith("dali_run.")} == ours
 
 
-def test_help_names_every_command_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_the_purpose_first_and_ends_with_two_examples(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["--help"]) == 0
-    listed = capsys.readouterr().out
+    group = capsys.readouterr().out
+    texts = {"": (cli.options, group)}
     for command in cli.COMMANDS:
-        assert command.NAME in listed
         assert cli.main([command.NAME, "--help"]) == 0
-        text = capsys.readouterr().out
-        assert "Examples:" in text
-        assert f"dali-run {command.NAME}" in text
+        texts[command.NAME] = command.command, capsys.readouterr().out
+    for name, (function, text) in texts.items():
+        purpose = (function.__doc__ or "").splitlines()[0]
+        lines = text.splitlines()
+        assert f"  {name} " in group
+        assert max(map(len, lines)) <= 80, name
+        assert purpose == f"{purpose[0].upper()}{purpose[1:-1]}.", name
+        assert " ".join(text.split("\n\n")[1].split()) == purpose, name
+        assert lines[-3].strip() == "Examples:", name
+        assert all("dali-run " in line for line in lines[-2:]), name
+        assert any(f"dali-run {name}".strip() in line for line in lines[-2:]), name
 
 
 @pytest.mark.parametrize(

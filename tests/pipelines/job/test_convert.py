@@ -390,7 +390,7 @@ def test_what_is_as_asked_for_keeps_its_bytes(pictures: Path, tmp_path: Path) ->
     assert result.exit_code == 3
     assert result.report["samples"] == {"read": count, "written": count - 1, "rejected": 1, "kept": 1}
     assert json.loads((tmp_path / "resized/report.json").read_bytes())["samples"]["kept"] == 1
-    assert "1 pictures were as asked for and kept their bytes" in shown(result.report)
+    assert "1 image copied unchanged (already as requested)" in shown(result.report)
     rows = {r.key: r.fields["jpg"] for r in open_data(tmp_path / "resized").records}
     assert len(rows) == count - 1
     assert rows["class0/small"] == small.read_bytes()
@@ -583,7 +583,7 @@ def test_a_manifest_of_somebody_else_is_none_of_ours(pictures: Path, tmp_path: P
         assert look(source).step["op"] == "readers.file"
     convert(pictures, tmp_path / "out", ConvertOptions("files"))
     (tmp_path / "out" / "manifest.json").write_text("{")
-    with pytest.raises(SpecError, match=r"manifest\.json: is no manifest of dali-run"):
+    with pytest.raises(SpecError, match=r"manifest\.json: is not a manifest of dali-run"):
         look(tmp_path / "out")
 
 
