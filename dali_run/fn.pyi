@@ -614,7 +614,7 @@ def encoded_as(
     input: _Tensor,
     /,
     *,
-    format: Literal['jpeg', 'png', 'webp'] | None = ...,
+    format: Literal['jpeg', 'png', 'webp', 'avif'] | None = ...,
     shorter: int | None = ...,
     or_smaller: bool = ...,
     device: Literal['cpu'] | None = ...,
@@ -2818,18 +2818,19 @@ class encoders:
         input: _Tensor,
         /,
         *,
-        format: Literal['jpeg', 'png', 'webp'] = ...,
+        format: Literal['jpeg', 'png', 'webp', 'avif'] = ...,
         quality: int = ...,
         subsampling: Literal['4:4:4', '4:2:2', '4:2:0'] = ...,
         fast_dct: bool = ...,
         optimize: bool = ...,
         compression: int = ...,
+        speed: int = ...,
         device: Literal['cpu', 'gpu'] | None = ...,
         name: str | None = ...,
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG and WebP also with alpha)."""
+        """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG, WebP and AVIF also with alpha)."""
         ...
 
 class experimental:

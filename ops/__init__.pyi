@@ -701,7 +701,7 @@ class EncodedAs:
     def __init__(
         self,
         *,
-        format: Literal['jpeg', 'png', 'webp'] | None = ...,
+        format: Literal['jpeg', 'png', 'webp', 'avif'] | None = ...,
         shorter: int | None = ...,
         or_smaller: bool = ...,
         device: str | None = ...,
@@ -3113,17 +3113,18 @@ class _encoders:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Image:
-        """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG and WebP also with alpha)."""
+        """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG, WebP and AVIF also with alpha)."""
 
         def __init__(
             self,
             *,
-            format: Literal['jpeg', 'png', 'webp'] = ...,
+            format: Literal['jpeg', 'png', 'webp', 'avif'] = ...,
             quality: int = ...,
             subsampling: Literal['4:4:4', '4:2:2', '4:2:0'] = ...,
             fast_dct: bool = ...,
             optimize: bool = ...,
             compression: int = ...,
+            speed: int = ...,
             device: str | None = ...,
             name: str | None = ...,
             seed: int | None = ...,

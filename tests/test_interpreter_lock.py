@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.compiled.listed import loops
@@ -214,6 +214,7 @@ CALLS: dict[str, Callable[[Path], Call]] = {
     "encode png": lambda _: encoding(format="png"),
     "encode webp": lambda _: encoding(format="webp"),
     "encode lossless webp": lambda _: encoding(format="webp", quality=100),
+    **({"encode avif": lambda _: encoding(format="avif", speed=9)} if features.check("avif") else {}),
     **{f"decode {k}": lambda _, k=k: operator("decoders.audio", [sound(k)]) for k in ("WAV", "FLAC", "OGG", "MP3")},
     "encode flac": lambda _: operator("encoders.audio", waves(), "TC", format="flac", sample_rate=16_000.0),
     "resample": lambda _: operator("audio_resample", waves(), "TC", in_rate=16_000.0, out_rate=22_050.0),

@@ -35,11 +35,11 @@ from .bytes.files_io import Bytes, File
 from .bytes.scatter_gather import IoVector
 from .bytes.written import Problem, UnreadError, WrittenShard
 
-Encode = Literal["auto", "raw", "npy", "keep", "jpeg", "png", "webp", "flac", "wav"]
+Encode = Literal["auto", "raw", "npy", "keep", "text", "jpeg", "png", "webp", "avif", "flac", "wav"]
 ENCODINGS: tuple[str, ...] = get_args(Encode)
 CHECKSUMS = ("tree", "sha256")
 """Checksums of files that a job can ask for, in addition to CRC-32C; ``sha256`` includes the tree."""
-ENCODED = ("keep", "jpeg", "png", "webp", "flac", "wav")
+ENCODED = ("keep", "text", "jpeg", "png", "webp", "avif", "flac", "wav")
 """Encodings whose samples arrive as encoded bytes: 1-D uint8."""
 
 
@@ -51,7 +51,7 @@ class FieldConfig:
     """One of `ENCODINGS`. ``auto``: numbers and lists of numbers as such, 1-D uint8 as bytes, everything else
     ``raw``."""
     quality: int | None = None
-    """Quality of jpeg and webp, 1 to 100; None for the encoder's default."""
+    """Quality of jpeg, webp and avif, 1 to 100; None for the encoder's default."""
     extension: str = ""
     """File name extension in tar and file outputs, without the dot; empty: chosen by the encoding."""
 
@@ -466,6 +466,17 @@ class Writer:
         checksums of all files. Raises UnreadError if the records cannot be read on this machine, as for all formats
         that do not define it; any other exception counts as damage."""
         raise UnreadError(f"the writer {cls.name} does not read what it wrote")
+
+    @property
+    def collection(self) -> tuple[str, ...]:
+        """Names of the files that describe all shards together, beside the manifest."""
+        return ()
+
+    @classmethod
+    def collect(cls, manifest: Mapping[str, Any], carry: Mapping[str, Any]) -> dict[str, bytes]:  # noqa: ARG003
+        """The content of the files of `collection` for a finished output, from its manifest and the writer's schema, or
+        else its last ``carry``."""
+        return {}
 
     def check_root(self, root: Path, others: Sequence[str]) -> None:
         """Raises JobError if a new job must not write into directory ``root``, which already holds ``others``."""

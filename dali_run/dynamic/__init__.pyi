@@ -520,7 +520,7 @@ def encoded_as(
     input: _V,
     /,
     *,
-    format: Literal['jpeg', 'png', 'webp'] | None = ...,
+    format: Literal['jpeg', 'png', 'webp', 'avif'] | None = ...,
     shorter: int | None = ...,
     or_smaller: builtins.bool = ...,
     batch_size: int | None = ...,
@@ -2209,16 +2209,17 @@ class encoders:
         input: _V,
         /,
         *,
-        format: Literal['jpeg', 'png', 'webp'] = ...,
+        format: Literal['jpeg', 'png', 'webp', 'avif'] = ...,
         quality: int = ...,
         subsampling: Literal['4:4:4', '4:2:2', '4:2:0'] = ...,
         fast_dct: builtins.bool = ...,
         optimize: builtins.bool = ...,
         compression: int = ...,
+        speed: int = ...,
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG and WebP also with alpha)."""
+        """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG, WebP and AVIF also with alpha)."""
         ...
 
     @overload

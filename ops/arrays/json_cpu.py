@@ -262,6 +262,13 @@ def is_utf8(data: Any, at: Any, size: Any) -> Any:
     return True
 
 
+@numba.njit("void(uint8[::1], int64[::1], int64[::1], boolean[::1])", nogil=True, cache=True)
+def are_utf8(data: Any, at: Any, sizes: Any, good: Any) -> None:
+    """`is_utf8` of many texts."""
+    for i in range(len(at)):
+        good[i] = is_utf8(data, at[i], sizes[i])
+
+
 @numba.njit("void(uint8[::1], int64[:, ::1], uint8[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def put_texts(data: Any, values: Any, out: Any, at: Any, sizes: Any) -> None:
     """Write the text of each value [N, 3] into ``out[at[i]:]``; sizes are NO_TEXT for what is not text in UTF-8."""

@@ -1,4 +1,4 @@
-"""Operator encoders.image: encode images as JPEG, PNG or WebP files, for writers."""
+"""Operator encoders.image: encode images as JPEG, PNG, WebP or AVIF files, for writers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
+from PIL import features
 
 from ..base import Arg, Operator, Spec, Stage
 from ..batch import Batch
@@ -14,14 +15,14 @@ from ..context import Context
 from ..errors import SpecError
 from ..types import DALIDataType
 
-Format = Literal["jpeg", "png", "webp"]
-LONGEST_SIDE = {"jpeg": 65500, "png": 1 << 24, "webp": 16383}
-"""Maximum pixels of a side for each format (jpeg: libjpeg's limit)."""
-CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4), "webp": (1, 3, 4)}
+Format = Literal["jpeg", "png", "webp", "avif"]
+LONGEST_SIDE = {"jpeg": 65500, "png": 1 << 24, "webp": 16383, "avif": 32768}
+"""Maximum pixels of a side for each format (jpeg, avif: limits of libjpeg and libavif)."""
+CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4), "webp": (1, 3, 4), "avif": (1, 3, 4)}
 
 
 class EncodeImage(Operator, name="encoders.image"):
-    """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG and WebP also with alpha).
+    """Encode images (HWC, uint8; 1 or 3 channels, RGB; PNG, WebP and AVIF also with alpha).
 
     The output is one 1-D uint8 tensor per sample: the bytes of the file. JPEG files are baseline JFIF without metadata,
     and byte for byte equal to Pillow's (libjpeg-turbo with its accurate integer DCT), unless ``fast_dct``. GPUs encode
@@ -35,9 +36,9 @@ class EncodeImage(Operator, name="encoders.image"):
     example = "{op: encoders.image, in: images, format: jpeg, quality: 90, out: encoded}"
 
     format: Annotated[Format, Arg("file format")] = "jpeg"
-    quality: Annotated[int, Arg("quality of JPEG and WebP (100 is lossless WebP)", ge=1, le=100)] = 95
+    quality: Annotated[int, Arg("quality of JPEG, AVIF and WebP (100 is lossless WebP)", ge=1, le=100)] = 95
     subsampling: Annotated[
-        Literal["4:4:4", "4:2:2", "4:2:0"], Arg("JPEG: resolution of colour relative to brightness")
+        Literal["4:4:4", "4:2:2", "4:2:0"], Arg("JPEG and AVIF: resolution of colour relative to brightness")
     ] = "4:2:0"
     fast_dct: Annotated[
         bool, Arg("JPEG: libjpeg-turbo's fast DCT below quality 96; less time, slightly larger errors")
@@ -46,17 +47,21 @@ class EncodeImage(Operator, name="encoders.image"):
         bool, Arg("JPEG: Huffman tables optimised per image; files a few percent smaller, more time")
     ] = False
     compression: Annotated[int, Arg("PNG: zlib's compression level, 0 to 9", ge=0, le=9)] = 6
+    speed: Annotated[int, Arg("AVIF: from 0 (small files) to 10 (least time)", ge=0, le=10)] = 6
 
     def check(self) -> None:
         for name, of in (
-            ("quality", ("jpeg", "webp")),
-            ("subsampling", ("jpeg",)),
+            ("quality", ("jpeg", "webp", "avif")),
+            ("subsampling", ("jpeg", "avif")),
             ("fast_dct", ("jpeg",)),
             ("optimize", ("jpeg",)),
             ("compression", ("png",)),
+            ("speed", ("avif",)),
         ):
             if self.is_set(name) and self.format not in of:
                 raise SpecError(f"argument {name!r} means nothing for {self.format}; it belongs to {' and '.join(of)}")
+        if self.format == "avif" and not features.check("avif"):
+            raise SpecError("avif needs Pillow 11.3 or newer, built with libavif: pip install 'pillow>=11.3'")
         if self.fast_dct and self.optimize:
             raise SpecError("fast_dct saves time and optimize costs time; give only one")
 

@@ -1,5 +1,5 @@
-"""Encoders on the CPU. JPEGs are encoded by a compiled loop over the batch, or by simplejpeg with the fast DCT; PNG and
-WebP by Pillow. None holds the GIL while it encodes, see tests/test_interpreter_lock.py."""
+"""Encoders on the CPU. JPEGs are encoded by a compiled loop over the batch, or by simplejpeg with the fast DCT; PNG,
+WebP and AVIF by Pillow. None holds the GIL while it encodes, see tests/test_interpreter_lock.py."""
 
 from __future__ import annotations
 
@@ -86,11 +86,17 @@ def _webp(op: EncodeImage, image: Picture) -> bytes:
     return _save(image, "WEBP", quality=op.quality)
 
 
+def _avif(op: EncodeImage, image: Picture) -> bytes:
+    return _save(image, "AVIF", quality=op.quality, subsampling=op.subsampling, speed=op.speed, max_threads=1)
+
+
 def _save(image: Picture, kind: str, **options: Any) -> bytes:
     out = io.BytesIO()
     Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image).save(out, kind, **options)
     return out.getvalue()
 
 
-ENCODERS: dict[str, Callable[[EncodeImage, Picture], bytes]] = {"jpeg": _fast_jpeg, "png": _png, "webp": _webp}
+ENCODERS: dict[str, Callable[[EncodeImage, Picture], bytes]] = {
+    "jpeg": _fast_jpeg, "png": _png, "webp": _webp, "avif": _avif,
+}  # fmt: skip
 """By format, a function that encodes one image (H, W, C), C-contiguous, to a file; JPEGs with the fast DCT."""

@@ -33,6 +33,8 @@ TEST = "as_wanted"
 """The name of the step that looks at pictures, whether they are to be."""
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 
+_TYPED = ("parquet",)
+"""Containers whose columns are texts or bytes."""
 _IN_FILE_NAMES = ("webdataset", "files", "numpy")
 """Containers in which names of fields are part of files' names."""
 
@@ -126,7 +128,8 @@ def conversion(
             kind = "numbers"
         if f in found.whole:
             graph.append({"op": "cast", "dtype": "INT64", **step})
-        config: dict[str, Any] = {"encode": "keep"} if kind == "bytes" else {}
+        is_text = f in found.text and wanted.to in _TYPED
+        config: dict[str, Any] = {"encode": "text" if is_text else "keep"} if kind == "bytes" else {}
         # also where no file has this extension: the manifest keeps it, and says that the field is a text or a list
         extension = found.extensions.get(f, "") or ("txt" if f in found.text else "") if kind == "bytes" else ""
         config.update({"extension": extension} if is_extension(extension) else {})
@@ -150,7 +153,6 @@ def conversion(
         note("recordio has no room for the samples' keys and for names of fields: samples are numbered")
     if wanted.to == "parquet":
         options.setdefault("lists", [names[f] for f in found.lists])
-        options.setdefault("text", [names[f] for f in found.text])
         options.setdefault("key", found.key or next(k for k in (*KEYS, "") if k not in fields))
     shard = {k: v for k, v in (("samples", wanted.samples), ("bytes", wanted.bytes)) if v is not None}
     return {

@@ -177,7 +177,7 @@ def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> SourceLayout
     if not paths or not sum(samples for _, samples, _ in written_files(source)):
         raise SpecError(f"{source}: the data set is empty")
     found = _OF_OURS[write["writer"]]([p.parent if p.name == "data.mdb" else p for p in paths], write)
-    text = (f for f, kind in found.fields.items() if kind == "bytes" and fields.get(f, {}).get("extension") == "txt")
+    text = (f for f, kind in found.fields.items() if kind == "bytes" and _is_text(fields.get(f, {})))
     found.text = tuple(dict.fromkeys((*found.text, *text)))
     found.lists += tuple(
         f for f, kind in found.fields.items() if f not in found.lists
@@ -188,6 +188,11 @@ def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> SourceLayout
         if (extension := fields.get(f, {}).get("extension")) and found.fields[f] == "bytes" and f not in found.arrays:
             found.extensions[f] = extension
     return found
+
+
+def _is_text(field: Mapping[str, Any]) -> bool:
+    """Return whether a field of a manifest is text."""
+    return field.get("encode") == "text" or field.get("extension") == "txt"
 
 
 def _our_examples(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:

@@ -20,7 +20,7 @@ from ...ops.formulas import expression
 from ...ops.sequences.split_samples import SplitSamples
 from ...readers.base import Reader
 from ...readers.external_source import ProgramInput
-from ...writers.base import ENCODED, FieldConfig, Writer, make_writer, options_of
+from ...writers.base import FieldConfig, Writer, make_writer, options_of
 from ...writers.formats.columns import is_encoded
 from ..compile.infer import check_numbers, infer_node
 from ..compile.place import Target, impossible
@@ -36,8 +36,8 @@ from .expressions import EXPRESSIONS, Expression, without_indices
 from .model import Condition, Ref, Spec, Step, WriteField, parse_spec
 from .text import Value
 
-ENCODERS = {"jpeg": "encoders.image", "png": "encoders.image", "webp": "encoders.image", "flac": "encoders.audio",
-            "wav": "encoders.audio"}  # fmt: skip
+ENCODERS = {"jpeg": "encoders.image", "png": "encoders.image", "webp": "encoders.image", "avif": "encoders.image",
+            "flac": "encoders.audio", "wav": "encoders.audio"}  # fmt: skip
 """Operators that encode fields, by the field's encoding."""
 _REF = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
@@ -530,10 +530,10 @@ class _Build:
             if field.config.encode == "keep" and edge is not None and not self.comes_from_reader(edge):
                 self.problems.add(field.mark, f"{label}: keep writes the bytes that were read, so it needs "
                                   "the output of a reader, of a step that makes files, or parts of them; use raw, npy, "
-                                  "jpeg, png, webp, flac or wav. Bytes that another step made are written as they are "
-                                  "by encode: auto, with extension: and the name that they get")  # fmt: skip
+                                  "jpeg, png, webp, avif, flac or wav. Bytes that another step made are written as "
+                                  "they are by encode: auto, with extension: and the name that they get")  # fmt: skip
                 edge = None
-            elif field.config.encode in ENCODED and field.config.encode != "keep":
+            elif field.config.encode in ENCODERS:
                 edge = self.encoder(field, edge, label)
             edges[field.name] = edge
         return edges, {field.name: field.config for field in fields}

@@ -711,9 +711,11 @@ def _fields(section: _Section) -> tuple[WriteField, ...]:
         encode = field.choice("encode", ENCODINGS, "auto")
         quality = field.integer("quality", -1, 1, 100)
         extension = field.match("extension", re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}"), "letters and digits", "")
-        if quality >= 0 and encode not in ("jpeg", "webp"):
-            field.say(field.value.key_marks["quality"], f"quality has no effect for encode: {encode}; use jpeg or webp")
-        if encode not in ("jpeg", "png", "webp", "flac", "wav"):
+        if quality >= 0 and encode not in ("jpeg", "webp", "avif"):
+            field.say(
+                field.value.key_marks["quality"], f"quality has no effect for encode: {encode}; use jpeg, webp or avif"
+            )
+        if encode not in ("jpeg", "png", "webp", "avif", "flac", "wav"):
             field.finish()
         config = FieldConfig(encode, quality if quality >= 0 else None, extension)
         fields.append(WriteField(name, mark, config, field.entries, field.value.key_marks))

@@ -154,9 +154,12 @@ JOBS: dict[str, Job] = {
 
 HAS_PYARROW = importlib.util.find_spec("pyarrow") is not None
 PARQUET = pytest.param("parquet", marks=pytest.mark.skipif(not HAS_PYARROW, reason="needs the extra parquet"))
-"""The Parquet job's name, for `pytest.mark.parametrize`."""
+PARQUET_CARD = pytest.param("parquet_card", marks=PARQUET.marks)
+"""Names of these jobs, for `pytest.mark.parametrize`."""
 if HAS_PYARROW:
     JOBS["parquet"] = Job("parquet", options={"row_group": 5})
+    CARD = {"features": {"image": "image", "label": ["a", "b: c"]}, "key": "", "row_group": 5}
+    JOBS["parquet_card"] = Job("parquet", options=CARD, fields=("image", "label"))
     JOBS["parquet_bytes"] = Job("parquet", samples=None, bytes=20000)
 
 

@@ -15,7 +15,7 @@ from ...ops.base import Spec
 from ...ops.batch import I32, I64, Batch, Samples
 from ...ops.errors import JobError, SpecError
 from ...ops.types import to_numpy
-from ..base import ENCODED, ENCODINGS, FieldConfig
+from ..base import ENCODED, ENCODINGS, FieldConfig, Records, Refused
 from ..bytes.scatter_gather import LOOSE, U8, ScatteredRecords
 
 Kind = Literal["bytes", "int", "float", "raw", "npy"]
@@ -76,13 +76,30 @@ def check_field(name: str, config: FieldConfig, spec: Spec) -> None:
     if config.encode in ENCODED and known and not is_encoded(spec):
         raise SpecError(
             f"field {name!r}: encode {config.encode} needs encoded bytes (1-D uint8), got {spec}; use raw or npy, or "
-            + ("name the output of a reader" if config.encode == "keep" else "let it follow an encoder")
+            + ("name the output of a reader" if config.encode in ("keep", "text") else "let it follow an encoder")
         )
 
 
 def is_encoded(spec: Spec) -> bool:
     """Whether the field is known to be 1-D uint8, the form of encoded bytes."""
     return spec.dtype is not None and to_numpy(spec.dtype) == np.uint8 and spec.ndim == 1
+
+
+def not_text(records: Records, configs: Mapping[str, FieldConfig]) -> list[Refused]:
+    """The records with a field of ``encode: text`` that is not UTF-8, one entry each."""
+    from ...ops.arrays import json_cpu
+
+    refused: dict[int, Refused] = {}
+    for name, config in configs.items():
+        batch = records.fields.get(name)
+        if config.encode != "text" or batch is None or batch.dtype != np.uint8:
+            continue
+        column, good = as_bytes(batch), np.empty(len(batch), np.bool_)
+        json_cpu.are_utf8(column.data, column.starts, np.ascontiguousarray(column.sizes, np.int64), good)
+        for i in np.flatnonzero(~good).tolist():
+            message = f"field {name!r} is not text in UTF-8; encode: auto keeps the bytes as they are"
+            refused.setdefault(i, Refused(i, "encode_failed", message))
+    return list(refused.values())
 
 
 def check_encoded(name: str, config: FieldConfig, batch: Batch) -> None:

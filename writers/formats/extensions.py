@@ -14,7 +14,12 @@ from ...ops.codecs.formats import FORMATS, SUFFIXES
 from ..base import FieldConfig, Records
 from .columns import Column, Kind, as_bytes, as_decimal, as_npy, check_encoded, copy, elements, kind_of
 
-_BY_ENCODING = {f.name: f.suffixes[0][1:] for f in FORMATS} | {"npy": "npy", "flac": "flac", "wav": "wav"}
+_BY_ENCODING = {f.name: f.suffixes[0][1:] for f in FORMATS} | {
+    "npy": "npy",
+    "flac": "flac",
+    "wav": "wav",
+    "text": "txt",
+}
 _SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
     *((s.mark, s.at, (s.suffix or f.suffixes[0])[1:]) for f in FORMATS for s in f.signatures),
     (b"fLaC", 0, "flac"),
@@ -120,7 +125,7 @@ def _declared(name: str, config: FieldConfig, kind: Kind) -> str:
         return config.extension
     low = name.lower()
     if config.encode in _BY_ENCODING:
-        known = low in (_BY_ENCODING[config.encode], config.encode)
+        known = low in (_TEXT if config.encode == "text" else (_BY_ENCODING[config.encode], config.encode))
     elif kind == "bytes":
         known = low in KNOWN
     else:

@@ -17,6 +17,7 @@ from ...ops.errors import SpecError
 from ...ops.types import to_numpy
 from ..base import FieldConfig, Frames, Records, Refused, Shard, ShardFile, ShardFiles, Writer
 from ..bytes.written import Problem, UnreadError, WrittenShard
+from . import hugging_face
 from .columns import Column, as_bytes, as_npy, check_encoded, check_field, elements, join, kind_of
 
 _LONGEST = (1 << 31) - (1 << 20)
@@ -37,12 +38,15 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
 
     key: Annotated[str, Arg("name of the column with the samples' keys; empty for none")] = "key"
     lists: Annotated[tuple[str, ...], Arg("fields that are lists, although some samples have one number")] = ()
-    text: Annotated[tuple[str, ...], Arg("fields of bytes that hold UTF-8 texts")] = ()
     row_group: Annotated[int, Arg("largest number of rows per row group", ge=1)] = 256
     row_group_bytes: Annotated[int, Arg("bytes from which a row group is complete", ge=1)] = 1 << 26
     compression: Annotated[
         Literal["none", "snappy", "zstd"], Arg("compression of columns; encoded images do not shrink")
     ] = "none"
+    features: Annotated[
+        dict[str, Any] | None,
+        Arg("features of Hugging Face's datasets: {image: image, sound: audio, label: [cat, dog]}; writes README.md"),
+    ] = None
 
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
         if importlib.util.find_spec("pyarrow") is None:
@@ -51,10 +55,23 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
             check_field(name, config, specs.get(name, Spec()))
         if self.key in fields:
             raise SpecError(f"option key: {self.key!r} is already the name of a field")
-        for option, names in (("lists", self.lists), ("text", self.text)):
-            for name in names:
-                if name not in fields:
-                    raise SpecError(f"option {option}: there is no field {name!r}; fields: {', '.join(fields)}")
+        for name in self.lists:
+            if name not in fields:
+                raise SpecError(f"option lists: there is no field {name!r}; fields: {', '.join(fields)}")
+        hugging_face.check(self.features, fields, specs)
+
+    @property
+    def collection(self) -> tuple[str, ...]:
+        return (hugging_face.CARD,) if self.features is not None else ()
+
+    @classmethod
+    def collect(cls, manifest: Mapping[str, Any], carry: Mapping[str, Any]) -> dict[str, bytes]:
+        if manifest["write"]["options"].get("features") is None or "schema" not in carry:
+            return {}
+        import pyarrow as pa
+
+        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(carry["schema"])))
+        return {hugging_face.CARD: hugging_face.card(manifest, schema)}
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
         """Whether each field of numbers is ``one`` number, and the Arrow ``schema`` of every shard."""
@@ -72,8 +89,9 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
                 if None in spec.shape:
                     return None
                 one[name] = math.prod(d or 0 for d in spec.shape) == 1
-            columns.update(_columns(self, name, config, empty, one))
-        return {"one": one, "schema": _hex(pa.table(columns).schema)}
+            columns.update(_columns(name, config, empty, one))
+        table = hugging_face.described(pa.table(columns), self.features, fields)
+        return {"one": one, "schema": _hex(table.schema)}
 
     def refuse(self, records: Records, carry: dict[str, Any]) -> Sequence[Refused]:
         refused: dict[int, Refused] = {}
@@ -82,10 +100,6 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
             for i in np.flatnonzero(size > _LONGEST).tolist():
                 refused.setdefault(i, Refused(i, "too_large", f"field {name!r} has {int(size[i])} bytes; a value in "
                                               f"Parquet holds at most {_LONGEST}"))  # fmt: skip
-            if name in self.text and batch.dtype == np.uint8:
-                for i in _no_texts(batch):
-                    refused.setdefault(i, Refused(i, "encode_failed", f"field {name!r} is no text in UTF-8; leave it "
-                                                  "out of the writer's option text"))  # fmt: skip
             if name in self.lists or _kind(FieldConfig(), batch) != "number":
                 continue
             known = carry.setdefault("one", {})
@@ -123,9 +137,7 @@ class Parquet(Writer, name="parquet", suffix=".parquet"):
         yield from shard.count(name, rows)
 
 
-def _columns(
-    writer: Parquet, name: str, config: FieldConfig, batch: Batch, one: Mapping[str, bool]
-) -> dict[str, Any]:  # fmt: skip
+def _columns(name: str, config: FieldConfig, batch: Batch, one: Mapping[str, bool]) -> dict[str, Any]:
     """The columns of a field, by name; ``one`` tells which fields of numbers are one number."""
     import pyarrow as pa
 
@@ -139,7 +151,7 @@ def _columns(
         return {name: pa.ListArray.from_arrays(_offsets(counts), array)}
     if kind == "npy":
         return {name: _binary(as_npy(batch))}
-    columns = {name: _binary(as_bytes(batch), name in writer.text)}
+    columns = {name: _binary(as_bytes(batch), config.encode == "text")}
     if kind == "raw":
         shape = pa.array(batch.shapes.reshape(-1).astype(np.int64))
         columns[f"{name}/shape"] = pa.ListArray.from_arrays(_offsets(np.full(len(batch), batch.ndim)), shape)
@@ -153,26 +165,6 @@ def _kind(config: FieldConfig, batch: Batch) -> str:
     if kind in ("int", "float") or (kind == "raw" and config.encode == "auto" and batch.ndim <= 1):
         return "number"
     return kind
-
-
-def _no_texts(batch: Batch) -> Sequence[int]:
-    """Indices of the samples that are not valid UTF-8."""
-    import pyarrow as pa
-
-    column = _binary(as_bytes(batch), text=False)
-    try:
-        column.cast(pa.string())
-        return ()
-    except pa.ArrowInvalid:
-        return [i for i, value in enumerate(column.to_pylist()) if not _is_utf8(value)]
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 @dataclass(slots=True)
@@ -207,8 +199,8 @@ class ParquetShard(Shard):
         for name, batch in records.fields.items():
             sizes += batch.sizes * batch.dtype.itemsize
             config = self._fields.get(name, FieldConfig())
-            columns.update(_columns(self._options, name, config, batch, self._carry.get("one", {})))
-        table = pa.table(columns)
+            columns.update(_columns(name, config, batch, self._carry.get("one", {})))
+        table = hugging_face.described(pa.table(columns), self._options.features, self._fields)
         self._carry.setdefault("schema", _hex(table.schema))
         return ParquetFrames(sizes, table)
 

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import numpy as np
 
 from ...ops.batch import I64
 from ...ops.errors import JobError
+from ..base import Writer, find_writer
 from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
 from .journal import JournalContents, differences, encode_json, read_journal
@@ -185,7 +186,24 @@ def publish_addition(root: Path, files: OutputFiles) -> None:
     if not files.before.exists():
         replace(files.before, sidecar.read(rejects), files)
     replace(rejects, rejects_with_additions(root), files)
-    replace(root / "manifest.json", manifest_with_additions(root), files)
+    publish_manifest(root, manifest_with_additions(root), files)
+
+
+def publish_manifest(root: Path, manifest: bytes, files: OutputFiles) -> None:
+    """Publish the manifest of a whole output, after the files that its writer makes of all shards together."""
+    for name, content in collection_of(root, manifest, find_writer).items():
+        replace(root / name, content, files)
+    replace(root / "manifest.json", manifest, files)
+
+
+def collection_of(root: Path, manifest: bytes, writer_of: Callable[[str], type[Writer]]) -> dict[str, bytes]:
+    """Names and content of the files that describe all shards together. Raises SpecError for an unknown writer."""
+    told = json.loads(manifest)
+    carry = told.get("schema", {}).get("fields")
+    if carry is None:
+        journals = [read_journal(files.journal) for files in (*output_files_of(root), *addition_files_of(root))]
+        carry = next((e["carry"] for j in reversed(journals) if j for e in reversed(j.entries) if e["carry"]), {})
+    return writer_of(told["write"]["writer"]).collect(told, carry)
 
 
 def manifest_with_additions(root: Path) -> bytes:
@@ -347,7 +365,7 @@ def merge_parts(root: Path, by: OutputFiles) -> bool:
     if leaves_out(contents[0]):
         replace_joined(left_out, [s.left_out for s in found], by)
     manifest = merged_manifest(contents, rejects, left_out, found[0].inputs)
-    replace(root / "manifest.json", encode_json(manifest, indent=2), by)
+    publish_manifest(root, encode_json(manifest, indent=2), by)
     return True
 
 

@@ -21,6 +21,7 @@ from .manifest import (
     merge_parts,
     output_files_of,
     part_files_of,
+    publish_manifest,
     replace,
     replace_joined,
     version_of,
@@ -102,7 +103,7 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
         replace(files.journal, b"".join(lines), files)
     whole = read_journal(files.journal)
     assert whole is not None
-    replace(files.manifest, build_manifest(whole, files.rejects, files.left_out, files.inputs), files)
+    publish_manifest(root, build_manifest(whole, files.rejects, files.left_out, files.inputs), files)
     for part in parts:
         for path in part.removable:
             if path != part.inputs:

@@ -25,12 +25,13 @@ from ..base import Records, Refused, Shard, ShardFiles, Writer
 from ..bytes import files_io
 from ..bytes.background import WAITING
 from ..bytes.files_io import job_errors
+from ..formats.columns import not_text
 from .borders import ShardBounds
 from .config import WriteConfig
 from .journal import Journal, encode_json
 from .left_out import NOTHING_LEFT_OUT, LeftOutRows
 from .lock import Lock
-from .manifest import Addition, OutputFiles, build_manifest, merge_parts, publish_addition, replace
+from .manifest import Addition, OutputFiles, build_manifest, merge_parts, publish_addition, publish_manifest, replace
 from .mirror import Mirror
 from .publisher import Publisher
 from .rejects import RejectCounter, RejectLimit, RejectRow
@@ -248,11 +249,12 @@ class Output:
     ) -> int:  # fmt: skip
         """Write the part of [start, stop) that belongs to one shard. Return the position after it."""
         shard = self._shard or self._open_shard(start)
-        refused = self._writer.refuse(records, self._carry) if len(records) else ()
+        refused = {r.at: r for r in self._writer.refuse(records, self._carry)} if len(records) else {}
+        refused.update((r.at, r) for r in not_text(records, self.config.fields))
         if refused:
-            rejects = sorted([*rejects, *(self._row(records, r) for r in refused)], key=lambda r: r.position)
+            rejects = sorted([*rejects, *(self._row(records, r) for r in refused.values())], key=lambda r: r.position)
             kept = np.ones(len(records), bool)
-            kept[[r.at for r in refused]] = False
+            kept[list(refused)] = False
             records = records.take(kept)
         if len(records):
             opened = self._opened(shard)
@@ -369,7 +371,10 @@ class Output:
                     self._output_files.inputs if self._output_files.part is None else None
                 )  # one file for all parts
                 manifest = build_manifest(contents, self._output_files.rejects, self._output_files.left_out, inputs)
-                replace(self._output_files.manifest, manifest, self._output_files)
+                if self._output_files.part is None:
+                    publish_manifest(self.config.path, manifest, self._output_files)
+                else:
+                    replace(self._output_files.manifest, manifest, self._output_files)
             if self._output_files.part is not None:
                 merge_parts(self.config.path, self._output_files)
         self.abort()

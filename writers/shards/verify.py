@@ -28,6 +28,7 @@ from .manifest import (
     addition_files_of,
     base_rejects,
     build_manifest,
+    collection_of,
     file_info,
     leaves_out,
     manifest_with_additions,
@@ -113,10 +114,15 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], No
             if output_files.addition is not None and output_files.addition.kind == "retry"
             else rejects + rejected
         )
+    collected: dict[str, bytes] = {}
     if finished:
         problems += _check_whole(root, found[0].part is not None)
+        collected = _collected(root, files)
+        problems += _check_collection(root, mirror, collected)
     if all(contents is not None for _, contents in checked):
-        problems += _unlisted(_names_below(root) if mirror is None else sorted(mirror.sizes), [*found, *later], entries)
+        problems += _unlisted(
+            _names_below(root) if mirror is None else sorted(mirror.sizes), [*found, *later], entries, collected
+        )
     unchecked = [f"the records of {n} of {len(entries)} shards: {why}" for why, n in files.unread.items()]
     unchecked += _check_reports(root, [*found, *later], problems)
     return Verdict(problems, len(entries), sum(e["samples"] for e in entries), rejects, done, files.files,
@@ -144,6 +150,26 @@ def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
         except OSError as e:
             yield Problem(name, "", f"cannot be read: {e.strerror}; run the same command again")
         except (JobError, ValueError, LookupError) as e:
+            yield Problem(name, "", str(e))
+
+
+def _collected(root: Path, files: FileCheck) -> dict[str, bytes]:
+    """The files that describe all shards together, as they should be; none if the manifest or the writer is unknown."""
+    with contextlib.suppress(OSError, JobError, SpecError, ValueError, LookupError, TypeError, AttributeError):
+        return collection_of(root, sidecar.read(root / "manifest.json"), files.writer_of)
+    return {}
+
+
+def _check_collection(root: Path, mirror: Mirror | None, collected: Mapping[str, bytes]) -> Iterator[Problem]:
+    for name, content in collected.items():
+        try:
+            if mirror is not None:
+                mirror.get(name)
+            if sidecar.read(root / name) != content:
+                yield Problem(name, "", "its content is not what was written")
+        except OSError as e:
+            yield Problem(name, "", f"cannot be read: {e.strerror}")
+        except JobError as e:
             yield Problem(name, "", str(e))
 
 
@@ -275,9 +301,10 @@ def _names_below(root: Path) -> Iterator[str]:
 
 
 def _unlisted(
-    names: Iterable[str], output_files_of: Sequence[OutputFiles], entries: Sequence[Mapping[str, Any]]
-) -> Iterator[Problem]:
-    listed = {f["name"] for e in entries for f in e["files"]}
+    names: Iterable[str], output_files_of: Sequence[OutputFiles], entries: Sequence[Mapping[str, Any]],
+    collected: Iterable[str],
+) -> Iterator[Problem]:  # fmt: skip
+    listed = {*collected, *(f["name"] for e in entries for f in e["files"])}
     listed.update(p.name for output_files in output_files_of for p in output_files.removable)
     listed.update(("manifest.json", "rejects.jsonl", "left_out.jsonl", "report.json", "inputs.gz"))
     suffixes = tuple({Path(name).suffix for e in entries for f in e["files"] if (name := f["name"])} - {""})

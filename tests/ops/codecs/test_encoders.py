@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from dali_run.ops.base import Spec
 from dali_run.ops.batch import Batch, Samples
@@ -114,6 +114,26 @@ def test_webp(channels: int) -> None:
             assert np.abs(decoded - image).mean() <= bound
 
 
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_avif(channels: int) -> None:
+    images = [photo(h, w, channels, k) for k, (h, w) in enumerate(SIZES)]
+    sizes = []
+    for quality, bound in ((90, 6.0), (50, 14.0)):
+        ctx, encoded = encode(images, format="avif", quality=quality, subsampling="4:4:4", speed=8)
+        assert not ctx.rejects
+        _, again = encode(images[::-1], format="avif", quality=quality, subsampling="4:4:4", speed=8)
+        assert [bytes(e) for e in encoded] == [bytes(e) for e in again][::-1]
+        sizes.append(encoded.nbytes)
+        for image, data in zip(images, encoded, strict=True):
+            with open_image(data) as found:
+                assert found.format == "AVIF"
+                mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
+                decoded = np.asarray(found.convert(mode)).reshape(image.shape).astype(int)
+            assert np.abs(decoded - image).mean() <= bound
+    assert sizes[1] < sizes[0]
+
+
 def test_samples_do_not_touch_each_other() -> None:
     images = [photo(30, 20 + k, 3, k) for k in range(6)]
     _, together = encode(images)
@@ -176,7 +196,7 @@ def test_inference() -> None:
 
 
 @pytest.mark.parametrize("arguments", [
-    {"format": "png", "quality": 50}, {"format": "webp", "subsampling": "4:4:4"}, {"compression": 9},
+    {"format": "png", "quality": 50}, {"format": "webp", "subsampling": "4:4:4"}, {"speed": 3}, {"compression": 9},
 ])  # fmt: skip
 def test_arguments_of_other_formats_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="means nothing for"):

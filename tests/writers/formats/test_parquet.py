@@ -48,12 +48,12 @@ def test_rows(tmp_path: Path) -> None:
         np.testing.assert_array_equal(restored, tensor(position))
 
 
-def write(path: Path, values: list[np.ndarray], **options: object) -> list[object]:
+def write(path: Path, values: list[np.ndarray], encode: str = "auto", **options: object) -> list[object]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     samples = samples_of(np.arange(len(values)))
-    config = WriteConfig(path, "x", "parquet", options, samples=2, fields={"v": FieldConfig()})
+    config = WriteConfig(path, "x", "parquet", options, samples=2, fields={"v": FieldConfig(encode)})
     with Output.open(config, {}, total=len(values)) as out:
         out.add(0, len(values), samples, {"v": Batch.from_list(values, "", samples)})
         out.finish()
@@ -85,11 +85,31 @@ def test_numbers_keep_their_type(tmp_path: Path, dtype: str) -> None:
 
 def test_texts(tmp_path: Path) -> None:
     values = [np.frombuffer(v, np.uint8).copy() for v in ("é".encode(), b"\xff\xfe", b"", b"plain")]
-    assert write(tmp_path / "a", values, text=["v"]) == ["é", "", "plain"]
+    assert write(tmp_path / "a", values, "text") == ["é", "", "plain"]
     (row,) = [json.loads(line) for line in (tmp_path / "a/rejects.jsonl").read_text().splitlines()]
     assert (row["position"], row["code"]) == (1, "encode_failed")
-    assert "leave it out of the writer's option text" in row["message"]
+    assert row["message"] == "field 'v' is not text in UTF-8; encode: auto keeps the bytes as they are"
     assert write(tmp_path / "b", values) == [v.tobytes() for v in values]
+
+
+def test_features_of_hugging_face_and_their_card(tmp_path: Path) -> None:
+    """The data set as `datasets` shows it, by its card and by the shards alone."""
+    job = JOBS["parquet_card"]
+    job.run(tmp_path / "a")
+    job.run(tmp_path / "b", batch=7)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    assert verify(tmp_path / "a").sound
+    job.run(tmp_path / "b", fresh=True)
+    card = tmp_path / "b/README.md"
+    card.write_text(card.read_text().replace("train", "test"))
+    assert [p.file for p in verify(tmp_path / "b").problems] == ["README.md"]
+    datasets = pytest.importorskip("datasets")
+    positions = job.survivors()
+    for place in ({"path": str(tmp_path / "a")}, {"path": "parquet", "data_files": f"{tmp_path}/a/*.parquet"}):
+        loaded = datasets.load_dataset(**place, cache_dir=str(tmp_path / "cache"), split="train")
+        assert loaded.features["label"].names == ["a", "b: c"]
+        raw = loaded.cast_column("image", datasets.Image(decode=False))
+        assert [row["bytes"] for row in raw["image"]] == [payload(p).tobytes() for p in positions]
 
 
 def test_row_groups_end_by_bytes(tmp_path: Path) -> None:

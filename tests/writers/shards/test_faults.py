@@ -13,7 +13,7 @@ from dali_run.writers.bytes import files_io
 from dali_run.writers.formats import columns
 from dali_run.writers.shards.output import Output
 from tests.kit.jobs.faults import Failing, inject
-from tests.kit.writers import JOBS, PARQUET
+from tests.kit.writers import JOBS, PARQUET_CARD
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def test_errors_of_other_threads(tmp_path: Path, name: str, monkeypatch: pytest.
     assert inject(name, tmp_path, errno.EIO, False, 3) > 10
 
 
-@pytest.mark.parametrize("name", ["lmdb", "webdataset", "numpy", "recordio", "files", "tfrecord_both", PARQUET])
+@pytest.mark.parametrize("name", ["lmdb", "webdataset", "numpy", "recordio", "files", "tfrecord_both", PARQUET_CARD])
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
 def test_errors_for_every_writer(tmp_path: Path, name: str, code: int) -> None:
     assert inject(name, tmp_path, code, code == errno.EROFS, 13 if name != "files" else 53) >= 6
