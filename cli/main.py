@@ -182,9 +182,9 @@ def _error(error: Exception) -> tuple[int, str]:
 
     if isinstance(error, DaliRunError):
         return USAGE if isinstance(error, SpecError) else JOB_FAILED, str(error)
-    from ..pipelines.engine.errors import as_ours
+    from ..pipelines.engine.errors import as_user_error
 
-    if isinstance(ours := as_ours(error), DaliRunError):
+    if isinstance(ours := as_user_error(error), DaliRunError):
         return JOB_FAILED, str(ours)
     if isinstance(error, OSError):
         return JOB_FAILED, f"{error.filename}: {error.strerror}" if error.filename else str(error)

@@ -100,7 +100,7 @@ def owners(pipe: Any) -> dict[str, Any]:
     pool, credits = engine.lanes.all[0].memory, engine.credits
     budgets = {k: v.peak >> 20 for k, v in engine.budgets.items()}
     return {"join": credits.join, "per sample": round(credits._on_device), "budget MiB": credits.limit >> 20,
-            "reads": engine.host_executor.reads_at_once, "ledgers MiB": budgets,
+            "reads": engine.host_executor.concurrent_reads, "ledgers MiB": budgets,
             "pool held, live MiB": (pool.peak_held >> 20, pool.peak_live >> 20), "blocks made": pool.made,
             "peaks MiB": {k: v >> 20 for k, v in pool.peaks.items()}, "fallbacks": dict(engine.stats.fallbacks),
             "uploads": {k: v >> 20 for k, v in engine.stats.uploads.items()}}  # fmt: skip

@@ -38,7 +38,7 @@ PARTS = {
     "dali_run.pipelines.engine.device.executor": [
         "DeviceExecutor._launch_whole", "DeviceExecutor._completed", "DeviceExecutor._make_room",
     ],
-    "dali_run.pipelines.engine.host_executor": ["HostExecutor.whole", "HostExecutor.computed"],
+    "dali_run.pipelines.engine.host_executor": ["HostExecutor.run_whole", "HostExecutor.compute"],
     "dali_run.pipelines.engine.inputs": ["Sources.__init__"],
     "dali_run.ops.codecs.jpeg.cuda": ["LaneRuntime.__init__"],
     "dali_run.writers.shards.output": ["Output.open", "Output.finish"],

@@ -286,8 +286,8 @@ class CapturedPipeline:
             return batch if named[of] is batch.samples else batch.replace(samples=named[of])
 
         values = {place: placed(it.env[edge]) for place, edge in self._edges.items()}
-        states = {} if not it.draws else next(s for low, _, s in it.draws if low == int(it.everyone.slot[0]))
-        return IterationInputs(values, states, self.made, it.everyone)
+        states = {} if not it.draws else next(s for low, _, s in it.draws if low == int(it.all_samples.slot[0]))
+        return IterationInputs(values, states, self.made, it.all_samples)
 
     def stop(self) -> None:
         """Stop the engine and wait for its threads."""

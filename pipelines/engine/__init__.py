@@ -1,1 +1,1 @@
-"""A plan at work: threads, queues, lanes."""
+"""Run a compiled plan: threads, queues, lanes and memory budgets."""

@@ -1,4 +1,7 @@
-"""BatchBudget: the accounts of memory by which batches are let in, whole or in parts."""
+"""Admit batches by their estimated memory, whole or cut into parts.
+
+Used by the executors and by `BatchMerger`; the budgets themselves are in `memory.budget`.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +27,22 @@ from .nodes.guarded import MORE_MEMORY, described
 from .nodes.node_pass import Dropped
 from .services import Services
 
-_MANY = 1024
-"""Samples of which shapes are compared with those of the batch before."""
+_MAX_COMPARED = 1024
+"""Number of samples up to which a batch's shapes are compared with those of the batch before."""
 
-_FEW = 8
-"""Samples that one worker computes: what they become need not be joined, and so its place need not be foreseen."""
+_SMALL_SAMPLES = 8
+"""Number of samples up to which one worker computes a batch: its results need not be joined, and so their size need not
+be known in advance."""
 
-_KEPT = 64
-"""Kinds of batches for which is kept what operators make of them."""
+_MAX_CACHED = 64
+"""Number of kinds of batches for which the inferred specs of outputs are cached."""
 
 IN_PARTS = "over the memory budget: batch in parts"
+"""Reason of a fallback, as reports show it."""
 
 
 class _EstimateError(Exception):
-    """The memory of a step cannot be estimated, because of ``problem``."""
+    """The memory of a step cannot be estimated because an operator raised ``problem``."""
 
     def __init__(self, problem: Exception) -> None:
         super().__init__(str(problem))
@@ -45,8 +50,8 @@ class _EstimateError(Exception):
 
 
 class BatchBudget:
-    """Estimates the memory of batches, drops samples that cannot be estimated, and cuts batches that are too large.
-    Any thread may call it."""
+    """Estimates the memory of batches, drops samples for which that fails, and cuts batches that are too large. Created
+    by `Engine`; any thread may call it."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -56,26 +61,27 @@ class BatchBudget:
             if resources is None
             else resources.budgets.of(services.plan, "host", limit, FOR_WORK)
         )
-        """The account of host memory."""
+        """The budget of host memory."""
         self.device: MemoryBudget | None = None
-        """The account of the GPUs' memory, once there are any."""
+        """The budget of the GPUs' memory together; None until `OpenLanes` sets it, or without a GPU."""
         plan = services.plan
-        self._wanted: dict[str, set[Edge]] = {}
-        """The edges that are needed after each step."""
-        wanted = set(plan.graph.outputs.values())
+        self._needed_after: dict[str, set[Edge]] = {}
+        """The edges that are needed after each step, by the step's name."""
+        needed = set(plan.graph.outputs.values())
         for step in reversed(plan.steps):
-            self._wanted[services.name_of(step)] = wanted
-            wanted = wanted | set(step.needs)
+            self._needed_after[services.name_of(step)] = needed
+            needed = needed | set(step.needs)
         self._by_shapes = {
             services.name_of(s): all(type(n.op).estimate_memory is Operator.estimate_memory for n in s.nodes)
             for s in plan.steps
         }
         self._last: dict[str, tuple[Any, MemoryEstimate]] = {}
-        """The last estimate of each step that goes by shapes, and what it went by; any thread replaces it whole."""
+        """The last estimate of each step that depends on shapes only, with the shapes, by the step's name; any thread
+        replaces an entry as a whole."""
         self._specs: dict[tuple[str, Facts], Mapping[Edge, Spec]] = {}
-        """The specs of outputs by step and facts."""
+        """Inferred specs of outputs, by step and facts."""
         self._divisible: list[Step] = []
-        """Steps before which a batch can be cut: nothing needs all of it from there on."""
+        """Steps before which a batch can be cut: from there on no operator needs the whole batch."""
         for step in reversed(plan.steps):
             if any(n.op.per_batch for n in step.nodes):
                 break
@@ -83,18 +89,18 @@ class BatchBudget:
 
     @property
     def budgets(self) -> Mapping[str, MemoryBudget]:
-        """The accounts of memory, by name."""
+        """The memory budgets, by name."""
         return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
 
     def estimate(self, it: InFlightBatch, step: Step) -> MemoryEstimate:
-        """The memory that ``step`` will hold for the batch. A sample for which it cannot be estimated, whatever the
-        code that looks at its header raised, is dropped."""
+        """Estimate the memory that ``step`` needs for the batch. A sample is dropped if its memory cannot be estimated,
+        whatever exception its header caused."""
         with contextlib.suppress(_EstimateError):
             return self._estimated(it.env, it.samples, step)
         for slot in it.samples.slot.tolist():
-            one = cut({e: it.env[e] for e in step.needs}, slot, slot + 1)
+            one_sample = cut({e: it.env[e] for e in step.needs}, slot, slot + 1)
             try:
-                self._estimated(one, within(it.samples, slot, slot + 1, {})[1], step)
+                self._estimated(one_sample, within(it.samples, slot, slot + 1, {})[1], step)
             except _EstimateError as e:
                 fatal = self._services.raised(e.problem, 1)
                 if fatal is not None:
@@ -104,18 +110,18 @@ class BatchBudget:
         self.drop(it)
         with contextlib.suppress(_EstimateError):
             return self._estimated(it.env, it.samples, step)
-        nothing = np.zeros(len(it.samples), np.int64)  # an estimate less: what kernels allocate is counted all the same
+        nothing = np.zeros(len(it.samples), np.int64)  # no estimate: what kernels allocate is counted anyway
         return MemoryEstimate(nothing, nothing, nothing, "", 0, 0)
 
     def _estimated(self, env: Mapping[Edge, Batch], samples: Samples, step: Step) -> MemoryEstimate:
         needed = {e: env[e] for e in step.needs}
         key = self._shapes(needed, samples, step)
-        known = self._last.get(self._services.name_of(step))
-        if known is not None and key is not None and known[0] == key:
-            return known[1]
+        last = self._last.get(self._services.name_of(step))
+        if last is not None and key is not None and last[0] == key:
+            return last[1]
         try:
-            specs = self._inferred(step, facts_of(needed)) if len(samples) > _FEW else None
-            found = estimate_memory(
+            specs = self._inferred(step, facts_of(needed)) if len(samples) > _SMALL_SAMPLES else None
+            result = estimate_memory(
                 step.nodes, step.gives, needed, samples, self._services.plan.target.device == "null", specs
             )
         except DaliRunError:
@@ -123,48 +129,51 @@ class BatchBudget:
         except Exception as e:
             raise _EstimateError(e) from e
         if key is not None:
-            self._last[self._services.name_of(step)] = key, found
-        return found
+            self._last[self._services.name_of(step)] = key, result
+        return result
 
     def _inferred(self, step: Step, facts: Facts) -> Mapping[Edge, Spec]:
-        """The specs of the outputs of ``step``; operators are asked once for equal facts."""
+        """Return the specs of the outputs of ``step``; operators infer them once for equal facts."""
         key = self._services.name_of(step), facts
-        found = self._specs.get(key)
-        if found is None:
-            if len(self._specs) >= _KEPT:  # of batches that all have other shapes
+        result = self._specs.get(key)
+        if result is None:
+            if len(self._specs) >= _MAX_CACHED:  # every batch has other shapes
                 self._specs.clear()
-            found = self._specs[key] = inferred(step.nodes, facts)
-        return found
+            result = self._specs[key] = inferred(step.nodes, facts)
+        return result
 
     def _shapes(self, needed: Mapping[Edge, Batch], samples: Samples, step: Step) -> Any:
-        """All that the estimate goes by, where that is shapes and types alone: the next batch may have the same."""
-        if len(samples) > _MANY or not self._by_shapes[self._services.name_of(step)]:
+        """Return everything on which the estimate depends, if that is shapes and types only: the next batch may have
+        the same. None otherwise."""
+        if len(samples) > _MAX_COMPARED or not self._by_shapes[self._services.name_of(step)]:
             return None
         if any(len(b) != len(samples) for b in needed.values()):
             return None
         return len(samples), tuple((b.dtype, b.shapes.tobytes()) for b in needed.values())
 
     def unsplit_need(self, it: InFlightBatch, step: Step) -> tuple[int, int] | None:
-        """Bytes that a device ``step`` will hold for the batch on the device and on the host; None where that is so
-        much that the batch goes in parts, or where it cannot be told of all samples."""
+        """Return the bytes that a device ``step`` needs for the batch on the device and on the host. Return None if the
+        batch must be cut, or if some samples cannot be estimated."""
         assert self.device is not None
         try:
             ahead = self._estimated(it.env, it.samples, step)
-        except _EstimateError:  # `estimate` drops the samples
+        except _EstimateError:  # `estimate` drops those samples
             return None
         devices = len(self._services.plan.target.indices)
         if 2 * ahead.kept_total > self.host.limit // 4 or 2 * ahead.peak_total > self.device.limit // devices:
             return None
-        on_host, on_device = self.held(it)
+        on_host, on_device = self.held_bytes(it)
         return on_device + ahead.peak_total, on_host + ahead.kept_total
 
     def parts(self, it: InFlightBatch, step: Step) -> Iterator[tuple[InFlightBatch, MemoryEstimate]]:
-        """The batch, less the samples that alone are over the budget, and what the step will hold for it; in parts
-        where it is too large and may come so."""
+        """Yield the batch, without samples that alone exceed the budget, and the estimate of what ``step`` needs for
+        it. If the batch is too large and may be cut, yield its parts."""
         ahead, it.next_estimate = it.next_estimate or self.estimate(it, step), None
         budget = self.host if step.kind == "chunk" or self.device is None else self.device
-        if budget is self.host and (over := np.flatnonzero(ahead.certain > budget.limit)).size:
-            for slot, nbytes in zip(it.samples.slot[over].tolist(), ahead.certain[over].tolist(), strict=True):
+        if budget is self.host and (too_large := np.flatnonzero(ahead.certain > budget.limit)).size:
+            for slot, nbytes in zip(
+                it.samples.slot[too_large].tolist(), ahead.certain[too_large].tolist(), strict=True
+            ):
                 message = (f"it takes {size(nbytes)} of memory, the budget is {size(budget.limit)} "
                            f"(pipeline.memory.host); {MORE_MEMORY}")  # fmt: skip
                 it.dropped.append(Dropped(slot, ahead.largest_operator, "too_large", message))
@@ -172,65 +181,66 @@ class BatchBudget:
             ahead = self.estimate(it, step)
         cuts: list[tuple[int, int]] = []
         room = max(1, self.host.limit // 4)
-        divisible = not self._services.options.whole_batches and step in self._divisible
-        if divisible and 2 * ahead.kept_total > room:
+        may_cut = not self._services.options.whole_batches and step in self._divisible
+        if may_cut and 2 * ahead.kept_total > room:
             cuts = list(runs(2 * ahead.kept, room))
         if len(cuts) <= 1:
             yield it, ahead
             return
         self._services.fell_back(IN_PARTS, len(it.samples))
         slots = it.samples.slot
-        borders = [int(it.everyone.slot[0]), *(int(slots[a]) for a, _ in cuts[1:]), int(it.everyone.slot[-1]) + 1]
+        borders = [int(it.all_samples.slot[0]), *(int(slots[a]) for a, _ in cuts[1:]), int(it.all_samples.slot[-1]) + 1]
         parts = [it.part(k, borders[k], borders[k + 1]) for k in range(len(cuts))]
-        it.started = {}  # for all of it at once
+        it.started = {}  # the started work is for the whole batch
         for part in parts:
-            self.holds(part)
+            self.update_reservation(part)
         self.release(it.order)
         for part, (a, b) in zip(parts, cuts, strict=True):
             yield part, ahead.part(a, b)
 
-    def holds(self, it: InFlightBatch) -> int:
-        """Put what the batch holds on the account; bytes on the host."""
-        on_host, on_device = self.held(it)
+    def update_reservation(self, it: InFlightBatch) -> int:
+        """Set the batch's reservations to what it holds now; return its bytes on the host."""
+        on_host, on_device = self.held_bytes(it)
         self.host.reserve(it.order, on_host, wait=False)
         if self.device is not None:
             self.device.reserve(it.order, on_device, wait=False)
         return on_host
 
     @staticmethod
-    def held(it: InFlightBatch) -> tuple[int, int]:
-        """Bytes that the batch holds on the host, with what was begun ahead, and on the device."""
+    def held_bytes(it: InFlightBatch) -> tuple[int, int]:
+        """Return the bytes that the batch holds on the host, including work that was started early, and on the
+        device."""
         on_host, on_device = (
-            bytes_of(b for b in it.env.values() if there(b.data)) for there in (in_host_memory, in_device_memory)
+            bytes_of(b for b in it.env.values() if is_there(b.data)) for is_there in (in_host_memory, in_device_memory)
         )
         return on_host + sum(begun.nbytes for begun in it.started.values()), on_device
 
     @staticmethod
-    def copied(it: InFlightBatch) -> int:
-        """Bytes of the batch in arrays of the host that are its own: they go to a device as a whole."""
+    def copied_bytes(it: InFlightBatch) -> int:
+        """Return the bytes of the batch in host arrays of its own: these are copied to a device as a whole."""
         return bytes_of(b for b in it.env.values() if isinstance(b.data, np.ndarray) and lease_of(b.data) is None)
 
     def release(self, order: tuple[int, ...]) -> None:
-        """The batch ``order`` is gone."""
+        """Release the reservations of batch ``order``, which has left the engine."""
         for budget in self.budgets.values():
             budget.release(order)
 
     def release_all(self, order: tuple[int, ...]) -> None:
-        """The batch ``order`` is gone with its parts."""
+        """Release the reservations of batch ``order`` and of all its parts."""
         for budget in self.budgets.values():
             budget.release_all(order)
 
-    def forget(self, it: InFlightBatch, step: Step) -> None:
-        """Drop the samples that failed from all batches, and the batches that no later step reads."""
+    def drop_unneeded(self, it: InFlightBatch, step: Step) -> None:
+        """Remove the samples that failed from the batch, and all edges that no later step reads."""
         if it.dropped:
             self.drop(it)
-        wanted = self._wanted[self._services.name_of(step)]
-        for edge in [e for e in it.env if e not in wanted]:
+        needed = self._needed_after[self._services.name_of(step)]
+        for edge in [e for e in it.env if e not in needed]:
             del it.env[edge]
 
     @staticmethod
     def drop(it: InFlightBatch) -> None:
-        """Drop the samples that failed from all batches."""
+        """Remove the samples that failed from the batches of all edges."""
         lost = gone(it.dropped)
         drop(it.env, lost)
         it.samples = it.samples.take(~np.isin(it.samples.slot, list(lost)))

@@ -1,4 +1,7 @@
-"""Intake: the samples of the next batch, and how many batches of the schedule go through the steps together."""
+"""Take requests from the schedule, merge small ones for one launch, and look up their samples.
+
+Used by `HostExecutor`, and by the classes of `caller_thread`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from .services import Services
 
 
 class BatchMerger:
-    """Batches in the order of the schedule. One thread at a time takes them: the caller's while batches are computed
-    inline, then the one that reads."""
+    """Creates batches in the order of the schedule. Created by `Engine`; one thread at a time takes batches: the
+    caller's while it computes them itself, then the reading thread."""
 
     def __init__(self, services: Services, budget: BatchBudget, credits: Credits, schedule: Iterator[Request]) -> None:
         self._services = services
@@ -23,20 +26,22 @@ class BatchMerger:
         self._schedule = schedule
         plan, options = services.plan, services.options
         self.number = 0
-        """Of the first batch that the threads make."""
+        """Number of the next batch, counted from 0."""
         self.merge_requests = (
             options.merge_requests
             and all(isinstance(n.op, Reader) for n in plan.graph.nodes if n.op.per_batch)
-            and not (options.whole_batches and len(plan.target.indices) > 1)  # which take turns, batch by batch
+            and not (
+                options.whole_batches and len(plan.target.indices) > 1
+            )  # several devices take turns, batch by batch
         )
-        """Small batches may go through the steps together."""
-        self._draws = options.rng != "dali" and any(n.op.random for n in plan.graph.nodes)
+        """Whether small requests may be merged into one batch in flight."""
+        self._draws_numbers = options.rng != "dali" and any(n.op.random for n in plan.graph.nodes)
 
-    def one(self, most: int | None) -> InFlightBatch | None:
-        """The next batch, without an account; None, and it stays, where it has more than ``most`` samples. Raises
-        StopIteration."""
+    def one(self, max_samples: int | None) -> InFlightBatch | None:
+        """Return the next batch, without a reservation. If it has more than ``max_samples`` samples, leave it in the
+        schedule and return None. Raises StopIteration."""
         request = next(self._schedule)
-        if most is not None and request.n > most:
+        if max_samples is not None and request.n > max_samples:
             self._schedule = chain((request,), self._schedule)
             return None
         samples, per_reader = self._services.feed.samples(request)
@@ -45,20 +50,20 @@ class BatchMerger:
         return it
 
     def batches(self) -> Iterator[InFlightBatch]:
-        """Each batch with its samples, as soon as the account has room for it."""
-        for number, asked in enumerate(self._requests(), self.number):
-            request = Request(asked[0].start, sum(r.n for r in asked))
+        """Yield each batch with its samples, as soon as the memory budget has room for it."""
+        for number, merged in enumerate(self._requests(), self.number):
+            request = Request(merged[0].start, sum(r.n for r in merged))
             self._budget.host.reserve((number,), int(self.credits.sample_bytes * request.n))
-            if self._budget.device is not None:  # for files that go there while they are read
+            if self._budget.device is not None:  # for files that are uploaded while they are read
                 self._budget.device.reserve((number,), int(self.credits.file_bytes * request.n), wait=False)
             samples, per_reader = self._services.feed.samples(request)
-            if self._draws:
-                _ = samples.keys  # worked out here, where the caches are full of such things, not of images
-            draws = draws_of(asked)
-            yield InFlightBatch((number,), request, samples, per_reader, samples, requests=asked, draws=draws)
+            if self._draws_numbers:
+                _ = samples.keys  # computed here, where the caches hold such data and not images
+            draws = draws_of(merged)
+            yield InFlightBatch((number,), request, samples, per_reader, samples, requests=merged, draws=draws)
 
     def _requests(self) -> Iterator[tuple[Request, ...]]:
-        """The requests of the schedule, several of them together if `Credits` says so."""
+        """Yield the requests of the schedule, several at a time if `Credits` says so."""
         schedule = iter(self._schedule)
         for request in schedule:
             count = self.credits.requests(request.n) if self.merge_requests else 1

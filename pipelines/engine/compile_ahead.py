@@ -1,10 +1,10 @@
-"""Compile ahead: what a plan needs of loops that are kept nowhere yet is compiled on all cores before it runs.
+"""Compile the loops that a plan needs and that are cached nowhere yet, on all cores, before the plan runs.
 
-An engine does this for its plan before anything else; a job does it with its writer, and whatever runs a plan without
-an engine does it, too. It can take a minute, so a data set that is not there is complained of first.
+An engine does this for its plan before anything else, a job does it together with its writer, and so does all other
+code that runs a plan without an engine. It can take a minute, so a missing data set is reported first.
 
-Where the wheel brought compiled code, or an earlier job has compiled, nothing happens here. What is not listed, or
-missing from the list, is compiled when it is first called.
+If the wheel brought compiled code, or an earlier job has compiled, nothing happens here. A loop that is not in the list
+of loops is compiled when it is first called.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..compile.plan import Plan
 from ..cores import usable_cores
 from ..wording import count, duration
 
-_WORTH_IT = 4.0
-"""Seconds of compiling that are worth starting processes for."""
-_PATIENCE = 30.0
-"""Seconds between two lines about compiling that goes on."""
-_asked: set[str] = set()
-"""Operators and writers that this process has compiled ahead for."""
+_MIN_SECONDS = 4.0
+"""Minimum estimated compile time, in seconds, for which processes are started."""
+_SECONDS_BETWEEN_LINES = 30.0
+"""Seconds between two progress lines."""
+_done: set[str] = set()
+"""Operators and writers for which this process has already compiled ahead."""
 
 
 def clients_of(plan: Plan, writer: str | None = None) -> set[str]:
-    """Operators of ``plan`` that run on the host, and its writer, by the names that the list of loops has for them."""
+    """Return the operators of ``plan`` that run on the host, and its writer, by their names in the list of loops."""
     gpu = plan.target.device == "gpu"
     names = {node.op.name for node in plan.graph.nodes if not (gpu and node.stage != "cpu")}
     return names | ({f"writers.{writer}"} if writer else set())
@@ -41,22 +41,23 @@ def compile_ahead(
     clients: Collection[str], processes: int | None = None, *, check: Callable[[], object] = lambda: None,
     background: bool = True,
 ) -> None:  # fmt: skip
-    """Compile what these operators and writers commonly need and is kept nowhere, and tell of it.
+    """Compile the loops that these operators and writers usually need and that are not cached, and print progress.
 
-    Decoders' loops that a library can stand in for are compiled behind the work, in the ``background`` unless that is
-    False. A process looks for each operator and writer once. ``check()`` is called before anything is compiled, and
-    what it raises is raised: for callers that open their data sets in another process. Nothing else that goes wrong
-    here is this function's to report: whoever calls a loop that is missing compiles it."""
-    new = set(clients) - _asked
+    Loops of decoders that a library can replace meanwhile are compiled in the ``background``, unless that is False. A
+    process checks each operator and writer once. ``check()`` is called before anything is compiled, and its exceptions
+    propagate: it is for callers that open their data sets in another process. Other failures are ignored here: a
+    missing loop is compiled when it is called.
+    """
+    new = set(clients) - _done
     if not new:
         return
-    todo = _worth_it(needed_by(new))
-    if todo:
+    missing_loops = _to_compile(needed_by(new))
+    if missing_loops:
         check()
-    _asked.update(new)
-    behind = [loop for loop in todo if background and _can_wait(loop)]
-    if now := [loop for loop in todo if loop not in behind]:
-        with suppress(OSError):  # no more processes, say
+    _done.update(new)
+    behind = [loop for loop in missing_loops if background and _can_wait(loop)]
+    if now := [loop for loop in missing_loops if loop not in behind]:
+        with suppress(OSError):  # for example if no process can be started
             _compile(now, processes or usable_cores())
     if behind:
         from ...ops.compiled.background import compile_behind
@@ -65,49 +66,49 @@ def compile_ahead(
 
 
 def _can_wait(loop: Loop) -> bool:
-    """Whether a library gives the bits of the loop until it is compiled: a decoder of the table that may not be
-    ready."""
+    """Return whether a library decodes with the same bits until the loop is compiled: the loop belongs to a decoder
+    that may be not ready."""
     return loop.module.startswith("ops.codecs.") and loop.function == "decode_images"
 
 
-def _worth_it(wanted: Sequence[Loop]) -> Sequence[Loop]:
-    """Those of ``wanted`` that are kept nowhere; none where starting processes for them is not worth it, or cannot be
-    done."""
-    if sum(loop.seconds for loop in wanted) < _WORTH_IT or not _can_start_python():
+def _to_compile(loops: Sequence[Loop]) -> Sequence[Loop]:
+    """Return the ``loops`` that are not cached; none if starting processes for them does not pay, or is impossible."""
+    if sum(loop.seconds for loop in loops) < _MIN_SECONDS or not _can_start_python():
         return []
     from ...ops.compiled import store
     from ...ops.compiled.ahead import missing
 
-    todo = missing(wanted)
-    worth = sum(loop.seconds for loop in todo) >= _WORTH_IT and store.writable_folder() is not None
-    return todo if worth else []
+    missing_loops = missing(loops)
+    pays = sum(loop.seconds for loop in missing_loops) >= _MIN_SECONDS and store.writable_folder() is not None
+    return missing_loops if pays else []
 
 
 def _can_start_python() -> bool:
-    """The program is Python, and not one that has Python in it, as servers do: that would be started once more."""
+    """Return whether the program is Python, and not one that embeds it, as some servers do: a process would start that
+    program again."""
     return "python" in Path(sys.executable or "").name.lower()
 
 
-def _compile(todo: Sequence[Loop], processes: int) -> None:
+def _compile(missing_loops: Sequence[Loop], processes: int) -> None:
     from ...ops.compiled.ahead import Answer, compile_all
 
-    began = said = time.perf_counter()
-    compiled, processes = 0, min(processes, len(todo))
+    began = printed_at = time.perf_counter()
+    compiled, processes = 0, min(processes, len(missing_loops))
 
     def done(loop: Loop, answer: Answer) -> None:
-        nonlocal compiled, said
+        nonlocal compiled, printed_at
         if "error" in answer:
             tell(f"a loop could not be compiled ahead: {loop.module}.{loop.function}: {answer['error']}")
             return
         compiled += 1
-        if (now := time.perf_counter()) - said > _PATIENCE:
-            said = now
-            tell(f"compiled {compiled} of {len(todo)} loops, {duration(now - began)}")
+        if (now := time.perf_counter()) - printed_at > _SECONDS_BETWEEN_LINES:
+            printed_at = now
+            tell(f"compiled {compiled} of {len(missing_loops)} loops, {duration(now - began)}")
 
-    estimate = sum(loop.seconds for loop in todo) / processes
+    estimate = sum(loop.seconds for loop in missing_loops) / processes
     times.announced = True
-    if announce_once() or estimate > _PATIENCE:
-        tell(f"compiling {count(len(todo), 'loop')} for this processor, once on this machine: about {estimate:.0f} s "
-             f"on {count(processes, 'core')} (dali-run warm does it ahead)")  # fmt: skip
-    compile_all(todo, processes, done)
+    if announce_once() or estimate > _SECONDS_BETWEEN_LINES:
+        tell(f"compiling {count(len(missing_loops), 'loop')} for this processor, once on this machine: "
+             f"about {estimate:.0f} s on {count(processes, 'core')} (dali-run warm does it ahead)")  # fmt: skip
+    compile_all(missing_loops, processes, done)
     times.waited(time.perf_counter() - began)

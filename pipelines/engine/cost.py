@@ -1,7 +1,8 @@
-"""Estimated work of samples, in bytes, and cuts of a batch by it: chunks for the host's workers, launches for a GPU.
+"""Estimate the work of samples, and cut batches by it: into chunks for the host's workers, into launches for a GPU.
 
-Whoever cuts a batch calls this module with facts that are known before the work: sizes from headers and shapes. A
-count of samples says nothing: a batch may hold thumbnails of 3 KB beside photographs of 36 MB.
+All code that cuts a batch calls this module, with facts that are known before the work: sizes from headers and shapes.
+The number of samples says nothing: a batch may hold thumbnails of 3 KB next to photographs of 36 MB. Costs are in bytes
+of samples.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from ..graph.nodes import Edge
 from .memory.estimate import MemoryEstimate
 
 ENCODED = 8
-"""Cost of a byte that a decoder reads, in bytes of samples. A JPEG of 80 KB and 0.2 megapixels takes a core about a
-millisecond: half of it for its 80 KB of codes, half for some 600 KB of samples."""
+"""Cost of one byte that a decoder reads. A JPEG of 80 KB and 0.2 megapixels takes a core about a millisecond: half of
+it for its 80 KB of codes, half for some 600 KB of samples."""
 
 SAMPLE = 1024
-"""Cost of a sample besides its bytes: each kernel has a loop over the samples, and decoders read a header."""
+"""Cost of a sample in addition to its bytes: each kernel loops over the samples, and decoders read a header."""
 
 CHUNK = 16 << 20
-"""Cost of a chunk, at most, unless it is one sample: some twelve JPEGs of ImageNet, ten milliseconds. Each chunk takes
+"""Maximum cost of a chunk with more than one sample: some twelve JPEGs of ImageNet, ten milliseconds. Each chunk takes
 some 500 Python calls, and releases the interpreter's lock a dozen times, to wait for it with all other threads: with
-four images a chunk, 16 threads made less than 4 (val, 1,900 images/s instead of 3,200)."""
+four images per chunk, 16 threads were slower than 4 (val, 1,900 images/s instead of 3,200)."""
 
-SMALLEST_CHUNK = 2 << 20
+MIN_CHUNK = 2 << 20
 """Cost below which a batch is not cut for more threads: the Python calls for a chunk would take as long as its work.
-Meanwhile other threads have other batches."""
+Other threads have other batches meanwhile."""
 
 
 def costs(step: Step, ahead: MemoryEstimate, env: Mapping[Edge, Batch]) -> I64:
-    """The cost of ``step`` for each of its samples, given its inputs and the memory that it is estimated to hold."""
+    """Return the cost of ``step`` for each of its samples (int64[N]), given its inputs ``env`` and the estimate of its
+    memory."""
     found = ahead.peak + SAMPLE
     for node in step.nodes:
         encoded = env.get(node.inputs[0]) if node.op.decodes and node.inputs else None
@@ -46,12 +48,12 @@ def costs(step: Step, ahead: MemoryEstimate, env: Mapping[Edge, Batch]) -> I64:
 
 
 def chunks(cost: I64, peak: I64, room: int, workers: int) -> list[tuple[int, int]]:
-    """Places [a, b) that cut a batch of samples of ``cost`` into chunks: of about equal cost, one for each of its
-    ``workers``, or fewer where these would not pay, or more where they would be too large. ``peak``: bytes of memory
-    that samples hold, of which a worker has ``room``."""
+    """Return the ranges [a, b) of samples that cut a batch into chunks of about equal cost: one for each of its
+    ``workers``, fewer if small chunks would not pay, more if they would be too large. ``peak``: bytes of memory that
+    each sample needs; a worker has ``room`` bytes."""
     total, largest = int(cost.sum()), int(cost.max(initial=0))
-    count = max(1, -(-total // max(CHUNK - largest, CHUNK // 2)), min(workers, total // SMALLEST_CHUNK))
-    # With up to a sample more than its share, none is left over for a last, small chunk.
+    count = max(1, -(-total // max(CHUNK - largest, CHUNK // 2)), min(workers, total // MIN_CHUNK))
+    # Chunks may exceed their share by one sample, so that no small chunk remains at the end.
     share = min(CHUNK, total // count + largest) + 1
     if int(peak.sum()) <= room:
         return list(runs(cost, share)) or [(0, 0)]
@@ -59,13 +61,14 @@ def chunks(cost: I64, peak: I64, room: int, workers: int) -> list[tuple[int, int
 
 
 def runs(sizes: npt.NDArray[Any], room: float) -> Iterator[tuple[int, int]]:
-    """Places [a, b) that cut samples of ``sizes`` into runs of at most ``room``; a run of one sample may be larger."""
+    """Yield the ranges [a, b) that cut samples of ``sizes`` into runs of at most ``room`` in total; a run of one sample
+    may be larger."""
     ends = np.cumsum(sizes)
     if len(ends) and ends[-1] <= room:
         yield 0, len(ends)
         return
     begin, before = 0, type(room)(0)
     while begin < len(ends):
-        behind = max(begin + 1, bisect_right(ends, before + room, begin))  # NumPy's search releases the GIL
-        yield begin, behind
-        begin, before = behind, ends[behind - 1]
+        stop = max(begin + 1, bisect_right(ends, before + room, begin))  # NumPy's search releases the GIL
+        yield begin, stop
+        begin, before = stop, ends[stop - 1]

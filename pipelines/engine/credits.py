@@ -1,12 +1,12 @@
-"""Credits: how many requests go into a launch on a device, what a launch may hold there, and the budget of them all.
-Where there is no device, requests are joined for the host's workers.
+"""Decide how many requests go into a launch on a device, and how much memory a launch and all of them together may
+hold. Without a device, decide how many requests are merged for the host's workers.
 
-A launch starts as one request of the schedule. It grows, by joining requests, only while the consumer waits for the
-device and the budget allows, and shrinks when finished batches wait for the consumer. It is measured in bytes that it
-holds at its peak, which the operators estimate from headers and shapes, never in samples.
+A launch starts as one request of the schedule. It grows, by merging requests, only while the consumer waits for the
+device and the budget allows, and shrinks when finished batches wait for the consumer. Its size is measured in bytes
+that it holds at its peak, which operators estimate from headers and shapes, never in samples.
 
-`Intake` asks how many requests to join, `DevicePart` reports what launches need and asks for their pieces, `Engine`
-reports whether the consumer waited, `OpenLanes` and `plan` ask for the budget.
+`BatchMerger` asks how many requests to merge, `DeviceExecutor` reports what launches need and asks how to cut them,
+`Engine` reports whether the consumer waited, `OpenLanes` and `plan` ask for the budget.
 """
 
 from __future__ import annotations
@@ -28,69 +28,70 @@ from .memory.estimate import MemoryEstimate
 from .options import Options
 
 LAUNCH_BYTES = 4608 << 20
-"""Bytes that a launch holds at its peak, at most: 2,048 JPEGs of ImageNet or 64 photos of 12 megapixels. The launching
+"""Maximum bytes that a launch holds at its peak: 2,048 JPEGs of ImageNet or 64 photos of 12 megapixels. The launching
 thread takes about as long for each launch (one H200: 374,000 images/s in launches of 2,048, 332,000 of 1,024)."""
 SHARES = 3
-"""Launches that the budget is shared out to: fewer, larger ones are better than one for each lane, as the launching
-thread takes about as long for each (one H100, ``memory_curve.py``: launches of 512 by a fifth of the budget left the
-GPU idle, 89,000 images/s)."""
+"""Number of launches among which the budget is divided. Few large ones are better than one per lane, because the
+launching thread takes about as long for each (one H100, ``memory_curve.py``: launches of 512 by a fifth of the budget
+left the GPU idle, 89,000 images/s)."""
 JOB_BYTES = 14 << 30
-"""Default budget of a job or benchmark on a GPU: three launches of `LAUNCH_BYTES`. The curve of rate over memory still
-rises at 6 GiB (one H100: 54,000, 72,000 and 89,000 images/s with 2, 4 and 5.5 GiB); it was not measured with 14 GiB
-(``benchmarks/jobs/memory_curve.py``)."""
+"""Default budget in bytes of a job or benchmark on a GPU: three launches of `LAUNCH_BYTES`. The curve of rate over
+memory still rises at 6 GiB (one H100: 54,000, 72,000 and 89,000 images/s with 2, 4 and 5.5 GiB); it was not measured
+with 14 GiB (``benchmarks/jobs/memory_curve.py``)."""
 GROWN_BYTES = 6 << 30
-"""Bytes up to which the budget of a program grows while it does nothing but wait for the device."""
+"""Maximum bytes to which the budget inside a program grows while the program only waits for the device."""
 GUEST_BYTES = 2 << 30
-"""Default budget inside a user's program, or what two of its batches need if that is more: four batches of 256 JPEGs of
-ImageNet at their peak."""
+"""Default budget in bytes inside a user's program, or what two of its batches need if that is more: four batches of 256
+JPEGs of ImageNet at their peak."""
 GUEST_SHARE = 0.1
-"""Share of a GPU's memory that the default budget inside a program may take."""
+"""Maximum share of a GPU's memory for the default budget inside a program."""
 FREE_SHARE, JOB_FREE_SHARE = 0.5, 0.8
-"""Share of the free memory that the default budget may take inside a program, and in a job."""
+"""Maximum share of the GPU's free memory for the default budget, inside a program and in a job."""
 SAMPLE_BYTES = 256 << 10
-"""Bytes that a sample counts at least: the threads and records of a small one cost as much as those of a picture of
-0.03 megapixels."""
+"""Minimum bytes that a sample counts: the threads and records of a small one cost as much as those of an image of 0.03
+megapixels."""
 COPIED_BYTES = 128 << 20
-"""Bytes of files that a launch joins at most if they are copied through page-locked memory that is made for them:
-1,024 JPEGs of ImageNet. Some twenty such buffers are made before a run is at its full speed, which takes long."""
+"""Maximum bytes of files in one launch if they are copied through page-locked memory that is allocated for them: 1,024
+JPEGs of ImageNet. Some twenty such buffers are allocated before a run is at its full speed, which takes long."""
 STARVED = 0.5
-"""Share of the time for which the launching thread waits for batches to be read, from which the budget of a program
-does not grow: memory is not what it waits for."""
+"""Share of time for which the launching thread waits for batches to be read, from which on the budget of a program does
+not grow: memory is not what it waits for."""
 GROWTH = 1.5
-"""Factor by which the budget of a program grows, and shrinks."""
+"""Factor by which the budget of a program grows and shrinks."""
 GROW_AFTER, SHRINK_AFTER = 4, 2
-"""Launches in a row for which the consumer waited, after which launches grow, and for which it did not and the queue
-was full, after which they shrink: every program waits for its first batches."""
+"""Consecutive launches for which the consumer waited, after which launches grow; and for which it did not wait and the
+queue was full, after which they shrink. More than one, because every program waits for its first batches."""
 SLACK = 0.85
-"""Share of the budget that estimates may come to: blocks of memory are up to an eighth larger than what is asked for,
-and a program holds a batch or two that it has taken."""
+"""Share of the budget that estimates may reach: blocks of memory are up to an eighth larger than requested, and a
+program still holds a batch or two that it has taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuBudget:
-    """Bytes that a run may hold on a GPU, and why."""
+    """Bytes that a run may hold on a GPU, with the reason. Created by `gpu_budget`."""
 
-    first: int
-    """The budget before a batch is known."""
-    most: int
-    """The budget if one batch needs more; no allocation goes beyond it."""
+    initial: int
+    """Budget before the size of a batch is known."""
+    maximum: int
+    """Budget if one batch needs more; no allocation exceeds it."""
     reason: str
 
 
 def gpu_budget(memory: Memory, free: int, total: int, *, guest: bool) -> GpuBudget:
-    """The budget on a GPU that has ``total`` bytes, of which ``free`` are free. ``guest``: inside a user's program."""
+    """Return the budget on a GPU that has ``total`` bytes, of which ``free`` are free. ``guest``: the run is part of a
+    user's program."""
     if memory.gpu is not None:
-        given = memory.gpu_bytes(free)
-        return GpuBudget(given, given, "pipeline.memory.gpu")
+        user_value = memory.gpu_bytes(free)
+        return GpuBudget(user_value, user_value, "pipeline.memory.gpu")
     if guest:
-        most = max(1, int(min(GUEST_SHARE * total, FREE_SHARE * free)))
-        return GpuBudget(min(GUEST_BYTES, most), min(GROWN_BYTES, most), "beside a program")
-    most = max(1, min(JOB_BYTES, int(JOB_FREE_SHARE * free)))
-    return GpuBudget(most, most, "three launches of the largest size")
+        maximum = max(1, int(min(GUEST_SHARE * total, FREE_SHARE * free)))
+        return GpuBudget(min(GUEST_BYTES, maximum), min(GROWN_BYTES, maximum), "beside a program")
+    maximum = max(1, min(JOB_BYTES, int(JOB_FREE_SHARE * free)))
+    return GpuBudget(maximum, maximum, "three launches of the largest size")
 
 
 def described(lanes: int) -> str:
-    """The default budget of a job on a GPU, in words."""
+    """Return a text for the default budget of a job on a GPU."""
     return (
         f"up to {size(JOB_BYTES)} and {JOB_FREE_SHARE:.0%} of what is free, "
         f"launches of up to {size(LAUNCH_BYTES)} at their peak on {lanes} lanes"
@@ -98,29 +99,31 @@ def described(lanes: int) -> str:
 
 
 class Credits:
-    """The rule of one run. The reading, the launching and the consumer's thread call it; each number has one writer,
-    and a late value costs accuracy, nothing else."""
+    """The size of launches and the GPU budget of one run. Created by `Engine`; called by the reading, the launching and
+    the consumer's thread. Each number is written by one thread, and a late value costs only accuracy."""
 
     def __init__(self, options: Options, budget: BatchBudget, devices: int) -> None:
-        """``devices``: how many GPUs, or what stands in for one, work on batches; 0 if workers do it all."""
+        """``devices``: the number of GPUs, or of null devices, that compute batches; 0 if the host's workers do it
+        all."""
         self._options, self._budget, self._devices = options, budget, devices
-        self.first = self.most = 0
-        """Bytes of the budget on each device at first, and those up to which a batch that needs it, or a consumer that
-        waits, raises it. Set by the thread that opens devices."""
+        self.initial = self.maximum = 0
+        """Initial and maximum bytes of the budget on each device; it is raised for a batch that needs it, or for a
+        consumer that waits. Set by the thread that opens devices."""
         self.join = 1
-        """Requests that go into a launch, as far as there is room for them. Set by the consumer's thread; for a job on
-        the host by the one that takes the schedule."""
+        """Number of requests to merge into a launch, as far as there is room for them. Set by the consumer's thread;
+        for a job on the host by the thread that takes the schedule."""
         self.sample_bytes = 0.0
         """Bytes of host memory per sample in the largest batch that was read so far. Set by readers' threads."""
         self.copied_bytes = 0.0
-        """Bytes per sample of the last batch that was read which are copied to a device as a whole: none once a GPU is
+        """Bytes per sample, in the last batch that was read, that are copied to a device as a whole; 0 once a GPU is
         open that gets files in pieces. Set by readers' threads."""
         self.sample_cost = 0.0
-        """Cost per sample of the last batch that workers got. Set by the thread that cuts batches."""
+        """Cost per sample of the last batch that the workers got. Set by the thread that cuts batches."""
         self._fits = 1
-        """Requests for which there was room. Set by the thread that takes the schedule."""
+        """Number of requests for which there was room. Set by the thread that takes the schedule."""
         self._on_device = self._on_host = 0.0
-        """Bytes per sample of the last launch at its peak. Set by the launching thread."""
+        """Bytes per sample of the last launch at its peak, on the device and on the host. Set by the launching
+        thread."""
         self.file_bytes = 0.0
         """Bytes of device memory per sample of the last batch that was read. Set by readers' threads."""
         self._need = 0
@@ -128,8 +131,8 @@ class Credits:
         self._demand = 0
         self._since, self._starved = time.perf_counter(), 0.0
         self._steady = devices == 0 and not options.whole_batches
-        """A job's host takes as much at a time as there is room for: nobody waits for a batch, and what a batch costs
-        the reading and the writing thread comes less often."""
+        """Whether this is a job on the host, which takes as much at a time as there is room for: nobody waits for a
+        single batch, and the fixed cost per batch of the reading and the writing thread is paid less often."""
 
     @property
     def limit(self) -> int:
@@ -138,9 +141,10 @@ class Credits:
 
     # -- joining requests -----------------------------------------------------------------------------------------
 
-    def taken(self, fill: int, depth: int, starved: float) -> None:
-        """The consumer asks for a launch: ``fill`` of the ``depth`` places for finished ones are filled. ``starved``:
-        seconds for which the launching thread has waited for batches to be read, so far."""
+    def consumer_takes(self, fill: int, depth: int, starved: float) -> None:
+        """Record that the consumer takes a launch, and adapt the size of later ones. ``fill`` of ``depth`` finished
+        launches wait; ``starved`` are the seconds for which the launching thread has waited for batches to be read, so
+        far."""
         if self._steady:
             return
         if fill == 0:
@@ -152,41 +156,42 @@ class Credits:
         if self._demand >= GROW_AFTER:
             now = time.perf_counter()
             if self.join >= self._fits and starved - self._starved < STARVED * (now - self._since):
-                self._budgeted(GROWTH * self.limit)
+                self._set_budget(GROWTH * self.limit)
             self._since, self._starved = now, starved
             self.join, self._demand = min(2 * self.join, 2 * self._fits), 0
         elif self._demand <= -SHRINK_AFTER:
             self.join, self._demand = max(self.join // 2, 1), 0
-            self._budgeted(max(self.limit / GROWTH, 2 * min(self._need, LAUNCH_BYTES)))
+            self._set_budget(max(self.limit / GROWTH, 2 * min(self._need, LAUNCH_BYTES)))
 
     def requests(self, samples: int) -> int:
-        """The number of requests, of ``samples`` each, that the next launch takes."""
+        """Return the number of requests, of ``samples`` each, that the next launch takes."""
         room = self.room() if self._devices else self._host_room()
         if not room:  # nothing was launched so far
             return 1
         self._fits = max(1, int(room / max(1, samples)))
         if self._steady:
             self.join = min(2 * self.join, self._fits)
-        found = min(self.join, self._fits)
-        step = max(1, (1 << found.bit_length() - 1) // 4)  # few sizes, so that buffers are used again
-        return found // step * step
+        count = min(self.join, self._fits)
+        step = max(1, (1 << count.bit_length() - 1) // 4)  # few different sizes, so that buffers can be reused
+        return count // step * step
 
     def _host_room(self) -> float:
-        """Samples that the host's workers may get at a time: a chunk of the largest size for each thread, or one where
-        a batch is only read, as far as the budget has room for all that waits; 0 before anything is known of them."""
+        """Return the number of samples that the host's workers may get at a time: a chunk of the largest size for each
+        thread, or one chunk if a batch is only read, as far as the budget has room for all batches that wait; 0 before
+        the size of a sample is known."""
         if not self.sample_bytes:
             return 0
         host = self._budget.host.limit * (1 - FOR_WORK) / (self._options.cpu_queue + 2)
         work = self._options.num_threads * CHUNK / self.sample_cost if self.sample_cost else 0
         return min(work or CHUNK / (self.sample_bytes + SAMPLE), host / max(self._on_host, self.sample_bytes))
 
-    def cut(self, cost: I64, held: int) -> None:
-        """Workers get samples of ``cost``, of which a batch holds ``held`` bytes on the host."""
+    def record_cut(self, cost: I64, held: int) -> None:
+        """Record that workers get samples of ``cost``, of which a batch holds ``held`` bytes on the host."""
         if len(cost):
             self.sample_cost, self._on_host = float(cost.sum()) / len(cost), held / len(cost)
 
     def room(self) -> float:
-        """Samples that a launch may join; 0 before the first launch."""
+        """Return the number of samples that may be merged into a launch; 0 before the first launch."""
         if not self._on_device:
             return 0
         lanes = self._options.lanes
@@ -199,44 +204,48 @@ class Credits:
 
     # -- launches -------------------------------------------------------------------------------------------------
 
-    def launch(self, ahead: MemoryEstimate, on_device: int, on_host: int) -> tuple[int, list[tuple[int, int]]]:
-        """Bytes that a launch holds on its device at the peak, and the places [a, b) of its samples that go there at a
-        time: all of them, or pieces, one after the other, if it is larger than a launch may be or than half of the
-        budget, so that two are on the device at a time. ``ahead`` is its estimate; ``on_device`` and ``on_host`` are
-        the bytes that it holds already."""
-        n = max(1, len(ahead.peak))
+    def launch(self, estimate: MemoryEstimate, on_device: int, on_host: int) -> tuple[int, list[tuple[int, int]]]:
+        """Return the bytes that a launch holds on its device at its peak, and the ranges [a, b) of samples that go
+        there at a time.
+
+        There is one range unless the launch is larger than a launch may be, or than half of the budget: then it is cut,
+        and two cuts are on the device at a time. ``estimate`` is its memory estimate; it already holds ``on_device``
+        and ``on_host`` bytes.
+        """
+        n = max(1, len(estimate.peak))
         if not self._on_device:
-            self._check(ahead)
-        self._on_device, self._on_host = (on_device + ahead.peak_total) / n, (on_host + ahead.kept_total) / n
-        need = on_device + ahead.peak_total
+            self._check(estimate)
+        self._on_device, self._on_host = (on_device + estimate.peak_total) / n, (on_host + estimate.kept_total) / n
+        need = on_device + estimate.peak_total
         self._need = need
         if 2 * min(need, LAUNCH_BYTES) > self.limit:
-            self._budgeted(2 * min(need, LAUNCH_BYTES))
+            self._set_budget(2 * min(need, LAUNCH_BYTES))
         room = min(LAUNCH_BYTES, self.limit // 2)
-        if need <= room or len(ahead.peak) <= 1:
-            return need, [(0, len(ahead.peak))]
-        work = np.maximum(ahead.peak - ahead.kept, 0)
-        room = max(room - on_device - ahead.kept_total, room // 4)
-        cuts = list(_pieces(work, room))
-        return on_device + ahead.kept_total + max(int(work[a:b].sum()) for a, b in cuts), cuts
+        if need <= room or len(estimate.peak) <= 1:
+            return need, [(0, len(estimate.peak))]
+        work = np.maximum(estimate.peak - estimate.kept, 0)
+        room = max(room - on_device - estimate.kept_total, room // 4)
+        cuts = list(_even_runs(work, room))
+        return on_device + estimate.kept_total + max(int(work[a:b].sum()) for a, b in cuts), cuts
 
-    def _check(self, ahead: MemoryEstimate) -> None:
-        """Raises JobError if the budget that was given is less than any sample of the first batch takes."""
-        least = int(ahead.peak.min(initial=1 << 62)) if len(ahead.peak) else 0
-        if self._options.memory.gpu is not None and least > self.limit:
+    def _check(self, estimate: MemoryEstimate) -> None:
+        """Raise JobError if the user's budget is less than any sample of the first batch needs."""
+        smallest = int(estimate.peak.min(initial=1 << 62)) if len(estimate.peak) else 0
+        if self._options.memory.gpu is not None and smallest > self.limit:
             raise JobError(
-                f"pipeline.memory.gpu leaves {size(self.limit)} of GPU memory, and one sample takes {size(least)}: "
-                f"give at least {-(-int(least / SLACK) >> 20)}MiB, or run with --device cpu"
+                f"pipeline.memory.gpu leaves {size(self.limit)} of GPU memory, and one sample takes {size(smallest)}: "
+                f"set it to at least {-(-int(smallest / SLACK) >> 20)}MiB, or run with --device cpu"
             )
 
-    def _budgeted(self, nbytes: float) -> None:
-        """Have a budget of ``nbytes`` on each device, within its bounds."""
-        if self._budget.device is not None and self.most:
-            bounded = max(SLACK * self.first, min(nbytes, SLACK * self.most))
+    def _set_budget(self, nbytes: float) -> None:
+        """Set the budget on each device to ``nbytes``, within its bounds."""
+        if self._budget.device is not None and self.maximum:
+            bounded = max(SLACK * self.initial, min(nbytes, SLACK * self.maximum))
             self._budget.device.limit = int(bounded) * self._devices
 
 
-def _pieces(work: I64, room: int) -> Iterator[tuple[int, int]]:
-    """Places that cut samples of ``work`` bytes into the fewest runs of at most ``room``, all of about one size."""
+def _even_runs(work: I64, room: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges [a, b) that cut samples of ``work`` bytes into the fewest runs of at most ``room``, all of about
+    one size."""
     count = max(1, -(-int(work.sum()) // max(1, room)))
     yield from runs(work, min(max(1, room), int(work.sum()) // count + int(work.max(initial=0))))

@@ -1,16 +1,18 @@
-"""Engine: runs a plan. A few threads, bounded channels between them, several batches in flight, ordered delivery.
+"""Run a plan: a few threads, bounded channels between them, several batches in flight, ordered delivery.
 
-    intake -> [host steps] -> channel -> [device step] -> channel -> [host steps] -> ... -> delivery
+    merger -> [host steps] -> channel -> [device step] -> channel -> [host steps] -> ... -> delivery
 
 One thread takes batches through ``whole`` steps and the ``chunk`` step after them, which it only cuts into chunks for
-the worker pool: it hands the batch on at once, and the thread that takes it waits for the chunks. Where there is no
-such step, the pool reads, several batches at once, which are handed on as early. ``device`` steps launch a batch on a
-free lane and hand it on at once, too; another thread settles batches in order: it waits for the device, looks at the
-checks that kernels left, runs failed samples again alone, and only then lets the batch go.
+the worker pool: it passes the batch on at once, and the thread that takes it waits for the chunks. If there is no such
+step, the workers read several batches at once, which are passed on as early. A ``device`` step launches a batch on a
+free lane and passes it on at once, too. Another thread completes batches in order: it waits for the device, evaluates
+the checks that kernels left, runs failed samples again alone, and only then passes the batch on.
 
 The engine owns the threads and channels. Its parts own the rest: `Services` what all batches share, `BatchBudget` the
-memory, `Intake` the schedule, `HostPart` the workers, `OpenLanes` the lanes, and `DevicePart` what is on them. Where
-the caller's thread does all of it (`asked`), there are no other threads.
+memory, `BatchMerger` the schedule, `HostExecutor` the workers, `OpenLanes` the lanes, and `DeviceExecutor` the work on
+them. If the caller's thread does all of it (`caller_thread`), there are no other threads.
+
+Created by `pipelines.python.session` for programs, and by `pipelines.job.batches` for jobs.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from .credits import Credits
 from .device.executor import DeviceExecutor
 from .device.null_lane import NullLane
 from .device.open_lanes import OpenLanes, open_lane
-from .errors import as_ours, if_it_works
+from .errors import as_user_error, ignore_device_errors
 from .finished import finished
 from .host_executor import HostExecutor
 from .in_flight import Feed, InFlightBatch, Request
@@ -60,28 +62,31 @@ __all__ = [
     "FEWER", "IN_PARTS", "Engine", "Feed", "InFlightBatch", "NullLane", "Options", "Request", "segments",
 ]  # fmt: skip
 
-_REGISTERED = 0.5
-"""Part of the host's budget that files may take which are registered for GPUs to read."""
+_REGISTERED_SHARE = 0.5
+"""Share of the host's memory budget for files that are registered for GPUs to read."""
 
 _REGISTERED_FILES = (1 << 62,)
-"""The owner of those on the account: never the oldest batch."""
-_PIECES = (1 << 62, 1)
-"""The same, of the memory that files are read into which are uploaded meanwhile."""
+"""Budget owner of registered files. Larger than every batch number, so that it never counts as the oldest batch, which
+is always admitted."""
+_STAGING_PIECES = (1 << 62, 1)
+"""Budget owner of the page-locked pieces through which files are uploaded while they are read; see
+`_REGISTERED_FILES`."""
 
-_LOOK = 0.2
-"""Seconds after which a thread that waits for others looks whether they wait for a GPU that hangs."""
+_HANG_CHECK_SECONDS = 0.2
+"""Seconds between two checks, by a thread that waits for other threads, whether these wait for a GPU that hangs."""
 
 
 class Engine:
     """Runs a plan over the requests of ``schedule``; iterate over it for the finished batches, in order.
 
-    With several GPUs, batches are dealt to them in turns. Each has lanes and a launching thread of its own; what a
-    batch becomes does not depend on where, and batches are settled in their order.
+    With several GPUs, batches are assigned to them in turn. Each GPU has lanes and a launching thread of its own; the
+    result of a batch does not depend on its GPU, and batches are completed in order. The thread that iterates creates
+    and stops the engine; `abandon` may be called by any thread.
     """
 
     open_lane: Callable[..., Copies] = staticmethod(open_lane)
     page_locked: Callable[[int], Any] = staticmethod(pinned_empty)
-    """Replaced by tests."""
+    """Functions that open a lane and allocate page-locked memory; tests replace them."""
 
     def __init__(
         self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None = None
@@ -102,62 +107,65 @@ class Engine:
             if is_applicable(plan, options)
             else None
         )
-        """Makes all batches in the caller's thread, where it can."""
+        """Computes all batches in the caller's thread, on one GPU; None if the plan does not allow it."""
         self.inline = (
             InlineHost(self.services, self.merger, self.host_executor)
             if options.inline and all(s.kind != "device" for s in plan.steps)
             else None
         )
-        """Makes them there, so far."""
+        """Computes batches in the caller's thread, on the host, until they take too long; None from then on, when
+        worker threads take over."""
         self.host_executor.charge_batches = self.inline is None
         self.channels: list[Channel[Any]] = []
         self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
-        """The channels before and after every step; None where one thread goes from the step before to this one."""
+        """The channels before and after every step, by its name; None if the same thread runs the step before it."""
         self._before_device: list[Channel[InFlightBatch]] = []
-        """The channels from which batches are launched."""
+        """The channels from which batches are launched on devices."""
         self.delivery: Channel[InFlightBatch] = Channel("not begun", 1)
-        """Where finished batches wait to be taken."""
+        """The channel in which finished batches wait for the consumer."""
         self._threads: list[threading.Thread] = []
         self._started = False
         self._error: BaseException | None = None
         self.hung = False
-        """A GPU of it does not come to an end."""
+        """Whether a GPU of this run hangs: a batch did not finish within ``gpu_timeout``."""
         self._watch: Watch | None = None
-        self._handed_out: tuple[int, ...] | None = None
+        self._delivered: tuple[int, ...] | None = None
         self._undelivered: deque[InFlightBatch] = deque()
-        """Batches that came together and were not handed out yet."""
+        """Batches that were launched together and are to be returned one at a time."""
         self._abandoned: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
-    # -- parts, for reports -------------------------------------------------------------------------------------
+    # -- properties for reports -------------------------------------------------------------------------------------
 
     @property
     def plan(self) -> Plan:
-        """The plan that it runs."""
+        """The plan that this engine runs."""
         return self.services.plan
 
     @property
     def options(self) -> Options:
-        """How it runs."""
+        """The options of the run."""
         return self.services.options
 
     @property
     def stats(self) -> Stats:
-        """Counts and times so far."""
+        """Counts and times that were recorded so far."""
         return self.services.stats
 
     @property
     def budgets(self) -> Mapping[str, MemoryBudget]:
-        """The accounts of memory, by name."""
+        """The memory budgets, by name."""
         return self.budget.budgets
 
     def name_of(self, step: Step) -> str:
-        """The name of a step in statistics."""
+        """Return the name of a step in statistics."""
         return self.services.name_of(step)
 
-    # -- life ---------------------------------------------------------------------------------------------------
+    # -- start and stop
+    # ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the threads; iterating does it by itself. What it raises is raised by each attempt to iterate, too."""
+        """Start the threads; iterating over the engine calls it. Its exception is raised again by each attempt to
+        iterate."""
         if self._started or self.inline is not None:
             return
         self._started = True
@@ -180,46 +188,47 @@ class Engine:
             return
         free = {i: self.lanes.for_step() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if free and self.plan.target.device == "gpu":
-            host, stats = self.budget.host, self.stats  # and not self: files stay registered from run to run
-            again = self.options.uploads is None or self.options.uploads.repeatedly
-            way, why = upload_method_for(self.options.upload, self.options.num_threads, repeatedly=again)
+            # the callbacks must not refer to self: files stay registered from run to run
+            host, stats = self.budget.host, self.stats
+            rereads = self.options.uploads is None or self.options.uploads.repeatedly
+            way, why = upload_method_for(self.options.upload, self.options.num_threads, repeatedly=rereads)
             self.host_executor.lender = lender_for(
                 way,
                 self.plan.target.indices,
-                int(host.limit * _REGISTERED),
+                int(host.limit * _REGISTERED_SHARE),
                 lambda nbytes: host.reserve(_REGISTERED_FILES, nbytes, wait=False),
                 lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
                 self.options.uploads,
             )
             if self.options.upload != "copy":
-                containers = way == "pieces" or (again and self.options.upload == "auto")
+                containers = way == "pieces" or (rereads and self.options.upload == "auto")
                 self.host_executor.uploads = self._in_pieces(containers, why if way == "copy" else "")
         if free:
             gil.lower(id(self))
-        here: Channel[InFlightBatch] | None = None
+        inbox: Channel[InFlightBatch] | None = None
         for steps in segments(self.plan.steps):
             name = self.name_of(steps[-1]) if steps else "feed"
             if steps and steps[0].kind == "device":
-                assert here is not None
-                self._before_device.append(here)
-                there = self._channel(name, self.lanes.devices * self.options.gpu_queue)
-                settling: Channel[InFlightBatch] = self._channel(
+                assert inbox is not None
+                self._before_device.append(inbox)
+                outbox = self._channel(name, self.lanes.devices * self.options.gpu_queue)
+                launched: Channel[InFlightBatch] = self._channel(
                     f"{name} in flight", self.lanes.devices * self.options.lanes
                 )
                 its = free[self.plan.steps.index(steps[0])]
-                self._thread(name, self.device_executor.launch, name, steps[0], its, here, settling)
-                self._thread(f"{name} complete", self.device_executor.complete, name, steps[0], its, settling, there)
+                self._thread(name, self.device_executor.launch, name, steps[0], its, inbox, launched)
+                self._thread(f"{name} complete", self.device_executor.complete, name, steps[0], its, launched, outbox)
             else:
-                # twice as many where some are finished and some in the pool
+                # twice as many if some are finished and some in the pool
                 depth = self.options.cpu_queue * (2 if steps and steps[-1].kind == "chunk" else 1)
-                there = self._channel(name, self.lanes.devices * depth)
-                self._thread(name, self.host_executor.run, steps, here, there)
+                outbox = self._channel(name, self.lanes.devices * depth)
+                self._thread(name, self.host_executor.run, steps, inbox, outbox)
             for step in steps:
-                self.boxes[self.name_of(step)] = here if step is steps[0] else None, there
-            here = there
-        assert here is not None
-        self.delivery = here
-        if free:  # when there are all channels that its failure would stop
+                self.boxes[self.name_of(step)] = inbox if step is steps[0] else None, outbox
+            inbox = outbox
+        assert inbox is not None
+        self.delivery = inbox
+        if free:  # only after all channels exist, which a failure of this thread stops
             self._thread("open", self.lanes.open)
         if free and self.plan.target.device == "gpu":
             self._watch = Watch(self.plan.target.indices, self.options.gpu_timeout, self._hang)
@@ -233,7 +242,7 @@ class Engine:
             self.plan.target.indices,
             self.options.num_threads,
             host.limit,
-            lambda nbytes: host.reserve(_PIECES, nbytes, wait=False),
+            lambda nbytes: host.reserve(_STAGING_PIECES, nbytes, wait=False),
             lambda: device.limit if lanes.are_open and device is not None else None,
             lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
             containers=containers,
@@ -241,12 +250,12 @@ class Engine:
         )
 
     def _staging(self, nbytes: int) -> Any:
-        """Memory for bytes that are bound for a device: page-locked once that is open. Until then nothing waits for
-        it, and what is read is copied once more."""
+        """Allocate memory for bytes to be uploaded: page-locked once the device is open, ordinary before. Reading thus
+        never waits for the device; ordinary memory costs one more copy."""
         return self.page_locked(nbytes) if self.lanes.are_open else np.empty(nbytes, np.uint8)
 
     def request_next(self) -> None:
-        """The schedule has one more batch (`Options.on_demand`)."""
+        """Announce that the schedule has one more batch (`Options.on_demand`)."""
         if self.direct is not None:
             self.direct.request_next()
 
@@ -261,7 +270,7 @@ class Engine:
                 target(*args)
             except Closed:
                 pass
-            except BaseException as e:  # whatever it is, the run ends with it, in the caller's thread
+            except BaseException as e:  # any exception ends the run, and is raised in the caller's thread
                 self._fail(kept(e))
             finally:
                 for a in args:
@@ -273,19 +282,19 @@ class Engine:
         try:
             thread.start()
         except RuntimeError as e:
-            raise as_ours(e) from None
+            raise as_user_error(e) from None
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:
-            self._error = as_ours(error)
+            self._error = as_user_error(error)
         self._stop_channels()
 
     def _hang(self, index: int) -> None:
-        """GPU ``index`` does not come to an end. Threads that wait for it are left to wait."""
+        """End the run because GPU ``index`` hangs. Threads that wait for the GPU keep waiting."""
         self.hung = True
-        self._fail(DeviceError(f"GPU {index} has not ended a batch within {self.options.gpu_timeout:g} s "
-                               "(pipeline.gpu_timeout) and counts as hung; this process cannot use it any more. "
-                               "`dali-run doctor` and dmesg show how the GPU is"))  # fmt: skip
+        self._fail(DeviceError(f"GPU {index} hangs: a batch did not finish within {self.options.gpu_timeout:g} s "
+                               "(pipeline.gpu_timeout). This process can no longer use the GPU. Check it with "
+                               "`dali-run doctor` and dmesg"))  # fmt: skip
 
     def _stop_channels(self) -> None:
         self.lanes.stop()
@@ -295,8 +304,9 @@ class Engine:
             budget.stop()
 
     def abandon(self, then: Callable[[], object]) -> None:
-        """`stop`, and then ``then()``, for destructors: it waits for nothing. Garbage may be collected by any thread
-        at any moment: by a worker that others wait for, or in the midst of `threading`, under its locks."""
+        """Stop the run in another thread and call ``then()`` afterwards; for destructors, which must not wait. The
+        garbage collector may run in any thread at any moment: in a worker for which other threads wait, or inside
+        `threading`, while it holds its locks."""
         if self._started:
             self._abandoned.put(then)
         else:
@@ -310,8 +320,8 @@ class Engine:
             then()
 
     def stop(self, *, wait: bool = True) -> None:
-        """End the run promptly: nothing new is started, threads are waited for, but those that wait for a GPU that
-        hangs."""
+        """End the run soon: nothing new is started, and the threads are waited for, except those that wait for a GPU
+        that hangs."""
         wait = wait and not self.hung
         self._abandoned.put(None)
         self._stop_channels()
@@ -319,13 +329,11 @@ class Engine:
             gil.restore(id(self))
         if self.services.isolation is not None:
             self.services.isolation.close()
-        self.host_executor.stopped = (
-            True  # chunks that have not begun end at once, instead of never: batches wait for them
-        )
+        self.host_executor.stopped = True  # queued chunks then end at once: batches wait for them
         self.host_executor.close(wait=wait)
         for thread in self._threads if wait else ():
             if thread is not threading.current_thread():
-                with suppress(RuntimeError):  # it could not be started
+                with suppress(RuntimeError):  # the thread could not be started
                     self._join(thread)
         if self._watch is None:
             self._close_devices()
@@ -335,10 +343,10 @@ class Engine:
             self._join(closing)
             unwatch(self._watch)
             self._watch = None
-        if self.hung:  # to let go of anything of it would wait, too
+        if self.hung:  # closing anything of the GPU would also wait
             return
         if self.host_executor.lender is not None:
-            if_it_works(self.host_executor.lender.close)
+            ignore_device_errors(self.host_executor.lender.close)
         self.lanes.lift_limits()
         page_locked_blocks().remove_budget(self.budget.host)
         if wait:
@@ -351,13 +359,13 @@ class Engine:
 
     def _close_devices(self) -> None:
         if self.host_executor.uploads is not None:
-            if_it_works(self.host_executor.uploads.close)
+            ignore_device_errors(self.host_executor.uploads.close)
         self.lanes.close()
 
     def _join(self, thread: threading.Thread) -> None:
-        """Wait for the end of a thread, unless a GPU hangs that it waits for."""
+        """Wait until a thread has ended, or a GPU hangs for which it may wait."""
         while thread.is_alive() and not self.hung:
-            thread.join(_LOOK if self._watch is not None else None)
+            thread.join(_HANG_CHECK_SECONDS if self._watch is not None else None)
 
     def __enter__(self) -> Engine:
         return self
@@ -365,33 +373,33 @@ class Engine:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    # -- what came of it ----------------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[InFlightBatch]:
         return self
 
     def __next__(self) -> InFlightBatch:
-        """The next finished batch. Raises StopIteration at the end of the schedule; what made a batch fail, after which
-        the next ones can be asked for; or what ended the run."""
+        """Return the next finished batch. Raises StopIteration at the end of the schedule, the exception that made the
+        batch fail (later batches can still be requested), or the error that ended the run."""
         try:
             return self._next()
         except StopIteration:
             raise
         except Exception as e:
-            kept(e)  # and for as long as the program likes
-            ours = as_ours(e)
-            if ours is e:
+            kept(e)  # the program may keep the exception for any time
+            user_error = as_user_error(e)
+            if user_error is e:
                 raise
         try:
-            raise ours
+            raise user_error
         finally:
-            del ours  # or it would hold this frame, which holds it
+            del user_error  # otherwise it would refer to this frame, which refers to it
 
     def _next(self) -> InFlightBatch:
         if self.inline is not None:
-            made = self.inline.take()
-            if made is not None:
-                return finished(self.services, made)
+            batch = self.inline.take()
+            if batch is not None:
+                return finished(self.services, batch)
             self.inline, self.host_executor.charge_batches = None, True
         if not self._undelivered:
             self.start()
@@ -402,10 +410,11 @@ class Engine:
         return finished(self.services, iteration)
 
     def _taken(self) -> Sequence[InFlightBatch]:
-        """The batches that came next, together; they may have failed. Raises StopIteration, and what ended the run."""
-        if self._handed_out is not None:  # the caller has finished with it, or keeps its own reference
-            self.budget.release(self._handed_out)
-            self._handed_out = None
+        """Return the next batches, which were launched together; they may have failed. Raises StopIteration, and the
+        error that ended the run."""
+        if self._delivered is not None:  # the caller has finished with that batch, or keeps its own reference
+            self.budget.release(self._delivered)
+            self._delivered = None
         fill, unfinished = self.delivery.fill, self.delivery.unfinished
         try:
             iteration = self.direct.take() if self.direct is not None else hand_over.taken(self.delivery)
@@ -417,11 +426,11 @@ class Engine:
             self._fail(kept(e))
             raise
         fill = fill if self.delivery.unfinished == unfinished else 0
-        self.credits.taken(fill, self.delivery.depth, sum(c.waited_empty for c in self._before_device))
+        self.credits.consumer_takes(fill, self.delivery.depth, sum(c.waited_empty for c in self._before_device))
         if iteration.problem is not None:
             self.budget.release_all(iteration.order)
         elif self.direct is None:
-            self._handed_out = iteration.order
+            self._delivered = iteration.order
         return (
             iteration.split_by_request() if self.options.whole_batches and len(iteration.requests) > 1 else (iteration,)
         )

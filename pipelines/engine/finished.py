@@ -1,4 +1,7 @@
-"""Finished: a batch as it is handed out. Samples that failed are left out, replaced, or end the run."""
+"""Prepare a finished batch for its consumer: samples that failed are left out, replaced, or end the run.
+
+Called by `Engine` when it delivers a batch.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +20,38 @@ from .services import Services
 
 
 def finished(services: Services, iteration: InFlightBatch) -> InFlightBatch:
-    """The batch by `Options.policy` for samples that fail. Raises SampleFailedError if that is ``fail``."""
+    """Apply `Options.policy` to the samples of the batch that failed. Raises SampleFailedError if the policy is
+    ``fail``."""
     plan, stats, policy = services.plan, services.stats, services.options.policy
     if files := lost_files():
-        _lose(plan, iteration, files)
+        _drop_lost(plan, iteration, files)
     for d in iteration.dropped:
         if isinstance(d, LeftOut):
             stats.count(stats.left_out, d.node, len(d.slots))
         else:
             stats.count(stats.rejected, d.code)
-    lost = [d for d in rejected(iteration.dropped) if not d.kept]
-    if lost and policy == "fail":
-        d = lost[0]
+    failed = [d for d in rejected(iteration.dropped) if not d.kept]
+    if failed and policy == "fail":
+        d = failed[0]
         at = iteration.origin_of(d)
         kind = SampleValueError if d.code in ("bad_argument", "bad_shape") else SampleFailedError
         raise kind(f"{at.source or at.key}: {_where(plan, d.node)}: {d.code}: {d.message} (on_error policy is fail)")
-    if lost and policy == "replace":
+    if failed and policy == "replace":
         replace_dropped(iteration, plan.graph.outputs.values())
     return iteration
 
 
 def _where(plan: Plan, name: str) -> str:
-    """A node, and its place in the user's text where that is known."""
+    """Return the name of a node, with its place in the user's spec if that is known."""
     marks = (n.mark for n in plan.graph.nodes if n.mark and name in (n.name, *n.parts.values()))
     return next((f"{name} ({mark})" for mark in marks), name)
 
 
-def _lose(plan: Plan, iteration: InFlightBatch, files: frozenset[str]) -> None:
-    """Leave out the samples from ``files``: zeros may have been read instead of their bytes."""
+def _drop_lost(plan: Plan, iteration: InFlightBatch, files: frozenset[str]) -> None:
+    """Drop the samples from ``files``, for which zeros may have been read instead of their bytes."""
     names = {slot: plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
-    why = "the file was cut short, or could not be read, while the job ran"
-    # what zeros were refused for is not the cause
+    why = "the file was truncated, or could not be read, while the job ran"
+    # a rejection of the zeros is not the cause
     dropped: list[Loss] = []
     for d in iteration.dropped:
         if isinstance(d, LeftOut):
@@ -61,7 +65,7 @@ def _lose(plan: Plan, iteration: InFlightBatch, files: frozenset[str]) -> None:
 
 
 def replace_dropped(iteration: InFlightBatch, edges: Iterable[Edge]) -> None:
-    """Replace every rejected sample by a copy of the nearest good one, in all outputs alike."""
+    """Replace every rejected sample by a copy of the nearest good one, the same one in all outputs."""
     good = iteration.samples.slot
     if len(good) == 0:
         return
@@ -69,7 +73,7 @@ def replace_dropped(iteration: InFlightBatch, edges: Iterable[Edge]) -> None:
     right = np.searchsorted(good, slots).clip(0, len(good) - 1)
     left = (right - 1).clip(0)
     nearest = np.where(np.abs(good[left] - slots) <= np.abs(good[right] - slots), left, right)
-    iteration.samples = iteration.everyone.take(np.searchsorted(iteration.everyone.slot, slots))
+    iteration.samples = iteration.all_samples.take(np.searchsorted(iteration.all_samples.slot, slots))
     iteration.replaced = True
     for edge in dict.fromkeys(edges):
         iteration.env[edge] = iteration.env[edge].take(nearest, iteration.samples)

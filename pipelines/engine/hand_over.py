@@ -1,4 +1,7 @@
-"""Hand-over: batches between threads, in order, with what failed in its turn."""
+"""Pass batches from thread to thread, in order; a batch that failed keeps its place.
+
+Used by `Engine` and the executors.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from .threads.channel import Channel, Closed
 
 
 def taken(channel: Channel[InFlightBatch]) -> InFlightBatch:
-    """The next batch, when its chunks are done, or one of them has failed. Raises Closed."""
+    """Take the next batch from ``channel``, and wait until its chunks are done, or one of them has failed. Raises
+    Closed."""
     it = channel.get()
     if it.chunks is not None:
         began = time.perf_counter()
@@ -27,7 +31,7 @@ def taken(channel: Channel[InFlightBatch]) -> InFlightBatch:
 
 
 def arriving(inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]) -> Iterator[InFlightBatch]:
-    """Batches as they come. One that has failed is handed on after those before it: nothing is done with it."""
+    """Yield the batches of ``inbox`` as they come. A batch that has failed is put into ``out`` in its turn instead."""
     while True:
         it = taken(inbox)
         if it.problem is None:
@@ -36,8 +40,9 @@ def arriving(inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]) -> Iter
             out.put(it)
 
 
-def hand_on_failed(it: InFlightBatch, out: Channel[InFlightBatch], problem: BaseException) -> None:
-    """The batch has failed: it is handed on after those before it, and ``problem`` is raised where it is taken."""
+def put_failed(it: InFlightBatch, out: Channel[InFlightBatch], problem: BaseException) -> None:
+    """Mark the batch as failed and put it into ``out`` in its turn; ``problem`` is raised when the consumer takes the
+    batch."""
     it.fail(problem)
-    it.chunks = None  # not all of them are in the pool
+    it.chunks = None  # not all chunks were given to the pool
     out.put(it)

@@ -1,4 +1,7 @@
-"""HostPart: readers and other kernels that see whole batches, and chunks of batches for the worker threads."""
+"""Run the host's steps: whole batches in one or several threads, and chunks of batches in the worker threads.
+
+Used by `Engine`, and by the classes of `caller_thread` for batches that need the regular path.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from .batch_budget import BatchBudget
 from .batch_merger import BatchMerger
 from .cost import chunks, costs
 from .errors import out_of_memory
-from .hand_over import arriving, hand_on_failed
+from .hand_over import arriving, put_failed
 from .in_flight import InFlightBatch
 from .memory.budget import FOR_WORK, Reservation
 from .memory.buffer_pool import BufferPool
@@ -42,23 +45,27 @@ from .threads.workers import Pool
 if TYPE_CHECKING:
     from ...ops.gpu.uploads import UploaderByGpu
 
-_SPARE = 0.125
-"""Part of the host's budget that arrays of batches may take which wait to be used again; those of readers half of it,
-those of chunks twice as much by the depth of the queue. They are on the account, and are let go of where it is full."""
+_CACHE_SHARE = 0.125
+"""Share of the host's memory budget for arrays of batches that are cached for reuse; half of it for those of readers,
+and twice as much, divided by the depth of the queue, for those of chunks. They count against the budget, and are freed
+if it is full."""
 
 
-def _ordinary(nbytes: int) -> Any:
+def _pageable(nbytes: int) -> Any:
     return np.empty(nbytes, np.uint8)
 
 
 class HostExecutor:
-    """One thread takes batches through ``whole`` steps and cuts them into chunks for the workers. Where there is
-    nothing to cut, workers take several batches through ``whole`` steps at once."""
+    """Runs the host's steps of one engine. Created and closed by `Engine`.
+
+    One thread takes batches through ``whole`` steps and cuts them into chunks for the worker threads. If there is
+    nothing to cut, the workers take several batches through ``whole`` steps at once.
+    """
 
     def __init__(
         self, services: Services, budget: BatchBudget, merger: BatchMerger, page_locked: Callable[[int], Any]
     ) -> None:
-        """``page_locked`` gives host memory for bytes that are bound for a device."""
+        """``page_locked(nbytes)`` allocates host memory for bytes to be uploaded to a device."""
         self._services = services
         self._plan, self._options = services.plan, services.options
         self._budget = budget
@@ -66,48 +73,52 @@ class HostExecutor:
         self._page_locked = page_locked
         options = services.options
         self.pool = Pool(options.num_threads, "worker")
-        spare = int(budget.host.limit * _SPARE)
+        cache_bytes = int(budget.host.limit * _CACHE_SHARE)
         has_room = budget.host.has_room
-        self._buffers = BufferPool(options.cpu_queue, spare, has_room)
-        self._read_buffers = BufferPool(options.cpu_queue, spare // 2, has_room)
-        """Of readers that make arrays themselves: videos, sounds, regions."""
-        self._chunk_buffers = BufferPool(4 * options.num_threads, 2 * spare // options.cpu_queue, has_room)
-        """Of what chunks hold between their operators: decoded pictures, most of all."""
+        self._buffers = BufferPool(options.cpu_queue, cache_bytes, has_room)
+        self._read_buffers = BufferPool(options.cpu_queue, cache_bytes // 2, has_room)
+        """The arrays of readers that create them themselves: videos, audio, regions of images."""
+        self._chunk_buffers = BufferPool(4 * options.num_threads, 2 * cache_bytes // options.cpu_queue, has_room)
+        """The arrays that chunks hold between their operators, mostly decoded images."""
         budget.host.add_cache(self._buffers, self._read_buffers, self._chunk_buffers)
         self.stopped = False
-        """Chunks that have not begun end at once. Set by the thread that stops the run."""
+        """Whether queued chunks are to end without being computed. Set by the thread that stops the run."""
         self.charge_batches = True
-        """Batches are held on the account; not while the caller's thread computes them, one at a time."""
+        """Whether batches are charged to the memory budget; not while the caller's thread computes them, one at a
+        time."""
         self.lender: RegisteredFiles | None = None
-        """Lends views of containers that GPUs read by themselves. Set before the threads start."""
+        """Zero-copy source of views of containers, which GPUs read themselves; None if there is none. Set before the
+        threads start."""
         self.uploads: UploaderByGpu | None = None
-        """Takes files to GPUs while they are read. Set before the threads start."""
-        self._sent = {services.name_of(s): sent(services.plan, s) for s in services.plan.steps}
-        """Outputs of the readers of each step that may go to a device while they are read."""
+        """Uploads files to GPUs while they are read; None if they are copied as a whole. Set before the threads
+        start."""
+        self._uploadable = {services.name_of(s): uploadable(services.plan, s) for s in services.plan.steps}
+        """Outputs of the readers of each step that may be uploaded while they are read, by the step's name; see
+        `sent`."""
         self._clocks = threading.local()
-        self._before: dict[str, Latch[Any]] = {}
-        """The last chunks of every step."""
+        self._last_chunks: dict[str, Latch[Any]] = {}
+        """The latch of the last chunks of every step, by the step's name."""
         self._groups = {services.name_of(step): list(groups(step)) for step in services.plan.steps}
-        self.reads_at_once = self._reading()
-        """Batches that may be read at the same time."""
+        self.concurrent_reads = self._max_concurrent_reads()
+        """Number of batches that may be read at the same time."""
 
     def close(self, *, wait: bool) -> None:
-        """End the threads, and keep no memory."""
+        """End the worker threads (and wait for them), and free the cached memory."""
         self.pool.shutdown(wait=wait)
         self._buffers.close()
         self._read_buffers.close()
 
     def drop_references(self) -> None:
-        """The run is over: hold nothing that refers to the engine. In a ring everything of a job would stay until the
-        collector comes, and that of several jobs pile up."""
+        """Drop all references to the engine: the run is over. In a reference cycle the memory of a job would stay until
+        the garbage collector runs, and that of several jobs would add up."""
         self.lender = self.uploads = None
-        self._page_locked = _ordinary
+        self._page_locked = _pageable
         self._chunk_buffers.close()
 
-    def _reading(self) -> int:
-        """As many as the next queue has room for, the one that waits for room and the one that was just taken. 1
-        where a kernel keeps state between batches, or where the thread that reads also cuts batches into chunks: it is
-        ahead of the workers anyhow."""
+    def _max_concurrent_reads(self) -> int:
+        """Return the number of batches to read at a time: as many as the next queue has room for, one that waits for
+        room and one that was just taken. 1 if a kernel keeps state between batches, or if the reading thread also cuts
+        batches into chunks: it is ahead of the workers anyway."""
         for step in segments(self._plan.steps)[0]:
             if step.kind != "whole" or any(n.op.per_batch and not isinstance(n.op, Reader) for n in step.nodes):
                 return 1
@@ -117,32 +128,32 @@ class HostExecutor:
         )
 
     def run(self, steps: Sequence[Step], inbox: Channel[InFlightBatch] | None, out: Channel[InFlightBatch]) -> None:
-        """Take batches through ``steps``, from ``inbox`` or as the schedule has them: the body of a thread."""
+        """Take batches through ``steps``, from ``inbox`` or as the schedule has them; the body of a thread."""
         named = [(self._services.name_of(s), s, self._page_locked if self._feeds_device(s) else None) for s in steps]
-        if inbox is None and steps and self.reads_at_once > 1:
+        if inbox is None and steps and self.concurrent_reads > 1:
             self._read_ahead(named, out)
             return
-        behind = self._plan.steps.index(steps[-1]) + 1 if steps else 0
-        follows = self._plan.steps[behind : behind + 1]
+        next_index = self._plan.steps.index(steps[-1]) + 1 if steps else 0
+        next_steps = self._plan.steps[next_index : next_index + 1]
         for it in self._merger.batches() if inbox is None else arriving(inbox, out):
             try:
                 parts = iter([it])
                 for name, step, staging in named:
                     if step.kind == "whole":
-                        self.whole(it, name, step, staging, self.pool)
+                        self.run_whole(it, name, step, staging, self.pool)
                     else:
                         parts = self._chunked(name, step, it)
                 for part in parts:
-                    if follows and part.chunks is None:
-                        self._begin(part, follows[0])
+                    if next_steps and part.chunks is None:
+                        self._start_early(part, next_steps[0])
                     out.put(part)
             except Closed:
                 raise
-            except BaseException as e:  # raised where the batch is taken
-                hand_on_failed(it, out, e)
+            except BaseException as e:  # raised when the batch is taken
+                put_failed(it, out, e)
 
-    def _begin(self, it: InFlightBatch, step: Step) -> None:
-        """Start what threads do of a device step's work, batches before it is its turn."""
+    def _start_early(self, it: InFlightBatch, step: Step) -> None:
+        """Start the part of a device step that host threads do, before it is the batch's turn."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
         run = self._services.node_pass(it, allocate_staging=self._page_locked)
@@ -150,100 +161,111 @@ class HostExecutor:
             it.started = start_early(step.nodes, it.env, run)
             run.reports.finish()
         except Exception as e:
-            if not isinstance(e, MemoryError) and not out_of_memory(e):  # of page-locked memory: later, then
+            if not isinstance(e, MemoryError) and not out_of_memory(
+                e
+            ):  # without page-locked memory the work starts later
                 raise
         if it.started:
-            self._budget.holds(it)
+            self._budget.update_reservation(it)
 
     # -- whole batches ------------------------------------------------------------------------------------------
 
     def _read_ahead(self, named: Sequence[tuple[str, Step, Any]], out: Channel[InFlightBatch]) -> None:
-        """Have several batches read at once, each by a few threads, and hand them on in order before they are there.
-        One batch alone, read by all threads, would make them wait for each other, and for the GIL, at its end."""
-        threads, follows = self.pool.count, self._plan.steps[len(named) : len(named) + 1]
-        everyone, few = self.pool.slice_of(threads - 1), self.pool.slice_of(threads // self.reads_at_once - 1)
+        """Let several batches be read at once, each by a few threads, and pass them on in order before they are read.
+        If all threads read one batch, they would wait for each other, and for the GIL, at its end."""
+        threads, next_steps = self.pool.count, self._plan.steps[len(named) : len(named) + 1]
+        all_threads, some_threads = (
+            self.pool.slice_of(threads - 1),
+            self.pool.slice_of(threads // self.concurrent_reads - 1),
+        )
         for it in self._merger.batches():
             first = it.number == self._merger.number
             reading = it.chunks = Latch(1)
-            self.pool.do(self._read, named, follows, it, reading, everyone if first else few)
+            self.pool.do(self._read, named, next_steps, it, reading, all_threads if first else some_threads)
             out.put(it)
             if first:
-                reading.wait_done()  # its size says how many others there is room for
+                reading.wait_done()  # its size tells how many other batches there is room for
 
     def _read(
-        self, named: Sequence[tuple[str, Step, Any]], follows: Sequence[Step], it: InFlightBatch, reading: Latch[Any],
-        helpers: Helpers | None,
+        self, named: Sequence[tuple[str, Step, Any]], next_steps: Sequence[Step], it: InFlightBatch,
+        reading: Latch[Any], helpers: Helpers | None,
     ) -> None:  # fmt: skip
         try:
             if self.stopped:
                 raise Closed
             for name, step, staging in named:
-                self.whole(it, name, step, staging, helpers)
-            for step in follows:  # here, many batches at once, and while the bytes are in the cache
+                self.run_whole(it, name, step, staging, helpers)
+            for step in next_steps:  # several threads do this at once, with the bytes in the processor's cache
                 it.next_estimate = self._budget.estimate(it, step)
-                self._begin(it, step)
+                self._start_early(it, step)
             reading.done()
-        except BaseException as e:  # raised where the batch is taken
+        except BaseException as e:  # raised when the batch is taken
             reading.fail(kept(e))
 
-    def whole(self, it: InFlightBatch, name: str, step: Step, staging: Any, helpers: Helpers | None) -> None:
-        """Take the batch through a ``whole`` step, in this thread with the ``helpers``."""
+    def run_whole(self, it: InFlightBatch, name: str, step: Step, staging: Any, helpers: Helpers | None) -> None:
+        """Run a ``whole`` step for the batch, in this thread, which the ``helpers`` assist. ``staging``: allocates
+        memory for bytes to be uploaded; None if they stay on the host."""
         began, compiling = time.perf_counter(), times.in_this_thread()
         lender = self.lender.of(it.number) if self.lender is not None and staging is not None else None
         track = name if it.chunks is None else threading.current_thread().name
-        again = self._buffers.empty if staging is None else None  # what is not bound for a device
-        of = None if self.uploads is None else self.uploads.of
-        uploads = {} if of is None else {e: of(it.number, container=c) for e, c in self._sent[name].items()}
+        allocate = self._buffers.empty if staging is None else None  # for arrays that stay on the host
+        uploads_of = None if self.uploads is None else self.uploads.of
+        uploads = (
+            {}
+            if uploads_of is None
+            else {e: uploads_of(it.number, container=c) for e, c in self._uploadable[name].items()}
+        )
         run = self._services.node_pass(it, allocate_staging=staging, lender=lender, uploads=uploads, pool=helpers,
-                        allocate=again, observe=self._services.observer(track, it.number))  # fmt: skip
+                        allocate=allocate, observe=self._services.observer(track, it.number))  # fmt: skip
         env = {e: it.env[e] for e in step.needs}
         for nodes, gives, per_batch, reads in self._groups[name]:
             run.reservation = self._reservation() if reads else None
-            on_error = self._services.raised if not per_batch else self._not_read if reads else _end_the_run
+            on_error = self._services.raised if not per_batch else self._read_error if reads else _fatal
             env |= guarded(nodes, env, run, gives, on_error)
             if run.dropped:
                 drop(env, gone(run.dropped))
         run.reports.finish()
         it.env |= {e: env[e] for e in step.gives}
         it.dropped += run.dropped
-        self._budget.forget(it, step)
+        self._budget.drop_unneeded(it, step)
         if self.charge_batches:
-            count = max(1, len(it.everyone))
+            count = max(1, len(it.all_samples))
             credits = self._merger.credits
-            credits.sample_bytes = max(credits.sample_bytes, self._budget.holds(it) / count)
-            credits.file_bytes = self._budget.held(it)[1] / count
-            credits.copied_bytes = self._budget.copied(it) / count
+            credits.sample_bytes = max(credits.sample_bytes, self._budget.update_reservation(it) / count)
+            credits.file_bytes = self._budget.held_bytes(it)[1] / count
+            credits.copied_bytes = self._budget.copied_bytes(it) / count
         compiling = times.in_this_thread() - compiling
         self._services.stats.busy(name, time.perf_counter() - began - compiling)
 
     def _reservation(self) -> Reservation:
         return Reservation(self._budget.host, self._budget.host.limit, fresh=self._read_buffers.empty)
 
-    def _not_read(self, problem: Exception, samples: int) -> Exception | None:
-        # Cutting a reader's batch in two would hide nothing else: what it raises ends the run.
+    def _read_error(self, problem: Exception, samples: int) -> Exception | None:
+        # Halving a reader's batch would not isolate anything: other exceptions of a reader end the run.
         return self._services.raised(problem, samples) if isinstance(problem, MemoryError) else problem
 
     def _feeds_device(self, step: Step) -> bool:
-        """Fetched bytes of this step are uploaded: they belong in page-locked memory."""
+        """Return whether bytes that this step reads are uploaded: they are then put into page-locked memory."""
         if self._plan.target.device != "gpu":
             return False
-        made = {n.id for n in step.nodes}
-        return any(e.node in made for s in self._plan.steps if s.kind == "device" for e in s.needs)
+        ids = {n.id for n in step.nodes}
+        return any(e.node in ids for s in self._plan.steps if s.kind == "device" for e in s.needs)
 
     # -- chunks -------------------------------------------------------------------------------------------------
 
     def _chunked(self, name: str, step: Step, it: InFlightBatch) -> Iterator[InFlightBatch]:
-        """The batch, or its parts, with their chunks under way."""
-        for part, ahead in self._budget.parts(it, step):
-            held = self._budget.held(part)[0] + ahead.kept_total + ahead.copied
+        """Reserve memory for the batch, cut it into parts if needed, and yield them with their chunks queued."""
+        for part, estimate in self._budget.parts(it, step):
+            held = self._budget.held_bytes(part)[0] + estimate.kept_total + estimate.copied
             self._budget.host.reserve(part.order, held)
-            cost = costs(step, ahead, part.env)
-            self._merger.credits.cut(cost, held)
-            self._submit_chunks(name, step, part, ahead, cost)
+            cost = costs(step, estimate, part.env)
+            self._merger.credits.record_cut(cost, held)
+            self._submit_chunks(name, step, part, estimate, cost)
             yield part
 
     def with_threads(self, name: str, step: Step, it: InFlightBatch) -> None:
-        """Take the batch, as a whole, through a ``chunk`` step, and wait for it; it is on the account meanwhile."""
+        """Run a ``chunk`` step for the batch with the worker threads, and wait for it; it is charged to the memory
+        budget meanwhile."""
         try:
             for part in self._chunked(name, step, it):
                 assert part is it
@@ -253,31 +275,31 @@ class HostExecutor:
         finally:
             self._budget.release(it.order)
 
-    def alone(self, name: str, step: Step, it: InFlightBatch, env: Env) -> None:
-        """Take the batch, as one chunk, through a ``chunk`` step in this thread."""
+    def compute_alone(self, name: str, step: Step, it: InFlightBatch, env: Env) -> None:
+        """Run a ``chunk`` step for the batch, as one chunk, in this thread."""
         with self._budget.host.task(0):
-            done = self.computed(step, it, env, it.samples, 0)
-        self.join_chunks(name, step, it, [done])
+            result = self.compute(step, it, env, it.samples, 0)
+        self.join_chunks(name, step, it, [result])
 
-    def _submit_chunks(self, name: str, step: Step, it: InFlightBatch, ahead: MemoryEstimate, cost: I64) -> None:
-        before = self._before.get(name)
+    def _submit_chunks(self, name: str, step: Step, it: InFlightBatch, estimate: MemoryEstimate, cost: I64) -> None:
+        before = self._last_chunks.get(name)
         if before is not None and before.ended:
             self._services.stats.idle(name, time.perf_counter() - before.ended)
         env = {e: it.env[e] for e in step.needs}
         slots = it.samples.slot
         room = max(1, int(self._budget.host.limit * FOR_WORK) // self._options.num_threads)
-        # Other batches are in the pool beside this one: as many as may wait, and the one that the consumer waits for.
+        # Other batches share the pool with this one: as many as may wait, and the one that the consumer waits for.
         others = 0 if self._options.on_demand or not self.charge_batches else self._options.cpu_queue
-        whole = whole_outputs(ahead.outputs, self._buffers.empty)
-        peak = peak_without_outputs(ahead.peak, whole)
+        whole = whole_outputs(estimate.outputs, self._buffers.empty)
+        peak = peak_without_outputs(estimate.peak, whole)
         cuts = chunks(cost, peak, room, -(-self._options.num_threads // (1 + others)))
-        it.chunks = self._before[name] = Latch(len(cuts))
+        it.chunks = self._last_chunks[name] = Latch(len(cuts))
         for k, (a, b) in enumerate(cuts):
-            part, here, output = it.samples, env, OutputSlice(whole, a, b)
+            part, inputs, output = it.samples, env, OutputSlice(whole, a, b)
             if len(cuts) > 1:
                 part = part.take(slice(a, b))
-                here = cut(env, int(slots[a]), int(slots[b - 1]) + 1)
-            self.pool.do(self._chunk, name, step, it, it.chunks, k, here, part, int(peak[a:b].sum()), output)
+                inputs = cut(env, int(slots[a]), int(slots[b - 1]) + 1)
+            self.pool.do(self._chunk, name, step, it, it.chunks, k, inputs, part, int(peak[a:b].sum()), output)
 
     def _chunk(
         self, name: str, step: Step, it: InFlightBatch, chunks: Latch[tuple[Env, NodePass]], k: int, env: Env,
@@ -289,27 +311,28 @@ class HostExecutor:
             clock = self._clock()
             with self._budget.host.task(nbytes):
                 began = clock.begin()
-                done = self.computed(step, it, env, samples, nbytes, output)
-            last = chunks.add(k, done)
-            if last:
+                result = self.compute(step, it, env, samples, nbytes, output)
+            is_last = chunks.add(k, result)
+            if is_last:
                 self.join_chunks(name, step, it, chunks.take())
             self._services.stats.work(name, *clock.end(began))
-            if last:
+            if is_last:
                 chunks.done()
-        except BaseException as e:  # raised where the batch is taken
+        except BaseException as e:  # raised when the batch is taken
             chunks.fail(kept(e))
 
     def _clock(self) -> Clock:
-        """The clock of this worker thread."""
+        """Return the clock of this worker thread."""
         clock: Clock | None = getattr(self._clocks, "clock", None)
         if clock is None:
             clock = self._clocks.clock = Clock()
         return clock
 
-    def computed(
+    def compute(
         self, step: Step, it: InFlightBatch, env: Env, samples: Samples, nbytes: int, output: OutputSlice | None = None
     ) -> tuple[Env, NodePass]:
-        """The results of a ``chunk`` step for some samples, and what became of them."""
+        """Run a ``chunk`` step for some samples, and return the results and the pass. ``nbytes``: reserved memory;
+        ``output``: the chunk's slice of the batch's outputs."""
         reservation = Reservation(self._budget.host, nbytes, output, self._chunk_buffers.empty)
         run = self._services.node_pass(it, samples=samples, reservation=reservation,
                         exclusive=self._budget.host.exclusive,
@@ -320,7 +343,7 @@ class HostExecutor:
             reservation.close()
 
     def join_chunks(self, name: str, step: Step, it: InFlightBatch, parts: Sequence[tuple[Env, NodePass]]) -> None:
-        """The chunks' results as the batch's."""
+        """Join the results of the chunks, and add them to the batch."""
         began = time.perf_counter()
         if len(parts) == 1:
             it.env |= parts[0][0]
@@ -329,29 +352,29 @@ class HostExecutor:
         for _, run in parts:
             run.reports.finish()
             it.dropped += run.dropped
-        self._budget.forget(it, step)
+        self._budget.drop_unneeded(it, step)
         if self.charge_batches:
-            self._budget.holds(it)
+            self._budget.update_reservation(it)
         self._services.stats.busy(name, time.perf_counter() - began)
 
 
-def sent(plan: Plan, step: Step) -> dict[Edge, bool]:
-    """Outputs of the readers of ``step`` that may go to a device while they are read, and whether they come out of
-    containers: files of which the host needs the beginnings alone, and all that a device wants of containers, which the
-    host sees wherever it goes."""
+def uploadable(plan: Plan, step: Step) -> dict[Edge, bool]:
+    """Return the outputs of the readers of ``step`` that may be uploaded while they are read, and whether they come
+    from containers. Single files qualify if the host needs only their first bytes; of containers, everything that a
+    device reads: the host still sees their mapped files."""
     if step.kind != "whole" or plan.target.device != "gpu":
         return {}
     readers = {n.id: n.op.maps_files for n in step.nodes if isinstance(n.op, Reader)}
-    wanted = {e for s in plan.steps if s.kind == "device" for e in s.needs}
-    found = {e: True for e in wanted if readers.get(e.node)}
-    if only_heads(plan, step):
-        found |= {Edge(k): False for k, maps in readers.items() if not maps}
-    return found
+    needed = {e for s in plan.steps if s.kind == "device" for e in s.needs}
+    outputs = {e: True for e in needed if readers.get(e.node)}
+    if needs_headers_only(plan, step):
+        outputs |= {Edge(k): False for k, maps in readers.items() if not maps}
+    return outputs
 
 
-def only_heads(plan: Plan, step: Step) -> bool:
-    """Files that ``step`` reads go to operators of a device alone that look at their beginnings on the host, and nobody
-    else looks at them."""
+def needs_headers_only(plan: Plan, step: Step) -> bool:
+    """Return whether the files that ``step`` reads go only to device operators that need no more than the files' header
+    bytes on the host."""
     read = {Edge(n.id) for n in step.nodes if isinstance(n.op, Reader)}
     if step.kind != "whole" or not read or read & {*plan.graph.outputs.values()} or plan.target.device != "gpu":
         return False
@@ -362,12 +385,13 @@ def only_heads(plan: Plan, step: Step) -> bool:
 
 
 def groups(step: Step) -> Iterator[tuple[tuple[Node, ...], list[Edge], bool, bool]]:
-    """The nodes of a whole step that run together, what they give, whether they see whole batches, and read."""
+    """Yield the nodes of a ``whole`` step in groups that run together: the nodes, their outputs, whether they see whole
+    batches, and whether all of them are readers."""
     for per_batch, group in groupby(step.nodes, lambda n: n.op.per_batch):
         nodes = tuple(group)
         gives = [Edge(n.id, k) for n in nodes for k in range(n.op.num_outputs)]
         yield nodes, gives, per_batch, all(isinstance(n.op, Reader) for n in nodes)
 
 
-def _end_the_run(problem: Exception, _: int) -> Exception:
+def _fatal(problem: Exception, _: int) -> Exception:
     return problem

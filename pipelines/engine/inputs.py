@@ -1,5 +1,8 @@
-"""Feed: the open data sets of a plan's readers, and the samples of each batch: once through for a job, endlessly for
-training."""
+"""Open the data sets of a plan's readers, and look up the samples of each batch: one pass for a job, endlessly for
+training.
+
+Used by jobs, by the Python API and by the fork server of a fleet.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,23 @@ from .first_sample import MAX_TRIED, Decided, Stored, first_sample, undecided
 
 
 class Sources:
-    """The plan's data sets, opened. Use it as a context manager, or close it."""
+    """The open data sets of one plan. Whoever creates it closes it, or uses it as a context manager."""
 
     def __init__(self, plan: Plan, batch_size: int, opened: Sources | None = None) -> None:
-        """``opened`` lends the data sets of another plan of the same graph, which stay its own.
+        """With ``opened``, use the data sets of another plan of the same graph, which remain open until that is closed.
 
-        Raises SpecError or JobError where a data set cannot be opened.
+        Raises SpecError or JobError if a data set cannot be opened.
         """
         self.plan = plan
-        self._lent = opened is not None
-        lent = {} if opened is None else {name: (source, order) for _, name, _, source, order in opened.readers}
+        self._borrowed = opened is not None
+        borrowed = {} if opened is None else {name: (source, order) for _, name, _, source, order in opened.readers}
         self.readers: list[tuple[int, str, Reader, Source, Order]] = []
         self.states: dict[int, Any] = {}
         try:
             for node in plan.readers:
                 assert isinstance(node.op, Reader)
-                if self._lent:
-                    source, order = lent[node.name]
+                if self._borrowed:
+                    source, order = borrowed[node.name]
                     self.states[node.id] = source
                     self.readers.append((node.id, node.name, node.op, source, order))
                     continue
@@ -69,12 +72,12 @@ class Sources:
         self.close()
 
     def close(self) -> None:
-        """Let go of files and mappings."""
-        for source in () if self._lent else self.states.values():
+        """Close files and mappings, unless they belong to another `Sources`."""
+        for source in () if self._borrowed else self.states.values():
             source.close()
 
     def stored(self) -> Iterator[Stored]:
-        """The records of all data sets, one of each at a time, in stored order; `MAX_TRIED` at most."""
+        """Yield the records of all data sets, one of each at a time, in stored order; at most `MAX_TRIED`."""
         size = min((order.size for *_, order in self.readers), default=0)
         slot, zeros = _counted(1)
         for i in range(min(size, MAX_TRIED)):
@@ -86,16 +89,16 @@ class Sources:
 
     @cached_property
     def decided(self) -> Decided:
-        """The facts that the data set's first sample decides; computed when an engine first needs them."""
+        """The facts that the first sample of the data set decides; computed when an engine first needs them."""
         edges = undecided(self.plan)
         return Decided.by(first_sample(self.plan, self.states, self.stored(), edges), edges)
 
     def fingerprint(self) -> str:
-        """Identity of all inputs together."""
-        whole = hashlib.sha256()
+        """Return a hash that identifies all inputs together."""
+        digest = hashlib.sha256()
         for _, name, _, source, _ in self.readers:
-            whole.update(f"{name}={source.fingerprint()}\n".encode())
-        return whole.hexdigest()
+            digest.update(f"{name}={source.fingerprint()}\n".encode())
+        return digest.hexdigest()
 
     def inputs(self) -> Inputs:
         """The inventories of all data sets."""
@@ -103,7 +106,7 @@ class Sources:
 
 
 def opened_once(plan: Plan) -> None:
-    """Raises SpecError or JobError where a data set of ``plan`` cannot be opened."""
+    """Open the data sets of ``plan`` and close them again. Raises SpecError or JobError if that is impossible."""
     Sources(plan, 1).close()
 
 
@@ -116,61 +119,64 @@ def inventory_of(source: Source) -> InventoryEntries:
 
 
 class JobFeed:
-    """Every record of one shard exactly once. ``states`` and ``samples`` are what the engine asks for."""
+    """The feed of a job: every record of its shard exactly once. Created by the job; the engine reads ``states`` and
+    calls ``samples``."""
 
     def __init__(self, sources: Sources, limit: int | None = None) -> None:
-        """Raises SpecError where several readers differ in their number of records."""
+        """Raises SpecError if several readers differ in their number of records."""
         self.states: Mapping[int, Any] = sources.states
         self.decided, self.kinds = sources.decided, sources.decided.kinds
         self.stored = sources.stored
-        """The records in stored order, see `Sources.stored`."""
+        """Function that yields the records in stored order, see `Sources.stored`."""
         self._jobs: list[tuple[int, Source, Job]] = [(i, s, o.job()) for i, _, _, s, o in sources.readers]
         lengths = {name: len(job) for (_, name, _, _, _), (_, _, job) in zip(sources.readers, self._jobs, strict=True)}
         if len(set(lengths.values())) > 1:
             sizes = ", ".join(f"{name} has {n}" for name, n in lengths.items())
             raise SpecError(f"the readers of one job must have equally many records: {sizes}")
-        whole = self._jobs[0][2].positions if self._jobs else range(limit or 0)
-        self.positions = whole if limit is None else range(whole.start, min(whole.stop, whole.start + limit))
-        """Positions of this job, in the order of the whole data set."""
-        self._everything = self.positions
+        span = self._jobs[0][2].positions if self._jobs else range(limit or 0)
+        self.positions = span if limit is None else range(span.start, min(span.stop, span.start + limit))
+        """The positions of this job, in the order of the whole data set."""
+        self._all_positions = self.positions
 
     def part(self, positions: range) -> JobFeed:
-        """The same, of ``positions`` alone."""
+        """Return a feed of the same job for ``positions`` only."""
         feed = copy.copy(self)
         feed.positions = positions
         return feed
 
     def requests(self, batch_size: int, start: int | None = None, *, whole: bool = False) -> Iterator[Request]:
-        """Batches from position ``start`` on. Batches are cut at multiples of the batch size, wherever they begin.
+        """Yield the requests from position ``start`` on. Batches are cut at multiples of the batch size, wherever the
+        job begins.
 
-        ``whole`` ones are those of an uninterrupted job in one piece: the first may begin before ``start``, the last
-        end after the positions of this job.
+        With ``whole``, all requests are complete batches of an uninterrupted job: the first may begin before ``start``,
+        the last may end after the positions of this job.
         """
         at, end = self.positions.start if start is None else start, self.positions.stop
         if whole and at < end:
-            at = max(at // batch_size * batch_size, self._everything.start)
-            end = min(-(-end // batch_size) * batch_size, self._everything.stop)
+            at = max(at // batch_size * batch_size, self._all_positions.start)
+            end = min(-(-end // batch_size) * batch_size, self._all_positions.stop)
         while at < end:
             stop = min((at // batch_size + 1) * batch_size, end)
             yield Request(at, stop - at)
             at = stop
 
     def first_batch(self, batch_size: int) -> Stored:
-        """The first batch of the whole job."""
-        return self.samples(Request(self._everything.start, min(batch_size, len(self._everything))))
+        """Return the first batch of the whole job."""
+        return self.samples(Request(self._all_positions.start, min(batch_size, len(self._all_positions))))
 
     def places(self, positions: I64) -> I64:
-        """Places of samples among those of this job, as requests and outputs count them."""
+        """Return the numbers of samples within this job, as requests and outputs count them, from their positions."""
         return positions
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """The samples of the batch at ``request``."""
+        """Return the samples of the batch at ``request``, and those of each reader by its node id."""
         per_reader = {i: job.samples(request.start, request.n, source) for i, source, job in self._jobs}
         return next(iter(per_reader.values()), numbered(request)), per_reader
 
 
 class EndlessFeed:
-    """Epoch after epoch, by DALI's rules of wrapping, padding and shards."""
+    """The feed of a training program: epoch after epoch, by DALI's rules of wrapping, padding and shards. Created by
+    the Python API; the engine reads ``states`` and calls ``samples``."""
 
     def __init__(self, sources: Sources) -> None:
         self.states: Mapping[int, Any] = sources.states
@@ -178,13 +184,13 @@ class EndlessFeed:
         self._orders: list[tuple[int, Source, Order]] = [(i, s, o) for i, _, _, s, o in sources.readers]
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """The samples of the batch at ``request``."""
+        """Return the samples of the batch at ``request``, and those of each reader by its node id."""
         per_reader = {i: order.samples(request.start, request.n, source) for i, source, order in self._orders}
         return (next(iter(per_reader.values())) if per_reader else numbered(request)), per_reader
 
 
 def numbered(request: Request) -> Samples:
-    """Samples of a graph without readers: numbered by position."""
+    """Return the samples of a graph without readers: numbered by position."""
     position = np.arange(request.start, request.start + request.n, dtype=np.int64)
     slot, epoch = _counted(request.n)
     return Samples.of_epoch_0(slot, epoch, position, _NAMELESS)
@@ -195,5 +201,5 @@ _NAMELESS = NoOrigins()
 
 @lru_cache(8)
 def _counted(n: int) -> tuple[I32, I64]:
-    """Slots and epochs of ``n`` samples; all batches have the same."""
+    """Return the slots and epochs of ``n`` samples; all batches of this size share them."""
     return np.arange(n, dtype=np.int32), np.zeros(n, np.int64)

@@ -1,5 +1,7 @@
-"""Free lanes, and those that runs of one job have in common: one that begins while another ends goes on with its lanes,
-their memory and what operators keep there, instead of opening some more.
+"""Queues of free lanes, and lanes that the runs of one job share.
+
+A run that begins while another one ends continues with its lanes, their memory, and the data that operators keep on
+them, instead of opening more. Used by `OpenLanes`.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from .threads.channel import Channel, Closed
 
 
 class OwnLanes(Channel[Copies]):
-    """The free lanes of one device of one run."""
+    """The free lanes of one device, for a run that shares none. Created by `OpenLanes`."""
 
     def drop(self, lane: Copies) -> None:
-        """The lane that was taken does not come back."""
+        """Forget a lane that was taken: it will not be put back."""
 
 
 class _Free:
-    """The free lanes of one device."""
+    """The free lanes of one device that several runs share."""
 
     def __init__(self) -> None:
         self.lanes: deque[Copies] = deque()
@@ -30,21 +32,22 @@ class _Free:
 
 
 class SharedLanes:
-    """The free lanes of one device, as one of several runs sees them: a `Channel` that no other run ends."""
+    """The free lanes of one device, as one of several runs sees them. It works like a `Channel`, but other runs cannot
+    stop it. Created by `LanePool`; used by the threads of one run."""
 
     def __init__(self, free: _Free) -> None:
         self._free = free
         self._taken: list[Copies] = []
-        """By this run."""
+        """The lanes that this run has taken and not put back."""
         self._stopped = False
 
     @property
     def fill(self) -> int:
-        """How many there are now, about: other threads go on."""
+        """Approximate number of free lanes: other threads may change it."""
         return len(self._free.lanes)
 
     def get(self) -> Copies:
-        """A free lane, waiting for one. Raises Closed when the run was stopped."""
+        """Take a free lane; wait while there is none. Raises Closed if the run was stopped."""
         with self._free.changed:
             self._free.changed.wait_for(lambda: self._stopped or self._free.lanes)
             if self._stopped:
@@ -54,25 +57,26 @@ class SharedLanes:
             return lane
 
     def put(self, lane: Copies) -> None:
-        """The lane is free; a new one, too."""
+        """Put back a lane, or add a new one."""
         with self._free.changed:
             self._taken = [t for t in self._taken if t is not lane]
             self._free.lanes.append(lane)
-            self._free.changed.notify_all()  # those of a run that was stopped may be the first to hear
+            self._free.changed.notify_all()  # notify all: threads of a stopped run may wake first
 
     def drop(self, lane: Copies) -> None:
-        """The lane that was taken does not come back."""
+        """Forget a lane that was taken: it will not be put back."""
         with self._free.changed:
             self._taken = [t for t in self._taken if t is not lane]
 
     def stop(self) -> None:
-        """Wake everybody of this run with Closed."""
+        """Make the threads of this run that wait for a lane raise Closed."""
         with self._free.changed:
             self._stopped = True
             self._free.changed.notify_all()
 
     def give_back(self, ready: Callable[[Copies], object]) -> None:
-        """The run is over: lanes of its batches that were not settled are free for others, once they are ``ready``."""
+        """Return the lanes of this run that are still taken, because their batches were not completed, after calling
+        ``ready(lane)`` for each; the run is over."""
         for lane in list(self._taken):
             ready(lane)
             self.put(lane)
@@ -82,27 +86,28 @@ FreeLanes = OwnLanes | SharedLanes
 
 
 class LanePool:
-    """The lanes of all runs of a job in this process. They stay open from run to run, until `close`."""
+    """The lanes of all runs of a job in this process. They stay open from run to run. Owned by `SharedResources`."""
 
     def __init__(self) -> None:
         self.opening = threading.Lock()
-        """Held by the run that opens them."""
+        """Lock of the run that opens the lanes."""
         self.lanes: dict[int, list[Copies]] = {}
-        """By the plan of the runs that have them."""
+        """The open lanes, by the id of the plan whose runs use them."""
         self._free: dict[tuple[int, int, int], _Free] = {}
         self._limited: set[int] = set()
 
     def of(self, plan: object, step: int, devices: int) -> list[SharedLanes]:
-        """Those of each device for the ``step``-th step on devices of ``plan``, which must live as long as this."""
+        """Return the free lanes, per device, for the ``step``-th device step of ``plan``, which must live as long as
+        this object."""
         return [SharedLanes(self._free.setdefault((id(plan), step, k), _Free())) for k in range(devices)]
 
     def limit(self, index: int, nbytes: int) -> None:
-        """Hold the pool of GPU ``index`` to ``nbytes`` for these runs."""
+        """Limit the memory pool of GPU ``index`` to ``nbytes`` for all these runs."""
         self._limited.add(index)
         limit_pool(index, self, nbytes)
 
     def close(self) -> None:
-        """Give lanes and memory back; no run uses them any more."""
+        """Close all lanes and remove the limits; no run uses them any longer."""
         lanes, self.lanes = self.lanes, {}
         self._free.clear()
         for own in lanes.values():
@@ -114,12 +119,13 @@ class LanePool:
 
 
 class SharedResources:
-    """Accounts and lanes of the runs of one job in this process, which come one after the other or overlap."""
+    """Memory budgets and lanes of the runs of one job in this process, which follow each other or overlap. Created and
+    closed by the job (`job.part`)."""
 
     def __init__(self) -> None:
         self.budgets = SharedBudgets()
         self.lanes = LanePool()
 
     def close(self) -> None:
-        """No run comes any more."""
+        """Close the lanes: no further run will come."""
         self.lanes.close()

@@ -1,4 +1,7 @@
-"""Services: what is the same for all batches of a run - the plan, its options, statistics, decoder processes."""
+"""What all batches of a run share: the plan, its options, statistics, decoder processes.
+
+Used by all parts of an engine.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +22,31 @@ from .options import Options
 from .stats import Stats
 
 FEWER = "out of memory: fewer samples at a time"
+"""Reason of a fallback, as reports show it."""
 
 
 class Services:
-    """Shared by the parts of an engine; threads only read it, `Stats` has locks of its own."""
+    """The objects that the parts of an engine share. Created by `Engine`; threads only read it, and `Stats` has locks
+    of its own."""
 
     def __init__(self, plan: Plan, feed: Feed, options: Options, stats: Stats | None) -> None:
         self.plan = plan
         self.feed = feed
         self.options = options
         self.stats = stats or Stats()
-        # With its own method the two would be a ring.
+        # A method of self would be a reference cycle.
         self.isolation = isolated(options.isolation, options.decode_timeout, partial(_fell_back, self.stats))
-        # Several readers, each with epochs of its own: numbers of records are not those of one data set.
-        once = not (options.repeats and options.remember) or len(plan.readers) != 1
-        self.remembered = None if once else Remembered(options.memory.host_bytes() // 32)
+        # With several readers, each with epochs of its own, a record's number does not identify it.
+        not_remembered = not (options.repeats and options.remember) or len(plan.readers) != 1
+        self.remembered = None if not_remembered else Remembered(options.memory.host_bytes() // 32)
         self._names = {id(s): f"{i:02d}:{s.name}" for i, s in enumerate(plan.steps)}
 
     def name_of(self, step: Step) -> str:
-        """The name of a step in statistics."""
+        """Return the name of a step in statistics."""
         return self._names[id(step)]
 
     def node_pass(self, iteration: InFlightBatch, **extra: Any) -> NodePass:
-        """A pass over nodes with the samples of ``iteration``; ``extra`` are fields of `Run`."""
+        """Return a new pass over nodes with the samples of ``iteration``; ``extra`` are fields of `NodePass`."""
         return NodePass(
             samples=extra.pop("samples", iteration.samples),
             seeds=self.plan.seeds,
@@ -60,7 +65,8 @@ class Services:
         )
 
     def observer(self, track: str, number: int) -> Callable[[Node, int, int, int, float, float], None]:
-        """Takes down each kernel's time, and shows it on ``track`` of a trace, for batch ``number``."""
+        """Return a callback that records the time of each kernel, and shows it on ``track`` of a trace, for batch
+        ``number``."""
 
         def observe(node: Node, samples: int, taken: int, given: int, began: float, ended: float) -> None:
             self.stats.called(node, samples, taken, given, ended - began)
@@ -69,26 +75,27 @@ class Services:
         return observe
 
     def fell_back(self, reason: str, samples: int = 1) -> None:
-        """Take down that samples went a slower way."""
+        """Record that samples took a slower path."""
         _fell_back(self.stats, reason, samples)
 
     def decoded(self, decoder: str, images: int, seconds: float) -> None:
-        """Take down which decoder took images, and in how many seconds of CPU threads."""
+        """Record which decoder decoded images, and how many seconds of CPU threads it took."""
         self.stats.count(self.stats.decoders, decoder, images)
         if seconds:
             self.stats.count(self.stats.decoder_busy, decoder, seconds)
 
     def waited_for(self, decoder: str, seconds: float) -> None:
-        """Take down that a batch on its way to a device waited for a decoder."""
+        """Record for how many seconds a batch on its way to a device waited for a decoder."""
         self.stats.count(self.stats.decoder_waits, decoder, seconds)
 
     @property
     def waited(self) -> float:
-        """Seconds for which batches waited for decoders."""
+        """Seconds for which batches waited for decoders, added over decoders."""
         return sum(list(self.stats.decoder_waits.values()))
 
     def raised(self, problem: Exception, samples: int) -> Exception | None:
-        """An `ErrorHook`: end the run, or narrow the exception down to its sample."""
+        """Decide, as an `ErrorHook`, whether an exception ends the run, or whether the sample that causes it is
+        isolated."""
         if self.options.policy == "fail" and samples <= 1:
             return SampleFailedError(described(problem))
         if isinstance(problem, MemoryError) and samples > 1:

@@ -1,4 +1,7 @@
-"""Statistics: what hooks around nodes and queues record while a plan runs. Operators know nothing of them."""
+"""Record times and counts of a run, by hooks around nodes and queues. Operators do not know of them.
+
+Written by all parts of the engine; read by the job's report and by `Pipeline`.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from typing import Any, TypeVar
 from ...ops.compiled.times import times
 from ..graph.nodes import Node
 
-_KEPT = 4096
-"""Durations kept per operator for percentiles; beyond that every second one is thinned out."""
+_MAX_DURATIONS = 4096
+"""Number of durations kept per operator for percentiles; above it every second one is removed."""
 
-_NOTED = 32
-"""Notes of batches that wait to be added up. More of them would live until Python's collector looks at all that is new
-(every 700 objects), and be counted as lasting: it then looks at everything, for which a process with large libraries
-takes a quarter of a second."""
+_MAX_NOTES = 32
+"""Maximum number of deferred calls of `Stats.note`. More of them would live until Python's garbage collector examines
+all new objects (every 700), and be counted as long-lived: it then examines all objects, which takes a quarter of a
+second in a process with large libraries."""
 
 
 @dataclass(slots=True)
 class NodeStats:
-    """Times and counts of one operator."""
+    """Times and counts of one operator in one run. Created by `Stats`."""
 
     name: str
     op: str
@@ -37,11 +40,11 @@ class NodeStats:
     gpu_seconds: float = 0.0
     """Device time between the events around the kernel, added over lanes."""
     durations: list[float] = field(default_factory=list)
-    """Seconds of single calls (device time where there is one), for percentiles."""
+    """Durations of single calls in seconds (device time for GPU kernels), for percentiles."""
     stride: int = 1
 
     def add_call(self, samples: int, taken: int, given: int, seconds: float, *, device: bool) -> None:
-        """Record one call."""
+        """Record one call of the kernel, which reads ``taken`` and writes ``given`` bytes."""
         self.calls += 1
         self.samples += samples
         self.bytes_in += taken
@@ -52,14 +55,14 @@ class NodeStats:
             self.cpu_seconds += seconds
         if self.calls % self.stride == 0:
             self.durations.append(seconds)
-            if len(self.durations) > _KEPT:
+            if len(self.durations) > _MAX_DURATIONS:
                 self.durations = self.durations[::2]
                 self.stride *= 2
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of work on one thread or lane, for traces. Seconds of perf_counter."""
+    """One piece of work on one thread or lane, for traces. Times are in seconds of perf_counter."""
 
     name: str
     track: str
@@ -70,21 +73,21 @@ class Span:
 
 @dataclass(slots=True)
 class Work:
-    """Seconds of worker threads in a stage's chunks, added over threads."""
+    """Seconds that worker threads spent on the chunks of one stage, added over threads."""
 
     passed: float = 0.0
-    """Seconds that passed, less those in which work waited for memory."""
+    """Elapsed seconds, without those in which work waited for memory."""
     processor: float = 0.0
-    """Seconds on a processor."""
+    """Seconds of processor time."""
     no_core: float = 0.0
-    """Seconds ready to work, while all cores had other threads."""
+    """Seconds for which threads were ready, but all cores had other threads."""
 
 
 Count = TypeVar("Count", int, float)
 
 
 class Stats:
-    """All that is recorded of one run; safe to call from any thread."""
+    """All times and counts of one run. Created by `Services` or its caller; any thread may call it."""
 
     def __init__(self, *, trace: bool = False) -> None:
         self._nodes: dict[str, NodeStats] = {}
@@ -94,33 +97,34 @@ class Stats:
         """Times of worker threads, by stage."""
         self._processor_began = time.process_time()
         self.idled: dict[str, float] = {}
-        """Seconds in which the workers had nothing of a stage to do."""
+        """Seconds for which the workers had no work of a stage, by stage."""
         self.spans: list[Span] | None = [] if trace else None
         self.rejected: dict[str, int] = {}
         self.left_out: dict[str, int] = {}
         """Samples that operators left out on purpose."""
         self.fallbacks: dict[str, int] = {}
-        """Samples that another lane or device had to take over, by reason."""
+        """Number of samples for which a fallback was taken, by reason."""
         self.decoders: dict[str, int] = {}
-        """Images that each decoder took."""
+        """Number of images that each decoder decoded."""
         self.decoder_busy: dict[str, float] = {}
         """Seconds of CPU threads in each decoder."""
         self.decoder_waits: dict[str, float] = {}
-        """Seconds for which batches on their way to a device waited for each decoder."""
+        """Seconds for which batches on their way to a device waited, by decoder."""
         self.uploads: dict[str, int] = {}
-        """Bytes on their way to a GPU: ``registered``, ``in pieces`` or ``copied``, and why."""
+        """Bytes that were uploaded to GPUs, by method: ``registered``, ``in pieces`` or ``copied``, followed by the
+        reason."""
         self._compiled_before = times.seconds
         self._tracks: dict[str, int] = {}
         self._lock = threading.Lock()
 
     @property
     def compiling(self) -> float:
-        """Seconds that threads of this process have waited for compilers since the run began."""
+        """Seconds for which threads of this process have waited for compilers since the run began."""
         return times.seconds - self._compiled_before
 
     @property
     def nodes(self) -> dict[str, NodeStats]:
-        """The records of all operators that have run, by their names."""
+        """The records of all operators that have run, by name."""
         self._add_up()
         return self._nodes
 
@@ -130,24 +134,24 @@ class Stats:
         self._add_up()
         return self._stages
 
-    def note(self, take_down: Callable[..., None], *facts: Any) -> None:
-        """Call ``take_down(*facts)`` later, at the latest when somebody looks: a batch of a few numbers takes no longer
-        than to take its times down."""
-        self._notes.append((take_down, facts))
-        if len(self._notes) > _NOTED:
+    def note(self, report: Callable[..., None], *facts: Any) -> None:
+        """Call ``report(*facts)`` later, at the latest when the statistics are read: for a batch of a few numbers,
+        recording its times takes as long as the batch."""
+        self._notes.append((report, facts))
+        if len(self._notes) > _MAX_NOTES:
             self._add_up()
 
     def _add_up(self) -> None:
         notes = self._notes
         while notes:
             try:
-                take_down, facts = notes.popleft()
-            except IndexError:  # another thread was faster
+                report, facts = notes.popleft()
+            except IndexError:  # another thread took the last one
                 return
-            take_down(*facts)
+            report(*facts)
 
     def node(self, node: Node) -> NodeStats:
-        """The record of ``node``."""
+        """Return the record of ``node``."""
         found = self._nodes.get(node.name)
         if found is None:
             with self._lock:
@@ -155,18 +159,18 @@ class Stats:
         return found
 
     def called(self, node: Node, samples: int, taken: int, given: int, seconds: float, *, device: bool = False) -> None:
-        """A kernel ran."""
+        """Record a call of the kernel of ``node``, which read ``taken`` and wrote ``given`` bytes."""
         record = self.node(node)
         with self._lock:
             record.add_call(samples, taken, given, seconds, device=device)
 
     def busy(self, stage: str, seconds: float) -> None:
-        """A stage's thread worked for ``seconds``."""
+        """Record that a stage's thread worked for ``seconds``."""
         with self._lock:
             self._stages[stage] = self._stages.get(stage, 0.0) + seconds
 
     def work(self, stage: str, passed: float, processor: float, no_core: float) -> None:
-        """A worker took a chunk through a stage; see `Work`."""
+        """Record that a worker ran a stage for a chunk; the arguments are the fields of `Work`."""
         with self._lock:
             total = self.worked.setdefault(stage, Work())
             total.passed += passed
@@ -175,11 +179,11 @@ class Stats:
 
     @property
     def processor_seconds(self) -> float:
-        """Seconds of processors that this process has taken since the run began."""
+        """Seconds of processor time that this process has used since the run began."""
         return time.process_time() - self._processor_began
 
     def idle(self, stage: str, seconds: float) -> None:
-        """The workers had nothing of a stage to do for ``seconds``."""
+        """Record that the workers had no work of a stage for ``seconds``."""
         with self._lock:
             self.idled[stage] = self.idled.get(stage, 0.0) + seconds
 
@@ -189,18 +193,18 @@ class Stats:
             self.spans.append(Span(name, track, begin, end, iteration))
 
     def new_track(self, kind: str) -> str:
-        """A name for a track of its own in the trace: ``kind`` and a number."""
+        """Return the name of a new track in the trace: ``kind`` and a number."""
         with self._lock:
             self._tracks[kind] = number = self._tracks.get(kind, -1) + 1
         return f"{kind} {number}"
 
     def count(self, table: dict[str, Count], key: str, n: Count = 1) -> None:
-        """Add to one of the tables of counts."""
+        """Add ``n`` to the entry ``key`` of one of the tables of counts."""
         with self._lock:
             table[key] = table[key] + n if key in table else n
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The spans as a Chrome/Perfetto trace (https://ui.perfetto.dev opens it)."""
+        """Return the spans as a Chrome/Perfetto trace (https://ui.perfetto.dev opens it)."""
         spans = self.spans or []
         first = min((s.begin for s in spans), default=0.0)
         tracks = {t: i for i, t in enumerate(dict.fromkeys(s.track for s in spans))}

@@ -1,8 +1,8 @@
-"""Warm up: compile the host's kernels before the clock starts, by running the chain on very few samples.
+"""Compile the host's kernels before the clock starts, by running the plan on very few samples.
 
-The first run on a machine compiles for seconds (Numba keeps the result on disk). Without this the time would be booked
-to whichever operator came first, and every worker would wait for it; or to the writer, and the report would blame the
-storage.
+The first run on a machine compiles for seconds (Numba caches the result on disk). Without a warm-up this time would be
+attributed to the first operator, and every worker would wait for it; or to the writer, and the report would blame the
+storage. Called by jobs, `dali-run warm` and benchmarks.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from .nodes.node_pass import Dropped, Env, NodePass
 from .nodes.run_nodes import run_nodes
 
 _SAMPLES = 2
-_MOST = 256 << 20
-"""Bytes that a sample may take here."""
+"""Number of samples that are run."""
+_MAX_BYTES = 256 << 20
+"""Maximum bytes of memory for one sample; larger samples are left out."""
 _PARTS = 8
-"""Of the budget: a sample may take one of them."""
+"""A sample may use the host's memory budget divided by this number."""
 
 
 def warm_up(
@@ -43,56 +44,58 @@ def warm_up(
     sink: Callable[[Mapping[str, Batch]], object] = lambda _: None, isolation: Isolation | None = None,
     host: MemoryBudget | None = None,
 ) -> float:  # fmt: skip
-    """Run the host's part of ``plan`` on samples from position ``first``, of which ``left`` follow; the seconds taken.
-    ``sink`` is given the outputs; those of a GPU as zeros of the type that they will have.
+    """Run the host's part of ``plan`` on samples from position ``first``, of which ``left`` follow; return the seconds
+    that it took. ``sink`` is called with the outputs; outputs of a GPU are zeros of their later type.
 
-    What is held is on the account ``host``, as in the run; a sample that takes a large part of it is left out: large or
-    small, any compiles the same kernels.
+    Memory is reserved in the budget ``host``, as in the run. A sample that needs a large part of it is left out: any
+    other one compiles the same kernels.
 
-    Results are thrown away, and so are failures: the run itself will say what is wrong. Operators that see whole
-    iterations are left out with all that needs them, because they may keep state.
+    Results and failures are ignored: the run itself reports errors. Operators that see whole batches are left out,
+    together with all that depends on them, because they may keep state.
     """
     began = time.perf_counter()
     env: Env = {}
     samples, per_reader = feed.samples(Request(first, min(_SAMPLES, left)))
     run = NodePass(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader, isolation=isolation)
-    host = MemoryBudget(_MOST * _SAMPLES) if host is None else host
+    host = MemoryBudget(_MAX_BYTES * _SAMPLES) if host is None else host
     for node in plan.graph.nodes:
         stateful = node.op.per_batch and not isinstance(node.op, Reader)
         on_host = node.stage == "cpu" or plan.target.device == "null"
         if on_host and not stateful and all(e in env for e in node.reads):
             try:
                 with on_behalf(node.op.name):
-                    ahead = estimate_memory([node], [], env, run.samples, plan.target.device == "null")
-                    large = run.samples.slot[np.maximum(ahead.peak, ahead.certain) > min(_MOST, host.limit // _PARTS)]
+                    estimate = estimate_memory([node], [], env, run.samples, plan.target.device == "null")
+                    large = run.samples.slot[
+                        np.maximum(estimate.peak, estimate.certain) > min(_MAX_BYTES, host.limit // _PARTS)
+                    ]
                     if len(large):
                         drop(env, set(large.tolist()))
                         run.dropped += [Dropped(int(s), node.name, "too_large", "") for s in large]
                         run.samples = run.samples.take(~np.isin(run.samples.slot, large))
-                        ahead = estimate_memory([node], [], env, run.samples, plan.target.device == "null")
-                    with host.task(ahead.peak_total):
-                        run.reservation = Reservation(host, ahead.peak_total)
+                        estimate = estimate_memory([node], [], env, run.samples, plan.target.device == "null")
+                    with host.task(estimate.peak_total):
+                        run.reservation = Reservation(host, estimate.peak_total)
                         try:
                             run_nodes([node], env, run)
                         finally:
                             run.reservation.close()
-            except Exception:  # whatever it is, it is not this function's to report
+            except Exception:  # errors are reported by the run itself
                 break
     outputs = {name: env[edge] for name, edge in plan.graph.outputs.items() if edge in env}
     with contextlib.suppress(Exception):
         if plan.target.device == "gpu":
-            there = next(iter(outputs.values())).samples if outputs else samples
+            output_samples = next(iter(outputs.values())).samples if outputs else samples
             for name, edge in plan.graph.outputs.items():
                 spec = plan.graph.spec(edge)
                 if name not in outputs and spec.dtype is not None and spec.shape is not None:
-                    outputs[name] = _zeros(spec, there)
+                    outputs[name] = _zeros(spec, output_samples)
         if outputs and len(outputs) == len(plan.graph.outputs):
             sink(outputs)
     return time.perf_counter() - began
 
 
 def _zeros(spec: Spec, samples: Samples) -> Batch:
-    """A batch on the host of known type; sizes that are not known are 1."""
+    """Return a batch of zeros on the host, of the type of ``spec``; unknown lengths are 1."""
     assert spec.shape is not None
     assert spec.dtype is not None
     one = np.zeros([size or 1 for size in spec.shape], to_numpy(spec.dtype))
@@ -100,7 +103,8 @@ def _zeros(spec: Spec, samples: Samples) -> Batch:
 
 
 def rehearse(config: WriteConfig, outputs: Mapping[str, Batch]) -> None:
-    """Write ``outputs`` as ``config`` says, into a temporary folder that is removed."""
+    """Write ``outputs`` as ``config`` says into a temporary folder that is removed, to compile what the writer
+    needs."""
     writer = config.check()
     fields = {name: outputs[name] for name in config.fields}
     records = Records(next(iter(fields.values())).samples, fields)

@@ -114,7 +114,7 @@ class Batches:
 
 def rows_left_out(plan: Plan, iteration: InFlightBatch) -> LeftOutRows:
     """Lines of left_out.jsonl for the samples of a batch that were left out on purpose."""
-    everyone, found = iteration.everyone, []
+    everyone, found = iteration.all_samples, []
     for lost in left_out(iteration.dropped):
         samples = everyone.take(np.searchsorted(everyone.slot, lost.slots))
         condition = next((getattr(n.op, "condition", "") for n in plan.graph.nodes if n.name == lost.node), "")

@@ -193,7 +193,7 @@ class PartsFeed:
 
 def _lost(iteration: InFlightBatch) -> list[Lost]:
     """The samples that were dropped, or noted, by position."""
-    everyone, dropped = iteration.everyone, gone(iteration.dropped)
+    everyone, dropped = iteration.all_samples, gone(iteration.dropped)
     found = []
     for d in rejected(iteration.dropped):
         if not (d.kept and d.slot in dropped):

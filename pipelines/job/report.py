@@ -155,7 +155,7 @@ def _stage_id(engine: Engine, i: int) -> str:
 def _busy(engine: Engine, i: int) -> float:
     """Seconds in which step ``i`` was busy; where several batches are read at once, with as many as may be."""
     busy = engine.stats.stages.get(_stage_id(engine, i), 0.0)
-    return busy / engine.host_executor.reads_at_once if i == 0 and engine.plan.steps[i].kind == "whole" else busy
+    return busy / engine.host_executor.concurrent_reads if i == 0 and engine.plan.steps[i].kind == "whole" else busy
 
 
 def _box(engine: Engine, i: int) -> tuple[Channel[Any] | None, Channel[Any]]:

@@ -36,12 +36,12 @@ from ..compile.split_job import SplitPlans, compile_job
 from ..cores import threads_of
 from ..engine.compile_ahead import clients_of, compile_ahead
 from ..engine.engine import Options
-from ..engine.errors import as_ours
+from ..engine.errors import as_user_error
 from ..engine.first_sample import undecided
 from ..engine.inputs import JobFeed, Sources
 from ..engine.lanes import SharedResources
 from ..engine.memory.trim import trim
-from ..engine.options import ahead_for, lanes_for
+from ..engine.options import lanes_for, read_ahead_depth
 from ..engine.warm_up import rehearse
 from ..graph.as_json import described
 from ..graph.nodes import Graph
@@ -381,7 +381,7 @@ class JobRun:
             self.warm_up = 0.0 if warm else self.batches.warm_up(lambda given: rehearse(config, given))
         except BaseException as e:  # Ctrl-C: decoders' processes may run already
             self.batches.stop()
-            ours = as_ours(e)
+            ours = as_user_error(e)
             self.live.end("interrupted" if isinstance(e, KeyboardInterrupt) else "failed", str(ours))
             if ours is e:
                 raise
@@ -498,7 +498,9 @@ def options_of(spec: Spec, target: Target) -> Options:
     threads = threads_of(settings.num_threads)
     return Options(
         num_threads=threads,
-        cpu_queue=ahead_for(settings.prefetch_cpu, threads, asked=settings.prefetch_asked or target.device != "gpu"),
+        cpu_queue=read_ahead_depth(
+            settings.prefetch_cpu, threads, asked=settings.prefetch_asked or target.device != "gpu"
+        ),
         gpu_queue=settings.prefetch_gpu,
         lanes=lanes_for(settings.prefetch_gpu) if target.device != "cpu" else 1,
         policy=spec.on_error.policy,

@@ -19,7 +19,7 @@ from ..compile.plan import Plan, compile_graph
 from ..engine.engine import Engine, InFlightBatch, Options, Request
 from ..engine.inputs import EndlessFeed, Sources
 from ..engine.nodes.node_pass import Loss
-from ..engine.options import ahead_for, lanes_for
+from ..engine.options import lanes_for, read_ahead_depth
 from ..engine.stats import Stats
 from ..graph.nodes import Edge, Graph
 from ..user_warnings import warn
@@ -228,7 +228,7 @@ class Session:
         """Return the number of batches that may be read ahead of the device. Many batches are read at once, by a few
         threads each."""
         depth, ahead = self._settings.cpu_queue_size, plan.target.device == "gpu" and self.self_driven
-        return ahead_for(depth, self._settings.num_threads, asked=not ahead)
+        return read_ahead_depth(depth, self._settings.num_threads, asked=not ahead)
 
     def schedule_one(self) -> None:
         """Get the data of one more batch and schedule it."""

@@ -12,4 +12,4 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little work a batch is, workers get chunks of a few samples, and few batches are joined for them."""
     for module in (cost, credits):
         monkeypatch.setattr(module, "CHUNK", 8 * cost.SAMPLE)
-    monkeypatch.setattr(cost, "SMALLEST_CHUNK", 1)
+    monkeypatch.setattr(cost, "MIN_CHUNK", 1)

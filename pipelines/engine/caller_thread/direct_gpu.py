@@ -17,7 +17,7 @@ from ...graph.nodes import Node
 from ..batch_budget import BatchBudget
 from ..batch_merger import BatchMerger
 from ..device.executor import DeviceExecutor
-from ..errors import if_it_works
+from ..errors import ignore_device_errors
 from ..host_executor import HostExecutor
 from ..in_flight import InFlightBatch
 from ..options import Options
@@ -102,7 +102,7 @@ class DirectGpu:
             if it.problem is None:
                 self._finish(it, launched)
             if it.problem is not None and lane is not None:
-                if_it_works(lane.synchronize)
+                ignore_device_errors(lane.synchronize)
         finally:
             if lane is not None:
                 self._lanes.append(lane)
@@ -119,7 +119,7 @@ class DirectGpu:
             try:
                 for name, step, plain in self._before:
                     if not (plain.is_applicable and plain.run(it)):
-                        self._host_executor.whole(it, name, step, None, None)
+                        self._host_executor.run_whole(it, name, step, None, None)
                 lane = self._lanes.popleft()
                 launched = self._launch_on(it, lane)
             except Exception as e:  # raised when the batch is taken

@@ -70,7 +70,7 @@ class InlineHost:
             if plain.is_applicable and plain.run(it):
                 continue
             if step.kind == "whole":
-                self._host_executor.whole(it, name, step, None, self._host_executor.pool)
+                self._host_executor.run_whole(it, name, step, None, self._host_executor.pool)
                 continue
             env = {e: it.env[e] for e in step.needs}
             reads = not all(n.op.metadata_only for n in step.nodes)
@@ -78,7 +78,7 @@ class InlineHost:
                 self._slow = math.inf
                 self._host_executor.with_threads(name, step, it)
                 continue
-            self._host_executor.alone(name, step, it, env)
+            self._host_executor.compute_alone(name, step, it, env)
         self._judge(it, time.perf_counter() - began, at_work)
         return it
 

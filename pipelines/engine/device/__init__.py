@@ -1,1 +1,1 @@
-"""Batches on a device: launched on a free lane, settled in order; the ways out where memory does not suffice."""
+"""Launch batches on free lanes of a device and complete them in order; fall back if memory does not suffice."""

@@ -1,4 +1,7 @@
-"""DevicePart: batches are launched on a free lane and handed on at once; another thread settles them, in order."""
+"""Launch batches on free lanes without waiting for the device, and complete them in order in another thread.
+
+Used by `Engine`, and by `DirectGpu` in the caller's thread.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from ...compile.schedule import Step
 from ...graph.nodes import Edge
 from ..batch_budget import BatchBudget
 from ..credits import Credits
-from ..errors import as_ours, if_it_works
-from ..hand_over import arriving, hand_on_failed
+from ..errors import as_user_error, ignore_device_errors
+from ..hand_over import arriving, put_failed
 from ..in_flight import InFlightBatch
 from ..lanes import FreeLanes
 from ..memory.estimate import MemoryEstimate
@@ -35,7 +38,8 @@ from .timer import DeviceTimer
 
 
 class DeviceExecutor:
-    """Launching and launched."""
+    """Launches and completes the device steps of a run. Created by `Engine`; `launch` runs in one thread and `complete`
+    in another."""
 
     def __init__(self, services: Services, budget: BatchBudget, credits: Credits, lanes: OpenLanes) -> None:
         self._services = services
@@ -44,10 +48,10 @@ class DeviceExecutor:
         self._credits = credits
         self.lanes = lanes
         self._to_host = {id(s): [e for e in s.gives if self._wanted_on_host(e)] for s in services.plan.steps}
-        """The edges of each step that are wanted on the host."""
+        """The edges of each step whose batches are needed on the host, by the step's id."""
 
     def wanted_on_host(self, step: Step) -> Sequence[Edge]:
-        """The edges of a step that are brought to the host."""
+        """Return the edges of a step whose batches are copied to the host."""
         return self._to_host[id(step)]
 
     # -- launching ----------------------------------------------------------------------------------------------
@@ -55,8 +59,8 @@ class DeviceExecutor:
     def launch(
         self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]
     ) -> None:
-        """Launch batches on ``free`` lanes: the body of a thread."""
-        # one launcher alone is this thread: handing a batch to another takes as long as a few launches
+        """Launch batches from ``inbox`` on ``free`` lanes, and put them into ``out``; the body of a thread."""
+        # with one device, this thread launches: passing a batch to another thread takes as long as a few launches
         launchers = [Pool(1, f"{name} {k}") for k in range(len(free))] if len(free) > 1 else []
         try:
             for whole in arriving(inbox, out):
@@ -64,15 +68,15 @@ class DeviceExecutor:
                 if self.lanes.stopped:
                     raise Closed
                 try:
-                    for it, ahead in self._budget.parts(whole, step):
-                        self._make_room(it, ahead)
+                    for it, estimate in self._budget.parts(whole, step):
+                        self._make_room(it, estimate)
                         device = it.number % len(free)
                         it.lane = free[device].get()
                         it.launched = Latch(1)
                         if launchers:
                             try:
                                 launchers[device].do(self._launch_one, name, step, it, it.lane, it.launched)
-                            except Exception as e:  # there is no thread for it
+                            except Exception as e:  # no thread could be started
                                 it.launched.fail(kept(e))
                         else:
                             self._launch_one(name, step, it, it.lane, it.launched)
@@ -80,33 +84,33 @@ class DeviceExecutor:
                 except Closed:
                     raise
                 except BaseException as e:  # raised where the batch is taken
-                    hand_on_failed(whole, out, e)
+                    put_failed(whole, out, e)
         finally:
             for launcher in launchers:
                 launcher.shutdown()
 
     def launch_now(self, name: str, step: Step, it: InFlightBatch, lane: Copies) -> None:
-        """Launch a batch on a free ``lane``; it is to be `finish`ed in its turn by the same thread: so this waits for
-        no other's end."""
-        for _, ahead in self._budget.parts(it, step):
-            self._make_room(it, ahead, wait=False)
+        """Launch a batch on the free ``lane``, in the caller's thread, which also calls `finish` in its turn. It
+        therefore never waits for another batch."""
+        for _, estimate in self._budget.parts(it, step):
+            self._make_room(it, estimate, wait=False)
             it.lane, it.launched = lane, Latch(1)
             self._launch_one(name, step, it, lane, it.launched)
 
-    def _make_room(self, it: InFlightBatch, ahead: MemoryEstimate, *, wait: bool = True) -> None:
-        """Wait until the device, and the host for what comes back, have room for the batch."""
+    def _make_room(self, it: InFlightBatch, estimate: MemoryEstimate, *, wait: bool = True) -> None:
+        """Reserve device memory for the batch, and host memory for its results; wait until both fit (``wait``)."""
         assert self._budget.device is not None
-        on_host, on_device = self._budget.held(it)
-        need, it.cuts = self._credits.launch(ahead, on_device, on_host)
-        it.estimated_outputs = ahead.outputs
+        on_host, on_device = self._budget.held_bytes(it)
+        need, it.cuts = self._credits.launch(estimate, on_device, on_host)
+        it.estimated_outputs = estimate.outputs
         self._budget.device.reserve(it.order, need, wait=wait)
-        self._budget.host.reserve(it.order, on_host + ahead.kept_total, wait=wait)
+        self._budget.host.reserve(it.order, on_host + estimate.kept_total, wait=wait)
 
     def _launch_one(self, name: str, step: Step, it: InFlightBatch, lane: Copies, launched: Latch[NodePass]) -> None:
         try:
             launched.add(0, self._launch_whole(name, step, it, lane))
             launched.done()
-        except BaseException as e:  # raised where the batch is settled
+        except BaseException as e:  # raised when the batch is completed
             launched.fail(kept(e))
 
     def _launch_whole(self, name: str, step: Step, it: InFlightBatch, lane: Copies) -> NodePass:
@@ -151,15 +155,15 @@ class DeviceExecutor:
         return any(edge in s.needs for s in self._plan.steps if s.kind != "device")
 
     def _device_error(self, problem: Exception, samples: int) -> Exception | None:
-        ours = as_ours(problem)
+        ours = as_user_error(problem)
         return ours if isinstance(ours, DeviceError) else self._services.raised(problem, samples)
 
-    # -- launched -----------------------------------------------------------------------------------------------
+    # -- completing ---------------------------------------------------------------------------------------------
 
     def complete(
         self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]
     ) -> None:
-        """Wait for launched batches, in order, and give their lanes back: the body of a thread."""
+        """Wait for launched batches, in order, and free their lanes; the body of a thread."""
         for it in arriving(inbox, out):
             lane = it.lane
             assert lane is not None
@@ -170,20 +174,21 @@ class DeviceExecutor:
                 free[it.number % len(free)].put(lane)
                 if isinstance(e, Closed):
                     raise
-                hand_on_failed(it, out, e)
+                put_failed(it, out, e)
                 continue
-            self._budget.holds(it)
+            self._budget.update_reservation(it)
             out.put(it)
-            free[it.number % len(free)].put(lane)  # after it: launches that nobody takes hold a lane
+            free[it.number % len(free)].put(lane)  # only now: a launched batch that nobody takes keeps its lane
 
     def _give_up(self, it: InFlightBatch) -> None:
-        """A launched batch has failed: its lane is free once the device has done what it was given."""
+        """Free the lane of a launched batch that has failed, once the device has finished its work."""
         lane, it.lane, it.launched, it.started = it.lane, None, None, {}
         if lane is not None:
-            if_it_works(lane.synchronize)
+            ignore_device_errors(lane.synchronize)
 
     def finish(self, it: InFlightBatch, step: Step) -> None:
-        """Wait for a launched batch, whose lane is free then. Raises what was raised as it was launched."""
+        """Wait for a launched batch, and add its results; its lane is free afterwards. Raises the exception that its
+        launch raised."""
         assert it.launched is not None
         assert it.lane is not None
         it.launched.wait()
@@ -193,11 +198,11 @@ class DeviceExecutor:
         it.launched = it.lane = None
         it.env |= results
         it.dropped += run.dropped
-        self._budget.forget(it, step)
+        self._budget.drop_unneeded(it, step)
 
     def _completed(self, it: InFlightBatch, step: Step, lane: Copies, run: NodePass, attempt: int) -> Env:
-        """The results of a launched batch, once the device is done and every check has passed. Samples that fail a
-        check run again alone, on the decoder's next lane; their results take the place of the wrong ones."""
+        """Return the results of a launched batch, once the device is done and every check has passed. Samples that fail
+        a check run again alone, with the next decoder; their results replace the wrong ones."""
         lane.synchronize()
         if run.timer is not None:
             run.timer.read()

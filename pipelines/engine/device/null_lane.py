@@ -1,4 +1,4 @@
-"""A lane where there is no GPU."""
+"""A lane for machines without a GPU."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ....ops.batch import Batch
 
 
 class NullLane:
-    """A lane without a GPU: host memory, CPU kernels, the same steps and threads around them."""
+    """A lane without a device: host memory and CPU kernels, with the same steps and threads around them as on a GPU.
+    Created by `open_lane`."""
 
     free_memory = 1 << 62
-    """Bytes that there are."""
+    """Free memory in bytes: unlimited."""
 
     def __init__(self, index: int = 0) -> None:
         self.index = index

@@ -1,4 +1,4 @@
-"""OpenLanes: the lanes of every device of a run, from their opening to their end, and the memory that they may take."""
+"""Open and close the lanes of all devices of a run, and set the memory that they may use."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from ....ops.interfaces import Copies
 from ...compile.place import Target
 from ..batch_budget import BatchBudget
 from ..credits import SLACK, Credits, gpu_budget
-from ..errors import if_it_works, out_of_memory
+from ..errors import ignore_device_errors, out_of_memory
 from ..lanes import FreeLanes, OwnLanes, SharedLanes
 from ..memory.budget import MemoryBudget
 from ..services import Services
 from .null_lane import NullLane
 
-NO_LANE = "out of GPU memory: a batch less in flight"
+NO_LANE = "out of GPU memory: one batch fewer in flight"
+"""Reason of a fallback, as reports show it."""
 
 
 class OpenLanes:
-    """One thread opens them."""
+    """The lanes of one run on all its devices. Created and closed by `Engine`; a thread of its own opens them."""
 
     def __init__(
         self, services: Services, budget: BatchBudget, credits: Credits, open_lane: Callable[[Target, int], Copies]
@@ -31,11 +32,11 @@ class OpenLanes:
         self._plan, self._options = services.plan, services.options
         self._open_lane = open_lane
         self.all: list[Copies] = []
-        """Those that are open."""
+        """The lanes that are open."""
         self.devices = len(services.plan.target.indices)
         self._free: list[FreeLanes] = []
         self._limited: list[int] = []
-        """Devices that are held to a budget."""
+        """Indices of the devices whose memory pool has a limit."""
         self._opened = threading.Event()
         self.stopped = False
         if any(s.kind == "device" for s in services.plan.steps):
@@ -44,16 +45,17 @@ class OpenLanes:
 
     @property
     def are_open(self) -> bool:
-        """All lanes are there: memory can be page-locked without waiting for the device to start."""
+        """Whether all lanes are open: then memory can be page-locked without waiting for the device to start."""
         return self._opened.is_set()
 
     def wait(self) -> None:
-        """Return when they are open; before that the budget is not known."""
+        """Wait until all lanes are open. Before that the memory budget is not known."""
         self._opened.wait()
 
     def for_step(self) -> list[FreeLanes]:
-        """Where one step will find its free lanes, of each device; they come with `open`. With lanes in common, a step
-        could take all of them and wait for the next, which waits for a lane."""
+        """Return the queues of free lanes for one step, one queue per device; `open` fills them. Each step has lanes of
+        its own: if steps shared lanes, one could take all of them and wait for the next step, which waits for a
+        lane."""
         found: list[FreeLanes] = []
         if self._options.resources is not None:
             found += self._options.resources.lanes.of(self._plan, len(self._free) // self.devices, self.devices)
@@ -65,7 +67,7 @@ class OpenLanes:
     # -- their life ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the lanes: the body of a thread. A GPU takes some tenths of a second to start, in which batches are
+        """Open the lanes; the body of a thread. A GPU takes some tenths of a second to start, during which batches are
         read. Raises DeviceError."""
         pool = None if self._options.resources is None else self._options.resources.lanes
         if pool is None:
@@ -82,23 +84,24 @@ class OpenLanes:
         count = len(self._plan.target.indices)
         for number, free in enumerate(self._free):
             index = self._plan.target.indices[number % count]
-            lanes = [self._opened_on(index)]
-            while len(lanes) < self._options.lanes and (another := self._one_more(index)) is not None:
+            lanes = [self._open_on(index)]
+            while len(lanes) < self._options.lanes and (another := self._try_open(index)) is not None:
                 lanes.append(another)
             if index not in self._limited:
                 self._limit(index)
             for lane in lanes:
                 free.put(lane)
 
-    def _opened_on(self, index: int) -> Copies:
+    def _open_on(self, index: int) -> Copies:
         lane = self._open_lane(self._plan.target, index)
         self.all.append(lane)
         return lane
 
-    def _one_more(self, index: int) -> Copies | None:
-        """Another lane of a device that has some; None, and the run goes on with those, where there is no memory."""
+    def _try_open(self, index: int) -> Copies | None:
+        """Open another lane of a device. Return None if there is no memory for it; the run then uses the lanes that are
+        open."""
         try:
-            return self._opened_on(index)
+            return self._open_on(index)
         except Exception as e:
             if not out_of_memory(e):
                 raise
@@ -106,48 +109,49 @@ class OpenLanes:
         return None
 
     def _limit(self, index: int) -> None:
-        """Hold the pool of device ``index`` to the budget; all of them have one account."""
+        """Limit the memory pool of device ``index``, and add its budget to the one that all devices of the run
+        share."""
         gpu = self._plan.target.device == "gpu"
         free, total = device_memory(index) if gpu else (NullLane.free_memory, NullLane.free_memory)
         budget = gpu_budget(self._options.memory, free, total, guest=self._options.guest)
         if gpu and self._options.resources is not None:
-            self._options.resources.lanes.limit(index, budget.most)
+            self._options.resources.lanes.limit(index, budget.maximum)
         elif gpu:
-            limit_pool(index, self, budget.most)
+            limit_pool(index, self, budget.maximum)
         self._limited.append(index)
         assert self._budget.device is not None
-        self._budget.device.limit += max(1, int(SLACK * budget.first))
-        self._credits.first, self._credits.most = budget.first, budget.most
+        self._budget.device.limit += max(1, int(SLACK * budget.initial))
+        self._credits.initial, self._credits.maximum = budget.initial, budget.maximum
 
     def stop(self) -> None:
-        """Wake the threads that wait for a lane with Closed."""
+        """Make the threads that wait for a lane raise Closed."""
         self.stopped = True
         self._opened.set()
         for free in self._free:
             free.stop()
 
     def close(self) -> None:
-        """Give lanes and pools back; no thread uses them any more."""
+        """Close the lanes, or return them to the pool of the job's runs; no thread uses them any longer."""
         if self._options.resources is not None:
             for free in self._free:
                 assert isinstance(free, SharedLanes)
-                free.give_back(lambda lane: if_it_works(lane.synchronize))
+                free.give_back(lambda lane: ignore_device_errors(lane.synchronize))
             return
         for lane in self.all:
-            if_it_works(lane.close)
+            ignore_device_errors(lane.close)
 
     def lift_limits(self) -> None:
-        """Let others use the memory of the devices again."""
+        """Remove the limits of the devices' memory pools."""
         if self._plan.target.device == "gpu" and self._options.resources is None:
             for index in self._limited:
                 limit_pool(index, self, None)
 
 
 def open_lane(target: Target, index: int) -> Copies:
-    """A lane of device ``index``. Raises DeviceError for a GPU that is not there."""
+    """Open a lane of device ``index``. Raises DeviceError if the machine has no such GPU."""
     if target.device == "null":
         return NullLane(index)
     if index >= gpu_count():
-        raise DeviceError(f"GPU {index} was asked for, this machine has {gpu_count()}; run `dali-run doctor`, or "
+        raise DeviceError(f"there is no GPU {index}: this machine has {gpu_count()}; run `dali-run doctor`, or "
                           "use device: cpu")  # fmt: skip
     return Lane(index)

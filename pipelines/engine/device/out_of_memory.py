@@ -1,7 +1,8 @@
-"""Runs one batch through the nodes of a step on a device, and finds another way where its memory does not suffice.
+"""Run one batch through the nodes of a device step, and fall back if GPU memory does not suffice.
 
-First everything idle is given back and the batch is halved, again and again; a sample that does not even fit alone is
-decoded on the CPU; if that is not enough, all its kernels run there. Each of these is counted.
+First all unused memory is freed and the batch is halved, repeatedly. A sample that does not fit even alone is decoded
+on the CPU; if that is not enough, all its kernels run there. Each of these fallbacks is counted. Used by
+`DeviceExecutor`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..nodes.envs import merge, middle, pieces
 from ..nodes.guarded import ErrorHook, guarded
 from ..nodes.node_pass import Env, NodePass
 
-AGAIN = "out of GPU memory: tried again once it was idle"
+AGAIN = "out of GPU memory: tried again once the GPU was idle"
 HALVED = "out of GPU memory: batch halved"
 CPU_DECODER = "out of GPU memory: decoded on the CPU"
 CPU_KERNELS = "out of GPU memory: computed on the CPU"
@@ -33,36 +34,38 @@ JOINED = "out of GPU memory: joined on the host"
 
 @dataclass(frozen=True, slots=True)
 class OnDevice:
-    """A device step on its lane."""
+    """A device step that runs on one lane. Created by `DeviceExecutor` for each launch; used by the launching or the
+    completing thread."""
 
     nodes: Sequence[Node]
     gives: Sequence[Edge]
     to_host: Collection[Edge]
-    """Of ``gives``, those that are wanted on the host."""
+    """The edges of ``gives`` whose batches are needed on the host."""
     lane: Copies
     lanes: Sequence[Copies]
-    """All that use the device."""
+    """All lanes of the device."""
     on_error: ErrorHook
     count: Callable[[str, int], None]
-    """Told of every fallback, and of how many samples."""
+    """Called with the reason of every fallback and the number of its samples."""
 
     def run(self, env: Env, run: NodePass) -> Env:
-        """The batches of ``gives``. Raises DeviceError where the device cannot even hold the results."""
+        """Run the nodes and return the batches of the edges ``gives``. Raises DeviceError if the device cannot even
+        hold the results."""
         results = self._fitted(env, run)
         for edge in self.gives:
             if edge not in self.to_host and self._belongs_there(edge):
                 results[edge] = self.retried(lambda edge=edge: self.lane.to_device(results[edge]))  # type: ignore[misc]
         return results
 
-    def run_cut(self, env: Env, run: NodePass, cuts: Sequence[tuple[int, int]], made: Outputs = ()) -> Env:
-        """As `run`, with the samples at ``cuts`` [a, b) one after the other. Results that are as ``made`` estimates
-        them are put into their places of one array each."""
+    def run_cut(self, env: Env, run: NodePass, cuts: Sequence[tuple[int, int]], estimates: Outputs = ()) -> Env:
+        """Like `run`, for the samples at ``cuts`` [a, b) one cut after the other. If results have the size in
+        ``estimates``, all cuts write them into one array."""
         if len(cuts) <= 1:
             return self.run(env, run)
         slots = run.samples.slot
         borders = [int(slots[0]), *(int(slots[a]) for a, _ in cuts[1:]), int(slots[-1]) + 1]
         placed = all(node.stage != "cpu" for node in self.nodes) or run.emulate
-        whole = self.retried(lambda: whole_outputs(made, self.lane.empty)) if placed else []
+        whole = self.retried(lambda: whole_outputs(estimates, self.lane.empty)) if placed else []
         on_device, allocate, parts = replace(self, to_host=()), run.allocate, []
         try:
             for (a, b), part in zip(cuts, pieces(env, run, borders), strict=True):
@@ -70,25 +73,26 @@ class OnDevice:
                 parts.append(on_device.run(part, run))
         finally:
             run.allocate = allocate
-        found: Env = {}
+        results: Env = {}
         for edge in self.gives:
-            of_it = [p[edge] for p in parts]
-            together = in_place(of_it, whole)
-            found[edge] = self.joined(of_it) if together is None else together
-        return found | {e: self.retried(lambda e=e: self.lane.to_host(found[e])) for e in self.to_host}  # type: ignore[misc]
+            batches = [p[edge] for p in parts]
+            in_one_array = in_place(batches, whole)
+            results[edge] = self.joined(batches) if in_one_array is None else in_one_array
+        return results | {e: self.retried(lambda e=e: self.lane.to_host(results[e])) for e in self.to_host}  # type: ignore[misc]
 
     def _placed(self, output: OutputSlice, n: int, dtype: Any) -> Any:
-        found = output.take(n, dtype)
-        return self.lane.empty(n, dtype) if found is None else found
+        placed = output.take(n, dtype)
+        return self.lane.empty(n, dtype) if placed is None else placed
 
     def retried(self, allocate: Callable[[], Any]) -> Any:
-        """The result of ``allocate``, tried again after all idle memory was given back. Raises DeviceError."""
+        """Return the result of ``allocate``; if memory does not suffice, free all unused memory and call it again.
+        Raises DeviceError."""
         try:
             return allocate()
         except Exception as e:
             if not out_of_memory(e):
                 raise
-        self.relieve()
+        self.free_unused()
         try:
             return allocate()
         except Exception as e:
@@ -97,8 +101,8 @@ class OnDevice:
             raise
 
     def joined(self, batches: Sequence[Batch]) -> Batch:
-        """Batches of different samples as one, by slot: on the device, or on the host where it does not fit there or
-        one of them is there already."""
+        """Join batches of different samples, by slot: on the device, or on the host if there is no room or one of them
+        is there already."""
         live = [b for b in batches if len(b)]
         if all(self.lane.holds(b) for b in live):
             try:
@@ -107,24 +111,24 @@ class OnDevice:
                 if not out_of_memory(e):
                     raise
             self.count(JOINED, sum(map(len, batches)))
-            self.relieve()
-        here = [self.retried(lambda b=b: self.lane.to_host(b)) for b in batches]  # type: ignore[misc]
+            self.free_unused()
+        on_host = [self.retried(lambda b=b: self.lane.to_host(b)) for b in batches]  # type: ignore[misc]
         if any(self.lane.holds(b) for b in live):
             self.lane.wait()
-        return merge(here)
+        return merge(on_host)
 
-    def relieve(self) -> None:
-        """Wait until the device is idle and give back unused memory."""
+    def free_unused(self) -> None:
+        """Wait until the device is idle, and free unused memory."""
         for lane in self.lanes:
             lane.release_memory(launching=lane is self.lane)
 
-    # -- the steps down ------------------------------------------------------------------------------------------
+    # -- the fallbacks -------------------------------------------------------------------------------------------
 
-    def _fitted(self, env: Env, run: NodePass, again: bool = True) -> Env:
+    def _fitted(self, env: Env, run: NodePass, retry: bool = True) -> Env:
         results = self._tried(env, run)
         if results is None:
-            self.relieve()
-            results = self._tried(env, run) if again else None  # what lay idle may have been enough
+            self.free_unused()
+            results = self._tried(env, run) if retry else None  # the unused memory that was freed may suffice
             if results is not None:
                 self.count(AGAIN, len(run.samples))
         return self._smaller(env, run) if results is None else results
@@ -133,7 +137,7 @@ class OnDevice:
         n = len(run.samples)
         if n > 1:
             self.count(HALVED, n)
-            return self._joined([self._fitted(half, run, again=False) for half in pieces(env, run, middle(run))])
+            return self._joined([self._fitted(half, run, retry=False) for half in pieces(env, run, middle(run))])
         if run.attempt == 0 and any(node.stage == "mixed" for node in self.nodes):
             self.count(CPU_DECODER, n)
             run.attempt += 1
@@ -141,12 +145,12 @@ class OnDevice:
             run.attempt -= 1
             if results is not None:
                 return results
-            self.relieve()
+            self.free_unused()
         self.count(CPU_KERNELS, n)
         return self._on_host(env, run)
 
     def _tried(self, env: Env, run: NodePass) -> Env | None:
-        """Their results; None where memory does not suffice."""
+        """Return the results of the nodes; None if memory does not suffice."""
         before = run.state()
         try:
             results = guarded(self.nodes, env, run, self.gives, self._error)
@@ -168,17 +172,17 @@ class OnDevice:
                 raise DeviceError(
                     f"one sample does not fit into GPU memory, and {node.name} runs nowhere else; {REMEDY}"
                 )
-        here = {e: self.retried(lambda b=b: self.lane.to_host(b)) for e, b in env.items()}  # type: ignore[misc]
+        on_host = {e: self.retried(lambda b=b: self.lane.to_host(b)) for e, b in env.items()}  # type: ignore[misc]
         self.lane.wait()
         host = replace(
             run, device=None, emulate=True, allocate=None, mark_device=None, dropped=[], checks=[], late_outputs=[],
             attempt=0,
         )  # fmt: skip
-        results = guarded(self.nodes, here, host, self.gives, self.on_error)
+        results = guarded(self.nodes, on_host, host, self.gives, self.on_error)
         run.dropped += host.dropped
         by_id = {n.id: n for n in self.nodes}
         for edge in self.gives:
-            if is_late(by_id[edge.node]):  # as the other samples' results, which come when the device is done
+            if is_late(by_id[edge.node]):  # the other samples' results also exist only when the device is done
                 run.late_outputs.append((edge, lambda batch=results[edge]: batch))  # type: ignore[misc]
                 results[edge] = stand_in(results[edge].samples)
         return results

@@ -1,4 +1,4 @@
-"""Times of kernels on a lane of a GPU."""
+"""Measure the times of kernels on a lane of a GPU. Used by `DeviceExecutor`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from ...graph.nodes import Node
 from ..stats import Stats
 
 _CLOCK = "trace clock"
-"""Where a lane keeps what its times count from in a trace: a mark, its perf_counter, and the lane's track."""
+"""Key in a lane's cache of the zero point of its times in traces: an event, its perf_counter in seconds, and the name
+of the lane's track."""
 
 
 class DeviceTimer:
-    """Events around every kernel of one launch; read after the lane is synchronised."""
+    """Records an event around every kernel of one launch. Created by the launching thread; `read` by the completing
+    thread after the lane is synchronized."""
 
     def __init__(self, lane: Lane, stats: Stats, iteration: int) -> None:
         self._lane, self._stats, self._iteration = lane, stats, iteration
         if stats.spans is not None and _CLOCK not in lane.cache:
-            with lane:  # an event belongs to the GPU that is current
+            with lane:  # an event belongs to the current GPU
                 mark = lane.mark()
             lane.wait()
             lane.cache[_CLOCK] = mark, time.perf_counter(), stats.new_track(f"GPU {lane.index}, lane")
@@ -29,14 +31,17 @@ class DeviceTimer:
         self._events: list[Any] = []
 
     def __call__(self, node: Node, samples: int, taken: int, given: int, after: bool) -> None:
+        """Record an event before or ``after`` the kernel of ``node``, which reads ``taken`` and writes ``given``
+        bytes."""
         if after:
             began, self._open = self._open, self._mark()
             self._marks.append((node, samples, taken, given, began, self._open, 1.0))
-        elif self._open is None:  # else the end of one is the beginning of the next
+        elif self._open is None:  # otherwise the end of one kernel is the beginning of the next
             self._open = self._mark()
 
     def whole(self, nodes: Sequence[Node], samples: int, sizes: Sequence[tuple[int, int]]) -> None:
-        """``nodes`` were launched as one. Their time is dealt out by what each took when they ran one by one."""
+        """Record the end of ``nodes``, which were launched as one program. Its time is divided in proportion to what
+        each node took when they ran one by one. ``sizes``: bytes read and written per node."""
         began, self._open = self._open, self._mark()
         alone = [self._stats.node(n).gpu_seconds for n in nodes]
         total = sum(alone)
@@ -50,7 +55,7 @@ class DeviceTimer:
         return event
 
     def read(self) -> None:
-        """Hand the times to the statistics."""
+        """Read the events, and add the times to the statistics."""
         start, at, track = self._lane.cache.get(_CLOCK, (None, 0.0, ""))
         pairs = [(begin, end) for *_, begin, end, _ in self._marks]
         if start is not None:

@@ -147,13 +147,13 @@ def test_batches_are_read_while_a_device_starts(tmp_path: Path, monkeypatch: pyt
         return NullLane(index)
 
     monkeypatch.setattr(Engine, "open_lane", staticmethod(open_lane))
-    whole = engines.HostExecutor.whole
+    whole = engines.HostExecutor.run_whole
 
     def watched(part: Any, *args: Any) -> None:
         whole(part, *args)
         read.set()
 
-    monkeypatch.setattr(engines.HostExecutor, "whole", watched)
+    monkeypatch.setattr(engines.HostExecutor, "run_whole", watched)
     plan, feed, options = engine_of(tmp_path)
     with Engine(plan, feed, feed.requests(4), options) as engine:
         counts = [len(it.outputs(plan)["x"]) for it in engine]

@@ -120,8 +120,8 @@ def check(way: str, pipe: Pipeline, engines: list[Engine], monkeypatch: pytest.M
     (engine,) = engines
     assert (engine.direct is not None) == (way == "direct")
     assert (engine.inline is not None) == (way == "inline")
-    if engine._handed_out is not None:
-        engine.budget.release(engine._handed_out)  # the program has the last one
+    if engine._delivered is not None:
+        engine.budget.release(engine._delivered)  # the program has the last one
     assert [held(budget) for budget in engine.budgets.values()] == [{}] * len(engine.budgets)
     free = len(engine.direct._lanes) if engine.direct is not None else sum(k.fill for k in engine.lanes._free)
     assert free == len(engine.lanes.all)
@@ -235,6 +235,6 @@ def test_where_nothing_can_be_started_each_attempt_says_so(way: str, monkeypatch
         else:
             monkeypatch.setattr(threading.Thread, "start", start_or_fail)
         for _ in range(3):
-            with pytest.raises((DeviceError, JobError), match=r"no more threads|off the bus"):
+            with pytest.raises((DeviceError, JobError), match=r"cannot start more threads|off the bus"):
                 pipe.run()
         pipe.close()

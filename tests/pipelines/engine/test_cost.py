@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_run.pipelines.compile.schedule import Step
-from dali_run.pipelines.engine.cost import CHUNK, SAMPLE, SMALLEST_CHUNK, chunks, costs, runs
+from dali_run.pipelines.engine.cost import CHUNK, MIN_CHUNK, SAMPLE, chunks, costs, runs
 from dali_run.pipelines.engine.memory.estimate import MemoryEstimate
 
 PLENTY = 1 << 40
@@ -62,9 +62,9 @@ def test_hundreds_of_thumbnails_and_one_photograph() -> None:
 def test_all_threads_get_work_that_is_worth_a_task(threads: int, samples: int, size: int) -> None:
     found = [(size + SAMPLE) * (b - a) for a, b in cut([size] * samples, threads)]
     total = samples * (size + SAMPLE)
-    assert len(found) <= max(1, total // SMALLEST_CHUNK)
-    assert len(found) >= min(threads, total // SMALLEST_CHUNK) // 2  # samples are not cut
-    assert len(found) == 1 or min(found) >= SMALLEST_CHUNK // 4
+    assert len(found) <= max(1, total // MIN_CHUNK)
+    assert len(found) >= min(threads, total // MIN_CHUNK) // 2  # samples are not cut
+    assert len(found) == 1 or min(found) >= MIN_CHUNK // 4
 
 
 def test_runs_of_one_may_be_larger() -> None:

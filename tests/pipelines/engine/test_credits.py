@@ -33,7 +33,7 @@ def credits(limit: int, most: int = 0, **options: Any) -> Credits:
     """The rule of a run whose launches may hold ``limit`` bytes."""
     budget: Any = types.SimpleNamespace(device=MemoryBudget(limit), host=MemoryBudget(1 << 40))
     found = Credits(Options(**options), budget, 1)
-    found.most = most
+    found.maximum = most
     return found
 
 
@@ -54,17 +54,17 @@ def test_launches_grow_while_the_consumer_waits_and_shrink_when_it_does_not() ->
     assert found.requests(64) == 1  # nobody waits
     sizes = []
     for _ in range(24):
-        found.taken(0, 2, 0.0)
+        found.consumer_takes(0, 2, 0.0)
         sizes.append(found.requests(64))
     assert sizes == sorted(sizes)
     assert sizes[0] == 1
     share = min(6 * GIB / SHARES, LAUNCH_BYTES)  # but for what has no round size
     assert share / 1.25 < sizes[-1] * 64 * 2600_000 <= share
     for _ in range(24):
-        found.taken(1, 2, 0.0)
+        found.consumer_takes(1, 2, 0.0)
     assert found.requests(64) == sizes[-1]  # it takes them about as fast as they come
     for _ in range(24):
-        found.taken(2, 2, 0.0)
+        found.consumer_takes(2, 2, 0.0)
     assert found.requests(64) == 1
 
 
@@ -75,7 +75,7 @@ def test_what_is_in_flight_grows_with_the_budget(batch: int) -> None:
         found = credits(limit)
         for _ in range(64):
             _, cuts = found.launch(of(batch, 2600_000, 602_112), 0, 0)
-            found.taken(0, 2, 0.0)
+            found.consumer_takes(0, 2, 0.0)
             count = found.requests(batch)
         need, cuts = found.launch(of(batch * count, 2600_000, 602_112), 0, 0)
         assert need <= limit
@@ -89,7 +89,7 @@ def test_small_samples_are_counted_by_more_than_their_bytes() -> None:
     found = credits(6 * GIB)
     for _ in range(200):
         found.launch(of(256, 20_000, 3_072), 0, 0)
-        found.taken(0, 2, 0.0)
+        found.consumer_takes(0, 2, 0.0)
         count = found.requests(256)
     assert 2048 <= count * 256 <= 6 * GIB / SHARES / rule.SAMPLE_BYTES
 
@@ -121,35 +121,35 @@ def test_one_large_sample_among_small_ones_has_a_piece_of_its_own_size() -> None
 def test_budgets() -> None:
     total, free = 80 * GIB, 70 * GIB
     guest, job = (gpu_budget(Memory(), free, total, guest=g) for g in (True, False))
-    assert (guest.first, job.first) == (2 * GIB, 14 * GIB)
-    assert gpu_budget(Memory(), GIB, total, guest=True).most == GIB // 2
-    assert gpu_budget(Memory(), 15 * GIB, 16 * GIB, guest=True).most == int(1.6 * GIB)
-    assert gpu_budget(Memory(), 2 * GIB, total, guest=False).most == int(1.6 * GIB)
+    assert (guest.initial, job.initial) == (2 * GIB, 14 * GIB)
+    assert gpu_budget(Memory(), GIB, total, guest=True).maximum == GIB // 2
+    assert gpu_budget(Memory(), 15 * GIB, 16 * GIB, guest=True).maximum == int(1.6 * GIB)
+    assert gpu_budget(Memory(), 2 * GIB, total, guest=False).maximum == int(1.6 * GIB)
     for g in (True, False):
         given = gpu_budget(Memory(gpu=3 * GIB), free, total, guest=g)
-        assert given.first == given.most == 3 * GIB
+        assert given.initial == given.maximum == 3 * GIB
 
 
 def test_the_budget_of_a_program_grows_while_it_waits_and_shrinks_when_it_does_not() -> None:
     found = credits(int(SLACK * 2 * GIB), most=6 * GIB)
-    found.first = 2 * GIB
+    found.initial = 2 * GIB
     sizes = []
     for fill in [0] * 60 + [2] * 60:
         found.launch(of(256 * found.requests(256), 1900_000, 602_112), 20 * MIB, 0)
-        found.taken(fill, 2, 0.0)
+        found.consumer_takes(fill, 2, 0.0)
         sizes.append(found.limit)
     assert sizes[0] == sizes[-1] == int(SLACK * 2 * GIB)
     assert max(sizes) == sizes[59] == int(SLACK * 6 * GIB)
     assert sizes[:60] == sorted(sizes[:60])
     for k in range(60):  # a program that waits for its files
-        found.taken(0, 2, 1e9 * k)
+        found.consumer_takes(0, 2, 1e9 * k)
     assert found.limit == sizes[0]
 
 
 def test_a_budget_below_one_sample_names_the_least_that_works() -> None:
     found = credits(int(SLACK * 5 * MIB), memory=Memory(gpu=5 * MIB))
     with pytest.raises(
-        JobError, match=r"leaves 4\.2 MiB of GPU memory, and one sample takes 9\.0 MiB: give at least 11MiB"
+        JobError, match=r"leaves 4\.2 MiB of GPU memory, and one sample takes 9\.0 MiB: set it to at least 11MiB"
     ):
         found.launch(of(64, 9 * MIB, MIB), 0, 0)
     credits(9 * MIB, memory=Memory(gpu=10 * MIB)).launch(of(64, 9 * MIB, MIB), 0, 0)
@@ -175,17 +175,17 @@ def test_on_the_host_small_batches_are_joined_up_to_a_chunk_for_each_thread(whol
     found = Credits(Options(num_threads=4, whole_batches=whole), budget, 0)
     assert found.requests(64) == 1  # nothing is known
     found.sample_bytes = 3000
-    found.cut(np.full(64, 12_000), 64 * 3000)
+    found.record_cut(np.full(64, 12_000), 64 * 3000)
     sizes = []
     for _ in range(64):
-        found.taken(0, 2, 0.0)
+        found.consumer_takes(0, 2, 0.0)
         sizes.append(found.requests(64))
     assert sizes == sorted(sizes)
     assert sizes[0] <= 2
     assert 4 * CHUNK / 2 < sizes[-1] * 64 * 12_000 <= 4 * CHUNK
     assert sizes.index(sizes[-1]) < (64 if whole else 8)
     for _ in range(64):
-        found.taken(2, 2, 0.0)
+        found.consumer_takes(2, 2, 0.0)
     assert (found.requests(64) == 1) is whole
     found.sample_bytes = 1 << 34  # of the budget the batches that wait have a part
     assert found.requests(64) == 1

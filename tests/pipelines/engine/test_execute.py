@@ -328,7 +328,7 @@ def test_a_thread_that_cannot_be_started_ends_the_run(device: str, nth: int, mon
 
     with monkeypatch.context() as m:
         m.setattr(threading.Thread, "start", start_or_fail)
-        with pytest.raises(JobError, match="no more threads"):
+        with pytest.raises(JobError, match="cannot start more threads"):
             collect(compiled(device))
     assert set(threading.enumerate()) <= before
 

@@ -45,7 +45,7 @@ def outputs(plan: Plan, batch: int = 8, lanes: int = 2, **how: Any) -> tuple[dic
     with Sources(plan, batch) as sources:
         feed = JobFeed(sources)
         with Engine(plan, feed, feed.requests(batch), options) as engine:
-            engine.credits.join, engine.credits.taken = 8, lambda *_: None  # type: ignore[method-assign]
+            engine.credits.join, engine.credits.consumer_takes = 8, lambda *_: None  # type: ignore[method-assign]
             for it in engine:
                 rejected += [f"{it.origin_of(d).key}: {d.code}" for d in it.dropped]
                 whole = it.outputs(plan)["x"]

@@ -119,7 +119,7 @@ def test_a_job_whose_gpu_hangs_ends_with_that_reason_and_continues(
         result = run_job(spec, {"pipeline.gpu_timeout": 1})
         endless.over.set()
     assert result.exit_code == FAILED
-    assert "GPU 0 has not ended a batch within 1 s (pipeline.gpu_timeout) and counts as hung" in result.message
+    assert "GPU 0 hangs: a batch did not finish within 1 s (pipeline.gpu_timeout)" in result.message
     assert result.message.endswith("Run the same command again: it continues after the last finished shard")
     assert watchdog.any_hung()
     with faked(memory=True):

@@ -26,7 +26,7 @@ from dali_run.ops.gpu.readable_by_gpu import in_device_memory, in_host_memory, s
 from dali_run.pipelines.compile.place import Target
 from dali_run.pipelines.compile.plan import Plan, compile_graph
 from dali_run.pipelines.engine.engine import Engine, Options
-from dali_run.pipelines.engine.host_executor import only_heads
+from dali_run.pipelines.engine.host_executor import needs_headers_only
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.job.run import run_job
@@ -514,7 +514,7 @@ def test_what_a_device_could_not_decode_is_decoded_by_the_host(sent: tuple[uploa
 
 
 def heads(plan: Plan) -> bool:
-    return any(only_heads(plan, step) for step in plan.steps)
+    return any(needs_headers_only(plan, step) for step in plan.steps)
 
 
 def test_only_files_that_nobody_else_looks_at(folder: Path) -> None:

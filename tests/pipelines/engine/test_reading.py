@@ -25,7 +25,7 @@ from dali_run.pipelines.engine import credits
 from dali_run.pipelines.engine.credits import Credits
 from dali_run.pipelines.engine.engine import Engine, Options
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
-from dali_run.pipelines.engine.options import ahead_for
+from dali_run.pipelines.engine.options import read_ahead_depth
 from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.limits import Memory
 from dali_run.pipelines.plugins import load_operators
@@ -204,14 +204,14 @@ def test_no_more_batches_are_read_than_the_queue_has_room_for(monkeypatch: pytes
     ],
 )
 def test_a_job_reads_ahead_as_it_has_threads(threads: int, asked: int, waiting: int, at_once: int) -> None:
-    assert ahead_for(asked, threads) == waiting
-    assert ahead_for(asked, threads, asked=True) == asked
+    assert read_ahead_depth(asked, threads) == waiting
+    assert read_ahead_depth(asked, threads, asked=True) == asked
     plan = compiled("null")
     with Sources(plan, 1) as sources:
         feed = JobFeed(sources)
-        options = Options(num_threads=threads, cpu_queue=ahead_for(asked, threads))
+        options = Options(num_threads=threads, cpu_queue=read_ahead_depth(asked, threads))
         with Engine(plan, feed, feed.requests(10), options) as engine:
-            assert engine.host_executor.reads_at_once == at_once
+            assert engine.host_executor.concurrent_reads == at_once
 
 
 @pytest.mark.parametrize("device", ["cpu", "null"])
@@ -251,7 +251,7 @@ def test_batches_before_one_that_cannot_be_read_are_handed_out(monkeypatch: pyte
     with Sources(plan, 1) as sources:
         feed = JobFeed(sources)
         with Engine(plan, feed, feed.requests(10), Options(cpu_queue=6)) as engine:
-            assert engine.host_executor.reads_at_once == 1
+            assert engine.host_executor.concurrent_reads == 1
             engine.start()
             until = time.monotonic() + 60
             while engine.delivery.passed < 5:  # the failure is known before anybody asks for the first batch
@@ -347,7 +347,7 @@ def _launches(batch: int, join: int, **options: Any) -> int:
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the consumer waits is not left to how busy the machine is."""
-    monkeypatch.setattr(Credits, "taken", lambda *_: None)
+    monkeypatch.setattr(Credits, "consumer_takes", lambda *_: None)
 
 
 @pytest.mark.usefixtures("waiting")
@@ -408,7 +408,7 @@ def test_batches_that_went_together_are_handed_out_as_they_were_asked_for() -> N
                     whole = list(range(7 * k, min(7 * k + 7, _RECORDS)))
                     good = [i for i in whole if i % 29 != 3]
                     assert (it.request.start, it.request.n) == (7 * k, len(whole))
-                    assert it.everyone.index.tolist() == whole
+                    assert it.all_samples.index.tolist() == whole
                     values = [v.tolist() for v in it.outputs(plan)["x"]]
                     if policy == "skip":
                         assert it.samples.index.tolist() == good
